@@ -90,7 +90,7 @@ class GlobalProjection(nn.Module):
         # [B, H, T, K], [B, G, S, K], [B, G, S, E]
         q, k, v = self.project(x, None)
         everything = AttentionMask(pattern.visible, mask.queries, mask.keys, mask.batch)
-        context.probe.attention(self.mixer, (q, k, v), everything)
+        context.probe.attention(self.mixer, (q, k, v), everything, global_rows=pattern.which)
         which = pattern.which
         count = pattern.most if pattern.most is not None else int(which.sum(dim=1).max())
         # The global tokens of each row first; rows with fewer of them have others at the end.

@@ -10,7 +10,7 @@ also be edited there (head ablation, activation patching).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Protocol, runtime_checkable
 
@@ -68,19 +68,29 @@ class AttentionCall:
     v: Tensor  # [B, G, S, E]
     mask: AttentionMask
     bias: ScoreBias | None = None
+    # Longformer: which queries [B, T] are global, and the call that computes their rows.
+    global_rows: Tensor | None = None
+    global_call: AttentionCall | None = None
 
     def weights(self, rows: Tensor | None = None, heads: Tensor | None = None) -> Tensor:
         """Attention weights [B, heads, rows, S] of the query rows and heads asked for, or of
         all."""
         if rows is None:
             rows = torch.arange(self.q.shape[2], device=self.q.device)
-        return self.mixer.weights(self.q, self.k, self.mask, rows, heads, self.bias)
+        weights = self.mixer.weights(self.q, self.k, self.mask, rows, heads, self.bias)
+        if self.global_call is None or self.global_rows is None:
+            return weights
+        is_global = self.global_rows[:, None, rows, None]  # [B, 1, rows, 1]
+        return torch.where(is_global, self.global_call.weights(rows, heads), weights)
 
     def visible(self, rows: Tensor) -> Tensor:
         """Which keys these query rows could attend to: [B or 1, H or 1, rows or 1, S]."""
         if isinstance(self.mixer, SelectsKeys):
             return self.mixer.visible(self.q, self.k, self.mask, rows)
-        return self.mask.for_rows(rows)
+        if self.global_call is None or self.global_rows is None:
+            return self.mask.for_rows(rows)
+        is_global = self.global_rows[:, None, rows, None]  # [B, 1, rows, 1]
+        return torch.where(is_global, self.global_call.visible(rows), self.mask.for_rows(rows))
 
 
 # ------------------------------------------------------------------ probes
@@ -105,8 +115,13 @@ class NullProbe:
         qkv: tuple[Tensor, Tensor, Tensor],
         mask: AttentionMask,
         bias: ScoreBias | None = None,
+        *,
+        global_rows: Tensor | None = None,
     ) -> None:
-        """Records the kernel call of the attention whose scope this is."""
+        """Records the kernel call of the attention whose scope this is.
+
+        With `global_rows` [B, T], it computes these rows of the attention around it.
+        """
 
 
 NO_PROBE = NullProbe()
@@ -157,11 +172,19 @@ class Probe(NullProbe):
         qkv: tuple[Tensor, Tensor, Tensor],
         mask: AttentionMask,
         bias: ScoreBias | None = None,
+        *,
+        global_rows: Tensor | None = None,
     ) -> None:
         name = self.prefix.removesuffix(".")
+        call = AttentionCall(mixer, *qkv, mask, bias)
         # An attention is recorded if it is asked for, or any part of it: `encoder.0.self.weights`.
         if self._wants(name) or any(self._wants(f"{name}.{part}") for part in PARTS):
-            self.attentions[name] = AttentionCall(mixer, *qkv, mask, bias)
+            self.attentions[name] = call
+        outer = name.rpartition(".")[0]
+        if global_rows is not None and outer in self.attentions:
+            self.attentions[outer] = replace(
+                self.attentions[outer], global_rows=global_rows, global_call=call
+            )
 
     def weights(self, name: str, rows: Tensor | None = None, heads: Tensor | None = None) -> Tensor:
         """Attention weights of the attention called `name`."""

@@ -272,7 +272,11 @@ def recorded_attentions(run: Look, kind: str) -> list[str]:
     """
     # "self" is short for the self-attention of every stack.
     pattern = kind if "." in kind else f"*.{kind}"
-    names = [name for name in run.probe.attentions if fnmatchcase(name, pattern)]
+    # Longformer's global tokens are rows of the attention around them, not one of their own.
+    known_names = attentions(run.model.model)
+    names = [
+        name for name in run.probe.attentions if name in known_names and fnmatchcase(name, pattern)
+    ]
     if not names:
         raise SettingError(
             f"no attention like {kind!r} was recorded",

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from regard.builder import CoreModel
-from regard.core.global_attention import GlobalPattern
 from regard.core.probe import NO_PROBE, AttentionCall, HasWeights, NullProbe, Probe
 from regard.core.reversible import ReversibleStack
 from regard.errors import SettingError
@@ -16,7 +14,7 @@ from regard.look.probe_names import residual_probes, stacks
 
 Tensors = tuple[Tensor, ...]
 _HIDDEN_STATES = ("*.embedded", "*.residual", "*.output")
-_ATTENTIONS = ("*.self", "*.cross", "*.self.global")
+_ATTENTIONS = ("*.self", "*.cross")
 
 
 @dataclass(frozen=True)
@@ -104,11 +102,4 @@ def _weights(calls: dict[str, AttentionCall], name: str) -> Tensor:
             f"{type(call.mixer).__name__} ({name}) computes no attention weights",
             "leave output_attentions out, or give the kernel a method `weights`",
         )
-    weights = call.weights()
-    of_global_tokens = calls.get(f"{name}.global")
-    if of_global_tokens is None:
-        return weights
-    # Longformer: the rows of global tokens come from projections of their own.
-    assert isinstance(call.mask.pattern, GlobalPattern)
-    is_global = call.mask.pattern.which[:, None, :, None]  # [B, 1, T, 1]
-    return torch.where(is_global, of_global_tokens.weights(), weights)
+    return call.weights()
