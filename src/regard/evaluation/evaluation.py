@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import numpy as np
-
 from regard.errors import DataError, SettingError
 from regard.evaluation.task import DataPath, OutputKind, Outputs, Settings, Task
 from regard.evaluation.tasks import TASKS, task_of
@@ -245,5 +243,4 @@ def _are_paired(metric: Metric, one: Outputs, other: Outputs) -> bool:
     if not isinstance(metric, Loss | Perplexity):
         return True
     # Per token: of the same tokens only.
-    counts = [[tokens for _, tokens in outputs.values] for outputs in (one, other)]
-    return bool(np.array_equal(*counts))
+    return [tokens for _, tokens in one.values] == [tokens for _, tokens in other.values]
