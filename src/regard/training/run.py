@@ -36,7 +36,7 @@ from regard.training.engine.optimizer import AdamConfig, Optimizer
 from regard.training.engine.progress_bar import ProgressBar
 from regard.training.objectives.objective import Objective
 from regard.training.recipe import schema as recipes
-from regard.training.recipe.objectives import objective_settings
+from regard.training.recipe.objectives import DATA_KEYS, objective_settings
 from regard.training.recipe.schema import Recipe
 from regard.training.run_folder import RunFolder, begin, resume
 from regard.training.setup import DataSource, Setup
@@ -156,10 +156,10 @@ def _with_data(
     objective = changes.get("objective")
     if objective is None and "model" in changes:
         # A text is the simplest data: what the model learns from it decides.
-        objective = recipes.load(None, {**changes, "text": "-"}).objective
-    key = "text"
-    if objective is None or objective_settings(objective).data == "pairs":
-        key = "pairs"
+        objective = recipes.objective_of_model(changes["model"], has_text=True)
+    key = "pairs"
+    if objective is not None:
+        key = DATA_KEYS[objective_settings(objective).data]
     if isinstance(data, str | Path):
         return parts, {**changes, key: str(data)}
     return replace(parts, source=data), {**changes, key: type(data).__qualname__}

@@ -16,6 +16,7 @@ from regard.evaluation.task import DecodingOptions, Settings, TextReading
 from regard.evaluation.tasks import TASKS
 from regard.metrics.metric import Metric
 from regard.models import Model, load
+from regard.training.data.stored_images import stored_examples
 from regard.training.recipe.schema import Recipe
 from regard.training.run_folder import RunFolder, resume
 
@@ -123,6 +124,9 @@ def _stored_examples(run_folder: RunFolder, task: str, split: str) -> list[Any]:
     file = run_folder.data / f"{split}.jsonl"
     if file.is_file():
         return TASKS[task].read(str(file))
+    images = stored_examples(run_folder, split)
+    if images is not None:
+        return images
     # Plain text is stored as token ids; its split has another name there.
     columns = Corpus.open(run_folder.data / "valid").columns
     if task == "causal":

@@ -10,8 +10,16 @@ from typing import Literal
 
 from regard.errors import SettingError, did_you_mean
 
-# What a source of data yields: pairs of texts, one long text, or labelled examples.
-DataKind = Literal["pairs", "text", "examples"]
+# What a source of data yields: pairs of texts, one long text, labelled examples, or images with
+# labels or captions.
+DataKind = Literal["pairs", "text", "examples", "images"]
+# The key of a recipe that names a file, or a folder, of each kind.
+DATA_KEYS: dict[DataKind, str] = {
+    "pairs": "pairs",
+    "text": "text",
+    "examples": "text",
+    "images": "images",
+}
 
 _CLASSIFICATION_METRICS = ("loss", "accuracy", "f1")
 _TRANSLATION_METRICS = ("loss", "bleu", "chrf", "exact_match")
@@ -116,23 +124,37 @@ OBJECTIVES: dict[str, ObjectiveSettings] = {
         initialization="xavier",
         generates=True,
     ),
+    "images": ObjectiveSettings(
+        "image_classification:ImageClassification",
+        "images",
+        "vit",
+        ("image",),
+        metrics=_CLASSIFICATION_METRICS,
+        finetuning_metric="accuracy",
+    ),
+    "image_text": ObjectiveSettings(
+        "image_text_contrastive:ImageTextContrastive",
+        "images",
+        "clip",
+        ("dual encoder",),
+        metrics=_CLASSIFICATION_METRICS,
+        finetuning_metric="accuracy",
+    ),
 }
 # The words of `regard finetune` for objectives that have another name here.
 TASKS = {"lm": "causal", "summarize": "translate"}
-# What a kind of model learns from plain text, unless its family is named below.
-_FROM_TEXT = {
+# What a kind of model learns, from plain text or from images, unless its family is named below.
+_OF_KIND = {
     "encoder": "masked",
     "decoder": "causal",
     "encoder-decoder": "denoise",
     "memory network": "stories",
+    "image": "images",
+    "dual encoder": "image_text",
 }
 _FAMILY_OBJECTIVES = {"electra": "replaced", "t5": "span", "t5-v1.1": "span", "mt5": "span"}
-_OTHER_INPUTS = {
-    "image": "images",
-    "dual encoder": "images with texts",
-    "speech": "sound",
-    "ctc": "sound",
-}
+# What no objective learns from yet.
+_OTHER_INPUTS = {"speech": "sound", "ctc": "sound"}
 CELLS = ("rnn", "gru", "lstm")  # each is a language model, or both sides of a translator
 
 
@@ -148,9 +170,9 @@ def objective_of(name: str, kind: str, has_text: bool) -> str:
     if kind in _OTHER_INPUTS:
         raise SettingError(
             f"{name} reads {_OTHER_INPUTS[kind]}, and no objective here learns from them",
-            "choose a model of text; `regard show` lists all",
+            "choose a model of text or of images; `regard show` lists all",
         )
-    return _FAMILY_OBJECTIVES.get(name) or _FROM_TEXT[kind]
+    return _FAMILY_OBJECTIVES.get(name) or _OF_KIND[kind]
 
 
 def objective_settings(name: str) -> ObjectiveSettings:

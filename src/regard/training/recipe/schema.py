@@ -111,6 +111,14 @@ class Recipe(Section):
 
     def _check_data(self) -> None:
         data = self.data
+        if self.objective_settings.data == "images":
+            self._check_images()
+            return
+        if data.images:
+            raise SettingError(
+                f"the objective {self.objective!r} learns from text, not from images",
+                "say --objective images, or image_text",
+            )
         if self.generated_task is not None:
             self._check_generated(self.generated_task)
             return
@@ -126,6 +134,13 @@ class Recipe(Section):
             raise SettingError(
                 f"the objective {self.objective!r} learns from one text", "give --text FILE"
             )
+
+    def _check_images(self) -> None:
+        data = self.data
+        if data.images and not (data.text or data.source or data.pairs or data.generated):
+            return
+        inputs = "images" if self.objective == "images" else "images with texts"
+        raise SettingError(f"{self.model_name} reads {inputs}", "give --images, and no other data")
 
     def _check_generated(self, task: GeneratedTask) -> None:
         if self.data.text or self.data.source or self.data.pairs:
@@ -145,6 +160,7 @@ class Recipe(Section):
         objective = self.objective
         has_memory = objective == "causal" and not self.is_baseline
         has_test_text = self.objective_settings.data == "examples"
+        has_images = self.objective_settings.data == "images"
         # key, whether it is set, whether the objective has it
         settings = (
             ("agreement", self.train.agreement > 0, objective == "translate"),
@@ -152,6 +168,11 @@ class Recipe(Section):
             ("next_sentence", self.train.next_sentence, objective == "masked"),
             ("hidden", self.train.hidden is not None, self.objective_settings.corrupts),
             ("test_text", self.data.test_text is not None, has_test_text),
+            ("valid_images", self.data.valid_images is not None, has_images),
+            ("test_images", self.data.test_images is not None, has_images),
+            ("crop_padding", self.train.crop_padding is not None, has_images),
+            ("flip", self.train.flip is not None, has_images),
+            ("mixup", self.train.mixup > 0, objective == "images"),
         )
         for key, is_set, fits in settings:
             if is_set and not fits:
@@ -408,12 +429,16 @@ def _add_objective(values: dict[str, dict[str, Any]]) -> None:
         return
     model = values["model"].get("model")
     if model is not None:
-        # Imported late: the families come with torch.
-        from regard.families import presets
-
-        kind = presets.about(model).kind
         has_text = values["data"].get("text") is not None
-        values["train"]["objective"] = objective_of(model.partition(":")[0], kind, has_text)
+        values["train"]["objective"] = objective_of_model(model, has_text)
+
+
+def objective_of_model(model: str, has_text: bool) -> str:
+    """The objective of a run that names NAME[:SIZE] only; `has_text` where its data is one text."""
+    # Imported late: the families come with torch.
+    from regard.families import presets
+
+    return objective_of(model.partition(":")[0], presets.about(model).kind, has_text)
 
 
 def _add_finetuning_defaults(values: dict[str, dict[str, Any]]) -> None:
@@ -454,7 +479,8 @@ def choose(
     Without a recipe: the user's files with the defaults, or a recipe that generates its data.
     """
     name: str | Path | None = recipe
-    has_files = any(key in changes for key in ("source", "pairs", "text", "files", "generated"))
+    data_keys = ("source", "pairs", "text", "images", "files", "generated")
+    has_files = any(key in changes for key in data_keys)
     if not name and not has_files:
         name = "stories" if changes.get("model") == "memory" else "builtin"
     if not name:
@@ -476,6 +502,9 @@ _FILE_KEYS = {
         "text",
         "valid_text",
         "test_text",
+        "images",
+        "valid_images",
+        "test_images",
     ),
     "model": ("vectors", "spec"),
     "tune": ("base",),
