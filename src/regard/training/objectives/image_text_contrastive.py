@@ -63,6 +63,9 @@ class ImageTextContrastive(ImageObjective):
     def __init__(self, model: DualEncoderModel, data: CaptionedImages, setup: Setup) -> None:
         self.max_length = _max_length(model, setup)
         self._pad_id = data.tokenizer.special_token_id("pad") or 0
+        captions = sorted(set(data.sets["train"].texts))
+        encoded = data.tokenizer.encode_with_template(captions, self.max_length)
+        self._longest = max(len(encoding.ids) for encoding in encoded)
         super().__init__(model, data, setup)
 
     # --- assembling a run -------------------------------------------------------------------------
@@ -121,7 +124,8 @@ class ImageTextContrastive(ImageObjective):
 
     @property
     def positions(self) -> int:
-        return super().positions + self.max_length
+        # Not by the length of each: the captions of a batch are to be a random sample.
+        return super().positions + self._longest
 
     def targets(self, images: StoredImages, rows: Rows) -> dict[str, Tensor]:
         """`tokens`, `padding_mask` [B, T], of the captions."""
