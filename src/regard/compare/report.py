@@ -23,7 +23,7 @@ METRICS = {
 _VALIDATION = ("valid", "validation")
 
 
-def lines(comparison: Comparison, width: int = 140) -> list[str]:
+def lines(comparison: Comparison, width: int = 200) -> list[str]:
     """One row for each model, and below it quality by the length of the sentences."""
     tables = [_overview(comparison)]
     if comparison.contestants[0].runs[0].buckets:

@@ -20,7 +20,11 @@ from regard.errors import DataError, SettingError
 from regard.models import Model
 from regard.text.tokenizer import Tokenizer
 from regard.text.tokenizer_files import load_tokenizer, open_language_model_tokenizer
-from regard.text.tokenizer_training import SpecialTokenTemplate, train_lossless_tokenizer
+from regard.text.tokenizer_training import (
+    SpecialTokenTemplate,
+    train_closed_word_tokenizer,
+    train_lossless_tokenizer,
+)
 from regard.training.data.generated_examples import generated_lines, generated_prompts
 from regard.training.objectives.distillation import teacher_folder
 from regard.training.recipe.schema import Recipe
@@ -169,6 +173,9 @@ def _tokenizer(recipe: Recipe, train: Split, base: Model | None, say: Say) -> To
         tokenizer = load_tokenizer(choice.tokenizer)
     elif recipe.distillation_weight:
         tokenizer = open_language_model_tokenizer(teacher_folder(recipe))
+    elif recipe.generated_task is not None and choice.tokenizer == "words":
+        special_tokens = SPECIAL_TOKENS[recipe.objective]
+        tokenizer = train_closed_word_tokenizer(train(), choice.vocabulary, special_tokens)
     else:
         special_tokens = SPECIAL_TOKENS[recipe.objective]
         tokenizer = train_lossless_tokenizer(
