@@ -56,7 +56,7 @@ class TextEncoder(TokenizerModel):
     """An encoder of text, such as BERT; made by `regard.load(folder)`."""
 
     model: Encoder
-    spec: kinds.Encoder
+    spec: kinds.Encoder | kinds.RecurrentEncoder
     budget = 8192  # positions of a batch
 
     @cached_property

@@ -21,6 +21,7 @@ from regard.models import Model
 from regard.text.tokenizer import Tokenizer
 from regard.text.tokenizer_files import load_tokenizer, open_language_model_tokenizer
 from regard.text.tokenizer_training import SpecialTokenTemplate, train_lossless_tokenizer
+from regard.training.data.generated_examples import generated_lines
 from regard.training.objectives.distillation import teacher_folder
 from regard.training.recipe.schema import Recipe
 from regard.training.setup import Say, Setup, Split
@@ -92,6 +93,8 @@ def _prepare(setup: Setup, base: Model | None) -> None:
 def text_splits(setup: Setup) -> dict[str, Split]:
     """The text that a recipe names, in pieces, by split."""
     recipe = setup.recipe
+    if recipe.generated_task is not None:
+        return generated_lines(setup)
     path = _text_file(recipe)
     if path == "-":
         # Standard input can be read once; the split and a resumed run read the copy.
