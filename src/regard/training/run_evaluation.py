@@ -139,8 +139,9 @@ def _stored_examples(run_folder: RunFolder, task: str, split: str) -> list[Any]:
     file = run_folder.data / f"{split}.jsonl"
     if file.is_file():
         return TASKS[task].read(str(file))
-    # Plain text is stored as token ids; its split has another name there.
-    columns = Corpus.open(run_folder.data / "valid").columns
+    # Plain text is stored as token ids, and its score is called `validation`.
+    folder = "valid" if split == "validation" else split
+    columns = Corpus.open(run_folder.data / folder).columns
     if task == "causal":
         return [columns["text"].tokens.tolist()]
     texts = columns["text"]
