@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from regard.data import text_files
+from regard.data import audio
+from regard.data.audio import Recording
 from regard.errors import DataError
 from regard.evaluation.classification import check_labels
 from regard.evaluation.task import DataPath, Outputs, Settings
@@ -19,7 +20,7 @@ CAPTION = "a photo of a {}."  # of zero-shot classification (Radford et al. 2021
 
 @dataclass(frozen=True)
 class LabelledFile:
-    """An image with its class, or a recording with its transcript."""
+    """An image with its class."""
 
     path: Path
     label: str
@@ -55,27 +56,18 @@ def rank_image_classes(
     return Outputs([[classes[caption] for caption in scores] for scores in scored], labels)
 
 
-def read_transcripts(data: DataPath) -> list[LabelledFile]:
-    """A table of recordings: the file, relative to the table, a tab, and its transcript."""
-    table = Path(one_path(data))
-    examples = []
-    for name, transcript in text_files.pairs(table, format="tsv"):
-        path = table.parent / name
-        if not path.is_file():
-            raise DataError(
-                f"{table} names {name}, which does not exist", f"put it into {table.parent}"
-            )
-        examples.append(LabelledFile(path, transcript))
-    return examples
+def read_transcripts(data: DataPath) -> list[Recording]:
+    """A table of recordings with their transcripts."""
+    return audio.read_transcripts(one_path(data))
 
 
 def transcribe(
-    model: SpeechToText | CTCModel, examples: Sequence[LabelledFile], settings: Settings
+    model: SpeechToText | CTCModel, examples: Sequence[Recording], settings: Settings
 ) -> Outputs:
     """The transcript of each recording."""
-    paths = [example.path for example in examples]
-    references = [example.label for example in examples]
+    sounds = [example.audio for example in examples]
+    references = [example.text for example in examples]
     if isinstance(model, CTCModel):
-        return Outputs(model.transcribe([*paths]), references)
+        return Outputs(model.transcribe([*sounds]), references)
     strategy = settings.decoding.strategy
-    return Outputs(model.transcribe([*paths], strategy=strategy), references)
+    return Outputs(model.transcribe([*sounds], strategy=strategy), references)

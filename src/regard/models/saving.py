@@ -28,11 +28,12 @@ TEXT_FILES = (
     "merges.txt",
     "chat_template.jinja",
 )
-# All files next to config.json and the weights: images, sound and sentence vectors as well.
+# Those that say how images and sound become inputs.
+PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
+# All files next to config.json and the weights: of sentence vectors as well.
 COMPANION_FILES = (
     *TEXT_FILES,
-    "preprocessor_config.json",
-    "processor_config.json",
+    *PROCESSOR_FILES,
     "modules.json",
     "sentence_bert_config.json",
     "config_sentence_transformers.json",

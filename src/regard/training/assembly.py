@@ -18,7 +18,13 @@ from regard.core.embedding import Embedding
 from regard.data.word_vectors import read_vectors
 from regard.errors import SettingError
 from regard.models import Model, load
-from regard.models.saving import TEXT_FILES, config_json, copy_companion_files, write_weights
+from regard.models.saving import (
+    PROCESSOR_FILES,
+    TEXT_FILES,
+    config_json,
+    copy_companion_files,
+    write_weights,
+)
 from regard.training import model_spec
 from regard.training.engine import layerwise_lr_decay
 from regard.training.objectives.objective import Objective
@@ -142,7 +148,7 @@ def _write_base_files(folder: Path, model: Model) -> None:
     """The run folder holds the complete model in the layout it came in."""
     # Tokenizer and processor files, as they came.
     if model.folder is not None:
-        copy_companion_files(model.folder, folder, TEXT_FILES)
+        copy_companion_files(model.folder, folder, (*TEXT_FILES, *PROCESSOR_FILES))
     disk.write_json(folder / "config.json", config_json(model.spec, model.config))
     for name, content in model.files().items():
         if name == "tokenizer.json" and not (folder / name).exists():

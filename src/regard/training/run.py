@@ -156,10 +156,10 @@ def _with_data(
     objective = changes.get("objective")
     if objective is None and "model" in changes:
         # A text is the simplest data: what the model learns from it decides.
-        objective = recipes.load(None, {**changes, "text": "-"}).objective
-    key = "text"
-    if objective is None or objective_settings(objective).data == "pairs":
-        key = "pairs"
+        objective = recipes.objective_of_model(changes["model"], has_text=True)
+    kind = "pairs" if objective is None else objective_settings(objective).data
+    # Labelled examples are read from a text.
+    key = "text" if kind == "examples" else kind
     if isinstance(data, str | Path):
         return parts, {**changes, key: str(data)}
     return replace(parts, source=data), {**changes, key: type(data).__qualname__}

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from regard.data.audio import Recording
 from regard.data.corpus import Corpus
 from regard.decode.strategy import BeamSearch
 from regard.errors import SettingError
@@ -16,6 +17,7 @@ from regard.evaluation.task import DecodingOptions, Settings, TextReading
 from regard.evaluation.tasks import TASKS
 from regard.metrics.metric import Metric
 from regard.models import Model, load
+from regard.training.data.sound_files import RecordedSpeech
 from regard.training.recipe.schema import Recipe
 from regard.training.run_folder import RunFolder, resume
 
@@ -39,7 +41,8 @@ def run_settings(folder: Path | None) -> RunSettings:
 
 def of_recipe(recipe: Recipe) -> RunSettings:
     """The settings that the recipe of a run scores its model with."""
-    task = recipe.objective
+    # Whatever a model of speech was trained by, it is evaluated by its transcripts.
+    task = "transcribe" if recipe.objective_settings.data == "sounds" else recipe.objective
     # The length limit of labelled texts, as `model_spec.max_length` has it.
     max_length = recipe.data.max_length if recipe.is_finetuning else recipe.data.context
     context = recipe.data.context
@@ -120,6 +123,9 @@ def score_run(
 
 def _stored_examples(run_folder: RunFolder, task: str, split: str) -> list[Any]:
     """The examples of a split, as the run has stored them."""
+    if task == "transcribe":
+        speech = RecordedSpeech.open(run_folder.data / split)
+        return [Recording(speech[row], text) for row, text in enumerate(speech.transcripts)]
     file = run_folder.data / f"{split}.jsonl"
     if file.is_file():
         return TASKS[task].read(str(file))

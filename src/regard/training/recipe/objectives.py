@@ -10,14 +10,15 @@ from typing import Literal
 
 from regard.errors import SettingError, did_you_mean
 
-# What a source of data yields: pairs of texts, one long text, or labelled examples.
-DataKind = Literal["pairs", "text", "examples"]
+# What a source of data yields: pairs of texts, one long text, labelled examples, or recordings.
+DataKind = Literal["pairs", "text", "examples", "sounds"]
 
 _CLASSIFICATION_METRICS = ("loss", "accuracy", "f1")
 _TRANSLATION_METRICS = ("loss", "bleu", "chrf", "exact_match")
 _BERT_INITIALIZATION = "normal:0.02"
 _ENCODER_DECODER = ("encoder-decoder",)
 _TEXT_READERS = ("encoder", "decoder")
+_TRANSCRIPTION_METRICS = ("loss", "wer", "cer")
 
 
 @dataclass(frozen=True)
@@ -107,6 +108,22 @@ OBJECTIVES: dict[str, ObjectiveSettings] = {
         _TEXT_READERS,
         metrics=("loss", "accuracy"),
     ),
+    "ctc": ObjectiveSettings(
+        "ctc:ConnectionistTemporalClassification",
+        "sounds",
+        "wav2vec2",
+        ("ctc",),
+        metrics=_TRANSCRIPTION_METRICS,
+        finetuning_metric="wer",
+    ),
+    "transcribe": ObjectiveSettings(
+        "transcription:Transcription",
+        "sounds",
+        "whisper",
+        ("speech",),
+        metrics=_TRANSCRIPTION_METRICS,
+        finetuning_metric="wer",
+    ),
     "stories": ObjectiveSettings(
         "memory_network:StoryQuestions",
         "examples",
@@ -127,12 +144,9 @@ _FROM_TEXT = {
     "memory network": "stories",
 }
 _FAMILY_OBJECTIVES = {"electra": "replaced", "t5": "span", "t5-v1.1": "span", "mt5": "span"}
-_OTHER_INPUTS = {
-    "image": "images",
-    "dual encoder": "images with texts",
-    "speech": "sound",
-    "ctc": "sound",
-}
+# What a kind of model learns from recordings.
+_FROM_SOUND = {"speech": "transcribe", "ctc": "ctc"}
+_OTHER_INPUTS = {"image": "images", "dual encoder": "images with texts"}
 CELLS = ("rnn", "gru", "lstm")  # each is a language model, or both sides of a translator
 
 
@@ -145,6 +159,8 @@ def objective_of(name: str, kind: str, has_text: bool) -> str:
         return "translate"
     if name in CELLS:
         return "causal"
+    if kind in _FROM_SOUND:
+        return _FROM_SOUND[kind]
     if kind in _OTHER_INPUTS:
         raise SettingError(
             f"{name} reads {_OTHER_INPUTS[kind]}, and no objective here learns from them",

@@ -114,6 +114,10 @@ class Recipe(Section):
         if self.generated_task is not None:
             self._check_generated(self.generated_task)
             return
+        has_sounds = data.sounds is not None
+        if has_sounds or self.objective_settings.data == "sounds":
+            self._check_sounds(has_sounds)
+            return
         if self.objective_settings.data == "pairs":
             if data.text:
                 raise SettingError(
@@ -127,13 +131,26 @@ class Recipe(Section):
                 f"the objective {self.objective!r} learns from one text", "give --text FILE"
             )
 
+    def _check_sounds(self, has_sounds: bool) -> None:
+        learns_from_sounds = self.objective_settings.data == "sounds"
+        if not learns_from_sounds:
+            raise SettingError(
+                f"the objective {self.objective!r} does not learn from recordings",
+                "say --objective ctc or transcribe",
+            )
+        if not has_sounds or self.data.text or self.data.source or self.data.pairs:
+            raise SettingError(
+                f"the objective {self.objective!r} learns from recordings with transcripts",
+                "give --sounds TABLE alone: FILE<TAB>TRANSCRIPT",
+            )
+
     def _check_generated(self, task: GeneratedTask) -> None:
         if self.data.text or self.data.source or self.data.pairs:
             raise SettingError(
                 "a generated task takes the place of files", "leave the files or `generated` out"
             )
-        # A label is a target of one word, but a target sequence is no label.
-        needs_labels = self.objective_settings.data == "examples"
+        # A label is a target of one word, but a target sequence is no label, and no text is sound.
+        needs_labels = self.objective_settings.data in ("examples", "sounds")
         if needs_labels and (self.objective != "classify" or task.kind != "classify"):
             raise SettingError(
                 f"{self.data.generated} has nothing for the objective {self.objective!r}",
@@ -408,12 +425,16 @@ def _add_objective(values: dict[str, dict[str, Any]]) -> None:
         return
     model = values["model"].get("model")
     if model is not None:
-        # Imported late: the families come with torch.
-        from regard.families import presets
-
-        kind = presets.about(model).kind
         has_text = values["data"].get("text") is not None
-        values["train"]["objective"] = objective_of(model.partition(":")[0], kind, has_text)
+        values["train"]["objective"] = objective_of_model(model, has_text)
+
+
+def objective_of_model(model: str, has_text: bool) -> str:
+    """The objective of a model, NAME[:SIZE], where none is named."""
+    # Imported late: the families come with torch.
+    from regard.families import presets
+
+    return objective_of(model.partition(":")[0], presets.about(model).kind, has_text)
 
 
 def _add_finetuning_defaults(values: dict[str, dict[str, Any]]) -> None:
@@ -454,7 +475,8 @@ def choose(
     Without a recipe: the user's files with the defaults, or a recipe that generates its data.
     """
     name: str | Path | None = recipe
-    has_files = any(key in changes for key in ("source", "pairs", "text", "files", "generated"))
+    data_keys = ("source", "pairs", "text", "sounds", "files", "generated")
+    has_files = any(key in changes for key in data_keys)
     if not name and not has_files:
         name = "stories" if changes.get("model") == "memory" else "builtin"
     if not name:
@@ -476,6 +498,9 @@ _FILE_KEYS = {
         "text",
         "valid_text",
         "test_text",
+        "sounds",
+        "valid_sounds",
+        "test_sounds",
     ),
     "model": ("vectors", "spec"),
     "tune": ("base",),
