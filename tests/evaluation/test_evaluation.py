@@ -22,7 +22,8 @@ from regard.metrics.classification import ClassificationScore
 from regard.metrics.metric import Array, Metric
 from regard.metrics.registry import METRICS
 from regard.training.run import Result
-from regard.training.run_evaluation import run_settings
+from regard.training.run_evaluation import run_settings, score_run
+from regard.training.run_folder import RunFolder
 
 TINY: dict[str, Any] = {
     "d_model": 32, "d_ff": 48, "heads": 2, "layers": 1, "threads": 1, "samples": 0,
@@ -96,6 +97,33 @@ def test_translations_score_as_in_the_run(translation: tuple[Result, Path]) -> N
         "bleu": again["bleu"],
         "loss": pytest.approx(np.log(again["perplexity"])),
     }
+
+
+def test_the_prefix_of_the_run(translation: tuple[Result, Path], tmp_path: Path) -> None:
+    """Sources are read with the prefix that fine-tuning put before them."""
+    result, folder = translation
+    sources = (folder / "test.en").read_text().splitlines()
+    targets = (folder / "test.de").read_text().splitlines()
+    lines = [f"{a}\t{b}\n" for a, b in zip(sources, targets, strict=True)]
+    data = tmp_path / "data.tsv"
+    data.write_text("".join(lines))
+    tuned = regard.finetune(
+        result.folder, "summarize", data, prefixes=("sees . ",), test=data, out=tmp_path / "run",
+        epochs=1, quiet=True, threads=1, beam=2,
+    )  # fmt: skip
+    own = tuned.scores["test"]
+    assert isinstance(own, TranslationScore)
+    again = regard.evaluate(tuned.folder, data, ["chrf", "bleu"])
+    assert again.task == "summarize"
+    assert (again["chrf"], again["bleu"]) == (own.chrf, own.bleu)
+    written_out = [f"sees . {line}" for line in lines]
+    (tmp_path / "prefixed.tsv").write_text("".join(written_out))
+    once = evaluate(regard.load(tuned.folder), tmp_path / "prefixed.tsv", ["loss"], "summarize")
+    assert regard.evaluate(tuned.folder, data, ["loss"])["loss"] == pytest.approx(once["loss"])
+    stored = score_run(RunFolder(tuned.folder), ["loss"], ["test"])["test"]
+    assert stored["loss"] == pytest.approx(once["loss"])
+    twice = regard.evaluate(tuned.folder, tmp_path / "prefixed.tsv", ["loss"])
+    assert twice["loss"] != pytest.approx(once["loss"])
 
 
 def test_perplexity_is_that_of_the_model(translation: tuple[Result, Path]) -> None:
