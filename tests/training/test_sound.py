@@ -326,7 +326,7 @@ def test_a_pretrained_encoder_gets_a_head(table: Path, tmp_path: Path) -> None:
 def test_objectives_and_their_data_must_fit(table: Path, tmp_path: Path) -> None:
     assert recipes.load(None, {"sounds": "x", "model": "wav2vec2"}).objective == "ctc"
     assert recipes.load(None, {"sounds": "x", "model": "whisper"}).objective == "transcribe"
-    with pytest.raises(SettingError, match="learns from recordings"):
+    with pytest.raises(SettingError, match="learns from recordings with transcripts"):
         recipes.load(None, {"text": "x", "model": "whisper"})
     with pytest.raises(SettingError, match="does not learn from recordings"):
         recipes.load(None, {"sounds": "x", "model": "bert"})
@@ -334,7 +334,7 @@ def test_objectives_and_their_data_must_fit(table: Path, tmp_path: Path) -> None
         recipes.load(None, {"sounds": "x", "model": "whisper", "objective": "ctc"})
     text_model = regard.train({
         "text": str(table), "model": "gpt2:tiny", "steps": 1, "warmup": 1, "device": "cpu",
-        "vocabulary": 300, "context": 16, "d_model": 16, "heads": 2, "layers": 1, "samples": 0,
+        "vocabulary": 300, "context": 8, "held_out": 0.5, "d_model": 16, "heads": 2, "layers": 1, "samples": 0,
     }, out=tmp_path / "text").folder  # fmt: skip
     for task in ("ctc", "transcribe"):
         with pytest.raises(ModelError, match=f"holds no model for {task}"):

@@ -22,6 +22,7 @@ from regard.core.linear import Linear
 from regard.data.audio import RATE, Samples
 from regard.data.batching import Batch, Rows
 from regard.data.padding import pad_rows
+from regard.decode.strategy import Strategy
 from regard.errors import DataError, ModelError, SettingError
 from regard.families import folder as folders
 from regard.models import CTCModel, Model
@@ -181,7 +182,8 @@ class ConnectionistTemporalClassification(SpeechObjective[CTCDecoder]):
         )
         return add_auxiliary_losses(nll, auxiliary, lengths.sum()), nll.detach()
 
-    def transcribe(self, recordings: list[Samples]) -> list[str]:
+    def transcribe(self, recordings: list[Samples], strategy: Strategy) -> list[str]:
+        # The best label of each frame, whatever the strategy: frames do not depend on each other.
         return self.trained_model.transcribe([*recordings])
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from regard.data.audio import Samples
 from regard.data.batching import Batch, BatchSampler, Rows, batch_indices
+from regard.decode.strategy import BeamSearch, Greedy, Strategy
 from regard.metrics.perplexity import corpus_nll, perplexity
 from regard.metrics.scores import AnyScore
 from regard.metrics.word_error_rate import WordErrorRate, transcription_score
@@ -71,8 +72,8 @@ class SpeechObjective(Objective, Generic[Vocabulary]):
         """The tensors of some recordings."""
 
     @abstractmethod
-    def transcribe(self, recordings: list[Samples]) -> list[str]:
-        """The transcripts that the model writes."""
+    def transcribe(self, recordings: list[Samples], strategy: Strategy) -> list[str]:
+        """The transcripts that the model writes, where it decodes by that strategy."""
 
     @property
     def max_evaluation_rows(self) -> int | None:
@@ -132,7 +133,8 @@ class SpeechObjective(Objective, Generic[Vocabulary]):
         samples = self.settings.samples
         scored = self.always_transcribes or self.settings.metric != "loss"
         count = len(speech) if scored else min(samples, len(speech))
-        texts = self._transcripts(speech, count)
+        # Greedy: fast, and good enough to compare checkpoints; the final score uses the beam.
+        texts = self._transcripts(speech, count, Greedy())
         references = speech.transcripts
         metrics: dict[str, Any] = {}
         if scored:
@@ -144,22 +146,26 @@ class SpeechObjective(Objective, Generic[Vocabulary]):
         ]
         return metrics
 
-    def _transcripts(self, speech: RecordedSpeech, count: int) -> list[str]:
+    def _transcripts(self, speech: RecordedSpeech, count: int, strategy: Strategy) -> list[str]:
         """What the model writes for the first recordings of a split."""
         self.model.eval()
         texts: list[str] = []
         for start in range(0, count, _TRANSCRIBED_AT_ONCE):
             end = min(start + _TRANSCRIBED_AT_ONCE, count)
-            texts += self.transcribe([speech[row] for row in range(start, end)])
+            texts += self.transcribe([speech[row] for row in range(start, end)], strategy)
         return texts
 
     def scores(self) -> dict[str, AnyScore]:
+        """Scores on all sets but that of training, by the recipe's beam search."""
+        recipe = self.setup.recipe
+        strategy = BeamSearch(recipe.decode.beam, recipe.length_penalty)
         results: dict[str, AnyScore] = {}
         for name, split in self.splits.items():
             if name == "train":
                 continue
             speech = split.speech
-            score = transcription_score(self._transcripts(speech, len(speech)), speech.transcripts)
+            texts = self._transcripts(speech, len(speech), strategy)
+            score = transcription_score(texts, speech.transcripts)
             results[name] = score
             self.setup.say(
                 f"{name}: WER {score.wer:.2f}  CER {score.cer:.2f}  "

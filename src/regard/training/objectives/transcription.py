@@ -18,6 +18,7 @@ from regard import disk, spec
 from regard.data.audio import RATE, Samples
 from regard.data.batching import Batch, Rows
 from regard.data.padding import IGNORED, pad_rows
+from regard.decode.strategy import Strategy
 from regard.errors import DataError, SettingError
 from regard.families import folder as folders
 from regard.models import Model, SpeechToText
@@ -162,8 +163,8 @@ class Transcription(SpeechObjective[Tokenizer]):
         loss, nll = linear_cross_entropy(model.head, hidden, labels)
         return add_auxiliary_losses(loss, auxiliary, (labels >= 0).sum()), nll
 
-    def transcribe(self, recordings: list[Samples]) -> list[str]:
-        return self.trained_model.transcribe([*recordings], self.language)
+    def transcribe(self, recordings: list[Samples], strategy: Strategy) -> list[str]:
+        return self.trained_model.transcribe([*recordings], self.language, strategy=strategy)
 
 
 def _learnt_tokenizer(setup: Setup, texts: list[str]) -> Tokenizer:

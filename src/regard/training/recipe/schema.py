@@ -140,7 +140,8 @@ class Recipe(Section):
             )
         if not has_sounds or self.data.text or self.data.source or self.data.pairs:
             raise SettingError(
-                f"the objective {self.objective!r} learns from recordings with transcripts",
+                f"{self.model_name} reads sound: the objective {self.objective!r} learns from "
+                "recordings with transcripts",
                 "give --sounds TABLE alone: FILE<TAB>TRANSCRIPT",
             )
 
