@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         load_translator,
     )
     from regard.training.run import finetune, train
+    from regard.training.run_evaluation import evaluate
 
 __version__ = "0.1.0"
 
@@ -35,6 +36,7 @@ __all__ = [
     "TextEncoder",
     "Translator",
     "build",
+    "evaluate",
     "finetune",
     "load",
     "load_language_model",
@@ -49,6 +51,7 @@ __all__ = [
 _MODULES = ("look", "spec")
 _FUNCTIONS = {
     "build": "regard.builder",
+    "evaluate": "regard.training.run_evaluation",
     "finetune": "regard.training.run",
     "train": "regard.training.run",
 }

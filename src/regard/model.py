@@ -133,7 +133,7 @@ class Encoder(nn.Module):
     def __init__(
         self,
         input: FrontEnd,
-        stack: Stack,
+        stack: Stack | RecurrentEncoder,
         pool: Pool | None,
         head: LMHead | None,
         labels: ClassifierHead | DistilledHead | None,

@@ -33,6 +33,7 @@ LEVELS = (
     ("families", "decode"),
     ("look",),
     ("models",),
+    ("evaluation",),
     ("training",),
     ("compare", "show", "verify", "studio"),
     ("convert",),

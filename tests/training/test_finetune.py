@@ -15,6 +15,7 @@ import regard
 from regard.data import labelled
 from regard.data.corpus import Corpus
 from regard.data.labelled import Question, TaggedWords
+from regard.data.tag_alignment import align_tags
 from regard.errors import DataError, ModelError, SettingError, TrainingInterrupted
 from regard.families import folder as folders
 from regard.metrics.classification import classification_score
@@ -27,7 +28,6 @@ from regard.training.engine.lr_schedule import LinearDecay
 from regard.training.engine.optimizer import Optimizer
 from regard.training.objectives.head_objective import with_head
 from regard.training.objectives.question_answering import answer_windows
-from regard.training.objectives.token_classification import align_tags
 from regard.training.run import go_on
 from regard.training.run_folder import RunFolder
 

@@ -49,7 +49,9 @@ def refuse_documents(context: Context) -> None:
 class RecurrentEncoder(nn.Module):
     """Recurrent encoder; in a bidirectional one, each direction has half of the width."""
 
-    position = None  # as in a `Stack`: order is in the recurrence itself
+    # As in a `Stack`: order is in the recurrence itself, and nothing attends.
+    position = None
+    default_global_tokens = None
 
     def __init__(
         self, cell: str, d_model: int, layers: int, dropout: float, *, bidirectional: bool

@@ -12,7 +12,11 @@ from regard.baselines import recurrent
 from regard.baselines.memory_network import MemoryHops, MemoryNetwork
 from regard.builder.front_ends import build_embedding, build_front_end
 from regard.builder.heads import build_classifier, build_lm_head, build_pool
-from regard.builder.sides import build_decoder_side, build_encoder_side
+from regard.builder.sides import (
+    build_decoder_side,
+    build_encoder_side,
+    build_recurrent_encoder,
+)
 from regard.builder.stacks import build_stack
 from regard.core import embedding
 from regard.errors import ModelError
@@ -28,6 +32,8 @@ def build(model: spec.EncoderDecoder) -> EncoderDecoder: ...
 def build(model: spec.SequenceToSequence) -> EncoderDecoder: ...
 @overload
 def build(model: spec.Encoder) -> Encoder: ...
+@overload
+def build(model: spec.RecurrentEncoder) -> Encoder: ...
 @overload
 def build(model: spec.Decoder) -> Decoder: ...
 @overload
@@ -52,6 +58,8 @@ def build(model: spec.Model) -> CoreModel:
             return _encoder_decoder(model)
         case spec.Encoder():
             return _encoder(model)
+        case spec.RecurrentEncoder():
+            return _recurrent_encoder(model)
         case spec.Decoder():
             return _decoder(model)
         case spec.RecurrentDecoder():
@@ -117,6 +125,15 @@ def _encoder(model: spec.Encoder) -> Encoder:
         lm_head = build_lm_head(model.head, _output_table(model, front.table, width), width)
     labels = build_classifier(model.labels, model.scored) if model.labels else None
     return Encoder(front, stack_part, pool, lm_head, labels)
+
+
+def _recurrent_encoder(model: spec.RecurrentEncoder) -> Encoder:
+    d_model = model.d_model
+    front = build_front_end(model.input, d_model)
+    cells = build_recurrent_encoder(model.stack, d_model)
+    pool = build_pool(model.pool, d_model, d_model) if model.pool else None
+    labels = build_classifier(model.labels, d_model) if model.labels else None
+    return Encoder(front, cells, pool, None, labels)
 
 
 def _decoder(model: spec.Decoder) -> Decoder:

@@ -9,6 +9,7 @@ from torch import Tensor
 from regard import spec
 from regard.builder.norms import build_norm
 from regard.core import position_terms, relative_position, rotary
+from regard.errors import ModelError
 
 
 def build_stack_position(part: spec.Stack, d_model: int) -> position_terms.StackPosition | None:
@@ -19,6 +20,11 @@ def build_stack_position(part: spec.Stack, d_model: int) -> position_terms.Stack
             # d of Su et al.; partial rotation (GPT-NeoX, GPT-J) leaves the other dimensions alone.
             dimensions = int(part.block.attention.d_k * share)
             frequencies = rotary.rope_frequencies(dimensions, base)
+            if 2 * len(frequencies) > part.block.attention.d_k:
+                raise ModelError(
+                    f"rotary positions turn pairs of dimensions, and a head has {dimensions}",
+                    "give heads of an even width",
+                )
             return rotary.Rope(_scaled_frequencies(frequencies, scaling), pairs)
         case spec.T5Bias(count, distance):
             # Decoders need no buckets for later keys.

@@ -17,16 +17,20 @@ def build_encoder_side(model: spec.EncoderDecoder | spec.SequenceToSequence) -> 
     match part:
         case spec.Stack():
             return build_stack(part, d_model)
-        case spec.Recurrent(cell, layers, bidirectional, _, dropout):
-            return recurrent.RecurrentEncoder(
-                cell, d_model, layers, dropout, bidirectional=bidirectional
-            )
+        case spec.Recurrent():
+            return build_recurrent_encoder(part, d_model)
         case spec.Convolutional():
             return convolutional.ConvolutionalEncoder(
                 _conv_units(part, d_model), _conv_norm(part, d_model)
             )
         case _:
             assert_never(part)
+
+
+def build_recurrent_encoder(part: spec.Recurrent, d_model: int) -> recurrent.RecurrentEncoder:
+    return recurrent.RecurrentEncoder(
+        part.cell, d_model, part.layers, part.dropout, bidirectional=part.bidirectional
+    )
 
 
 def build_decoder_side(model: spec.EncoderDecoder | spec.SequenceToSequence) -> DecoderSide:

@@ -18,6 +18,9 @@ Examples:
   regard compare --models transformer,transformer:performer,transformer:linformer:16+softmax
   regard compare --models transformer,transformer:performer --budget flops:5e13
   regard compare multi30k --data ~/data --models transformer,bahdanau@clip=1 --seeds 3
+  regard compare shakespeare --data ~/data --models gpt2,llama,lstm --budget seconds:300
+  regard compare listops --models bert,bert:longformer:64,lstm
+  regard compare copying --models transformer@position=learned,transformer@position=rope
 """
 # Recipe keys that the comparison itself sets for each model, and which are no flags here.
 SET_BY_COMPARISON = (
@@ -45,9 +48,10 @@ def compare(
     """Compare models at equal data, parameters and budget: one table and one figure.
 
     RECIPE is a recipe of the package or a TOML file; without one, the built-in language is learnt.
-    A model is transformer, transformer:ATTENTION (or ENCODER+DECODER's), rnn, gru, lstm, bahdanau,
-    luong, luong_feeding, convs2s or bytenet, with settings of its own behind @. Runs are kept under
-    --out; the same command goes on where it was.
+    Its objective decides what is compared: translators, language models, classifiers. A model is
+    NAME, NAME:SIZE or NAME:ATTENTION (in an encoder–decoder perhaps ENCODER+DECODER's) of any
+    architecture in `regard show`, with settings of its own behind @. Runs are kept under --out; the
+    same command goes on where it was.
     """
     from regard.compare.contenders import parse_budget, parse_contenders
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,12 @@ from regard.errors import SettingError
 
 if TYPE_CHECKING:
     from regard.decode.strategy import Strategy
+    from regard.evaluation.evaluation import Evaluation
+    from regard.evaluation.task import DataPath, DecodingOptions
+    from regard.training.run_evaluation import RunSettings
 
+# The tasks whose predictions are decoded, and that decoding options belong to.
+DECODING_TASKS = ("translate", "summarize", "transcribe")
 EXAMPLES = """\b
 Examples:
   regard evaluate runs/builtin --source test.en --target test.de
@@ -21,135 +27,233 @@ Examples:
   regard evaluate runs/builtin --pairs p.tsv
   regard evaluate runs/builtin --pairs p.tsv --quantize int8
   regard evaluate runs/large runs/small --pairs p.tsv     a table: score next to size and speed
-  regard evaluate runs/multi30k --source test.en.gz --target test.de.gz --tokenize none --json
+  regard evaluate runs/mood --data test.tsv --metrics accuracy,f1
+  regard evaluate runs/shakespeare --data valid.txt --json
 """
 
 
 @click.command(epilog=EXAMPLES, context_settings={"max_content_width": 110})
 @click.argument("models", metavar="MODEL...", nargs=-1, required=True)
+@click.option("--data", help="what to evaluate on: a file, a folder of images, or - for pairs")
 @click.option("--source", help="text to translate, one sentence a line (.gz too)")
 @click.option("--target", help="its reference translations, line by line")
 @click.option(
     "--pairs", help="instead of two files: one .tsv or .jsonl of pairs, or - for standard input"
 )
+@click.option("--task", help="what to evaluate, where the model can do several things")
+@click.option("--metrics", help="names with options, as bleu:none,chrf  [those of the task]")
 @click.option(
     "--tokenize",
-    default="13a",
-    show_default=True,
-    help="sacreBLEU's tokenizer; none for tokenised text",
+    help="sacreBLEU's tokenizer; none for tokenised text  [the run's, or 13a]",
 )
-@click.option("--output", help="write the translations to this file")
+@click.option("--output", help="write the predictions to this file")
 @click.option("--json", "as_json", is_flag=True, help="print one JSON object for each model")
 @decoding_options
 def command(
     models: tuple[str, ...],
-    source: str | None,
-    target: str | None,
-    pairs: str | None,
-    tokenize: str,
     output: str | None,
     as_json: bool,
     **flags: Any,
 ) -> None:
-    """Translate a test set and score it: BLEU, chrF, exact match, perplexity.
+    """Evaluate models on a data set, by the metrics of their task.
 
-    MODEL is a run folder; of several, a table is printed. BLEU and chrF are sacreBLEU's, with their
-    signatures. Scores run from 0 to 100; perplexity is per target token, unsmoothed.
+    MODEL is a run folder or a folder in Hugging Face's layout: a translator, a language model, a
+    classifier, a tagger, … Scores run from 0 to 100, with 95 % confidence intervals (bootstrap). Of
+    several models a table is printed, with p-values of a paired test against the first. Decoding
+    and tokenisation are those of the run, unless they are given.
     """
     # Contradictory flags are errors before anything is loaded.
-    if not (pairs or (source and target)):
-        raise SettingError("there is nothing to score", "give --source and --target, or --pairs")
+    data = _data(flags)
     # --n-best is one of the shared decoding options, and has no meaning here.
     if flags["n_best"]:
         raise SettingError("a score is of one translation a line", "leave --n-best out")
+    if len(set(models)) < len(models):
+        raise SettingError("a model is named twice", "give each MODEL once")
     if output and len(models) > 1:
         raise SettingError(
-            "one file holds the translations of one model", "leave --output out, or give one MODEL"
+            "one file holds the predictions of one model", "leave --output out, or give one MODEL"
         )
-    strategy = decoding_strategy(flags)
-    examples = _read_pairs(source, target, pairs)
+    evaluator = Evaluator(data, flags, decoding_strategy(flags))
     reports: dict[str, dict[str, Any]] = {}
-    for model in models:
-        report, translations = _evaluate(model, examples, strategy, tokenize, flags)
-        reports[model] = report
+    first: Evaluation | None = None
+    for name in models:
+        evaluation, report = evaluator.evaluate(name)
+        if first is None:
+            first = evaluation
+        else:
+            report["p_values"] = _p_values(first, evaluation)
+        reports[name] = report
         if output:  # of the one model there is
-            _write_lines(output, translations)
-    if as_json:
-        # One object a line; the model is named only where there are several.
-        for model, report in reports.items():
-            click.echo(json.dumps(report if len(models) == 1 else {"model": model, **report}))
-    elif len(models) == 1:
-        _print_report(reports[models[0]])
-    else:
-        _print_table(reports)
+            _write_lines(output, evaluation.predictions)
+    _print_reports(reports, as_json)
 
 
 # ------------------------------------------------------------------ scoring
 
 
-def _read_pairs(source: str | None, target: str | None, pairs: str | None) -> list[tuple[str, str]]:
-    """The test set: sentences with their references, from one file of pairs or from two files."""
-    from regard.data import text_files
+def _data(flags: dict[str, Any]) -> DataPath:
+    """The file, or the two files of parallel text, to evaluate on."""
+    source = flags["source"]
+    target = flags["target"]
+    one_file = [flags[key] for key in ("data", "pairs") if flags[key]]
+    if source and target and not one_file:
+        return source, target
+    if len(one_file) != 1 or source or target:
+        raise SettingError(
+            "there is not one data set to evaluate on",
+            "give --data, or --source and --target, or --pairs",
+        )
+    return str(one_file[0])
 
-    # Reading the whole set first: errors in it come before minutes of decoding.
-    if not pairs:
-        return list(text_files.pairs(str(source), target))
-    # Standard input has no name to tell the format by.
-    format = "tsv" if pairs == "-" else None
-    return list(text_files.pairs(pairs, None, format=format))
+
+@dataclass
+class Evaluator:
+    """Evaluates several models on the same examples, which are read once."""
+
+    data: DataPath
+    flags: dict[str, Any]
+    strategy: Strategy | None
+    task: str | None = None
+    examples: list[Any] | None = None
+
+    def evaluate(self, name: str) -> tuple[Evaluation, dict[str, Any]]:
+        """The evaluation of one model and its report.
+
+        With --quantize, the float32 model is scored as well, to show what quantization costs.
+        """
+        evaluation = self._evaluate(name, "float32")
+        report = self._report(evaluation)
+        if not self.flags["quantize"]:
+            return evaluation, report
+        # Opened again: the weights of the first one have been packed as float32.
+        quantized = self._evaluate(name, self.flags["quantize"])
+        quantized_report = self._report(quantized)
+        metric = next(iter(quantized.scores))
+        quantized_report[f"{metric}_float32"] = evaluation[metric]
+        quantized_report["seconds_float32"] = report.get("seconds")
+        # Positive where the quantized model is worse.
+        quantized_report[f"{metric}_lost"] = evaluation[metric] - quantized[metric]
+        return quantized, quantized_report
+
+    def _evaluate(self, name: str, precision: Any) -> Evaluation:
+        from regard.evaluation.evaluation import choose_metrics, evaluate_examples, read_examples
+        from regard.evaluation.tasks import task_of
+        from regard.models import load
+        from regard.training.run_evaluation import run_settings
+
+        model = load(name, device=self.flags["device"])
+        run = run_settings(model.folder)
+        task = task_of(model, self.flags["task"] or self.task or run.task)
+        if task not in DECODING_TASKS and self._decoding_flags():
+            raise SettingError(
+                f"the task {task!r} decodes nothing", "leave the options of decoding out"
+            )
+        tokenize = self.flags["tokenize"] or run.settings.tokenize
+        decoding = self._decoding(run, precision)
+        settings = replace(run.settings, decoding=decoding, tokenize=tokenize)
+        self._tell_settings(name, task, run)
+        metrics = self.flags["metrics"].split(",") if self.flags["metrics"] else None
+        chosen = choose_metrics(task, metrics, settings)
+        if self.examples is None:
+            # Before the first model runs: errors in the data come before minutes of decoding.
+            self.task = task
+            self.examples = read_examples(task, self.data)
+        return evaluate_examples(model, self.examples, task, chosen, settings)
+
+    def _decoding_flags(self) -> bool:
+        options = ("quantize", "limit", "tokenize")
+        return self.strategy is not None or any(self.flags[key] for key in options)
+
+    def _decoding(self, run: RunSettings, precision: Any) -> DecodingOptions:
+        """The decoding options of the flags, and those of the run where no flag says anything."""
+        from regard.decode.strategy import BeamSearch
+        from regard.evaluation.task import DecodingOptions
+
+        strategy = self.strategy or run.settings.decoding.strategy
+        run_strategy = run.settings.decoding.strategy
+        if isinstance(strategy, BeamSearch) and isinstance(run_strategy, BeamSearch):
+            if self.flags["beam"] is None:
+                strategy = replace(strategy, width=run_strategy.width)
+            if self.flags["penalty"] is None:
+                strategy = replace(strategy, penalty=run_strategy.penalty)
+        return DecodingOptions(
+            strategy, length_limit(self.flags["limit"]), self.flags["batch_tokens"], precision
+        )
+
+    def _tell_settings(self, name: str, task: str, run: RunSettings) -> None:
+        """Says which settings come from the run that made the model."""
+        if run.task != task or not run.description:
+            return
+        changes = [key for key in ("beam", "penalty", "tokenize", "sample") if self.flags[key]]
+        text = f"{name}: settings of its run: {run.description}"
+        if changes:
+            text += f"; changed by flags: {', '.join(changes)}"
+        click.echo(text, err=True)
+
+    def _report(self, evaluation: Evaluation) -> dict[str, Any]:
+        report = evaluation.report()
+        # The keys that reports of translators had before those of other tasks.
+        if "bleu" in evaluation.scores:
+            report["signature"] = report["signatures"]["bleu"]
+        if "chrf" in evaluation.scores:
+            report["chrf_signature"] = report["signatures"]["chrf"]
+        if evaluation.task in DECODING_TASKS:
+            report["sentences"] = evaluation.examples
+        return report
 
 
-def _evaluate(
-    model: str,
-    examples: list[tuple[str, str]],
-    strategy: Strategy | None,
-    tokenize: str,
-    flags: dict[str, Any],
-) -> tuple[dict[str, Any], list[str]]:
-    """The scores of one model and its translations.
+def _p_values(first: Evaluation, other: Evaluation) -> dict[str, float]:
+    from regard.evaluation.evaluation import paired_tests
 
-    With --quantize, the float32 model is scored as well, to show what quantization costs.
-    """
-    from regard.compare.size_and_speed import evaluate_translator
-    from regard.models import load_translator
-
-    translator = load_translator(model, device=flags["device"])
-    settings = translator.settings(strategy, length_limit(flags["limit"]), flags["batch_tokens"])
-    if not flags["quantize"]:
-        return evaluate_translator(translator, examples, settings, tokenize)
-    exact, _ = evaluate_translator(translator, examples, settings, tokenize)
-    # Opened again: the weights of the first one have been packed as float32.
-    translator = load_translator(model, device=flags["device"])
-    report, translations = evaluate_translator(
-        translator, examples, settings, tokenize, flags["quantize"]
-    )
-    report["bleu_float32"] = exact["bleu"]
-    report["seconds_float32"] = exact["seconds"]
-    # Positive where the quantized model is worse.
-    report["bleu_lost"] = exact["bleu"] - report["bleu"]
-    return report, translations
+    return {name: test.p_value for name, test in paired_tests(first, other).items()}
 
 
 # ------------------------------------------------------------------ output
 
 
-def _write_lines(path: str, lines: list[str]) -> None:
+def _write_lines(path: str, predictions: list[Any]) -> None:
+    """One prediction a line: texts and labels as they are, the tags of words between spaces."""
     from regard import disk
 
-    disk.write_file(Path(path), "".join(line + "\n" for line in lines))
+    lines = []
+    for prediction in predictions:
+        if isinstance(prediction, list | tuple):
+            prediction = " ".join(map(str, prediction))
+        lines.append(f"{prediction}\n")
+    disk.write_file(Path(path), "".join(lines))
+
+
+def _print_reports(reports: dict[str, dict[str, Any]], as_json: bool) -> None:
+    from regard.evaluation.table import report_table
+
+    if as_json:
+        # One object a line; the model is named only where there are several.
+        for model, report in reports.items():
+            click.echo(json.dumps(report if len(reports) == 1 else {"model": model, **report}))
+        return
+    first = next(iter(reports.values()))
+    if len(reports) == 1:
+        _print_report(first)
+        return
+    for line in report_table(reports):
+        click.echo(line)
+    # Beside the table: it stays data for other programs.
+    click.echo(
+        "[…]: 95 % confidence interval; p: paired randomization test against the first", err=True
+    )
+    for name, signature in first["signatures"].items():
+        click.echo(f"{name}: {signature}", err=True)
 
 
 def _print_report(report: dict[str, Any]) -> None:
-    """The scores of one model, one a line."""
+    """The scores of one model with their intervals and definitions, one a line."""
     for key, value in report.items():
-        # Scores have two decimals; counts and signatures are printed as they are.
-        text = f"{value:.2f}" if isinstance(value, float) else str(value)
-        click.echo(f"{key:18} {text}")
-
-
-def _print_table(reports: dict[str, dict[str, Any]]) -> None:
-    """The scores of several models next to their size and speed, one model a row."""
-    from regard.compare.size_and_speed import report_table
-
-    for line in report_table(reports):
-        click.echo(line)
+        if key in report["intervals"]:
+            low, high = report["intervals"][key]
+            click.echo(
+                f"{key:18} {value:.2f}  [{low:.2f}, {high:.2f}]  {report['signatures'][key]}"
+            )
+        elif not isinstance(value, dict) and not key.endswith("signature"):
+            # Numbers have two decimals; counts are printed as they are.
+            text = f"{value:.2f}" if isinstance(value, float) else str(value)
+            click.echo(f"{key:18} {text}")

@@ -99,12 +99,14 @@ def command(
 
 def _measure(model: Model, pairs: list[tuple[str, str]], texts: list[str]) -> dict[str, Any]:
     """Score, size and speed of a model."""
-    from regard.compare.size_and_speed import evaluate_language_model, evaluate_translator
+    from regard.compare.size_and_speed import evaluate_language_model
+    from regard.evaluation.evaluation import evaluate
+    from regard.evaluation.task import DecodingOptions, Settings
     from regard.models import LanguageModel, Translator
 
     if isinstance(model, Translator):
-        report, _ = evaluate_translator(model, pairs, model.settings())
-        return report
+        packed = Settings(DecodingOptions(precision="float32"))
+        return evaluate(model, pairs, task="translate", settings=packed).report()
     assert isinstance(model, LanguageModel)
     return evaluate_language_model(model, texts)
 
@@ -121,7 +123,7 @@ def _print_result(
     ranking: Importance, heads_off: list[tuple[str, int]], reports: dict[str, dict[str, Any]]
 ) -> None:
     """The importance of all heads, those that were removed, and the table of both models."""
-    from regard.compare.size_and_speed import report_table
+    from regard.evaluation.table import report_table
 
     for line in ranking.lines():
         click.echo(line)

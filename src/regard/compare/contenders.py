@@ -3,28 +3,43 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from regard import spec
-from regard.errors import SettingError
+from regard.errors import RegardError, SettingError
+from regard.families.preset_list import ALIASES, PRESET_FAMILIES
 from regard.options import parse_option
 from regard.parameter_count import parameter_count
 from regard.training.recipe import schema as recipes
-from regard.training.recipe.schema import KEYS, Recipe
+from regard.training.recipe.schema import KEYS, STARTING_POINT, Recipe
 
 SpecOf = Callable[[Recipe], spec.Model]
 TOLERANCE = 0.03  # how far from the wanted number of parameters a model may be, relatively
+# Settings of the recipe's model that other architectures share with it.
+_SHARED_SETTINGS = (
+    "preset",
+    "d_model",
+    "d_ff",
+    "heads",
+    "layers",
+    "decoder_layers",
+    "dropout",
+    "attention_dropout",
+    "feedforward_dropout",
+    *STARTING_POINT,
+)
 
 
 @dataclass(frozen=True)
 class Contender:
     """A model that takes part, as its user writes it.
 
-    `transformer`, `transformer:window:16`, `transformer:linformer:8+softmax` (the attention of
-    encoder and decoder), `bahdanau`. Settings of its own follow: `gru@learning_rate=0.001@clip=1`.
+    An architecture, perhaps with its size: `gpt2`, `llama:tiny`, `bahdanau`. What is no size is
+    the attention: `transformer:window:16`, `transformer:linformer:8+softmax` (that of encoder and
+    decoder). Settings of its own follow: `gru@learning_rate=0.001@clip=1`, `gpt2@position=rope`.
     """
 
     word: str
@@ -33,10 +48,12 @@ class Contender:
     def changes(self) -> dict[str, Any]:
         """The settings of the recipe that the word stands for, as text."""
         named, *settings = self.word.split("@")  # transformer:linformer:8+softmax@clip=1
-        model, _, attention = named.partition(":")
+        model, _, rest = named.partition(":")
         changes: dict[str, Any] = {"model": model}
-        if attention:
-            encoder_attention, _, decoder_attention = attention.partition("+")
+        if rest in _sizes(model):
+            changes["model"] = named
+        elif rest:
+            encoder_attention, _, decoder_attention = rest.partition("+")
             changes["attention"] = encoder_attention
             if decoder_attention:
                 changes["decoder_attention"] = decoder_attention
@@ -59,12 +76,22 @@ class Contender:
         """The common recipe with this model in it."""
         changes = self.changes | dict(more_changes or {})
         values: dict[str, Any] = base.model_dump()
-        # Settings that this kind of model does not have are left out.
-        values["model"] = recipes.applicable_settings(values["model"], changes["model"])
+        values["model"] = self._model_settings(base)
         for key, value in changes.items():
             section = KEYS[key]
             values[section][key] = value
         return recipes.parse(values)
+
+    def _model_settings(self, base: Recipe) -> dict[str, Any]:
+        """The settings of the recipe's model that apply to this one."""
+        name = self.changes["model"].partition(":")[0]
+        settings = recipes.applicable_settings(base.model.model_dump(exclude={"spec"}), name)
+        if name == base.model_name:
+            return settings
+        if settings.get("preset") not in _sizes(name):
+            settings["preset"] = None
+        # Positions, activation and the like are what makes the other architecture another one.
+        return {key: value for key, value in settings.items() if key in _SHARED_SETTINGS}
 
     def sized(self, base: Recipe, parameters: int, spec_of: SpecOf) -> Recipe:
         """Its recipe, with the widths that come closest to this number of parameters."""
@@ -73,8 +100,7 @@ class Contender:
             return parameter_count(spec_of(self.recipe(base, widths)))
 
         model = spec_of(self.recipe(base))
-        assert not isinstance(model, spec.DualEncoder)
-        if isinstance(model, spec.EncoderDecoder):
+        if model.stacks:
             widths = _transformer_widths(model, parameters, count)
         else:
             # Even, because each direction of a bidirectional encoder has half of it.
@@ -104,27 +130,42 @@ def parse_contenders(words: str) -> list[Contender]:
     return contenders
 
 
+def _sizes(name: str) -> Collection[str]:
+    """The named sizes of an architecture; none where it is unknown."""
+    name = ALIASES.get(name, name)
+    return PRESET_FAMILIES[name].sizes if name in PRESET_FAMILIES else ()
+
+
 # ------------------------------------------------------------------ equal sizes
 
 
 def _transformer_widths(
-    model: spec.EncoderDecoder, parameters: int, count: Callable[..., int]
+    model: spec.Model, parameters: int, count: Callable[..., int]
 ) -> dict[str, int]:
     """d_model, with d_ff in the same proportion to it; then d_ff for what is still missing."""
     if abs(count() / parameters - 1) <= TOLERANCE:
         d_model = model.d_model  # the recipe's own width, where only the rest differs
     else:
-        block = model.encoder.block
+        block = next(iter(model.stacks.values())).block
         ratio = block.feedforward.d_ff / model.d_model
-        heads = block.attention.heads  # which must divide d_model
 
         def count_scaled(multiple: int) -> int:
-            d_model = multiple * heads
+            d_model = multiple * step
             return count(d_model=d_model, d_ff=round(ratio * d_model))
 
-        d_model = heads * _closest(count_scaled, parameters)
+        step = _width_step(block.attention.heads, count)
+        d_model = step * _closest(count_scaled, parameters)
     d_ff = _closest(lambda n: count(d_model=d_model, d_ff=n), parameters)
     return {"d_model": d_model, "d_ff": d_ff}
+
+
+def _width_step(heads: int, count: Callable[..., int]) -> int:
+    """What d_model must be a multiple of."""
+    try:
+        count(d_model=3 * heads)  # heads of an odd width
+    except RegardError:
+        return 2 * heads  # rotary positions turn pairs of dimensions
+    return heads
 
 
 def _closest(count: Callable[[int], int], wanted: int) -> int:

@@ -20,12 +20,10 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from regard.model import EncoderDecoder
-from regard.training.objectives.loss import cross_entropy
-from regard.training.objectives.objective import Objective
+from regard.training.objectives.objective import CarriesState, Objective
 
 BATCHES = 6  # the first ones, over which costs are averaged
-LONGEST = 256  # the longest sentence by which growth is measured
+LONGEST = 256  # the longest input by which growth is measured
 
 
 @dataclass(frozen=True)
@@ -33,7 +31,7 @@ class Cost:
     """The cost of one optimizer step.
 
     `growth` and `time_growth` are the exponents with which FLOPs and seconds grow with the
-    length of a sentence, from an eighth of LONGEST (or of the recipe's longest) on.
+    length of an input, from an eighth of LONGEST (or of the recipe's longest) on.
     """
 
     flops: float
@@ -43,13 +41,13 @@ class Cost:
     time_growth: float
 
 
-def step_cost(objective: Objective, vocabulary: int, longest: int, accumulate: int = 1) -> Cost:
-    """Measures the cost of a step of an objective whose model is an encoder–decoder.
+def step_cost(objective: Objective, longest: int, accumulate: int = 1) -> Cost:
+    """Measures the cost of a step.
 
-    `accumulate` is the number of micro-batches of a step (gradient accumulation).
+    `longest` is the greatest length of an input, `accumulate` the number of micro-batches of a
+    step (gradient accumulation).
     """
     model = objective.model
-    assert isinstance(model, EncoderDecoder)
     device = next(model.parameters()).device
     # The first batches of epoch 0, as training sees them.
     batches = [batch.to(device).tensors for _, batch in islice(objective.batches(0, 0), BATCHES)]
@@ -59,43 +57,40 @@ def step_cost(objective: Objective, vocabulary: int, longest: int, accumulate: i
     weights = sum(p.numel() * p.element_size() for p in model.parameters())
     activations = max(activation_bytes(objective, batch) for batch in batches)
     memory = 4 * weights + activations  # weights, gradients, both moments of Adam
-    growth, time_growth = _growth(model, vocabulary, max(8, min(LONGEST, longest)), device)
+    growth, time_growth = _growth(objective, batches[0], max(8, min(LONGEST, longest)))
     model.zero_grad(set_to_none=True)  # backward has left gradients
     return Cost(flops, seconds, memory, growth, time_growth)
 
 
-class TranslationLoss:
-    """The cross-entropy of a model by itself, whatever an objective adds to it."""
-
-    def __init__(self, model: EncoderDecoder) -> None:
-        self.model = model
-
-    def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        hidden, _ = self.model(tensors["source"], tensors["target"])  # [B, T, D]
-        return cross_entropy(self.model.head(hidden), tensors["labels"])
+# --- growth with the length -----------------------------------------------------------------------
 
 
-# ------------------------------------------------------------------ growth with the length
-
-
-def _growth(
-    model: EncoderDecoder, vocabulary: int, longest: int, device: torch.device
-) -> tuple[float, float]:
+def _growth(objective: Objective, batch: Mapping[str, Tensor], longest: int) -> tuple[float, float]:
     """The exponents of FLOPs and of seconds in the length."""
-    objective = TranslationLoss(model)
+    # What is carried from batch to batch has as many rows as a batch.
+    rows = None if isinstance(objective, CarriesState) else 1
     lengths = [longest // 8, longest // 4, longest // 2, longest]
-    sentences = [random_sentence(length, vocabulary, device) for length in lengths]
-    flops = [count_flops(objective, sentence) for sentence in sentences]
+    inputs = [with_length(batch, length, rows) for length in lengths]
+    flops = [count_flops(objective, one) for one in inputs]
     # The faster of two runs: the first of a length also allocates memory.
-    seconds = [min(_seconds(objective, sentence) for _ in range(2)) for sentence in sentences]
+    seconds = [min(_seconds(objective, one) for _ in range(2)) for one in inputs]
     return growth_exponent(lengths, flops), growth_exponent(lengths, seconds)
 
 
-def random_sentence(length: int, vocabulary: int, device: torch.device) -> dict[str, Tensor]:
-    """One random pair of sentences, [1, length] each, with its labels."""
-    generator = torch.Generator().manual_seed(length)
-    tokens = torch.randint(0, vocabulary, (3, 1, length), generator=generator).to(device)
-    return dict(zip(("source", "target", "labels"), tokens.unbind(), strict=True))
+def with_length(
+    batch: Mapping[str, Tensor], length: int, rows: int | None = None
+) -> dict[str, Tensor]:
+    """The first rows of a batch, repeated or cut along its positions to a length."""
+    tensors = {}
+    for name, tensor in batch.items():
+        if tensor.ndim >= 1:
+            tensor = tensor[:rows]
+        # Labels of whole texts, [B, 1], have no positions.
+        if tensor.ndim >= 2 and tensor.shape[1] > 1:
+            positions = torch.arange(length, device=tensor.device) % tensor.shape[1]
+            tensor = tensor[:, positions]
+        tensors[name] = tensor
+    return tensors
 
 
 def growth_exponent(lengths: list[int], values: list[float]) -> float:
@@ -108,10 +103,10 @@ def growth_exponent(lengths: list[int], values: list[float]) -> float:
     return covariance / sum((a - mean_x) ** 2 for a in x)
 
 
-# ------------------------------------------------------------------ measurements
+# --- measurements ---------------------------------------------------------------------------------
 
 
-def count_flops(objective: Objective | TranslationLoss, batch: Mapping[str, Tensor]) -> float:
+def count_flops(objective: Objective, batch: Mapping[str, Tensor]) -> float:
     """The floating-point operations of forward and backward."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PyTorch warns of a setting that is put back as it was
@@ -122,7 +117,7 @@ def count_flops(objective: Objective | TranslationLoss, batch: Mapping[str, Tens
     return float(counter.get_total_flops())
 
 
-def _seconds(objective: Objective | TranslationLoss, batch: Mapping[str, Tensor]) -> float:
+def _seconds(objective: Objective, batch: Mapping[str, Tensor]) -> float:
     """The time of forward and backward."""
     start = time.perf_counter()
     loss, _ = objective.loss(batch)

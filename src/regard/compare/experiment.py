@@ -10,114 +10,57 @@ import json
 import os
 import shutil
 import statistics
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from regard import disk
+from regard import disk, spec
 from regard.compare.contenders import Budget, Contender
 from regard.compare.cost import Cost, step_cost
-from regard.decode.batch_decoding import DecodingSettings
-from regard.decode.strategy import BeamSearch
+from regard.compare.quality_by_length import evaluate_by_length
+from regard.compare.results import Comparison, ContenderResult, Run, Scores
 from regard.errors import SettingError
-from regard.metrics.bleu import TranslationScore, translation_score
-from regard.models import Translator, load_translator
+from regard.metrics.bleu import TranslationScore
+from regard.metrics.perplexity import BitsPerCharacter, NegativeLogLikelihood
+from regard.metrics.scores import AnyScore
+from regard.models import load_translator
 from regard.parameter_count import parameter_count
-from regard.training.assembly import assemble
-from regard.training.data.parallel_text import Pair, ParallelCorpora, parallel_corpora, test_sets
-from regard.training.model_spec import describe
+from regard.training.assembly import assemble, objective_class
+from regard.training.data.parallel_text import Pair, test_sets
+from regard.training.data.plain_text import TextCorpora
+from regard.training.objectives.objective import Objective
 from regard.training.recipe.schema import Recipe
 from regard.training.run import go_on, run
 from regard.training.run_folder import RunFolder, begin, resume
 from regard.training.setup import Setup
 
-BUCKETS = 5  # groups of test sentences of similar length
 Say = Callable[[str], None]
 
 
-# ------------------------------------------------------------------ results
-#
-# The names of these fields are the keys of compare.json, and of study.json in each run.
-
-
 @dataclass(frozen=True)
-class Bucket:
-    """Test sentences of `shortest` to `longest` source tokens, and how well they are translated.
+class SharedData:
+    """The data of all runs, prepared once in a folder of its own."""
 
-    `loss` is −log p for each token.
-    """
+    run_folder: RunFolder
+    objective: type[Objective]
+    prepared: Any  # what `objective.prepare` gives
+    characters: int | None  # of the validation text of language models
 
-    shortest: int
-    longest: int
-    sentences: int
-    loss: float
-    bleu: float
-    exact_match: float
+    @property
+    def folder(self) -> Path:
+        return self.run_folder.folder
 
-
-@dataclass(frozen=True)
-class Run:
-    """One model with one seed, trained. `losses` are pairs of step and validation loss."""
-
-    seed: int
-    loss: float
-    bleu: float
-    exact_match: float
-    train_rate: float  # target tokens a second
-    decode_rate: float
-    seconds: float
-    losses: list[list[float]]
-    buckets: list[Bucket]
+    def describe(self, recipe: Recipe) -> spec.Model:
+        """The spec of a recipe's model for this data."""
+        return self.objective.describe(Setup(self.run_folder, recipe, _silent), self.prepared)
 
 
-@dataclass(frozen=True)
-class ContenderResult:
-    """A model that took part: its size, the cost of a step, and its runs."""
-
-    word: str
-    parameters: int
-    d_model: int
-    steps: int
-    cost: Cost
-    runs: list[Run]
-
-    def mean(self, measure: str) -> float:
-        """The mean over the seeds of a measure, such as `bleu`."""
-        return statistics.mean(getattr(one, measure) for one in self.runs)
-
-    def stdev(self, measure: str) -> float:
-        """The standard deviation over the seeds; 0 where there is one."""
-        if len(self.runs) == 1:
-            return 0.0
-        return statistics.stdev(getattr(one, measure) for one in self.runs)
-
-    def by_length(self, measure: str) -> list[tuple[float, float]]:
-        """For each bucket the middle of its lengths, and the mean of a measure over the seeds."""
-        points = []
-        for buckets in zip(*(one.buckets for one in self.runs), strict=True):
-            first = buckets[0]  # the same sentences with every seed
-            middle = (first.shortest + first.longest) / 2
-            points.append((middle, statistics.mean(getattr(b, measure) for b in buckets)))
-        return points
+def _silent(text: str) -> None:
+    pass
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """The result of `regard compare`."""
-
-    name: str
-    parameters: int
-    budget: Budget
-    contestants: list[ContenderResult]
-
-    def data(self) -> dict[str, Any]:
-        """The comparison as JSON values."""
-        return asdict(self)
-
-
-# ------------------------------------------------------------------ the experiment
+# --- the experiment -------------------------------------------------------------------------------
 
 
 def compare(
@@ -129,46 +72,40 @@ def compare(
     out: Path,
     *,
     parameters: int | None = None,
-    say: Say = lambda _: None,
+    say: Say = _silent,
 ) -> Comparison:
-    """Trains every contender with every seed, and evaluates it on the recipe's test set.
+    """Trains every contender with every seed, and scores it as a run of its objective is scored.
 
     All models have about as many `parameters`: by default those of the recipe's own model.
     """
-    if base.train.objective != "translate":
-        raise SettingError("only translators are compared", "give a recipe of pairs")
     data = _shared_data(out / "data", base, name, say)
-    vocabularies = (len(data.source_tokenizer), len(data.target_tokenizer))
     if not parameters:
-        parameters = parameter_count(describe(base, *vocabularies))
+        parameters = parameter_count(data.describe(base))
     # All are sized before the first is trained, so that one that cannot be is refused at once.
-    recipes = [
-        contender.sized(base, parameters, lambda recipe: describe(recipe, *vocabularies))
-        for contender in contenders
-    ]
+    recipes = [contender.sized(base, parameters, data.describe) for contender in contenders]
     results = []
     for contender, recipe in zip(contenders, recipes, strict=True):
-        model_spec = describe(recipe, *vocabularies)
+        description = data.describe(recipe)
         folder = out / contender.folder
-        cost = _measured_cost(folder, out / "data", recipe, vocabularies[0])
+        cost = _measured_cost(folder, data.folder, recipe)
         steps = budget.steps(cost.flops, cost.seconds)
-        count = parameter_count(model_spec)
-        d_model = model_spec.d_model
+        count = parameter_count(description)
+        d_model = description.d_model
         say(f"{contender.word}: {count:,} parameters, d_model {d_model}, {steps:,} steps")
         runs = []
         for seed in seeds:
             # The data are the same for all seeds; weights, order and dropout differ.
             seeded = _with_steps(recipe, steps, seed)
-            one = _train(folder / str(seed), out / "data", seeded, name, say)
-            say(f"{contender.word}, seed {seed}: loss {one.loss:.3f}  BLEU {one.bleu:.2f}")
+            one = _train(folder / str(seed), data, seeded, name, say)
+            say(f"{contender.word}, seed {seed}: loss {one.loss:.3f}")
             runs.append(one)
         results.append(ContenderResult(contender.word, count, d_model, steps, cost, runs))
-    comparison = Comparison(name, parameters, budget, results)
+    comparison = Comparison(name, parameters, budget, results, data.objective.unit)
     disk.write_json(out / "compare.json", comparison.data())
     return comparison
 
 
-def _shared_data(folder: Path, base: Recipe, name: str, say: Say) -> ParallelCorpora:
+def _shared_data(folder: Path, base: Recipe, name: str, say: Say) -> SharedData:
     """The data of all runs, prepared once; a folder that was begun with other data is refused."""
     if (folder / "state" / "recipe.json").exists():
         run_folder, recipe, _ = resume(folder)
@@ -178,7 +115,18 @@ def _shared_data(folder: Path, base: Recipe, name: str, say: Say) -> ParallelCor
             )
     else:
         run_folder = begin(base, folder, name)
-    return parallel_corpora(Setup(run_folder, base, say))
+    objective = objective_class(base.objective)
+    prepared = objective.prepare(Setup(run_folder, base, say), None)
+    return SharedData(run_folder, objective, prepared, _characters(base, prepared))
+
+
+def _characters(recipe: Recipe, prepared: Any) -> int | None:
+    """Characters of the validation text that a language model predicts."""
+    if recipe.objective != "causal" or not isinstance(prepared, TextCorpora):
+        return None
+    column = prepared.valid.columns["text"]
+    # The first token is given, not predicted.
+    return len(prepared.tokenizer.decode(column.tokens[1:].tolist()))
 
 
 def _new_run_folder(folder: Path, data: Path, recipe: Recipe, name: str) -> RunFolder:
@@ -208,7 +156,7 @@ def _with_steps(recipe: Recipe, steps: int, seed: int) -> Recipe:
     return recipe.model_copy(update={"train": train.model_copy(update=changes)})
 
 
-def _measured_cost(folder: Path, data: Path, recipe: Recipe, vocabulary: int) -> Cost:
+def _measured_cost(folder: Path, data: Path, recipe: Recipe) -> Cost:
     """The cost of a step, measured in a folder that is thrown away.
 
     It is kept, because a resumed comparison must train for as many steps as before.
@@ -223,19 +171,20 @@ def _measured_cost(folder: Path, data: Path, recipe: Recipe, vocabulary: int) ->
     trial = folder / "trial"
     shutil.rmtree(trial, ignore_errors=True)
     run_folder = _new_run_folder(trial, data, recipe, "trial")
-    objective = assemble(Setup(run_folder, recipe, lambda _: None))
-    longest = recipe.data.max_length
-    cost = step_cost(objective, vocabulary, longest, recipe.train.accumulate)
+    objective = assemble(Setup(run_folder, recipe, _silent))
+    pairs = recipe.objective_settings.data == "pairs"
+    longest = recipe.data.max_length if pairs else recipe.data.context
+    cost = step_cost(objective, longest, recipe.train.accumulate)
     shutil.rmtree(trial)
     # "of" are the settings that the cost depends on: a folder with others is refused.
     disk.write_json(file, {"of": settings, "cost": asdict(cost)})
     return cost
 
 
-# ------------------------------------------------------------------ one run
+# --- one run --------------------------------------------------------------------------------------
 
 
-def _train(folder: Path, data: Path, recipe: Recipe, name: str, say: Say) -> Run:
+def _train(folder: Path, data: SharedData, recipe: Recipe, name: str, say: Say) -> Run:
     """Trains a model, or goes on with it, or reads the result of its finished run."""
     file = folder / "study.json"
     if (folder / "state" / "recipe.json").exists():
@@ -243,15 +192,14 @@ def _train(folder: Path, data: Path, recipe: Recipe, name: str, say: Say) -> Run
         if begun_with != recipe:
             raise SettingError(f"{folder} was begun with other settings", "choose another --out")
         if file.exists():
-            return _read_run(file)
+            return Run.read(file)
         say(f"{folder}: going on")
         result = go_on(folder, quiet=True)
     else:
         # A folder without a recipe was left before it could be resumed.
         shutil.rmtree(folder, ignore_errors=True)
-        result = run(_new_run_folder(folder, data, recipe, name), recipe, name, quiet=True)
-    scores = [score for score in result.scores.values() if isinstance(score, TranslationScore)]
-    if not scores:
+        result = run(_new_run_folder(folder, data.folder, recipe, name), recipe, name, quiet=True)
+    if not result.scores:
         raise SettingError(
             "models are compared on a test set, and there is none",
             "give test_source and test_target",
@@ -260,84 +208,56 @@ def _train(folder: Path, data: Path, recipe: Recipe, name: str, say: Say) -> Run
     # metrics.jsonl has records of validations, and of training between them.
     losses = [[m["step"], m["loss"]] for m in metrics if m.get("event") == "validation"]
     rates = [m["tokens_per_second"] for m in metrics if "tokens_per_second" in m]
-    translator = load_translator(folder, device=recipe.train.device, say=lambda _: None)
-    pairs = next(iter(test_sets(Setup(RunFolder(folder), recipe, say)).values()))
-    buckets, decode_rate = _evaluate_by_length(translator, pairs, recipe)
     finished = Run(
         seed=recipe.train.seed,
         loss=min(loss for _, loss in losses),  # the best validation
-        bleu=scores[0].bleu,
-        exact_match=scores[0].exact_match,
         train_rate=statistics.median(rates),
-        decode_rate=decode_rate,
         seconds=result.seconds,
         losses=losses,
-        buckets=buckets,
+        scores=_scores(result.scores, data.characters),
+        **_translation_results(folder, recipe, result.scores, say),
     )
     disk.write_json(file, asdict(finished))
     return finished
 
 
-def _read_run(file: Path) -> Run:
-    values = json.loads(file.read_text(encoding="utf-8"))
-    values["buckets"] = [Bucket(**bucket) for bucket in values["buckets"]]
-    return Run(**values)
+def _scores(scores: Mapping[str, AnyScore], characters: int | None) -> Scores:
+    """The scores of a run as numbers, and bits per character where the text has some."""
+    numbers: Scores = {}
+    for split, score in scores.items():
+        values = {key: value for key, value in vars(score).items() if isinstance(value, float)}
+        if characters and isinstance(score, NegativeLogLikelihood):
+            nll = score.loss * score.tokens
+            metric = BitsPerCharacter()
+            total = metric.statistics([(nll, score.tokens)], [characters]).sum(axis=0)
+            values[metric.name] = metric.score(total)
+        numbers[split] = values
+    return numbers
+
+
+def _translation_results(
+    folder: Path, recipe: Recipe, scores: Mapping[str, AnyScore], say: Say
+) -> dict[str, Any]:
+    """The quality of translations, by length too, and the speed of decoding."""
+    first = scores.get("test", next(iter(scores.values())))
+    if not isinstance(first, TranslationScore) or recipe.objective != "translate":
+        return {}
+    translator = load_translator(folder, device=recipe.train.device, say=_silent)
+    sets = test_sets(Setup(RunFolder(folder), recipe, say))
+    pairs: Sequence[Pair] = sets.get("test", next(iter(sets.values())))
+    if recipe.generated_task is not None:
+        # What is longer than in training comes last.
+        pairs = [*pairs, *sets["longer"]]
+    buckets, decode_rate = evaluate_by_length(translator, pairs, recipe)
+    return {
+        "bleu": first.bleu,
+        "exact_match": first.exact_match,
+        "decode_rate": decode_rate,
+        "buckets": buckets,
+    }
 
 
 def _read_metrics(folder: Path) -> list[dict[str, Any]]:
     """The records of metrics.jsonl, one object a line."""
     lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     return [json.loads(line) for line in lines]
-
-
-# ------------------------------------------------------------------ quality by length
-
-
-def _evaluate_by_length(
-    translator: Translator, pairs: Sequence[Pair], recipe: Recipe
-) -> tuple[list[Bucket], float]:
-    """Quality by the length of the source, and how many tokens a second were decoded."""
-    sources = [source for source, _ in pairs]
-    references = [reference for _, reference in pairs]
-    lengths = [len(token_ids) for token_ids in translator.encode(sources)]
-    settings = DecodingSettings(BeamSearch(recipe.decode.beam, recipe.length_penalty))
-    start = time.perf_counter()
-    results = translator.hypotheses(sources, settings)
-    seconds = time.perf_counter() - start
-    # A sentence may have no hypothesis, where none ends within the length limit.
-    translations = [translator.text(h[0]) if h else "" for h in results]
-    tokens = sum(len(h[0].tokens) for h in results if h)
-    buckets = []
-    for rows in _length_buckets(lengths):
-        row_references = [references[i] for i in rows]
-        nll, count = translator.nll([sources[i] for i in rows], row_references)
-        score = translation_score(
-            [translations[i] for i in rows], row_references, recipe.decode.tokenize
-        )
-        bucket = Bucket(
-            shortest=lengths[rows[0]],
-            longest=lengths[rows[-1]],
-            sentences=len(rows),
-            loss=nll / count,  # a token
-            bleu=score.bleu,
-            exact_match=score.exact_match,
-        )
-        buckets.append(bucket)
-    return buckets, tokens / max(seconds, 1e-9)
-
-
-def _length_buckets(lengths: Sequence[int]) -> list[list[int]]:
-    """Rows in the order of their lengths, in at most BUCKETS groups of about equal size.
-
-    All rows of one length are in the same group.
-    """
-    order = sorted(range(len(lengths)), key=lambda i: lengths[i])
-    buckets: list[list[int]] = []
-    last = -1
-    for i in order:
-        full = not buckets or len(buckets[-1]) * BUCKETS >= len(order)
-        if full and lengths[i] != last and len(buckets) < BUCKETS:
-            buckets.append([])
-        buckets[-1].append(i)
-        last = lengths[i]
-    return buckets

@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 
-from regard.compare.experiment import Comparison, ContenderResult
+from regard.compare.results import Comparison, ContenderResult
 from regard.look import drawing, terminal
 
 Measure = Callable[[ContenderResult], float]
+# The metrics that are shown, if a run has them: their titles, and digits after the point.
+METRICS = {
+    "bleu": ("BLEU", 2),
+    "exact_match": ("exact", 1),
+    "accuracy": ("accuracy", 1),
+    "f1": ("F1", 1),
+    "perplexity": ("perplexity", 3),
+    "bits_per_character": ("bits/char", 3),
+}
+# Splits that training has looked at; scored only where there are no others.
+_VALIDATION = ("valid", "validation")
 
 
 def lines(comparison: Comparison, width: int = 140) -> list[str]:
     """One row for each model, and below it quality by the length of the sentences."""
-    tables = [
-        _overview(comparison),
-        _by_length(comparison, "loss by source length", "loss", 3),
-        _by_length(comparison, "exact match by length", "exact_match", 1),
-    ]
+    tables = [_overview(comparison)]
+    if comparison.contestants[0].runs[0].buckets:
+        tables.append(_by_length(comparison, "loss by source length", "loss", 3))
+        tables.append(_by_length(comparison, "exact match by length", "exact_match", 1))
     text = [_headline(comparison)]
     for table in tables:
         text += ["", *terminal.table(table, width=width)]
@@ -35,16 +46,20 @@ def _headline(comparison: Comparison) -> str:
 
 
 def _overview(comparison: Comparison) -> list[list[str]]:
+    unit = "tok" if comparison.unit == "tokens" else comparison.unit
     # The columns with how each is written; n is the length of a sentence.
     columns: dict[str, Callable[[ContenderResult], str]] = {
         "model": lambda one: one.word,
         "parameters": lambda one: f"{one.parameters:,}",
         "steps": lambda one: f"{one.steps:,}",
-        "loss": lambda one: _mean(one, "loss", 3),
-        "BLEU": lambda one: _mean(one, "bleu", 2),
-        "exact": lambda one: _mean(one, "exact_match", 1),
-        "train tok/s": lambda one: f"{one.mean('train_rate'):,.0f}",
-        "decode tok/s": lambda one: f"{one.mean('decode_rate'):,.0f}",
+        "loss": lambda one: _with_deviation(one, one.mean("loss"), one.stdev("loss"), 3),
+    }
+    for title, split, metric in _metrics(comparison):
+        columns[title] = partial(_score, split=split, metric=metric)
+    columns[f"train {unit}/s"] = lambda one: f"{one.mean('train_rate'):,.0f}"
+    if comparison.contestants[0].runs[0].decode_rate is not None:
+        columns["decode tok/s"] = lambda one: f"{one.mean('decode_rate'):,.0f}"
+    columns |= {
         "GFLOP/step": lambda one: f"{one.cost.flops / 1e9:.2f}",
         "MB/step": lambda one: f"{one.cost.memory / 1e6:.0f}",
         "FLOPs ~ n^": lambda one: f"{one.cost.growth:.2f}",
@@ -52,6 +67,23 @@ def _overview(comparison: Comparison) -> list[list[str]]:
     }
     rows = [[column(one) for column in columns.values()] for one in comparison.contestants]
     return [list(columns), *rows]
+
+
+def _metrics(comparison: Comparison) -> Iterator[tuple[str, str, str]]:
+    """The title of each score with its split and metric; `test` needs no name in its title."""
+    scores = comparison.contestants[0].runs[0].scores
+    # What training has not looked at, if there is any, `test` first.
+    splits = [name for name in scores if name not in _VALIDATION] or list(scores)
+    splits.sort(key=lambda name: name != "test")
+    for split in splits:
+        for metric, (title, _) in METRICS.items():
+            if metric in scores[split]:
+                yield (title if split == splits[0] else f"{title} {split}"), split, metric
+
+
+def _score(one: ContenderResult, split: str, metric: str) -> str:
+    mean = one.mean_score(split, metric)
+    return _with_deviation(one, mean, one.stdev_score(split, metric), METRICS[metric][1])
 
 
 def _by_length(comparison: Comparison, title: str, measure: str, digits: int) -> list[list[str]]:
@@ -62,15 +94,15 @@ def _by_length(comparison: Comparison, title: str, measure: str, digits: int) ->
     return rows
 
 
-def _mean(one: ContenderResult, measure: str, digits: int) -> str:
+def _with_deviation(one: ContenderResult, mean: float, deviation: float, digits: int) -> str:
     """The mean over the seeds, with the standard deviation if there are several."""
-    text = f"{one.mean(measure):.{digits}f}"
+    text = f"{mean:.{digits}f}"
     if len(one.runs) > 1:
-        text += f" ±{one.stdev(measure):.{digits}f}"
+        text += f" ±{deviation:.{digits}f}"
     return text
 
 
-# ------------------------------------------------------------------ figure
+# --- figure ---------------------------------------------------------------------------------------
 
 
 def scene(comparison: Comparison) -> drawing.Scene:
@@ -83,21 +115,31 @@ def scene(comparison: Comparison) -> drawing.Scene:
         texts = [format(value, number_format) for value in values]
         return drawing.bars(values, names, title=title, labels=texts)
 
+    def scored(one: ContenderResult, split: str, metric: str) -> float:
+        return one.mean_score(split, metric)
+
+    scores = [
+        bars(title, partial(scored, split=split, metric=metric), f".{METRICS[metric][1]}f")
+        for title, split, metric in _metrics(comparison)
+    ]
     learning_curves = {one.word: _learning_curve(one) for one in contenders}
-    loss_by_length = {one.word: one.by_length("loss") for one in contenders}
-    return drawing.below(
-        [
-            bars("BLEU on the test set", lambda one: one.mean("bleu"), ".2f"),
-            bars("exact match, %", lambda one: one.mean("exact_match"), ".1f"),
-            drawing.curves(learning_curves, title="validation loss by step"),
-            drawing.curves(loss_by_length, title="loss a token by source length (test set)"),
-            bars("training, tokens a second", lambda one: one.mean("train_rate"), ",.0f"),
-            bars("decoding, tokens a second", lambda one: one.mean("decode_rate"), ",.0f"),
-            bars("memory of an update, MB", lambda one: one.cost.memory / 1e6, ",.0f"),
-            bars("FLOPs of an update, 10⁹", lambda one: one.cost.flops / 1e9, ",.2f"),
-            bars("growth: exponent of FLOPs in the length", lambda one: one.cost.growth, ".2f"),
-        ]
-    )
+    scenes = [*scores, drawing.curves(learning_curves, title="validation loss by step")]
+    if contenders[0].runs[0].buckets:
+        loss_by_length = {one.word: one.by_length("loss") for one in contenders}
+        title = "loss a token by source length (test set)"
+        scenes.append(drawing.curves(loss_by_length, title=title))
+    title = f"training, {comparison.unit} a second"
+    scenes.append(bars(title, lambda one: one.mean("train_rate"), ",.0f"))
+    if contenders[0].runs[0].decode_rate is not None:
+        title = "decoding, tokens a second"
+        scenes.append(bars(title, lambda one: one.mean("decode_rate"), ",.0f"))
+    growth = "growth: exponent of FLOPs in the length"
+    scenes += [
+        bars("memory of an update, MB", lambda one: one.cost.memory / 1e6, ",.0f"),
+        bars("FLOPs of an update, 10⁹", lambda one: one.cost.flops / 1e9, ",.2f"),
+        bars(growth, lambda one: one.cost.growth, ".2f"),
+    ]
+    return drawing.below(scenes)
 
 
 def _learning_curve(one: ContenderResult) -> list[tuple[float, float]]:

@@ -139,7 +139,7 @@ def _refuse_recurrent(model: specs.Model) -> None:
     parts: list[Any] = []
     if isinstance(model, specs.SequenceToSequence):
         parts = [model.encoder, model.decoder]
-    if isinstance(model, specs.RecurrentDecoder):
+    if isinstance(model, specs.RecurrentDecoder | specs.RecurrentEncoder):
         parts = [model.stack]
     if any(isinstance(part, specs.Recurrent) for part in parts):
         raise ModelError(

@@ -146,7 +146,7 @@ def _front_end(model: spec.Model) -> spec.FrontEnd | None:
     match model:
         case spec.MemoryNetwork():
             return None
-        case spec.Encoder():
+        case spec.Encoder() | spec.RecurrentEncoder():
             return model.input
         case spec.Decoder() | spec.RecurrentDecoder():
             return model.tokens

@@ -204,8 +204,12 @@ def _language_model(
     return language_model
 
 
-def _encoder(model: Encoder, spec: kinds.Encoder, config: dict[str, Any]) -> Model:
+def _encoder(
+    model: Encoder, spec: kinds.Encoder | kinds.RecurrentEncoder, config: dict[str, Any]
+) -> Model:
     """An encoder of text, images or speech, by its front end."""
+    if isinstance(spec, kinds.RecurrentEncoder):
+        return TextEncoder(model, spec, None, config)
     match spec.main_input_name:
         case "input_ids":
             return TextEncoder(model, spec, None, config)

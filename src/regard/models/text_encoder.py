@@ -56,7 +56,7 @@ class TextEncoder(TokenizerModel):
     """An encoder of text, such as BERT; made by `regard.load(folder)`."""
 
     model: Encoder
-    spec: kinds.Encoder
+    spec: kinds.Encoder | kinds.RecurrentEncoder
     budget = 8192  # positions of a batch
 
     @cached_property
@@ -135,7 +135,7 @@ class TextEncoder(TokenizerModel):
         texts, is_single = _as_list(text)
         names = self.labels
         problem_type = self.config.get("problem_type")
-        logits = self._map(self._encode(texts, cut), self._logits)
+        logits = self.logits(texts, cut=cut)
         scores = [label_scores(row, names, problem_type) for row in logits]
         return scores[0] if is_single else scores
 
@@ -282,6 +282,16 @@ class TextEncoder(TokenizerModel):
         return self.tokenizer.windows(question, context, limit, limit // 4)
 
     # -------------------------------------------------------------- running the encoder
+
+    def logits(
+        self, texts: Sequence[Text], *, cut: bool = False, max_length: int | None = None
+    ) -> list[Tensor]:
+        """The logits of the classification head: [labels] of each text, or [T, labels].
+
+        Those of tokens end with what the head says of the padding. `cut` and `max_length` are the
+        truncation: without it, a text that is too long is an error.
+        """
+        return self._map(self._encode(texts, cut, max_length), self._logits)
 
     def _logits(self, hidden: Tensor, padding_mask: Tensor | None, ids: Tensor) -> Tensor:
         return self.model.classes(hidden, padding_mask, ids)

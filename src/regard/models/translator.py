@@ -247,7 +247,6 @@ class Translator(Model):
         """The text of a hypothesis."""
         return self.target_tokenizer.decode(hypothesis.tokens)
 
-    @torch.inference_mode()
     def nll(
         self, sources: Sequence[str], targets: Sequence[str], tokens: int = 4096
     ) -> tuple[float, int]:
@@ -255,13 +254,25 @@ class Translator(Model):
 
         Its sum in nats, and the number of target tokens, end tokens included.
         """
-        self.model.eval()
         eos = self.special_tokens.end
-        source_ids = self.encode(sources)
         target_ids = [[*ids, eos] for ids in self.target_tokenizer.encode_batch(targets)]
-        lengths = [max(len(a), len(b)) for a, b in zip(source_ids, target_ids, strict=True)]
+        return corpus_nll(self.row_nlls(self.encode(sources), target_ids, tokens))
 
-        def batch_nll(rows: Sequence[int]) -> tuple[Tensor, int]:
+    @torch.inference_mode()
+    def row_nlls(
+        self,
+        source_ids: Sequence[Sequence[int]],
+        target_ids: Sequence[Sequence[int]],
+        tokens: int = 4096,
+    ) -> list[tuple[float, int]]:
+        """Negative log-likelihood in nats, and number of tokens, of each target given its source.
+
+        Both are token ids with their special tokens, the start token of the decoder left out.
+        """
+        self.model.eval()
+        lengths = [max(len(a), len(b)) for a, b in zip(source_ids, target_ids, strict=True)]
+        results = [(0.0, 0)] * len(lengths)
+        for rows in batch_by_length(lengths, tokens):
             source, padding_mask = pad_rows([source_ids[i] for i in rows], 0)  # [B, S]
             labels, _ = pad_rows([target_ids[i] for i in rows], IGNORED)  # [B, T]
             # The decoder reads the labels shifted to the right, behind the start token.
@@ -270,13 +281,13 @@ class Translator(Model):
                 source.to(self.device), decoder_input.to(self.device), padding_mask.to(self.device)
             )
             logits = self.model.head(hidden).float()  # [B, T, V]
-            labels = labels.to(self.device)
-            nll = functional.cross_entropy(
-                logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="sum"
-            )
-            return nll, int((labels != IGNORED).sum())
-
-        return corpus_nll(batch_nll(rows) for rows in batch_by_length(lengths, tokens))
+            # Over dimension 1, the vocabulary; 0 where nothing is to be predicted.
+            token_nlls = functional.cross_entropy(
+                logits.mT, labels.to(self.device), ignore_index=IGNORED, reduction="none"
+            )  # [B, T]
+            for i, nll in zip(rows, token_nlls.double().sum(dim=1).tolist(), strict=True):
+                results[i] = (nll, len(target_ids[i]))
+        return results
 
     def perplexity(self, sources: Sequence[str], targets: Sequence[str]) -> float:
         """exp(negative log-likelihood per target token), unsmoothed."""

@@ -24,6 +24,8 @@ def summarize(model: spec.Model) -> list[ModuleSummary]:
             return _encoder_decoder(model, counts)
         case spec.Encoder():
             return _encoder(model, counts)
+        case spec.RecurrentEncoder():
+            return _recurrent_encoder(model, counts)
         case spec.Decoder() | spec.RecurrentDecoder():
             return _decoder(model, counts)
         case spec.DualEncoder(text, image):
@@ -117,8 +119,18 @@ def _encoder(model: spec.Encoder, counts: ParameterCounts) -> list[ModuleSummary
     return [*modules, *_classifier(model, counts)]
 
 
+def _recurrent_encoder(
+    model: spec.RecurrentEncoder, counts: ParameterCounts
+) -> list[ModuleSummary]:
+    return [
+        *_front_end(model.input, model.d_model, "T", counts.under("input")),
+        _recurrent("encoder", model.stack, counts.under("stack"), "T"),
+        *_classifier(model, counts),
+    ]
+
+
 def _classifier(
-    model: spec.Encoder | spec.EncoderDecoder, counts: ParameterCounts
+    model: spec.Encoder | spec.RecurrentEncoder | spec.EncoderDecoder, counts: ParameterCounts
 ) -> list[ModuleSummary]:
     """The pooled vector and the classification head."""
     modules = []

@@ -29,6 +29,7 @@ _ARCHITECTURES: dict[type, str] = {
     spec.EncoderDecoder: "encoder–decoder",
     spec.SequenceToSequence: "encoder–decoder",
     spec.Encoder: "encoder",
+    spec.RecurrentEncoder: "encoder",
     spec.Decoder: "decoder",
     spec.RecurrentDecoder: "decoder",
     spec.DualEncoder: "two towers",

@@ -72,6 +72,7 @@ from regard.spec.model import (
     ModelSpec,
     DualEncoder,
     RecurrentDecoder,
+    RecurrentEncoder,
     SequenceToSequence,
 )
 from regard.spec.mask import (
@@ -231,6 +232,7 @@ __all__ = [
     "RandomBlockMask",
     "Recurrent",
     "RecurrentDecoder",
+    "RecurrentEncoder",
     "RelativeKeys",
     "RelativeSinusoids",
     "RepeatedBlockBias",

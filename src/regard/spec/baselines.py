@@ -94,6 +94,10 @@ class Recurrent:
     def __post_init__(self) -> None:
         sizes(self, "layers")
 
+    def width(self, d_model: int) -> int:
+        """The width of the output, as `Stack.width`."""
+        return d_model
+
 
 @dataclass(frozen=True)
 class GatedUnit:

@@ -218,12 +218,8 @@ class SequenceToSequence(ModelSpec):
         _check_vocabulary(self.share, self.source.vocabulary, self.target.vocabulary)
         encoder = self.encoder
         decoder = self.decoder
-        if isinstance(encoder, Recurrent) and encoder.looks is not None:
-            raise ModelError("an encoder has no memory to look at", "leave `looks` out of it")
-        if isinstance(encoder, Recurrent) and encoder.bidirectional and self.d_model % 2:
-            raise ModelError(
-                f"half of d_model {self.d_model} cannot go backwards", "give an even d_model"
-            )
+        if isinstance(encoder, Recurrent):
+            _check_recurrent_encoder(encoder, self.d_model)
         if isinstance(decoder, Recurrent) and decoder.bidirectional:
             raise ModelError(
                 "a decoder cannot read backwards what it has not written", "say bidirectional=False"
@@ -263,6 +259,13 @@ class SequenceToSequence(ModelSpec):
     @property
     def kv_cache_size(self) -> int:
         return 0  # states of a fixed size
+
+
+def _check_recurrent_encoder(encoder: Recurrent, d_model: int) -> None:
+    if encoder.looks is not None:
+        raise ModelError("an encoder has no memory to look at", "leave `looks` out of it")
+    if encoder.bidirectional and d_model % 2:
+        raise ModelError(f"half of d_model {d_model} cannot go backwards", "give an even d_model")
 
 
 def _check_vocabulary(share: str, source: int, target: int) -> None:
@@ -365,6 +368,51 @@ class Encoder(ModelSpec):
     def waves(self) -> Waveform:
         """The waveform front end of a speech encoder."""
         assert isinstance(self.input, Waveform)
+        return self.input
+
+
+@dataclass(frozen=True)
+class RecurrentEncoder(ModelSpec):
+    """Recurrent encoder of text, with a classification head: an LSTM or a BiLSTM classifier."""
+
+    d_model: int
+    input: Tokens
+    stack: Recurrent
+    pool: Pool | None = None
+    labels: ClassifierHead | None = None
+
+    def __post_init__(self) -> None:
+        _check_recurrent_encoder(self.stack, self.d_model)
+        if self.labels is not None and not self.labels.each and self.pool is None:
+            raise ModelError(
+                "labels for a whole input need one vector of it",
+                "give a `pool`, or a task such as 'tag'",
+            )
+
+    @property
+    def embeddings(self) -> dict[str, Tokens]:
+        return {"input": self.input}
+
+    @property
+    def inputs(self) -> dict[str, bool]:
+        return {self.input.main_input_name: True, "attention_mask": False, "token_type_ids": False}
+
+    @property
+    def vocab_size(self) -> int:
+        return self.input.vocabulary
+
+    @property
+    def task(self) -> HeadTask | None:
+        """The task of the classification head; None without one."""
+        return None if self.labels is None else self.labels.task
+
+    @property
+    def head(self) -> None:
+        """There is no masked language modelling with cells."""
+
+    @property
+    def tokens(self) -> Tokens:
+        """The token embedding."""
         return self.input
 
 
@@ -555,6 +603,7 @@ Model = (
     EncoderDecoder
     | SequenceToSequence
     | Encoder
+    | RecurrentEncoder
     | Decoder
     | RecurrentDecoder
     | DualEncoder

@@ -16,6 +16,7 @@ feed) is kept as it is.
 from __future__ import annotations
 
 import json
+import re
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -239,15 +240,19 @@ def train_lossless_tokenizer(
 ) -> Tokenizer:
     """Train a tokenizer that keeps every character of a text.
 
-    `kind` is "characters" (every character that occurs, in the order of Unicode) or "bpe"
-    (byte-level, as GPT-2's).
+    `kind` is "characters" (every character that occurs, in the order of Unicode), "words" (every
+    word, with the space before it) or "bpe" (byte-level, as GPT-2's).
     """
-    trainers_by_kind = {"characters": _all_characters, "bpe": _byte_level_bpe}
+    trainers_by_kind = {
+        "characters": _all_characters,
+        "words": _all_words,
+        "bpe": _byte_level_bpe,
+    }
     if kind not in trainers_by_kind:
         hint = did_you_mean(kind, trainers_by_kind)
         raise SettingError(
             f"no tokenizer for texts is called {kind!r}",
-            f"characters, bpe, or a path to a tokenizer.json; {hint}",
+            f"characters, words, bpe, or a path to a tokenizer.json; {hint}",
         )
     with library_errors("the tokenizer could not be trained", "check the texts, or try characters"):
         backend = trainers_by_kind[kind](map(check_encodable, texts), size, template.tokens)
@@ -269,23 +274,38 @@ def _all_characters(
     texts: Iterable[str], size: int, special_tokens: Sequence[str]
 ) -> tokenizers.Tokenizer:
     characters = sorted({character for text in texts for character in text})
-    if not characters:
+    return _all_pieces(characters, r"[\s\S]", "characters", size, special_tokens)
+
+
+def _all_words(
+    texts: Iterable[str], size: int, special_tokens: Sequence[str]
+) -> tokenizers.Tokenizer:
+    # White space that stands before no word is a token for each character.
+    pattern = r" ?[^\s]+|\s"
+    words = sorted({word for text in texts for word in re.findall(pattern, text)})
+    return _all_pieces(words, pattern, "words", size, special_tokens)
+
+
+def _all_pieces(
+    pieces: Sequence[str], pattern: str, name: str, size: int, special_tokens: Sequence[str]
+) -> tokenizers.Tokenizer:
+    """A vocabulary of all pieces into which a pattern splits the text."""
+    if not pieces:
         raise DataError(
             "there is no text to learn a tokenizer from", "give a file with some text in it"
         )
-    if len(characters) + len(special_tokens) + 1 > size:
+    if len(pieces) + len(special_tokens) + 1 > size:
         raise SettingError(
-            f"the text has {len(characters):,} different characters, "
-            f"more than the vocabulary of {size:,}",
+            f"the text has {len(pieces):,} different {name}, more than the vocabulary of {size:,}",
             "raise vocabulary, or use tokenizer = 'bpe'",
         )
     unknown_names = SPECIAL_TOKEN_NAMES["unk"]
     unknown = next((token for token in special_tokens if token in unknown_names), UNKNOWN)
     special = list(dict.fromkeys((*special_tokens, unknown)))
-    vocabulary = {token: i for i, token in enumerate([*special, *characters])}
+    vocabulary = {token: i for i, token in enumerate([*special, *pieces])}
     backend = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token=unknown))
     backend.add_special_tokens(special)
-    backend.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+    backend.pre_tokenizer = pre_tokenizers.Split(Regex(pattern), "isolated")
     backend.decoder = decoders.Fuse()
     return backend
 

@@ -133,6 +133,8 @@ def _data_source(recipe: Recipe) -> str:
         names = recipe.tune.files or (data.text or data.pairs or data.source,)
         files = ", ".join(f"`{file}`" for file in names)
         return f"{files}, beginning with `{recipe.tune.base}`"
+    if data.generated is not None:
+        return f"{data.builtin_lines:,} examples of the generated task `{data.generated}`"
     if objective == "classify" and data.text is None:
         return f"{data.builtin_lines:,} generated ListOps expressions"
     if objective == "stories" and data.text is None:

@@ -142,15 +142,17 @@ def describe(
 
 def describe_with_head(
     recipe: Recipe, vocabulary: int, task: spec.HeadTask, count: int
-) -> spec.Encoder:
+) -> spec.Encoder | spec.RecurrentEncoder:
     """The spec of the recipe's encoder, or of its decoder, with a head for a task."""
     return with_task_head(describe(recipe, vocabulary), recipe.model_name, task, count)
 
 
 def with_task_head(
     description: spec.Model, model_type: str, task: spec.HeadTask, count: int
-) -> spec.Encoder:
+) -> spec.Encoder | spec.RecurrentEncoder:
     """An encoder, or a decoder, with a head for a task in place of its other heads."""
+    if isinstance(description, spec.RecurrentDecoder):
+        return _recurrent_with_head(description, task, count)
     labels = [f"LABEL_{i}" for i in range(count)]
     try:
         # As transformers has it, if the family is known there.
@@ -164,6 +166,16 @@ def with_task_head(
         encoder = replace(bare, labels=head, pool=None if head.each else pool)
     assert isinstance(encoder, spec.Encoder)
     return encoder
+
+
+def _recurrent_with_head(
+    description: spec.RecurrentDecoder, task: spec.HeadTask, count: int
+) -> spec.RecurrentEncoder:
+    """The cells of a recurrent language model, classified by their last output."""
+    stack = description.stack
+    head = spec.ClassifierHead(count, task, dropout=stack.dropout)
+    pool = None if head.each else spec.Pool("last", None)
+    return spec.RecurrentEncoder(description.d_model, description.tokens, stack, pool, head)
 
 
 def without_heads(description: spec.Model) -> spec.Encoder:

@@ -6,7 +6,7 @@ import shutil
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,10 @@ from regard import spec as specs
 from regard.allocator import keep_large_blocks
 from regard.checkpoint import Checkpoints, Snapshots
 from regard.errors import RegardError, SettingError, TrainingInterrupted
+from regard.metrics.metric import Metric
 from regard.metrics.scores import AnyScore
 from regard.models import Model, choose_device
-from regard.training import model_card, model_spec
+from regard.training import model_card, model_spec, run_evaluation
 from regard.training.assembly import assemble, export, objective_class
 from regard.training.engine import layerwise_lr_decay
 from regard.training.engine.loop import Loop
@@ -69,6 +70,8 @@ class Result:
     seconds: float  # of training
     compiling: float  # of these, spent on compiling
     parameters: int
+    # Split → metric → score, of the metrics that were asked for.
+    metrics: dict[str, dict[str, float]] = field(default_factory=dict)
 
 
 # --- entry points ---------------------------------------------------------------------------------
@@ -83,6 +86,7 @@ def train(
     objective: type[Objective] | str | None = None,
     out: str | Path | None = None,
     on_step: OnStep | None = None,
+    metrics: Sequence[str | Metric] = (),
     **changes: Any,
 ) -> Result:
     """Trains a model: `regard.train("builtin", steps=100)`, `regard.train(spec=…, data="a.txt")`.
@@ -91,6 +95,9 @@ def train(
     `spec` describes the model, in place of the recipe's sizes. `model` is the name of one (and its
     size, `gpt2:small`), a spec, or a loaded model that is trained on. `data` is a file, or an
     object with `splits()`. `objective` is a word, or a class from outside the package.
+
+    `metrics` are computed on the scored splits of the finished run, besides its own scores: names
+    (`bleu`, `top_k:5`) or `Metric` objects.
 
     `on_step` is called after every update with the training loop, whose `progress` it may read and
     whose `request_stop()` ends the run. A run that is stopped so, or by Ctrl-C or SIGTERM, saves
@@ -115,10 +122,16 @@ def train(
         kind = parts.objective or objective_class(parsed.objective)
         model_spec.check_kind(spec, kind.spec_classes, parsed.objective)
         parsed = model_spec.without_architecture(parsed, changes)
+    if metrics:
+        run_evaluation.check_metrics(parsed, metrics)  # before hours of training
     run_folder = begin(parsed, Path(out) if out else None, name, parts.objective_name)
     if spec is not None:
         model_spec.write(run_folder, spec)
-    return start(run_folder, parsed, name, on_step=on_step, parts=parts)
+    result = start(run_folder, parsed, name, on_step=on_step, parts=parts)
+    if not metrics:
+        return result
+    scores = run_evaluation.score_run(run_folder, metrics, list(result.scores), parts.kinds)
+    return replace(result, metrics=scores)
 
 
 def _folder_of(model: Model) -> Path:

@@ -97,7 +97,7 @@ def front_end(model: specs.Model) -> specs.FrontEnd:
     match model:
         case specs.EncoderDecoder() | specs.SequenceToSequence():
             return model.source
-        case specs.Encoder():
+        case specs.Encoder() | specs.RecurrentEncoder():
             return model.input
         case specs.Decoder() | specs.RecurrentDecoder():
             return model.tokens
@@ -144,7 +144,7 @@ def random_batch(model: specs.Model, pad: int = 0, seed: int = 0) -> RandomBatch
             return replace(batch, inputs={**batch.inputs, **pixels})
         case specs.MemoryNetwork():
             return _story(model, generator)
-        case specs.Encoder():
+        case specs.Encoder() | specs.RecurrentEncoder():
             batch = _main_inputs(model.input, pad, generator, _window(model.stack))
             if model.pool is not None and isinstance(model.input, specs.Tokens):
                 return _with_pooled_ends(batch, model.pool, model.input.vocabulary)

@@ -15,6 +15,7 @@ from regard.errors import SettingError
 from regard.text.tokenizer import Tokenizer
 from regard.text.tokenizer_files import open_encoder_tokenizer
 from regard.text.tokenizer_training import train_lossless_tokenizer, word_level_json
+from regard.training.data.generated_examples import generated_labelled_texts
 from regard.training.data.plain_text import SPECIAL_TOKENS
 from regard.training.recipe.sections import TokenSettings
 from regard.training.setup import Setup, Split
@@ -58,6 +59,8 @@ def _example_splits(setup: Setup, read: Reader, generate: Generator | None) -> d
             raise SettingError(f"{recipe.task} has no prefixes", "leave --prefix out")
         sets = {"train": [example for file in tune.files for example in read(file)]}
         files = {"valid": tune.valid, "test": tune.test}
+    elif recipe.generated_task is not None:
+        return generated_labelled_texts(setup)
     elif data.text is not None:
         sets = {"train": read(data.text)}
         files = {"valid": data.valid_text, "test": data.test_text}

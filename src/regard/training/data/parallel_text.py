@@ -22,6 +22,7 @@ from regard.text.tokenizer_files import (
     translation_tokenizer_from_json,
 )
 from regard.text.tokenizer_training import train_tokenizer
+from regard.training.data.generated_examples import generated_pairs
 from regard.training.data.labelled_text import as_splits, with_held_out
 from regard.training.objectives.distillation import teacher_folder
 from regard.training.recipe.schema import Recipe
@@ -141,6 +142,8 @@ def pair_splits(setup: Setup) -> dict[str, Split]:
     recipe = setup.recipe
     if recipe.tune.files:
         return _finetuning_splits(setup)
+    if recipe.generated_task is not None:
+        return generated_pairs(setup)
     if recipe.builtin:
         return _builtin_splits(setup)
     splits = _held_out_splits(setup)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -12,19 +10,22 @@ from pathlib import Path
 from regard import disk
 from regard.data import text_files
 from regard.data.corpus import Corpus, write_columns
+from regard.data.sentence_packing import (
+    MIN_ROW_TOKENS,
+    PackedRow,
+    block_lines,
+    pack_sentences,
+)
 from regard.errors import DataError, SettingError
 from regard.models import Model
 from regard.text.tokenizer import Tokenizer
 from regard.text.tokenizer_files import load_tokenizer, open_language_model_tokenizer
 from regard.text.tokenizer_training import SpecialTokenTemplate, train_lossless_tokenizer
+from regard.training.data.generated_examples import generated_lines
 from regard.training.objectives.distillation import teacher_folder
 from regard.training.recipe.schema import Recipe
 from regard.training.setup import Say, Setup, Split
 
-PackedRow = tuple[list[int], list[int]]  # token ids, and where sentences begin
-
-MIN_ROW_TOKENS = 4  # in fewer, nothing can be masked and predicted
-LINES_AT_ONCE = 1000  # tokenized together
 MAX_UINT16_VOCABULARY = 65_535  # more need 32 bits for an id
 
 # The special tokens that each objective needs in a vocabulary, if it is learnt here.
@@ -92,6 +93,8 @@ def _prepare(setup: Setup, base: Model | None) -> None:
 def text_splits(setup: Setup) -> dict[str, Split]:
     """The text that a recipe names, in pieces, by split."""
     recipe = setup.recipe
+    if recipe.generated_task is not None:
+        return generated_lines(setup)
     path = _text_file(recipe)
     if path == "-":
         # Standard input can be read once; the split and a resumed run read the copy.
@@ -193,7 +196,7 @@ def _write_corpus(blocks: Split, tokenizer: Tokenizer, recipe: Recipe, folder: P
         write_columns(texts, ["text"], [dtype], folder)
         report = f"{counts['tokens']:,} tokens"
     else:
-        rows = pack_sentences(_lines(blocks()), tokenizer, max_row_tokens(recipe))
+        rows = pack_sentences(block_lines(blocks()), tokenizer, max_row_tokens(recipe))
         long_rows = _without_short(rows, counts)
         columns = ((counted(ids), starts) for ids, starts in long_rows)
         write_columns(columns, ["text", "breaks"], [dtype, "uint32"], folder)
@@ -230,40 +233,3 @@ def max_row_tokens(recipe: Recipe) -> int:
         "span": 1,
     }
     return recipe.data.context - special_tokens[recipe.objective]
-
-
-def _lines(blocks: Iterable[str]) -> Iterator[str]:
-    """Lines with their ends; only the first and the last block may cut a line."""
-    for block in blocks:
-        yield from io.StringIO(block)
-
-
-def pack_sentences(
-    lines: Iterable[str], tokenizer: Tokenizer, max_tokens: int
-) -> Iterator[PackedRow]:
-    """Packs sentences (lines) into rows of at most `max_tokens` tokens.
-
-    Yields token ids and where the sentences begin. A blank line ends a document, and no row crosses
-    it; a sentence longer than a row is cut.
-    """
-    ids: list[int] = []
-    starts: list[int] = []
-    stream = iter(lines)
-    while chunk := list(itertools.islice(stream, LINES_AT_ONCE)):
-        for line, sentence in zip(chunk, tokenizer.encode_batch(chunk), strict=True):
-            document_ends = not line.strip()
-            # A row is full before it is too long: no sentence is cut that fits into a row.
-            if ids and (document_ends or len(ids) + len(sentence) > max_tokens):
-                yield ids, starts
-                ids = []
-                starts = []
-            if document_ends:
-                continue
-            while len(sentence) > max_tokens:
-                yield sentence[:max_tokens], [0]
-                sentence = sentence[max_tokens:]
-            if sentence:
-                starts.append(len(ids))
-                ids.extend(sentence)
-    if ids:
-        yield ids, starts

@@ -78,7 +78,7 @@ class HeadObjective(Objective, Generic[Example]):
     head_task: ClassVar[spec.HeadTask]
     truncates = True  # texts that are too long
     model_classes = (TextEncoder, LanguageModel)
-    spec_classes = (spec.Encoder,)
+    spec_classes = (spec.Encoder, spec.RecurrentEncoder)
     trained_model: TextEncoder
     data: LabelledData
 

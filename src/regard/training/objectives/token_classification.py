@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from itertools import accumulate
 from typing import Any
 
-from tokenizers import Encoding
 from torch import Tensor
 
 from regard.data import labelled
 from regard.data.labelled import TaggedWords
 from regard.data.padding import IGNORED, pad_rows
+from regard.data.tag_alignment import align_tags
 from regard.metrics.classification import ClassificationScore
 from regard.metrics.entity_f1 import tagging_score
-from regard.text.tokenizer import Tokenizer
 from regard.training.objectives.head_objective import (
     HeadObjective,
     Row,
@@ -74,26 +71,3 @@ class TokenClassification(HeadObjective[TaggedWords]):
             predicted_tags.append([names[predicted[i]] for i in counted])
             true_tags.append([names[row.labels[i]] for i in counted])
         return tagging_score(predicted_tags, true_tags)
-
-
-def align_tags(
-    tokenizer: Tokenizer, examples: Sequence[TaggedWords], max_length: int | None = None
-) -> list[tuple[Encoding, list[str | None]]]:
-    """Tokens of each sentence with their tags: that of the word at its first token, else None."""
-    texts = [" ".join(example.tokens) for example in examples]
-    encoded = tokenizer.encode_with_template(texts, max_length)
-    aligned = []
-    for encoding, example in zip(encoded, examples, strict=True):
-        # Where each word begins in the joined text.
-        starts = [0, *accumulate(len(word) + 1 for word in example.tokens)][:-1]
-        tags: list[str | None] = []
-        last = -1  # the last word that has its tag
-        for (_, end), sequence in zip(encoding.offsets, encoding.sequence_ids, strict=True):
-            word = last
-            if sequence is not None and end > 0:
-                # By its end: some tokenizers count the space before a word to its first token.
-                word = bisect_right(starts, end - 1) - 1
-            tags.append(example.tags[word] if word > last else None)
-            last = max(last, word)
-        aligned.append((encoding, tags))
-    return aligned

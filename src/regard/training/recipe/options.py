@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from regard.data.algorithmic_tasks import TASKS
+from regard.data.generated_task import GeneratedTask
 from regard.decode.length_penalty import GNMTPenalty, LengthPenalty, PowerPenalty
 from regard.options import parse_option
 
@@ -86,6 +88,20 @@ def parse_initialization(text: str) -> Initialization:
         "scaled": lambda deviation="0.02": Scaled(float(deviation)),
     }
     return parse_option(text, constructors)
+
+
+# --- generated tasks ------------------------------------------------------------------------------
+
+
+def parse_generated_task(text: str) -> GeneratedTask:
+    """A generated task with the lengths that it trains on: `copying:1:20`, or `copying` alone."""
+    return parse_option(
+        text,
+        TASKS,
+        subject="generated task",
+        usage="write its name alone, or with its least and greatest length, like copying:1:20",
+        convert=int,
+    )
 
 
 # --- length penalty of beam search ----------------------------------------------------------------

@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from pydantic import ValidationError, field_validator, model_validator
 
+from regard.data.generated_task import GeneratedTask
 from regard.decode.length_penalty import LengthPenalty
 from regard.errors import SettingError, did_you_mean
 from regard.families.recurrent import FAMILIES as BASELINES
@@ -29,6 +30,7 @@ from regard.training.recipe.objectives import (
 from regard.training.recipe.options import (
     ExportedWeights,
     Initialization,
+    parse_generated_task,
     parse_initialization,
     parse_length_penalty,
     parse_weights,
@@ -109,6 +111,9 @@ class Recipe(Section):
 
     def _check_data(self) -> None:
         data = self.data
+        if self.generated_task is not None:
+            self._check_generated(self.generated_task)
+            return
         if self.objective_settings.data == "pairs":
             if data.text:
                 raise SettingError(
@@ -120,6 +125,19 @@ class Recipe(Section):
         if data.source or data.pairs or not has_text:
             raise SettingError(
                 f"the objective {self.objective!r} learns from one text", "give --text FILE"
+            )
+
+    def _check_generated(self, task: GeneratedTask) -> None:
+        if self.data.text or self.data.source or self.data.pairs:
+            raise SettingError(
+                "a generated task takes the place of files", "leave the files or `generated` out"
+            )
+        # A label is a target of one word, but a target sequence is no label.
+        needs_labels = self.objective_settings.data == "examples"
+        if needs_labels and (self.objective != "classify" or task.kind != "classify"):
+            raise SettingError(
+                f"{self.data.generated} has nothing for the objective {self.objective!r}",
+                "choose another objective: translate or causal",
             )
 
     def _check_settings_of_objective(self) -> None:
@@ -304,9 +322,15 @@ class Recipe(Section):
         return parse_initialization(self.model.start or self.objective_settings.initialization)
 
     @property
+    def generated_task(self) -> GeneratedTask | None:
+        """The generated task that takes the place of files."""
+        return parse_generated_task(self.data.generated) if self.data.generated else None
+
+    @property
     def builtin(self) -> bool:
         """Whether the pairs are of the built-in language."""
-        return self.data.source is None and self.data.pairs is None
+        data = self.data
+        return data.source is None and data.pairs is None and data.generated is None
 
 
 SECTIONS: dict[str, type[Section]] = {
@@ -357,11 +381,21 @@ def load(
         if key not in KEYS:
             raise SettingError(f"there is no setting {key!r}", did_you_mean(key, KEYS))
         values[KEYS[key]][key] = value
+    if values["data"].get("generated") is not None:
+        _add_generated_defaults(values)
     _add_objective(values)
     if values["tune"].get("base") is not None:
         _add_finetuning_defaults(values)
     # Only now, with all values in place: some checks compare sections.
     return parse(values)
+
+
+def _add_generated_defaults(values: dict[str, dict[str, Any]]) -> None:
+    """Words as tokens, and classes where the task has them, below what is set."""
+    # The tokens of these tasks have spaces between them.
+    values["tokens"].setdefault("tokenizer", "words")
+    if parse_generated_task(values["data"]["generated"]).kind == "classify":
+        values["train"].setdefault("objective", "classify")
 
 
 def _add_objective(values: dict[str, dict[str, Any]]) -> None:
@@ -420,7 +454,7 @@ def choose(
     Without a recipe: the user's files with the defaults, or a recipe that generates its data.
     """
     name: str | Path | None = recipe
-    has_files = any(key in changes for key in ("source", "pairs", "text", "files"))
+    has_files = any(key in changes for key in ("source", "pairs", "text", "files", "generated"))
     if not name and not has_files:
         name = "stories" if changes.get("model") == "memory" else "builtin"
     if not name:

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from regard.families.attention_options import parse_attention, parse_compressed_memory
 from regard.training.recipe.options import (
+    parse_generated_task,
     parse_initialization,
     parse_length_penalty,
     parse_weights,
@@ -62,7 +63,7 @@ class DataSettings(Section):
     test_lines: int | None = Field(
         None,
         ge=1,
-        description="classify, stories: examples to validate and to test with, if generated",
+        description="examples to validate and to test with, where they are generated",
     )
     held_out: float = Field(0.1, gt=0, lt=1, description="share of `text`, its end, that validates")
     context: int = Field(
@@ -72,12 +73,24 @@ class DataSettings(Section):
         None, description="source-target, e.g. en-de: for the model card and JSON Lines"
     )
     # Generated data.
+    generated: str | None = Field(
+        None,
+        description="instead of files: a generated task with its lengths, TASK[:MIN:MAX]: copying, "
+        "reversing, sorting, addition, associative_recall, parity, dyck, listops",
+    )
     builtin_lines: int = Field(
-        60_000, ge=100, description="sentences of the built-in language to train on"
+        60_000, ge=100, description="examples to train on, where they are generated"
     )
     max_length: int = Field(
         256, ge=2, description="longer sentences (in tokens) are left out of training, and counted"
     )
+
+    @field_validator("generated")
+    @classmethod
+    def _generated(cls, value: str | None) -> str | None:
+        if value is not None:
+            parse_generated_task(value)
+        return value
 
 
 class TokenSettings(Section):

@@ -1,0 +1,1 @@
+"""Evaluation: the predictions of any model on any data, and their scores by any metric."""

@@ -1,0 +1,114 @@
+"""Labelled texts: classification, regression, tags of words, and answers to questions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from regard.data import labelled
+from regard.data.labelled import LabelledText, Question, RatedText, TaggedWords
+from regard.data.tag_alignment import align_tags
+from regard.errors import DataError
+from regard.evaluation.task import DataPath, Outputs, Settings
+from regard.evaluation.translation import one_path
+from regard.models import LanguageModel, SequenceClassifier, TextEncoder
+from regard.models.labels import label_scores
+
+OUTSIDE = "O"  # the tag of a word that belongs to no entity
+
+
+def read_labelled_texts(data: DataPath) -> list[LabelledText]:
+    return labelled.read_labelled_texts(one_path(data))
+
+
+def read_rated_texts(data: DataPath) -> list[RatedText]:
+    return labelled.read_rated_texts(one_path(data))
+
+
+def read_tagged_words(data: DataPath) -> list[TaggedWords]:
+    return labelled.read_tagged_words(one_path(data))
+
+
+def read_questions(data: DataPath) -> list[Question]:
+    return labelled.read_questions(one_path(data))
+
+
+def rank_labels(
+    model: TextEncoder | SequenceClassifier | LanguageModel,
+    examples: Sequence[LabelledText],
+    settings: Settings,
+) -> Outputs:
+    """The labels of each text, the likeliest first; of a language model, those of its prompt."""
+    labels = [example.label for example in examples]
+    if isinstance(model, LanguageModel):
+        # Zero-shot: the labels of the data, as continuations of a prompt without examples.
+        texts = [_one_text(example) for example in examples]
+        prompted = model.classify(texts, sorted(set(labels)))
+        return Outputs([list(scores) for scores in prompted], labels)
+    check_labels(labels, model.labels)
+    inputs = [example.whole for example in examples]
+    if isinstance(model, SequenceClassifier):
+        scores = [model.classify(text, cut=True) for text in inputs]
+    else:
+        logits = model.logits(inputs, cut=True, max_length=settings.max_length)
+        scores = [label_scores(row, model.labels) for row in logits]
+    return Outputs([list(ranking) for ranking in scores], labels)
+
+
+def _one_text(example: LabelledText) -> str:
+    if example.text2 is None:
+        return example.text
+    return f"{example.text}\n{example.text2}"
+
+
+def check_labels(labels: Sequence[str], names: Sequence[str]) -> None:
+    """Refuses data with labels that the model cannot predict."""
+    unknown = sorted(set(labels) - set(names))
+    if unknown:
+        raise DataError(
+            f"the label {unknown[0]!r} of the data is none of the model's ({len(unknown)} are not)",
+            f"the model has: {', '.join(names[:20])}",
+        )
+
+
+def predict_numbers(
+    model: TextEncoder, examples: Sequence[RatedText], settings: Settings
+) -> Outputs:
+    """The number of each text, by a head with one output."""
+    inputs = [example.whole for example in examples]
+    logits = model.logits(inputs, cut=True, max_length=settings.max_length)  # [1] each
+    return Outputs([float(row[0]) for row in logits], [example.score for example in examples])
+
+
+def tag_words(model: TextEncoder, examples: Sequence[TaggedWords], settings: Settings) -> Outputs:
+    """The tag of each word of a sentence, at its first token.
+
+    Words behind the length limit have the tag O, which is said.
+    """
+    limit = settings.max_length
+    positions = model.spec.max_length
+    if positions is not None:
+        limit = min(limit or positions, positions)
+    aligned = align_tags(model.tokenizer, examples, limit)
+    texts = [" ".join(example.tokens) for example in examples]
+    logits = model.logits(texts, cut=True, max_length=limit)  # [T, labels] each
+    names = model.labels
+    references = [example.tags for example in examples]
+    check_labels([tag for tags in references for tag in tags], names)
+    predictions = []
+    for (_, tags), row, expected in zip(aligned, logits, references, strict=True):
+        best = row.argmax(dim=-1).tolist()
+        predicted = [names[best[i]] for i, tag in enumerate(tags) if tag is not None]
+        # What was cut off has no prediction.
+        predictions.append(predicted + [OUTSIDE] * (len(expected) - len(predicted)))
+    return Outputs(predictions, references)
+
+
+def answer_questions(
+    model: TextEncoder, examples: Sequence[Question], settings: Settings
+) -> Outputs:
+    """The answer to each question; none where that is likelier than the best span."""
+    questions = [example.question for example in examples]
+    contexts = [example.context for example in examples]
+    answers = model.answer(questions, contexts)
+    texts = [answer.text if answer.probability >= answer.none else "" for answer in answers]
+    return Outputs(texts, [example.text for example in examples])

@@ -1,0 +1,246 @@
+"""Evaluating a model: its predictions on a data set, scored by metrics with their intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from regard.errors import DataError, SettingError
+from regard.evaluation.task import DataPath, OutputKind, Outputs, Settings, Task
+from regard.evaluation.tasks import TASKS, task_of
+from regard.look import terminal
+from regard.metrics.bleu import Bleu
+from regard.metrics.bootstrap import ConfidenceInterval, confidence_interval
+from regard.metrics.classification import TopKAccuracy
+from regard.metrics.metric import Metric
+from regard.metrics.perplexity import LikelihoodMetric, Loss, Perplexity
+from regard.metrics.registry import metric as registered_metric
+from regard.metrics.significance import (
+    PairedTest,
+    approximate_randomization,
+    system_statistics,
+)
+from regard.models import Model
+
+MetricChoice: TypeAlias = Sequence[str | Metric] | None
+# A file, a folder, two files of parallel text, or a list of examples.
+Data: TypeAlias = str | Path | tuple[str | Path, str | Path] | list[Any]
+
+
+@dataclass(frozen=True)
+class Result:
+    """The score of a metric, its 95 % confidence interval, and what it was computed from."""
+
+    metric: Metric
+    score: float
+    interval: ConfidenceInterval
+    outputs: Outputs
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What the evaluation of a model on a data set results in."""
+
+    task: str
+    examples: int
+    parameters: int
+    results: dict[str, Result]  # by the name of the metric
+
+    @property
+    def scores(self) -> dict[str, float]:
+        """Metric → score."""
+        return {name: result.score for name, result in self.results.items()}
+
+    @property
+    def predictions(self) -> list[Any]:
+        """What the model put out for each example."""
+        outputs = [result.outputs for result in self.results.values()]
+        generated = [one for one in outputs if one.seconds]
+        return list((generated or outputs)[0].values)
+
+    def __getitem__(self, name: str) -> float:
+        return self.results[name].score
+
+    def __repr__(self) -> str:
+        rows = [["metric", "score", "95 % interval", "definition"]]
+        for name, result in self.results.items():
+            low = f"{result.interval.low:.2f}"
+            interval = f"[{low}, {result.interval.high:.2f}]"
+            rows.append([name, f"{result.score:.2f}", interval, result.metric.signature()])
+        unit = TASKS[self.task].unit
+        title = f"{self.task}: {self.examples:,} {unit}, {self.parameters:,} parameters"
+        return "\n".join([title, *terminal.table(rows, width=160)])
+
+    def report(self) -> dict[str, Any]:
+        """The evaluation as JSON: the scores by metric, then what belongs to them."""
+        report: dict[str, Any] = dict(self.scores)
+        report["task"] = self.task
+        report["examples"] = self.examples
+        report["parameters"] = self.parameters
+        report["intervals"] = {
+            name: [result.interval.low, result.interval.high]
+            for name, result in self.results.items()
+        }
+        report["signatures"] = {
+            name: result.metric.signature() for name, result in self.results.items()
+        }
+        for result in self.results.values():
+            if result.outputs.seconds:
+                report["seconds"] = result.outputs.seconds
+                rate = result.outputs.tokens / max(result.outputs.seconds, 1e-9)
+                report["tokens_per_second"] = rate
+        return report
+
+
+# --- evaluating ---
+
+
+def evaluate(
+    model: Model,
+    data: Data,
+    metrics: MetricChoice = None,
+    task: str | None = None,
+    settings: Settings | None = None,
+) -> Evaluation:
+    """Evaluates a loaded model on a file or a list of examples, by these metrics."""
+    settings = settings or Settings()
+    name = task_of(model, task)
+    chosen = choose_metrics(name, metrics, settings)
+    return evaluate_examples(model, read_examples(name, data), name, chosen, settings)
+
+
+def read_examples(task: str, data: Data) -> list[Any]:
+    """The examples of a data set, as the task reads them."""
+    if isinstance(data, list):
+        return data
+    path: DataPath
+    if isinstance(data, tuple):
+        source, target = data
+        path = (str(source), str(target))
+    else:
+        path = str(data)
+    return TASKS[task].read(path)
+
+
+def choose_metrics(task: str, metrics: MetricChoice, settings: Settings) -> list[Metric]:
+    """The metrics of a task: those asked for, by name or as objects, or its default ones."""
+    if metrics is not None and not metrics:
+        raise SettingError("there are no metrics", f"give some: {', '.join(TASKS[task].metrics)}")
+    names = TASKS[task].metrics if metrics is None else metrics
+    chosen = [_metric(one, task, settings) for one in names]
+    if len({one.name for one in chosen}) < len(chosen):
+        raise SettingError("a metric is named twice", "give each once")
+    return chosen
+
+
+def _metric(choice: str | Metric, task: str, settings: Settings) -> Metric:
+    if isinstance(choice, Metric):
+        return choice
+    metric = registered_metric(choice)
+    fitting = TASKS[task].metrics + TASKS[task].other_metrics
+    if choice.partition(":")[0] not in [name.partition(":")[0] for name in fitting]:
+        raise SettingError(
+            f"{choice} is no metric of the task {task!r}", f"give some of: {', '.join(fitting)}"
+        )
+    if choice == "bleu" and settings.tokenize is not None:
+        return Bleu(settings.tokenize)
+    return metric
+
+
+def evaluate_examples(
+    model: Model,
+    examples: Sequence[Any],
+    task: str,
+    metrics: Sequence[Metric],
+    settings: Settings,
+) -> Evaluation:
+    """Scores the predictions of a model on examples of its task."""
+    if not examples:
+        raise DataError("there are no examples to evaluate", "give at least one")
+    needed = {output_kind(metric) for metric in metrics}
+    outputs = _outputs(model, examples, TASKS[task], needed, settings)
+    results = {}
+    for metric in metrics:
+        of_metric = outputs[output_kind(metric)]
+        statistics = metric.statistics(of_metric.values, of_metric.references)
+        interval = confidence_interval(metric, statistics)
+        score = metric.score(statistics.sum(axis=0))
+        results[metric.name] = Result(metric, score, interval, of_metric)
+    # Blocks of text are cut into windows or rows, which are the examples then.
+    count = min(len(of_kind.values) for of_kind in outputs.values())
+    return Evaluation(task, count, model.parameter_count, results)
+
+
+def output_kind(metric: Metric) -> OutputKind:
+    """What a metric is computed from."""
+    if isinstance(metric, LikelihoodMetric):
+        return "likelihood"
+    if isinstance(metric, TopKAccuracy):
+        return "ranking"
+    return "prediction"
+
+
+def _outputs(
+    model: Model,
+    examples: Sequence[Any],
+    task: Task,
+    needed: set[OutputKind],
+    settings: Settings,
+) -> dict[OutputKind, Outputs]:
+    outputs: dict[OutputKind, Outputs] = {}
+    # Likelihoods first: decoding may pack the weights in another precision.
+    if "likelihood" in needed:
+        outputs["likelihood"] = _predicted(model, examples, task, "likelihood", settings)
+    if "prediction" in needed and "prediction" in task.predict:
+        outputs["prediction"] = _predicted(model, examples, task, "prediction", settings)
+        needed = needed - {"prediction"}
+    if needed & {"prediction", "ranking"}:
+        ranking = _predicted(model, examples, task, "ranking", settings)
+        outputs["ranking"] = ranking
+        # The prediction is the first of the candidates.
+        first = [candidates[0] for candidates in ranking.values]
+        outputs.setdefault("prediction", Outputs(first, ranking.references))
+    return outputs
+
+
+def _predicted(
+    model: Model, examples: Sequence[Any], task: Task, kind: OutputKind, settings: Settings
+) -> Outputs:
+    if kind not in task.predict:
+        raise SettingError(
+            f"models of this task put out no {kind} to compute a metric of",
+            f"its metrics: {', '.join(task.metrics)}",
+        )
+    return task.predict[kind](model, examples, settings)
+
+
+# --- comparing ---
+
+
+def paired_tests(first: Evaluation, second: Evaluation) -> dict[str, PairedTest]:
+    """Paired approximate randomization of a second model against the first, by metric.
+
+    Metrics whose examples differ between the models are left out: windows of text that other
+    tokenizers cut elsewhere, and likelihoods per token of other tokens.
+    """
+    tests = {}
+    for name in first.results.keys() & second.results.keys():
+        metric = first.results[name].metric
+        one = first.results[name].outputs
+        other = second.results[name].outputs
+        if metric != second.results[name].metric or not _are_paired(metric, one, other):
+            continue
+        statistics = system_statistics(metric, [one.values, other.values], one.references)
+        tests[name] = approximate_randomization(metric, *statistics)
+    return {name: tests[name] for name in first.results if name in tests}
+
+
+def _are_paired(metric: Metric, one: Outputs, other: Outputs) -> bool:
+    if list(one.references) != list(other.references):
+        return False
+    if not isinstance(metric, Loss | Perplexity):
+        return True
+    # Per token: of the same tokens only.
+    return [tokens for _, tokens in one.values] == [tokens for _, tokens in other.values]

@@ -1,0 +1,53 @@
+"""Sentence pairs (retrieval by similarity) and stories with questions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch.nn import functional
+
+from regard.data import labelled
+from regard.data.labelled import LabelledText, TextPair
+from regard.evaluation.task import DataPath, Outputs, Settings
+from regard.evaluation.translation import one_path
+from regard.models import DualEncoderModel, TextEncoder
+from regard.models.memory_network import MemoryNetworkModel
+
+MAX_CANDIDATES = 100  # of a ranking
+STORIES_AT_ONCE = 64
+
+
+def read_text_pairs(data: DataPath) -> list[TextPair]:
+    return labelled.read_text_pairs(one_path(data))
+
+
+def rank_pairs(
+    model: TextEncoder | DualEncoderModel, pairs: Sequence[TextPair], settings: Settings
+) -> Outputs:
+    """The second texts of all pairs, the most similar first, for each first text.
+
+    Similarity is the cosine of sentence vectors; the references are the numbers of the pairs.
+    """
+    encoder = model.text_encoder if isinstance(model, DualEncoderModel) else model
+    first = functional.normalize(encoder.embed([pair.text for pair in pairs], cut=True), dim=-1)
+    second = functional.normalize(encoder.embed([pair.text2 for pair in pairs], cut=True), dim=-1)
+    similarity = first @ second.mT  # [N, N]
+    nearest = similarity.topk(min(MAX_CANDIDATES, len(pairs)), dim=1).indices
+    return Outputs(nearest.tolist(), list(range(len(pairs))))
+
+
+def answer_stories(
+    model: MemoryNetworkModel, examples: Sequence[LabelledText], settings: Settings
+) -> Outputs:
+    """The words that answer the question at the end of each story, the likeliest first."""
+    rankings: list[list[str]] = []
+    for first in range(0, len(examples), STORIES_AT_ONCE):
+        batch = examples[first : first + STORIES_AT_ONCE]
+        with torch.inference_mode():
+            inputs = model.tokens([example.text for example in batch])
+            hidden, _ = model.model(*inputs.values())
+            logits = model.model.head(hidden)  # [B, V]
+        best = logits.topk(min(MAX_CANDIDATES, logits.shape[1]), dim=1).indices
+        rankings += [model.tokenizer.tokens(row) for row in best.tolist()]
+    return Outputs(rankings, [example.label for example in examples])

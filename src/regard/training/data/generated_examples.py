@@ -1,0 +1,75 @@
+"""Examples of a generated task, in the form that an objective learns from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import islice
+from typing import Any
+
+from regard.data.generated_task import SEPARATOR, GeneratedTask
+from regard.data.labelled import LabelledText
+from regard.errors import SettingError
+from regard.training.setup import Setup, Split
+
+# Unless the recipe has test_lines.
+VALIDATION_EXAMPLES = 500
+TEST_EXAMPLES = 1000
+
+
+def generated_pairs(setup: Setup) -> dict[str, Split]:
+    """Input and target sequences, by split."""
+    return _splits(setup, lambda source, target: (source, target))
+
+
+def generated_lines(setup: Setup) -> dict[str, Split]:
+    """Lines of text for language models, by split: input, separator, target."""
+    # The space in front makes the first token of a line the same as elsewhere.
+    return _splits(setup, lambda source, target: f"{prompt(source)} {target}\n")
+
+
+def prompt(source: str) -> str:
+    """The text after which a language model writes the target."""
+    return f" {source} {SEPARATOR}"
+
+
+def generated_labelled_texts(setup: Setup) -> dict[str, Split]:
+    """Texts with their class, by split."""
+    context = setup.recipe.data.context
+
+    def labelled(text: str, label: str) -> LabelledText:
+        tokens = 1 + len(text.split())  # the start token and the words
+        # A text that is cut off has another answer.
+        if tokens > context:
+            raise SettingError(
+                f"a generated text has {tokens} tokens, and the context is {context}",
+                "raise context, or generate shorter texts",
+            )
+        return LabelledText(text, None, label)
+
+    return _splits(setup, labelled)
+
+
+def _splits(setup: Setup, form: Callable[[str, str], Any]) -> dict[str, Split]:
+    recipe = setup.recipe
+    task = recipe.generated_task
+    assert task is not None, "asked for where the recipe names a task"
+    test = recipe.data.test_lines or TEST_EXAMPLES
+    counts = {
+        "train": recipe.data.builtin_lines,
+        "valid": recipe.data.test_lines or VALIDATION_EXAMPLES,
+        "test": test,
+        "longer": test,
+    }
+    setup.say(
+        f"data: {recipe.data.generated}, lengths {task.min_length} to {task.max_length}; "
+        f"the split `longer` has up to {2 * task.max_length}"
+    )
+    return {name: partial(_examples, task, name, count, form) for name, count in counts.items()}
+
+
+def _examples(
+    task: GeneratedTask, split: str, count: int, form: Callable[[str, str], Any]
+) -> Iterator[Any]:
+    for source, target in islice(task.examples(split), count):
+        yield form(source, target)

@@ -1,0 +1,132 @@
+"""Evaluation with the settings of a run: `regard.evaluate`, and the metrics of a finished run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from regard.data.corpus import Corpus
+from regard.decode.strategy import BeamSearch
+from regard.errors import SettingError
+from regard.evaluation import evaluation
+from regard.evaluation.evaluation import Data, Evaluation, MetricChoice
+from regard.evaluation.task import DecodingOptions, Settings, TextReading
+from regard.evaluation.tasks import TASKS
+from regard.metrics.metric import Metric
+from regard.models import Model, load
+from regard.training.recipe.schema import Recipe
+from regard.training.run_folder import RunFolder, resume
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """The task and the settings that a run was made with; `description` names them."""
+
+    task: str | None = None
+    settings: Settings = field(default_factory=Settings)
+    description: str = ""
+
+
+def run_settings(folder: Path | None) -> RunSettings:
+    """The settings of the run in a folder; the defaults for a folder that holds none."""
+    if folder is None or not RunFolder(folder).recipe.is_file():
+        return RunSettings()
+    _, recipe, _ = resume(folder)
+    return of_recipe(recipe)
+
+
+def of_recipe(recipe: Recipe) -> RunSettings:
+    """The settings that the recipe of a run scores its model with."""
+    task = recipe.objective
+    # The length limit of labelled texts, as `model_spec.max_length` has it.
+    max_length = recipe.data.max_length if recipe.is_finetuning else recipe.data.context
+    context = recipe.data.context
+    settings = Settings(
+        DecodingOptions(BeamSearch(recipe.decode.beam, recipe.length_penalty)),
+        recipe.decode.tokenize,
+        max_length,
+        TextReading(
+            context,
+            max(1, recipe.train.batch_tokens // context),
+            recipe.train.seed,
+            recipe.train.hidden,
+            recipe.train.span_length,
+        ),
+    )
+    if task == "translate":
+        description = (
+            f"beam {recipe.decode.beam}, length penalty {recipe.decode.length_penalty}, "
+            f"tokenize {recipe.decode.tokenize}"
+        )
+    elif task in ("causal", "masked", "span", "denoise"):
+        description = f"context {context}, seed {recipe.train.seed}"
+    else:
+        description = f"max_length {max_length}"
+    return RunSettings(task if task in TASKS else None, settings, description)
+
+
+def evaluate(
+    model: Model | str | Path,
+    data: Data,
+    metrics: MetricChoice = None,
+    task: str | None = None,
+) -> Evaluation:
+    """Evaluates a model: `regard.evaluate("runs/mine", "test.tsv")`.
+
+    `model` is a loaded model or a folder. `data` is a file, two files of parallel text as a tuple,
+    a folder of images, or a list of examples. `metrics` are names with options (`bleu:none`,
+    `top_k:5`) or `Metric` objects; `task` is one of `regard.evaluation.tasks.TASKS`. Decoding and
+    tokenization are those that a run was made with.
+    """
+    if not isinstance(model, Model):
+        model = load(model)
+    run = run_settings(model.folder)
+    return evaluation.evaluate(model, data, metrics, task or run.task, run.settings)
+
+
+# --- the metrics of a finished run ---
+
+
+def check_metrics(recipe: Recipe, metrics: Sequence[str | Metric]) -> None:
+    """Refuses metrics that the task of a recipe does not have."""
+    run = of_recipe(recipe)
+    if run.task is None:
+        raise SettingError(
+            f"models of the objective {recipe.objective!r} are not evaluated", "leave metrics out"
+        )
+    evaluation.choose_metrics(run.task, metrics, run.settings)
+
+
+def score_run(
+    run_folder: RunFolder,
+    metrics: Sequence[str | Metric],
+    splits: Sequence[str],
+    kinds: Sequence[type] = (),
+) -> dict[str, dict[str, float]]:
+    """The scores of a finished run on its splits, by these metrics; each split is reported."""
+    model = load(run_folder.folder, kinds=kinds)
+    run = run_settings(run_folder.folder)
+    assert run.task is not None, "checked before training"
+    scores = {}
+    for split in splits:
+        examples = _stored_examples(run_folder, run.task, split)
+        result = evaluation.evaluate(model, examples, metrics, run.task, run.settings)
+        scores[split] = result.scores
+        model.say(f"{split}: {result!r}")
+    return scores
+
+
+def _stored_examples(run_folder: RunFolder, task: str, split: str) -> list[Any]:
+    """The examples of a split, as the run has stored them."""
+    file = run_folder.data / f"{split}.jsonl"
+    if file.is_file():
+        return TASKS[task].read(str(file))
+    # Plain text is stored as token ids; its split has another name there.
+    columns = Corpus.open(run_folder.data / "valid").columns
+    if task == "causal":
+        return [columns["text"].tokens.tolist()]
+    texts = columns["text"]
+    breaks = columns["breaks"]
+    return [(texts[row].tolist(), breaks[row].tolist()) for row in range(len(texts))]

@@ -1,0 +1,169 @@
+"""Comparisons of every task: language models, classifiers, generated tasks."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from regard.compare.contenders import Contender, parse_budget, parse_contenders
+from regard.compare.cost import with_length
+from regard.compare.experiment import compare
+from regard.compare.report import lines, scene
+from regard.compare.results import Comparison, Run
+from regard.errors import SettingError
+from regard.look import drawing
+from regard.parameter_count import parameter_count
+from regard.training.model_spec import describe, describe_with_head
+from regard.training.recipe import schema as recipes
+
+TINY: dict[str, Any] = {
+    "preset": "tiny", "layers": 1, "batch_tokens": 128, "warmup": 2, "builtin_lines": 100, "test_lines": 12, "context": 32,
+    "learning_rate": 0.001, "device": "cpu", "threads": 1, "max_length": 32, "beam": 1, "metric": "loss",
+}  # fmt: skip
+
+
+def compared(out: Path, models: str, parameters: int = 60_000, **changes: Any) -> Comparison:
+    recipe = recipes.load(None, TINY | changes)
+    return compare(
+        recipe,
+        "test",
+        parse_contenders(models),
+        parse_budget("steps:2"),
+        (1, 2),
+        out,
+        parameters=parameters,
+    )
+
+
+def header(comparison: Comparison) -> str:
+    return lines(comparison, width=300)[2]
+
+
+def test_language_models_are_compared_by_bits_per_character(tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("the quick brown fox jumps over the lazy dog\n" * 60)
+    result = compared(
+        tmp_path / "out",
+        "gpt2,gpt2@position=rope,llama:tiny,lstm",
+        objective="causal",
+        text=str(text),
+        tokenizer="characters",
+    )
+    for one in result.contestants:
+        assert abs(one.parameters / 60_000 - 1) < 0.03, one.word
+        for run in one.runs:
+            scores = run.scores["validation"]
+            # Every token is a character.
+            assert scores["bits_per_character"] == pytest.approx(scores["loss"] / math.log(2))
+            assert scores["perplexity"] == pytest.approx(math.exp(scores["loss"]))
+            assert run.bleu is None
+            assert not run.buckets
+    table = header(result)
+    assert "bits/char" in table
+    assert "BLEU" not in table
+    assert "decode" not in table
+    assert "bits/char" in drawing.svg(scene(result), "test")
+
+
+def test_classifiers_are_compared_on_lists_and_longer_ones(tmp_path: Path) -> None:
+    result = compared(tmp_path / "out", "bert,bert:longformer:8,lstm", generated="listops:3:12")
+    assert result.unit == "examples"
+    for one in result.contestants:
+        assert set(one.runs[0].scores) == {"valid", "test", "longer"}
+    table = header(result)
+    assert "accuracy longer" in table
+    assert "examples/s" in table
+    assert "valid" not in table
+
+
+def test_copying_is_compared_beyond_the_training_length(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    models = "transformer@position=learned,transformer@position=rope,bahdanau"
+    result = compared(out, models, generated="copying:2:5")
+    assert "exact longer" in header(result)
+    for one in result.contestants:
+        for run in one.runs:
+            assert run.exact_match == run.scores["test"]["exact_match"]
+            # Both sets are in the buckets, by their lengths: words and the end token.
+            assert sum(bucket.sentences for bucket in run.buckets) == 24
+            assert run.buckets[-1].longest == 11
+    # A finished comparison is read back.
+    assert compared(out, models, generated="copying:2:5") == result
+
+
+def test_results_of_earlier_versions_are_read(tmp_path: Path) -> None:
+    file = tmp_path / "study.json"
+    bucket = {
+        "shortest": 2, "longest": 5, "sentences": 9, "loss": 1.5, "bleu": 20.0, "exact_match": 10.0,
+    }  # fmt: skip
+    file.write_text(
+        json.dumps(
+            {
+                "seed": 1,
+                "loss": 1.25,
+                "bleu": 30.0,
+                "exact_match": 12.5,
+                "train_rate": 100.0,
+                "decode_rate": 50.0,
+                "seconds": 3.0,
+                "losses": [[5, 1.25]],
+                "buckets": [bucket],
+            }
+        )
+    )
+    run = Run.read(file)
+    assert run.scores == {"test": {"bleu": 30.0, "exact_match": 12.5}}
+    assert run.buckets[0].longest == 5
+
+
+def test_what_follows_the_colon_is_a_size_or_an_attention() -> None:
+    assert Contender("llama:tiny").changes == {"model": "llama:tiny"}
+    assert Contender("bert:longformer:64").changes == {
+        "model": "bert",
+        "attention": "longformer:64",
+    }
+    recipe = recipes.load(None, {"objective": "causal", "text": "text.txt", "activation": "relu"})
+    # Settings of the recipe's architecture are not those of another.
+    assert Contender("llama").recipe(recipe).model.activation is None
+    assert Contender("gpt").recipe(recipe).model.activation == "relu"
+    with pytest.raises(SettingError, match="not for the objective"):
+        Contender("bert").recipe(recipe)
+
+
+@pytest.mark.parametrize(
+    "word",
+    ["gpt", "gpt2", "gpt_neox", "llama", "mistral", "qwen2", "gemma", "palm", "gru", "lstm"],
+)
+def test_language_models_get_as_many_parameters(word: str) -> None:
+    recipe = recipes.load(None, {"objective": "causal", "text": "text.txt", "layers": 2})
+    sized = Contender(word).sized(recipe, 300_000, lambda r: describe(r, 100))
+    assert abs(parameter_count(describe(sized, 100)) / 300_000 - 1) < 0.03
+
+
+@pytest.mark.parametrize("word", ["bert", "roberta", "albert", "electra", "deberta-v2", "gpt2", "rnn"])
+def test_classifiers_get_as_many_parameters(word: str) -> None:
+    recipe = recipes.load(None, {"objective": "classify", "layers": 2})
+
+    def spec_of(recipe: recipes.Recipe) -> Any:
+        return describe_with_head(recipe, 100, "classify", 3)
+
+    sized = Contender(word).sized(recipe, 300_000, spec_of)
+    assert abs(parameter_count(spec_of(sized)) / 300_000 - 1) < 0.03
+
+
+def test_batches_of_any_length() -> None:
+    batch = {
+        "tokens": torch.tensor([[1, 2, 3], [4, 5, 6]]),
+        "labels": torch.tensor([[7], [8]]),
+        "goes_on": torch.tensor(True),
+    }
+    longer = with_length(batch, 5, rows=1)
+    assert longer["tokens"].tolist() == [[1, 2, 3, 1, 2]]
+    assert longer["labels"].tolist() == [[7]]
+    assert longer["goes_on"].item() is True
+    assert with_length(batch, 2)["tokens"].tolist() == [[1, 2], [4, 5]]
