@@ -145,7 +145,9 @@ def test_language_models_get_as_many_parameters(word: str) -> None:
     assert abs(parameter_count(describe(sized, 100)) / 300_000 - 1) < 0.03
 
 
-@pytest.mark.parametrize("word", ["bert", "roberta", "albert", "electra", "deberta-v2", "gpt2", "rnn"])
+@pytest.mark.parametrize(
+    "word", ["bert", "roberta", "albert", "electra", "deberta-v2", "gpt2", "rnn"]
+)
 def test_classifiers_get_as_many_parameters(word: str) -> None:
     recipe = recipes.load(None, {"objective": "classify", "layers": 2})
 
