@@ -98,6 +98,31 @@ def test_translations_score_as_in_the_run(translation: tuple[Result, Path]) -> N
     }
 
 
+def test_the_prefix_of_the_run(translation: tuple[Result, Path], tmp_path: Path) -> None:
+    """Sources are read with the prefix that fine-tuning put before them."""
+    result, folder = translation
+    sources = (folder / "test.en").read_text().splitlines()
+    targets = (folder / "test.de").read_text().splitlines()
+    lines = [f"{a}\t{b}\n" for a, b in zip(sources, targets, strict=True)]
+    data = tmp_path / "data.tsv"
+    data.write_text("".join(lines))
+    tuned = regard.finetune(
+        result.folder, "summarize", data, prefixes=("sees . ",), test=data, out=tmp_path / "run",
+        epochs=1, quiet=True, threads=1, beam=2,
+    )  # fmt: skip
+    own = tuned.scores["test"]
+    assert isinstance(own, TranslationScore)
+    again = regard.evaluate(tuned.folder, data, ["chrf", "bleu"])
+    assert again.task == "summarize"
+    assert (again["chrf"], again["bleu"]) == (own.chrf, own.bleu)
+    written_out = [f"sees . {line}" for line in lines]
+    (tmp_path / "prefixed.tsv").write_text("".join(written_out))
+    once = evaluate(regard.load(tuned.folder), tmp_path / "prefixed.tsv", ["loss"], "summarize")
+    assert regard.evaluate(tuned.folder, data, ["loss"])["loss"] == pytest.approx(once["loss"])
+    twice = regard.evaluate(tuned.folder, tmp_path / "prefixed.tsv", ["loss"])
+    assert twice["loss"] != pytest.approx(once["loss"])
+
+
 def test_perplexity_is_that_of_the_model(translation: tuple[Result, Path]) -> None:
     result, folder = translation
     model = regard.load_translator(result.folder)

@@ -14,15 +14,17 @@ import torch
 
 import regard
 from regard.data import babi_stories
+from regard.data.labelled import TextPair
+from regard.decode.strategy import Sampling
 from regard.errors import DataError, ModelError
 from regard.evaluation.evaluation import evaluate
-from regard.evaluation.task import Settings, TextReading
+from regard.evaluation.task import DecodingOptions, Settings, TextReading
 from regard.evaluation.tasks import task_of
 from regard.metrics.classification import ClassificationScore
 from regard.metrics.entity_f1 import tagging_score
 from regard.metrics.perplexity import NegativeLogLikelihood
 from regard.metrics.question_answering import AnswerScore
-from regard.models import ImageEncoder, LanguageModel
+from regard.models import DualEncoderModel, ImageEncoder, LanguageModel, SpeechToText
 
 TINY: dict[str, Any] = {
     "preset": "tiny", "d_model": 16, "d_ff": 24, "heads": 2, "layers": 1, "threads": 1,
@@ -59,10 +61,11 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("causal", {"model": "lstm"}),
         ("causal", {"memory": 8}),
         ("masked", {"hidden": 0.3, "seed": 4}),
+        ("masked", {"next_sentence": True}),
         ("span", {"span_length": 2.0, "seed": 5}),
         ("denoise", {}),
     ],
-    ids=["causal", "bpe", "lstm", "transformer-xl", "masked", "span", "denoise"],
+    ids=["causal", "bpe", "lstm", "transformer-xl", "masked", "next", "span", "denoise"],
 )
 def test_text_scores_as_in_the_run(
     objective: str, changes: dict[str, Any], texts: Path, tmp_path: Path
@@ -163,6 +166,20 @@ def test_tags_score_as_in_the_run(tmp_path: Path) -> None:
     assert all(tags[3:] == ["O", "O"] for tags in short.predictions)
 
 
+def test_parts_of_speech_have_no_entities(tmp_path: Path) -> None:
+    lines = [f"{a}\tnoun\nruns\tverb\n\n" for a in ANIMALS]
+    (tmp_path / "data.conll").write_text("".join(lines))
+    result = regard.train(
+        objective="tag", text=str(tmp_path / "data.conll"), test_text=str(tmp_path / "data.conll"),
+        out=tmp_path / "run", **TINY,
+    )  # fmt: skip
+    own = result.scores["test"]
+    assert isinstance(own, ClassificationScore)
+    assert regard.evaluate(result.folder, tmp_path / "data.conll").scores == {
+        "tag_accuracy": own.accuracy
+    }
+
+
 def test_answers_score_as_in_the_run(tmp_path: Path) -> None:
     records = []
     for sentence in SENTENCES[::2]:
@@ -234,28 +251,40 @@ def test_stories_score_as_in_the_run(tmp_path: Path) -> None:
 # --- images and sound ---
 
 
+VISION = {
+    "hidden_size": 24, "num_hidden_layers": 1, "num_attention_heads": 3, "intermediate_size": 30,
+    "image_size": 12, "patch_size": 4,
+}  # fmt: skip
+
+
+@torch.no_grad()
+def save_randomized(model: Any, folder: Path) -> None:
+    """Larger random weights, so that predictions differ between inputs."""
+    for parameter in model.parameters():
+        parameter.add_(torch.randn_like(parameter) * 0.3)
+    model.save_pretrained(folder)
+
+
+def write_images(folder: Path, classes: tuple[str, ...]) -> None:
+    image = pytest.importorskip("PIL.Image")
+    rng = np.random.default_rng(0)
+    for name in classes:
+        (folder / name).mkdir(parents=True)
+        for i in range(4):
+            pixels = rng.integers(0, 256, (20, 31, 3), dtype=np.uint8)
+            image.fromarray(pixels).save(folder / name / f"{i}.png")
+
+
 def test_images_in_folders_of_classes(tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
-    image = pytest.importorskip("PIL.Image")
     names = dict(enumerate(("ant", "bee", "cow", "dog", "elk", "fox")))
-    config = transformers.ViTConfig(
-        hidden_size=24, num_hidden_layers=1, num_attention_heads=3, intermediate_size=30,
-        image_size=12, patch_size=4, id2label=names, label2id={n: i for i, n in names.items()},
-    )  # fmt: skip
-    model = transformers.ViTForImageClassification(config)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.3)
-    model.save_pretrained(tmp_path / "vit")
+    ids = {name: i for i, name in names.items()}
+    config = transformers.ViTConfig(**VISION, id2label=names, label2id=ids)
+    save_randomized(transformers.ViTForImageClassification(config), tmp_path / "vit")
     size = {"height": 12, "width": 12}
     settings = {"size": size, "do_resize": True, "image_processor_type": "ViTImageProcessor"}
     (tmp_path / "vit" / "preprocessor_config.json").write_text(json.dumps(settings))
-    rng = np.random.default_rng(0)
-    for name in ("bee", "cow", "fox"):
-        (tmp_path / "images" / name).mkdir(parents=True)
-        for i in range(4):
-            pixels = rng.integers(0, 256, (20, 31, 3), dtype=np.uint8)
-            image.fromarray(pixels).save(tmp_path / "images" / name / f"{i}.png")
+    write_images(tmp_path / "images", ("bee", "cow", "fox"))
     ours = regard.load(tmp_path / "vit")
     assert isinstance(ours, ImageEncoder)
     assert task_of(ours) == "images"
@@ -268,12 +297,54 @@ def test_images_in_folders_of_classes(tmp_path: Path) -> None:
         "accuracy": pytest.approx(100 * np.mean(hits)),
         "top_5": pytest.approx(100 * np.mean(top)),
     }
-    (tmp_path / "images" / "yak").mkdir()
-    image.fromarray(pixels).save(tmp_path / "images" / "yak" / "1.jpg")
+    write_images(tmp_path / "images", ("yak",))
     with pytest.raises(DataError, match="'yak'"):
         evaluate(ours, tmp_path / "images")
     with pytest.raises(DataError, match="subfolder"):
         evaluate(ours, tmp_path / "vit")
+
+
+def test_images_by_captions_of_the_classes(tmp_path: Path) -> None:
+    """Zero-shot classification by CLIP, and retrieval by its text tower."""
+    transformers = pytest.importorskip("transformers")
+    letters = [*"abcdefghijklmnopqrstuvwxyz."]
+    special = ["<|startoftext|>", "<|endoftext|>"]
+    tokens = [*letters, *(f"{letter}</w>" for letter in letters), *special]
+    end = len(tokens) - 1
+    text = {
+        "vocab_size": len(tokens), "hidden_size": 24, "intermediate_size": 30,
+        "num_hidden_layers": 1, "num_attention_heads": 3, "max_position_embeddings": 40,
+        "bos_token_id": end - 1, "eos_token_id": end, "pad_token_id": end,
+    }  # fmt: skip
+    config = transformers.CLIPConfig(text_config=text, vision_config=VISION, projection_dim=9)
+    save_randomized(transformers.CLIPModel(config), tmp_path / "clip")
+    vocabulary = {token: i for i, token in enumerate(tokens)}
+    (tmp_path / "clip" / "vocab.json").write_text(json.dumps(vocabulary))
+    (tmp_path / "clip" / "merges.txt").write_text("#version: 0.2\n")
+    size = {"height": 12, "width": 12}
+    settings = {"size": size, "crop_size": size, "image_processor_type": "CLIPImageProcessor"}
+    (tmp_path / "clip" / "preprocessor_config.json").write_text(json.dumps(settings))
+    write_images(tmp_path / "images", ("bee", "sea_cow"))
+    ours = regard.load(tmp_path / "clip")
+    assert isinstance(ours, DualEncoderModel)
+    scores = evaluate(ours, tmp_path / "images", ["accuracy"])
+    captions = ["a photo of a bee.", "a photo of a sea cow."]
+    files = sorted((tmp_path / "images").glob("*/*"))
+    best = [next(iter(ours.classify(file, captions))) for file in files]
+    hits = [("bee" in caption) == (i < 4) for i, caption in enumerate(best)]
+    assert scores["accuracy"] == pytest.approx(100 * np.mean(hits))
+    pairs = [TextPair("a bee", "a bee"), TextPair("sea cow", "sea cow")]
+    assert evaluate(ours, pairs, ["accuracy"], "contrastive")["accuracy"] == 100.0
+
+
+def write_recordings(folder: Path, *names: str) -> None:
+    rng = np.random.default_rng(0)
+    for name in names:
+        with wave.open(str(folder / name), "wb") as file:
+            file.setnchannels(1)
+            file.setsampwidth(2)
+            file.setframerate(16000)
+            file.writeframes((rng.normal(0, 0.1, 9000) * 32767).astype("<i2").tobytes())
 
 
 def test_recordings_with_transcripts(tmp_path: Path) -> None:
@@ -285,21 +356,10 @@ def test_recordings_with_transcripts(tmp_path: Path) -> None:
         intermediate_size=30, conv_dim=[8, 8], conv_stride=[40, 8], conv_kernel=[60, 8],
         num_conv_pos_embeddings=6, num_conv_pos_embedding_groups=2,
     )  # fmt: skip
-    model = transformers.Wav2Vec2ForCTC(config)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.3)
-        model.lm_head.bias[1:4] -= 100  # letters only
-    model.save_pretrained(tmp_path / "ctc")
+    save_randomized(transformers.Wav2Vec2ForCTC(config), tmp_path / "ctc")
     (tmp_path / "ctc" / "vocab.json").write_text(json.dumps({n: i for i, n in enumerate(letters)}))
     transformers.Wav2Vec2FeatureExtractor().save_pretrained(tmp_path / "ctc")
-    rng = np.random.default_rng(0)
-    for name in ("one", "two"):
-        with wave.open(str(tmp_path / f"{name}.wav"), "wb") as file:
-            file.setnchannels(1)
-            file.setsampwidth(2)
-            file.setframerate(16000)
-            file.writeframes((rng.normal(0, 0.1, 9000) * 32767).astype("<i2").tobytes())
+    write_recordings(tmp_path, "one.wav", "two.wav")
     ours: Any = regard.load(tmp_path / "ctc")
     spoken = ours.transcribe(tmp_path / "one.wav")
     table = tmp_path / "table.tsv"
@@ -319,3 +379,40 @@ def test_recordings_with_transcripts(tmp_path: Path) -> None:
     table.write_text("three.wav\tNO\n")
     with pytest.raises(DataError, match=r"three\.wav"):
         evaluate(ours, table)
+
+
+def test_speech_is_decoded_by_the_strategy(tmp_path: Path) -> None:
+    """Whisper transcribes greedily, or as the settings say."""
+    transformers = pytest.importorskip("transformers")
+    tokenizers = pytest.importorskip("tokenizers")
+    alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
+    bpe = tokenizers.models.BPE({letter: i for i, letter in enumerate(alphabet)}, [])
+    backend = tokenizers.Tokenizer(bpe)
+    backend.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = tokenizers.decoders.ByteLevel()
+    special = ["<|endoftext|>", "<|startoftranscript|>", "<|notimestamps|>"]
+    backend.add_special_tokens(special)
+    end = len(alphabet)
+    config = transformers.WhisperConfig(
+        vocab_size=backend.get_vocab_size(), num_mel_bins=80, d_model=24, encoder_layers=1,
+        decoder_layers=1, encoder_attention_heads=3, decoder_attention_heads=3,
+        encoder_ffn_dim=30, decoder_ffn_dim=30, max_source_positions=100,
+        max_target_positions=12, pad_token_id=end, bos_token_id=end, eos_token_id=end,
+        decoder_start_token_id=end + 1, suppress_tokens=None, begin_suppress_tokens=None,
+    )  # fmt: skip
+    model = transformers.WhisperForConditionalGeneration(config)
+    model.generation_config.is_multilingual = False
+    save_randomized(model, tmp_path / "whisper")
+    backend.save(str(tmp_path / "whisper" / "tokenizer.json"))
+    write_recordings(tmp_path, "one.wav", "two.wav")
+    ours = regard.load(tmp_path / "whisper")
+    assert isinstance(ours, SpeechToText)
+    table = tmp_path / "table.tsv"
+    table.write_text("one.wav\tyes\ntwo.wav\tno\n")
+    files: list[Any] = [tmp_path / "one.wav", tmp_path / "two.wav"]
+    assert evaluate(ours, table, ["exact_match"]).predictions == ours.transcribe(files)
+    sampling = Sampling(temperature=5.0, seed=3)
+    settings = Settings(DecodingOptions(sampling))
+    sampled = evaluate(ours, table, ["exact_match"], settings=settings).predictions
+    assert sampled == ours.transcribe(files, strategy=sampling)
+    assert sampled != ours.transcribe(files)

@@ -152,12 +152,12 @@ class Evaluator:
         decoding = self._decoding(run, precision)
         settings = replace(run.settings, decoding=decoding, tokenize=tokenize)
         self._tell_settings(name, task, run)
-        metrics = self.flags["metrics"].split(",") if self.flags["metrics"] else None
-        chosen = choose_metrics(task, metrics, settings)
         if self.examples is None:
             # Before the first model runs: errors in the data come before minutes of decoding.
             self.task = task
             self.examples = read_examples(task, self.data)
+        metrics = self.flags["metrics"].split(",") if self.flags["metrics"] else None
+        chosen = choose_metrics(task, metrics, settings, self.examples)
         return evaluate_examples(model, self.examples, task, chosen, settings)
 
     def _decoding_flags(self) -> bool:
@@ -182,10 +182,11 @@ class Evaluator:
 
     def _tell_settings(self, name: str, task: str, run: RunSettings) -> None:
         """Says which settings come from the run that made the model."""
-        if run.task != task or not run.description:
+        description = run.describe(task)
+        if not description:
             return
         changes = [key for key in ("beam", "penalty", "tokenize", "sample") if self.flags[key]]
-        text = f"{name}: settings of its run: {run.description}"
+        text = f"{name}: settings of its run: {description}"
         if changes:
             text += f"; changed by flags: {', '.join(changes)}"
         click.echo(text, err=True)
@@ -247,12 +248,13 @@ def _print_reports(reports: dict[str, dict[str, Any]], as_json: bool) -> None:
 
 def _print_report(report: dict[str, Any]) -> None:
     """The scores of one model with their intervals and definitions, one a line."""
+    from regard.evaluation.table import formatted
+
     for key, value in report.items():
         if key in report["intervals"]:
-            low, high = report["intervals"][key]
-            click.echo(
-                f"{key:18} {value:.2f}  [{low:.2f}, {high:.2f}]  {report['signatures'][key]}"
-            )
+            low, high = (formatted(key, end) for end in report["intervals"][key])
+            score = formatted(key, value)
+            click.echo(f"{key:18} {score}  [{low}, {high}]  {report['signatures'][key]}")
         elif not isinstance(value, dict) and not key.endswith("signature"):
             # Numbers have two decimals; counts are printed as they are.
             text = f"{value:.2f}" if isinstance(value, float) else str(value)

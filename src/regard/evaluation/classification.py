@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from regard.data import labelled
 from regard.data.labelled import LabelledText, Question, RatedText, TaggedWords
@@ -45,9 +46,9 @@ def rank_labels(
         prompted = model.classify(texts, sorted(set(labels)))
         return Outputs([list(scores) for scores in prompted], labels)
     check_labels(labels, model.labels)
-    inputs = [example.whole for example in examples]
+    inputs: list[Any] = [example.whole for example in examples]  # texts, or pairs of texts
     if isinstance(model, SequenceClassifier):
-        scores = [model.classify(text, cut=True) for text in inputs]
+        scores = model.classify(inputs, cut=True)
     else:
         logits = model.logits(inputs, cut=True, max_length=settings.max_length)
         scores = [label_scores(row, model.labels) for row in logits]
@@ -101,6 +102,11 @@ def tag_words(model: TextEncoder, examples: Sequence[TaggedWords], settings: Set
         # What was cut off has no prediction.
         predictions.append(predicted + [OUTSIDE] * (len(expected) - len(predicted)))
     return Outputs(predictions, references)
+
+
+def has_entities(examples: Sequence[TaggedWords]) -> bool:
+    """Whether tags are of the kind B-x, I-x, O; parts of speech are not."""
+    return any(tag.startswith("B-") for example in examples for tag in example.tags)
 
 
 def answer_questions(

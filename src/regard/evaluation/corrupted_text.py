@@ -22,11 +22,13 @@ from regard.data.sentence_packing import (
     pack_sentences,
 )
 from regard.data.text_corruption import (
+    Ids,
     MaskingRates,
     RandomStream,
     corrupt_spans,
     denoise,
     mask_tokens,
+    sentence_pair,
 )
 from regard.decode.batch_decoding import batch_by_length
 from regard.errors import DataError, ModelError
@@ -73,6 +75,7 @@ class MaskedRow:
 
     tokens: list[int]
     labels: list[int]
+    segments: list[int]  # 0 in the first sentence, 1 in the second
 
 
 def masked_likelihood(model: TextEncoder, examples: Examples, settings: Settings) -> Outputs:
@@ -110,25 +113,58 @@ def predict_masked(model: TextEncoder, examples: Examples, settings: Settings) -
 
 def _masked_rows(model: TextEncoder, examples: Examples, settings: Settings) -> list[MaskedRow]:
     tokenizer = model.tokenizer
+    reading = settings.reading
     start = tokenizer.required_token_id("bos")
     end = tokenizer.required_token_id("eos")
     ordinary = [i for i in range(len(tokenizer)) if i not in tokenizer.special_ids]
-    # Two special tokens frame a row: [CLS] A [SEP].
-    packed = packed_rows(tokenizer, examples, _context(settings, model.spec.max_length) - 2)
+    # The special tokens that frame a row: [CLS] A [SEP], or [CLS] A [SEP] B [SEP].
+    special_tokens = 3 if reading.next_sentence else 2
+    max_tokens = _context(settings, model.spec.max_length) - special_tokens
+    packed = packed_rows(tokenizer, examples, max_tokens)
     rows = []
-    for number, (ids, _) in enumerate(packed):
+    for number in range(len(packed)):
+        stream = RandomStream(reading.seed, VALIDATION_EPOCH, number)
+        parts = _sentences(packed, number, stream, max_tokens, reading.next_sentence)
         visible, labels = mask_tokens(
-            np.asarray(ids, dtype=np.int64),
-            RandomStream(settings.reading.seed, VALIDATION_EPOCH, number),
-            share=settings.reading.corrupted_share or MASKED_SHARE,
+            np.concatenate(parts),
+            stream,
+            share=reading.corrupted_share or MASKED_SHARE,
             token=tokenizer.required_token_id("mask"),
             ordinary=np.array(ordinary, dtype=np.int64),
             fate=MaskingRates(),
         )
-        rows.append(
-            MaskedRow([start, *visible.tolist(), end], [IGNORED, *labels.tolist(), IGNORED])
-        )
+        row = MaskedRow([start], [IGNORED], [0])
+        first = 0
+        for segment, part in enumerate(parts):
+            last = first + len(part)
+            row.tokens.extend([*visible[first:last].tolist(), end])
+            row.labels.extend([*labels[first:last].tolist(), IGNORED])
+            row.segments.extend([segment] * (len(part) + 1))
+            first = last
+        rows.append(row)
     return rows
+
+
+def _sentences(
+    rows: Sequence[PackedRow],
+    number: int,
+    stream: RandomStream,
+    max_tokens: int,
+    next_sentence: bool,
+) -> list[Ids]:
+    """A row as it is, or the two sentences of next-sentence prediction."""
+    ids, starts = _arrays(rows[number])
+    if not next_sentence:
+        return [ids]
+    # The row that the second sentence comes from, if it is to be a random one.
+    other = int(stream.below(len(rows), 1)[0])
+    first, second, _ = sentence_pair(ids, starts, *_arrays(rows[other]), stream, room=max_tokens)
+    return [first, second]
+
+
+def _arrays(row: PackedRow) -> tuple[Ids, Ids]:
+    ids, starts = row
+    return np.asarray(ids, dtype=np.int64), np.asarray(starts, dtype=np.int64)
 
 
 def _masked_batches(
@@ -142,8 +178,13 @@ def _masked_batches(
     for indices in batch_by_length([len(row.tokens) for row in rows], BATCH_TOKENS):
         tokens, padding_mask = pad_rows([rows[i].tokens for i in indices], pad)
         labels, _ = pad_rows([rows[i].labels for i in indices], IGNORED)
+        options = {}
+        if model.spec.tokens.segments > 1:
+            segments, _ = pad_rows([rows[i].segments for i in indices], 0)
+            options["segments"] = segments.to(model.device)
+        inputs = (tokens.to(model.device), padding_mask.to(model.device))
         with torch.inference_mode():
-            hidden, _ = model.model(tokens.to(model.device), padding_mask.to(model.device))
+            hidden, _ = model.model(*inputs, **options)
             logits = head(hidden).float()  # [B, T, V]
         yield indices, logits, labels.to(model.device)
 
@@ -164,10 +205,11 @@ def span_likelihood(model: Translator, examples: Examples, settings: Settings) -
     # One special token ends a row.
     packed = packed_rows(tokenizer, examples, _context(settings, model.spec.max_length) - 1)
     pairs = []
-    for number, (ids, _) in enumerate(packed):
+    for number, row in enumerate(packed):
+        ids, _ = _arrays(row)
         pairs.append(
             corrupt_spans(
-                np.asarray(ids, dtype=np.int64),
+                ids,
                 RandomStream(settings.reading.seed, VALIDATION_EPOCH, number),
                 share=settings.reading.corrupted_share or SPAN_SHARE,
                 mean=settings.reading.span_length,
@@ -183,10 +225,9 @@ def denoising_likelihood(model: Translator, examples: Examples, settings: Settin
     # Two special tokens frame a row: <s> A </s>.
     packed = packed_rows(tokenizer, examples, _context(settings, model.spec.max_length) - 2)
     pairs = []
-    for number, (ids, starts) in enumerate(packed):
+    for number, row in enumerate(packed):
         source, target, _ = denoise(
-            np.asarray(ids, dtype=np.int64),
-            np.asarray(starts, dtype=np.int64),
+            *_arrays(row),
             RandomStream(settings.reading.seed, VALIDATION_EPOCH, number),
             share=settings.reading.corrupted_share or DENOISED_SHARE,
             mean=settings.reading.span_length,
@@ -196,9 +237,7 @@ def denoising_likelihood(model: Translator, examples: Examples, settings: Settin
     return _restored_likelihood(model, pairs)
 
 
-def _restored_likelihood(
-    model: Translator, pairs: Sequence[tuple[np.ndarray, np.ndarray]]
-) -> Outputs:
+def _restored_likelihood(model: Translator, pairs: Sequence[tuple[Ids, Ids]]) -> Outputs:
     """−log p of targets given corrupted sources, both with their special tokens."""
     special = model.special_tokens
     opening = [] if special.forced_bos is None else [special.forced_bos]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from regard.errors import DataError, SettingError
+from regard.evaluation.table import formatted
 from regard.evaluation.task import DataPath, OutputKind, Outputs, Settings, Task
 from regard.evaluation.tasks import TASKS, task_of
 from regard.look import terminal
@@ -66,9 +67,10 @@ class Evaluation:
     def __repr__(self) -> str:
         rows = [["metric", "score", "95 % interval", "definition"]]
         for name, result in self.results.items():
-            low = f"{result.interval.low:.2f}"
-            interval = f"[{low}, {result.interval.high:.2f}]"
-            rows.append([name, f"{result.score:.2f}", interval, result.metric.signature()])
+            low = formatted(name, result.interval.low)
+            interval = f"[{low}, {formatted(name, result.interval.high)}]"
+            score = formatted(name, result.score)
+            rows.append([name, score, interval, result.metric.signature()])
         unit = TASKS[self.task].unit
         title = f"{self.task}: {self.examples:,} {unit}, {self.parameters:,} parameters"
         return "\n".join([title, *terminal.table(rows, width=160)])
@@ -107,8 +109,9 @@ def evaluate(
     """Evaluates a loaded model on a file or a list of examples, by these metrics."""
     settings = settings or Settings()
     name = task_of(model, task)
-    chosen = choose_metrics(name, metrics, settings)
-    return evaluate_examples(model, read_examples(name, data), name, chosen, settings)
+    examples = read_examples(name, data)
+    chosen = choose_metrics(name, metrics, settings, examples)
+    return evaluate_examples(model, examples, name, chosen, settings)
 
 
 def read_examples(task: str, data: Data) -> list[Any]:
@@ -124,11 +127,17 @@ def read_examples(task: str, data: Data) -> list[Any]:
     return TASKS[task].read(path)
 
 
-def choose_metrics(task: str, metrics: MetricChoice, settings: Settings) -> list[Metric]:
+def choose_metrics(
+    task: str, metrics: MetricChoice, settings: Settings, examples: Sequence[Any] = ()
+) -> list[Metric]:
     """The metrics of a task: those asked for, by name or as objects, or its default ones."""
-    if metrics is not None and not metrics:
+    names: Sequence[str | Metric] = metrics or ()
+    if metrics is None:
+        holds = TASKS[task].conditions
+        defaults = TASKS[task].metrics
+        names = [name for name in defaults if name not in holds or holds[name](examples)]
+    elif not metrics:
         raise SettingError("there are no metrics", f"give some: {', '.join(TASKS[task].metrics)}")
-    names = TASKS[task].metrics if metrics is None else metrics
     chosen = [_metric(one, task, settings) for one in names]
     if len({one.name for one in chosen}) < len(chosen):
         raise SettingError("a metric is named twice", "give each once")

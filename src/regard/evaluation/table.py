@@ -7,18 +7,33 @@ from typing import Any
 
 from regard.look import terminal
 
-# The columns of a table: a key of the reports, its title, and its digits after the point.
-COLUMNS = {
-    "bleu": ("BLEU", 2),
-    "chrf": ("chrF", 2),
-    "exact_match": ("exact match", 1),
-    "loss": ("loss", 4),
-    "perplexity": ("perplexity", 3),
-    "parameters": ("parameters", 0),
-    "tokens_per_second": ("tokens/s", 0),
+# Titles of columns that are not the key of the reports.
+TITLES = {
+    "bleu": "BLEU",
+    "chrf": "chrF",
+    "exact_match": "exact match",
+    "tokens_per_second": "tokens/s",
 }
-DIGITS = 2  # of the scores that have no column above
+# Columns besides the scores that a report has with their intervals.
+MEASURES = ("bleu", "chrf", "exact_match", "loss", "perplexity", "parameters", "tokens_per_second")
+# Digits after the point; scores from 0 to 100 have two.
+DIGITS = {
+    "exact_match": 1,
+    "loss": 4,
+    "perplexity": 3,
+    "bits_per_character": 3,
+    "mse": 4,
+    "mae": 4,
+    "pearson": 4,
+    "parameters": 0,
+    "tokens_per_second": 0,
+}
 WIDTH = 400  # of a line; scores with their intervals are not cut off
+
+
+def formatted(name: str, value: float) -> str:
+    """A score or measure with the digits that it is printed with."""
+    return f"{value:,.{DIGITS.get(name, 2)}f}"
 
 
 def report_table(reports: Mapping[str, Mapping[str, Any]]) -> list[str]:
@@ -29,20 +44,19 @@ def report_table(reports: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """
     first = next(iter(reports.values()))
     scores = list(first.get("intervals", {}))
-    keys = [*scores, *(key for key in COLUMNS if key not in scores)]
+    keys = [*scores, *(key for key in MEASURES if key not in scores)]
     keys = [key for key in keys if all(key in report for report in reports.values())]
-    rows = [["model", *(COLUMNS.get(key, (key, DIGITS))[0] for key in keys)]]
+    rows = [["model", *(TITLES.get(key, key) for key in keys)]]
     for name, report in reports.items():
         rows.append([name, *(_cell(report, key) for key in keys)])
     return terminal.table(rows, width=WIDTH)
 
 
 def _cell(report: Mapping[str, Any], key: str) -> str:
-    _, digits = COLUMNS.get(key, (key, DIGITS))
-    text = f"{report[key]:,.{digits}f}"
+    text = formatted(key, report[key])
     if key in report.get("intervals", {}):
         low, high = report["intervals"][key]
-        text += f" [{low:,.{digits}f}, {high:,.{digits}f}]"
+        text += f" [{formatted(key, low)}, {formatted(key, high)}]"
     if key in report.get("p_values", {}):
         text += f" p={report['p_values'][key]:.3f}"
     return text

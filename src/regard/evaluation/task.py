@@ -39,6 +39,7 @@ class TextReading:
     seed: int = 0  # of the corruption
     corrupted_share: float | None = None  # of the tokens; None is the objective's own
     span_length: float = 3.0  # mean length of a corrupted span
+    next_sentence: bool = False  # whether masked rows are pairs of sentences, as BERT's
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,7 @@ class Settings:
     tokenize: str | None = None  # sacreBLEU's tokenizer; None is its default
     max_length: int | None = None  # tokens of a text; longer ones are truncated, and it is said
     reading: TextReading = field(default_factory=TextReading)
+    prefix: str = ""  # of each source, as T5's "summarize: "
 
 
 @dataclass(frozen=True)
@@ -78,3 +80,5 @@ class Task:
     predict: Mapping[OutputKind, Predict]
     metrics: tuple[str, ...]  # by default
     other_metrics: tuple[str, ...] = ()  # that can be asked for
+    # Default metrics that count what not all examples have, as entities: whether these have it.
+    conditions: Mapping[str, Callable[[Sequence[Any]], bool]] = field(default_factory=dict)

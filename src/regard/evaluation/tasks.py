@@ -8,6 +8,7 @@ from regard import spec
 from regard.errors import ModelError, SettingError, did_you_mean
 from regard.evaluation.classification import (
     answer_questions,
+    has_entities,
     predict_numbers,
     rank_labels,
     read_labelled_texts,
@@ -161,6 +162,7 @@ TASKS: dict[str, Task] = {
         predict={"prediction": tag_words},
         metrics=("entity_f1", "tag_accuracy"),
         other_metrics=("exact_match",),
+        conditions={"entity_f1": has_entities},
     ),
     "answer": Task(
         data="questions with contexts and answers (.jsonl)",

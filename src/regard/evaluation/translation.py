@@ -34,7 +34,7 @@ def one_path(data: DataPath) -> str:
 
 def translate(model: Translator, pairs: Sequence[Pair], settings: Settings) -> Outputs:
     """The translation of each source; an empty one where the search found none."""
-    sources = [source for source, _ in pairs]
+    sources = [settings.prefix + source for source, _ in pairs]
     options = settings.decoding
     decoding = model.settings(options.strategy, options.limit, options.batch_tokens)
     if options.precision is not None:
@@ -54,6 +54,6 @@ def reference_likelihood(model: Translator, pairs: Sequence[Pair], settings: Set
     """−log p of each reference given its source, by teacher forcing, unsmoothed."""
     references = [reference for _, reference in pairs]
     eos = model.special_tokens.end
-    sources = model.encode([source for source, _ in pairs])
+    sources = model.encode([settings.prefix + source for source, _ in pairs])
     targets = [[*ids, eos] for ids in model.target_tokenizer.encode_batch(references)]
     return Outputs(model.row_nlls(sources, targets), references)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +22,30 @@ from regard.training.run_folder import RunFolder, resume
 
 @dataclass(frozen=True)
 class RunSettings:
-    """The task and the settings that a run was made with; `description` names them."""
+    """The task and the settings that a run was made with; none without a recipe."""
 
+    recipe: Recipe | None = None
     task: str | None = None
     settings: Settings = field(default_factory=Settings)
-    description: str = ""
+
+    def describe(self, task: str) -> str:
+        """The settings that a task has from the run, for a message; empty if there are none."""
+        recipe = self.recipe
+        if recipe is None:
+            return ""
+        if task in ("translate", "summarize", "transcribe"):
+            decode = recipe.decode
+            text = (
+                f"beam {decode.beam}, length penalty {decode.length_penalty}, "
+                f"tokenize {decode.tokenize}"
+            )
+            prefix = self.settings.prefix
+            return f"{text}, prefix {prefix!r}" if prefix else text
+        if task in ("causal", "masked", "span", "denoise"):
+            return f"context {recipe.data.context}, seed {recipe.train.seed}"
+        if task in ("classify", "tag", "regress"):
+            return f"max_length {self.settings.max_length}"
+        return ""
 
 
 def run_settings(folder: Path | None) -> RunSettings:
@@ -39,32 +58,27 @@ def run_settings(folder: Path | None) -> RunSettings:
 
 def of_recipe(recipe: Recipe) -> RunSettings:
     """The settings that the recipe of a run scores its model with."""
-    task = recipe.objective
-    # The length limit of labelled texts, as `model_spec.max_length` has it.
-    max_length = recipe.data.max_length if recipe.is_finetuning else recipe.data.context
+    # The word that the user chose, as `summarize`, or that of the objective.
+    task = recipe.task if recipe.task in TASKS else recipe.objective
     context = recipe.data.context
+    prefixes = recipe.tune.prefixes
     settings = Settings(
         DecodingOptions(BeamSearch(recipe.decode.beam, recipe.length_penalty)),
         recipe.decode.tokenize,
-        max_length,
+        # The length limit of labelled texts, as `model_spec.max_length` has it.
+        recipe.data.max_length if recipe.is_finetuning else context,
         TextReading(
             context,
             max(1, recipe.train.batch_tokens // context),
             recipe.train.seed,
             recipe.train.hidden,
             recipe.train.span_length,
+            recipe.train.next_sentence,
         ),
+        # Several prefixes mean several tasks, whose files come with their prefixes written out.
+        prefixes[0] if len(prefixes) == 1 else "",
     )
-    if task == "translate":
-        description = (
-            f"beam {recipe.decode.beam}, length penalty {recipe.decode.length_penalty}, "
-            f"tokenize {recipe.decode.tokenize}"
-        )
-    elif task in ("causal", "masked", "span", "denoise"):
-        description = f"context {context}, seed {recipe.train.seed}"
-    else:
-        description = f"max_length {max_length}"
-    return RunSettings(task if task in TASKS else None, settings, description)
+    return RunSettings(recipe, task if task in TASKS else None, settings)
 
 
 def evaluate(
@@ -109,10 +123,12 @@ def score_run(
     model = load(run_folder.folder, kinds=kinds)
     run = run_settings(run_folder.folder)
     assert run.task is not None, "checked before training"
+    # The stored examples have their prefix already.
+    settings = replace(run.settings, prefix="")
     scores = {}
     for split in splits:
         examples = _stored_examples(run_folder, run.task, split)
-        result = evaluation.evaluate(model, examples, metrics, run.task, run.settings)
+        result = evaluation.evaluate(model, examples, metrics, run.task, settings)
         scores[split] = result.scores
         model.say(f"{split}: {result!r}")
     return scores
@@ -123,8 +139,9 @@ def _stored_examples(run_folder: RunFolder, task: str, split: str) -> list[Any]:
     file = run_folder.data / f"{split}.jsonl"
     if file.is_file():
         return TASKS[task].read(str(file))
-    # Plain text is stored as token ids; its split has another name there.
-    columns = Corpus.open(run_folder.data / "valid").columns
+    # Plain text is stored as token ids, and its score is called `validation`.
+    folder = "valid" if split == "validation" else split
+    columns = Corpus.open(run_folder.data / folder).columns
     if task == "causal":
         return [columns["text"].tokens.tolist()]
     texts = columns["text"]
