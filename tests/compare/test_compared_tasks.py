@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 import torch
+from click.testing import CliRunner
 
+from regard.cli.compare import command
 from regard.compare.contenders import Contender, parse_budget, parse_contenders
 from regard.compare.cost import with_length
 from regard.compare.experiment import compare
@@ -94,6 +96,46 @@ def test_copying_is_compared_beyond_the_training_length(tmp_path: Path) -> None:
             assert run.buckets[-1].longest == 11
     # A finished comparison is read back.
     assert compared(out, models, generated="copying:2:5") == result
+
+
+def test_language_models_answer_generated_tasks(tmp_path: Path) -> None:
+    result = compared(
+        tmp_path / "out", "gpt2,lstm", generated="copying:2:5", objective="causal", context=16
+    )
+    table = header(result)
+    assert "exact" in table
+    assert "exact longer" in table
+    for one in result.contestants:
+        assert set(one.runs[0].scores) == {"validation", "test", "longer"}
+
+
+def test_two_models_come_with_a_paired_test(tmp_path: Path) -> None:
+    result = compared(tmp_path / "out", "bert,gru", generated="parity:1:12")
+    test = result.tests["accuracy"]
+    first, second = (one.runs[0].scores["test"]["accuracy"] for one in result.contestants)
+    assert test.difference == pytest.approx(second - first)
+    assert 0 < test.p_value <= 1
+    assert "gru against bert" in lines(result)[-1]
+
+
+def test_the_first_model_decides_the_objective_of_a_text(tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("the quick brown fox jumps over the lazy dog\n" * 60)
+    words = ["--models", "gpt2,lstm", "--budget", "steps:2", "--parameters", "60000", "--json"]
+    settings = [
+        "--text",
+        str(text),
+        "--tokenizer",
+        "characters",
+        "--context",
+        "16",
+        "--layers",
+        "1",
+    ]
+    sizes = ["--batch-tokens", "64", "--out", str(tmp_path / "out")]
+    done = CliRunner().invoke(command, [*words, *settings, *sizes], catch_exceptions=False)
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert "bits_per_character" in result["contestants"][1]["runs"][0]["scores"]["validation"]
 
 
 def test_results_of_earlier_versions_are_read(tmp_path: Path) -> None:

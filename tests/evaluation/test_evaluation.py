@@ -22,7 +22,8 @@ from regard.metrics.classification import ClassificationScore
 from regard.metrics.metric import Array, Metric
 from regard.metrics.registry import METRICS
 from regard.training.run import Result
-from regard.training.run_evaluation import run_settings
+from regard.training.run_evaluation import run_settings, score_run
+from regard.training.run_folder import RunFolder
 
 TINY: dict[str, Any] = {
     "d_model": 32, "d_ff": 48, "heads": 2, "layers": 1, "threads": 1, "samples": 0,
@@ -119,6 +120,8 @@ def test_the_prefix_of_the_run(translation: tuple[Result, Path], tmp_path: Path)
     (tmp_path / "prefixed.tsv").write_text("".join(written_out))
     once = evaluate(regard.load(tuned.folder), tmp_path / "prefixed.tsv", ["loss"], "summarize")
     assert regard.evaluate(tuned.folder, data, ["loss"])["loss"] == pytest.approx(once["loss"])
+    stored = score_run(RunFolder(tuned.folder), ["loss"], ["test"])["test"]
+    assert stored["loss"] == pytest.approx(once["loss"])
     twice = regard.evaluate(tuned.folder, tmp_path / "prefixed.tsv", ["loss"])
     assert twice["loss"] != pytest.approx(once["loss"])
 

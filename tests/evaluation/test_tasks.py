@@ -58,7 +58,8 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         ("causal", {}),
         ("causal", {"tokenizer": "bpe", "vocabulary": 260}),
-        ("causal", {"model": "lstm"}),
+        # 30 streams: what the division into streams leaves over has some weight.
+        ("causal", {"model": "lstm", "batch_tokens": 960, "steps": 60}),
         ("causal", {"memory": 8}),
         ("masked", {"hidden": 0.3, "seed": 4}),
         ("masked", {"next_sentence": True}),
@@ -81,7 +82,7 @@ def test_text_scores_as_in_the_run(
     assert isinstance(own, NegativeLogLikelihood)
     again = regard.evaluate(result.folder, texts / "valid.txt")
     assert again.task == objective
-    assert again["loss"] == pytest.approx(own.loss, rel=1e-5)
+    assert again["loss"] == pytest.approx(own.loss, rel=2e-6)
     assert again["perplexity"] == pytest.approx(own.perplexity, rel=1e-5)
     interval = again.results["loss"].interval
     assert interval.low < again["loss"] < interval.high

@@ -37,7 +37,7 @@ VERBS = {
     ),
     "evaluate": (
         "regard.cli.evaluate",
-        "Score a model on a test set: BLEU, chrF, exact match, perplexity.",
+        "Score models of any kind on a data set: BLEU, perplexity, accuracy, F1 …, with intervals.",
     ),
     # looking inside
     "look": (

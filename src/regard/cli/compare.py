@@ -62,7 +62,12 @@ def compare(
         raise SettingError(f"{seeds} seeds train nothing", "ask for 1 or more")
     contenders = parse_contenders(models)
     training_budget = parse_budget(budget)
-    base_recipe, name = recipes.choose(recipe, recipe_changes(flags), data)
+    changes = recipe_changes(flags)
+    if recipe is None and ("text" in changes or "generated" in changes):
+        # The user's data with the defaults: the objective is that of the first model.
+        first = {**changes, "model": contenders[0].changes["model"]}
+        changes.setdefault("objective", recipes.load(None, first).objective)
+    base_recipe, name = recipes.choose(recipe, changes, data)
     folder = Path(out) if out else Path("runs") / f"compare-{name}"
     for contender in contenders:
         contender.recipe(base_recipe)  # reports a wrong setting before anything is trained

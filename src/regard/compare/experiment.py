@@ -21,9 +21,11 @@ from regard.compare.cost import Cost, step_cost
 from regard.compare.quality_by_length import evaluate_by_length
 from regard.compare.results import Comparison, ContenderResult, Run, Scores
 from regard.errors import SettingError
+from regard.evaluation.evaluation import paired_tests
 from regard.metrics.bleu import TranslationScore
 from regard.metrics.perplexity import BitsPerCharacter, NegativeLogLikelihood
 from regard.metrics.scores import AnyScore
+from regard.metrics.significance import PairedTest
 from regard.models import load_translator
 from regard.parameter_count import parameter_count
 from regard.training.assembly import assemble, objective_class
@@ -32,6 +34,7 @@ from regard.training.data.plain_text import TextCorpora
 from regard.training.objectives.objective import Objective
 from regard.training.recipe.schema import Recipe
 from regard.training.run import go_on, run
+from regard.training.run_evaluation import evaluate
 from regard.training.run_folder import RunFolder, begin, resume
 from regard.training.setup import Setup
 
@@ -100,9 +103,19 @@ def compare(
             say(f"{contender.word}, seed {seed}: loss {one.loss:.3f}")
             runs.append(one)
         results.append(ContenderResult(contender.word, count, d_model, steps, cost, runs))
-    comparison = Comparison(name, parameters, budget, results, data.objective.unit)
+    folders = [out / contender.folder / str(seeds[0]) for contender in contenders]
+    tests = _paired_tests(folders, data.run_folder.data / "test.jsonl")
+    comparison = Comparison(name, parameters, budget, results, data.objective.unit, tests)
     disk.write_json(out / "compare.json", comparison.data())
     return comparison
+
+
+def _paired_tests(folders: Sequence[Path], examples: Path) -> dict[str, PairedTest]:
+    """A paired significance test of two models, where there are two and a test set."""
+    if len(folders) != 2 or not examples.is_file():
+        return {}
+    first, second = (evaluate(folder, examples) for folder in folders)
+    return paired_tests(first, second)
 
 
 def _shared_data(folder: Path, base: Recipe, name: str, say: Say) -> SharedData:

@@ -23,7 +23,7 @@ METRICS = {
 _VALIDATION = ("valid", "validation")
 
 
-def lines(comparison: Comparison, width: int = 140) -> list[str]:
+def lines(comparison: Comparison, width: int = 200) -> list[str]:
     """One row for each model, and below it quality by the length of the sentences."""
     tables = [_overview(comparison)]
     if comparison.contestants[0].runs[0].buckets:
@@ -32,7 +32,22 @@ def lines(comparison: Comparison, width: int = 140) -> list[str]:
     text = [_headline(comparison)]
     for table in tables:
         text += ["", *terminal.table(table, width=width)]
+    if comparison.tests:
+        text += ["", _significance(comparison)]
     return text
+
+
+def _significance(comparison: Comparison) -> str:
+    """The paired tests of two models in a line."""
+    first, second = (one.word for one in comparison.contestants)
+    differences = [
+        f"{name} {test.difference:+.2f} (p = {test.p_value:.4f})"
+        for name, test in comparison.tests.items()
+    ]
+    return (
+        f"{second} against {first} on the test set, seed {comparison.contestants[0].runs[0].seed}, "
+        f"by paired approximate randomization: {', '.join(differences)}"
+    )
 
 
 def _headline(comparison: Comparison) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 
 from regard.compare.contenders import Budget
 from regard.compare.cost import Cost
+from regard.metrics.significance import PairedTest
 
 Scores = dict[str, dict[str, float]]  # split → metric → value
 
@@ -115,6 +116,9 @@ class Comparison:
     budget: Budget
     contestants: list[ContenderResult]
     unit: str = "tokens"  # what training counts
+    # Of two models on the test set, with the first seed: the second's score minus the first's by
+    # metric, and its p-value.
+    tests: dict[str, PairedTest] = field(default_factory=dict)
 
     def data(self) -> dict[str, Any]:
         """The comparison as JSON values."""

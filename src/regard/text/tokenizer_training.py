@@ -240,22 +240,36 @@ def train_lossless_tokenizer(
 ) -> Tokenizer:
     """Train a tokenizer that keeps every character of a text.
 
-    `kind` is "characters" (every character that occurs, in the order of Unicode), "words" (every
-    word, with the space before it) or "bpe" (byte-level, as GPT-2's).
+    `kind` is "characters" (every character that occurs, in the order of Unicode) or "bpe"
+    (byte-level, as GPT-2's).
     """
-    trainers_by_kind = {
-        "characters": _all_characters,
-        "words": _all_words,
-        "bpe": _byte_level_bpe,
-    }
+    trainers_by_kind = {"characters": _all_characters, "bpe": _byte_level_bpe}
     if kind not in trainers_by_kind:
         hint = did_you_mean(kind, trainers_by_kind)
         raise SettingError(
             f"no tokenizer for texts is called {kind!r}",
-            f"characters, words, bpe, or a path to a tokenizer.json; {hint}",
+            f"characters, bpe, or a path to a tokenizer.json; {hint}",
         )
     with library_errors("the tokenizer could not be trained", "check the texts, or try characters"):
         backend = trainers_by_kind[kind](map(check_encodable, texts), size, template.tokens)
+    return _framed(backend, template)
+
+
+def train_closed_word_tokenizer(
+    texts: Iterable[str], size: int, template: SpecialTokenTemplate
+) -> Tokenizer:
+    """Train a tokenizer of all words, each with the space before it.
+
+    It keeps every character of texts whose vocabulary is closed: there is no way to spell a word
+    that does not occur.
+    """
+    # White space that stands before no word is a token for each character.
+    pattern = r" ?[^\s]+|\s"
+    words = sorted({word for text in texts for word in re.findall(pattern, text)})
+    return _framed(_all_pieces(words, pattern, "words", size, template.tokens), template)
+
+
+def _framed(backend: tokenizers.Tokenizer, template: SpecialTokenTemplate) -> Tokenizer:
     if template.single != "$A":
         ids = [
             (token, backend.token_to_id(token))
@@ -275,15 +289,6 @@ def _all_characters(
 ) -> tokenizers.Tokenizer:
     characters = sorted({character for text in texts for character in text})
     return _all_pieces(characters, r"[\s\S]", "characters", size, special_tokens)
-
-
-def _all_words(
-    texts: Iterable[str], size: int, special_tokens: Sequence[str]
-) -> tokenizers.Tokenizer:
-    # White space that stands before no word is a token for each character.
-    pattern = r" ?[^\s]+|\s"
-    words = sorted({word for text in texts for word in re.findall(pattern, text)})
-    return _all_pieces(words, pattern, "words", size, special_tokens)
 
 
 def _all_pieces(

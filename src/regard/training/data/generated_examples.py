@@ -15,6 +15,7 @@ from regard.training.setup import Setup, Split
 # Unless the recipe has test_lines.
 VALIDATION_EXAMPLES = 500
 TEST_EXAMPLES = 1000
+LINE_END = "\n"  # where a language model ends its answer
 
 
 def generated_pairs(setup: Setup) -> dict[str, Split]:
@@ -25,11 +26,16 @@ def generated_pairs(setup: Setup) -> dict[str, Split]:
 def generated_lines(setup: Setup) -> dict[str, Split]:
     """Lines of text for language models, by split: input, separator, target."""
     # The space in front makes the first token of a line the same as elsewhere.
-    return _splits(setup, lambda source, target: f"{prompt(source)} {target}\n")
+    return _splits(setup, lambda source, target: f"{_prompt(source)} {target}{LINE_END}")
 
 
-def prompt(source: str) -> str:
-    """The text after which a language model writes the target."""
+def generated_prompts(setup: Setup) -> dict[str, Split]:
+    """Prompts and targets of the splits that a language model is tested on."""
+    splits = _splits(setup, lambda source, target: (_prompt(source), target))
+    return {name: split for name, split in splits.items() if name not in ("train", "valid")}
+
+
+def _prompt(source: str) -> str:
     return f" {source} {SEPARATOR}"
 
 
@@ -61,10 +67,6 @@ def _splits(setup: Setup, form: Callable[[str, str], Any]) -> dict[str, Split]:
         "test": test,
         "longer": test,
     }
-    setup.say(
-        f"data: {recipe.data.generated}, lengths {task.min_length} to {task.max_length}; "
-        f"the split `longer` has up to {2 * task.max_length}"
-    )
     return {name: partial(_examples, task, name, count, form) for name, count in counts.items()}
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from regard import disk
@@ -20,12 +20,17 @@ from regard.errors import DataError, SettingError
 from regard.models import Model
 from regard.text.tokenizer import Tokenizer
 from regard.text.tokenizer_files import load_tokenizer, open_language_model_tokenizer
-from regard.text.tokenizer_training import SpecialTokenTemplate, train_lossless_tokenizer
-from regard.training.data.generated_examples import generated_lines
+from regard.text.tokenizer_training import (
+    SpecialTokenTemplate,
+    train_closed_word_tokenizer,
+    train_lossless_tokenizer,
+)
+from regard.training.data.generated_examples import generated_lines, generated_prompts
 from regard.training.objectives.distillation import teacher_folder
 from regard.training.recipe.schema import Recipe
 from regard.training.setup import Say, Setup, Split
 
+Pair = tuple[str, str]
 MAX_UINT16_VOCABULARY = 65_535  # more need 32 bits for an id
 
 # The special tokens that each objective needs in a vocabulary, if it is learnt here.
@@ -55,12 +60,13 @@ class TextCorpora:
 
     For causal language models `text` is the text in blocks, one after the other. For the other
     objectives it is rows that fit the context, with a column `breaks` of where sentences (lines)
-    begin.
+    begin. A generated task also has pairs of a prompt and what is to follow it, by split.
     """
 
     tokenizer: Tokenizer
     train: Corpus
     valid: Corpus
+    test_sets: Mapping[str, list[Pair]] = field(default_factory=dict)
 
 
 def text_corpora(setup: Setup, base: Model | None = None) -> TextCorpora:
@@ -72,7 +78,18 @@ def text_corpora(setup: Setup, base: Model | None = None) -> TextCorpora:
     if not (folder / "train" / "corpus.json").exists():
         _prepare(setup, base)
     tokenizer = load_tokenizer(setup.run_folder.folder / "tokenizer.json")
-    return TextCorpora(tokenizer, Corpus.open(folder / "train"), Corpus.open(folder / "valid"))
+    train = Corpus.open(folder / "train")
+    valid = Corpus.open(folder / "valid")
+    return TextCorpora(tokenizer, train, valid, _test_sets(setup))
+
+
+def _test_sets(setup: Setup) -> dict[str, list[Pair]]:
+    """Prompts of a generated task with their continuations."""
+    if setup.source is not None or setup.recipe.generated_task is None:
+        return {}
+    # Generated anew: an example is a function of its split and number.
+    splits = generated_prompts(setup)
+    return {name: list(split()) for name, split in splits.items()}
 
 
 def _prepare(setup: Setup, base: Model | None) -> None:
@@ -156,6 +173,9 @@ def _tokenizer(recipe: Recipe, train: Split, base: Model | None, say: Say) -> To
         tokenizer = load_tokenizer(choice.tokenizer)
     elif recipe.distillation_weight:
         tokenizer = open_language_model_tokenizer(teacher_folder(recipe))
+    elif recipe.generated_task is not None and choice.tokenizer == "words":
+        special_tokens = SPECIAL_TOKENS[recipe.objective]
+        tokenizer = train_closed_word_tokenizer(train(), choice.vocabulary, special_tokens)
     else:
         special_tokens = SPECIAL_TOKENS[recipe.objective]
         tokenizer = train_lossless_tokenizer(

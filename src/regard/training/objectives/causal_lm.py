@@ -15,13 +15,16 @@ from regard.core.context import Context
 from regard.core.seeding import philox
 from regard.data.batching import Batch
 from regard.data.corpus import Corpus
-from regard.decode.strategy import Sampling
+from regard.decode.strategy import Greedy, Sampling
 from regard.errors import SettingError
 from regard.families import folder as folders
+from regard.metrics.bleu import translation_score
 from regard.metrics.perplexity import corpus_nll, perplexity
+from regard.metrics.scores import AnyScore
 from regard.model import Decoder
 from regard.models import LanguageModel, Model
 from regard.training import model_spec
+from regard.training.data.generated_examples import LINE_END
 from regard.training.data.plain_text import TextCorpora, text_corpora
 from regard.training.engine.attention_entropy import ROWS, attention_entropy
 from regard.training.objectives.distillation import language_model_teacher
@@ -48,6 +51,7 @@ class CausalLM(Objective):
     base_advice = "give a language model, such as GPT-2"
     spec_classes = (spec.Decoder, spec.RecurrentDecoder)
     trained_model: LanguageModel
+    data: TextCorpora
 
     def __init__(self, model: LanguageModel, data: TextCorpora, setup: Setup) -> None:
         super().__init__(model, data, setup)
@@ -166,6 +170,25 @@ class CausalLM(Objective):
         rest = count % length  # every token counts exactly once
         if rest:
             yield np.array([count - rest]), rest
+
+    def scores(self) -> dict[str, AnyScore]:
+        """Likelihood of the validation text, and exact match where a generated task tests it."""
+        scores = super().scores()
+        for name, pairs in self.data.test_sets.items():
+            targets = [target for _, target in pairs]
+            answers = self._answers([prompt for prompt, _ in pairs], targets)
+            result = translation_score(answers, targets)
+            scores[name] = result
+            self.setup.say(
+                f"{name}: exact match {result.exact_match:.1f} %  ({len(pairs):,} texts)"
+            )
+        return scores
+
+    def _answers(self, prompts: list[str], targets: list[str]) -> list[str]:
+        """What greedy decoding writes after each prompt, up to the end of the line."""
+        longest = max(len(ids) for ids in self.language_model.tokenizer.encode_batch(targets))
+        texts = self.language_model.generate(prompts, Greedy(), max_new_tokens=longest + 1)
+        return [text.partition(LINE_END)[0].strip() for text in texts]
 
     def _samples(self) -> list[dict[str, str]]:
         """Texts sampled from the model, starting with the first validation token."""

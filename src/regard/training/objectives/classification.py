@@ -45,6 +45,8 @@ class Classification(HeadObjective[LabelledText]):
 
     @classmethod
     def generator(cls, setup: Setup) -> Generator | None:
+        if setup.recipe.generated_task is not None:
+            return None
         longest = min(2000, setup.recipe.data.context - 1)  # one position is the start token's
         shape = listops.Shape(min(500, longest // 4), longest)
         setup.say(f"data: ListOps expressions of {shape.least} to {shape.most} tokens")
