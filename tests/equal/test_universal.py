@@ -12,7 +12,11 @@ import torch
 from regard import spec
 from regard.builder import build, trainable
 from regard.core.context import Context, LayerContext
+from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode
+from regard.decode.strategy import BeamSearch, Limit
 from regard.errors import ModelError
+from regard.families import universal
+from regard.model import EncoderDecoder
 from regard.parameter_count import parameter_count
 
 
@@ -97,3 +101,23 @@ def test_steps_of_several_layers_are_refused() -> None:
     with pytest.raises(ModelError, match="shared=True"):
         replace(stack, shared=False)
     assert spec.from_dict(spec.to_dict(stack)) == stack
+
+
+def test_beams_are_told_the_position_they_are_at() -> None:
+    """The score of a hypothesis is its log-probability when it is read: timing counts alike."""
+    torch.manual_seed(0)
+    described = universal.preset("tiny", 17, 17, d_model=8, d_ff=12, heads=2, layers=3)
+    model = build(described).double().eval()
+    assert isinstance(model, EncoderDecoder)
+    source = [3, 4, 5, 6, 7]
+    settings = DecodingSettings(BeamSearch(3), Limit(0.0, 6))
+    (hypotheses,) = decode(model, [source], SpecialTokens(0, 1, 2), settings)
+    assert hypotheses
+    for hypothesis in hypotheses:
+        end = [2] if hypothesis.finished else []
+        target = torch.tensor([[1, *hypothesis.tokens, *end]])
+        with torch.inference_mode():
+            hidden, _ = model(torch.tensor([source]), target[:, :-1])
+            log_probabilities = model.head(hidden).log_softmax(dim=-1)
+        expected = log_probabilities.gather(2, target[:, 1:, None]).sum()
+        assert hypothesis.log_probability == pytest.approx(expected.item(), abs=1e-5)

@@ -266,6 +266,21 @@ def test_a_model_goes_on_with_its_own_objective(text: str, tmp_path: Path) -> No
     assert not (tmp_path / "no").exists()
 
 
+def test_a_fine_tuned_gpt2_resumes_bit_for_bit(
+    text: str, tmp_path: Path, stop_at: Callable[[int], Any]
+) -> None:
+    """Its files hold matrices transposed, so that parameters lie in memory by columns."""
+    base = regard.train(QUICK, text=text, model="gpt2:tiny", **SIZES, out=tmp_path / "base")
+    settings = QUICK | {"base": str(base.folder), "text": text, "objective": "causal", "steps": 4}
+    whole = regard.train(settings, out=tmp_path / "whole")
+    with pytest.raises(TrainingInterrupted):
+        regard.train(settings, out=tmp_path / "cut", on_step=stop_at(2))
+    resumed = go_on(tmp_path / "cut", quiet=True)
+    expected = load_file(whole.folder / "model.safetensors")
+    weights = load_file(resumed.folder / "model.safetensors")
+    assert all(expected[name].equal(weights[name]) for name in expected)
+
+
 def test_epochs_are_counted_for_new_models_too(text: str, tmp_path: Path) -> None:
     settings = {key: value for key, value in QUICK.items() if key not in ("steps", "warmup")}
     result = regard.train(

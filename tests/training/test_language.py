@@ -280,7 +280,7 @@ def test_bytes_of_any_text_train_too(text: Path, tmp_path: Path) -> None:
         ({"tokenizer": "words"}, SettingError, "characters"),
         ({"context": 2000}, DataError, "not enough"),
         ({"heads": 3}, SettingError, "heads"),
-        ({"objective": "span", "attention_dropout": 0.1}, SettingError, "attention_dropout"),
+        ({"objective": "span", "memory": 8}, SettingError, "memory is no setting"),
         ({"tokenizer": "bpe", "vocabulary": 40}, SettingError, "bytes"),
         ({"vocabulary": 12}, SettingError, "characters"),
         ({"start": "scald"}, SettingError, "scaled"),

@@ -182,7 +182,7 @@ def _call(
     block = spec.Block(attention, spec.FeedForward(1))
     encoder = spec.Encoder(1, spec.Tokens(1, None), spec.Stack(1, block, pattern))
     stack = build(encoder).to(q.device, q.dtype).eval().stack
-    mix = stack.blocks[0].attention.mixer  # type: ignore[union-attr]
+    mix = stack.blocks[0].attention.mixer  # type: ignore[union-attr, index]
 
     shape = torch.empty(1, length, 1, device=q.device)  # only its sizes matter
 
@@ -195,7 +195,7 @@ def _call(
             if gradient is not None:
                 out.backward(gradient)
         # Gradients must not accumulate: that would be another operation, and more memory.
-        for x in (*qkv, *mix.parameters()):  # type: ignore[union-attr]
+        for x in (*qkv, *mix.parameters()):  # type: ignore[union-attr, index]
             x.grad = None
         return length
 
@@ -212,7 +212,7 @@ def peak(call: Callable[[], object], device: torch.device) -> int:
     # On a CPU, PyTorch's profiler records every allocation; negative sizes are releases.
     with torch.autograd.profiler.profile(profile_memory=True) as profile:
         call()
-    events = profile.kineto_results.events()  # type: ignore[union-attr]
+    events = profile.kineto_results.events()  # type: ignore[union-attr, index]
     allocations = [event for event in events if event.name() == "[memory]"]
     allocated = 0
     highest = 0

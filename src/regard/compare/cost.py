@@ -111,10 +111,26 @@ def count_flops(objective: Objective, batch: Mapping[str, Tensor]) -> float:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PyTorch warns of a setting that is put back as it was
         no_onednn = torch.backends.mkldnn.flags(enabled=False)
-        with sdpa_kernel(SDPBackend.MATH), no_onednn, FlopCounterMode(display=False) as counter:
+        counter = FlopCounterMode(display=False)
+        # Only the total is asked for. The tracker of modules fails in reversible blocks, whose
+        # inputs have no gradient function while they run.
+        counter.mod_tracker = _NoModules()  # type: ignore[assignment]
+        with sdpa_kernel(SDPBackend.MATH), no_onednn, counter:
             loss, _ = objective.loss(batch)
             loss.backward()
     return float(counter.get_total_flops())
+
+
+class _NoModules:
+    """Stands in for the tracker that says which module an operation belongs to."""
+
+    parents = frozenset({"Global"})
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *error: object) -> None:
+        pass
 
 
 def _seconds(objective: Objective, batch: Mapping[str, Tensor]) -> float:

@@ -243,15 +243,21 @@ class Waveform(nn.Module):
         self.norm = norm
         self.dropout = Dropout(dropout[1])
 
+    def output_lengths(self, lengths: Tensor) -> Tensor:
+        """The positions after the convolutions of so many samples; below 1 where they are too
+        few."""
+        for kernel, stride in self.strides:
+            lengths = (lengths - kernel) // stride + 1
+        return lengths
+
     def output_padding_mask(self, padding_mask: Tensor | None) -> Tensor | None:
         """The padding mask after the convolutions: each row has the positions that it would have
         alone, which no padding has a part in."""
         if padding_mask is None:
             return None
-        lengths = padding_mask.sum(dim=1)  # [B], in samples
+        lengths = self.output_lengths(padding_mask.sum(dim=1))  # [B]
         longest = padding_mask.shape[1]
         for kernel, stride in self.strides:
-            lengths = (lengths - kernel) // stride + 1
             longest = (longest - kernel) // stride + 1
         return torch.arange(longest, device=padding_mask.device) < lengths[:, None]
 

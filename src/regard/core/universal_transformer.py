@@ -134,11 +134,12 @@ class UniversalStack(Stack):
         halting."""
         context = context or Context()
         inputs = self.layer_inputs(x, padding_mask, context, memory)
+        ids = _row_positions(inputs.positions.ids, x)
         halting = self.universal.begin()
         x = context.probe.through("embedded", in_autocast_dtype(x))
         for step in range(self.layers):
             layer = context.layer(step)
-            before = self.universal.add_timing(x, inputs.positions.ids, step)
+            before = self.universal.add_timing(x, ids, step)
             x = self.apply_block(step, before, inputs, layer)
             if halting is not None:
                 halting.add(before, x, last=step == self.layers - 1)
@@ -149,3 +150,15 @@ class UniversalStack(Stack):
             if context.losses is not None:
                 add_loss(context.losses, "ponder", halting.ponder_cost())
         return context.probe.through("output", self.finish(x))
+
+
+def _row_positions(ids: Tensor, x: Tensor) -> Tensor:
+    """The positions [T] or [B, T] of x [B, T, D].
+
+    The beams of a sentence, which are rows of x, are queries of one row in attention: they are all
+    at the same position.
+    """
+    rows, length, _ = x.shape
+    if ids.shape[-1] == length:
+        return ids
+    return ids[:length] if ids.ndim == 1 else ids.reshape(rows, length)

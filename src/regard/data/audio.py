@@ -1,13 +1,16 @@
-"""Audio: WAV files, and Whisper's log-mel spectrogram of windows of 30 seconds.
+"""Audio: WAV files, resampling, tables of transcripts, and Whisper's log-mel spectrogram.
 
-A window is 3000 frames of 10 ms, each the energy of 25 ms in `mels` frequency bands, as decimal
-logarithms, clipped 8 below the loudest. Recordings shorter than a window are padded with silence,
-as in training; longer ones are split into consecutive windows. Nothing is dropped or resampled.
+A window of 30 seconds is 3000 frames of 10 ms, each the energy of 25 ms in `mels` frequency bands,
+as decimal logarithms, clipped 8 below the loudest. Recordings shorter than a window are padded with
+silence, as in training; longer ones are split into consecutive windows. Nothing is dropped.
 """
 
 from __future__ import annotations
 
+import math
 import wave
+from collections.abc import Iterator
+from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 
@@ -15,27 +18,46 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import functional
 
+from regard.data.text_files import format_of_suffix, json_record, lines, pairs
 from regard.errors import DataError
 
 RATE = 16_000  # samples a second
 SECONDS = 30  # of a window
 _FFT = 400  # samples of a frame: 25 ms
 _HOP = 160  # samples from frame to frame: 10 ms
+# The low-pass filter of resampling: zero crossings of its sinc on each side, the shape of its
+# Kaiser window, and where it cuts off, as a share of the lower Nyquist frequency.
+_ZERO_CROSSINGS = 32
+_KAISER_BETA = 12.0
+_ROLL_OFF = 0.94
 Samples = NDArray[np.float32]
+
+
+# --- WAV files ---
 
 
 def read_wav(path: str | Path | bytes, rate: int = RATE) -> Samples:
     """The samples of a PCM file of 8, 16, 24 or 32 bits, between -1 and 1, as one channel.
 
-    `path` may be the contents of a file. Several channels are averaged.
+    `path` may be the contents of a file. Several channels are averaged. A file of another rate is
+    refused.
     """
-    file_or_path: str | BytesIO
-    if isinstance(path, bytes):
-        file_or_path = BytesIO(path)
-        path = "the recording"  # for error messages
-    else:
-        file_or_path = str(path)
+    samples, file_rate = read_wav_and_rate(path)
+    if file_rate != rate:
+        name = _name(path)
+        raise DataError(
+            f"{name} has {file_rate} samples a second, but {rate} are heard here",
+            _convert(name, rate),
+        )
+    return samples
+
+
+def read_wav_and_rate(path: str | Path | bytes) -> tuple[Samples, int]:
+    """The samples of a PCM file as `read_wav` gives them, and how many a second has."""
+    file_or_path = BytesIO(path) if isinstance(path, bytes) else str(path)
+    path = _name(path)
     try:
         with wave.open(file_or_path, "rb") as file:
             channels = file.getnchannels()
@@ -46,19 +68,19 @@ def read_wav(path: str | Path | bytes, rate: int = RATE) -> Samples:
         raise DataError(f"{path} does not exist", "give a WAV file") from None
     except (wave.Error, EOFError) as error:
         raise DataError(
-            f"{path} is no WAV file of whole numbers: {error}", _convert(path, rate)
+            f"{path} is no WAV file of whole numbers: {error}", _convert(path, RATE)
         ) from None
-    if file_rate != rate:
-        raise DataError(
-            f"{path} has {file_rate} samples a second, but {rate} are heard here",
-            _convert(path, rate),
-        )
     complete = raw[: len(raw) - len(raw) % (width * channels)]  # the last frame may be cut off
     samples = _pcm_to_float(complete, width).reshape(-1, channels)  # [N, channels]
-    return np.ascontiguousarray(samples.mean(axis=1, dtype=np.float32))
+    return np.ascontiguousarray(samples.mean(axis=1, dtype=np.float32)), file_rate
 
 
-def _convert(path: str | Path, rate: int) -> str:
+def _name(path: str | Path | bytes) -> str:
+    """A file in error messages."""
+    return "the recording" if isinstance(path, bytes) else str(path)
+
+
+def _convert(path: str, rate: int) -> str:
     name = "sound.mp3" if path == "the recording" else path
     return (
         f"convert it, for example: ffmpeg -i {name} -ar {rate} -ac 1 -c:a pcm_s16le converted.wav"
@@ -73,6 +95,93 @@ def _pcm_to_float(raw: bytes, width: int) -> Samples:
     padded = np.zeros((len(raw) // width, 4), np.uint8)
     padded[:, 4 - width :] = np.frombuffer(raw, np.uint8).reshape(-1, width)
     return (padded.view("<i4")[:, 0] / 2.0**31).astype(np.float32)
+
+
+# --- resampling ---
+
+
+def resample(samples: Samples, rate: int, new_rate: int = RATE) -> Samples:
+    """Band-limited resampling by a polyphase filter: a sinc under a Kaiser window.
+
+    The result has ⌈samples · new_rate / rate⌉ samples. What lies above the lower of the two Nyquist
+    frequencies is filtered out, so that nothing is aliased.
+    """
+    if rate == new_rate:
+        return samples
+    common = math.gcd(rate, new_rate)
+    up = new_rate // common  # outputs of a period, in which `down` inputs pass
+    down = rate // common
+    cutoff = _ROLL_OFF * min(1.0, new_rate / rate)  # of the input's Nyquist frequency
+    half = math.ceil(_ZERO_CROSSINGS / cutoff)  # inputs that an output hears on each side
+    # Output p of a period stands at input p · down / up: its distances to the inputs it hears.
+    phases = np.arange(up)[:, None] * down / up  # [up, 1]
+    distances = phases - np.arange(-half, half + down)  # [up, 2 half + down]
+    inside = np.clip(1 - (distances / half) ** 2, 0.0, None)
+    window = np.i0(_KAISER_BETA * np.sqrt(inside)) / np.i0(_KAISER_BETA)
+    window[np.abs(distances) > half] = 0.0
+    kernel = cutoff * np.sinc(cutoff * distances) * window
+    kernel /= kernel.sum(axis=1, keepdims=True)  # a constant stays what it is
+    periods = -(-len(samples) // down)
+    padded = np.zeros(half + periods * down + half, np.float32)
+    padded[half : half + len(samples)] = samples
+    # One output channel a phase, one step a period: [1, up, periods].
+    outputs = functional.conv1d(
+        torch.from_numpy(padded)[None, None],
+        torch.from_numpy(kernel.astype(np.float32))[:, None],
+        stride=down,
+    )
+    count = -(-len(samples) * up // down)
+    return outputs[0].T.reshape(-1)[:count].contiguous().numpy()
+
+
+# --- transcripts ---
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A recording with its transcript: a WAV file, or samples at 16 kHz between -1 and 1."""
+
+    audio: Path | Samples
+    text: str
+
+
+def read_transcripts(table: str | Path) -> list[Recording]:
+    """A table of recordings and transcripts: TSV (file, tab, text) or JSON Lines (`audio`, `text`).
+
+    Files are relative to the table.
+    """
+    table = Path(table)
+    recordings = []
+    for name, text in _transcript_rows(table):
+        path = table.parent / name
+        if not path.is_file():
+            raise DataError(
+                f"{table} names {name}, which does not exist", f"put it into {table.parent}"
+            )
+        recordings.append(Recording(path, text))
+    if not recordings:
+        raise DataError(f"{table} is empty", "write a line for each recording: file, a tab, text")
+    return recordings
+
+
+def _transcript_rows(table: Path) -> Iterator[tuple[str, str]]:
+    if format_of_suffix(table) != "jsonl":
+        yield from pairs(table, format="tsv")
+        return
+    for number, line in enumerate(lines(table), 1):
+        where = f"{table}, line {number}"
+        record = json_record(line, where)
+        audio = record.get("audio")
+        text = record.get("text")
+        if not isinstance(audio, str) or not isinstance(text, str):
+            raise DataError(
+                f"{where}: 'audio' or 'text' is missing or no text",
+                f"the line has: {', '.join(record) or 'nothing'}",
+            )
+        yield audio, text
+
+
+# --- windows and spectrograms ---
 
 
 def windows(samples: Samples, seconds: float = SECONDS) -> list[Samples]:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
 
 from torch.nn import functional
 
-from regard.data import labelled_images, text_files
+from regard.data import audio, labelled_images
+from regard.data.audio import Recording
 from regard.data.labelled_images import LabelledImage
-from regard.errors import DataError
 from regard.evaluation.classification import check_labels
 from regard.evaluation.retrieval import MAX_CANDIDATES
 from regard.evaluation.task import DataPath, Outputs, Settings
@@ -18,14 +16,6 @@ from regard.evaluation.translation import one_path
 from regard.models import CTCModel, DualEncoderModel, ImageEncoder, SpeechToText
 
 CAPTION = "a photo of a {}."  # of zero-shot classification (Radford et al. 2021, section 3.1.4)
-
-
-@dataclass(frozen=True)
-class LabelledFile:
-    """A recording with its transcript."""
-
-    path: Path
-    label: str
 
 
 def read_image_folders(data: DataPath) -> list[LabelledImage]:
@@ -64,27 +54,18 @@ def rank_captions(
     return Outputs(rankings, captions)
 
 
-def read_transcripts(data: DataPath) -> list[LabelledFile]:
-    """A table of recordings: the file, relative to the table, a tab, and its transcript."""
-    table = Path(one_path(data))
-    examples = []
-    for name, transcript in text_files.pairs(table, format="tsv"):
-        path = table.parent / name
-        if not path.is_file():
-            raise DataError(
-                f"{table} names {name}, which does not exist", f"put it into {table.parent}"
-            )
-        examples.append(LabelledFile(path, transcript))
-    return examples
+def read_transcripts(data: DataPath) -> list[Recording]:
+    """A table of recordings with their transcripts."""
+    return audio.read_transcripts(one_path(data))
 
 
 def transcribe(
-    model: SpeechToText | CTCModel, examples: Sequence[LabelledFile], settings: Settings
+    model: SpeechToText | CTCModel, examples: Sequence[Recording], settings: Settings
 ) -> Outputs:
     """The transcript of each recording."""
-    paths = [example.path for example in examples]
-    references = [example.label for example in examples]
+    sounds = [example.audio for example in examples]
+    references = [example.text for example in examples]
     if isinstance(model, CTCModel):
-        return Outputs(model.transcribe([*paths]), references)
+        return Outputs(model.transcribe([*sounds]), references)
     strategy = settings.decoding.strategy
-    return Outputs(model.transcribe([*paths], strategy=strategy), references)
+    return Outputs(model.transcribe([*sounds], strategy=strategy), references)

@@ -231,7 +231,7 @@ TASKS: dict[str, Task] = {
         other_metrics=("f1", "top_k", "exact_match"),
     ),
     "transcribe": Task(
-        data="recordings with transcripts: file, a tab, text",
+        data="a table of recordings with transcripts: file, a tab, text (or .jsonl)",
         unit="recordings",
         accepts=_transcribes,
         read=read_transcripts,

@@ -7,7 +7,13 @@ from regard.metrics.classification import ClassificationScore
 from regard.metrics.perplexity import NegativeLogLikelihood
 from regard.metrics.question_answering import AnswerScore
 from regard.metrics.regression import RegressionScore
+from regard.metrics.word_error_rate import TranscriptionScore
 
 AnyScore = (
-    TranslationScore | NegativeLogLikelihood | ClassificationScore | AnswerScore | RegressionScore
+    TranslationScore
+    | NegativeLogLikelihood
+    | ClassificationScore
+    | AnswerScore
+    | RegressionScore
+    | TranscriptionScore
 )

@@ -16,7 +16,13 @@ from regard.decode.batch_decoding import batch_by_length
 from regard.errors import DataError, ModelError
 from regard.model import Encoder
 from regard.models.base import Model
-from regard.models.sound import Sound, read_folder_json, read_samples, spectrogram_image
+from regard.models.sound import (
+    Sound,
+    read_folder_json,
+    read_recordings,
+    read_samples,
+    spectrogram_image,
+)
 from regard.text.ctc import CTCDecoder
 
 if TYPE_CHECKING:
@@ -85,7 +91,7 @@ class CTCModel(Model):
         The likeliest letter of each frame; repeated ones are merged, then blanks removed.
         """
         sounds = sound if isinstance(sound, list) else [sound]
-        waveforms = [self._waveform(one) for one in sounds]
+        waveforms = [self.waveform(one) for one in read_recordings(sounds, self.say)]
         texts = [self.decoder.text(ids) for ids in self._frame_labels(waveforms)]
         return texts if isinstance(sound, list) else texts[0]
 
@@ -96,7 +102,7 @@ class CTCModel(Model):
         samples = read_wav(data)[: _LOOK_SECONDS * RATE]
         seconds = max(0.1, len(samples) / RATE)
         mels = log_mel(samples, _LOOK_MELS, seconds)[0]  # [mels, frames]
-        inputs = self._waveform(samples)[None].to(self.device, self.dtype)  # [1, samples]
+        inputs = self.waveform(samples)[None].to(self.device, self.dtype)  # [1, samples]
         return MediaInput(inputs, spectrogram_image(mels))
 
     @torch.inference_mode()
@@ -120,7 +126,7 @@ class CTCModel(Model):
                 results[i] = row_labels[is_frame].tolist()
         return results
 
-    def _waveform(self, sound: Sound) -> Tensor:
+    def waveform(self, sound: Sound) -> Tensor:
         """The samples of a recording as the model expects them: [samples]."""
         waveform = torch.from_numpy(read_samples(sound))
         if not self.do_normalize:

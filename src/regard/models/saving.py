@@ -28,9 +28,9 @@ TEXT_FILES = (
     "merges.txt",
     "chat_template.jinja",
 )
-# How images and sound become tensors.
+# Those that say how images and sound become inputs.
 PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
-# All files next to config.json and the weights: those of sentence vectors as well.
+# All files next to config.json and the weights: of sentence vectors as well.
 COMPANION_FILES = (
     *TEXT_FILES,
     *PROCESSOR_FILES,

@@ -1,11 +1,11 @@
 """Recordings as inputs of speech models.
 
-A recording is a WAV file of 16,000 samples a second, its contents, or an array of such samples
-between -1 and 1.
+A recording is a WAV file, its contents, or an array of 16,000 samples a second between -1 and 1.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from regard.data.audio import Samples, read_wav
+from regard.data.audio import RATE, Samples, read_wav, read_wav_and_rate, resample
 from regard.disk import read_json_object
 from regard.errors import DataError
 from regard.models.base import Model
@@ -34,6 +34,28 @@ def read_samples(sound: Sound) -> Samples:
             "give one channel of sound",
         )
     return samples
+
+
+def read_recordings(sounds: Sequence[Sound], say: Callable[[str], None]) -> list[Samples]:
+    """The samples of recordings, each [samples]; files of other rates are resampled, and said."""
+    recordings = []
+    rates: set[int] = set()
+    for sound in sounds:
+        if isinstance(sound, str | Path | bytes):
+            samples, rate = read_wav_and_rate(sound)
+            rates.add(rate)
+            sound = resample(samples, rate)
+        recordings.append(read_samples(sound))
+    say_resampled(rates, say)
+    return recordings
+
+
+def say_resampled(rates: set[int], say: Callable[[str], None]) -> None:
+    """Says which sample rates were not the models' own."""
+    others = sorted(rates - {RATE})
+    if others:
+        names = " and ".join(f"{rate:,}" for rate in others)
+        say(f"sound of {names} samples a second is resampled to {RATE:,}")
 
 
 def spectrogram_image(features: Tensor) -> NDArray[np.uint8]:

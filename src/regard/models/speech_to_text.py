@@ -17,7 +17,13 @@ from regard.errors import ModelError, SettingError
 from regard.families import folder as folders
 from regard.model import EncoderDecoder
 from regard.models.base import TokenizerModel, no_tokenizer
-from regard.models.sound import Sound, read_folder_json, read_samples, spectrogram_image
+from regard.models.sound import (
+    Sound,
+    read_folder_json,
+    read_recordings,
+    read_samples,
+    spectrogram_image,
+)
 from regard.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -123,8 +129,9 @@ class SpeechToText(TokenizerModel):
         self._check_features()
         # One recording or a list: the result has the same form.
         sounds = sound if isinstance(sound, list) else [sound]
-        recordings = [self._features(one) for one in sounds]  # each [windows, mels, frames]
-        prompts = [self._prompt(windows, language, task) for windows in recordings]
+        samples = read_recordings(sounds, self.say)
+        recordings = [self.features(one) for one in samples]  # each [windows, mels, frames]
+        prompts = [self.decoder_prompt(windows, language, task) for windows in recordings]
         texts = ["" for _ in recordings]
         # Recordings with the same decoder prompt are decoded in one batch.
         for prompt in dict.fromkeys(prompts):
@@ -158,8 +165,8 @@ class SpeechToText(TokenizerModel):
         from regard.look import MediaInput
 
         self._check_features()
-        features = self._features(data)[:1]
-        special_tokens = self._special_tokens(self._prompt(features, None, "transcribe"))
+        features = self.features(data)[:1]
+        special_tokens = self._special_tokens(self.decoder_prompt(features, None, "transcribe"))
         inputs = features.to(self.device, self.dtype)
         return MediaInput(inputs, spectrogram_image(features[0]), special_tokens)
 
@@ -207,7 +214,9 @@ class SpeechToText(TokenizerModel):
 
     # ------------------------------------------------------------------ decoder prompt
 
-    def _prompt(self, windows: Tensor, language: str | None, task: str) -> tuple[int, ...]:
+    def decoder_prompt(
+        self, windows: Tensor | None, language: str | None, task: str = "transcribe"
+    ) -> tuple[int, ...]:
         """The decoder prompt: start, language, task, no timestamps, as far as they are tokens."""
         start = self.tokenizer.token_to_id(_START)
         if start is None:
@@ -234,8 +243,12 @@ class SpeechToText(TokenizerModel):
             raise SettingError(f"there is no task {task!r}", "known: transcribe, translate")
         return token_id
 
-    def _language_id(self, windows: Tensor, language: str | None) -> int:
+    def _language_id(self, windows: Tensor | None, language: str | None) -> int:
         if language is None:
+            if windows is None:
+                raise SettingError(
+                    f"this model knows {len(self.languages)} languages", "say which it is to learn"
+                )
             return self._detect_language(windows)
         if language not in self.languages:
             raise SettingError(
@@ -256,7 +269,7 @@ class SpeechToText(TokenizerModel):
 
     # ------------------------------------------------------------------ features
 
-    def _features(self, sound: Sound) -> Tensor:
+    def features(self, sound: Sound) -> Tensor:
         """The log-mel spectrogram of a recording: [windows, mels, frames]."""
         return log_mel(read_samples(sound), self.spec.spectrogram.mels, self.seconds)
 

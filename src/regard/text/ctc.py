@@ -1,4 +1,6 @@
-"""CTC decoding: from the most likely token of each frame to text (Graves et al., 2006).
+"""CTC labels: from the most likely token of each frame to text, and from text to labels.
+
+Connectionist temporal classification: Graves et al., 2006.
 
 Repeated tokens are merged, then blanks are removed: a blank between two equal tokens keeps both.
 """
@@ -14,6 +16,10 @@ from typing import Any
 from regard.disk import read_json_object
 from regard.errors import DataError
 from regard.text.tokenizer_files import token_content
+
+_UNKNOWN = "<unk>"
+# The first of them, padding, is the blank; the last stands between words.
+_SPECIAL_TOKENS = ("<pad>", "<s>", "</s>", _UNKNOWN, "|")
 
 
 @dataclass(frozen=True)
@@ -61,7 +67,39 @@ class CTCDecoder:
             lower=bool(settings.get("do_lower_case", False)),
         )
 
-    def files(self) -> dict[str, str | dict[str, Any]]:
+    @classmethod
+    def of_texts(cls, texts: Iterable[str]) -> CTCDecoder:
+        """The vocabulary of all characters of the texts, as fine-tuned Wav2Vec2 folders have it."""
+        characters = {character for text in texts for character in text if character != " "}
+        tokens = [*_SPECIAL_TOKENS, *sorted(characters - {"|"})]
+        return cls(names=dict(enumerate(tokens)), blank=0)
+
+    def labels(self, text: str, *, allow_unknown: bool = False) -> list[int]:
+        """The labels of a transcript, one for each of its characters.
+
+        A character that is not in the vocabulary is an error; with `allow_unknown` it is the
+        unknown token.
+        """
+        ids = {name: i for i, name in self.names.items()}
+        unknown = ids.get(_UNKNOWN)
+        labels = []
+        # Spaces at the ends and repeated ones are not heard.
+        for character in " ".join(text.split()):
+            label = ids.get(self.space if character == " " else character)
+            if label is None and self.lower:
+                label = ids.get(character.upper())  # as `text` turns it into lower case
+            if label is None and allow_unknown:
+                label = unknown
+            # The word delimiter, written out, would come back as a space.
+            if label is None or character == self.space:
+                raise DataError(
+                    f"the transcript {text!r} has a {character!r}, which the model cannot write",
+                    f"correct it; there are: {' '.join(name for name in ids if len(name) == 1)}",
+                )
+            labels.append(label)
+        return labels
+
+    def files(self) -> dict[str, dict[str, Any]]:
         """The files of a Wav2Vec2CTCTokenizer: names and contents."""
         config: dict[str, Any] = {
             "tokenizer_class": "Wav2Vec2CTCTokenizer",

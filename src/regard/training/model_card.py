@@ -12,8 +12,12 @@ from regard.metrics.perplexity import NegativeLogLikelihood
 from regard.metrics.question_answering import AnswerScore
 from regard.metrics.regression import RegressionScore
 from regard.metrics.scores import AnyScore
+from regard.metrics.word_error_rate import TranscriptionScore
 from regard.training.recipe.schema import SECTIONS, Recipe
 from regard.training.run_folder import RunFolder
+
+# Scores that are a row of numbers.
+RatedScore = ClassificationScore | AnswerScore | RegressionScore | TranscriptionScore
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,11 @@ class _Kind:
 
 
 _LOAD = 'model = regard.load("FOLDER")'
+_SPEECH_RECOGNITION = _Kind(
+    "automatic-speech-recognition",
+    "A model that transcribes speech",
+    'regard.load("FOLDER").transcribe("speech.wav")',
+)
 _TEXT_GENERATION = _Kind(
     "text-generation", "A language model", 'regard generate FOLDER "Once upon a time"'
 )
@@ -88,6 +97,8 @@ _KINDS = {
         "A memory network that answers questions about stories",
         'regard.load("FOLDER").answer("Where is Mary?", "Mary went to the garden.")',
     ),
+    "ctc": _SPEECH_RECOGNITION,
+    "transcribe": _SPEECH_RECOGNITION,
     "summarize": _Kind(
         "summarization",
         "An encoder–decoder that summarises",
@@ -140,7 +151,8 @@ def _data_source(recipe: Recipe) -> str:
     data = recipe.data
     objective = recipe.objective
     if recipe.is_finetuning:
-        names = recipe.tune.files or (data.text or data.images or data.pairs or data.source,)
+        media = data.images or data.sounds
+        names = recipe.tune.files or (data.text or media or data.pairs or data.source,)
         files = ", ".join(f"`{file}`" for file in names)
         return f"{files}, beginning with `{recipe.tune.base}`"
     if data.images is not None:
@@ -152,7 +164,7 @@ def _data_source(recipe: Recipe) -> str:
     if objective == "stories" and data.text is None:
         return f"{data.builtin_lines:,} generated stories"
     if objective != "translate":
-        return f"`{data.text}`"
+        return f"`{data.sounds or data.text}`"
     if recipe.builtin:
         return f"the built-in English–German language, {data.builtin_lines:,} generated sentences"
     if data.pairs:
@@ -167,11 +179,11 @@ def _score_table(recipe: Recipe, scores: Mapping[str, AnyScore]) -> list[str]:
     """A Markdown table; all scores of a run are of one kind."""
     if not scores:
         return ["No test set was given. `regard evaluate FOLDER --source F --target G` scores it."]
-    rated: dict[str, ClassificationScore | AnswerScore | RegressionScore] = {}
+    rated: dict[str, RatedScore] = {}
     likelihoods: dict[str, NegativeLogLikelihood] = {}
     translations: dict[str, TranslationScore] = {}
     for name, score in scores.items():
-        if isinstance(score, ClassificationScore | AnswerScore | RegressionScore):
+        if isinstance(score, RatedScore):
             rated[name] = score
         elif isinstance(score, NegativeLogLikelihood):
             likelihoods[name] = score
@@ -184,9 +196,7 @@ def _score_table(recipe: Recipe, scores: Mapping[str, AnyScore]) -> list[str]:
     return _translation_table(recipe, translations)
 
 
-def _classification_table(
-    scores: Mapping[str, ClassificationScore | AnswerScore | RegressionScore],
-) -> list[str]:
+def _classification_table(scores: Mapping[str, RatedScore]) -> list[str]:
     first = next(iter(scores.values()))
     keys = [key for key in vars(first) if key != "examples"]
     lines = [

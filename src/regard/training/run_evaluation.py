@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from regard.data.audio import Recording
 from regard.data.corpus import Corpus
 from regard.decode.strategy import BeamSearch
 from regard.errors import SettingError
@@ -16,6 +17,7 @@ from regard.evaluation.task import DecodingOptions, Settings, TextReading
 from regard.evaluation.tasks import TASKS
 from regard.metrics.metric import Metric
 from regard.models import Model, load
+from regard.training.data.sound_files import RecordedSpeech
 from regard.training.data.stored_images import stored_examples
 from regard.training.recipe.schema import Recipe
 from regard.training.run_folder import RunFolder, resume
@@ -61,6 +63,8 @@ def of_recipe(recipe: Recipe) -> RunSettings:
     """The settings that the recipe of a run scores its model with."""
     # The word that the user chose, as `summarize`, or that of the objective.
     task = recipe.task if recipe.task in TASKS else recipe.objective
+    if recipe.objective_settings.data == "sounds":
+        task = "transcribe"  # whatever a model of speech is trained by
     context = recipe.data.context
     prefixes = recipe.tune.prefixes
     settings = Settings(
@@ -137,6 +141,9 @@ def score_run(
 
 def _stored_examples(run_folder: RunFolder, task: str, split: str) -> list[Any]:
     """The examples of a split, as the run has stored them."""
+    if task == "transcribe":
+        speech = RecordedSpeech.open(run_folder.data / split)
+        return [Recording(speech[row], text) for row, text in enumerate(speech.transcripts)]
     file = run_folder.data / f"{split}.jsonl"
     if file.is_file():
         return TASKS[task].read(str(file))

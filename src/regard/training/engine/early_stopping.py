@@ -32,6 +32,6 @@ class EarlyStopping:
 
     def _is_better(self, score: float, best: float) -> bool:
         # Losses and errors are to fall; BLEU, accuracy, F1 and the like are to rise.
-        if self.metric in ("loss", "mse", "mae"):
+        if self.metric in ("loss", "mse", "mae", "wer", "cer"):
             return score < best
         return score > best

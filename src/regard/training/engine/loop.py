@@ -84,7 +84,8 @@ class Loop:
         self.early_stopping = EarlyStopping(self.settings.metric, self.settings.patience)
         # A recomputed forward (activation checkpointing) cannot be captured into a CUDA graph, nor
         # can one that counts tokens.
-        cuda_graphs = not self.settings.recompute and not counts_global_tokens(self.model)
+        cuda_graphs = objective.cuda_graphs and not self.settings.recompute
+        cuda_graphs = cuda_graphs and not counts_global_tokens(self.model)
         self.step = Step(objective.loss, optimizer, self._autocast, cuda_graphs=cuda_graphs)
         # Sums of loss, −log p and tokens since the last line of the metrics log.
         self.window = torch.zeros(3, dtype=torch.float64, device=self.device)

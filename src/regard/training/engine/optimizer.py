@@ -125,6 +125,9 @@ class Optimizer:
             if f"step/{name}" not in tensors:
                 continue  # it had no gradient yet
             self.adam.state[parameter] = {
-                key: tensors[f"{key}/{name}"].to(parameter.device)
-                for key in ("step", "exp_avg", "exp_avg_sq")
+                "step": tensors[f"step/{name}"].to(parameter.device),
+                # The fused kernel goes through memory, so that averages need the parameter's
+                # strides: files hold some matrices transposed (GPT-2).
+                "exp_avg": torch.empty_like(parameter).copy_(tensors[f"exp_avg/{name}"]),
+                "exp_avg_sq": torch.empty_like(parameter).copy_(tensors[f"exp_avg_sq/{name}"]),
             }

@@ -56,7 +56,7 @@ class Row:
 
     ids: list[int]
     segments: list[int]
-    labels: Sequence[int | float]
+    labels: list[Any]  # of numbers
 
 
 @dataclass(frozen=True)

@@ -10,15 +10,16 @@ from typing import Literal
 
 from regard.errors import SettingError, did_you_mean
 
-# What a source of data yields: pairs of texts, one long text, labelled examples, or images with
-# labels or captions.
-DataKind = Literal["pairs", "text", "examples", "images"]
+# What a source of data yields: pairs of texts, one long text, labelled examples, images with labels
+# or captions, or recordings.
+DataKind = Literal["pairs", "text", "examples", "images", "sounds"]
 # The key of a recipe that names a file, or a folder, of each kind.
 DATA_KEYS: dict[DataKind, str] = {
     "pairs": "pairs",
     "text": "text",
     "examples": "text",
     "images": "images",
+    "sounds": "sounds",
 }
 
 _CLASSIFICATION_METRICS = ("loss", "accuracy", "f1")
@@ -26,6 +27,7 @@ _TRANSLATION_METRICS = ("loss", "bleu", "chrf", "exact_match")
 _BERT_INITIALIZATION = "normal:0.02"
 _ENCODER_DECODER = ("encoder-decoder",)
 _TEXT_READERS = ("encoder", "decoder")
+_TRANSCRIPTION_METRICS = ("loss", "wer", "cer")
 
 
 @dataclass(frozen=True)
@@ -115,6 +117,22 @@ OBJECTIVES: dict[str, ObjectiveSettings] = {
         _TEXT_READERS,
         metrics=("loss", "accuracy"),
     ),
+    "ctc": ObjectiveSettings(
+        "ctc:ConnectionistTemporalClassification",
+        "sounds",
+        "wav2vec2",
+        ("ctc",),
+        metrics=_TRANSCRIPTION_METRICS,
+        finetuning_metric="wer",
+    ),
+    "transcribe": ObjectiveSettings(
+        "transcription:Transcription",
+        "sounds",
+        "whisper",
+        ("speech",),
+        metrics=_TRANSCRIPTION_METRICS,
+        finetuning_metric="wer",
+    ),
     "stories": ObjectiveSettings(
         "memory_network:StoryQuestions",
         "examples",
@@ -146,7 +164,7 @@ OBJECTIVES: dict[str, ObjectiveSettings] = {
 }
 # The words of `regard finetune` for objectives that have another name here.
 TASKS = {"lm": "causal", "summarize": "translate"}
-# What a kind of model learns, from plain text or from images, unless its family is named below.
+# What a kind of model learns, from plain text, images or sound, unless its family is named below.
 _OF_KIND = {
     "encoder": "masked",
     "decoder": "causal",
@@ -154,10 +172,10 @@ _OF_KIND = {
     "memory network": "stories",
     "image": "images",
     "dual encoder": "image_text",
+    "speech": "transcribe",
+    "ctc": "ctc",
 }
 _FAMILY_OBJECTIVES = {"electra": "replaced", "t5": "span", "t5-v1.1": "span", "mt5": "span"}
-# What no objective learns from yet.
-_OTHER_INPUTS = {"speech": "sound", "ctc": "sound"}
 CELLS = ("rnn", "gru", "lstm")  # each is a language model, or both sides of a translator
 
 
@@ -170,11 +188,6 @@ def objective_of(name: str, kind: str, has_text: bool) -> str:
         return "translate"
     if name in CELLS:
         return "causal"
-    if kind in _OTHER_INPUTS:
-        raise SettingError(
-            f"{name} reads {_OTHER_INPUTS[kind]}, and no objective here learns from them",
-            "choose a model of text or of images; `regard show` lists all",
-        )
     return _FAMILY_OBJECTIVES.get(name) or _OF_KIND[kind]
 
 

@@ -122,6 +122,10 @@ class Recipe(Section):
         if self.generated_task is not None:
             self._check_generated(self.generated_task)
             return
+        has_sounds = data.sounds is not None
+        if has_sounds or self.objective_settings.data == "sounds":
+            self._check_sounds(has_sounds)
+            return
         if self.objective_settings.data == "pairs":
             if data.text:
                 raise SettingError(
@@ -137,18 +141,33 @@ class Recipe(Section):
 
     def _check_images(self) -> None:
         data = self.data
-        if data.images and not (data.text or data.source or data.pairs or data.generated):
+        others = (data.text, data.source, data.pairs, data.generated, data.sounds)
+        if data.images and not any(others):
             return
         inputs = "images" if self.objective == "images" else "images with texts"
         raise SettingError(f"{self.model_name} reads {inputs}", "give --images, and no other data")
+
+    def _check_sounds(self, has_sounds: bool) -> None:
+        learns_from_sounds = self.objective_settings.data == "sounds"
+        if not learns_from_sounds:
+            raise SettingError(
+                f"the objective {self.objective!r} does not learn from recordings",
+                "say --objective ctc or transcribe",
+            )
+        if not has_sounds or self.data.text or self.data.source or self.data.pairs:
+            raise SettingError(
+                f"{self.model_name} reads sound: the objective {self.objective!r} learns from "
+                "recordings with transcripts",
+                "give --sounds TABLE alone: FILE<TAB>TRANSCRIPT",
+            )
 
     def _check_generated(self, task: GeneratedTask) -> None:
         if self.data.text or self.data.source or self.data.pairs:
             raise SettingError(
                 "a generated task takes the place of files", "leave the files or `generated` out"
             )
-        # A label is a target of one word, but a target sequence is no label.
-        needs_labels = self.objective_settings.data == "examples"
+        # A label is a target of one word, but a target sequence is no label, and no text is sound.
+        needs_labels = self.objective_settings.data in ("examples", "sounds")
         if needs_labels and (self.objective != "classify" or task.kind != "classify"):
             raise SettingError(
                 f"{self.data.generated} has nothing for the objective {self.objective!r}",
@@ -479,7 +498,7 @@ def choose(
     Without a recipe: the user's files with the defaults, or a recipe that generates its data.
     """
     name: str | Path | None = recipe
-    data_keys = ("source", "pairs", "text", "images", "files", "generated")
+    data_keys = ("source", "pairs", "text", "images", "sounds", "files", "generated")
     has_files = any(key in changes for key in data_keys)
     if not name and not has_files:
         name = "stories" if changes.get("model") == "memory" else "builtin"
@@ -505,6 +524,9 @@ _FILE_KEYS = {
         "images",
         "valid_images",
         "test_images",
+        "sounds",
+        "valid_sounds",
+        "test_sounds",
     ),
     "model": ("vectors", "spec"),
     "tune": ("base",),

@@ -29,7 +29,8 @@ class Section(BaseModel):
 class DataSettings(Section):
     """Where the data comes from. With no file named, the built-in parallel language is generated.
 
-    Pairs are for translation, `images` for the objectives of images, `text` for all others.
+    Pairs are for translation, `images` and `sounds` for models that read these; `text` is for all
+    other objectives.
     """
 
     # Parallel text, for translation.
@@ -70,6 +71,16 @@ class DataSettings(Section):
         None, description="images to validate with; without them a tenth of `images` is held out"
     )
     test_images: str | None = Field(None, description="scored once, after training")
+    # Recordings with transcripts, for speech.
+    sounds: str | None = Field(
+        None,
+        description="for ctc and transcribe: a table of WAV files and transcripts, FILE<TAB>TEXT, "
+        "or .jsonl with audio and text; files are relative to the table",
+    )
+    valid_sounds: str | None = Field(
+        None, description="validation recordings; without them a tenth of `sounds` is held out"
+    )
+    test_sounds: str | None = Field(None, description="scored once, after training")
     test_lines: int | None = Field(
         None,
         ge=1,
@@ -80,7 +91,9 @@ class DataSettings(Section):
         256, ge=8, description="tokens of text that are seen at once, special tokens included"
     )
     languages: str | None = Field(
-        None, description="source-target, e.g. en-de: for the model card and JSON Lines"
+        None,
+        description="source-target, e.g. en-de: for the model card and JSON Lines; the language of "
+        "transcripts, e.g. en, where a model that knows several is fine-tuned",
     )
     # Generated data.
     generated: str | None = Field(
@@ -250,9 +263,10 @@ class TrainSettings(Section):
         "(masked, BERT), masked spans (span, T5), the text from a corrupted one (denoise, BART), "
         "which tokens were replaced (replaced, ELECTRA), the class of a text (classify; without "
         "--text, of ListOps expressions), the tags of its words (tag), the answer to a question "
-        "(answer), a number (regress), which texts belong together (contrastive), the answer to a "
-        "question about a story (stories; without --text, generated ones), the class of an image "
-        "(images), which caption belongs to an image (image_text, CLIP)  [that of the model]",
+        "(answer), a number (regress), which texts belong together (contrastive), the transcript "
+        "of a recording (ctc, Wav2Vec2; transcribe, Whisper), the class of an image (images), "
+        "which caption belongs to an image (image_text, CLIP), the answer to a question about a "
+        "story (stories; without --text, generated ones)  [that of the model]",
     )
     # Masked LM, span corruption and denoising.
     next_sentence: bool = Field(False, description="masked: learn next-sentence prediction too")
@@ -352,7 +366,17 @@ class TrainSettings(Section):
     )
     validate_every: int = Field(500, ge=1)
     metric: Literal[
-        "loss", "bleu", "chrf", "exact_match", "accuracy", "f1", "mse", "mae", "pearson"
+        "loss",
+        "bleu",
+        "chrf",
+        "exact_match",
+        "accuracy",
+        "f1",
+        "mse",
+        "mae",
+        "pearson",
+        "wer",
+        "cer",
     ] = Field("loss", description="what best and patience look at")
     patience: int = Field(
         0,
