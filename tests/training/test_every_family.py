@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 import regard
 from regard.compare.contenders import Contender, parse_budget
@@ -36,10 +37,8 @@ QUICK: dict[str, Any] = {
     "test_lines": 2, "threads": 1, "device": "cpu", "schedule": "constant", "learning_rate": 1e-3,
 }  # fmt: skip
 COLUMNS = ("opens", "trains", "fine-tunes", "evaluates", "compared", "looked into")
-# What reads no text is trained on other data: images, sound.
+# What reads no text is trained on other data: sound.
 NO_TEXT = {
-    "image": "reads images",
-    "dual encoder": "reads images with texts",
     "speech": "reads sound",
     "ctc": "reads sound",
 }
@@ -48,8 +47,13 @@ REASONS = {"clip-text": "a tower of CLIP, which learns with its images"}
 NOT_LOOKED_INTO = {"memory": "its positions are sentences, not tokens"}
 # A discriminator is scored on what its generator replaces, by the validation of its own run.
 NOT_EVALUATED = {"electra": "needs its generator"}
+# A comparison scales one width.
+NOT_COMPARED = {"clip": "its towers have two widths"}
 # What has no attention is looked into by its residual stream.
 NO_ATTENTION = ("rnn", "gru", "lstm", "rnn-lm", "gru-lm", "lstm-lm", "bytenet")
+IMAGES = ("image", "dual encoder")  # kinds that read images
+# The data of each kind, where it is not a text.
+DATA = {"memory network": "stories", "image": "images", "dual encoder": "captions"}
 TABLE: dict[str, dict[str, str]] = {}
 
 
@@ -68,7 +72,23 @@ def files(tmp_path: Path) -> dict[str, str]:
     text.write_text(TEXT * 3)
     stories = tmp_path / "stories.tsv"
     stories.write_text(STORIES * 3)
-    return {"text": str(text), "stories": str(stories)}
+    images = write_images(tmp_path / "images")
+    captions = images / "captions.tsv"
+    return {
+        "text": str(text), "stories": str(stories), "images": str(images),
+        "captions": str(captions),
+    }  # fmt: skip
+
+
+def write_images(folder: Path) -> Path:
+    """Two folders of plain images, and a table of their captions."""
+    for name, grey in (("dark", 40), ("light", 200)):
+        (folder / name).mkdir(parents=True)
+        for i in range(3):
+            Image.new("RGB", (20, 16), (grey, grey, grey + i)).save(folder / name / f"{i}.png")
+    rows = [f"{name}/{i}.png\ta {name} image\n" for name in ("dark", "light") for i in range(3)]
+    (folder / "captions.tsv").write_text("".join(rows))
+    return folder
 
 
 def test_every_kind_of_model_is_in_the_table() -> None:
@@ -90,8 +110,11 @@ def test_a_family(name: str, files: dict[str, str], tmp_path: Path) -> None:
         model = presets.preset(f"{name}:tiny")
         assert model == presets.preset(f"{name}:tiny")
         return
-    data = files["stories" if kind == "memory network" else "text"]
-    settings = QUICK | {"text": data}
+    data = files[DATA.get(kind, "text")]
+    key = "images" if kind in IMAGES else "text"
+    settings = QUICK | {key: data}
+    if kind in IMAGES:
+        settings |= {"valid_images": data}
     if kind == "memory network":
         settings |= {"valid_text": data}
     run = tmp_path / "run"
@@ -102,10 +125,12 @@ def test_a_family(name: str, files: dict[str, str], tmp_path: Path) -> None:
         "fine-tunes": lambda: _finetuned(run, settings, tmp_path / "tuned"),
         "evaluates": lambda: regard.evaluate(regard.load(run), data),
         "compared": lambda: _compared(name, settings, tmp_path / "compared"),
-        "looked into": lambda: regard.load(run).look("The dog sees.", ask=ask),
+        "looked into": lambda: regard.load(run).look(_shown(run, kind, files), ask=ask),
     }
     for column, cell in cells.items():
-        reasons = {"looked into": NOT_LOOKED_INTO, "evaluates": NOT_EVALUATED}
+        reasons = {
+            "looked into": NOT_LOOKED_INTO, "evaluates": NOT_EVALUATED, "compared": NOT_COMPARED,
+        }  # fmt: skip
         if name in reasons.get(column, {}):
             row[column] = reasons[column][name]
             continue
@@ -115,6 +140,14 @@ def test_a_family(name: str, files: dict[str, str], tmp_path: Path) -> None:
         pairs = QUICK | {"source": files["text"], "target": files["text"]}
         result = regard.train(pairs, model=f"{name}:tiny", out=tmp_path / "pairs")
         assert regard.load(result.folder).tasks[0] == "translate"
+
+
+def _shown(run: Path, kind: str, files: dict[str, str]) -> Any:
+    """What a model is looked into with."""
+    if kind not in IMAGES:
+        return "The dog sees."
+    image = (Path(files["images"]) / "dark" / "0.png").read_bytes()
+    return regard.load(run).read_medium(image).inputs
 
 
 def _finetuned(run: Path, settings: dict[str, Any], out: Path) -> Any:
