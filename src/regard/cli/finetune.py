@@ -30,7 +30,8 @@ Examples:
 # --warm-up.
 _SHARED_KEYS = (
     "max_length", "context", "held_out", "batch_tokens", "accumulate", "optimizer", "schedule",
-    "learning_rate", "betas", "adam_eps", "weight_decay", "clip", "label_smoothing", "teacher",
+    "learning_rate", "betas", "adam_eps", "weight_decay", "clip", "label_smoothing",
+    "crop_padding", "flip", "mixup", "teacher",
     "teaching", "temperature", "precision", "multiple", "recompute", "weights", "validate_every",
     "metric", "patience", "save_every", "log_every", "samples", "seed", "device", "threads",
     "tensorboard", "beam", "length_penalty",
@@ -101,7 +102,8 @@ def finetune(
     label. tag: word and tag a line, blank lines between sentences, or JSON Lines with tokens, tags.
     answer: JSON Lines with question, context, answer_start, text, as in SQuAD. translate,
     summarize: source, tab, target, or JSON Lines with source, target; several --data with a
-    --prefix each are learnt together. lm: plain text.
+    --prefix each are learnt together. lm: plain text. images: a folder with one folder of images
+    for each class. image_text: image file, tab, caption, or JSON Lines with image, text.
     """
     changes = recipe_changes(flags)
     # A run that is resumed has its recipe in its folder.

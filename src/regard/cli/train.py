@@ -26,6 +26,7 @@ Examples:
   regard train shakespeare --data ~/data         a language model of characters
   regard train --model llama:tiny --text notes.txt --learning-rate 0.001
   regard train --base bert/ --objective classify --text reviews.tsv     fine-tuning
+  regard train --model vit:tiny --images flowers/ --image-size 64       a folder for each class
   regard train my.toml --steps 5000              your recipe, one setting changed
   regard train --source a.en --target a.de --valid-source v.en --valid-target v.de \\
                --preset tiny --steps 2000 --save-every 500 --seed 1 --out runs/mine
