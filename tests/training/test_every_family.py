@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 
 import regard
+from looked import wav
 from regard.compare.contenders import Contender, parse_budget
 from regard.compare.experiment import compare
+from regard.errors import SettingError
 from regard.families import presets
 from regard.families.preset_list import PRESET_FAMILIES as FAMILIES
 from regard.training.recipe import schema as recipes
@@ -36,20 +38,19 @@ QUICK: dict[str, Any] = {
     "test_lines": 2, "threads": 1, "device": "cpu", "schedule": "constant", "learning_rate": 1e-3,
 }  # fmt: skip
 COLUMNS = ("opens", "trains", "fine-tunes", "evaluates", "compared", "looked into")
-# What reads no text is trained on other data: images, sound.
-NO_TEXT = {
-    "image": "reads images",
-    "dual encoder": "reads images with texts",
-    "speech": "reads sound",
-    "ctc": "reads sound",
-}
+# What reads no text is trained on other data: images.
+NO_TEXT = {"image": "reads images", "dual encoder": "reads images with texts"}
+SPEECH = ("speech", "ctc")
 REASONS = {"clip-text": "a tower of CLIP, which learns with its images"}
 # Memory networks attend to sentences, and have no tokens to look at.
 NOT_LOOKED_INTO = {"memory": "its positions are sentences, not tokens"}
 # A discriminator is scored on what its generator replaces, by the validation of its own run.
 NOT_EVALUATED = {"electra": "needs its generator"}
+# How costs grow with the length is measured on text.
+NOT_COMPARED = {"whisper": "reads sound", "wav2vec2": "reads sound"}
 # What has no attention is looked into by its residual stream.
 NO_ATTENTION = ("rnn", "gru", "lstm", "rnn-lm", "gru-lm", "lstm-lm", "bytenet")
+DATA = {"memory network": "stories", "speech": "sounds", "ctc": "sounds"}  # others read a text
 TABLE: dict[str, dict[str, str]] = {}
 
 
@@ -68,7 +69,10 @@ def files(tmp_path: Path) -> dict[str, str]:
     text.write_text(TEXT * 3)
     stories = tmp_path / "stories.tsv"
     stories.write_text(STORIES * 3)
-    return {"text": str(text), "stories": str(stories)}
+    (tmp_path / "tone.wav").write_bytes(wav())
+    sounds = tmp_path / "sounds.tsv"
+    sounds.write_text("tone.wav\tlow\n" * 4)
+    return {"text": str(text), "stories": str(stories), "sounds": str(sounds)}
 
 
 def test_every_kind_of_model_is_in_the_table() -> None:
@@ -90,10 +94,12 @@ def test_a_family(name: str, files: dict[str, str], tmp_path: Path) -> None:
         model = presets.preset(f"{name}:tiny")
         assert model == presets.preset(f"{name}:tiny")
         return
-    data = files["stories" if kind == "memory network" else "text"]
+    data = files[DATA.get(kind, "text")]
     settings = QUICK | {"text": data}
     if kind == "memory network":
         settings |= {"valid_text": data}
+    if kind in SPEECH:
+        settings = QUICK | {"sounds": data, "valid_sounds": data}
     run = tmp_path / "run"
     ask = ("*.residual",) if name in NO_ATTENTION else ("*.weights",)
     cells: dict[str, Callable[[], Any]] = {
@@ -102,10 +108,14 @@ def test_a_family(name: str, files: dict[str, str], tmp_path: Path) -> None:
         "fine-tunes": lambda: _finetuned(run, settings, tmp_path / "tuned"),
         "evaluates": lambda: regard.evaluate(regard.load(run), data),
         "compared": lambda: _compared(name, settings, tmp_path / "compared"),
-        "looked into": lambda: regard.load(run).look("The dog sees.", ask=ask),
+        "looked into": lambda: _looked_into(run, ask),
     }
     for column, cell in cells.items():
-        reasons = {"looked into": NOT_LOOKED_INTO, "evaluates": NOT_EVALUATED}
+        reasons = {
+            "looked into": NOT_LOOKED_INTO,
+            "evaluates": NOT_EVALUATED,
+            "compared": NOT_COMPARED,
+        }
         if name in reasons.get(column, {}):
             row[column] = reasons[column][name]
             continue
@@ -115,6 +125,20 @@ def test_a_family(name: str, files: dict[str, str], tmp_path: Path) -> None:
         pairs = QUICK | {"source": files["text"], "target": files["text"]}
         result = regard.train(pairs, model=f"{name}:tiny", out=tmp_path / "pairs")
         assert regard.load(result.folder).tasks[0] == "translate"
+
+
+def test_speech_is_refused_where_costs_are_compared(files: dict[str, str], tmp_path: Path) -> None:
+    for name in NOT_COMPARED:
+        with pytest.raises(SettingError, match="models of speech are not compared"):
+            _compared(name, QUICK | {"sounds": files["sounds"]}, tmp_path / name)
+
+
+def _looked_into(run: Path, ask: tuple[str, ...]) -> Any:
+    model = regard.load(run)
+    if model.medium is None:
+        return model.look("The dog sees.", ask=ask)
+    target = "low" if model.spec.is_encoder_decoder else None
+    return model.look(model.read_medium(wav()).inputs, target=target, ask=ask)
 
 
 def _finetuned(run: Path, settings: dict[str, Any], out: Path) -> Any:
