@@ -53,6 +53,10 @@ class ImageProcessor:
         Of a PNG or JPEG file or its contents, a Pillow image, or an array of bytes [height, width]
         or [height, width, 3 or 4].
         """
+        return self.normalized(torch.from_numpy(self.resized(picture)).permute(2, 0, 1))
+
+    def resized(self, picture: Picture) -> NDArray[np.uint8]:
+        """The first two steps alone: bytes [height, width, 3]."""
         image = _to_rgb(_open_image(picture))
         if self.size is not None:
             image = image.resize(_resized(image.size, self.size), resample=self.resample)
@@ -62,7 +66,10 @@ class ImageProcessor:
             left = (width - crop_width) // 2
             top = (height - crop_height) // 2
             image = image.crop((left, top, left + crop_width, top + crop_height))
-        pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1)  # [3, height, width]
+        return np.array(image)
+
+    def normalized(self, pixels: Tensor) -> Tensor:
+        """The last two steps alone: bytes [3, height, width] → pixel values of the same shape."""
         if self.factor is None:
             x = pixels.float()
         else:
@@ -71,6 +78,32 @@ class ImageProcessor:
         if self.mean is not None and self.std is not None:
             x = (x - torch.tensor(self.mean)[:, None, None]) / torch.tensor(self.std)[:, None, None]
         return x.contiguous()
+
+    def to_config(self) -> dict[str, Any]:
+        """The preprocessor_config.json of these steps, which transformers reads too."""
+        # With every step written out, the class only says which edge one number would mean.
+        kind = "CLIPImageProcessor" if isinstance(self.size, int) else "ViTImageProcessor"
+        size: dict[str, int] = {}
+        if isinstance(self.size, int):
+            size = {"shortest_edge": self.size}
+        elif self.size is not None:
+            size = {"height": self.size[0], "width": self.size[1]}
+        config: dict[str, Any] = {
+            "image_processor_type": kind,
+            "do_resize": self.size is not None,
+            "size": size,
+            "resample": self.resample,
+            "do_center_crop": self.crop is not None,
+            "do_rescale": self.factor is not None,
+            "do_normalize": self.mean is not None,
+        }
+        if self.crop is not None:
+            config["crop_size"] = {"height": self.crop[0], "width": self.crop[1]}
+        if self.factor is not None:
+            config["rescale_factor"] = self.factor
+        if self.mean is not None and self.std is not None:
+            config |= {"image_mean": list(self.mean), "image_std": list(self.std)}
+        return config
 
     def to_image(self, pixels: Tensor) -> NDArray[np.uint8]:
         """The inverse, from pixel values [3, height, width] to an image [height, width, 3]."""
@@ -211,6 +244,16 @@ _IGNORED = {
     "processor_class",
     "return_tensors",
 }
+
+
+def new_image_processor(kind: str, side: int) -> ImageProcessor:
+    """The preprocessing of a new model: the defaults of a kind (vit, clip), for squares of a side.
+
+    CLIP's keeps the aspect ratio and crops; ViT's does not.
+    """
+    square = {"height": side, "width": side}
+    size = {"shortest_edge": side} if kind == "clip" else square
+    return image_processor({"size": size, "crop_size": square}, kind)
 
 
 def read_image_processor(folder: str | Path) -> ImageProcessor:

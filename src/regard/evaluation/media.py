@@ -3,57 +3,55 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
 
-from regard.data import audio
+from torch.nn import functional
+
+from regard.data import audio, labelled_images
 from regard.data.audio import Recording
-from regard.errors import DataError
+from regard.data.labelled_images import LabelledImage
 from regard.evaluation.classification import check_labels
+from regard.evaluation.retrieval import MAX_CANDIDATES
 from regard.evaluation.task import DataPath, Outputs, Settings
 from regard.evaluation.translation import one_path
 from regard.models import CTCModel, DualEncoderModel, ImageEncoder, SpeechToText
 
-IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
 CAPTION = "a photo of a {}."  # of zero-shot classification (Radford et al. 2021, section 3.1.4)
 
 
-@dataclass(frozen=True)
-class LabelledFile:
-    """An image with its class."""
-
-    path: Path
-    label: str
+def read_image_folders(data: DataPath) -> list[LabelledImage]:
+    return labelled_images.read_image_folders(one_path(data))
 
 
-def read_image_folders(data: DataPath) -> list[LabelledFile]:
-    """The images of a folder: each of its subfolders is a class, by its name."""
-    folder = Path(one_path(data))
-    examples = [
-        LabelledFile(path, path.parent.name)
-        for path in sorted(folder.glob("*/*"))
-        if path.suffix.lower() in IMAGE_SUFFIXES
-    ]
-    if not examples:
-        raise DataError(
-            f"{folder} holds no images in subfolders",
-            "give a folder with one subfolder of images for each class",
-        )
-    return examples
+def read_captions(data: DataPath) -> list[LabelledImage]:
+    return labelled_images.read_captions(one_path(data))
 
 
 def rank_image_classes(
-    model: ImageEncoder | DualEncoderModel, examples: Sequence[LabelledFile], settings: Settings
+    model: ImageEncoder | DualEncoderModel, examples: Sequence[LabelledImage], settings: Settings
 ) -> Outputs:
     """The classes of each image, the likeliest first; of CLIP, by captions of the classes."""
-    labels = [example.label for example in examples]
-    paths = [example.path for example in examples]
+    labels = [example.text for example in examples]
+    images = [example.image for example in examples]
     if isinstance(model, ImageEncoder):
         check_labels(labels, model.labels)
-        return Outputs([list(scores) for scores in model.classify([*paths])], labels)
+        return Outputs([list(scores) for scores in model.classify(images)], labels)
     classes = {CAPTION.format(label.replace("_", " ")): label for label in sorted(set(labels))}
-    scored = model.classify([*paths], list(classes))
+    scored = model.classify(images, list(classes))
     return Outputs([[classes[caption] for caption in scores] for scores in scored], labels)
+
+
+def rank_captions(
+    model: DualEncoderModel, examples: Sequence[LabelledImage], settings: Settings
+) -> Outputs:
+    """The different captions of the examples for each image, the most similar first."""
+    captions = [example.text for example in examples]
+    candidates = sorted(set(captions))
+    texts = functional.normalize(model.text_encoder.embed(candidates, cut=True), dim=-1)
+    images = model.embed_image([example.image for example in examples])
+    similarity = images @ texts.mT  # [images, candidates]
+    nearest = similarity.topk(min(MAX_CANDIDATES, len(candidates)), dim=1).indices
+    rankings = [[candidates[i] for i in row] for row in nearest.tolist()]
+    return Outputs(rankings, captions)
 
 
 def read_transcripts(data: DataPath) -> list[Recording]:

@@ -25,7 +25,9 @@ from regard.evaluation.corrupted_text import (
 )
 from regard.evaluation.language_modelling import read_text, text_likelihood
 from regard.evaluation.media import (
+    rank_captions,
     rank_image_classes,
+    read_captions,
     read_image_folders,
     read_transcripts,
     transcribe,
@@ -72,6 +74,10 @@ def _answers_stories(model: Model) -> bool:
 def _classifies_images(model: Model) -> bool:
     if isinstance(model, ImageEncoder):
         return model.spec.labels is not None
+    return isinstance(model, DualEncoderModel)
+
+
+def _compares_images_with_texts(model: Model) -> bool:
     return isinstance(model, DualEncoderModel)
 
 
@@ -198,6 +204,14 @@ TASKS: dict[str, Task] = {
         predict={"ranking": rank_image_classes},
         metrics=("accuracy", "top_k:5"),
         other_metrics=("f1",),
+    ),
+    "image_text": Task(
+        data="images with captions: file, a tab, caption (.tsv or .jsonl)",
+        unit="images",
+        accepts=_compares_images_with_texts,
+        read=read_captions,
+        predict={"ranking": rank_captions},
+        metrics=("accuracy", "top_k:5"),
     ),
     "contrastive": Task(
         data="pairs of texts that belong together (.tsv or .jsonl)",

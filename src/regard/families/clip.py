@@ -97,7 +97,7 @@ _PRESET_DEFAULTS: dict[str, Any] = {
     "activation": "quick_gelu",
     "attention_dropout": 0.0,
     "patch": 32,  # side, in pixels
-    "image": 224,  # side, in pixels
+    "image_size": 224,  # side, in pixels
     "text_layers": 12,
 }
 
@@ -125,7 +125,7 @@ def _preset_config(settings: Mapping[str, Any]) -> dict[str, Any]:
         "intermediate_size": settings["d_ff"],
         "num_hidden_layers": settings["layers"],
         "num_attention_heads": settings["heads"],
-        "image_size": settings["image"],
+        "image_size": settings["image_size"],
         "patch_size": settings["patch"],
     }
     return {"projection_dim": settings["width"], "text_config": text, "vision_config": image}

@@ -201,6 +201,7 @@ PRESET_DEFAULTS: dict[str, Any] = {
     "dropout": 0.0,
     "attention_dropout": 0.0,
     "patch": 16,  # side, in pixels
+    "image_size": None,  # side, in pixels; None: the context
     "channels": 3,
 }
 
@@ -210,7 +211,7 @@ def preset_config(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "architectures": ["ViTForImageClassification"],
         **encoder_config(settings),
-        "image_size": settings["context"],
+        "image_size": settings["image_size"] or settings["context"],
         "patch_size": settings["patch"],
         "num_channels": settings["channels"],
         **label_names(settings["vocabulary"]),

@@ -104,6 +104,13 @@ class ClassificationScore:
 
 
 @dataclass(frozen=True)
+class RankingScore(ClassificationScore):
+    """With top-5 accuracy, of predictions that rank the classes."""
+
+    top_5: float = 0.0
+
+
+@dataclass(frozen=True)
 class ClassificationAgainstMajority(ClassificationScore):
     """With the accuracy of the majority baseline: always the most frequent class of training."""
 
@@ -119,3 +126,11 @@ def classification_score(
         f1=MacroF1().compute(predictions, labels),
         examples=len(labels),
     )
+
+
+def ranking_score(
+    rankings: Sequence[Sequence[int | str]], labels: Sequence[int | str]
+) -> RankingScore:
+    """Accuracy and macro F1 of the first class of each ranking, and top-5 accuracy."""
+    score = classification_score([ranking[0] for ranking in rankings], labels)
+    return RankingScore(**vars(score), top_5=TopKAccuracy(5).compute(rankings, labels))

@@ -82,6 +82,16 @@ _KINDS = {
         "An encoder of sentence vectors",
         'regard.load("FOLDER").embed("a text")',
     ),
+    "images": _Kind(
+        "image-classification",
+        "A classifier of images",
+        'regard.load("FOLDER").classify("image.png")',
+    ),
+    "image_text": _Kind(
+        "zero-shot-image-classification",
+        "A dual encoder of images and texts",
+        'regard.load("FOLDER").classify("image.png", ["a photo of a cat", "a photo of a dog"])',
+    ),
     "stories": _Kind(
         "question-answering",
         "A memory network that answers questions about stories",
@@ -141,9 +151,12 @@ def _data_source(recipe: Recipe) -> str:
     data = recipe.data
     objective = recipe.objective
     if recipe.is_finetuning:
-        names = recipe.tune.files or (data.text or data.sounds or data.pairs or data.source,)
+        media = data.images or data.sounds
+        names = recipe.tune.files or (data.text or media or data.pairs or data.source,)
         files = ", ".join(f"`{file}`" for file in names)
         return f"{files}, beginning with `{recipe.tune.base}`"
+    if data.images is not None:
+        return f"`{data.images}`"
     if data.generated is not None:
         return f"{data.builtin_lines:,} examples of the generated task `{data.generated}`"
     if objective == "classify" and data.text is None:

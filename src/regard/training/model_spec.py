@@ -134,10 +134,23 @@ def describe(
         # One vocabulary for both sides allows one embedding matrix for all three (Section 3.4).
         joint = recipe.tokens.joint and recipe.tokens.target_tokenizer is None
         settings.setdefault("share", "all" if joint else "target")
-    # Pairs have the length of sentences, texts that of the context.
-    pairs = recipe.objective_settings.data == "pairs"
-    context = recipe.data.max_length if pairs else recipe.data.context
+    context = _context(recipe)
     return presets.preset(recipe.preset_name, vocabulary, context, **settings, **changes)
+
+
+def _context(recipe: Recipe) -> int | None:
+    """The longest input: pairs have the length of sentences, texts that of the context.
+
+    None leaves the preset's: the texts next to images are short (CLIP's have 77 tokens).
+    """
+    data = recipe.data
+    match recipe.objective_settings.data:
+        case "pairs":
+            return data.max_length
+        case "images" if "context" not in data.model_fields_set:
+            return None
+        case _:
+            return data.context
 
 
 def describe_with_head(

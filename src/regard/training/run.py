@@ -36,7 +36,7 @@ from regard.training.engine.optimizer import AdamConfig, Optimizer
 from regard.training.engine.progress_bar import ProgressBar
 from regard.training.objectives.objective import Objective
 from regard.training.recipe import schema as recipes
-from regard.training.recipe.objectives import objective_settings
+from regard.training.recipe.objectives import DATA_KEYS, objective_settings
 from regard.training.recipe.schema import Recipe
 from regard.training.run_folder import RunFolder, begin, resume
 from regard.training.setup import DataSource, Setup
@@ -157,9 +157,9 @@ def _with_data(
     if objective is None and "model" in changes:
         # A text is the simplest data: what the model learns from it decides.
         objective = recipes.objective_of_model(changes["model"], has_text=True)
-    kind = "pairs" if objective is None else objective_settings(objective).data
-    # Labelled examples are read from a text.
-    key = "text" if kind == "examples" else kind
+    key = "pairs"
+    if objective is not None:
+        key = DATA_KEYS[objective_settings(objective).data]
     if isinstance(data, str | Path):
         return parts, {**changes, key: str(data)}
     return replace(parts, source=data), {**changes, key: type(data).__qualname__}

@@ -18,6 +18,7 @@ from regard.evaluation.tasks import TASKS
 from regard.metrics.metric import Metric
 from regard.models import Model, load
 from regard.training.data.sound_files import RecordedSpeech
+from regard.training.data.stored_images import stored_examples
 from regard.training.recipe.schema import Recipe
 from regard.training.run_folder import RunFolder, resume
 
@@ -146,6 +147,9 @@ def _stored_examples(run_folder: RunFolder, task: str, split: str) -> list[Any]:
     file = run_folder.data / f"{split}.jsonl"
     if file.is_file():
         return TASKS[task].read(str(file))
+    images = stored_examples(run_folder, split)
+    if images is not None:
+        return images
     # Plain text is stored as token ids, and its score is called `validation`.
     folder = "valid" if split == "validation" else split
     columns = Corpus.open(run_folder.data / folder).columns

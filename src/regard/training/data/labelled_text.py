@@ -14,7 +14,11 @@ from regard.data.labelled import LabelledText
 from regard.errors import SettingError
 from regard.text.tokenizer import Tokenizer
 from regard.text.tokenizer_files import open_encoder_tokenizer
-from regard.text.tokenizer_training import train_lossless_tokenizer, word_level_json
+from regard.text.tokenizer_training import (
+    SpecialTokenTemplate,
+    train_lossless_tokenizer,
+    word_level_json,
+)
 from regard.training.data.generated_examples import generated_labelled_texts
 from regard.training.data.plain_text import SPECIAL_TOKENS
 from regard.training.recipe.sections import TokenSettings
@@ -109,24 +113,35 @@ def with_held_out(sets: Sets) -> Sets:
 
 
 def encoder_tokenizer(
-    setup: Setup, texts: Callable[[], Iterable[str]], *, default: str = "words"
+    setup: Setup,
+    texts: Callable[[], Iterable[str]],
+    *,
+    default: str = "words",
+    template: SpecialTokenTemplate | None = None,
 ) -> Tokenizer:
     """The tokenizer of a new text encoder, learnt on the first call.
 
-    `default` is its kind, unless the recipe names one.
+    `default` is its kind, unless the recipe names one; `template` its special tokens, unless they
+    are those of BERT.
     """
     path = setup.run_folder.folder / "tokenizer.json"
     if not path.exists():
         tokens = setup.recipe.tokens
         kind = tokens.tokenizer if "tokenizer" in tokens.model_fields_set else default
-        disk.write_file(path, _tokenizer_json(kind, tokens, texts))
+        disk.write_file(path, _tokenizer_json(kind, tokens, texts, template))
     return open_encoder_tokenizer(setup.run_folder.folder)
 
 
-def _tokenizer_json(kind: str, tokens: TokenSettings, texts: Callable[[], Iterable[str]]) -> str:
-    if kind == "words":
+def _tokenizer_json(
+    kind: str,
+    tokens: TokenSettings,
+    texts: Callable[[], Iterable[str]],
+    template: SpecialTokenTemplate | None,
+) -> str:
+    if kind == "words" and template is None:
         return word_level_json(texts())
     if kind.endswith(".json"):
         return disk.read_text(Path(kind), SettingError)
-    tokenizer = train_lossless_tokenizer(texts(), kind, tokens.vocabulary, SPECIAL_TOKENS["masked"])
+    template = template or SPECIAL_TOKENS["masked"]
+    tokenizer = train_lossless_tokenizer(texts(), kind, tokens.vocabulary, template)
     return tokenizer.to_json()

@@ -386,7 +386,7 @@ def _has_head(encoder: TextEncoder, task: spec.HeadTask, names: Sequence[str]) -
 
 
 @torch.no_grad()
-def copy_weights(base: TextEncoder | LanguageModel, model: nn.Module) -> None:
+def copy_weights(base: Model, model: nn.Module) -> None:
     """Copies the weights of the base model; what is new in `model` is drawn."""
     # A decoder calls its embeddings `tokens`, an encoder `input`.
     old = {

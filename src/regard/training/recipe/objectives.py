@@ -10,8 +10,17 @@ from typing import Literal
 
 from regard.errors import SettingError, did_you_mean
 
-# What a source of data yields: pairs of texts, one long text, labelled examples, or recordings.
-DataKind = Literal["pairs", "text", "examples", "sounds"]
+# What a source of data yields: pairs of texts, one long text, labelled examples, images with labels
+# or captions, or recordings.
+DataKind = Literal["pairs", "text", "examples", "images", "sounds"]
+# The key of a recipe that names a file, or a folder, of each kind.
+DATA_KEYS: dict[DataKind, str] = {
+    "pairs": "pairs",
+    "text": "text",
+    "examples": "text",
+    "images": "images",
+    "sounds": "sounds",
+}
 
 _CLASSIFICATION_METRICS = ("loss", "accuracy", "f1")
 _TRANSLATION_METRICS = ("loss", "bleu", "chrf", "exact_match")
@@ -134,20 +143,40 @@ OBJECTIVES: dict[str, ObjectiveSettings] = {
         initialization="xavier",
         generates=True,
     ),
+    "images": ObjectiveSettings(
+        "image_classification:ImageClassification",
+        "images",
+        "vit",
+        ("image",),
+        metrics=_CLASSIFICATION_METRICS,
+        finetuning_metric="accuracy",
+    ),
+    "image_text": ObjectiveSettings(
+        "image_text_contrastive:ImageTextContrastive",
+        "images",
+        "clip",
+        ("dual encoder",),
+        metrics=_CLASSIFICATION_METRICS,
+        finetuning_metric="accuracy",
+        # CLIP's deviations shrink with the width, as these do: with 0.02 the vectors of a narrow
+        # model begin all alike.
+        initialization="xavier",
+    ),
 }
 # The words of `regard finetune` for objectives that have another name here.
 TASKS = {"lm": "causal", "summarize": "translate"}
-# What a kind of model learns from plain text, unless its family is named below.
-_FROM_TEXT = {
+# What a kind of model learns, from plain text, images or sound, unless its family is named below.
+_OF_KIND = {
     "encoder": "masked",
     "decoder": "causal",
     "encoder-decoder": "denoise",
     "memory network": "stories",
+    "image": "images",
+    "dual encoder": "image_text",
+    "speech": "transcribe",
+    "ctc": "ctc",
 }
 _FAMILY_OBJECTIVES = {"electra": "replaced", "t5": "span", "t5-v1.1": "span", "mt5": "span"}
-# What a kind of model learns from recordings.
-_FROM_SOUND = {"speech": "transcribe", "ctc": "ctc"}
-_OTHER_INPUTS = {"image": "images", "dual encoder": "images with texts"}
 CELLS = ("rnn", "gru", "lstm")  # each is a language model, or both sides of a translator
 
 
@@ -160,14 +189,7 @@ def objective_of(name: str, kind: str, has_text: bool) -> str:
         return "translate"
     if name in CELLS:
         return "causal"
-    if kind in _FROM_SOUND:
-        return _FROM_SOUND[kind]
-    if kind in _OTHER_INPUTS:
-        raise SettingError(
-            f"{name} reads {_OTHER_INPUTS[kind]}, and no objective here learns from them",
-            "choose a model of text; `regard show` lists all",
-        )
-    return _FAMILY_OBJECTIVES.get(name) or _FROM_TEXT[kind]
+    return _FAMILY_OBJECTIVES.get(name) or _OF_KIND[kind]
 
 
 def objective_settings(name: str) -> ObjectiveSettings:

@@ -111,6 +111,14 @@ class Recipe(Section):
 
     def _check_data(self) -> None:
         data = self.data
+        if self.objective_settings.data == "images":
+            self._check_images()
+            return
+        if data.images:
+            raise SettingError(
+                f"the objective {self.objective!r} learns from text, not from images",
+                "say --objective images, or image_text",
+            )
         if self.generated_task is not None:
             self._check_generated(self.generated_task)
             return
@@ -130,6 +138,14 @@ class Recipe(Section):
             raise SettingError(
                 f"the objective {self.objective!r} learns from one text", "give --text FILE"
             )
+
+    def _check_images(self) -> None:
+        data = self.data
+        others = (data.text, data.source, data.pairs, data.generated, data.sounds)
+        if data.images and not any(others):
+            return
+        inputs = "images" if self.objective == "images" else "images with texts"
+        raise SettingError(f"{self.model_name} reads {inputs}", "give --images, and no other data")
 
     def _check_sounds(self, has_sounds: bool) -> None:
         learns_from_sounds = self.objective_settings.data == "sounds"
@@ -163,6 +179,7 @@ class Recipe(Section):
         objective = self.objective
         has_memory = objective == "causal" and not self.is_baseline
         has_test_text = self.objective_settings.data == "examples"
+        has_images = self.objective_settings.data == "images"
         # key, whether it is set, whether the objective has it
         settings = (
             ("agreement", self.train.agreement > 0, objective == "translate"),
@@ -170,6 +187,11 @@ class Recipe(Section):
             ("next_sentence", self.train.next_sentence, objective == "masked"),
             ("hidden", self.train.hidden is not None, self.objective_settings.corrupts),
             ("test_text", self.data.test_text is not None, has_test_text),
+            ("valid_images", self.data.valid_images is not None, has_images),
+            ("test_images", self.data.test_images is not None, has_images),
+            ("crop_padding", self.train.crop_padding is not None, has_images),
+            ("flip", self.train.flip is not None, has_images),
+            ("mixup", self.train.mixup > 0, objective == "images"),
         )
         for key, is_set, fits in settings:
             if is_set and not fits:
@@ -431,7 +453,7 @@ def _add_objective(values: dict[str, dict[str, Any]]) -> None:
 
 
 def objective_of_model(model: str, has_text: bool) -> str:
-    """The objective of a model, NAME[:SIZE], where none is named."""
+    """The objective of a run that names NAME[:SIZE] only; `has_text` where its data is one text."""
     # Imported late: the families come with torch.
     from regard.families import presets
 
@@ -476,7 +498,7 @@ def choose(
     Without a recipe: the user's files with the defaults, or a recipe that generates its data.
     """
     name: str | Path | None = recipe
-    data_keys = ("source", "pairs", "text", "sounds", "files", "generated")
+    data_keys = ("source", "pairs", "text", "images", "sounds", "files", "generated")
     has_files = any(key in changes for key in data_keys)
     if not name and not has_files:
         name = "stories" if changes.get("model") == "memory" else "builtin"
@@ -499,6 +521,9 @@ _FILE_KEYS = {
         "text",
         "valid_text",
         "test_text",
+        "images",
+        "valid_images",
+        "test_images",
         "sounds",
         "valid_sounds",
         "test_sounds",

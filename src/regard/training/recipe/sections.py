@@ -29,7 +29,8 @@ class Section(BaseModel):
 class DataSettings(Section):
     """Where the data comes from. With no file named, the built-in parallel language is generated.
 
-    Pairs are for translation, `sounds` for speech; `text` is for all other objectives.
+    Pairs are for translation, `images` and `sounds` for models that read these; `text` is for all
+    other objectives.
     """
 
     # Parallel text, for translation.
@@ -60,6 +61,16 @@ class DataSettings(Section):
     test_text: str | None = Field(
         None, description="classify, stories: scored once, after training"
     )
+    # Images, with classes or captions.
+    images: str | None = Field(
+        None,
+        description="a folder with one folder of PNG or JPEG files for each class (images), or a "
+        ".tsv or .jsonl of image files and their captions (image_text)",
+    )
+    valid_images: str | None = Field(
+        None, description="images to validate with; without them a tenth of `images` is held out"
+    )
+    test_images: str | None = Field(None, description="scored once, after training")
     # Recordings with transcripts, for speech.
     sounds: str | None = Field(
         None,
@@ -156,6 +167,8 @@ class ModelSettings(Section):
     heads: int | None = Field(None, ge=1)
     layers: int | None = Field(None, ge=1)
     decoder_layers: int | None = Field(None, ge=1, description="if other than layers")
+    image_size: int | None = Field(None, ge=1, description="side of the images, in pixels")
+    patch: int | None = Field(None, ge=1, description="side of an image patch, in pixels")
     # Dropout, by where it is applied.
     dropout: float | None = Field(None, ge=0, lt=1, description="on residuals and embeddings")
     attention_dropout: float | None = Field(None, ge=0, lt=1, description="on attention weights")
@@ -251,7 +264,8 @@ class TrainSettings(Section):
         "which tokens were replaced (replaced, ELECTRA), the class of a text (classify; without "
         "--text, of ListOps expressions), the tags of its words (tag), the answer to a question "
         "(answer), a number (regress), which texts belong together (contrastive), the transcript "
-        "of a recording (ctc, Wav2Vec2; transcribe, Whisper), the answer to a question about a "
+        "of a recording (ctc, Wav2Vec2; transcribe, Whisper), the class of an image (images), "
+        "which caption belongs to an image (image_text, CLIP), the answer to a question about a "
         "story (stories; without --text, generated ones)  [that of the model]",
     )
     # Masked LM, span corruption and denoising.
@@ -265,7 +279,10 @@ class TrainSettings(Section):
     # Steps and batches.
     steps: int = Field(20_000, ge=1, description="updates")
     batch_tokens: int = Field(
-        4096, ge=1, description="padded positions of one batch; for causal, rows × context"
+        4096,
+        ge=1,
+        description="padded positions of one batch; for causal, rows × context; an image has as "
+        "many as patches",
     )
     accumulate: int = Field(
         1, ge=1, description="gradient accumulation: batches summed into one update"
@@ -290,6 +307,23 @@ class TrainSettings(Section):
     label_smoothing: float = Field(0.1, ge=0, lt=1, description="translation only")
     agreement: float = Field(
         0.0, ge=0, description="weight of R-Drop: two passes with other dropout should agree"
+    )
+    crop_padding: int | None = Field(
+        None,
+        ge=0,
+        description="images: pixels added on each side before a random crop  [side / 8]",
+    )
+    flip: float | None = Field(
+        None,
+        ge=0,
+        le=1,
+        description="images: share that is mirrored at random  [images 0.5; image_text 0]",
+    )
+    mixup: float = Field(
+        0.0,
+        ge=0,
+        description="images: α of mixup, which blends two images and their labels by a weight "
+        "from Beta(α, α); 0 blends none",
     )
     teacher: str | None = Field(
         None,

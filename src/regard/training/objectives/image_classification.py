@@ -1,0 +1,156 @@
+"""Image classification (ViT, Dosovitskiy et al. 2021; DeiT, Touvron et al. 2021)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard import spec
+from regard.builder import build
+from regard.data.batching import Rows
+from regard.data.labelled_images import read_image_folders
+from regard.families import folder as folders
+from regard.metrics.classification import RankingScore, ranking_score
+from regard.model import Encoder
+from regard.models import ImageEncoder, Model
+from regard.models.saving import config_json
+from regard.training import model_spec
+from regard.training.data.stored_images import StoredImages, stored_images
+from regard.training.objectives.head_objective import class_names, copy_weights, label_id
+from regard.training.objectives.image_objective import ImageData, ImageObjective
+from regard.training.objectives.loss import add_auxiliary_losses, cross_entropy
+from regard.training.setup import Setup
+
+
+@dataclass(frozen=True)
+class ClassifiedImages(ImageData):
+    """Images with the names of their classes, sorted."""
+
+    labels: list[str]
+
+
+class ImageClassification(ImageObjective):
+    """The class of an image, from its class token; of DeiT, from the mean of both heads."""
+
+    name = "images"
+    processor_kind = "vit"
+    default_flip = 0.5
+    model_classes = (ImageEncoder,)
+    base_advice = "give an encoder of images, such as ViT"
+    spec_classes = (spec.Encoder,)
+    trained_model: ImageEncoder
+    data: ClassifiedImages
+
+    def __init__(self, model: ImageEncoder, data: ClassifiedImages, setup: Setup) -> None:
+        super().__init__(model, data, setup)
+        self._label_ids = {name: i for i, name in enumerate(model.labels)}
+        for images in data.sets.values():
+            self._labels(images)  # only for its errors, which are to come early
+
+    # --- assembling a run -------------------------------------------------------------------------
+
+    @classmethod
+    def prepare(cls, setup: Setup, base: Model | None) -> ClassifiedImages:
+        processor = cls.image_processor(setup, base)
+        sets = stored_images(setup, processor, read_image_folders)
+        return ClassifiedImages(sets, processor, class_names(sets["train"].texts))
+
+    @classmethod
+    def image_tower(cls, description: Any) -> spec.Encoder:
+        tower: spec.Encoder = description
+        return tower
+
+    @classmethod
+    def describe(cls, setup: Setup, data: ClassifiedImages) -> spec.Model:
+        count = len(data.labels)
+        description = model_spec.describe(setup.recipe, count)
+        model_spec.check_kind(description, cls.spec_classes, cls.name)
+        return _with_classes(cls.image_tower(description), count)
+
+    @classmethod
+    def with_tokenizer(
+        cls, model: Any, description: Any, data: ClassifiedImages, setup: Setup
+    ) -> ImageEncoder:
+        config = folders.describe(description, model_type=setup.recipe.model_name)
+        return ImageEncoder(model, description, config | _label_config(data.labels))
+
+    @classmethod
+    def adapt(cls, base: Model, data: ClassifiedImages, setup: Setup) -> ImageEncoder:
+        """The same stack with the classes of the data: its own head if they are the same."""
+        assert isinstance(base, ImageEncoder), "checked before"
+        if base.spec.labels is not None and set(base.labels) == set(data.labels):
+            return base
+        description = _with_classes(base.spec, len(data.labels))
+        torch.manual_seed(setup.recipe.train.seed)  # for the new head
+        model = build(description)
+        copy_weights(base, model)
+        config = config_json(description, base.config) | _label_config(data.labels)
+        encoder = ImageEncoder(model, description, config)
+        encoder.folder = base.folder
+        encoder.say = base.say
+        return encoder
+
+    # --- training ---------------------------------------------------------------------------------
+
+    @property
+    def model(self) -> Encoder:
+        return self.trained_model.model
+
+    def _labels(self, images: StoredImages) -> list[int]:
+        return [label_id(text, self._label_ids) for text in images.texts]
+
+    def targets(self, images: StoredImages, rows: Rows) -> dict[str, Tensor]:
+        labels = [self._label_ids[images.texts[row]] for row in rows]
+        return {"labels": torch.tensor(labels)}  # [B]
+
+    def logits(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        """Logits of the classes [B, count], and auxiliary losses."""
+        hidden, auxiliary = self.model(self.pixel_values(tensors))  # [B, T, D]
+        return self.model.classes(hidden), auxiliary
+
+    def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        logits, auxiliary = self.logits(tensors)
+        labels = tensors["labels"]
+        smoothing = self.settings.label_smoothing
+        loss, nll = cross_entropy(logits, labels, smoothing)
+        if "mixup" in tensors:
+            weight = tensors["mixup"]
+            other_loss, other_nll = cross_entropy(logits, labels.roll(1, dims=0), smoothing)
+            loss = weight * loss + (1 - weight) * other_loss
+            nll = weight * nll + (1 - weight) * other_nll
+        return add_auxiliary_losses(loss, auxiliary, len(labels)), nll
+
+    # --- evaluation -------------------------------------------------------------------------------
+
+    def score(self, images: StoredImages, autocast: AbstractContextManager[Any]) -> RankingScore:
+        rankings: list[list[int]] = [[] for _ in images.texts]
+        for batch in self.evaluation_batches(images):
+            with torch.inference_mode(), autocast:
+                logits, _ = self.logits(batch.tensors)
+            best = logits.argsort(dim=-1, descending=True, stable=True)[:, :5].tolist()
+            for row, ranking in zip(batch.rows, best, strict=True):
+                rankings[row] = ranking
+        return ranking_score(rankings, self._labels(images))
+
+
+def _with_classes(description: spec.Encoder, count: int) -> spec.Encoder:
+    """An encoder of images with so many classes, by a head as it has one, or by a new one."""
+    if description.labels is not None:
+        return replace(description, labels=replace(description.labels, count=count))
+    # The class token as ViT's classifier reads it; CLIP's has a norm before it.
+    norm = None if description.pool is None else description.pool.norm
+    pool = spec.Pool("first", None, norm=norm)
+    return replace(description, head=None, pool=pool, labels=spec.ClassifierHead(count))
+
+
+def _label_config(labels: list[str]) -> dict[str, Any]:
+    """The names of the labels, under the keys of Hugging Face."""
+    return {
+        "id2label": {str(i): name for i, name in enumerate(labels)},
+        "label2id": {name: i for i, name in enumerate(labels)},
+    }

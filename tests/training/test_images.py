@@ -1,0 +1,411 @@
+"""Images by the one assembly line: classes of ViT, DeiT and CLIP's tower, captions of CLIP."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file
+
+import regard
+from regard import spec
+from regard.data.image import image_processor, new_image_processor, read_image_processor
+from regard.data.labelled_images import LabelledImage, read_captions, read_image_folders
+from regard.errors import DataError, ModelError, SettingError, TrainingInterrupted
+from regard.metrics.classification import RankingScore, ranking_score
+from regard.training.assembly import assemble
+from regard.training.data.image_augmentation import Augmentation
+from regard.training.objectives.image_text_contrastive import MAX_SCALE
+from regard.training.recipe import schema as recipes
+from regard.training.run import go_on
+from regard.training.run_folder import RunFolder, begin
+from regard.training.setup import Setup
+
+QUICK: dict[str, Any] = {
+    "steps": 4, "warmup": 1, "batch_tokens": 400, "validate_every": 4, "save_every": 2,
+    "schedule": "constant", "learning_rate": 2e-3, "threads": 1, "device": "cpu",
+}  # fmt: skip
+SIZES: dict[str, Any] = {
+    "d_model": 16, "d_ff": 24, "heads": 2, "layers": 1, "image_size": 12, "patch": 4,
+}  # fmt: skip
+COLOURS = {"red": 0, "green": 1, "blue": 2}
+
+
+def write_images(folder: Path, colours: dict[str, int], count: int = 6) -> None:
+    """Noise with more of one colour, in a folder for each colour, and a table of captions."""
+    generator = np.random.default_rng(0)
+    captions = []
+    for name, channel in colours.items():
+        (folder / name).mkdir(parents=True)
+        for i in range(count):
+            pixels = generator.integers(0, 80, (15, 18, 3), dtype=np.uint8)
+            pixels[..., channel] += 120
+            Image.fromarray(pixels).save(folder / name / f"{i:03}.png")
+            captions.append((f"{name}/{i:03}.png", f"a {name} square"))
+    (folder / "captions.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in captions))
+    records = [json.dumps({"image": a, "text": b}) for a, b in captions]
+    (folder / "captions.jsonl").write_text("\n".join(records))
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    folder = tmp_path / "images"
+    write_images(folder, COLOURS)
+    return folder
+
+
+def settings_of(objective: str, images: Path) -> dict[str, Any]:
+    if objective == "images":
+        return QUICK | SIZES | {"model": "vit:tiny", "images": str(images), "mixup": 0.4}
+    table = str(images / "captions.tsv")
+    return QUICK | SIZES | {"model": "clip:tiny", "images": table, "vocabulary": 300}
+
+
+# ------------------------------------------------------------------ preprocessing
+
+
+@pytest.mark.parametrize("kind", ["vit", "clip"])
+def test_a_new_preprocessing_is_read_back_here_and_by_transformers(
+    kind: str, images: Path, tmp_path: Path
+) -> None:
+    processor = new_image_processor(kind, 12)
+    config = processor.to_config()
+    assert image_processor(config, config["image_processor_type"]) == processor
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(config))
+    from transformers import AutoImageProcessor
+
+    theirs = AutoImageProcessor.from_pretrained(tmp_path, backend="pil")
+    path = images / "red" / "000.png"
+    expected = theirs(Image.open(path), return_tensors="pt")["pixel_values"][0]
+    torch.testing.assert_close(processor(path), expected)
+    assert processor(path).shape == (3, 12, 12)
+
+
+def test_bytes_become_the_values_of_the_processor(images: Path, tmp_path: Path) -> None:
+    """What is stored and normalized later is what the model is given in use."""
+    recipe = recipes.load(None, settings_of("images", images) | {"crop_padding": 0, "flip": 0.0})
+    setup = Setup(begin(recipe, tmp_path / "run", "x"), recipe, lambda text: None)
+    objective: Any = assemble(setup)
+    batch = next(objective.evaluation_batches(objective.train_images))
+    values = objective.pixel_values(batch.tensors)
+    paths = sorted(images.glob("*/*.png"))
+    expected = read_image_processor(setup.run_folder.folder).batch([*paths])
+    assert values.equal(expected[batch.rows])
+
+
+# ------------------------------------------------------------------ augmentation
+
+
+def test_a_crop_is_a_window_of_the_padded_image() -> None:
+    generator = np.random.default_rng(1)
+    images = generator.integers(1, 256, (30, 8, 6, 3), dtype=np.uint8)
+    augmentation = Augmentation(30, padding=2, flip=0.5, mixup=0.0, seed=3)
+    rows = np.arange(30)
+    crops = augmentation.pixels(images, rows, epoch=0)
+    padded = np.pad(images, ((0, 0), (2, 2), (2, 2), (0, 0)))
+    places = set()
+    for image, crop in zip(padded, crops, strict=True):
+        windows = {
+            (y, x, mirrored): image[y : y + 8, x : x + 6][:, :: -1 if mirrored else 1]
+            for y in range(5)
+            for x in range(5)
+            for mirrored in (False, True)
+        }
+        matches = [place for place, window in windows.items() if np.array_equal(window, crop)]
+        assert len(matches) == 1
+        places.add(matches[0])
+    # All offsets and both directions occur.
+    assert {y for y, _, _ in places} == {x for _, x, _ in places} == set(range(5))
+    assert {mirrored for _, _, mirrored in places} == {False, True}
+
+
+def test_what_a_row_becomes_follows_from_seed_epoch_and_row() -> None:
+    images = np.random.default_rng(1).integers(0, 256, (20, 8, 8, 3), dtype=np.uint8)
+    settings: dict[str, Any] = {"padding": 2, "flip": 0.5, "mixup": 1.0}
+    one = Augmentation(20, seed=1, **settings)
+    other = Augmentation(20, seed=1, **settings)
+    rows = np.arange(20)
+    expected = one.pixels(images, rows, epoch=5)
+    # In other batches, after another epoch.
+    other.pixels(images, rows[:4], epoch=0)
+    assert np.array_equal(other.pixels(images, rows[[7, 3]], epoch=5), expected[[7, 3]])
+    assert np.array_equal(other.mixup_weights(rows[[7, 3]], 5), one.mixup_weights(rows, 5)[[7, 3]])
+    assert not np.array_equal(one.pixels(images, rows, epoch=6), expected)
+    assert not np.array_equal(
+        Augmentation(20, seed=2, **settings).pixels(images, rows, epoch=5), expected
+    )
+    plain = Augmentation(20, padding=0, flip=0.0, mixup=0.0, seed=1)
+    assert np.array_equal(plain.pixels(images, rows, epoch=5), images)
+    assert (plain.mixup_weights(rows, 5) == 1).all()
+
+
+def test_mixup_blends_images_and_losses(images: Path, tmp_path: Path) -> None:
+    recipe = recipes.load(None, settings_of("images", images))
+    setup = Setup(begin(recipe, tmp_path / "run", "x"), recipe, lambda text: None)
+    objective: Any = assemble(setup)
+    objective.model.eval()
+    _, batch = next(objective.batches(0, 0))
+    assert 0 < batch.tensors["mixup"] < 1
+    tensors = dict(batch.tensors)
+    plain = {name: tensor for name, tensor in tensors.items() if name != "mixup"}
+    tensors["mixup"] = torch.tensor(1.0)
+    torch.testing.assert_close(objective.loss(tensors), objective.loss(plain))
+    # The weight 0 leaves the neighbours alone.
+    tensors["mixup"] = torch.tensor(0.0)
+    neighbours = {name: tensor.roll(1, dims=0) for name, tensor in plain.items()}
+    torch.testing.assert_close(objective.loss(tensors), objective.loss(neighbours))
+
+
+# ------------------------------------------------------------------ runs
+
+
+@pytest.mark.parametrize("objective", ["images", "image_text"])
+def test_a_run_resumes_bit_for_bit_without_its_files(
+    objective: str, images: Path, tmp_path: Path, stop_at: Callable[[int], Any]
+) -> None:
+    settings = settings_of(objective, images)
+    complete = regard.train(settings, out=tmp_path / "complete")
+    with pytest.raises(TrainingInterrupted):
+        regard.train(settings, out=tmp_path / "cut", on_step=stop_at(3))
+    images.rename(tmp_path / "elsewhere")
+    resumed = go_on(tmp_path / "cut", quiet=True)
+    expected = load_file(complete.folder / "model.safetensors")
+    weights = load_file(resumed.folder / "model.safetensors")
+    assert all(expected[name].equal(weights[name]) for name in expected)
+
+
+def test_colours_are_learnt_and_the_folder_opens_in_transformers(
+    tmp_path: Path,
+) -> None:
+    images = tmp_path / "many"
+    write_images(images, COLOURS, count=34)
+    settings = QUICK | SIZES | {"steps": 40, "model": "vit", "test_images": str(images)}
+    result = regard.train(settings, data=images, out=tmp_path / "run", metrics=["top_k:2"])
+    scores = result.scores["valid"]
+    assert isinstance(scores, RankingScore)
+    assert scores.examples == 10  # every tenth of 102
+    assert scores.accuracy > 80
+    assert scores.top_5 == 100  # of three classes
+    assert result.metrics["test"]["top_2"] >= result.metrics["valid"]["top_2"] > 80
+    model: Any = regard.load(result.folder)
+    path = images / "green" / "003.png"
+    predicted = model.classify(str(path))
+    assert next(iter(predicted)) == "green"
+    evaluated = regard.evaluate(model, str(images))
+    tested = result.scores["test"]
+    assert isinstance(tested, RankingScore)
+    assert evaluated.scores["accuracy"] == tested.accuracy
+    from transformers import AutoImageProcessor, AutoModelForImageClassification
+
+    theirs = AutoModelForImageClassification.from_pretrained(result.folder)
+    pixels = AutoImageProcessor.from_pretrained(result.folder, backend="pil")
+    with torch.no_grad():
+        logits = theirs(**pixels(Image.open(path), return_tensors="pt")).logits[0]
+    for i, probability in enumerate(logits.softmax(-1).tolist()):
+        assert predicted[theirs.config.id2label[i]] == pytest.approx(probability, abs=1e-4)
+
+
+@pytest.mark.parametrize("model", ["deit", "clip-image"])
+def test_other_encoders_of_images_learn_classes(model: str, images: Path, tmp_path: Path) -> None:
+    settings = QUICK | SIZES | {"steps": 2, "images": str(images), "model": f"{model}:tiny"}
+    result = regard.train(settings, out=tmp_path / "run")
+    opened: Any = regard.load(result.folder)
+    assert opened.labels == sorted(COLOURS)
+    assert sum(opened.classify(str(images / "red" / "000.png")).values()) == pytest.approx(1)
+
+
+def test_a_head_stays_where_the_classes_are_the_same(images: Path, tmp_path: Path) -> None:
+    run = regard.train(settings_of("images", images), out=tmp_path / "run").folder
+    still: dict[str, Any] = QUICK | {"steps": 1, "learning_rate": 1e-12, "base": str(run)}
+    same = regard.train(still, objective="images", images=str(images), out=tmp_path / "same")
+    before = load_file(run / "model.safetensors")
+    after = load_file(same.folder / "model.safetensors")
+    assert all(torch.allclose(before[name], after[name], atol=1e-6) for name in before)
+    write_images(tmp_path / "two", {"dark": 0, "light": 2})
+    other = regard.finetune(
+        run, "images", tmp_path / "two", out=tmp_path / "other", quiet=True, **QUICK
+    )
+    model: Any = regard.load(other.folder)
+    assert model.labels == ["dark", "light"]
+    assert isinstance(model.spec, spec.Encoder)
+    assert model.image_processor == read_image_processor(run)
+    changed = load_file(other.folder / "model.safetensors")
+    assert changed["classifier.weight"].shape[0] == 2
+    patches = "vit.embeddings.patch_embeddings.projection.weight"
+    assert torch.allclose(before[patches], changed[patches], atol=0.05)
+
+
+def test_an_encoder_without_classes_gets_a_head(images: Path, tmp_path: Path) -> None:
+    from regard.families import vit
+
+    sizes = {"d_model": 16, "heads": 2, "layers": 1, "patch": 4}
+    classifier = vit.preset("tiny", 5, 12, **sizes)
+    bare = spec.Encoder(16, classifier.input, classifier.stack, spec.Pool("first", "tanh"))
+    regard.models.ImageEncoder(regard.build(bare), bare).save(tmp_path / "bare")
+    (tmp_path / "bare" / "preprocessor_config.json").write_text(
+        json.dumps(new_image_processor("vit", 12).to_config())
+    )
+    result = regard.train(
+        QUICK, base=str(tmp_path / "bare"), objective="images", images=str(images),
+        out=tmp_path / "run",
+    )  # fmt: skip
+    model: Any = regard.load(result.folder)
+    assert model.family == "vit"
+    assert model.config["architectures"] == ["ViTForImageClassification"]
+    assert model.labels == sorted(COLOURS)
+
+
+# ------------------------------------------------------------------ captions
+
+
+def test_the_loss_of_captions_is_that_of_transformers(images: Path, tmp_path: Path) -> None:
+    result = regard.train(settings_of("image_text", images), out=tmp_path / "run")
+    from transformers import CLIPModel
+
+    theirs = CLIPModel.from_pretrained(result.folder)
+    recipe = recipes.load(None, settings_of("image_text", images))
+    setup = Setup(RunFolder(result.folder), recipe, lambda text: None)
+    objective: Any = assemble(setup)
+    weights = regard.load(result.folder).model.state_dict()
+    objective.model.load_state_dict(weights)
+    objective.model.eval()
+    _, batch = next(objective.batches(0, 0))
+    with torch.no_grad():
+        loss, _ = objective.loss(batch.tensors)
+        expected = theirs(
+            input_ids=batch.tensors["tokens"],
+            attention_mask=batch.tensors["padding_mask"].long(),
+            pixel_values=objective.pixel_values(batch.tensors),
+            return_loss=True,
+        ).loss
+    assert loss.item() / batch.tokens == pytest.approx(expected.item(), rel=1e-4)
+
+
+def test_the_temperature_has_a_limit(images: Path, tmp_path: Path) -> None:
+    recipe = recipes.load(None, settings_of("image_text", images))
+    setup = Setup(begin(recipe, tmp_path / "run", "x"), recipe, lambda text: None)
+    objective: Any = assemble(setup)
+    scale = objective.model.scale
+    scale.data.fill_(7.0)
+    _, batch = next(objective.batches(0, 0))
+    objective.model.train()
+    loss, _ = objective.loss(batch.tensors)
+    assert scale.item() == pytest.approx(MAX_SCALE)
+    loss.backward()
+    assert scale.grad is not None  # it can go down again
+
+
+def test_captions_are_found_and_a_dual_encoder_is_trained_on(tmp_path: Path) -> None:
+    images = tmp_path / "many"
+    write_images(images, COLOURS, count=34)
+    settings = settings_of("image_text", images) | {
+        "steps": 40,
+        "batch_tokens": 600,
+        "validate_every": 40,
+    }
+    result = regard.train(settings | {"images": str(images / "captions.jsonl")}, out=tmp_path / "a")
+    score = result.scores["valid"]
+    assert isinstance(score, RankingScore)
+    assert score.accuracy > 80  # of three captions
+    model: Any = regard.load(result.folder)
+    captions = [f"a {name} square" for name in COLOURS]
+    assert next(iter(model.classify(str(images / "blue" / "001.png"), captions))) == captions[2]
+    evaluated = regard.evaluate(model, str(images / "captions.tsv"))
+    assert evaluated.task == "image_text"
+    assert evaluated.scores["accuracy"] > 80
+    tuned = regard.train(
+        QUICK, base=str(result.folder), objective="image_text",
+        images=str(images / "captions.tsv"), out=tmp_path / "b",
+    )  # fmt: skip
+    assert isinstance(tuned.scores["valid"], RankingScore)
+    assert tuned.scores["valid"].accuracy >= score.accuracy
+    again: Any = regard.load(tuned.folder)
+    assert again.tokenizer.to_json() == model.tokenizer.to_json()
+    assert again.image_processor == model.image_processor
+
+
+def test_a_ranking_is_scored_by_its_first_and_its_first_five() -> None:
+    rankings = [[0, 1, 2, 3, 4], [1, 0, 2, 3, 4], [5, 4, 3, 2, 1]]
+    score = ranking_score(rankings, [0, 0, 0])
+    assert score.accuracy == pytest.approx(100 / 3)
+    assert score.top_5 == pytest.approx(200 / 3)
+
+
+# ------------------------------------------------------------------ data from outside, errors
+
+
+class Squares:
+    """Images that are drawn, not read."""
+
+    def splits(self) -> dict[str, Any]:
+        def train() -> Any:
+            for i in range(12):
+                pixels = np.full((12, 12, 3), 40 + 150 * (i % 2), dtype=np.uint8)
+                yield LabelledImage(pixels, ("dark", "light")[i % 2])
+
+        return {"train": train}
+
+
+def test_images_from_an_object(tmp_path: Path) -> None:
+    result = regard.train(QUICK | SIZES, model="vit:tiny", data=Squares(), out=tmp_path / "run")
+    model: Any = regard.load(result.folder)
+    assert model.labels == ["dark", "light"]
+
+
+def test_wrong_settings_are_refused(images: Path, tmp_path: Path) -> None:
+    vit = {"model": "vit:tiny"}
+    with pytest.raises(SettingError, match=r"vit reads images\s.*--images"):
+        recipes.load(None, vit)
+    with pytest.raises(SettingError, match="vit reads images"):
+        recipes.load(None, vit | {"images": "x", "text": "y"})
+    with pytest.raises(SettingError, match="learns from text, not from images"):
+        recipes.load(None, {"model": "gpt2:tiny", "images": "x"})
+    with pytest.raises(SettingError, match="mixup is no setting"):
+        recipes.load(None, {"model": "clip:tiny", "images": "x", "mixup": 0.2})
+    with pytest.raises(SettingError, match="flip is no setting"):
+        recipes.load(None, {"model": "gpt2:tiny", "text": "x", "flip": 0.5})
+    with pytest.raises(SettingError, match="image_size is decided"):
+        recipes.load(None, {"base": "x", "objective": "images", "images": "x", "image_size": 32})
+    settings = QUICK | {"text": __file__, "model": "gpt2:tiny", "patch": 4}
+    with pytest.raises(SettingError, match="no option 'patch'"):
+        regard.train(settings, out=tmp_path / "run")
+    with pytest.raises(SettingError, match=r"no patch of 16 pixels fits"):
+        regard.train(QUICK | vit | {"images": str(images), "image_size": 8}, out=tmp_path / "run")
+
+
+def test_wrong_files_are_refused(images: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="holds no images in subfolders"):
+        read_image_folders(images / "red")
+    (images / "bad.tsv").write_text("red/000.png\tred\nred/none.png\tred\n")
+    with pytest.raises(DataError, match=r"names red/none\.png, which does not exist"):
+        read_captions(images / "bad.tsv")
+    (images / "bad.jsonl").write_text('{"image": "red/000.png", "caption": "red"}\n')
+    with pytest.raises(DataError, match="line 1 has no `image` and `text`"):
+        read_captions(images / "bad.jsonl")
+    write_images(tmp_path / "other", {"grey": 0})
+    settings = settings_of("images", images)
+    with pytest.raises(DataError, match="'grey' is not in the training data"):
+        regard.train(settings | {"valid_images": str(tmp_path / "other")}, out=tmp_path / "run")
+    with pytest.raises(DataError, match="one label only"):
+        regard.train(settings | {"images": str(tmp_path / "other")}, out=tmp_path / "run")
+    (images / "red" / "000.png").write_bytes(b"no image")
+    with pytest.raises(DataError, match=r"000\.png cannot be read"):
+        regard.train(settings, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_model_of_text_is_refused(images: Path, tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("A dog sees a cat.\n" * 30)
+    small = {"d_model": 16, "d_ff": 24, "heads": 2, "layers": 1, "context": 16}
+    text = QUICK | small | {"text": str(tmp_path / "text.txt"), "tokenizer": "characters"}
+    folder = regard.train(text, model="gpt2:tiny", out=tmp_path / "gpt").folder
+    with pytest.raises(ModelError, match="such as ViT"):
+        regard.train(
+            QUICK, base=str(folder), objective="images", images=str(images), out=tmp_path / "run"
+        )
