@@ -24,6 +24,7 @@ Examples:
   regard finetune t5/ --task translate --data de.tsv --prefix "translate English to German: " \\
                       --data sums.tsv --prefix "summarize: "
   regard finetune gpt2/ --task lm --data novel.txt --context 512
+  regard finetune whisper/ --task transcribe --data table.tsv --languages en      or --task ctc
   regard finetune --resume runs/mood
 """
 # Recipe keys that fine-tuning shares with training; steps and warm-up follow from --epochs and
@@ -34,7 +35,7 @@ _SHARED_KEYS = (
     "crop_padding", "flip", "mixup", "teacher",
     "teaching", "temperature", "precision", "multiple", "recompute", "weights", "validate_every",
     "metric", "patience", "save_every", "log_every", "samples", "seed", "device", "threads",
-    "tensorboard", "beam", "length_penalty",
+    "tensorboard", "beam", "length_penalty", "languages",
 )  # fmt: skip
 # Defaults of fine-tuning, where they differ from those of training.
 _DEFAULTS = {

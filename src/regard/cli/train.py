@@ -49,11 +49,11 @@ def train(
     as_json: bool,
     **flags: Any,
 ) -> None:
-    """Train a translator, a language model or an encoder from text.
+    """Train a translator, a language model or an encoder from text, or a model of speech.
 
     RECIPE is a recipe of the package or a TOML file; flags override it. Without a recipe or files,
-    the built-in English–German language is learnt. --objective says what is learnt: all but
-    translation learn from one --text.
+    the built-in English–German language is learnt. --objective says what is learnt: speech from
+    --sounds, a table of recordings and transcripts; all others but translation from one --text.
     """
     changes = recipe_changes(flags)
     # A run that is resumed has its recipe in its folder.
