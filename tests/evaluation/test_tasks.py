@@ -334,6 +334,13 @@ def test_images_by_captions_of_the_classes(tmp_path: Path) -> None:
     best = [next(iter(ours.classify(file, captions))) for file in files]
     hits = [("bee" in caption) == (i < 4) for i, caption in enumerate(best)]
     assert scores["accuracy"] == pytest.approx(100 * np.mean(hits))
+    table = tmp_path / "captions.tsv"
+    of_classes = dict(zip(("bee", "sea_cow"), captions, strict=True))
+    table.write_text(
+        "".join(f"{file}\t{of_classes[file.parent.name]}\n" for file in files), encoding="utf-8"
+    )
+    # Among two captions the nearest is that of the class.
+    assert evaluate(ours, table, ["accuracy"], "image_text")["accuracy"] == scores["accuracy"]
     pairs = [TextPair("a bee", "a bee"), TextPair("sea cow", "sea cow")]
     assert evaluate(ours, pairs, ["accuracy"], "contrastive")["accuracy"] == 100.0
 

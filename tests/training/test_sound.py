@@ -6,25 +6,32 @@ import itertools
 import json
 import math
 import wave
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import tokenizers
 import torch
 from safetensors.torch import load_file
 
 import regard
 from regard import spec
 from regard.data.audio import RATE, Recording, read_transcripts, resample
+from regard.data.padding import IGNORED
 from regard.errors import DataError, ModelError, SettingError, TrainingInterrupted
 from regard.models.ctc_model import CTCModel
 from regard.text.ctc import CTCDecoder
+from regard.training import model_spec
+from regard.training.assembly import assemble
 from regard.training.data.sound_files import RecordedSpeech
-from regard.training.objectives.ctc import ConnectionistTemporalClassification, alignment_length
+from regard.training.objectives.ctc import alignment_length
 from regard.training.recipe import schema as recipes
 from regard.training.run import go_on
+from regard.training.run_folder import begin
+from regard.training.setup import Setup
 
 WORDS = {"low": 300.0, "high": 1500.0}  # each word is a tone of so many Hz
 QUICK: dict[str, Any] = {
@@ -125,45 +132,76 @@ def test_labels_and_text_are_inverse() -> None:
             decoder.labels(text)
 
 
-def test_the_loss_is_that_of_all_alignments(table: Path, tmp_path: Path) -> None:
-    """Equal to a sum over every sequence of frame labels that decodes to the transcript."""
-    decoder = CTCDecoder.of_texts(["aa", "b"])
-    log_probs = torch.randn(4, len(decoder.names)).log_softmax(-1)
-    model = _ctc_objective(table, tmp_path)
-    text = "aa"
-    total = torch.tensor(-math.inf)
-    symbols = (decoder.blank, *decoder.labels("ab"))
-    for path in itertools.product(symbols, repeat=4):
-        if decoder.text(path) == text:
-            total = torch.logaddexp(total, log_probs[torch.arange(4), torch.tensor(path)].sum())
-    loss = torch.nn.functional.ctc_loss(
-        log_probs[:, None], torch.tensor([decoder.labels(text)]), torch.tensor([4]),
-        torch.tensor([2]), blank=decoder.blank, reduction="sum",
-    )  # fmt: skip
-    torch.testing.assert_close(loss, -total)
-    assert alignment_length(decoder.labels(text)) == 3
-    assert model.unit == "characters"
-
-
-def _ctc_objective(table: Path, folder: Path) -> ConnectionistTemporalClassification:
+def _objective(values: dict[str, Any], folder: Path) -> Any:
     """The objective of a run that has not begun."""
-    from regard.training.assembly import assemble
-    from regard.training.run_folder import begin
-    from regard.training.setup import Setup
-
-    recipe = recipes.load(None, settings(table, "wav2vec2:tiny"))
-    objective = assemble(Setup(begin(recipe, folder / "objective", "test"), recipe, lambda _: None))
-    assert isinstance(objective, ConnectionistTemporalClassification)
+    recipe = recipes.load(None, values)
+    setup = Setup(begin(recipe, folder, "test"), recipe, lambda _: None)
+    objective = assemble(setup)
+    objective.model.eval()
     return objective
+
+
+def test_the_loss_is_that_of_all_alignments(tmp_path: Path) -> None:
+    """Equal to the sum over every sequence of frame labels that decodes to the transcript."""
+    write_wav(tmp_path / "a.wav", tone(300, 0.1))
+    (tmp_path / "table.tsv").write_text("a.wav\taa\n")
+    objective = _objective(settings(tmp_path / "table.tsv", "wav2vec2:tiny"), tmp_path / "run")
+    decoder = objective.data.vocabulary
+    batch = objective.collate(objective.train_split, np.array([0]))
+    model = objective.trained_model.model
+    with torch.no_grad():
+        _, nll = objective.loss(batch.tensors)
+        hidden, _ = model(batch.tensors["waves"], batch.tensors["padding_mask"])
+        log_probs = model.classes(hidden)[0].log_softmax(-1)  # [frames, characters]
+    assert log_probs.shape == (4, len(decoder.names))
+    total = torch.tensor(-math.inf)
+    for path in itertools.product(range(len(decoder.names)), repeat=4):
+        # The paper's B: merge what is repeated, then drop blanks. Not `text`, which hides <s>.
+        merged = [label for label, _ in itertools.groupby(path) if label != decoder.blank]
+        if merged == decoder.labels("aa"):
+            total = torch.logaddexp(total, log_probs[torch.arange(4), torch.tensor(path)].sum())
+    torch.testing.assert_close(nll, -total)
+    assert alignment_length(decoder.labels("aa")) == 3
+    assert batch.tokens == 2
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_batch_has_the_loss_of_its_recordings(model: str, table: Path, tmp_path: Path) -> None:
+    """Padding changes nothing, so that accumulated batches equal a large one."""
+    values = settings(table, model)
+    if model == "wav2vec2:tiny":
+        # Norms of channels, not over time, which includes the padding; given as a file.
+        preset: Any = recipe_spec(values)
+        norm = spec.LayerNorm()
+        convolutions = tuple(replace(part, norm=norm) for part in preset.waves.convolutions)
+        preset = replace(preset, input=replace(preset.waves, convolutions=convolutions))
+        (tmp_path / "spec.json").write_text(json.dumps(spec.to_dict(preset)))
+        sizes = ("model", "d_model", "d_ff", "heads", "layers")
+        values = {key: value for key, value in values.items() if key not in sizes}
+        dropouts = ("dropout", "attention_dropout", "feedforward_dropout")
+        values = {key: value for key, value in values.items() if key not in dropouts}
+        values |= {"spec": str(tmp_path / "spec.json"), "objective": "ctc"}
+    objective = _objective(values, tmp_path / "run")
+    split = objective.train_split
+    with torch.no_grad():
+        rows = [objective.collate(split, np.array([row])) for row in range(4)]
+        single = sum(objective.loss(row.tensors)[1] for row in rows)
+        batch = objective.collate(split, np.arange(4))
+        _, nll = objective.loss(batch.tensors)
+    assert batch.tokens == sum(row.tokens for row in rows)
+    torch.testing.assert_close(nll, single, rtol=1e-4, atol=1e-4)
+
+
+def recipe_spec(values: dict[str, Any]) -> Any:
+    return model_spec.describe(recipes.load(None, values), 10)
 
 
 def test_the_loss_equals_that_of_transformers(table: Path, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     run = regard.train(settings(table, "wav2vec2:tiny"), out=tmp_path / "run").folder
-    objective = _ctc_objective(table, tmp_path)
+    objective = _objective(settings(table, "wav2vec2:tiny"), tmp_path / "objective")
     ours: Any = regard.load(run, device="cpu")
     objective.trained_model.model.load_state_dict(ours.model.state_dict())
-    objective.model.eval()
     other = transformers.Wav2Vec2ForCTC.from_pretrained(run).eval()
     other.config.ctc_loss_reduction = "sum"
     processor = transformers.Wav2Vec2FeatureExtractor.from_pretrained(run)
@@ -341,15 +379,59 @@ def test_objectives_and_their_data_must_fit(table: Path, tmp_path: Path) -> None
             regard.finetune(text_model, task, table, out=tmp_path / task, quiet=True)
 
 
-def test_recordings_longer_than_the_window_are_refused(table: Path, tmp_path: Path) -> None:
-    base = regard.train(settings(table, "whisper:tiny"), out=tmp_path / "base").folder
+class Tones:
+    """A data source: samples instead of files."""
 
-    class LongRecordings:
-        def splits(self) -> Any:
-            return {"train": lambda: iter([Recording(tone(300, 1.5), "low")])}
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
 
+    def splits(self) -> Any:
+        return {"train": self.train}
+
+    def train(self) -> Iterator[Recording]:
+        for word, hertz in WORDS.items():
+            yield Recording(tone(hertz, self.seconds), word)
+
+
+def test_recordings_longer_than_the_window_are_refused(tmp_path: Path) -> None:
+    base = regard.train(QUICK, model="whisper:tiny", data=Tones(0.4), out=tmp_path / "base").folder
     with pytest.raises(DataError, match=r"has 1\.5 seconds, but the model hears 1"):
         regard.train(
-            base=str(base), objective="transcribe", data=LongRecordings(), device="cpu",
+            base=str(base), objective="transcribe", data=Tones(1.5), device="cpu",
             out=tmp_path / "run",
+        )  # fmt: skip
+
+
+def test_a_multilingual_model_learns_in_a_language(tmp_path: Path) -> None:
+    """The decoder reads the prompt of Whisper's figure 1; only the transcript is learnt."""
+    base = regard.train(QUICK, model="whisper:tiny", data=Tones(0.4), out=tmp_path / "base").folder
+    backend = tokenizers.Tokenizer.from_file(str(base / "tokenizer.json"))
+    names = ("startoftranscript", "en", "de", "translate", "transcribe", "notimestamps")
+    backend.add_special_tokens([f"<|{name}|>" for name in names])
+    described: Any = regard.load(base, device="cpu")
+    target = replace(described.spec.target, vocabulary=backend.get_vocab_size())
+    model = replace(described.spec, target=target)
+    multilingual = tmp_path / "multilingual"
+    regard.SpeechToText(regard.build(model), model, described.ids).save(multilingual)
+    backend.save(str(multilingual / "tokenizer.json"))
+    (multilingual / "preprocessor_config.json").write_bytes(
+        (base / "preprocessor_config.json").read_bytes()
+    )
+    values: dict[str, Any] = {
+        "base": str(multilingual), "objective": "transcribe", "sounds": "-", "device": "cpu",
+    }  # fmt: skip
+    recipe = recipes.load(None, values | {"languages": "de"})
+    setup = Setup(begin(recipe, tmp_path / "run", "test"), recipe, lambda _: None, Tones(0.4))
+    objective: Any = assemble(setup)
+    prompt = [f"<|{name}|>" for name in ("startoftranscript", "de", "transcribe", "notimestamps")]
+    tensors = objective.collate(objective.train_split, np.array([0])).tensors
+    tokenizer = objective.data.vocabulary
+    assert tokenizer.tokens(tensors["target"][0].tolist()) == [*prompt, *"low"]
+    labels = tensors["labels"][0].tolist()
+    assert labels[:3] == [IGNORED] * 3
+    assert tokenizer.tokens(labels[3:]) == [*"low", "</s>"]
+    with pytest.raises(SettingError, match="knows 2 languages"):
+        regard.train(
+            base=str(multilingual), objective="transcribe", data=Tones(0.4), device="cpu",
+            out=tmp_path / "other",
         )  # fmt: skip

@@ -24,16 +24,18 @@ Examples:
   regard finetune t5/ --task translate --data de.tsv --prefix "translate English to German: " \\
                       --data sums.tsv --prefix "summarize: "
   regard finetune gpt2/ --task lm --data novel.txt --context 512
+  regard finetune whisper/ --task transcribe --data table.tsv --languages en      or --task ctc
   regard finetune --resume runs/mood
 """
 # Recipe keys that fine-tuning shares with training; steps and warm-up follow from --epochs and
 # --warm-up.
 _SHARED_KEYS = (
     "max_length", "context", "held_out", "batch_tokens", "accumulate", "optimizer", "schedule",
-    "learning_rate", "betas", "adam_eps", "weight_decay", "clip", "label_smoothing", "teacher",
+    "learning_rate", "betas", "adam_eps", "weight_decay", "clip", "label_smoothing",
+    "crop_padding", "flip", "mixup", "teacher",
     "teaching", "temperature", "precision", "multiple", "recompute", "weights", "validate_every",
     "metric", "patience", "save_every", "log_every", "samples", "seed", "device", "threads",
-    "tensorboard", "beam", "length_penalty",
+    "tensorboard", "beam", "length_penalty", "languages",
 )  # fmt: skip
 # Defaults of fine-tuning, where they differ from those of training.
 _DEFAULTS = {
@@ -101,7 +103,8 @@ def finetune(
     label. tag: word and tag a line, blank lines between sentences, or JSON Lines with tokens, tags.
     answer: JSON Lines with question, context, answer_start, text, as in SQuAD. translate,
     summarize: source, tab, target, or JSON Lines with source, target; several --data with a
-    --prefix each are learnt together. lm: plain text.
+    --prefix each are learnt together. lm: plain text. images: a folder with one folder of images
+    for each class. image_text: image file, tab, caption, or JSON Lines with image, text.
     """
     changes = recipe_changes(flags)
     # A run that is resumed has its recipe in its folder.

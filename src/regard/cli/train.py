@@ -26,6 +26,7 @@ Examples:
   regard train shakespeare --data ~/data         a language model of characters
   regard train --model llama:tiny --text notes.txt --learning-rate 0.001
   regard train --base bert/ --objective classify --text reviews.tsv     fine-tuning
+  regard train --model vit:tiny --images flowers/ --image-size 64       a folder for each class
   regard train my.toml --steps 5000              your recipe, one setting changed
   regard train --source a.en --target a.de --valid-source v.en --valid-target v.de \\
                --preset tiny --steps 2000 --save-every 500 --seed 1 --out runs/mine
@@ -48,11 +49,11 @@ def train(
     as_json: bool,
     **flags: Any,
 ) -> None:
-    """Train a translator, a language model or an encoder from text.
+    """Train a translator, a language model or an encoder from text, or a model of speech.
 
     RECIPE is a recipe of the package or a TOML file; flags override it. Without a recipe or files,
-    the built-in English–German language is learnt. --objective says what is learnt: all but
-    translation learn from one --text.
+    the built-in English–German language is learnt. --objective says what is learnt: speech from
+    --sounds, a table of recordings and transcripts; all others but translation from one --text.
     """
     changes = recipe_changes(flags)
     # A run that is resumed has its recipe in its folder.

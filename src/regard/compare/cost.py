@@ -85,8 +85,8 @@ def with_length(
     for name, tensor in batch.items():
         if tensor.ndim >= 1:
             tensor = tensor[:rows]
-        # Labels of whole texts, [B, 1], have no positions.
-        if tensor.ndim >= 2 and tensor.shape[1] > 1:
+        # Labels of whole texts, [B, 1], have no positions, and an image, [B, C, H, W], one size.
+        if 2 <= tensor.ndim < 4 and tensor.shape[1] > 1:
             positions = torch.arange(length, device=tensor.device) % tensor.shape[1]
             tensor = tensor[:, positions]
         tensors[name] = tensor

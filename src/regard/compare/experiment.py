@@ -81,6 +81,11 @@ def compare(
 
     All models have about as many `parameters`: by default those of the recipe's own model.
     """
+    if base.objective_settings.data == "sounds":
+        raise SettingError(
+            "models of speech are not compared: how costs grow with the length is measured on text",
+            "train them one by one, then: regard evaluate RUN RUN --data TABLE",
+        )
     data = _shared_data(out / "data", base, name, say)
     if not parameters:
         parameters = parameter_count(data.describe(base))

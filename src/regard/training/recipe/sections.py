@@ -221,8 +221,8 @@ class ModelSettings(Section):
     start: str | None = Field(
         None,
         description="weight initialization: xavier, normal:DEVIATION, or scaled:DEVIATION (GPT-2: "
-        "residual projections divided by √(2·layers)); xavier for translation, scaled:0.02 for "
-        "causal, normal:0.02 for the others",
+        "residual projections divided by √(2·layers)); xavier for translate, ctc and "
+        "transcribe, scaled:0.02 for causal, normal:0.02 for the others",
     )
     share: Literal["all", "target", "none"] | None = Field(
         None, description="which embeddings are one matrix"
