@@ -81,9 +81,10 @@ def test_unknown_split_is_a_setting_error() -> None:
 def test_an_exhausted_stream_says_how_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(builtin, "TRIES", 2_000)
     monkeypatch.setattr(builtin, "PRONOUN_SHARE", 0.0)
-    monkeypatch.setattr(
-        builtin, "WEIGHTED", (lambda draft: f"W{draft.say(draft.pick('abcde') + ' b c d')}",)
-    )
+    for pool in ("WEIGHTED", "TRAIN_WEIGHTED"):
+        monkeypatch.setattr(
+            builtin, pool, (lambda draft: f"W{draft.say(draft.pick('abcde') + ' b c d')}",)
+        )
     monkeypatch.setattr(builtin, "HELD_PERCENT", 0)
     with pytest.raises(DataError, match="no more than about 5 "):
         list(sentences("train"))
