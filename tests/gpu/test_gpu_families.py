@@ -14,6 +14,8 @@ from torch import Tensor
 
 import regard
 import zoo
+from regard import spec
+from regard.families import presets
 from regard.families.registry import FAMILIES
 
 Inputs = dict[str, Tensor]
@@ -29,6 +31,13 @@ def reformer(out: Path) -> Inputs:
     return text_inputs(48)
 
 
+def deberta(out: Path) -> Inputs:
+    model = presets.preset("deberta:tiny", 64, 48)
+    assert isinstance(model, spec.Encoder)
+    regard.TextEncoder(regard.build(model), model).save(out)
+    return text_inputs(48)
+
+
 def text_inputs(length: int) -> Inputs:
     padding_mask = torch.arange(length) < torch.tensor([[length], [length - 11]])
     tokens = torch.randint(5, 61, (2, length))
@@ -41,6 +50,7 @@ CASES: dict[str, Callable[[Path], Inputs]] = {
     "longformer": lambda out: sparse_encoder("Longformer", out),
     "bigbird": lambda out: sparse_encoder("BigBird", out),
     "reformer": reformer,
+    "deberta": deberta,
 }
 
 

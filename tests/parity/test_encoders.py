@@ -452,7 +452,7 @@ def test_what_is_not_understood_is_refused(tmp_path: Path) -> None:
         ("MPNet", {"relative_attention_num_buckets": 16}, "relative_attention_num_buckets"),
         ("DistilBert", {"sinusoidal_pos_embds": True}, "sinusoidal_pos_embds"),
         ("Roberta", {"pad_token_id": 39}, "none of 40 positions"),
-        ("Roberta", {"pad_token_id": "<pad>"}, "none of 40 positions"),
+        ("Roberta", {"pad_token_id": "<pad>"}, "which no token has"),
         ("Electra", {"id2label": None, "num_labels": "two"}, "num_labels"),
         ("Electra", {"id2label": {"0": "a", "1": "b", "2": "c"}}, "shape"),
     ],
