@@ -111,8 +111,9 @@ def test_a_family(name: str, files: dict[str, str], tmp_path: Path) -> None:
     if name in REASONS:
         row.update(dict.fromkeys(COLUMNS, REASONS[name]))
         row["opens"] = "yes"
-        model = presets.preset(f"{name}:tiny")
-        assert model == presets.preset(f"{name}:tiny")
+        model = presets.preset(f"{name}:tiny", 64, 32)
+        regard.Model(regard.build(model), model).save(tmp_path / "model")
+        assert regard.load(tmp_path / "model").spec == model
         return
     data = files[DATA.get(kind, "text")]
     settings = QUICK | {"text": data}

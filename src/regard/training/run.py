@@ -238,7 +238,8 @@ def _removed_if_not_assembled(run_folder: RunFolder, recipe: Recipe) -> Iterator
         from_stdin = "-" in (recipe.data.text, recipe.data.pairs)
         # Standard input cannot be read again: its copy is kept.
         if not run_folder.metrics.exists() and not from_stdin:
-            shutil.rmtree(run_folder.folder)
+            # A folder that cannot be removed itself, such as the current one, is emptied.
+            shutil.rmtree(run_folder.folder, ignore_errors=True)
         raise
 
 

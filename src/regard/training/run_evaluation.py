@@ -66,12 +66,15 @@ def of_recipe(recipe: Recipe) -> RunSettings:
     if recipe.objective_settings.data == "sounds":
         task = "transcribe"  # whatever a model of speech is trained by
     context = recipe.data.context
+    # The length limit of labelled texts, as `model_spec.max_length` has it.
+    max_length = recipe.data.max_length if recipe.is_finetuning else context
+    # Several prefixes mean several tasks, whose files come with their prefixes written out.
     prefixes = recipe.tune.prefixes
+    prefix = prefixes[0] if len(prefixes) == 1 else ""
     settings = Settings(
         DecodingOptions(BeamSearch(recipe.decode.beam, recipe.length_penalty)),
         recipe.decode.tokenize,
-        # The length limit of labelled texts, as `model_spec.max_length` has it.
-        recipe.data.max_length if recipe.is_finetuning else context,
+        max_length,
         TextReading(
             context,
             max(1, recipe.train.batch_tokens // context),
@@ -80,8 +83,7 @@ def of_recipe(recipe: Recipe) -> RunSettings:
             recipe.train.span_length,
             recipe.train.next_sentence,
         ),
-        # Several prefixes mean several tasks, whose files come with their prefixes written out.
-        prefixes[0] if len(prefixes) == 1 else "",
+        prefix,
     )
     return RunSettings(recipe, task if task in TASKS else None, settings)
 

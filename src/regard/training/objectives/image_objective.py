@@ -54,11 +54,15 @@ class ImageObjective(Objective):
         self.validation_images = data.sets.get("valid")
         side = self.train_images.pixels.shape[1]
         padding = self.settings.crop_padding
+        if padding is None:
+            padding = side // 8
         flip = self.settings.flip
+        if flip is None:
+            flip = self.default_flip
         self.augmentation = Augmentation(
             len(self.train_images),
-            padding=side // 8 if padding is None else padding,
-            flip=self.default_flip if flip is None else flip,
+            padding=padding,
+            flip=flip,
             mixup=self.settings.mixup,
             seed=self.settings.seed,
         )

@@ -83,13 +83,7 @@ class SequenceToSequence(Objective):
         model_spec.check_vocabulary("source", description.source, len(source))
         model_spec.check_vocabulary("target", description.target, len(target))
         start = target.required_token_id("bos")
-        # The ids are those of the decoder, which starts and ends by them.
-        ids = folders.SpecialTokenIds(
-            target.required_token_id("pad"),
-            start,
-            target.required_token_id("eos"),
-            target.special_token_id("unk"),
-        )
+        ids = _special_token_ids(target, start)
         config = folders.describe(description, ids, model_type=setup.recipe.model_name)
         return Translator(model, description, source, target, start, config)
 
@@ -99,13 +93,7 @@ class SequenceToSequence(Objective):
         recipe = setup.recipe
         penalty = recipe.length_penalty
         kind = "gnmt" if isinstance(penalty, GNMTPenalty) else "power"
-        target = model.target_tokenizer
-        ids = folders.SpecialTokenIds(
-            target.required_token_id("pad"),
-            model.start,
-            target.required_token_id("eos"),
-            target.special_token_id("unk"),
-        )
+        ids = _special_token_ids(model.target_tokenizer, model.start)
         tokens = model.source_tokenizer.special_tokens
         return {
             "config.json": model.config,
@@ -273,6 +261,16 @@ class SequenceToSequence(Objective):
                 f"{result.signature}"
             )
         return scores
+
+
+def _special_token_ids(target: Tokenizer, start: int) -> folders.SpecialTokenIds:
+    """The ids are those of the decoder, which starts and ends by them."""
+    return folders.SpecialTokenIds(
+        target.required_token_id("pad"),
+        start,
+        target.required_token_id("eos"),
+        target.special_token_id("unk"),
+    )
 
 
 def _token_text(tokenizer: Tokenizer, ids: list[int]) -> str:
