@@ -14,5 +14,7 @@ def build_norm(part: spec.Norm, width: int) -> norm.Norm:
             return norm.LayerNorm(width, eps, bias)
         case spec.RMSNorm(eps, offset):
             return norm.RMSNorm(width, eps, offset)
+        case spec.BatchNorm(eps, momentum):
+            return norm.BatchNorm(width, eps, momentum)
         case _:
             assert_never(part)

@@ -1,5 +1,5 @@
 """Front ends: patches of images, spectrogram frames, waveforms. (Token embeddings are in
-`embedding`.)
+`embedding`, patches of time series in `series_patches`.)
 
 A front end maps its inputs to [B, T, D]; `output_padding_mask` turns a padding mask of the inputs
 into one of the T positions.
@@ -20,6 +20,7 @@ from regard.core.feedforward import ACTIVATIONS
 from regard.core.linear import Linear, normal
 from regard.core.norm import LayerNorm, Norm
 from regard.core.positional_encoding import InputPosition, LearnedPosition, Sinusoidal2D
+from regard.core.series_patches import SeriesPatches
 from regard.errors import DataError
 
 
@@ -299,4 +300,4 @@ class Waveform(nn.Module):
             )
 
 
-FrontEnd = Embedding | Spectrogram | Patches | Waveform
+FrontEnd = Embedding | Spectrogram | Patches | Waveform | SeriesPatches

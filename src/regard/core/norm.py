@@ -1,4 +1,4 @@
-"""Normalisation over the last dimension: LayerNorm, RMSNorm."""
+"""Normalisation layers: LayerNorm and RMSNorm over the last dimension, BatchNorm over all others."""
 
 from __future__ import annotations
 
@@ -44,7 +44,44 @@ class RMSNorm(nn.Module):
         return functional.rms_norm(x, self.weight.shape, weight, self.eps)
 
 
-Norm = LayerNorm | RMSNorm
+class BatchNorm(nn.Module):
+    """Batch normalisation of the channels [..., D] (Ioffe and Szegedy 2015).
+
+    The running statistics are parameters that are not trained: so they are saved, averaged and
+    restored with the weights.
+    """
+
+    def __init__(self, width: int, eps: float, momentum: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+        self.bias = nn.Parameter(torch.zeros(width))
+        self.running_mean = nn.Parameter(torch.zeros(width), requires_grad=False)
+        self.running_var = nn.Parameter(torch.ones(width), requires_grad=False)
+        # A number of PyTorch's files, which nothing is computed from.
+        self.batches = nn.Parameter(torch.zeros(()), requires_grad=False)
+        self.eps = eps
+        self.momentum = momentum
+
+    def extra_repr(self) -> str:
+        return f"{len(self.weight)}, eps={self.eps}"
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.batches.add_(1)
+        y = functional.batch_norm(
+            x.reshape(-1, x.shape[-1]),  # [positions, D]
+            self.running_mean,
+            self.running_var,
+            self.weight,
+            self.bias,
+            self.training,
+            self.momentum,
+            self.eps,
+        )
+        return y.view(x.shape)
+
+
+Norm = LayerNorm | RMSNorm | BatchNorm
 
 
 class KernelNorm(NamedTuple):
@@ -61,4 +98,5 @@ def kernel_norm(norm: Norm) -> KernelNorm:
     """The parameters of a norm for a Triton kernel."""
     if isinstance(norm, LayerNorm):
         return KernelNorm("layer", norm.weight, norm.bias, norm.eps, 0.0)
+    assert isinstance(norm, RMSNorm), "no decoder has batch norms"
     return KernelNorm("rms", norm.weight, None, norm.eps, norm.offset)

@@ -23,6 +23,12 @@ from regard.evaluation.corrupted_text import (
     predict_masked,
     span_likelihood,
 )
+from regard.evaluation.forecasting import (
+    forecast_points,
+    forecast_quantiles,
+    forecasts,
+    read_series_file,
+)
 from regard.evaluation.language_modelling import read_text, text_likelihood
 from regard.evaluation.media import (
     rank_captions,
@@ -212,6 +218,15 @@ TASKS: dict[str, Task] = {
         read=read_captions,
         predict={"ranking": rank_captions},
         metrics=("accuracy", "top_k:5"),
+    ),
+    "forecast": Task(
+        data="a time series (.csv with a header); FILE.csv:START:END are some of its rows",
+        unit="windows",
+        accepts=forecasts,
+        read=read_series_file,
+        predict={"prediction": forecast_points, "quantiles": forecast_quantiles},
+        metrics=("mse", "mae"),
+        other_metrics=("quantile_loss", "coverage"),
     ),
     "contrastive": Task(
         data="pairs of texts that belong together (.tsv or .jsonl)",

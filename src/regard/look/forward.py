@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
+from regard.baselines.linear_forecaster import LinearForecaster
 from regard.baselines.memory_network import MemoryNetwork
 from regard.core.context import Context
 from regard.core.probe import NO_PROBE, Probe
@@ -68,6 +69,8 @@ def hidden_states(
             return model(inputs, padding_mask, context)[0]
         case Encoder():
             return model(inputs, padding_mask, context)[0]
+        case LinearForecaster():
+            return model(inputs, padding_mask, context)[0]
         case MemoryNetwork():
             # [B, N + 1, S]: the sentences of a story, then the question.
             return model(*MemoryNetwork.split_inputs(inputs), context)[0]
@@ -82,8 +85,12 @@ def apply_head(
     model: CoreModel, hidden: Tensor, padding_mask: Tensor | None, inputs: Tensor
 ) -> Tensor:
     """The output of whatever head stands on the hidden states: LM head, classifier or pooler."""
-    if isinstance(model, DualEncoder):
+    if isinstance(model, DualEncoder | LinearForecaster):
         return hidden
+    if isinstance(model, Encoder) and model.series is not None:
+        predicted = model.predict(hidden, inputs, padding_mask)
+        # Of a distribution, the first of its parameters.
+        return predicted if isinstance(predicted, Tensor) else predicted[0]
     if model.head is not None:
         return model.head(hidden)  # [B, T, V]
     assert isinstance(model, Encoder)

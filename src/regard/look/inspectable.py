@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from regard.baselines.linear_forecaster import LinearForecaster
 from regard.baselines.memory_network import MemoryNetwork
 from regard.decode.batch_decoding import SpecialTokens
 from regard.errors import DataError
@@ -21,7 +22,7 @@ from regard.model import (
 )
 from regard.text.tokenizer import Tokenizer
 
-CoreModel = EncoderDecoder | Encoder | Decoder | DualEncoder | MemoryNetwork
+CoreModel = EncoderDecoder | Encoder | Decoder | DualEncoder | MemoryNetwork | LinearForecaster
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,6 +9,7 @@ from regard.models.image_encoder import ImageEncoder
 from regard.models.language_model import LanguageModel
 from regard.models.loading import load, load_language_model, load_translator
 from regard.models.sequence_classifier import SequenceClassifier
+from regard.models.series_model import SeriesModel
 from regard.models.spans import Answer, Filling, Suspect, Tagged
 from regard.models.speech_to_text import SpeechToText
 from regard.models.text_encoder import TextEncoder
@@ -24,6 +25,7 @@ __all__ = [
     "Model",
     "ModelOutput",
     "SequenceClassifier",
+    "SeriesModel",
     "SpeechToText",
     "Suspect",
     "Tagged",

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import torch
 
 from regard import spec as kinds
+from regard.baselines.linear_forecaster import LinearForecaster
 from regard.baselines.memory_network import MemoryNetwork
 from regard.builder import CoreModel
 from regard.checkpoint import Checkpoints
@@ -30,6 +31,7 @@ from regard.models.image_encoder import ImageEncoder
 from regard.models.language_model import LanguageModel
 from regard.models.memory_network import MemoryNetworkModel
 from regard.models.precision import cast, choose_dtype
+from regard.models.series_model import SeriesModel
 from regard.models.sequence_classifier import SequenceClassifier
 from regard.models.speech_to_text import SpeechToText
 from regard.models.text_encoder import TextEncoder
@@ -162,6 +164,8 @@ def _wrap(
             return MemoryNetworkModel(model, spec, None, config)
         case DualEncoder():
             return DualEncoderModel(model, spec, None, config)
+        case LinearForecaster():
+            return SeriesModel(model, spec, config)
     return Model(model, spec, config)
 
 
@@ -215,6 +219,8 @@ def _encoder(
             return TextEncoder(model, spec, None, config)
         case "pixel_values":
             return ImageEncoder(model, spec, config)
+        case "past_values":
+            return SeriesModel(model, spec, config)
         case "input_values" if spec.labels is not None:
             return CTCModel(model, spec, None, config)
         case _:

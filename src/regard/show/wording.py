@@ -50,6 +50,8 @@ def norm(part: spec.Norm) -> str:
             if offset:  # Gemma stores weights around 0 and adds 1
                 text += f", weights from {offset:g} on"
             return text
+        case spec.BatchNorm(eps):
+            return f"BatchNorm, ε {eps:g}"
         case _:
             return named(part)
 
@@ -229,6 +231,14 @@ def waveform(part: spec.Waveform, d_model: int) -> str:
     if part.norm is not None:
         text += f"; {norm(part.norm)}"
     return text
+
+
+def series_patches(part: spec.SeriesPatches) -> str:
+    scales = " and ".join(f"{one.length} steps, every {one.stride}" for one in part.scales)
+    text = f"each channel by itself, {scales}, each a vector; {part.position} positions"
+    if part.class_token:
+        text += "; a class token"
+    return f"{text}; scaled by its {part.scaler}" if part.scaler else text
 
 
 # ------------------------------------------------------------------ heads

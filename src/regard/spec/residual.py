@@ -24,7 +24,19 @@ class RMSNorm:
     offset: float = 0.0  # 1 in Gemma, whose checkpoints store weight − 1
 
 
-Norm = LayerNorm | RMSNorm
+@dataclass(frozen=True)
+class BatchNorm:
+    """Batch normalization (Ioffe and Szegedy 2015): each channel over all positions of a batch.
+
+    In evaluation, by running means of what training saw. Gradient accumulation is then no longer
+    the same as one large batch.
+    """
+
+    eps: float = 1e-5
+    momentum: float = 0.1  # weight of the newest batch in the running mean
+
+
+Norm = LayerNorm | RMSNorm | BatchNorm
 
 # ------------------------------------------------------------------ residual connections
 

@@ -8,9 +8,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from regard.baselines.linear_forecaster import LinearForecaster
 from regard.baselines.memory_network import MemoryNetwork
 from regard.builder import CoreModel
 from regard.core.head import DistilledHead
+from regard.core.series_head import ChannelHead, ForecastHead
+from regard.core.series_patches import SeriesPatches
 from regard.model import (
     Decoder,
     DualEncoder,
@@ -96,6 +99,10 @@ def forward(model: CoreModel, inputs: Mapping[str, Tensor]) -> dict[str, MaskedO
                 "text_embeds": MaskedOutput(texts),
                 "image_embeds": MaskedOutput(images),
             }
+        case LinearForecaster():
+            return {"prediction_outputs": MaskedOutput(model(inputs["past_values"])[0])}
+        case Encoder(input=SeriesPatches()):
+            return _series(model, inputs["past_values"])
         case Encoder():
             return _encoder(model, inputs, padding_mask)
         case MemoryNetwork():
@@ -105,6 +112,21 @@ def forward(model: CoreModel, inputs: Mapping[str, Tensor]) -> dict[str, MaskedO
                 mask = padding_mask[..., None].expand_as(story)
             hidden, _ = model(story, inputs["question"], mask)
             return {"logits": MaskedOutput(model.head(hidden))}
+
+
+def _series(model: Encoder, values: Tensor) -> dict[str, MaskedOutput]:
+    """The hidden states of each channel, and what the head makes of them."""
+    hidden, _ = model(values)  # [B·C, N, D]
+    by_channel = hidden.unflatten(0, (len(values), -1))
+    # PatchTST for pre-training draws its masks: here and there they would differ.
+    if not isinstance(model.series, ForecastHead | ChannelHead):
+        return {"last_hidden_state": MaskedOutput(by_channel)}
+    predicted = model.predict(hidden, values)
+    name = "prediction_outputs"
+    if isinstance(model.series, ChannelHead):
+        name = "prediction_logits"
+    first = predicted if isinstance(predicted, Tensor) else predicted[0]
+    return {name: MaskedOutput(first), "last_hidden_state": MaskedOutput(by_channel)}
 
 
 def _encoder(

@@ -107,11 +107,14 @@ def front_end(model: specs.Model) -> specs.FrontEnd:
             raise ModelError(
                 "a memory network reads stories, not one text", "write it with --to regard"
             )
+        case specs.LinearForecaster():
+            raise ModelError("a linear forecaster has no front end", "write it with --to regard")
 
 
 def fixed_length(model: specs.Model) -> bool:
-    """Whether the main input has one length only: images, and sound filled up with silence."""
-    return isinstance(front_end(model), specs.Patches | specs.Spectrogram)
+    """Whether the main input has one length only: images, windows of time series, and sound
+    filled up with silence."""
+    return isinstance(front_end(model), specs.Patches | specs.Spectrogram | specs.SeriesPatches)
 
 
 # ------------------------------------------------------------------ random batches
@@ -144,6 +147,8 @@ def random_batch(model: specs.Model, pad: int = 0, seed: int = 0) -> RandomBatch
             return replace(batch, inputs={**batch.inputs, **pixels})
         case specs.MemoryNetwork():
             return _story(model, generator)
+        case specs.LinearForecaster(length, channels):
+            return _windows(length, channels, generator)
         case specs.Encoder() | specs.RecurrentEncoder():
             batch = _main_inputs(model.input, pad, generator, _window(model.stack))
             if model.pool is not None and isinstance(model.input, specs.Tokens):
@@ -176,6 +181,13 @@ def _main_inputs(
             lengths = _waveform_lengths(part)
             samples = torch.randn(ROWS, lengths[0], generator=generator)  # [B, N]
             return RandomBatch({"input_values": samples}, "input_values", lengths)
+        case specs.SeriesPatches(length, channels):
+            return _windows(length, channels, generator)
+
+
+def _windows(length: int, channels: int, generator: torch.Generator) -> RandomBatch:
+    values = torch.randn(ROWS, length, channels, generator=generator)  # [B, L, C]
+    return RandomBatch({"past_values": values}, "past_values", (length,) * ROWS)
 
 
 def _window(part: specs.Stack | specs.Recurrent | specs.Convolutional) -> int | None:

@@ -67,6 +67,8 @@ LORA_LEARNING_RATE = 5e-4  # few parameters, which start at zero, have farther t
 # Settings of [model] that say how training starts, and not what the model is.
 # Models whose size is that of the objective, where none is named.
 _DEFAULT_SIZED = (None, "transformer", *BASELINES)
+# Settings of [model] that a new head of a fine-tuned model has.
+NEW_HEAD = ("horizon",)
 STARTING_POINT = ("start", "vectors", "freeze_embeddings")
 
 
@@ -114,6 +116,9 @@ class Recipe(Section):
         if self.objective_settings.data == "images":
             self._check_images()
             return
+        if self.objective_settings.data == "series" or data.series:
+            self._check_series()
+            return
         if data.images:
             raise SettingError(
                 f"the objective {self.objective!r} learns from text, not from images",
@@ -146,6 +151,19 @@ class Recipe(Section):
             return
         inputs = "images" if self.objective == "images" else "images with texts"
         raise SettingError(f"{self.model_name} reads {inputs}", "give --images, and no other data")
+
+    def _check_series(self) -> None:
+        data = self.data
+        others = (data.text, data.source, data.pairs, data.generated, data.sounds, data.images)
+        if self.objective_settings.data != "series":
+            raise SettingError(
+                f"the objective {self.objective!r} does not learn from time series",
+                "say --objective forecast",
+            )
+        if not data.series or any(others):
+            raise SettingError(
+                f"{self.model_name} reads time series", "give --series FILE.csv, and no other data"
+            )
 
     def _check_sounds(self, has_sounds: bool) -> None:
         learns_from_sounds = self.objective_settings.data == "sounds"
@@ -192,6 +210,8 @@ class Recipe(Section):
             ("crop_padding", self.train.crop_padding is not None, has_images),
             ("flip", self.train.flip is not None, has_images),
             ("mixup", self.train.mixup > 0, objective == "images"),
+            ("columns", self.data.columns is not None, objective == "forecast"),
+            ("horizon", self.model.horizon is not None, objective == "forecast"),
         )
         for key, is_set, fits in settings:
             if is_set and not fits:
@@ -208,7 +228,7 @@ class Recipe(Section):
         """The folder decides what the model is."""
         for key in ModelSettings.model_fields:
             is_set = getattr(self.model, key) not in (None, False)
-            if is_set and key not in STARTING_POINT:
+            if is_set and key not in (*STARTING_POINT, *NEW_HEAD):
                 raise SettingError(
                     f"{key} is decided by the model that is fine-tuned", "leave it out"
                 )
@@ -498,7 +518,7 @@ def choose(
     Without a recipe: the user's files with the defaults, or a recipe that generates its data.
     """
     name: str | Path | None = recipe
-    data_keys = ("source", "pairs", "text", "images", "sounds", "files", "generated")
+    data_keys = ("source", "pairs", "text", "images", "sounds", "series", "files", "generated")
     has_files = any(key in changes for key in data_keys)
     if not name and not has_files:
         name = "stories" if changes.get("model") == "memory" else "builtin"
@@ -527,6 +547,7 @@ _FILE_KEYS = {
         "sounds",
         "valid_sounds",
         "test_sounds",
+        "series",
     ),
     "model": ("vectors", "spec"),
     "tune": ("base",),

@@ -12,6 +12,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from regard.families.attention_options import parse_attention, parse_compressed_memory
+from regard.families.forecast_options import parse_forecast, parse_scales
 from regard.training.recipe.options import (
     parse_generated_task,
     parse_initialization,
@@ -29,8 +30,8 @@ class Section(BaseModel):
 class DataSettings(Section):
     """Where the data comes from. With no file named, the built-in parallel language is generated.
 
-    Pairs are for translation, `images` and `sounds` for models that read these; `text` is for all
-    other objectives.
+    Pairs are for translation, `images`, `sounds` and `series` for models that read these; `text` is
+    for all other objectives.
     """
 
     # Parallel text, for translation.
@@ -81,6 +82,19 @@ class DataSettings(Section):
         None, description="validation recordings; without them a tenth of `sounds` is held out"
     )
     test_sounds: str | None = Field(None, description="scored once, after training")
+    # Time series.
+    series: str | None = Field(
+        None,
+        description="for forecast: a CSV file with a header and one row for each time step",
+    )
+    series_split: str = Field(
+        "0.7:0.1:0.2",
+        description="steps that train, validate and test, one after the other: shares, or numbers "
+        "as 8640:2880:2880 (12, 4 and 4 months of hours)",
+    )
+    columns: str | None = Field(
+        None, description="columns of `series`, with commas; without it all that are numbers"
+    )
     test_lines: int | None = Field(
         None,
         ge=1,
@@ -88,7 +102,10 @@ class DataSettings(Section):
     )
     held_out: float = Field(0.1, gt=0, lt=1, description="share of `text`, its end, that validates")
     context: int = Field(
-        256, ge=8, description="tokens of text that are seen at once, special tokens included"
+        256,
+        ge=8,
+        description="tokens of text that are seen at once, special tokens included; time steps "
+        "that a forecast looks back  [256; series 336]",
     )
     languages: str | None = Field(
         None,
@@ -168,7 +185,19 @@ class ModelSettings(Section):
     layers: int | None = Field(None, ge=1)
     decoder_layers: int | None = Field(None, ge=1, description="if other than layers")
     image_size: int | None = Field(None, ge=1, description="side of the images, in pixels")
-    patch: int | None = Field(None, ge=1, description="side of an image patch, in pixels")
+    patch: int | None = Field(
+        None, ge=1, description="side of an image patch, in pixels, or steps of a patch over time"
+    )
+    stride: int | None = Field(None, ge=1, description="steps from a patch over time to the next")
+    scales: str | None = Field(
+        None, description="patches over time at several scales, LENGTH:STRIDE, as 16:8,48:24"
+    )
+    horizon: int | None = Field(None, ge=1, description="time steps that are forecast")
+    forecast: str | None = Field(
+        None,
+        description="what is forecast for each step: points, quantiles:LEVEL:LEVEL…, or the "
+        "parameters of a student_t, normal or negative_binomial distribution",
+    )
     # Dropout, by where it is applied.
     dropout: float | None = Field(None, ge=0, lt=1, description="on residuals and embeddings")
     attention_dropout: float | None = Field(None, ge=0, lt=1, description="on attention weights")
@@ -239,6 +268,20 @@ class ModelSettings(Section):
             parse_initialization(value)
         return value
 
+    @field_validator("forecast")
+    @classmethod
+    def _forecast(cls, value: str | None) -> str | None:
+        if value is not None:
+            parse_forecast(value)
+        return value
+
+    @field_validator("scales")
+    @classmethod
+    def _scales(cls, value: str | None) -> str | None:
+        if value is not None:
+            parse_scales(value)
+        return value
+
     @field_validator("compressed")
     @classmethod
     def _compressed(cls, value: str | None) -> str | None:
@@ -265,8 +308,9 @@ class TrainSettings(Section):
         "--text, of ListOps expressions), the tags of its words (tag), the answer to a question "
         "(answer), a number (regress), which texts belong together (contrastive), the transcript "
         "of a recording (ctc, Wav2Vec2; transcribe, Whisper), the class of an image (images), "
-        "which caption belongs to an image (image_text, CLIP), the answer to a question about a "
-        "story (stories; without --text, generated ones)  [that of the model]",
+        "which caption belongs to an image (image_text, CLIP), what follows in a time series "
+        "(forecast), the answer to a question about a story (stories; without --text, generated "
+        "ones)  [that of the model]",
     )
     # Masked LM, span corruption and denoising.
     next_sentence: bool = Field(False, description="masked: learn next-sentence prediction too")
