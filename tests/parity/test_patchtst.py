@@ -98,9 +98,7 @@ def assert_equal_outputs(ours: Any, theirs: Any) -> None:
 
 
 @pytest.mark.parametrize(("head", "name", "options"), CASES, ids=lambda value: str(value)[:14])
-def test_equals_transformers(
-    head: str, name: str, options: dict[str, Any], tmp_path: Path
-) -> None:
+def test_equals_transformers(head: str, name: str, options: dict[str, Any], tmp_path: Path) -> None:
     for seed in range(3):
         folder = tmp_path / str(seed)
         theirs = saved(folder, head, seed, **options)

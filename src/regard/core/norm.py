@@ -1,4 +1,4 @@
-"""Normalisation layers: LayerNorm and RMSNorm over the last dimension, BatchNorm over all others."""
+"""Normalisation: LayerNorm and RMSNorm over the last dimension, BatchNorm over the others."""
 
 from __future__ import annotations
 

@@ -53,9 +53,11 @@ def distribution(
     """The distribution of forecasts on the scale of their windows."""
     match kind:
         case "student_t":
-            base: distributions.Distribution = distributions.StudentT(*parameters)
+            df, loc, scale = parameters
+            base: distributions.Distribution = distributions.StudentT(df, loc, scale)
         case "normal":
-            base = distributions.Normal(*parameters)
+            loc, scale = parameters
+            base = distributions.Normal(loc, scale)
         case _:
             total, logits = parameters
             # Counts stay whole numbers: the scale goes into the odds (of the Gamma they mix).

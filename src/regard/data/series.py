@@ -120,9 +120,9 @@ class SeriesProcessor:
     def of(cls, series: Series) -> SeriesProcessor:
         """The statistics of a series; what is missing is left out."""
         values = series.values.astype(np.float64)
-        known = ~np.isnan(values)
-        if not known.any(axis=0).all():
-            name = series.columns[int(np.argmin(known.any(axis=0)))]
+        has_value = ~np.isnan(values)
+        if not has_value.any(axis=0).all():
+            name = series.columns[int(np.argmin(has_value.any(axis=0)))]
             raise DataError(f"column {name!r} has no values to train on", "leave it out")
         std = np.nanstd(values, axis=0)
         std[std == 0] = 1.0  # a constant stays one

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from regard import spec
 from regard.errors import ModelError, SettingError
 from regard.options import parse_option
@@ -13,6 +15,12 @@ def _quantiles(*levels: float) -> spec.Quantiles:
     return spec.Quantiles(levels) if levels else spec.Quantiles()
 
 
+_FORECASTS: dict[str, Callable[..., spec.Forecast]] = {
+    "points": spec.Points,
+    "quantiles": _quantiles,
+}
+
+
 def parse_forecast(option: str) -> spec.Forecast:
     """What is forecast for each step: `points`, `quantiles:0.1:0.5:0.9`, or a distribution."""
     if option in _DISTRIBUTIONS:
@@ -20,7 +28,7 @@ def parse_forecast(option: str) -> spec.Forecast:
     try:
         return parse_option(
             option,
-            {"points": spec.Points, "quantiles": _quantiles},
+            _FORECASTS,
             subject="forecast",
             usage=f"write points, quantiles:0.1:0.5:0.9, or {', '.join(_DISTRIBUTIONS)}",
             convert=float,

@@ -14,7 +14,14 @@ from regard import spec
 from regard.errors import ModelError
 from regard.families.block_config import activation_name, attention_spec, parse_activation
 from regard.families.config_schema import IGNORED_KEYS, NOT_ENCODER_DECODER, ConfigSchema
-from regard.families.preset_settings import ConfigPresets, config_activation
+from regard.families.patchtst_heads import (
+    architecture_suffix,
+    head_config,
+    head_from_config,
+    head_rules,
+    masking_config,
+    masking_from_config,
+)
 from regard.families.tensor_table import (
     Count,
     Rename,
@@ -24,7 +31,6 @@ from regard.families.tensor_table import (
     module_rules,
     per_layer,
 )
-from regard.spec.validation import is_number, is_whole
 
 SPEC_TYPES = (spec.Encoder, spec.SeriesPatches)
 PREFIX = "model."
@@ -68,7 +74,6 @@ _SCHEMA = ConfigSchema(
         "unmasked_channel_indices", "mask_value", "pooling_type", "output_range",
     },
 )  # fmt: skip
-_Pool = Literal["mean", "max", "first"]
 
 # ------------------------------------------------------------------ spec → config.json
 
@@ -79,7 +84,7 @@ def to_config(model: spec.Encoder, positions: int) -> dict[str, Any]:
     feedforward = block.feedforward
     return {
         "model_type": "patchtst",
-        "architectures": [f"PatchTST{_suffix(model.series)}"],
+        "architectures": [f"PatchTST{architecture_suffix(model.series)}"],
         "num_input_channels": windows.channels,
         "context_length": windows.length,
         "patch_length": windows.scales[0].length,
@@ -101,62 +106,9 @@ def to_config(model: spec.Encoder, positions: int) -> dict[str, Any]:
         "positional_encoding_type": "random" if windows.position == "learned" else "sincos",
         "use_cls_token": windows.class_token,
         "scaling": windows.scaler,
-        **_masking_config(windows.masking),
-        **_head_config(model.series),
+        **masking_config(windows.masking),
+        **head_config(model.series),
     }
-
-
-def _suffix(head: spec.SeriesHead | None) -> str:
-    match head:
-        case None:
-            return "Model"
-        case spec.ForecastHead():
-            return "ForPrediction"
-        case spec.PatchHead():
-            return "ForPretraining"
-        case spec.ChannelHead(_, "classify"):
-            return "ForClassification"
-        case _:
-            return "ForRegression"
-
-
-def _masking_config(masking: spec.RandomMasking | spec.ForecastMasking | None) -> dict[str, Any]:
-    if masking is None:
-        return {"do_mask_input": False}
-    config: dict[str, Any] = {
-        "do_mask_input": True,
-        "mask_value": masking.value,
-        "unmasked_channel_indices": list(masking.never) or None,
-    }
-    if isinstance(masking, spec.ForecastMasking):
-        return {
-            **config,
-            "mask_type": "forecast",
-            "num_forecast_mask_patches": list(masking.patches),
-        }
-    return {
-        **config,
-        "mask_type": "random",
-        "random_mask_ratio": masking.share,
-        "channel_consistent_masking": masking.same_for_channels,
-    }
-
-
-def _head_config(head: spec.SeriesHead | None) -> dict[str, Any]:
-    if head is None:
-        return {}
-    config: dict[str, Any] = {"head_dropout": head.dropout}
-    if isinstance(head, spec.PatchHead):
-        return config
-    if isinstance(head.output, spec.Distribution):
-        config |= {"loss": "nll", "distribution_output": head.output.kind}
-    # At the class token whatever else is said.
-    config["pooling_type"] = None if head.pool == "first" else head.pool
-    if isinstance(head, spec.ForecastHead):
-        return {**config, "prediction_length": head.horizon}
-    if head.range is not None:
-        config["output_range"] = list(head.range)
-    return {**config, "num_targets": head.count}
 
 
 # ------------------------------------------------------------------ config.json → spec
@@ -176,10 +128,10 @@ def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Enc
         position=_position(values["positional_encoding_type"]),
         dropout=values["positional_dropout"],
         shared=values["share_embedding"],
-        masking=_masking(config, values) if masks else None,
+        masking=masking_from_config(config, values) if masks else None,
     )
     stack = spec.Stack(values["num_hidden_layers"], _block(values))
-    head = _head(kind, config, values)
+    head = head_from_config(kind, config, values)
     return spec.Encoder(values["d_model"], windows, stack, series=head)
 
 
@@ -228,95 +180,6 @@ def _scaler(config: Mapping[str, Any]) -> Literal["std", "mean"] | None:
     raise ModelError(f"config.json: scaling cannot be {scaling!r}", "std, mean or null")
 
 
-def _masking(
-    config: Mapping[str, Any], values: Mapping[str, Any]
-) -> spec.RandomMasking | spec.ForecastMasking:
-    value = config.get("mask_value", 0)
-    if not is_number(value):
-        raise ModelError(f"config.json: mask_value cannot be {value!r}", "give a number")
-    never = tuple(sorted(_numbers(config, "unmasked_channel_indices", [])))
-    if values["mask_type"] == "random":
-        share = values["random_mask_ratio"]
-        return spec.RandomMasking(share, values["channel_consistent_masking"], never, value)
-    if values["mask_type"] == "forecast":
-        counts = _numbers(config, "num_forecast_mask_patches", [2])
-        return spec.ForecastMasking(counts, never, value)
-    raise ModelError(f"the mask_type {values['mask_type']!r} is not understood", "random, forecast")
-
-
-def _numbers(config: Mapping[str, Any], key: str, default: list[int]) -> tuple[int, ...]:
-    """A list of whole numbers, or a single one."""
-    value = config.get(key, default)
-    if value is None:
-        value = default
-    numbers = value if isinstance(value, list) else [value]
-    if not all(is_whole(number) for number in numbers):
-        raise ModelError(f"config.json: {key} cannot be {value!r}", "give whole numbers")
-    return tuple(numbers)
-
-
-def _head(
-    kind: str, config: Mapping[str, Any], values: Mapping[str, Any]
-) -> spec.SeriesHead | None:
-    dropout = values["head_dropout"]
-    match kind:
-        case "Model":
-            return None
-        case "ForPretraining":
-            return spec.PatchHead(dropout)
-        case "ForPrediction":
-            horizon = values["prediction_length"]
-            return spec.ForecastHead(horizon, _output(config, values), _pool(config, values), dropout)
-        case "ForClassification" | "ForRegression":
-            pool = _pool(config, values)
-            if pool is None:
-                raise ModelError("a series of several patches has no pool", "set pooling_type")
-            count = values["num_targets"]
-            if kind == "ForClassification":
-                return spec.ChannelHead(count, pool=pool, dropout=dropout)
-            output = _output(config, values)
-            return spec.ChannelHead(count, "regress", output, pool, dropout, _range(config))
-    raise ModelError(
-        f"a patchtst model of the kind {kind!r} is not understood",
-        "known: Model, ForPrediction, ForPretraining, ForClassification, ForRegression",
-    )
-
-
-def _output(
-    config: Mapping[str, Any], values: Mapping[str, Any]
-) -> spec.Points | spec.Distribution:
-    if config.get("loss", "mse") == "mse":
-        return spec.Points()
-    kind = values["distribution_output"]
-    if kind not in ("student_t", "normal", "negative_binomial"):
-        raise ModelError(
-            f"the distribution_output {kind!r} is not understood",
-            "known: student_t, normal, negative_binomial",
-        )
-    return spec.Distribution(kind)
-
-
-def _range(config: Mapping[str, Any]) -> tuple[float, float] | None:
-    match config.get("output_range"):
-        case None:
-            return None
-        case [least, most] if is_number(least) and is_number(most):
-            return least, most
-    raise ModelError("config.json: output_range is no pair of numbers", "give [least, most]")
-
-
-def _pool(config: Mapping[str, Any], values: Mapping[str, Any]) -> _Pool | None:
-    if values["use_cls_token"]:
-        return "first"
-    pool = config.get("pooling_type", "mean")
-    match pool:
-        case "mean" | "max":
-            return "mean" if pool == "mean" else "max"
-        case None:
-            return None
-    raise ModelError(f"config.json: pooling_type cannot be {pool!r}", "mean, max or null")
-
-
 # ------------------------------------------------------------------ tensors
 
 
@@ -337,7 +200,7 @@ def tensor_table(model: spec.Encoder, positions: int) -> list[Rule]:
         rules.append(Reshape("input.class_token", name, hf_shape))
     rules.append(Rename("input.position.table", f"{encoder}.positional_encoder.position_enc"))
     rules += per_layer(model.stack.layers, _layer_rules(model, f"{encoder}.layers.{{i}}"))
-    return rules + _head_rules(model.series)
+    return rules + head_rules(model.series)
 
 
 def _layer_rules(model: spec.Encoder, hf: str) -> list[Rule]:
@@ -367,62 +230,3 @@ def batch_norm_rules(parameter: str, hf: str) -> list[Rule]:
     ]
     count = Count(f"{parameter}.batches", f"{hf}.num_batches_tracked")
     return [*module_rules(parameter, hf), *statistics, count]
-
-
-def _head_rules(head: spec.SeriesHead | None) -> list[Rule]:
-    if head is None:
-        return []
-    if isinstance(head, spec.PatchHead):
-        return list(module_rules("series.output", "head.linear"))
-    name = "linear" if _suffix(head) == "ForClassification" else "projection"
-    if not isinstance(head.output, spec.Distribution):
-        return list(module_rules("series.output", f"head.{name}"))
-    parameters = 2 if head.output.kind != "student_t" else 3
-    rules: list[Rule] = []
-    for i in range(parameters):
-        rules += module_rules(f"series.output.maps.{i}", f"head.{name}.proj.{i}")
-    return rules
-
-
-# ------------------------------------------------------------------ presets
-
-# Nie et al. 2023, Appendix A.1.4: the sizes for small sets (ETTh), and for all others.
-PRESETS: dict[str, dict[str, Any]] = {
-    "tiny": {"layers": 3, "d_model": 16, "heads": 4, "d_ff": 128, "dropout": 0.3},
-    "base": {"layers": 3, "d_model": 128, "heads": 16, "d_ff": 256, "dropout": 0.2},
-}
-_DEFAULTS: dict[str, Any] = {
-    "attention_dropout": 0.0,
-    "activation": "gelu",
-    "horizon": 96,  # steps that are forecast
-    "patch": 16,  # time steps
-    "stride": 8,  # time steps
-    "channels": None,  # None: as many as the vocabulary says
-}
-
-
-def _config(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The config of a preset: the vocabulary are channels, the context is the look-back."""
-    return {
-        "architectures": ["PatchTSTForPrediction"],
-        "num_input_channels": settings["channels"] or settings["vocabulary"],
-        "context_length": settings["context"],
-        "patch_length": settings["patch"],
-        "patch_stride": settings["stride"],
-        "num_hidden_layers": settings["layers"],
-        "d_model": settings["d_model"],
-        "num_attention_heads": settings["heads"],
-        "ffn_dim": settings["d_ff"],
-        "activation_function": config_activation(settings["activation"]),
-        "attention_dropout": settings["attention_dropout"],
-        "positional_dropout": settings["dropout"],
-        "path_dropout": settings["dropout"],
-        "ff_dropout": settings["dropout"],
-        "pre_norm": False,
-        "positional_encoding_type": "random",
-        "pooling_type": None,  # the flatten head
-        "prediction_length": settings["horizon"],
-    }
-
-
-preset = ConfigPresets("patchtst", PRESETS, _DEFAULTS, _config, to_spec)

@@ -40,7 +40,7 @@ from regard.families import (
     mpnet,
     mt5,
     palm,
-    patchtst,
+    patchtst_presets,
     pegasus,
     qwen2,
     recurrent,
@@ -691,7 +691,9 @@ PRESET_FAMILIES: dict[str, PresetFamily] = {
         large=Size(317),
     ),
     # Time series: seven channels as the electricity transformers (ETT) have.
-    "patchtst": _from_config("series", patchtst.preset, 7, 336, "tiny", tiny=Size(), base=Size()),
+    "patchtst": _from_config(
+        "series", patchtst_presets.preset, 7, 336, "tiny", tiny=Size(), base=Size()
+    ),
     "dlinear": _linear_forecaster("dlinear"),
     "nlinear": _linear_forecaster("nlinear"),
     # Before the Transformer. Their papers print no counts for these sizes.

@@ -29,8 +29,8 @@ from regard.core.relative_position import (
     RelativeSinusoids,
     T5Bias,
 )
-from regard.core.series_patches import SeriesPatches
 from regard.core.rotary import Rope
+from regard.core.series_patches import SeriesPatches
 from regard.core.stack import Stack
 from regard.core.universal_transformer import UniversalStack
 from regard.errors import SettingError

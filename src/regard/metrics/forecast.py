@@ -103,8 +103,8 @@ def _pinball(levels: Sequence[float], forecast: NDArray[Any], reference: Array) 
     error = reference[..., None] - forecast
     level = np.array(levels)
     losses = np.maximum(level * error, (level - 1) * error)
-    known = ~np.isnan(losses)
-    return [float(losses[known].sum()), float(known.sum())]
+    has_value = ~np.isnan(losses)
+    return [float(losses[has_value].sum()), float(has_value.sum())]
 
 
 def _covered(levels: Sequence[float], forecast: NDArray[Any], reference: Array) -> list[float]:

@@ -104,5 +104,5 @@ def _sums(errors: Array) -> Array:
 
     What has no reference (NaN, in time series) is left out.
     """
-    known = ~np.isnan(errors)
-    return np.stack([np.where(known, errors, 0.0).sum(axis=1), known.sum(axis=1)], axis=1)
+    has_value = ~np.isnan(errors)
+    return np.stack([np.where(has_value, errors, 0.0).sum(axis=1), has_value.sum(axis=1)], axis=1)

@@ -31,8 +31,8 @@ from regard.models.image_encoder import ImageEncoder
 from regard.models.language_model import LanguageModel
 from regard.models.memory_network import MemoryNetworkModel
 from regard.models.precision import cast, choose_dtype
-from regard.models.series_model import SeriesModel
 from regard.models.sequence_classifier import SequenceClassifier
+from regard.models.series_model import SeriesModel
 from regard.models.speech_to_text import SpeechToText
 from regard.models.text_encoder import TextEncoder
 from regard.models.translator import Translator

@@ -68,9 +68,12 @@ def stored_series(setup: Setup, processor: SeriesProcessor | None) -> StoredSeri
             end += len(part)
         values = np.concatenate([processor.standardized(part) for part in parts.values()])
         folder.mkdir(parents=True, exist_ok=True)
-        with disk.disk_errors(str(folder)), disk.atomic_file(folder / _VALUES) as temporary:
-            with open(temporary, "wb") as file:
-                np.save(file, values)
+        with (
+            disk.disk_errors(str(folder)),
+            disk.atomic_file(folder / _VALUES) as temporary,
+            open(temporary, "wb") as file,
+        ):
+            np.save(file, values)
         # Written last: its presence says that all is there.
         disk.write_json(folder / _BORDERS, {"borders": borders, **processor.to_config()})
     return open_series(setup.run_folder)

@@ -20,7 +20,7 @@ from regard.data.batching import Batch, BatchSampler, Rows
 from regard.data.series import PROCESSOR_FILE, Values
 from regard.errors import ModelError
 from regard.families import folder as folders
-from regard.metrics.forecast import ForecastScore, QuantileScore, forecast_score, point_forecasts
+from regard.metrics.forecast import ForecastScore, QuantileScore, forecast_score
 from regard.metrics.scores import AnyScore
 from regard.model import Encoder
 from regard.models import Model, SeriesModel

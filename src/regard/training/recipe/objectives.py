@@ -174,7 +174,7 @@ OBJECTIVES: dict[str, ObjectiveSettings] = {
 }
 # The words of `regard finetune` for objectives that have another name here.
 TASKS = {"lm": "causal", "summarize": "translate"}
-# What a kind of model learns, from plain text, images, sound or series, unless its family is named below.
+# What a kind of model learns, unless its family is named below.
 _OF_KIND = {
     "encoder": "masked",
     "decoder": "causal",
