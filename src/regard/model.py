@@ -24,6 +24,7 @@ from regard.core.frontend import FrontEnd
 from regard.core.global_attention import QuestionTokens
 from regard.core.head import ClassifierHead, DistilledHead, LMHead, Pool
 from regard.core.kv_cache import DecoderState
+from regard.core.node_features import NodeFeatures
 from regard.core.probe import NO_PROBE, NullProbe
 from regard.core.series_head import SeriesHead
 from regard.core.series_patches import SeriesPatches
@@ -164,6 +165,10 @@ class Encoder(nn.Module):
         if context.global_tokens is None and isinstance(default, QuestionTokens):
             # Only here are the tokens known, and not just their hidden states.
             context = dataclasses.replace(context, global_tokens=default.which(inputs))
+        if isinstance(self.input, NodeFeatures):
+            # What attends along edges, and what only the front end reads.
+            distances = more.pop("distances", None)
+            context = dataclasses.replace(context, edges=more["edges"], distances=distances)
         x = self.input(inputs, padding_mask, context, **more)  # [B, T, D]
         hidden = self.stack(x, self.input.output_padding_mask(padding_mask), context)
         return hidden, context.losses or {}

@@ -6,7 +6,15 @@ from typing import assert_never
 
 from regard import spec
 from regard.builder.norms import build_norm
-from regard.core import embedding, frontend, linear, norm, positional_encoding, series_patches
+from regard.core import (
+    embedding,
+    frontend,
+    linear,
+    node_features,
+    norm,
+    positional_encoding,
+    series_patches,
+)
 from regard.errors import ModelError
 
 
@@ -26,6 +34,16 @@ def build_front_end(
             return _waveform(part, d_model)
         case spec.SeriesPatches():
             return _series_patches(part, d_model)
+        case spec.NodeFeatures():
+            return node_features.NodeFeatures(
+                d_model,
+                part.features,
+                normalized=part.normalized,
+                input_dropout=part.input_dropout,
+                dropout=part.dropout,
+                degrees=part.degrees,
+                laplacian=part.laplacian,
+            )
         case _:
             assert_never(part)
 

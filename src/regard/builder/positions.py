@@ -12,7 +12,9 @@ from regard.core import position_terms, relative_position, rotary
 from regard.errors import ModelError
 
 
-def build_stack_position(part: spec.Stack, d_model: int) -> position_terms.StackPosition | None:
+def build_stack_position(
+    part: spec.Stack, d_model: int
+) -> position_terms.StackPosition | relative_position.ShortestPathBias | None:
     match part.position:
         case None | spec.RelativeKeys() | spec.RelativeSinusoids():
             return None  # the last two have weights in each layer: see build_layer_position
@@ -33,6 +35,8 @@ def build_stack_position(part: spec.Stack, d_model: int) -> position_terms.Stack
             return relative_position.T5Bias(heads, count, distance, both_ways)
         case spec.Alibi():
             return relative_position.Alibi(part.block.attention.heads)
+        case spec.ShortestPathBias(distance):
+            return relative_position.ShortestPathBias(part.block.attention.heads, distance)
         case spec.RepeatedBlockBias(size, times, length):
             return relative_position.RepeatedBlockBias(size, times, length)
         case spec.Disentangled(distance, buckets, terms, table_norm, dropout):

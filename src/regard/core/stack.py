@@ -24,10 +24,19 @@ from regard.core.global_attention import (
 )
 from regard.core.kv_cache import LayerCache
 from regard.core.mask import MaskPattern, padding_pattern
-from regard.core.mask_patterns import DocumentMask, GlobalMask, GlobalTokenMask, ShiftedMask
+from regard.core.mask_patterns import (
+    DocumentMask,
+    GlobalMask,
+    GlobalTokenMask,
+    GraphMask,
+    NeighbourMask,
+    ShiftedMask,
+)
 from regard.core.norm import Norm
 from regard.core.position_terms import PositionTerms, StackPosition, position_terms
 from regard.core.probe import HasHeads
+from regard.core.relative_position import ShortestPathBias
+from regard.core.score_bias import ScoreBias
 from regard.core.segment_memory import SegmentMemory, has_segment_memory, with_segment
 from regard.core.softmax_attention import SoftmaxAttention
 from regard.errors import ModelError
@@ -58,7 +67,7 @@ class Stack(nn.Module):
         layers: int,
         final_norm: Norm | None,
         pattern: MaskPattern,
-        position: StackPosition | None = None,
+        position: StackPosition | ShortestPathBias | None = None,
         *,
         dropout: float = 0.0,
         segment_length: int | None = None,
@@ -139,7 +148,11 @@ class Stack(nn.Module):
             positions = context.positions(x.shape[1])
         mask = self._attention_mask(x, positions, padding_mask, context)
         ids = self._position_ids(mask, padding_mask, context)
-        terms = position_terms(self.position, mask, ids, positions.end)
+        if isinstance(self.position, ShortestPathBias):
+            assert context.distances is not None, "the front end of graphs sets them"
+            terms = PositionTerms(ids, bias=ScoreBias(self.position(context.distances)))
+        else:
+            terms = position_terms(self.position, mask, ids, positions.end)
         memory_mask = cross_attention_mask(memory, state, context.documents)
         inputs = LayerInputs(mask, terms, memory, memory_mask)
         self._prepare_kernels(inputs)
@@ -165,6 +178,9 @@ class Stack(nn.Module):
         if ancestry is not None:
             visible = visible & BeamMask(ancestry)
         pattern = self.pattern.over(positions.end, x.device)
+        if isinstance(pattern, NeighbourMask):
+            assert context.edges is not None, "the front end of graphs sets them"
+            pattern = GraphMask(context.edges, positions.end)
         first = self._first_global_tokens(context)
         if first is not None:
             pattern = pattern | GlobalMask(first.count)

@@ -29,6 +29,7 @@ from regard.families import (
     gpt3,
     gpt_decoder,
     gpt_neox,
+    graph,
     linear_forecaster,
     llama,
     longformer,
@@ -67,6 +68,7 @@ Kind = Literal[
     "speech",  # an encoder–decoder over spectrograms
     "ctc",  # an encoder of sound that spells letters
     "memory network",
+    "graph",  # a classifier of nodes or graphs; the vocabulary are its classes
     "series",  # a forecaster; the vocabulary are its channels, the context its look-back
 ]
 
@@ -155,6 +157,14 @@ def _linear_forecaster(name: Literal["dlinear", "nlinear"]) -> PresetFamily:
 
     options = linear_forecaster.OPTIONS
     return PresetFamily("series", make, options, 7, 336, "tiny", {"tiny": Size()})
+
+
+def _graph(*, neighbours: bool) -> PresetFamily:
+    def make(size: str, vocabulary: int, context: int, **changes: Any) -> spec.Encoder:
+        return graph.preset(size, vocabulary, context, neighbours=neighbours, **changes)
+
+    sizes = dict.fromkeys(graph.PRESETS, Size())
+    return PresetFamily("graph", make, _options(graph.PRESETS, graph.DEFAULTS), 7, 1, "tiny", sizes)
 
 
 def _sequence_to_sequence(name: str) -> PresetFamily:
@@ -696,6 +706,9 @@ PRESET_FAMILIES: dict[str, PresetFamily] = {
     ),
     "dlinear": _linear_forecaster("dlinear"),
     "nlinear": _linear_forecaster("nlinear"),
+    # Graphs.
+    "graph": _graph(neighbours=True),
+    "graphormer": _graph(neighbours=False),
     # Before the Transformer. Their papers print no counts for these sizes.
     **{name: _sequence_to_sequence(name) for name in recurrent.FAMILIES},
     "rnn-lm": _recurrent_language_model("rnn"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from regard.models.base import Model, ModelOutput, choose_device
 from regard.models.ctc_model import CTCModel
 from regard.models.dual_encoder import DualEncoderModel
+from regard.models.graph_model import GraphModel
 from regard.models.image_encoder import ImageEncoder
 from regard.models.language_model import LanguageModel
 from regard.models.loading import load, load_language_model, load_translator
@@ -20,6 +21,7 @@ __all__ = [
     "CTCModel",
     "DualEncoderModel",
     "Filling",
+    "GraphModel",
     "ImageEncoder",
     "LanguageModel",
     "Model",

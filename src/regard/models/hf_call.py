@@ -166,7 +166,8 @@ def _call_encoder(
     if mask is None and pools_last_token and pad_token_id is not None:
         # transformers finds the last token of a text by the padding id, even without a mask.
         mask = padding_mask(main_input != pad_token_id)
-    options = {}
+    graph = ("edges", "eigenvectors", "distances")
+    options = {name: inputs[name] for name in graph if name in inputs}
     if "token_type_ids" in inputs:
         options["segments"] = inputs["token_type_ids"]
     elif spec.labels is not None and spec.labels.excludes is not None:

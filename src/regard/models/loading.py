@@ -27,6 +27,7 @@ from regard.models.base import Model, choose_device, to_standard_error
 from regard.models.ctc_model import CTCModel
 from regard.models.dual_encoder import DualEncoderModel
 from regard.models.generation_config import generation_defaults
+from regard.models.graph_model import GraphModel
 from regard.models.image_encoder import ImageEncoder
 from regard.models.language_model import LanguageModel
 from regard.models.memory_network import MemoryNetworkModel
@@ -219,6 +220,8 @@ def _encoder(
             return TextEncoder(model, spec, None, config)
         case "pixel_values":
             return ImageEncoder(model, spec, config)
+        case "node_features" if spec.labels is not None:
+            return GraphModel(model, spec, config)
         case "past_values":
             return SeriesModel(model, spec, config)
         case "input_values" if spec.labels is not None:

@@ -235,6 +235,9 @@ def _front_end(
             yield ModuleSummary("sound", "samples", "[B, N]")
             text = wording.waveform(part, d_model)
             yield ModuleSummary("convolutions", text, shape, counts.total)
+        case spec.NodeFeatures(features):
+            yield ModuleSummary("nodes", "features", f"[B, {length}, {features}]")
+            yield ModuleSummary("embedding", wording.node_features(part), shape, counts.total)
         case spec.SeriesPatches():
             yield ModuleSummary("window", "values", f"[B, {part.length}, {part.channels}]")
             text = f"{wording.series_patches(part)}; {length} = {part.positions}"

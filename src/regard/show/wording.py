@@ -95,6 +95,8 @@ def pattern(part: spec.MaskPattern) -> str:
     match part:
         case spec.FullMask():
             return "all to all"
+        case spec.NeighbourMask():
+            return "along edges"
         case spec.CausalMask(None):
             return "causal"
         case spec.CausalMask(window):  # Mistral
@@ -160,6 +162,8 @@ def _stack_position(part: Any) -> str:
             return f"Shaw's: a vector in each layer for each distance up to {distance}, on the keys"
         case spec.RelativeSinusoids():
             return "Transformer-XL's: sines and cosines of distances, a key of them in each layer"
+        case spec.ShortestPathBias(distance):
+            return f"a bias for each shortest path up to {distance}"
         case spec.RepeatedBlockBias(_, times):
             return f"the first block counts {times} times more, for BigBird's random ones"
         case _:
@@ -230,6 +234,15 @@ def waveform(part: spec.Waveform, d_model: int) -> str:
     text += f"{channels} → {d_model}; + {position(part.position)}"
     if part.norm is not None:
         text += f"; {norm(part.norm)}"
+    return text
+
+
+def node_features(part: spec.NodeFeatures) -> str:
+    text = f"a linear map of {part.features:,} features"
+    if part.degrees:
+        text += f" + degrees up to {part.degrees - 1}"
+    if part.laplacian:
+        text += f" + {part.laplacian} eigenvectors of the Laplacian"
     return text
 
 

@@ -1,4 +1,4 @@
-"""Input embeddings: of tokens, spectrograms, image patches, waveforms and time series."""
+"""Input embeddings: of tokens, spectrograms, image patches, waveforms, time series and graphs."""
 
 from __future__ import annotations
 
@@ -245,4 +245,30 @@ class SeriesPatches:
         return "past_values"
 
 
-FrontEnd = Tokens | Spectrogram | Patches | Waveform | SeriesPatches
+@dataclass(frozen=True)
+class NodeFeatures:
+    """Node embeddings of graphs: a linear map of each node's features, and where the node is.
+
+    Structural encodings: the node's degree (Graphormer's centrality encoding), and the first
+    eigenvectors of the graph's Laplacian (Dwivedi and Bresson 2021), whose signs are drawn anew in
+    each training step.
+    """
+
+    features: int  # numbers of a node
+    normalized: bool = True  # each node's features are divided by their sum of absolute values
+    input_dropout: float = 0.0  # on the features
+    dropout: float = 0.0  # on the embedding
+    degrees: int = 0  # rows of the embedding of degrees; 0 for none
+    laplacian: int = 0  # eigenvectors; 0 for none
+
+    def __post_init__(self) -> None:
+        sizes(self, "features")
+        sizes(self, "degrees", "laplacian", least=0)
+
+    @property
+    def main_input_name(self) -> str:
+        """The argument for features [B, nodes, features]."""
+        return "node_features"
+
+
+FrontEnd = Tokens | Spectrogram | Patches | Waveform | SeriesPatches | NodeFeatures

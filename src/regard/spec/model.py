@@ -13,6 +13,7 @@ from regard.spec.attention import ChunkedAttention, LshAttention
 from regard.spec.baselines import Convolutional, Recurrent
 from regard.spec.frontend import (
     FrontEnd,
+    NodeFeatures,
     Patches,
     SeriesPatches,
     Spectrogram,
@@ -30,7 +31,8 @@ from regard.spec.head import (
     Quantiles,
     SeriesHead,
 )
-from regard.spec.mask import counts_from_the_end, is_causal
+from regard.spec.mask import NeighbourMask, counts_from_the_end, is_causal
+from regard.spec.position import ShortestPathBias
 from regard.spec.residual import BatchNorm
 from regard.spec.stack import Stack
 from regard.spec.validation import sizes
@@ -312,6 +314,7 @@ class Encoder(ModelSpec):
 
     def __post_init__(self) -> None:
         _check_series(self)
+        _check_graph(self)
         if isinstance(self.labels, ClassifierHead) and not self.labels.each and self.pool is None:
             raise ModelError(
                 "labels for a whole input need one vector of it",
@@ -345,6 +348,14 @@ class Encoder(ModelSpec):
             return {**inputs, "token_type_ids": False}
         if isinstance(self.input, SeriesPatches):
             return {name: True, "past_observed_mask": False}
+        if isinstance(self.input, NodeFeatures):
+            return {
+                name: True,
+                "attention_mask": False,
+                "edges": True,
+                "eigenvectors": self.input.laplacian > 0,
+                "distances": isinstance(self.stack.position, ShortestPathBias),
+            }
         return {name: True, "attention_mask": False}
 
     @property
@@ -387,6 +398,12 @@ class Encoder(ModelSpec):
         return self.input
 
     @property
+    def nodes(self) -> NodeFeatures:
+        """The front end of an encoder of graphs."""
+        assert isinstance(self.input, NodeFeatures)
+        return self.input
+
+    @property
     def windows(self) -> SeriesPatches:
         """The front end of an encoder of time series."""
         assert isinstance(self.input, SeriesPatches)
@@ -417,6 +434,14 @@ def _check_series(model: Encoder) -> None:
                 "a head pools at the class token if there is one, and only then",
                 "give both, or neither: class_token=True, pool='first'",
             )
+
+
+def _check_graph(model: Encoder) -> None:
+    """What attends along edges reads graphs."""
+    stack = model.stack
+    along_edges = stack.pattern == NeighbourMask() or isinstance(stack.position, ShortestPathBias)
+    if along_edges and not isinstance(model.input, NodeFeatures):
+        raise ModelError("only graphs have neighbours and paths", "give it NodeFeatures")
 
 
 @dataclass(frozen=True)

@@ -106,6 +106,14 @@ _KINDS = {
         "A forecaster of time series",
         'regard.load("FOLDER").forecast("series.csv")',
     ),
+    "nodes": _Kind(
+        "graph-ml",
+        "A classifier of the nodes of a graph",
+        'regard.load("FOLDER").classify("graph/")',
+    ),
+    "graphs": _Kind(
+        "graph-ml", "A classifier of graphs", 'regard.load("FOLDER").classify("graphs/")'
+    ),
     "stories": _Kind(
         "question-answering",
         "A memory network that answers questions about stories",
@@ -165,12 +173,12 @@ def _data_source(recipe: Recipe) -> str:
     data = recipe.data
     objective = recipe.objective
     if recipe.is_finetuning:
-        media = data.images or data.sounds or data.series
+        media = data.images or data.sounds or data.series or data.graph
         names = recipe.tune.files or (data.text or media or data.pairs or data.source,)
         files = ", ".join(f"`{file}`" for file in names)
         return f"{files}, beginning with `{recipe.tune.base}`"
-    if data.images or data.series:
-        return f"`{data.images or data.series}`"
+    if data.images or data.series or data.graph:
+        return f"`{data.images or data.series or data.graph}`"
     if data.generated is not None:
         return f"{data.builtin_lines:,} examples of the generated task `{data.generated}`"
     if objective == "classify" and data.text is None:

@@ -21,6 +21,7 @@ from regard.evaluation.tasks import TASKS
 from regard.metrics.metric import Metric
 from regard.models import Model, SeriesModel, load
 from regard.training.data.sound_files import RecordedSpeech
+from regard.training.data.stored_graphs import open_graphs
 from regard.training.data.stored_images import stored_examples
 from regard.training.data.stored_series import open_series
 from regard.training.recipe.schema import Recipe
@@ -152,6 +153,12 @@ def _stored_examples(run_folder: RunFolder, task: str, split: str, model: Model)
         stored = open_series(run_folder)
         values = stored.processor.restored(stored.rows(split, model.length))
         return [Series(values.astype(np.float32), stored.processor.columns)]
+    if task in ("nodes", "graphs"):
+        data = open_graphs(run_folder)
+        rows = set(data.rows(split))
+        # Only what is in the split has a label to compare with.
+        labels = tuple(label if i in rows else "" for i, label in enumerate(data.labels))
+        return [replace(data, labels=labels, splits=("",) * len(labels))]
     if task == "transcribe":
         speech = RecordedSpeech.open(run_folder.data / split)
         return [Recording(speech[row], text) for row, text in enumerate(speech.transcripts)]

@@ -180,6 +180,8 @@ def _why_not_padded(model: specs.Model) -> str:
     match front_end(model):
         case specs.Patches():
             return "images have no padding"
+        case specs.NodeFeatures():
+            return "the nodes of a graph belong to its edges"
         case specs.SeriesPatches():
             return "windows of time series have no padding"
         case specs.Spectrogram():

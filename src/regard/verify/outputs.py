@@ -133,7 +133,8 @@ def _encoder(
     model: Encoder, inputs: Mapping[str, Tensor], padding_mask: Tensor | None
 ) -> dict[str, MaskedOutput]:
     main = _main_input(inputs)
-    segments = {}
+    graph = ("edges", "eigenvectors", "distances")
+    segments = {name: inputs[name] for name in graph if name in inputs}
     if "token_type_ids" in inputs:
         segments["segments"] = inputs["token_type_ids"]
     hidden, _ = model(main, padding_mask, **segments)  # [B, T, D]
@@ -158,5 +159,5 @@ def _encoder(
 
 
 def _main_input(inputs: Mapping[str, Tensor]) -> Tensor:
-    names = ("input_ids", "input_features", "pixel_values", "input_values")
+    names = ("input_ids", "input_features", "pixel_values", "input_values", "node_features")
     return next(inputs[name] for name in names if name in inputs)

@@ -14,6 +14,7 @@ from regard.builder import CoreModel
 from regard.errors import ModelError
 
 ROWS = 3  # of every batch
+_FIXED_LENGTH = specs.Patches | specs.Spectrogram | specs.SeriesPatches | specs.NodeFeatures
 LENGTHS = (14, 9, 5)  # of its rows, unless the model has fewer positions
 
 
@@ -112,9 +113,9 @@ def front_end(model: specs.Model) -> specs.FrontEnd:
 
 
 def fixed_length(model: specs.Model) -> bool:
-    """Whether the main input has one length only: images, windows of time series, and sound
-    filled up with silence."""
-    return isinstance(front_end(model), specs.Patches | specs.Spectrogram | specs.SeriesPatches)
+    """Whether the main input has one length only: images, windows of time series, sound filled up
+    with silence; the nodes of graphs belong to their edges."""
+    return isinstance(front_end(model), _FIXED_LENGTH)
 
 
 # ------------------------------------------------------------------ random batches
@@ -181,8 +182,22 @@ def _main_inputs(
             lengths = _waveform_lengths(part)
             samples = torch.randn(ROWS, lengths[0], generator=generator)  # [B, N]
             return RandomBatch({"input_values": samples}, "input_values", lengths)
+        case specs.NodeFeatures():
+            return _random_graph(part, generator)
         case specs.SeriesPatches(length, channels):
             return _windows(length, channels, generator)
+
+
+def _random_graph(part: specs.NodeFeatures, generator: torch.Generator) -> RandomBatch:
+    """Graphs of random edges, each with both directions, and a loop at each node."""
+    nodes = LENGTHS[0]
+    features = torch.rand(ROWS, nodes, part.features, generator=generator)  # [B, N, F]
+    joined = torch.rand(ROWS, nodes, nodes, generator=generator) < 0.2
+    joined = joined | joined.mT | torch.eye(nodes, dtype=torch.bool)
+    inputs = {"node_features": features, "edges": joined.nonzero()}
+    if part.laplacian:
+        inputs["eigenvectors"] = torch.randn(ROWS, nodes, part.laplacian, generator=generator)
+    return RandomBatch(inputs, "node_features", (nodes,) * ROWS)
 
 
 def _windows(length: int, channels: int, generator: torch.Generator) -> RandomBatch:

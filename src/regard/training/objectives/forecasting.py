@@ -33,6 +33,8 @@ from regard.training.setup import Setup
 
 # A validation batch has no gradients and may be this much larger than a training batch.
 EVALUATION_BATCH_FACTOR = 4
+# Steps of a linear model that count as one position: its batches are as large as PatchTST's.
+LINEAR_STEPS = 8
 
 
 class Forecasting(Objective):
@@ -115,10 +117,10 @@ class Forecasting(Objective):
 
     @property
     def positions(self) -> int:
-        """What a window counts in a batch: the patches of all its channels, or their steps."""
+        """What a window counts in a batch: the patches of all its channels."""
         description = self.trained_model.spec
         if isinstance(description, spec.LinearForecaster):
-            return description.channels * description.length
+            return description.channels * -(-description.length // LINEAR_STEPS)
         return description.windows.channels * description.windows.positions
 
     def _sampler(self) -> BatchSampler:

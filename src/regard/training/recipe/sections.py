@@ -30,8 +30,8 @@ class Section(BaseModel):
 class DataSettings(Section):
     """Where the data comes from. With no file named, the built-in parallel language is generated.
 
-    Pairs are for translation, `images`, `sounds` and `series` for models that read these; `text` is
-    for all other objectives.
+    Pairs are for translation, `images`, `sounds`, `series` and `graph` for models that read these;
+    `text` is for all other objectives.
     """
 
     # Parallel text, for translation.
@@ -94,6 +94,12 @@ class DataSettings(Section):
     )
     columns: str | None = Field(
         None, description="columns of `series`, with commas; without it all that are numbers"
+    )
+    # Graphs.
+    graph: str | None = Field(
+        None,
+        description="for nodes and graphs: a folder with nodes.tsv (number, class, split, "
+        "features) and edges.tsv (two numbers), or an .npz file of arrays",
     )
     test_lines: int | None = Field(
         None,
@@ -198,9 +204,17 @@ class ModelSettings(Section):
         description="what is forecast for each step: points, quantiles:LEVEL:LEVEL…, or the "
         "parameters of a student_t, normal or negative_binomial distribution",
     )
+    degrees: int | None = Field(None, ge=0, description="graphs: rows of the degree embedding")
+    laplacian: int | None = Field(
+        None, ge=0, description="graphs: eigenvectors of the Laplacian at the input"
+    )
+    distances: int | None = Field(
+        None, ge=0, description="graphs: shortest paths up to this length have a bias each"
+    )
     # Dropout, by where it is applied.
     dropout: float | None = Field(None, ge=0, lt=1, description="on residuals and embeddings")
     attention_dropout: float | None = Field(None, ge=0, lt=1, description="on attention weights")
+    input_dropout: float | None = Field(None, ge=0, lt=1, description="graphs: on node features")
     feedforward_dropout: float | None = Field(
         None, ge=0, lt=1, description="inside the feed-forward"
     )
@@ -226,9 +240,9 @@ class ModelSettings(Section):
     )
     attention: str | None = Field(
         None,
-        description="self-attention: softmax (the default), window:N, dilated:N:STEP, strided:N, "
-        "blocks:N, global[:N], longformer[:N], bigbird[:N], topk:N, linear, performer[:FEATURES], "
-        "linformer[:RANK], reformer[:BUCKETS[:CHUNK]]",
+        description="self-attention: softmax (the default), neighbours (of the nodes of graphs), "
+        "window:N, dilated:N:STEP, strided:N, blocks:N, global[:N], longformer[:N], bigbird[:N], "
+        "topk:N, linear, performer[:FEATURES], linformer[:RANK], reformer[:BUCKETS[:CHUNK]]",
     )
     decoder_attention: str | None = Field(
         None, description="that of the decoder, if other than attention"
@@ -309,8 +323,8 @@ class TrainSettings(Section):
         "(answer), a number (regress), which texts belong together (contrastive), the transcript "
         "of a recording (ctc, Wav2Vec2; transcribe, Whisper), the class of an image (images), "
         "which caption belongs to an image (image_text, CLIP), what follows in a time series "
-        "(forecast), the answer to a question about a story (stories; without --text, generated "
-        "ones)  [that of the model]",
+        "(forecast), the classes of nodes or graphs (nodes, graphs), the answer to a question "
+        "about a story (stories; without --text, generated ones)  [that of the model]",
     )
     # Masked LM, span corruption and denoising.
     next_sentence: bool = Field(False, description="masked: learn next-sentence prediction too")
@@ -350,7 +364,10 @@ class TrainSettings(Section):
     # Regularization (Section 5.4), R-Drop, and knowledge distillation.
     label_smoothing: float = Field(0.1, ge=0, lt=1, description="translation only")
     agreement: float = Field(
-        0.0, ge=0, description="weight of R-Drop: two passes with other dropout should agree"
+        0.0,
+        ge=0,
+        description="weight of R-Drop: two passes with other dropout should agree, in graphs on "
+        "nodes without labels too",
     )
     crop_padding: int | None = Field(
         None,
