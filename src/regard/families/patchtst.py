@@ -72,6 +72,7 @@ _SCHEMA = ConfigSchema(
     | {
         "num_parallel_samples", "loss", "scaling", "do_mask_input", "num_forecast_mask_patches",
         "unmasked_channel_indices", "mask_value", "pooling_type", "output_range",
+        "vocab_size",
     },
 )  # fmt: skip
 

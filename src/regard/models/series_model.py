@@ -67,6 +67,26 @@ class SeriesModel(Model):
         """The standardization that it was trained with; None for a model without one."""
         return None if self.folder is None else read_series_processor(self.folder)
 
+    # ------------------------------------------------------------------ for `regard.look`
+
+    def labelled_input(self, text: str) -> tuple[Tensor, tuple[str, ...]]:
+        """The last window of a CSV file, [1, L, C], and the steps of each patch.
+
+        Attention is that of the first channel: each is read by itself.
+        """
+        values = self.standardized(text)[-self.length :]
+        names = ["class token"] if self._has_class_token else []
+        if isinstance(self.spec, kinds.Encoder):
+            for scale in self.spec.windows.scales:
+                first = (self.length - scale.length) % scale.stride
+                for begin in range(first, self.length - scale.length + 1, scale.stride):
+                    names.append(f"{begin}–{begin + scale.length - 1}")
+        return torch.from_numpy(np.nan_to_num(values))[None], tuple(names)
+
+    @property
+    def _has_class_token(self) -> bool:
+        return isinstance(self.spec, kinds.Encoder) and self.spec.windows.class_token
+
     # ------------------------------------------------------------------ forecasting
 
     def forecast(self, series: str | Path | Series | NDArray[Any]) -> NDArray[np.float64]:
