@@ -65,14 +65,12 @@ STYLE = f"""
 .studies {{ font: 16px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue",
   sans-serif; color: var(--ink); background: var(--page); }}
 .studies * {{ box-sizing: border-box; }}
-.studies h1, .studies h2, .studies h3, .studies h4 {{ line-height: 1.25; margin: 0;
-  font-weight: 650; }}
+.studies h1, .studies h2, .studies h3 {{ line-height: 1.25; margin: 0; font-weight: 650; }}
 .studies a {{ color: var(--accent); }}
 .studies .study {{ background: var(--card); border: 1px solid var(--line); border-radius: 12px;
   padding: 1.2rem clamp(.9rem, 2.5vw, 1.6rem); margin: 0 0 1.2rem; scroll-margin-top: 1rem; }}
 .studies .study h3 {{ font-size: 1.3rem; }}
 .studies .claim {{ font-size: 1.08rem; max-width: 75ch; margin: .5rem 0 .2rem; }}
-.studies .claim::before {{ content: "“"; }} .studies .claim::after {{ content: "”"; }}
 .studies .faint {{ color: var(--faint); font-size: .9rem; margin: .2rem 0; max-width: 85ch; }}
 .studies .verdict {{ border-radius: 8px; padding: .6rem .9rem; margin: .9rem 0 .3rem; }}
 .studies .verdict b {{ margin-right: .5em; text-transform: uppercase; font-size: .84rem;
@@ -91,7 +89,7 @@ STYLE = f"""
   font-size: .93rem; color: inherit; }}
 .studies caption {{ text-align: left; font-weight: 600; padding: .3rem 0; }}
 .studies th, .studies td {{ padding: .28rem .8rem .28rem 0; text-align: right;
-  border-bottom: 1px solid var(--line); background: none; }}
+  border-bottom: 1px solid var(--line); background: none; white-space: nowrap; }}
 .studies th {{ color: var(--faint); font-weight: 600; vertical-align: bottom; }}
 .studies td:first-child, .studies th:first-child {{ text-align: left; }}
 .studies details {{ margin-top: .6rem; font-size: .9rem; color: var(--faint); max-width: 85ch; }}
@@ -101,11 +99,11 @@ _PAGE_STYLE = """
 body { margin: 0; }
 main { max-width: 1180px; margin: 0 auto; padding: 1.6rem clamp(.7rem, 3vw, 2rem) 3rem; }
 .top { display: flex; flex-wrap: wrap; gap: .5rem 1.5rem; align-items: baseline; }
-.top h1 { font-size: 1.8rem; }
+main .top h1 { font-size: 1.8rem; }
 .top label { margin-left: auto; font-size: .9rem; color: var(--faint); cursor: pointer; }
 .contents { columns: 2 420px; column-gap: 2.5rem; margin: 1.2rem 0 2rem; }
 .contents section { break-inside: avoid; margin-bottom: .9rem; }
-.contents h2 { font-size: 1rem; }
+main .contents h2 { font-size: 1rem; }
 .contents ul { list-style: none; padding: 0; margin: .25rem 0; }
 .contents li { display: flex; gap: .6rem; padding: .12rem 0; align-items: baseline; }
 .contents a { text-decoration: none; } .contents a:hover { text-decoration: underline; }
@@ -114,7 +112,7 @@ main { max-width: 1180px; margin: 0 auto; padding: 1.6rem clamp(.7rem, 3vw, 2rem
 .mark.holds { color: var(--good); background: none; }
 .mark.limits { color: var(--warm); background: none; }
 .mark.fails { color: var(--bad); background: none; }
-.topic { font-size: 1.45rem; margin: 2.2rem 0 .8rem; }
+main .topic { font-size: 1.45rem; margin: 2.2rem 0 .8rem; }
 @media print { .top label { display: none; } .study { break-inside: avoid; } }
 """
 _CLASSES = {Outcome.HOLDS: "holds", Outcome.LIMITED: "limits", Outcome.FAILS: "fails"}

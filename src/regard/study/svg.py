@@ -23,8 +23,8 @@ FAINT = "var(--faint, #5b6472)"
 GRID = "var(--line, #d9dde4)"
 
 # Pixels at full size; a page scales them.
-WIDTH = 560.0
-HEIGHT = 340.0
+WIDTH = 500.0
+HEIGHT = 320.0
 LEFT = 68.0
 RIGHT = 16.0
 BOTTOM = 50.0
