@@ -413,11 +413,12 @@ def svg(scene: Scene, title: str) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{escape(title)}" '
         f'width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
         f'font-family="system-ui, sans-serif" font-size="{FONT:g}">'
-        f"{''.join(map(_element, scene.marks))}</svg>"
+        f"{''.join(map(element, scene.marks))}</svg>"
     )
 
 
-def _element(mark: Mark) -> str:
+def element(mark: Mark) -> str:
+    """A mark as an SVG element."""
     match mark:
         case Rect():
             return (
