@@ -349,6 +349,17 @@ class TrainSettings(Section):
         description="images: α of mixup, which blends two images and their labels by a weight "
         "from Beta(α, α); 0 blends none",
     )
+    cutmix: float = Field(
+        0.0,
+        ge=0,
+        description="images: α of CutMix, which puts a box of one image into another and mixes "
+        "their labels by area; with mixup, batches take turns",
+    )
+    augment: Literal["none", "trivial"] = Field(
+        "none",
+        description="images: trivial is TrivialAugment, one random operation (rotation, shear, "
+        "colour, contrast …) for each image",
+    )
     teacher: str | None = Field(
         None,
         description="knowledge distillation: the folder of a finished model to learn from; "
