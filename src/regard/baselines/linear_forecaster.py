@@ -41,6 +41,7 @@ class LinearForecaster(nn.Module):
         """
         windows = values.mT  # [B, C, L]
         if self.trend is None:
+            # NLinear: a forecast moves with the level at which the window ends.
             last = windows[..., -1:]
             output = self.seasonal(windows - last) + last
         else:

@@ -75,6 +75,7 @@ def attend(
         row = rows if tensor.shape[0] > 1 else torch.zeros_like(rows)
         scores = scores + tensor[row, :, starts, ends]
     nodes = q.shape[0] * q.shape[2]
+    # The largest score of each node is taken off, as in every softmax: exp() must not overflow.
     largest = scores.detach().new_full((nodes, heads), float("-inf"))
     index = query[:, None].expand(-1, heads)
     largest = largest.scatter_reduce(0, index, scores.detach(), "amax")

@@ -55,6 +55,7 @@ class NodeFeatures(nn.Module):
         eigenvectors: Tensor | None = None,
     ) -> Tensor:
         """features [B, N, F], edges [E, 3] (row, from, to), eigenvectors [B, N, k] → [B, N, D]"""
+        # Bags of words of any length weigh alike (as in GCN and GAT).
         if self.normalized:
             features = functional.normalize(features, p=1.0, dim=-1)
         features = functional.dropout(features, self.input_dropout, self.training)

@@ -62,6 +62,7 @@ def distribution(
             total, logits = parameters
             # Counts stay whole numbers: the scale goes into the odds (of the Gamma they mix).
             return distributions.NegativeBinomial(total, logits=logits + scaling.scale.log())
+    # log p of values in their own units: the change of variables is part of it.
     back = distributions.AffineTransform(*scaling)
     return distributions.TransformedDistribution(base, [back])
 
@@ -70,6 +71,7 @@ def distribution_mean(kind: str, parameters: tuple[Tensor, ...], scaling: Scalin
     """The mean of each forecast on the scale of its window: [B, H, C]."""
     if kind == "negative_binomial":
         return distribution(kind, parameters, scaling).mean
+    # Both are symmetric around their location.
     center = parameters[1] if kind == "student_t" else parameters[0]
     return scaling.invert(center)
 
@@ -83,7 +85,7 @@ def _pooled(hidden: Tensor, pool: str | None) -> Tensor:
             return hidden.amax(dim=1)
         case "first":
             return hidden[:, 0]
-        case _:
+        case _:  # PatchTST's flatten head, which knows where in the window each patch was
             return hidden.flatten(1)
 
 
@@ -123,6 +125,7 @@ class ForecastHead(nn.Module):
             return tuple(self._steps_first(one) for one in output)
         if self.quantiles is None:
             return scaling.invert(self._steps_first(output))
+        # A linear map has all levels of a step next to each other.
         by_level = output.unflatten(1, (self.horizon, self.quantiles))  # [B·C, H, Q]
         return scaling.invert(self._steps_first(by_level))
 

@@ -48,6 +48,7 @@ def instance_scaling(kind: str | None, values: Tensor, observed: Tensor | None) 
     if kind is None:
         zeros = values.new_zeros(values.shape[0], 1, values.shape[2])
         return Scaling(zeros, zeros + 1)
+    # What is missing stands as some number in `values`, with weight 0.
     weight = torch.ones_like(values) if observed is None else observed.to(values.dtype)
     count = weight.sum(dim=1, keepdim=True)  # [B, 1, C]
     if kind == "mean":
@@ -104,6 +105,7 @@ class PatchMasking(nn.Module):
     def _share(self, rows: int, channels: int, patches: int, device: torch.device) -> Tensor:
         drawn = 1 if self.same_for_channels else channels
         noise = torch.rand(rows, drawn, patches, device=device)
+        # The rank of each patch by its noise: those with the least stay.
         ranks = noise.argsort(dim=-1).argsort(dim=-1)
         return (ranks >= int(patches * (1 - self.share))).expand(-1, channels, -1).clone()
 
@@ -127,6 +129,7 @@ class PatchScale(NamedTuple):
 
     def unfold(self, values: Tensor) -> Tensor:
         """[B, C, L] → [B, C, N, P], of which the last patch ends with the window."""
+        # The newest steps matter most: what does not fill a patch is dropped at the beginning.
         left_over = (values.shape[-1] - self.length) % self.stride
         return values[..., left_over:].unfold(-1, self.length, self.stride)
 
@@ -198,6 +201,7 @@ class SeriesPatches(nn.Module):
         rows = self.position.rows(x.shape[1])
         if self.class_token is None:
             return self.dropout(x + rows)
+        # Without dropout, as in transformers: a class token that is dropped says nothing.
         first = (self.class_token + rows[0]).expand(x.shape[0], 1, -1)
         return torch.cat([first, self.dropout(x + rows[1:])], dim=1)
 

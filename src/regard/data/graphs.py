@@ -68,6 +68,7 @@ def read_graphs(path: str | Path) -> GraphData:
             f"{path} is no folder of a graph", "give a folder with nodes.tsv and edges.tsv"
         )
     tables = {name: list(_rows(path, name)) for name in _FILES}
+    # Labels of graphs stand in a table of their own; without it, nodes have them.
     has_graphs = _table(path, "graphs") is not None
     nodes = tables["nodes"]
     if not nodes:
@@ -100,6 +101,7 @@ def _rows(folder: Path, name: str) -> Iterator[list[str]]:
     file = _table(folder, name)
     if file is None:
         raise DataError(f"{folder} has no {name}.tsv", "give nodes.tsv and edges.tsv")
+    # Features have spaces between them, so that both dividers are free.
     divider = "," if ".csv" in file.name else "\t"
     for number, line in enumerate(text_files.lines(file), 1):
         row = [cell.strip() for cell in line.split(divider)]
@@ -179,6 +181,7 @@ def _checked(
         )
     if len(edges) and (edges.min() < 0 or edges.max() >= nodes):
         raise DataError(f"an edge leads to a node that is none of 0 to {nodes - 1}", "correct it")
+    # Batches cut out the nodes and edges of a graph as slices.
     if (np.diff(graph) < 0).any() or len(np.unique(graph)) != graph[-1] + 1:
         raise DataError("the nodes of a graph do not follow each other", "sort them by graph")
     if len(edges) and (graph[edges[:, 0]] != graph[edges[:, 1]]).any():
@@ -204,6 +207,7 @@ def laplacian_eigenvectors(edges: NDArray[np.int64], nodes: int, count: int) -> 
     a small graph has fewer.
     """
     adjacency = _dense(edges, nodes, np.float64)
+    # Loops are for attention; the Laplacian has none.
     np.fill_diagonal(adjacency, 0)
     scale = 1 / np.sqrt(np.maximum(adjacency.sum(axis=1), 1))
     laplacian = np.eye(nodes) - scale[:, None] * adjacency * scale
@@ -220,6 +224,7 @@ def shortest_paths(edges: NDArray[np.int64], nodes: int, longest: int) -> NDArra
     Paths of more than `longest` edges have length `longest` + 1.
     """
     adjacency = _dense(edges, nodes, np.float32)
+    # Breadth-first search from all nodes at once: one matrix product for each step.
     reached = np.eye(nodes, dtype=np.float32)
     distances = np.full((nodes, nodes), -1, np.int16)
     distances[reached > 0] = 0

@@ -45,6 +45,7 @@ def read_series(path: str | Path, columns: Sequence[str] | None = None) -> Serie
     header = next(reader, None)
     if header is None:
         raise DataError(f"{file} is empty", "give a CSV file with a header")
+    # Blank lines are no steps.
     table = [row for row in reader if row][rows]
     if not table:
         raise DataError(f"{path} has no rows", "give a CSV file with a header and one row a step")
@@ -61,6 +62,7 @@ def read_series(path: str | Path, columns: Sequence[str] | None = None) -> Serie
 
 
 def _row_range(path: str) -> tuple[str, slice]:
+    # A file may have colons in its name: one that exists is meant as it is.
     match = re.fullmatch(r"(.+):(\d*):(\d*)", path)
     if match is None or Path(path).exists():
         return path, slice(None)
@@ -137,6 +139,7 @@ class SeriesProcessor:
                 f"{', '.join(self.columns)}",
                 "give the same columns in the same order",
             )
+        # In float64: large values with small deviations would lose their digits.
         scaled = (series.values.astype(np.float64) - self.mean) / self.std
         return scaled.astype(np.float32)
 

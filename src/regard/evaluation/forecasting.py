@@ -66,6 +66,7 @@ def _forecasts(model: SeriesModel, examples: Sequence[Series]) -> tuple[Any, Any
                 f"a series of {len(values)} steps has no window of {length} and {horizon} to come",
                 "give a longer one",
             )
+        # On standardized values: errors of channels with other units could not be added.
         both = windows(values, length + horizon)
         parts += list(model.forecasts(both[:, :length]))
         references.append(both[:, length:])

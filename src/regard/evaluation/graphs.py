@@ -25,6 +25,7 @@ def rank_graph_classes(
     references = []
     names = model.labels
     for data in examples:
+        # A file with splits is that of a run: what was trained on is no test.
         rows = data.rows("test") or [i for i, label in enumerate(data.labels) if label]
         if not rows:
             raise DataError("nothing in this graph has a label", "give labels to compare with")

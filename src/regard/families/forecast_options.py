@@ -40,6 +40,7 @@ def parse_forecast(option: str) -> spec.Forecast:
 def parse_scales(option: str) -> tuple[spec.TimeScale, ...]:
     """Patches over time at several scales: LENGTH:STRIDE, with commas between them."""
     scales = []
+    # Without a stride, patches lie side by side.
     for part in option.split(","):
         length, _, stride = part.partition(":")
         try:

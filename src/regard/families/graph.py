@@ -57,6 +57,7 @@ def preset(
         position=spec.ShortestPathBias(paths) if paths else None,
         final=block.norm,
     )
+    # A node is classified by its own hidden state, a graph by the mean of its nodes.
     pool = None if settings["task"] == "tag" else spec.Pool("mean", None)
     head = spec.ClassifierHead(vocabulary, settings["task"])
     return spec.Encoder(settings["d_model"], nodes, stack, pool, labels=head)

@@ -149,7 +149,7 @@ def _block(values: Mapping[str, Any]) -> spec.Block:
     norm: spec.Norm
     match values["norm_type"]:
         case "batchnorm":
-            norm = spec.BatchNorm(values["norm_eps"])
+            norm = spec.BatchNorm(values["norm_eps"], counts=True)
         case "layernorm":
             norm = spec.LayerNorm(values["norm_eps"])
         case other:
@@ -226,8 +226,9 @@ def _layer_rules(model: spec.Encoder, hf: str) -> list[Rule]:
 
 def batch_norm_rules(parameter: str, hf: str) -> list[Rule]:
     """PyTorch's BatchNorm1d: weight, bias and the running statistics."""
-    statistics = [
-        Rename(f"{parameter}.{name}", f"{hf}.{name}") for name in ("running_mean", "running_var")
+    return [
+        *module_rules(parameter, hf),
+        Rename(f"{parameter}.running_mean", f"{hf}.running_mean"),
+        Rename(f"{parameter}.running_variance", f"{hf}.running_var"),
+        Count(f"{parameter}.batches", f"{hf}.num_batches_tracked"),
     ]
-    count = Count(f"{parameter}.batches", f"{hf}.num_batches_tracked")
-    return [*module_rules(parameter, hf), *statistics, count]

@@ -128,6 +128,7 @@ def head_from_config(
 def _output(
     config: Mapping[str, Any], values: Mapping[str, Any]
 ) -> spec.Points | spec.Distribution:
+    # Any other loss is −log p, null too: so transformers reads it.
     if config.get("loss", "mse") == "mse":
         return spec.Points()
     kind = values["distribution_output"]

@@ -55,6 +55,7 @@ def point_forecasts(forecasts: NDArray[Any], levels: Sequence[float] | None) -> 
     """Forecasts as points: of quantiles, the one that is nearest to the median."""
     if levels is None:
         return forecasts
+    # Levels need not have a median among them.
     middle = int(np.argmin(np.abs(np.array(levels) - 0.5)))
     return forecasts[..., middle]
 
@@ -108,5 +109,6 @@ def _pinball(levels: Sequence[float], forecast: NDArray[Any], reference: Array) 
 
 
 def _covered(levels: Sequence[float], forecast: NDArray[Any], reference: Array) -> list[float]:
+    # A comparison with NaN is false, and a missing value is not counted below either.
     inside = (reference >= forecast[..., 0]) & (reference <= forecast[..., -1])
     return [float(inside.sum()), float((~np.isnan(reference)).sum())]

@@ -84,6 +84,7 @@ def batches_of_graphs(data: GraphData, nodes: int) -> Iterator[list[int]]:
     largest = 0
     for graph, size in enumerate(sizes.tolist()):
         largest = max(largest, size)
+        # All graphs of a batch are as long as its largest; a single one may exceed the budget.
         if batch and largest * (len(batch) + 1) > nodes:
             yield batch
             batch = []
@@ -101,6 +102,7 @@ def graph_tensors(spec: kinds.Encoder, data: GraphData, graphs: Sequence[int]) -
             f"{front_end.features}",
             "give graphs with the features that it was trained on",
         )
+    # Where the nodes of each graph begin, and the last one ends.
     starts = np.searchsorted(data.graph, np.arange(data.graphs + 1))
     sizes = [int(starts[graph + 1] - starts[graph]) for graph in graphs]
     longest = max(sizes)
@@ -113,15 +115,16 @@ def graph_tensors(spec: kinds.Encoder, data: GraphData, graphs: Sequence[int]) -
         begin = starts[graph]
         features[row, :size] = data.features[begin : begin + size]
         mask[row, :size] = True
-        own = data.edges[edge_starts[graph] : edge_starts[graph + 1]] - begin
-        edges.append(np.concatenate([np.full((len(own), 1), row), own], axis=1))
+        # Edges number the nodes of all graphs; here, those of one graph from 0 on.
+        graph_edges = data.edges[edge_starts[graph] : edge_starts[graph + 1]] - begin
+        edges.append(np.concatenate([np.full((len(graph_edges), 1), row), graph_edges], axis=1))
     tensors = {
         "node_features": torch.from_numpy(features),
         "edges": torch.from_numpy(np.concatenate(edges)),
     }
     if not mask.all():
         tensors["attention_mask"] = torch.from_numpy(mask)
-    tensors |= _structure(spec, [own[:, 1:] for own in edges], sizes)
+    tensors |= _structure(spec, [part[:, 1:] for part in edges], sizes)
     return tensors
 
 
@@ -136,13 +139,13 @@ def _structure(
     count = spec.nodes.laplacian
     if count:
         vectors = torch.zeros(len(sizes), longest, count)
-        for row, (own, size) in enumerate(zip(edges, sizes, strict=True)):
-            vectors[row, :size] = torch.from_numpy(laplacian_eigenvectors(own, size, count))
+        for row, (graph_edges, size) in enumerate(zip(edges, sizes, strict=True)):
+            vectors[row, :size] = torch.from_numpy(laplacian_eigenvectors(graph_edges, size, count))
         tensors["eigenvectors"] = vectors
     if isinstance(spec.stack.position, kinds.ShortestPathBias):
         distances = torch.full((len(sizes), longest, longest), -1, dtype=torch.int16)
-        for row, (own, size) in enumerate(zip(edges, sizes, strict=True)):
-            paths = shortest_paths(own, size, spec.stack.position.distance)
+        for row, (graph_edges, size) in enumerate(zip(edges, sizes, strict=True)):
+            paths = shortest_paths(graph_edges, size, spec.stack.position.distance)
             distances[row, :size, :size] = torch.from_numpy(paths)
         tensors["distances"] = distances
     return tensors

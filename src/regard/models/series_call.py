@@ -22,6 +22,7 @@ def call_series(
     assert isinstance(front_end, SeriesPatches), "only these read time series"
     values = inputs["past_values"]
     observed = inputs.get("past_observed_mask")
+    # Drawn as transformers draws them: under the same seed, the same patches are masked.
     masked = None
     if front_end.masking is not None:
         patches = spec.windows.patches

@@ -105,6 +105,7 @@ class SeriesModel(Model):
             return forecasts.astype(np.float64)
         if forecasts.ndim == 2:
             return self.processor.restored(forecasts)
+        # Quantiles stand last; statistics are of channels.
         return self.processor.restored(forecasts.swapaxes(1, 2)).swapaxes(1, 2)
 
     def standardized(self, series: str | Path | Series | NDArray[Any]) -> Values:
@@ -134,6 +135,7 @@ class SeriesModel(Model):
     def forecast_tensor(self, values: Tensor) -> Tensor:
         """Forecasts of windows [B, L, C] with NaN where a value is missing: [B, H, C], or
         [B, H, C, Q] for quantiles; of distributions, their means."""
+        # The mask is a tensor of its own: NaN times 0 is NaN.
         observed = ~values.isnan()
         mask = None if bool(observed.all()) else observed
         values = values.nan_to_num().to(self.dtype)

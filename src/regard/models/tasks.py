@@ -8,14 +8,14 @@ has the signature that the models with this task share, so that a type checker a
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NoReturn, overload
+from typing import TYPE_CHECKING, Any, NoReturn, Unpack, overload
 
 from torch import Tensor
 
 from regard.errors import ModelError
 
 if TYPE_CHECKING:
-    from regard.decode.strategy import Strategy
+    from regard.decode.strategy import DecodingOptions, Strategy
 
 # Every task, with the model that has it, for the repair of an error.
 TASKS = {
@@ -61,11 +61,21 @@ class Tasks:
 
     @overload
     def translate(
-        self, text: str, strategy: Strategy | None = None, *, language: str | None = None
+        self,
+        text: str,
+        strategy: Strategy | None = None,
+        *,
+        language: str | None = None,
+        **options: Unpack[DecodingOptions],
     ) -> str: ...
     @overload
     def translate(
-        self, text: list[str], strategy: Strategy | None = None, *, language: str | None = None
+        self,
+        text: list[str],
+        strategy: Strategy | None = None,
+        *,
+        language: str | None = None,
+        **options: Unpack[DecodingOptions],
     ) -> list[str]: ...
     def translate(
         self,
@@ -73,6 +83,7 @@ class Tasks:
         strategy: Strategy | None = None,
         *,
         language: str | None = None,
+        **options: Unpack[DecodingOptions],
     ) -> str | list[str]:
         """Translates one text or a list; see `Translator.translate`."""
         self._no_task("translate")
@@ -86,6 +97,7 @@ class Tasks:
         max_new_tokens: int | None = None,
         stream: Callable[[str], None] | None = None,
         draft: Any = None,  # a LanguageModel
+        **options: Unpack[DecodingOptions],
     ) -> str: ...
     @overload
     def generate(
@@ -96,6 +108,7 @@ class Tasks:
         max_new_tokens: int | None = None,
         stream: Callable[[str], None] | None = None,
         draft: Any = None,  # a LanguageModel
+        **options: Unpack[DecodingOptions],
     ) -> list[str]: ...
     def generate(
         self,
@@ -105,6 +118,7 @@ class Tasks:
         max_new_tokens: int | None = None,
         stream: Callable[[str], None] | None = None,
         draft: Any = None,  # a LanguageModel
+        **options: Unpack[DecodingOptions],
     ) -> str | list[str]:
         """Continues one text or a list; see `LanguageModel.generate`."""
         self._no_task("generate")

@@ -17,6 +17,7 @@ from typing import Literal  # noqa: F401
 # isort: off
 # fmt: off
 from regard.spec.attention import (
+    AdditiveAttention,
     Attention,
     AttentionSizes,
     BuildsAttention,
@@ -33,6 +34,7 @@ from regard.spec.attention import (
 )
 from regard.spec.feedforward import (
     Activation,
+    ConvFeedForward,
     MixtureOfExperts,
     PositionWise,
     GatedFeedForward,
@@ -147,6 +149,7 @@ from regard.spec.baselines import (
 from regard.spec.residual import (
     BatchNorm,
     LayerNorm,
+    NoResidual,
     Norm,
     Parallel,
     PostNorm,
@@ -170,6 +173,7 @@ from regard.spec.stack import (
 
 __all__ = [
     "Activation",
+    "AdditiveAttention",
     "AdditiveScore",
     "Alibi",
     "And",
@@ -194,6 +198,7 @@ __all__ = [
     "ClassifierHead",
     "CompressiveMemory",
     "ConcatenatedPosition",
+    "ConvFeedForward",
     "ConvLayer",
     "ConvPosition",
     "Convolution",
@@ -244,6 +249,7 @@ __all__ = [
     "Model",
     "ModelSpec",
     "NeighbourMask",
+    "NoResidual",
     "NodeFeatures",
     "Norm",
     "Not",

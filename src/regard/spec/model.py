@@ -33,7 +33,6 @@ from regard.spec.head import (
 )
 from regard.spec.mask import NeighbourMask, counts_from_the_end, is_causal
 from regard.spec.position import ShortestPathBias
-from regard.spec.residual import BatchNorm
 from regard.spec.stack import Stack
 from regard.spec.validation import sizes
 
@@ -580,9 +579,6 @@ class RecurrentDecoder(ModelSpec):
 
 def _check_decoder(stack: Stack) -> None:
     """Autoregressive decoding: the mask is causal, and the same for every length of the text."""
-    norms = [stack.final, *(block.norm for block in stack.blocks)]
-    if any(isinstance(norm, BatchNorm) for norm in norms):
-        raise ModelError("batch norms of a decoder would see what follows", "use LayerNorm")
     if not is_causal(stack.pattern):
         raise ModelError(
             "a decoder must not see what follows",

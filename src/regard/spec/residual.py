@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from regard.errors import ModelError
+
 # ------------------------------------------------------------------ normalization
 
 
@@ -26,14 +28,22 @@ class RMSNorm:
 
 @dataclass(frozen=True)
 class BatchNorm:
-    """Batch normalization (Ioffe and Szegedy 2015): each channel over all positions of a batch.
+    """Batch normalization (Ioffe and Szegedy 2015) of each feature, over the tokens of a batch.
 
-    In evaluation, by running means of what training saw. Gradient accumulation is then no longer
-    the same as one large batch.
+    Padding is left out of mean and variance. In training a decoder's statistics include tokens
+    that follow; decoding uses the running ones, which do not depend on the batch.
     """
 
     eps: float = 1e-5
-    momentum: float = 0.1  # weight of the newest batch in the running mean
+    momentum: float = 0.1  # share of a batch in the running statistics, as in PyTorch
+    counts: bool = False  # batches are counted, as in PyTorch's files; nothing follows from it
+
+    def __post_init__(self) -> None:
+        if not 0 < self.momentum <= 1:
+            raise ModelError(
+                f"running statistics cannot move by {self.momentum}",
+                "give a momentum between 0 and 1",
+            )
 
 
 Norm = LayerNorm | RMSNorm | BatchNorm
@@ -69,4 +79,11 @@ class Reversible:
     gives: Literal["mean", "both"] = "mean"  # output: mean of the streams, or both concatenated
 
 
-Residual = PostNorm | PreNorm | Parallel | Reversible
+@dataclass(frozen=True)
+class NoResidual:
+    """No residual connection: norm(sublayer(x)), or sublayer(norm(x)) with the norm before."""
+
+    norm: Literal["post", "pre"] = "post"  # where the norm stands, as in PostNorm and PreNorm
+
+
+Residual = PostNorm | PreNorm | Parallel | Reversible | NoResidual

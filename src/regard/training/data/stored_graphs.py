@@ -25,6 +25,7 @@ def stored_graphs(setup: Setup, level: Level) -> GraphData:
             )
         if not data.rows("train"):
             raise DataError("nothing is in the split 'train'", "write it into the split column")
+        # Once, with all splits in it: a resumed run needs no other file.
         path.parent.mkdir(parents=True, exist_ok=True)
         with disk.disk_errors(str(path)), disk.atomic_file(path) as temporary:
             _write(temporary, data)

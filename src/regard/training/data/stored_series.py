@@ -59,6 +59,7 @@ def stored_series(setup: Setup, processor: SeriesProcessor | None) -> StoredSeri
     if not (folder / _BORDERS).exists():
         splits = setup.splits(_series_splits)
         parts = {name: _joined(splits[name]()) for name in _in_time(splits)}
+        # By the training data alone: the statistics of later data would be known too early.
         train = parts["train"]
         processor = processor or SeriesProcessor.of(train)
         borders = {}
@@ -122,6 +123,7 @@ def _series_splits(setup: Setup) -> dict[str, Split]:
     columns = None if data.columns is None else [name.strip() for name in data.columns.split(",")]
     series = read_series(data.series, columns)
     setup.say(f"data: {len(series):,} steps of {', '.join(series.columns)}")
+    # Splits follow each other in time: nothing that is forecast has been trained on.
     counts = split_counts(data.series_split, len(series))
     ends = np.cumsum(counts)
     unused = len(series) - int(ends[-1])

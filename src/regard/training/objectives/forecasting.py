@@ -60,6 +60,7 @@ class Forecasting(Objective):
             split: data.windows(split, self.length, self.horizon) for split in data.borders
         }
         self.has_missing = bool(np.isnan(data.values).any())
+        # Views of the stored array: windows overlap, and none is copied before its batch.
         counts = ", ".join(f"{len(windows):,} {name}" for name, windows in self.windows.items())
         setup.say(f"windows of {self.length} steps, {self.horizon} to forecast: {counts}")
 
@@ -94,6 +95,7 @@ class Forecasting(Objective):
         description = _with_channels(base.spec, channels)
         if isinstance(description, spec.Encoder):
             description = _with_forecast(description, setup.recipe.model.horizon)
+        # Built anew even if nothing changes: one way for all, and the weights are copied.
         torch.manual_seed(setup.recipe.train.seed)  # for a new head
         model = build(description)
         _copy_weights(base, model)
@@ -138,6 +140,7 @@ class Forecasting(Objective):
         values = torch.from_numpy(np.ascontiguousarray(windows[rows]))  # [B, L + H, C]
         tensors = {}
         count = values[:, self.length :].numel()
+        # Without gaps there are no masks, so that the model takes its plain path.
         if self.has_missing:
             observed = ~values.isnan()
             values = values.nan_to_num()

@@ -93,6 +93,7 @@ class GraphObjective(Objective):
             other = self.trained_model.graph_logits(dict(tensors))
             other_loss, _ = cross_entropy(other, labels, self.settings.label_smoothing)
             everything = torch.zeros(len(logits), dtype=torch.long, device=logits.device)
+            # The step divides by the labelled nodes: so the mean over all nodes counts once.
             share = (labels != IGNORED).sum() / len(labels)
             agreement = r_drop(logits, other, everything) * share
             loss = (loss + other_loss) / 2 + weight * agreement
@@ -145,6 +146,7 @@ class NodeClassification(GraphObjective):
 
     def __init__(self, model: GraphModel, data: GraphData, setup: Setup) -> None:
         super().__init__(model, data, setup)
+        # Validation and test nodes are read, but their labels are not.
         labels = torch.full_like(self._labels, IGNORED)
         rows = self._rows["train"]
         labels[rows] = self._labels[rows]
