@@ -30,8 +30,30 @@ class Listing(NamedTuple):
 
 
 STUDIES: dict[str, Listing] = {
+    # attention
     "scaling": Listing(
         "attention", "Scaling scores by 1/√d_k", "attention.score_scaling.ScoreScaling"
+    ),
+    "permutation": Listing(
+        "attention", "Permutation equivariance and positions", "attention.permutation.Permutation"
+    ),
+    "lookup": Listing(
+        "attention", "Soft look-up and its hard limit", "attention.soft_lookup.SoftLookup"
+    ),
+    # positions
+    "sinusoids": Listing(
+        "positions", "Sinusoids: unique, bounded, shifts linear", "positions.sinusoids.Sinusoids"
+    ),
+    "wavelengths": Listing(
+        "positions", "Sinusoids: slow dimensions, distance", "positions.wavelengths.Wavelengths"
+    ),
+    # block
+    "receptive_field": Listing(
+        "block", "Receptive fields of layers", "block.receptive_field.ReceptiveField"
+    ),
+    # numbers
+    "printed_numbers": Listing(
+        "numbers", "Printed numbers that are wrong", "numbers.printed_numbers.PrintedNumbers"
     ),
 }
 
