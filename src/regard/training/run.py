@@ -6,7 +6,7 @@ import shutil
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from regard.errors import RegardError, SettingError, TrainingInterrupted
 from regard.metrics.metric import Metric
 from regard.metrics.scores import AnyScore
 from regard.models import Model, choose_device
-from regard.training import model_card, model_spec, run_evaluation
+from regard.training import learning_curves, model_card, model_spec, run_evaluation
 from regard.training.assembly import assemble, export, objective_class
 from regard.training.engine import layerwise_lr_decay
 from regard.training.engine.loop import Loop
@@ -72,6 +72,11 @@ class Result:
     parameters: int
     # Split → metric → score, of the metrics that were asked for.
     metrics: dict[str, dict[str, float]] = field(default_factory=dict)
+
+    def _repr_html_(self) -> str:
+        """The learning curves and scores, for a notebook."""
+        values = {split: asdict(score) for split, score in self.scores.items()}
+        return learning_curves.to_html(self.folder, repr(str(self.folder)), values)
 
 
 # --- entry points ---------------------------------------------------------------------------------

@@ -145,6 +145,9 @@ TRANSFORMER_ONLY = (
     "attention",
     "decoder_attention",
     "residual",
+    "norm",
+    "kernel",
+    "projection",
 )
 
 
@@ -218,8 +221,17 @@ class ModelSettings(Section):
         "FACTOR to one, by a convolution by default (Compressive Transformer)",
     )
     # Residual connections, initialization and embeddings.
-    residual: Literal["post", "pre"] | None = Field(
-        None, description="post-norm (the paper) or pre-norm"
+    projection: Literal["apart", "tied_qkv", "tied_qk", "tied_kv"] | None = Field(
+        None, description="self-attention: one matrix for q, k and v, or for two of them"
+    )
+    residual: Literal["post", "pre", "none"] | None = Field(
+        None, description="post-norm (the paper), pre-norm, or none: no residual connections"
+    )
+    norm: Literal["layer", "rms", "batch"] | None = Field(
+        None, description="normalization in the blocks; batch: over all tokens of a batch"
+    )
+    kernel: int | None = Field(
+        None, ge=1, description="feed-forward as convolutions, the first over so many positions"
     )
     start: str | None = Field(
         None,
