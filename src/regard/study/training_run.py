@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 from itertools import islice
 from typing import Any, NamedTuple
@@ -54,7 +55,10 @@ def language_model(vocabulary: int, length: int, **changes: Any) -> spec.Model:
     """A small causal language model: 2 pre-norm layers of width 64 with 4 heads, no dropout."""
     sizes = {"d_model": 64, "heads": 4, "layers": 2, "d_ff": 256, "position": "sinusoidal"}
     off = {"dropout": 0.0, "attention_dropout": 0.0}
-    return preset("gpt2", vocabulary, length, **(sizes | off | changes))
+    model: Any = preset("gpt2", vocabulary, length, **(sizes | off | changes))
+    # Embeddings are multiplied by √d_model (Section 3.4), or sinusoids would drown them.
+    scaled: spec.Model = replace(model, tokens=replace(model.tokens, scale=True))
+    return scaled
 
 
 def translator(vocabulary: int, length: int, **changes: Any) -> spec.Model:
@@ -90,7 +94,7 @@ def train(
     The default schedule warms up for a tenth of the steps and stays at 0.003.
     """
     schedule = schedule or ConstantRate(0.003, steps // 10)
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.0, betas=(0.9, 0.98), foreach=True)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.0, betas=(0.9, 0.98), fused=True)
     model.train()
     losses = []
     for step, batch in enumerate(islice(batches, steps), start=1):
@@ -238,7 +242,7 @@ def builtin_vocabulary() -> Vocabulary:
     return Vocabulary([word for pair in pairs for words in pair for word in words])
 
 
-def builtin_text(split: str, count: int, seed: int, rows: int = 32) -> Iterator[Batch]:
+def builtin_text(split: str, count: int, seed: int, rows: int = 16) -> Iterator[Batch]:
     """Endless batches of English sentences for a language model, in an order of the seed."""
     vocabulary = builtin_vocabulary()
     for chosen in _shuffled(builtin_sentences(split, count), seed, rows):
@@ -246,7 +250,7 @@ def builtin_text(split: str, count: int, seed: int, rows: int = 32) -> Iterator[
         yield Batch(pad([t[:-1] for t in texts]), pad([t[1:] for t in texts], NO_TARGET))
 
 
-def builtin_pairs(split: str, count: int, seed: int, rows: int = 32) -> Iterator[Batch]:
+def builtin_pairs(split: str, count: int, seed: int, rows: int = 16) -> Iterator[Batch]:
     """Endless batches of English and German sentences for an encoder–decoder."""
     vocabulary = builtin_vocabulary()
     for chosen in _shuffled(builtin_sentences(split, count), seed, rows):

@@ -53,8 +53,8 @@ class Pointwise(Study):
 
     def measure(self, effort: Effort, progress: Progress) -> Numbers:
         runs = [_equality(seed) for seed in effort.seeds]
-        steps = effort.choose(60, 400)
-        test = list(islice(builtin_text("test", 500, 0), effort.choose(8, 15)))
+        steps = effort.choose(120, 600)
+        test = list(islice(builtin_text("test", 500, 0, rows=64), effort.choose(2, 6)))
         losses = compare(
             _variants(),
             lambda seed: builtin_text("train", 5000, seed),
