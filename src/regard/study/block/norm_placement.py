@@ -49,7 +49,7 @@ class NormPlacement(Study):
     def measure(self, effort: Effort, progress: Progress) -> Numbers:
         task = TaskBatches(Copying(max_length=5), LETTERS)
         depths = effort.choose([2, 6, 12], [2, 4, 6, 12, 24])
-        layers = effort.choose(4, 6)
+        layers = effort.choose(3, 6)
         steps = effort.choose(100, 400)
         rates = effort.choose((0.001, 0.01), RATES)
         progress(0.0, "gradients at the start")
@@ -142,7 +142,7 @@ class NormPlacement(Study):
 
 
 def _model(task: TaskBatches, place: str, layers: int) -> spec.Model:
-    sizes = {"d_model": 32, "heads": 2, "d_ff": 128}
+    sizes = {"d_model": 64, "heads": 2, "d_ff": 128}
     return language_model(len(task.vocabulary), 32, layers=layers, residual=place, **sizes)
 
 

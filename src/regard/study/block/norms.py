@@ -45,9 +45,9 @@ class Norms(Study):
         "Sennrich 2019"
     )
     measurement = (
-        "Translators of two layers for the built-in language with each norm. How far the output "
+        "Translators of two layers (one in a quick study) for the built-in language with each norm. How far the output "
         "for a sentence moves, in training mode, if the rest of the batch is replaced or only made "
-        "shorter; then, trained on batches of 2 and of 16 sentences with as many sentences in all, "
+        "shorter; then, trained on batches of 2 and of 16 sentences with as many updates, "
         "the test loss, in evaluation and in training mode."
     )
     rule = (
@@ -59,10 +59,12 @@ class Norms(Study):
     full_seeds = 3
 
     def measure(self, effort: Effort, progress: Progress) -> Numbers:
-        sentences = effort.choose(1200, 8000)
+        steps = effort.choose(80, 400)
+        layers = effort.choose(1, 2)
         test = list(islice(builtin_pairs("test", 500, 0, rows=32), effort.choose(2, 6)))
         moves = {
-            name: [_moves(norm, seed) for seed in effort.seeds] for name, norm in NORMS.items()
+            name: [_moves(norm, layers, seed) for seed in effort.seeds]
+            for name, norm in NORMS.items()
         }
         jobs = [(name, size, seed) for seed in effort.seeds for name in NORMS for size in BATCHES]
         runs: dict[str, dict[str, list[dict[str, float]]]] = {
@@ -70,12 +72,11 @@ class Norms(Study):
         }
         for name, size, seed in progress.over(jobs, lambda job: f"{job[0]}, {job[1]} batches"):
             rows = BATCHES[size]
-            model = build_seeded(_model(NORMS[name]), seed)
-            # As many sentences for all; no more than eight times as many updates.
-            train(model, builtin_pairs("train", 5000, seed, rows=rows), sentences // rows // 2)
+            model = build_seeded(_model(NORMS[name], layers), seed)
+            train(model, builtin_pairs("train", 5000, seed, rows=rows), steps)
             loss = evaluate(model, test).loss
             runs[name][size].append({"loss": loss, "training_mode": _training_loss(model, test)})
-        return {"moves": moves, "runs": runs, "batches": BATCHES}
+        return {"moves": moves, "runs": runs, "batches": BATCHES, "steps": steps}
 
     def verdict(self, numbers: Numbers) -> Verdict:
         moves = {
@@ -134,9 +135,9 @@ class Norms(Study):
         return [Table("Mean ± standard deviation over the seeds", columns, rows)]
 
 
-def _model(norm: spec.Norm) -> spec.Model:
+def _model(norm: spec.Norm, layers: int) -> spec.Model:
     """The small translator with this norm in all blocks."""
-    model: Any = translator(len(builtin_vocabulary()), 32)
+    model: Any = translator(len(builtin_vocabulary()), 32, layers=layers)
     sides = {}
     for name in ("encoder", "decoder"):
         stack = getattr(model, name)
@@ -146,9 +147,9 @@ def _model(norm: spec.Norm) -> spec.Model:
 
 
 @torch.no_grad()
-def _moves(norm: spec.Norm, seed: int) -> dict[str, float]:
+def _moves(norm: spec.Norm, layers: int, seed: int) -> dict[str, float]:
     """The relative change of the first row's output as the other rows change, in training mode."""
-    model: Any = build_seeded(_model(norm), seed).train()
+    model: Any = build_seeded(_model(norm, layers), seed).train()
     stream = builtin_pairs("train", 5000, seed, rows=8)
     batch = next(stream)
     other = next(stream)

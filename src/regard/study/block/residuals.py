@@ -26,7 +26,7 @@ RESIDUALS: dict[str, spec.Residual] = {
     "none, norm before": spec.NoResidual("pre"),
     "none, norm after": spec.NoResidual("post"),
 }
-LARGE = 100.0  # a gradient that changes by this factor vanishes or explodes
+LARGE = 10.0  # a gradient that changes by this factor vanishes or explodes
 
 
 class Residuals(Study):
