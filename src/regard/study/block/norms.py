@@ -45,10 +45,10 @@ class Norms(Study):
         "Sennrich 2019"
     )
     measurement = (
-        "Translators of two layers (one in a quick study) for the built-in language with each norm. How far the output "
-        "for a sentence moves, in training mode, if the rest of the batch is replaced or only made "
-        "shorter; then, trained on batches of 2 and of 16 sentences with as many updates, "
-        "the test loss, in evaluation and in training mode."
+        "Translators of two layers (one in a quick study) for the built-in language with each "
+        "norm. How far the output for a sentence moves, in training mode, if the rest of the batch "
+        "is replaced or only made shorter; then, trained on batches of 2 and of 16 sentences with "
+        "as many updates, the test loss, in evaluation and in training mode."
     )
     rule = (
         f"Holds if LayerNorm and RMSNorm move by less than {INDEPENDENT:g} and BatchNorm by more "
