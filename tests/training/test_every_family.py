@@ -181,6 +181,10 @@ def test_speech_is_refused_where_costs_are_compared(files: dict[str, str], tmp_p
     for name in ("whisper", "wav2vec2"):
         with pytest.raises(SettingError, match="models of speech are not compared"):
             _compared(name, QUICK | {"sounds": files["sounds"]}, tmp_path / name)
+    with pytest.raises(SettingError, match="models of time series are not compared"):
+        _compared("patchtst", QUICK | {"series": files["series"]}, tmp_path / "patchtst")
+    with pytest.raises(SettingError, match="models of graphs are not compared"):
+        _compared("graph", QUICK | {"graph": files["graph"]}, tmp_path / "graph")
 
 
 def _looked_into(run: Path, ask: tuple[str, ...], files: dict[str, str]) -> Any:

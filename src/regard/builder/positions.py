@@ -12,9 +12,7 @@ from regard.core import position_terms, relative_position, rotary
 from regard.errors import ModelError
 
 
-def build_stack_position(
-    part: spec.Stack, d_model: int
-) -> position_terms.StackPosition | relative_position.ShortestPathBias | None:
+def build_stack_position(part: spec.Stack, d_model: int) -> position_terms.StackPosition | None:
     match part.position:
         case None | spec.RelativeKeys() | spec.RelativeSinusoids():
             return None  # the last two have weights in each layer: see build_layer_position

@@ -37,8 +37,6 @@ from regard.core.mask_patterns import (
 from regard.core.norm import BatchNorm, Norm, normalize
 from regard.core.position_terms import PositionTerms, StackPosition, position_terms
 from regard.core.probe import HasHeads
-from regard.core.relative_position import ShortestPathBias
-from regard.core.score_bias import ScoreBias
 from regard.core.segment_memory import SegmentMemory, has_segment_memory, with_segment
 from regard.core.softmax_attention import SoftmaxAttention
 from regard.errors import ModelError
@@ -70,7 +68,7 @@ class Stack(nn.Module):
         layers: int,
         final_norm: Norm | None,
         pattern: MaskPattern,
-        position: StackPosition | ShortestPathBias | None = None,
+        position: StackPosition | None = None,
         *,
         dropout: float = 0.0,
         segment_length: int | None = None,
@@ -154,11 +152,7 @@ class Stack(nn.Module):
             positions = context.positions(x.shape[1])
         mask = self._attention_mask(x, positions, padding_mask, context)
         ids = self._position_ids(mask, padding_mask, context)
-        if isinstance(self.position, ShortestPathBias):
-            assert context.distances is not None, "the front end of graphs sets them"
-            terms = PositionTerms(ids, bias=ScoreBias(self.position(context.distances)))
-        else:
-            terms = position_terms(self.position, mask, ids, positions.end)
+        terms = position_terms(self.position, mask, ids, positions.end, context.distances)
         memory_mask = cross_attention_mask(memory, state, context.documents)
         inputs = LayerInputs(mask, terms, memory, memory_mask, token_mask)
         self._prepare_kernels(inputs)

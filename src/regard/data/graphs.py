@@ -132,8 +132,8 @@ def _features(texts: Sequence[str], where: str) -> NDArray[np.float32]:
                 ) from None
             width = max(width, int(index) + 1)
     features = np.zeros((len(texts), max(1, width)), np.float32)
-    for node, index, number in entries:
-        features[node, index] = number
+    for node, column, number in entries:
+        features[node, column] = number
     if not entries:
         features[:] = 1.0  # nodes without features are all alike
     return features
@@ -195,6 +195,34 @@ def undirected(edges: NDArray[np.int64], nodes: int) -> NDArray[np.int64]:
     loops = np.repeat(np.arange(nodes)[:, None], 2, axis=1)
     every: NDArray[np.int64] = np.unique(np.concatenate([edges, edges[:, ::-1], loops]), axis=0)
     return every
+
+
+def surroundings(data: GraphData, node: int, steps: int) -> list[int]:
+    """A node, then all that are so many edges away or less, nearest first."""
+    if not 0 <= node < len(data.features):
+        raise DataError(f"there is no node {node}", f"the nodes are 0 to {len(data.features) - 1}")
+    nodes = [node]
+    for _ in range(steps):
+        is_near = np.isin(data.edges[:, 0], nodes)
+        nodes += sorted(set(data.edges[is_near, 1].tolist()) - set(nodes))
+    return nodes
+
+
+def subgraph(data: GraphData, nodes: Sequence[int]) -> GraphData:
+    """These nodes as one graph, in this order, with the edges between them."""
+    place = np.full(len(data.features), -1)
+    place[list(nodes)] = np.arange(len(nodes))
+    edges = place[data.edges]
+    edges = edges[(edges >= 0).all(axis=1)]
+    of_nodes = data.level == "nodes"
+    return GraphData(
+        data.features[list(nodes)],
+        np.unique(edges, axis=0),
+        np.zeros(len(nodes), np.int64),
+        tuple(data.labels[i] for i in nodes) if of_nodes else ("",),
+        tuple(data.splits[i] for i in nodes) if of_nodes else ("",),
+        data.level,
+    )
 
 
 # ------------------------------------------------------------------ structural encodings

@@ -77,6 +77,9 @@ class Inspectable(Protocol):
         Positions are tokens; those of a memory network are the sentences of a story.
         """
 
+    def side_inputs(self, text: str) -> dict[str, Tensor]:
+        """What the model reads next to that tensor, by argument: the edges of a graph."""
+
     def read_medium(self, data: bytes) -> MediaInput:
         """Prepares the contents of an image or sound file as an input."""
 

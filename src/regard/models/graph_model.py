@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -10,13 +11,21 @@ import torch
 from torch import Tensor
 
 from regard import spec as kinds
-from regard.data.graphs import GraphData, laplacian_eigenvectors, read_graphs, shortest_paths
+from regard.data.graphs import (
+    GraphData,
+    laplacian_eigenvectors,
+    read_graphs,
+    shortest_paths,
+    subgraph,
+    surroundings,
+)
 from regard.errors import DataError
 from regard.model import Encoder
 from regard.models.base import Model
 from regard.models.labels import Scores, label_names, label_scores
 
 _BATCH_NODES = 4096
+_MOST_LOOKED_AT = 512  # nodes whose attention to each other is shown
 
 
 class GraphModel(Model):
@@ -35,6 +44,46 @@ class GraphModel(Model):
     def level(self) -> str:
         """What is classified."""
         return "nodes" if self.spec.task == "tag" else "graphs"
+
+    # ------------------------------------------------------------------ for `regard.look`
+
+    def labelled_input(self, text: str) -> tuple[Tensor, tuple[str, ...]]:
+        """The features [1, N, F] of a graph, and the numbers of its nodes with their classes.
+
+        `FOLDER:NUMBER` is a node with all that its layers reach, or one of several graphs.
+        """
+        data, nodes = self._looked_at(text)
+        names = [f"{node}" for node in nodes]
+        if data.level == "nodes":
+            names = [f"{node} {data.labels[i]}".strip() for i, node in enumerate(nodes)]
+        return self.inputs(data, [0])["node_features"], tuple(names)
+
+    def side_inputs(self, text: str) -> dict[str, Tensor]:
+        data, _ = self._looked_at(text)
+        tensors = self.inputs(data, [0])
+        del tensors["node_features"]
+        return tensors
+
+    def _looked_at(self, text: str) -> tuple[GraphData, list[int]]:
+        """One graph, or the surroundings of one node, and the numbers that its nodes have."""
+        folder, number = text, None
+        match = re.fullmatch(r"(.+):(\d+)", text)
+        if match is not None and not Path(text).exists():
+            folder, number = match[1], int(match[2])
+        data = read_graphs(folder)
+        if data.level == "graphs":
+            nodes = np.flatnonzero(data.graph == (number or 0)).tolist()
+        elif number is None:
+            nodes = list(range(len(data.features)))
+        else:
+            nodes = surroundings(data, number, self.spec.stack.layers)
+        if not nodes or len(nodes) > _MOST_LOOKED_AT:
+            raise DataError(
+                f"{len(nodes):,} nodes are none to look at", "name one, as FOLDER:NUMBER"
+            )
+        return subgraph(data, nodes), nodes
+
+    # ------------------------------------------------------------------ classes
 
     def classify(self, graphs: str | Path | GraphData) -> list[Scores]:  # type: ignore[override]
         """Label → probability, likeliest first, of each node or of each graph."""
