@@ -11,8 +11,9 @@ const KINDS = {
 };
 const LARGEST = 1 << 23;
 
-export function chooser(kind, state, reads) {
+export function chooser(kind, state, reads, extras = null) {
   const { types, text, none } = KINDS[kind];
+  const showsFile = state.file || !reads || state.text === undefined;
   const problem = h("div", { role: "alert" });
   const input = h("input", { type: "file", id: "file", accept: types, "aria-label": text, onchange: () => take(input.files[0]) });
   async function take(file) {
@@ -35,8 +36,8 @@ export function chooser(kind, state, reads) {
   const card = h("section", { class: "card asks files", ondragover: (event) => over(event, true), ondragleave: (event) => over(event, false),
     ondrop: (event) => { over(event, false); take(event.dataTransfer.files[0]); } },
     h("label", { class: "file" }, input, h("span", { class: "faint", text })),
-    h("div", { class: "chips" }, h("span", { class: "label", text: "Shown:" }), h("strong", { id: "filename", text: state.file && state.file !== "example" ? state.name || "a file" : state.file || !reads ? none : "the sentence" }),
-      (state.file && state.file !== "example") || reads ? h("button", { type: "button", text: "Show the example", onclick: () => go({ file: "example", name: "", pin: "" }) }) : null), problem);
+    h("div", { class: "chips" }, h("span", { class: "label", text: "Shown:" }), h("strong", { id: "filename", text: state.file && state.file !== "example" ? state.name || "a file" : showsFile ? none : "the sentence" }),
+      (state.file && state.file !== "example") || (reads && !showsFile) ? h("button", { type: "button", text: "Show the example", onclick: () => go({ file: "example", name: "", pin: "", text: "" }) }) : null), problem, extras);
   return card;
 }
 
