@@ -65,7 +65,8 @@ class ModelAnswer:
     # A text with a masked word, where the model was asked for that word in place of the input.
     masked: str | None = None
     distribution: bool = True  # whether the shares sum to 1 over all alternatives
-    words: tuple[tuple[int, int], ...] = ()  # character spans that can be masked
+    # The words that could be masked instead, each with the text in which it is.
+    words: tuple[tuple[str, str], ...] = ()
 
 
 # ------------------------------------------------------------------ what a model is asked
@@ -107,7 +108,10 @@ def examples(model: Model) -> list[str]:
         return list(CAPTIONS)
     mask = mask_token(model)
     if task == "fill" and mask is not None:
-        return [text.replace(word, mask) for text, word in zip(TRANSLATIONS, _HIDDEN, strict=True)]
+        return [
+            masked_text(model, text, text.index(word), text.index(word) + len(word))
+            for text, word in zip(TRANSLATIONS, _HIDDEN, strict=True)
+        ]
     return list(TRANSLATIONS)
 
 
@@ -279,19 +283,49 @@ def _filled(model: Model, run: Look, text: str | MediaInput, off: Sequence[Head]
     mask = mask_token(model)
     if mask is None or not isinstance(text, str):
         return _next_token(model, run)
-    words = tuple(match.span() for match in _WORD.finditer(text) if match.group() not in mask)
     masked = None
-    if mask not in text and words:
-        start, end = words[-1]
-        masked = text[:start] + mask + text[end:]
+    if mask not in text:
+        spans = [match.span() for match in _WORD.finditer(text)]
+        if not spans:
+            return ModelAnswer("fill", "", note=f"Write {mask} where a word is to be filled in.")
+        masked = masked_text(model, text, *spans[-1])
         run = model.look(masked, ask=answer_probes(model.model), off=tuple(off))
     mask_id = model.input_tokenizer.special_token_id("mask")
     ids = run.model_inputs.inputs[0].tolist()
-    if mask_id not in ids:
-        return ModelAnswer("fill", "", note=f"Write {mask} where a word is to be filled in.")
     probabilities = position_logits(run, [ids.index(mask_id)])[0].softmax(dim=-1)
     shares = _top(model, probabilities, surface=True)
+    words = _words_to_mask(model, masked or text, shares[0].label)
     return ModelAnswer("fill", shares[0].label, tuple(shares), masked=masked, words=words)
+
+
+def masked_text(model: Model, text: str, start: int, end: int) -> str:
+    """A text with the mask token in place of the word from `start` to `end`.
+
+    Where a token holds the space before its word (byte-level BPE), the mask takes that space too.
+    """
+    mask = mask_token(model) or ""
+    before = text[:start]
+    spaced = before + mask + text[end:]
+    tight = before.rstrip() + mask + text[end:]
+    tokenizer = model.input_tokenizer
+    return tight if len(tokenizer.input_ids(tight)) < len(tokenizer.input_ids(spaced)) else spaced
+
+
+def _words_to_mask(model: Model, text: str, word: str) -> tuple[tuple[str, str], ...]:
+    """Each other word of a text with a mask, and the text with that word masked instead.
+
+    In place of the mask stands then the `word` that the model has filled in.
+    """
+    mask = mask_token(model) or ""
+    before, _, after = text.partition(mask)
+    space = " " if before and not before.endswith(" ") and word[:1].isalnum() else ""
+    filled = before + space + word + after
+    hidden = len(before + space)
+    words = []
+    for match in _WORD.finditer(filled):
+        if match.start() != hidden:
+            words.append((match.group(), masked_text(model, filled, *match.span())))
+    return tuple(words[:MAX_SPANS])
 
 
 # ------------------------------------------------------------------ distributions over tokens
@@ -300,7 +334,8 @@ def _filled(model: Model, run: Look, text: str | MediaInput, off: Sequence[Head]
 def position_logits(run: Look, positions: Sequence[int]) -> Tensor:
     """The logits over the vocabulary at some positions of the last stack: [positions, V]."""
     core = run.model.model
-    assert not isinstance(core, DualEncoder) and core.head is not None
+    assert not isinstance(core, DualEncoder)
+    assert core.head is not None
     hidden = run.tensor(answer_probes(core)[0])[0]  # [T, D]
     with evaluation_mode(core):
         return core.head(hidden[list(positions)][None])[0].float()

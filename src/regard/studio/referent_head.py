@@ -114,12 +114,10 @@ def _positions(model: Model, text: str) -> dict[str, list[int]] | None:
     offsets = tokenizer.input_offsets(text)
     words: dict[str, list[int]] = {}
     for match in re.finditer(r"\w+", text):
-        covered = [
-            i
-            for i, (start, end) in enumerate(offsets)
-            if start < match.end() and end > match.start()
+        first, last = match.span()
+        words[match.group()] = [
+            i for i, (start, end) in enumerate(offsets) if start < last and end > first
         ]
-        words[match.group()] = covered
     needed = [position for word in ("animal", "street", "it") for position in words[word]]
     if not all(words[word] for word in ("animal", "street", "it")):
         return None

@@ -27,7 +27,7 @@ function headline(answer, usual, question, model) {
   const arrow = h("span", { class: "arrow", text: "→" });
   if (answer.task === "fill" && answer.text) {
     const [before, after] = (answer.masked ?? question.text).split(model.mask);
-    return h("p", { class: `said${long}` }, clipped(before, MOST), output(h("mark", { text: answer.text })), clipped(after ?? "", MOST));
+    return h("p", { class: `said${long}` }, clipped(before, MOST), /\w$/.test(before) ? " " : "", output(h("mark", { text: shown(answer.text) })), clipped(after ?? "", MOST));
   }
   if (answer.task === "generate") return h("p", { class: `said${long}` }, clipped(question.text, MOST), " ", output(h("mark", { text: shown(answer.text) })));
   if (answer.task === "transcribe") return h("p", { class: "said" }, "“", output(text || " "), "”", text ? null : h("span", { class: "note", text: " no word was heard" }));
@@ -51,21 +51,10 @@ function ablation(answer, usual, surprise, off) {
 }
 
 // A masked language model can be asked for any word: each is a button that hides it.
-function hiding(answer, question, model) {
+function hiding(answer) {
   if (answer.task !== "fill" || !answer.words.length) return null;
-  const text = question.text;
-  return h("div", { class: "chips" }, h("span", { class: "label", text: "Hide another word" }), answer.words.slice(0, 40).map(([start, end]) =>
-    h("button", { type: "button", text: text.slice(start, end), onclick: () => {
-      const filled = text.includes(model.mask) ? answer.text : null;
-      const hidden = text.slice(0, start) + model.mask + text.slice(end);
-      // The word that was hidden before is the one that the model said.
-      go({ text: filled === null ? hidden : replaceOther(hidden, model.mask, start, filled), pin: "" });
-    } })));
-}
-function replaceOther(text, mask, keep, word) {
-  let at = -1;
-  while ((at = text.indexOf(mask, at + 1)) >= 0) if (at !== keep) return text.slice(0, at) + word + text.slice(at + mask.length);
-  return text;
+  return h("div", { class: "chips" }, h("span", { class: "label", text: "Hide another word" }),
+    answer.words.map(([word, text]) => h("button", { type: "button", text: word, onclick: () => go({ text, pin: "" }) })));
 }
 
 function captions(state, model) {
@@ -96,7 +85,7 @@ export function answerCard(state, model, question, { surprise = null, unknown = 
   const ready = ask("answer", { ...question, ...captionList }).then(({ answer, usual }) => {
     if (gone()) return null;
     put(body, h("div", {}, headline(answer, usual, question, model), answer.note ? h("p", { class: "note", text: answer.note }) : null, unknownWords(unknown), spans(answer),
-      hiding(answer, question, model), ablation(answer, usual, surprise, off)));
+      hiding(answer), ablation(answer, usual, surprise, off)));
     put(card, h("header", {}, h("h2", { text: TITLES[answer.task] ?? "It answers" }),
       answer.masked ? h("span", { class: "note", text: `No ${model.mask} in the sentence: its last word was hidden.` }) : null), body);
     const bars = answer.shares.length ? shareBars(answer.shares) : null, editor = captions(state, model);

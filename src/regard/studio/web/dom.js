@@ -28,7 +28,7 @@ export function put(place, ...children) {
 // A token as people read it: without the mark that a word begins, and with white space that can be seen.
 export function shown(token) {
   const bare = token.length > 1 ? token.replace(/^[▁Ġ]+/, "") : token;
-  return (bare === "" || bare === " " ? "␣" : bare).replaceAll("\n", "⏎").replaceAll("\t", "⇥");
+  return ("" === bare || " Ġ▁".includes(bare) ? "␣" : bare).replaceAll(/[\nĊ]/g, "⏎").replaceAll("\t", "⇥");
 }
 export const clipped = (text, most) => text.length > most ? text.slice(0, most - 1) + "…" : text;
 export const fixed = (value, digits = 3) => value === null || value === undefined ? "–" : value.toFixed(digits);
@@ -83,9 +83,11 @@ export function slider(label, value, [least, most, step], change, show = (v) => 
       onchange: (event) => change(Number(event.target.value)) }));
 }
 
-// Alternatives with their shares as bars; the first one, or that of `taken`, is what was chosen.
+// Alternatives with their shares as bars, without those that are as good as impossible; the first is what was chosen.
+const LEAST_SHARE = 0.0005, LEAST_BARS = 4;
 export function shareBars(shares, { taken = 0, width = (share) => share } = {}) {
-  return h("div", { class: "candidates" }, shares.map(({ label, probability }, i) => [
+  const clear = shares.filter(({ probability }, i) => i < LEAST_BARS || probability >= LEAST_SHARE);
+  return h("div", { class: "candidates" }, clear.map(({ label, probability }, i) => [
     h("span", { class: `word${i === taken ? " taken" : ""}`, text: clipped(shown(label), 40), title: label }),
     h("span", { class: "track", role: "img", "aria-label": percent(probability) },
       h("span", { class: `bar-fill${i === taken ? " taken" : ""}`, style: { width: `${100 * width(probability)}%` } })),

@@ -85,12 +85,12 @@ export function thumb(text, rows, columns) {
 
 // ------------------------------------------------------------------ a map with labels
 
-const letters = (tokens) => Math.max(...tokens.map((token) => Math.min(MOST_LETTERS, shown(token).length)));
+const longest = (tokens, letters) => Math.max(...tokens.map((token) => Math.min(letters, shown(token).length)));
 
 // Cells fill the room there is. Of a wide map the rows stay high enough to be read.
-function layout(rows, columns, room) {
-  const left = Math.min(130, 14 + 8 * letters(rows));
-  const up = Math.min(120, 14 + 7.4 * letters(columns));
+function layout(rows, columns, room, letters) {
+  const left = 16 + 8 * longest(rows, letters);
+  const up = 16 + 7.4 * longest(columns, letters);
   const spare = 34; // slanted labels reach over the right edge
   const width = Math.max(rows.length > 800 ? 1 : 2, Math.min(44, Math.floor((room - left - spare) / columns.length)));
   const height = rows.length > 40 ? Math.max(2, Math.min(width, 44)) : Math.max(16, Math.min(width, 44));
@@ -99,8 +99,8 @@ function layout(rows, columns, room) {
 
 // A map with its names beside it. `show` draws other weights into it; `say` is told of the cell under the pointer, or
 // of the one that the arrow keys have reached; `pick` of the one that was clicked, or chosen by Enter.
-export function heat(rows, columns, { say = () => {}, pick = () => {}, signed = false, room = 560 } = {}) {
-  const { left, up, width, height, total } = layout(rows, columns, Math.max(240, Math.min(room, window.innerWidth - 72)));
+export function heat(rows, columns, { say = () => {}, pick = () => {}, signed = false, room = 560, letters = MOST_LETTERS } = {}) {
+  const { left, up, width, height, total } = layout(rows, columns, Math.max(240, Math.min(room, window.innerWidth - 72)), letters);
   const ratio = window.devicePixelRatio || 1;
   const canvas = h("canvas", { class: "map", role: "application", tabindex: 0,
     style: { width: total[0] + "px", height: total[1] + "px", border: "0" } });
@@ -122,7 +122,7 @@ export function heat(rows, columns, { say = () => {}, pick = () => {}, signed = 
     rows.forEach((token, i) => {
       if (i % everyRow && i !== marked) return;
       context.fillStyle = i === marked ? accent : ink;
-      context.fillText(clipped(shown(token), MOST_LETTERS), left - 6, up + (i + 0.5) * height);
+      context.fillText(clipped(shown(token), letters), left - 6, up + (i + 0.5) * height);
     });
     context.fillStyle = ink;
     context.textAlign = "left";
@@ -133,7 +133,7 @@ export function heat(rows, columns, { say = () => {}, pick = () => {}, signed = 
       context.save();
       context.translate(left + (j + 0.5) * width, up - 6);
       context.rotate(-Math.PI / 2.6);
-      context.fillText(clipped(shown(token), MOST_LETTERS), 0, 0);
+      context.fillText(clipped(shown(token), letters), 0, 0);
       context.restore();
     });
   }

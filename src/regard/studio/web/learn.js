@@ -6,6 +6,7 @@ import { asked, asking, unit } from "./ask_card.js";
 import { failure, h, loading, put, segment, shareBars, shown, slider } from "./dom.js";
 import { css, heat, inkOn } from "./heat.js";
 import { columns, drawPath } from "./token_path.js";
+import { placeNamer } from "./media.js";
 import { go } from "./route.js";
 import { example } from "./worked_example.js";
 
@@ -48,7 +49,8 @@ function about(name, path, model, words) {
     text += layered === "memory" ? " Here they come from the sentences of the story." : " In cross-attention, keys and values come from the encoder's output.";
   }
   if (model.norms[path.stack] === "post" && (part === "sum" || part === "residual")) formula = "LayerNorm(x + sublayer(x))";
-  if (part === "weights") title += kind === "self" ? `: looks at ${words.many} of its own input` : ": looks at the input of the encoder";
+  if (part === "weights" && layered === "memory") title += ": the question looks at the story";
+  else if (part === "weights") title += kind === "self" ? `: looks at ${words.many} of its own input` : ": looks at the input of the encoder";
   if (part === "embedded" && words.one === "patch") formula = "x = W · pixels + position";
   if (part === "embedded" && words.one === "moment") formula = "x = convolutions(sound) + position";
   return { title, formula, text: text.replaceAll("{one}", words.one).replaceAll("{many}", words.many) };
@@ -99,23 +101,18 @@ function nextTokens(state, model, question, path, marked, names, gone) {
 // ------------------------------------------------------------------ pictures and sound
 
 // Labels of rows by what they are, and of an image the patches themselves.
-async function placeNames(path, model, question, side) {
-  const rows = path.rows.map(([, label]) => label), columnsOf = path.columns.map(([, label]) => label);
-  const ofInput = side !== "decoder" || model.layers.encoder === undefined;
-  if (!question.file) return { names: rows, memory: columnsOf };
+async function placeNames(path, model, question) {
+  const rows = path.rows.map(([, label]) => label), memory = path.columns.map(([, label]) => label);
+  if (!question.file) return { names: rows, memory, place: null };
+  const ofInput = path.stack !== "decoder" || model.layers.encoder === undefined;
+  const inputs = path.columns.length ? path.columns.at(-1)[0] + 1 : path.count; // the last place is always among them
+  const place = await placeNamer(question, inputs);
+  const result = { names: ofInput ? path.rows.map(([index]) => place(index)) : rows, memory: path.columns.map(([index]) => place(index)), place };
+  if (model.medium !== "image" || !ofInput) return result;
   const found = await ask("picture", { model: question.model, text: question.text, file: question.file });
-  const word = (index, count) => {
-    if (found.kind !== "image") return `${((index + 0.5) / count * found.seconds).toFixed(2)} s`;
-    if (index < found.extras) return found.extras > 1 ? `extra ${index + 1}` : "class";
-    return `${Math.floor((index - found.extras) / found.side) + 1} · ${(index - found.extras) % found.side + 1}`;
-  };
-  const length = path.columns.length ? path.columns.at(-1)[0] + 1 : path.count;
-  const names = ofInput ? path.rows.map(([index]) => word(index, path.count)) : rows;
-  const memory = path.columns.map(([index]) => word(index, length));
-  if (found.kind !== "image" || !ofInput) return { names, memory };
   const draw = (context, box) => path.rows.forEach(([index], i) => patch(context, box(i), found, index - found.extras));
   draw.first = path.rows.findIndex(([index]) => index >= found.extras);
-  return { names, memory, picture: draw };
+  return { ...result, picture: draw };
 }
 
 function patch(context, [x, y, size], found, number) {
@@ -171,13 +168,23 @@ function overview(model, path) {
     h("span", { class: "arrow", "aria-hidden": "true", text: "→" })]), h("span", { class: "label", text: "output" }));
 }
 
+// The names of a tensor's rows, and of its columns where these are places too: what each place reads.
+function axes(name, path, anatomy, place, found) {
+  const [, , kind, part] = name.slice(path.stack.length).split(".").length > 2 ? ["", ...name.slice(path.stack.length + 1).split(".")] : [];
+  const input = anatomy.source.map((label, i) => place ? place(i) : label);
+  const own = path.stack === "decoder" && anatomy.target.length ? anatomy.target : input;
+  const memoryRows = kind === "cross" && (part === "k" || part === "v");
+  const rows = path.stack === "memory" && !memoryRows ? input.slice(-1) : memoryRows ? input : own;
+  return [rows, found.columns.length ? (kind === "cross" ? input : own) : []];
+}
+
 // The panel of a station: formula, words, and the numbers that pass it.
-async function stationPanel(panel, name, { path, model, question, shapes, words, names, memory, marked, head, gone }) {
+async function stationPanel(panel, name, { path, model, question, anatomy, place, words, names, memory, marked, head, gone }) {
   const { title, formula, text } = about(name, path, model, words);
   const values = h("div", {}, loading());
   const heads = path.weights[name.split(".").slice(0, -1).join(".")]?.heads ?? 0;
   const station = path.stations[name], sum = name.endsWith(".sum");
-  const shape = sum ? [path.count, station.width] : shapes[name];
+  const shape = sum ? [path.count, station.width] : anatomy.shapes[name];
   put(panel, h("header", {}, h("h2", { text: title }), h("code", { class: "faint", text: name })),
     h("div", { class: "two" }, h("div", {}, h("p", { class: "formula", text: formula }), h("p", { text }),
       h("div", { class: "bar" }, h("span", { class: "note" }, "shape ", h("code", { id: "shape", text: shape.join(" × ") })),
@@ -193,7 +200,7 @@ async function stationPanel(panel, name, { path, model, question, shapes, words,
   const row = isWeights ? path.weights[name.slice(0, -8)].values[marked] : null;
   const looked = row ? (path.columns.length && name.includes(".cross.") ? memory : names).map((label, j) => ({ label, probability: row[j] ?? 0 })).sort((a, b) => b.probability - a.probability).slice(0, 8) : null;
   put(values, looked ? [h("p", { text: `“${shown(names[marked] ?? "")}” looks at:` }), shareBars(looked)] : null,
-    numbers(found.values, found.rows, found.columns, { signed: !isWeights, marked: followed, cut: found.shape.at(-1) > 16 }),
+    numbers(found.values, ...axes(name, path, anatomy, place, found), { signed: !isWeights, marked: followed, cut: found.shape.at(-1) > 16 }),
     h("p", { class: "note", text: isWeights ? "One row a query, one column a key: shares of 1." : `One row a ${words.one}${found.shape.at(-1) > 16 ? "; the first 16 columns" : ""}. Blue is above zero, brown (in the dark: amber) below.` }));
 }
 
@@ -225,7 +232,7 @@ export default async function learn({ main, state, gone, atEnd }) {
     const layer = Number(state.layer || 0), row = state.row === undefined || state.row === "" ? undefined : Number(state.row);
     const stack = stacks.includes(state.stack) ? state.stack : stacks.at(-1);
     const [path, anatomy] = await Promise.all([ask("path", { ...question, stack, layer, head, ...(row === undefined ? {} : { row }) }), ask("anatomy", question)]);
-    const { names, memory, picture } = await placeNames(path, model, question, path.stack);
+    const { names, memory, place, picture } = await placeNames(path, model, question);
     if (gone()) return;
     const chosen = path.rows.findIndex(([index]) => index === row), marked = chosen >= 0 ? chosen : usualRow(path, model);
     const list = columns(path, model), stations = list.filter((column) => column.name).map((column) => column.name);
@@ -242,7 +249,7 @@ export default async function learn({ main, state, gone, atEnd }) {
       if (next) answered.alternatives(next);
     });
     put(main, asks, answered.node, stage, panel, placing(state, model, gone), main.querySelector("#worked") ?? example());
-    await Promise.all([answered.ready, stationPanel(panel, open, { path, model, question, shapes: anatomy.shapes, words, names, memory, marked, head, gone })]);
+    await Promise.all([answered.ready, stationPanel(panel, open, { path, model, question, anatomy, place, words, names, memory, marked, head, gone })]);
   } catch (error) {
     if (gone()) return;
     put(stage, failure(error));

@@ -22,8 +22,8 @@ function largest(weights, [first, step, count], most, faintest) {
 }
 
 // The tokens are drawn once; `show` joins them by other weights. `unknown` are columns whose word the model does not know.
-export function links(rows, columns, { pin = () => {}, names = ["looks", "is looked at"], room = 640 } = {}) {
-  const textWidth = (tokens) => Math.max(...tokens.map((token) => Math.min(16, shown(token).length)), 6) * 8.6 + 26;
+export function links(rows, columns, { pin = () => {}, names = ["looks", "is looked at"], room = 640, letters = 16 } = {}) {
+  const textWidth = (tokens) => Math.max(...tokens.map((token) => Math.min(letters, shown(token).length)), 6) * 8.6 + 26;
   const wide = textWidth(rows), right = textWidth(columns), shares = 84;
   const gap = Math.max(70, Math.min(520, room - wide - right - shares - 8));
   const width = wide + gap + right + shares, many = columns.length;
@@ -68,7 +68,7 @@ export function links(rows, columns, { pin = () => {}, names = ["looks", "is loo
     const own = side === 0 ? { tabindex: -1, role: "button", "aria-pressed": "false", "aria-label": `${shown(text)}, token ${i + 1}`, "data-row": i } : { "data-column": i };
     return s("g", { class: "token", ...own },
       s("rect", { x, y: y(i) - 13, width: w, height: 26 }),
-      s("text", { x: side === 0 ? x + w - 9 : x + 9, y: y(i) + 5, "text-anchor": anchor, text: clipped(shown(text), 16) }));
+      s("text", { x: side === 0 ? x + w - 9 : x + 9, y: y(i) + 5, "text-anchor": anchor, text: clipped(shown(text), letters) }));
   };
   const left = rows.map((text, i) => token(text, i, 0));
   // One listener for all tokens: hundreds of them are built faster, and found by what was pointed at.

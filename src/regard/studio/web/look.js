@@ -6,7 +6,7 @@ import { asked, asking, textOf } from "./ask_card.js";
 import { clipped, failure, fixed, h, loading, put, roving, segment, shown } from "./dom.js";
 import { dark, heat, scale, shades, thumb } from "./heat.js";
 import { alignment, links } from "./links.js";
-import { seen } from "./media.js";
+import { placeNamer, seen } from "./media.js";
 import { more } from "./more.js";
 import { resolving } from "./pronoun.js";
 import { go, offList, offText } from "./route.js";
@@ -32,12 +32,16 @@ function pane(place, question, found, { compare, titles, room }) {
   const ofSource = (name) => name.startsWith("encoder.") || (name.startsWith("decoder.") && !found.target.length);
   async function build(name) {
     const part = found.attentions[name], media = question.file && !(name.startsWith("decoder.") && name.endsWith(".self"));
-    const names = name.endsWith(".cross") ? ["writes", "reads"] : ["looks", "is looked at"];
-    const rows = ofSource(name) ? named(map.rows, found.unknown) : map.rows;
-    const columns = ofSource(name) || name.endsWith(".cross") ? named(map.columns, found.unknown) : map.columns;
+    const names = name.startsWith("memory.") ? ["asks", "story"] : name.endsWith(".cross") ? ["writes", "reads"] : ["looks", "is looked at"];
+    const letters = name.startsWith("memory.") ? 34 : 16; // sentences are longer than tokens
+    const ofColumns = ofSource(name) || name.endsWith(".cross");
+    const nameOf = media ? await placeNamer(question, part.columns.length) : null; // patches and moments have names of their own
+    const sourceNames = (tokens) => nameOf ? tokens.map((_, i) => nameOf(i)) : named(tokens, found.unknown);
+    const rows = ofSource(name) || (media && !name.endsWith(".cross")) ? sourceNames(map.rows) : map.rows;
+    const columns = ofColumns || media ? sourceNames(map.columns) : map.columns;
     const half = compare || window.innerWidth < 980 ? room : (room - 16) / 2;
-    left = media ? await seen(question, part.rows, part.columns, { pin, own: !name.endsWith(".cross"), id: "seen" }) : links(rows, columns, { pin, names, room: half });
-    right = heat(rows, columns, { pick: (i) => pin(String(i) === drawn.pin ? -1 : i), room: media && left.wide ? room : half,
+    left = media ? await seen(question, part.rows, part.columns, { pin, own: !name.endsWith(".cross"), id: "seen" }) : links(rows, columns, { pin, names, room: half, letters });
+    right = heat(rows, columns, { letters: letters - 2, pick: (i) => pin(String(i) === drawn.pin ? -1 : i), room: media && left.wide ? room : half,
       say: (i, j) => {
         const weight = weights[i * map.columns.length + j];
         status.textContent = `“${shown(rows[i])}” → “${shown(columns[j])}”: ${weight.toFixed(4)}, ${(weight * map.columns.length).toFixed(1)} × even`;
@@ -72,7 +76,7 @@ function overview(names, off) {
   const buttons = new Map(), rows = new Map(), kinds = new Map();
   for (const each of names) kinds.set(kindOf(each), [...(kinds.get(kindOf(each)) || []), each]);
   const grid = h("div", { class: "kinds" }, [...kinds].map(([kind, list]) => h("div", { class: "heads kind" }, h("h3", { text: titled(kind) }),
-    list.map((each) => h("div", { class: "layer" }, h("span", { class: "label", text: `layer ${layerOf(each)}` }),
+    list.map((each) => h("div", { class: "layer" }, h("span", { class: "label", text: `${each.startsWith("memory.") ? "hop" : "layer"} ${layerOf(each)}` }),
       rows.set(each, h("div", { class: "cells", role: "group", "aria-label": each }, loading(""))).get(each))))));
   const node = h("section", { class: "card", "aria-label": "All heads" }, h("header", {}, h("h2", { text: "All heads" }),
     h("span", { class: "note", text: "Shades are against even attention, so a head that looks everywhere alike is pale. ⚑: collapsed, even or idle. Arrow keys go from head to head." })), grid);

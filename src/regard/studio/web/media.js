@@ -41,7 +41,17 @@ export function chooser(kind, state, reads, extras = null) {
   return card;
 }
 
-const WIDE = 460;
+// The names of places: patches by row and column, moments by their time. `count` is how many places there are.
+export async function placeNamer(question, count) {
+  const found = await ask("picture", { model: question.model, text: question.text, file: question.file });
+  return (index) => {
+    if (found.kind !== "image") return `${((index + 0.5) / count * found.seconds).toFixed(2)} s`;
+    if (index < found.extras) return found.extras > 1 ? `extra ${index + 1}` : "class";
+    return `${Math.floor((index - found.extras) / found.side) + 1} · ${(index - found.extras) % found.side + 1}`;
+  };
+}
+
+const WIDE = 620;
 
 // The picture, bright where the chosen row looks. Rows are places of it, or tokens that look at it.
 export async function seen(question, rows, columns, { pin, own, verb = "looks most at", how = null, id = null }) {
@@ -54,7 +64,7 @@ export async function seen(question, rows, columns, { pin, own, verb = "looks mo
     for (let i = 0; i < wide * high; i++) { for (let c = 0; c < 3; c++) data.data[4 * i + c] = found.values[3 * i + c]; data.data[4 * i + 3] = 255; }
     context.putImageData(data, 0, 0);
   } else paint(base, high, wide, (i) => found.values[(high - 1 - Math.floor(i / wide)) * wide + i % wide] / 255, { night: true }); // low tones below, and loud ones bright
-  const room = Math.min(image ? WIDE : 1200, window.innerWidth - 72), tall = image ? room : 220, strip = image ? 0 : 56;
+  const room = Math.min(image ? WIDE : 1340, window.innerWidth - 72), tall = image ? room : 220, strip = image ? 0 : 56;
   const canvas = h("canvas", { class: "seen", width: room, height: tall + strip, tabindex: own ? 0 : null, role: own ? "slider" : "img", "aria-valuemin": own ? 0 : null, "aria-valuemax": own ? rows.length - 1 : null,
     "aria-label": own ? "The place that looks; arrow keys move it" : "What is looked at" });
   const told = h("p", { class: "read", role: "status" });

@@ -4,7 +4,8 @@
 import { clipped, h, roving, s, shown } from "./dom.js";
 import { colour, contrast } from "./heat.js";
 
-const HEADER = 58, LABELS = 118, GAP = 26, STRIP = 84, NARROW = 50, LINKS = 150, NODE = 22;
+const HEADER = 58, GAP = 26, STRIP = 84, NARROW = 50, LINKS = 150, NODE = 22;
+const MOST_LETTERS = 20;
 const STILL = window.matchMedia("(prefers-reduced-motion: reduce)");
 
 // ------------------------------------------------------------------ the columns
@@ -20,7 +21,7 @@ export function columns(path, model) {
     if (!path.weights[attention]) continue;
     if (norms === "pre" || norms === "parallel") add(`${attention}.input`, "Norm", NARROW, { kind: "norm", branch: true });
     add(`${attention}.q`, "Q", NARROW, { kind: "attention" });
-    if (cross) list.push({ name: null, title: memoryTitle(kind), width: 96, own: false, labels: true });
+    if (cross) list.push({ name: null, title: memoryTitle(kind), width: 112, own: false, labels: true });
     add(`${attention}.k`, "K", NARROW, { kind: "attention", own: !cross });
     add(`${attention}.v`, "V", NARROW, { kind: "attention", own: !cross });
     list.push({ name: `${attention}.weights`, title: cross ? "Cross-attention" : "Self-attention", width: LINKS, own: true, links: attention, kind: "attention" });
@@ -30,7 +31,8 @@ export function columns(path, model) {
   }
   if (norms === "pre" || norms === "parallel") add(`${at}.feedforward.input`, "Norm", NARROW, { kind: "norm", branch: true });
   add(`${at}.feedforward.output`, "Feed-forward", STRIP, { kind: "feed" });
-  add(`${at}.residual`, residualTitle(kind, norms, layer), STRIP, { kind: "sum", stream: true });
+  // The state of a recurrent cell is not added to its input: it goes from row to row.
+  add(`${at}.residual`, residualTitle(kind, norms, layer), STRIP, { kind: kind === "recurrent" ? "feed" : "sum", stream: true, recurrent: kind === "recurrent" });
   if (layer === model.stacks[stack] - 1) add(`${stack}.output`, norms === "pre" || norms === "parallel" ? "Final norm" : "Output", STRIP, { kind: "norm" });
   return list;
 }
@@ -43,8 +45,9 @@ function residualTitle(kind, norms, layer) {
   return norms === "post" ? "Add & Norm" : "Add";
 }
 
-function place(list) {
-  let x = LABELS;
+// `labels` is the width of the names of rows.
+function place(list, labels) {
+  let x = labels;
   return list.map((column) => {
     const node = column.kind === "sum" ? NODE : 0; // the ⊕ stands before the sum
     const at = { ...column, x: x + node, node: node ? x + node / 2 - 4 : null };
@@ -96,10 +99,16 @@ function flowing(path, seconds, radius, begin = 0) {
 }
 
 // The stream of the marked token: straight along its row, with an arc over each sublayer that it does not go through.
-function stream(placed, marked, rowHeight) {
-  const y = middle(marked, rowHeight), stops = placed.filter((column) => column.stream), parts = [];
+function stream(placed, marked, rowHeight, labels) {
+  const y = middle(marked, rowHeight), stops = placed.filter((column) => column.stream && !column.recurrent), parts = [];
   const end = placed.at(-1);
-  const whole = `M${LABELS - 8} ${y}H${end.x + end.width}`;
+  // It does not go through the columns of the memory, whose rows are others.
+  const breaks = placed.flatMap((column, i) => {
+    if (column.own) return [];
+    const before = placed[i - 1], after = placed.slice(i).find((each) => each.own && !each.links);
+    return before.own ? [`H${before.x + before.width + 8}M${after.x - 4} ${y}`] : [];
+  });
+  const whole = `M${labels - 8} ${y}${breaks.join("")}H${end.x + end.width}`;
   stops.slice(0, -1).forEach((from, k) => {
     const to = stops[k + 1], x0 = from.x + from.width + 4, x1 = to.node, lift = Math.min(24, rowHeight * 0.62);
     parts.push(s("path", { class: "residual", d: `M${x0} ${y}C${x0 + 8} ${y - lift} ${x0 + 10} ${y - lift} ${x0 + 26} ${y - lift}H${x1 - 26}C${x1 - 10} ${y - lift} ${x1 - 4} ${y - lift} ${x1} ${y - 8}` }));
@@ -111,15 +120,16 @@ function stream(placed, marked, rowHeight) {
 
 // `names` are the labels of rows, `marked` is the row whose path is followed, `choose.station` and `choose.token` are called.
 export function drawPath(path, model, { names, memory, marked, open, choose, picture = null }) {
-  const placed = place(columns(path, model));
+  const labels = Math.max(74, Math.min(210, 26 + 8.4 * Math.max(...names.map((name) => Math.min(MOST_LETTERS, shown(name).length))) + (picture ? 24 : 0)));
+  const placed = place(columns(path, model), labels);
   const many = Math.max(names.length, memory.length), rowHeight = many > 18 ? 26 : many > 9 ? 34 : 46;
   const last = placed.at(-1), width = last.x + last.width + 14, height = HEADER + many * rowHeight + 14;
   const ratio = 2;
   const canvas = h("canvas", { class: "strips", width: width * ratio, height: height * ratio, "aria-hidden": "true" });
   strips(canvas, placed, path, rowHeight, ratio);
-  picture?.(canvas.getContext("2d"), (i) => [LABELS - 34, HEADER + i * rowHeight + 3, rowHeight - 6]);
+  picture?.(canvas.getContext("2d"), (i) => [labels - 34, HEADER + i * rowHeight + 3, rowHeight - 6]);
 
-  const rails = names.map((_, i) => s("line", { class: "rail", x1: LABELS - 8, x2: last.x + last.width, y1: middle(i, rowHeight), y2: middle(i, rowHeight) }));
+  const rails = names.map((_, i) => s("line", { class: "rail", x1: labels - 8, x2: last.x + last.width, y1: middle(i, rowHeight), y2: middle(i, rowHeight) }));
   const nodes = placed.filter((column) => column.node !== null).flatMap((column) => names.map((_, i) => s("g", { class: i === marked ? "plus marked" : "plus" },
     s("circle", { cx: column.node, cy: middle(i, rowHeight), r: 7 }),
     s("path", { d: `M${column.node - 4} ${middle(i, rowHeight)}h8M${column.node} ${middle(i, rowHeight) - 4}v8` }))));
@@ -128,6 +138,11 @@ export function drawPath(path, model, { names, memory, marked, open, choose, pic
     const strongest = lines.filter(([chosen]) => chosen).sort((a, b) => b[1] - a[1]).slice(0, 4);
     return [...lines.map(([, , line]) => line), ...strongest.map(([, weight, line], k) => flowing(line.getAttribute("d"), 2.4, 2 + 4 * Math.sqrt(weight), k * 0.35))];
   });
+  // From each step to the next: the state that a recurrent cell remembers.
+  const recurrence = placed.filter((column) => column.recurrent).flatMap((column) => names.slice(1).map((_, i) => {
+    const x = column.x + column.width / 2, from = middle(i, rowHeight) + rowHeight * 0.3, to = middle(i + 1, rowHeight) - rowHeight * 0.3;
+    return [s("line", { class: "state", x1: x, x2: x, y1: from, y2: to - 3 }), s("path", { class: "tip", d: `M${x - 4} ${to - 4}h8l-4 5z` })];
+  }));
   const bands = placed.filter((column) => column.name === open).map((column) => s("rect", { class: "band", x: column.x - 8, y: 4, width: column.width + 16, height: height - 10, rx: 10 }));
   const station = (column) => {
     const size = path.stations[column.name]?.width, detail = column.links ? `head ${path.weights[column.links].head}` : size;
@@ -140,13 +155,13 @@ export function drawPath(path, model, { names, memory, marked, open, choose, pic
   };
   const heads = placed.filter((column) => column.name).map(station);
   const memoryLabels = placed.filter((column) => column.labels).map((column) => [s("text", { class: "label", x: column.x + column.width, y: 32, "text-anchor": "end", text: column.title }),
-    memory.map((text, j) => s("text", { class: "word dim", x: column.x + column.width - 2, y: middle(j, rowHeight) + 4, "text-anchor": "end", text: clipped(shown(text), 13) }, s("title", { text })))]);
+    memory.map((text, j) => s("text", { class: "word dim", x: column.x + column.width - 2, y: middle(j, rowHeight) + 4, "text-anchor": "end", text: clipped(shown(text), 15) }, s("title", { text })))]);
   const tokens = names.map((text, i) => s("g", { class: i === marked ? "row marked" : "row", tabindex: -1, role: "button", "data-token": i, "aria-pressed": String(i === marked), "aria-label": `follow ${shown(text)}`, onclick: () => choose.token(i) },
-    s("rect", { x: 2, y: HEADER + i * rowHeight + 1, width: LABELS - 14, height: rowHeight - 2, rx: 7 }),
-    s("text", { class: "word", x: picture && i >= picture.first ? LABELS - 40 : LABELS - 18, y: middle(i, rowHeight) + 5, "text-anchor": "end", text: clipped(shown(text), 12) }, s("title", { text }))));
+    s("rect", { x: 2, y: HEADER + i * rowHeight + 1, width: labels - 14, height: rowHeight - 2, rx: 7 }),
+    s("text", { class: "word", x: picture && i >= picture.first ? labels - 40 : labels - 18, y: middle(i, rowHeight) + 5, "text-anchor": "end", text: clipped(shown(text), MOST_LETTERS) }, s("title", { text }))));
   const svg = s("svg", { class: "anatomy", viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": "The path of a token through this layer",
     onkeyup: (event) => { if (event.key === "Enter" || event.key === " ") event.target.closest("[role=button]")?.dispatchEvent(new Event("click")); } },
-  bands, rails, stream(placed, marked, rowHeight), linked, nodes, memoryLabels,
+  bands, rails, stream(placed, marked, rowHeight, labels), linked, recurrence, nodes, memoryLabels,
   s("g", { class: "stations", role: "group", "aria-label": "Stations" }, heads), s("g", { class: "rows", role: "group", "aria-label": "Rows" }, tokens));
   roving(svg.querySelector(".stations"), [heads]);
   roving(svg.querySelector(".rows"), tokens.map((token) => [token]));
