@@ -66,6 +66,10 @@ VERBS = {
         "Write a model for others: Hugging Face's layout, CTranslate2, ONNX.",
     ),
     # measuring, and data to begin with
+    "study": (
+        "regard.cli.study",
+        "Claims of the literature as experiments: figures, numbers and a verdict for each.",
+    ),
     "bench": ("regard.cli.bench", "Measure speed and memory here, next to others, in one run."),
     "data": (
         "regard.cli.data",

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from regard.cli.completion import MODEL_FOLDER
 from regard.cli.recipe_options import RecipeCommand, recipe_changes, recipe_option
 from regard.cli.train import exit_on_interruption, print_result
 from regard.errors import SettingError
@@ -138,7 +139,7 @@ command = RecipeCommand(
     context_settings={"max_content_width": 110},
     params=[
         # optional, because --resume needs no model
-        click.Argument(["model"], required=False),
+        click.Argument(["model"], type=MODEL_FOLDER, required=False),
         click.Option(["--task"], type=click.Choice([*OBJECTIVES, *TASKS]), help="what is learnt"),
         click.Option(["--data"], metavar="FILE", multiple=True, help="training data (.gz too)"),
         click.Option(
@@ -147,7 +148,9 @@ command = RecipeCommand(
             help="put before the source texts of a --data, one for each",
         ),
         click.Option(["--out"], help="the run folder  [runs/TASK]"),
-        click.Option(["--resume"], metavar="DIR", help="go on with the run in DIR"),
+        click.Option(
+            ["--resume"], type=MODEL_FOLDER, metavar="DIR", help="go on with the run in DIR"
+        ),
         click.Option(
             ["--json", "as_json"], is_flag=True, help="print the result as one JSON object"
         ),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from regard.cli.completion import MODEL_FOLDER
 from regard.cli.decoding_options import generation_strategy, sampling_options
 from regard.errors import DataError
 
@@ -25,7 +26,7 @@ Examples:
 
 
 @click.command(epilog=EXAMPLES, context_settings={"max_content_width": 110})
-@click.argument("model")
+@click.argument("model", type=MODEL_FOLDER)
 @click.argument("prompt", required=False)
 @click.option(
     "--max-new-tokens",

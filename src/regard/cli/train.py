@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from regard.cli.completion import MODEL_FOLDER, RECIPE
 from regard.cli.recipe_options import RecipeCommand, recipe_changes, recipe_option
 from regard.errors import SettingError, TrainingInterrupted
 from regard.training import run_folder as run_folders
@@ -123,9 +124,11 @@ command = RecipeCommand(
     epilog=EXAMPLES,
     context_settings={"max_content_width": 110},
     params=[
-        click.Argument(["recipe"], required=False),
-        click.Option(["--out"], help="the run folder  [runs/NAME]"),
-        click.Option(["--resume"], metavar="DIR", help="go on with the run in DIR"),
+        click.Argument(["recipe"], type=RECIPE, required=False),
+        click.Option(["--out"], type=MODEL_FOLDER, help="the run folder  [runs/NAME]"),
+        click.Option(
+            ["--resume"], type=MODEL_FOLDER, metavar="DIR", help="go on with the run in DIR"
+        ),
         click.Option(["--data"], metavar="DIR", help="where a recipe's files are  [$REGARD_DATA]"),
         click.Option(
             ["--json", "as_json"], is_flag=True, help="print the result as one JSON object"

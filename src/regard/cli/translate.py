@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from regard.cli.completion import MODEL_FOLDER
 from regard.cli.decoding_options import decoding_options, decoding_strategy, length_limit
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ Examples:
 
 
 @click.command(epilog=EXAMPLES, context_settings={"max_content_width": 110})
-@click.argument("model")
+@click.argument("model", type=MODEL_FOLDER)
 @click.option(
     "--input", "path", default="-", help="a text file (.gz too) instead of standard input"
 )

@@ -17,15 +17,19 @@ MAX_TAIL = 1 << 16  # bytes at the end of the log that tell its last step
 
 def run_status(folder: Path) -> dict[str, Any]:
     """The settings of a run by section, its status, and the seconds that are left."""
-    recipe = _recipe(folder)
+    recipe = _state_file(folder, "recipe.json")
     training = recipe.get("train") or {}
     tail = _last_records(folder / "metrics.jsonl")
     last = next((r for r in reversed(tail) if "event" not in r and "step" in r), {})
     steps = training.get("steps")
     step = int(last.get("step", 0))
-    status = _status(folder, tail, step, steps)
+    outcome = _state_file(folder, "outcome.json")
+    status = outcome.get("status") or _status(folder, tail, step, steps)
     return {
         "status": status,
+        "scores": outcome.get("scores") or {},
+        "problem": outcome.get("problem"),
+        "repair": outcome.get("repair"),
         "step": step,
         "steps": steps,
         "seconds": last.get("seconds"),
@@ -35,10 +39,10 @@ def run_status(folder: Path) -> dict[str, Any]:
     }
 
 
-def _recipe(folder: Path) -> dict[str, Any]:
-    """state/recipe.json; empty for a folder that has only metrics."""
+def _state_file(folder: Path, name: str) -> dict[str, Any]:
+    """A JSON file of state/; empty for a folder that has only metrics."""
     try:
-        return disk.read_json_object(folder / "state" / "recipe.json", DataError)
+        return disk.read_json_object(folder / "state" / name, DataError)
     except DataError:
         return {}
 
@@ -73,12 +77,11 @@ def _last_records(path: Path) -> list[dict[str, Any]]:
 
 
 def _status(folder: Path, tail: list[dict[str, Any]], step: int, steps: int | None) -> Status:
-    events = [record.get("event") for record in tail]
-    # A resumed run cuts its log back, so that these are the last word.
-    if "failed" in events:
-        return "failed"
-    # Early stopping ends a run before its last step.
-    if "finished" in events or (steps is not None and step >= steps):
+    """The status of a run that has not written how it ended: it goes on, or was stopped.
+
+    Runs of earlier versions never write it: they have finished at their last step.
+    """
+    if steps is not None and step >= steps:
         return "finished"
     if steps is None and (folder / "config.json").is_file():
         return "finished"  # a model that came with its metrics and nothing else

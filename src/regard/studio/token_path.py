@@ -17,7 +17,7 @@ from regard.baselines.convolutional import ConvolutionalDecoder, ConvolutionalEn
 from regard.baselines.memory_network import MemoryHops
 from regard.baselines.recurrent import RecurrentDecoder, RecurrentEncoder
 from regard.core.block import Block, ParallelBlock
-from regard.core.residual import PreNorm
+from regard.core.residual import PostNorm, PreNorm
 from regard.core.stack import Stack
 from regard.look import Look
 from regard.look.probe_names import stacks
@@ -55,8 +55,13 @@ def norm_placement(stack: nn.Module) -> NormPlacement:
         return "parallel"
     if not isinstance(block, Block):  # reversible blocks have their norms inside
         return "pre"
-    first = next(iter(block.residual.each))
-    return "pre" if isinstance(first, PreNorm) else "post"
+    match next(iter(block.residual.each)):
+        case PreNorm():
+            return "pre"
+        case PostNorm():
+            return "post"
+        case _:
+            return "none"  # sublayers without residual connections
 
 
 def chosen_rows(count: int, marked: int | None, limit: int = ROWS) -> list[int]:

@@ -6,13 +6,14 @@ import shutil
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
+from regard import disk
 from regard import spec as specs
 from regard.allocator import keep_large_blocks
 from regard.checkpoint import Checkpoints, Snapshots
@@ -20,7 +21,7 @@ from regard.errors import RegardError, SettingError, TrainingInterrupted
 from regard.metrics.metric import Metric
 from regard.metrics.scores import AnyScore
 from regard.models import Model, choose_device
-from regard.training import model_card, model_spec, run_evaluation
+from regard.training import learning_curves, model_card, model_spec, run_evaluation
 from regard.training.assembly import assemble, export, objective_class
 from regard.training.engine import layerwise_lr_decay
 from regard.training.engine.loop import Loop
@@ -72,6 +73,11 @@ class Result:
     parameters: int
     # Split → metric → score, of the metrics that were asked for.
     metrics: dict[str, dict[str, float]] = field(default_factory=dict)
+
+    def _repr_html_(self) -> str:
+        """The learning curves and scores, for a notebook."""
+        values = {split: asdict(score) for split, score in self.scores.items()}
+        return learning_curves.to_html(self.folder, repr(str(self.folder)), values)
 
 
 # --- entry points ---------------------------------------------------------------------------------
@@ -253,10 +259,43 @@ def run(
     parts: Parts | None = None,
 ) -> Result:
     """Assembles model, data and objective; trains, scores, and writes the model card."""
-    with run_folder.locked():
-        return _run(
+    with run_folder.locked(), _outcome_written(run_folder) as outcome:
+        result = _run(
             run_folder, recipe, name, ProgressBar(recipe.train.steps, quiet), on_step, parts
         )
+        outcome |= {"status": "finished", "scores": _score_numbers(result.scores)}
+        return result
+
+
+@contextmanager
+def _outcome_written(run_folder: RunFolder) -> Iterator[dict[str, Any]]:
+    """Writes state/outcome.json at the end of a run, also of one that fails.
+
+    It is no part of the metrics, which a resumed run continues to the byte.
+    """
+    run_folder.outcome.unlink(missing_ok=True)
+    outcome: dict[str, Any] = {}
+    try:
+        yield outcome
+    except TrainingInterrupted:  # the run is stopped, not over
+        raise
+    except RegardError as error:
+        disk.write_json(
+            run_folder.outcome,
+            {"status": "failed", "problem": error.problem, "repair": error.repair},
+        )
+        raise
+    disk.write_json(run_folder.outcome, outcome)
+
+
+def _score_numbers(scores: Mapping[str, AnyScore]) -> dict[str, dict[str, float]]:
+    """Split → name → number, of the scores of a run."""
+    return {
+        split: {
+            key: value for key, value in asdict(score).items() if isinstance(value, int | float)
+        }
+        for split, score in scores.items()
+    }
 
 
 def _run(

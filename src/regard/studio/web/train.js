@@ -16,7 +16,7 @@ const METRICS = { bleu: "BLEU", chrf: "chrF", exact_match: "Exact match (%)", ac
   mse: "Mean squared error", mae: "Mean absolute error", pearson: "Pearson correlation", attention_entropy: "Attention entropy (nats)", bits_per_character: "Bits per character" };
 const NOT_METRICS = new Set(["step", "loss", "nll", "best", "examples", "seconds", "tokens"]);
 const STATUS = { training: "● training", finished: "✓ finished", stopped: "◼ stopped before its end", failed: "✗ failed" };
-const NOTES = new Set(["note", "finding", "failed", "finished", "skipped", "overflow"]);
+const NOTES = new Set(["note", "finding", "skipped", "overflow"]);
 
 const followed = new Map(); // run → what is known of it; kept while the page is open
 
@@ -126,18 +126,28 @@ function settings(runs, colours, state) {
 
 const noteText = (event) => {
   if (event.event === "skipped" || event.event === "overflow") return `update ${event.event} (loss ${event.loss}, gradient norm ${event.gradient_norm})`;
-  if (event.event === "finished") return `finished${Object.entries(event.scores ?? {}).map(([key, value]) => `, ${key} ${typeof value === "number" ? value.toFixed(2) : value}`).join("")}`;
-  return [event.problem ?? event.text ?? event.message ?? event.title ?? event.event, event.repair ? `→ ${event.repair}` : ""].join(" ");
+  if (event.event === "finding") return `${event.cause} (${event.evidence}) → ${event.change}`;
+  return event.text ?? event.event;
 };
+
+// How a run ended, as its folder says.
+function ending(run) {
+  const scores = Object.entries(run.scores).map(([split, values]) => `${split}: ${Object.entries(values).map(([key, value]) => `${METRICS[key] ?? key.replaceAll("_", " ")} ${short(value)}`).join(", ")}`);
+  if (run.status === "failed") return [`failed: ${run.problem} → ${run.repair}`, true];
+  return run.status === "finished" && scores.length ? [`finished. ${scores.join(" · ")}`, false] : null;
+}
 
 // What happened besides the steps: skipped updates, findings about the run, its end.
 function notes(runs) {
-  const list = runs.flatMap(([name, known]) => known.events.filter((event) => NOTES.has(event.event)).slice(-30).map((event) => [name, event]));
+  const bad = new Set(["skipped", "overflow", "finding"]);
+  const list = runs.flatMap(([name, known]) => {
+    const own = known.events.filter((event) => NOTES.has(event.event)).slice(-30).reverse().map((event) => [name, `step ${event.step ?? "–"}: ${noteText(event)}`, bad.has(event.event)]);
+    const end = ending(known.run);
+    return end ? [[name, ...end], ...own] : own;
+  });
   if (!list.length) return null;
-  const bad = new Set(["failed", "skipped", "overflow"]);
   return h("section", { class: "card", "aria-label": "Notes" }, h("header", {}, h("h2", { text: "Notes" })),
-    h("ul", { class: "notes" }, list.reverse().map(([name, event]) => h("li", { class: bad.has(event.event) ? "bad" : null },
-      h("b", { text: `${runs.length > 1 ? name + ", " : ""}step ${event.step ?? "–"}: ` }), noteText(event)))));
+    h("ul", { class: "notes" }, list.map(([name, text, isBad]) => h("li", { class: isBad ? "bad" : null }, runs.length > 1 ? h("b", { text: `${name}: ` }) : null, text))));
 }
 
 function samples(runs, colours) {

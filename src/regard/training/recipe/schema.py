@@ -192,6 +192,8 @@ class Recipe(Section):
             ("crop_padding", self.train.crop_padding is not None, has_images),
             ("flip", self.train.flip is not None, has_images),
             ("mixup", self.train.mixup > 0, objective == "images"),
+            ("cutmix", self.train.cutmix > 0, objective == "images"),
+            ("augment", self.train.augment != "none", has_images),
         )
         for key, is_set, fits in settings:
             if is_set and not fits:
