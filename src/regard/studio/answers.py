@@ -273,9 +273,9 @@ def _extracted(model: Model, text: str) -> ModelAnswer:
     question, mark, context = text.partition("?")
     if not mark or not context.strip():
         return ModelAnswer("answer", "", note="Write a question, and after it a text: Who? Text.")
-    found = model.answer(f"{question}?", context.strip())
-    shares = (Share(found.text or "no answer", found.probability), Share("no answer", found.none))
-    return ModelAnswer("answer", found.text or "no answer", shares, distribution=False)
+    span = model.answer(f"{question}?", context.strip())
+    shares = (Share(span.text or "no answer", span.probability), Share("no answer", span.none))
+    return ModelAnswer("answer", span.text or "no answer", shares, distribution=False)
 
 
 def _filled(model: Model, run: Look, text: str | MediaInput, off: Sequence[Head]) -> ModelAnswer:

@@ -112,10 +112,10 @@ def _axes(run: Look, stack: str, layer: int, marked: int | None) -> tuple[list[i
 
 def _stations(run: Look, stack: str, layer: int) -> list[str]:
     """The recorded probes of vectors that this layer has, in forward order."""
-    own = f"{stack}.{layer}."
+    prefix = f"{stack}.{layer}."
     around = (f"{stack}.embedded", f"{stack}.output")
     before = f"{stack}.{layer - 1}.residual"
-    names = [name for name in run.names if name.startswith(own) or name in (*around, before)]
+    names = [name for name in run.names if name.startswith(prefix) or name in (*around, before)]
     return [name for name in names if not name.endswith(".weights")]
 
 

@@ -247,8 +247,8 @@ def answer(store: ModelStore, request: AnswerRequest) -> Answer:
     for name, question in questions.items():
         _, run = _record(store, question)
         with opened.lock:
-            said = answers.answer(opened.model, run, text, question.off, captions)
-        result[name] = asdict(said)
+            reply = answers.answer(opened.model, run, text, question.off, captions)
+        result[name] = asdict(reply)
     return result
 
 

@@ -4,7 +4,7 @@ import { clipped, h, roving, s, shown } from "./dom.js";
 import { contrast, visiblePlaces } from "./heat.js";
 
 const ROW = 30, TOP = 30, MOST_LINES = 400, MOST_SHARES = 120;
-const CLEAR = 1.5; // times even attention: what is less is only drawn for a token that was chosen
+const CLEAR = 1.5; // times even attention: what is less is hardly to be seen
 
 // The largest of `count` weights from `first` on, each `step` further, as [weight, place], largest first; what is not above
 // `faintest` is left out. They are counted into bins first, so that only a few have to be sorted.
@@ -38,16 +38,16 @@ export function links(rows, columns, { pin = () => {}, names = ["looks", "is loo
     const [a, b] = [wide, wide + gap];
     const shade = contrast(weight, visible[i]);
     return s("path", { class: "look", d: `M${a} ${y(i)}C${a + gap * 0.45} ${y(i)} ${b - gap * 0.45} ${y(j)} ${b} ${y(j)}`,
-      "stroke-width": (0.5 + 6 * shade * shade).toFixed(2), "stroke-opacity": Math.min(1, 0.04 + shade * shade).toFixed(3) });
+      "stroke-width": (0.5 + 6 * shade * shade).toFixed(2), "stroke-opacity": Math.min(1, 0.02 + shade * shade).toFixed(3) });
   }
   function draw(row, column) {
     const all = row < 0 && column < 0;
     const along = row >= 0 ? [row * many, 1, many] : [column, many, rows.length];
     const places = all ? [0, 1, weights.length] : along;
     const strongest = all ? 1 : largest(weights, places, 1, -1)[0][0];
-    const list = largest(weights, places, MOST_LINES, all ? 0.004 : strongest / 20);
-    const clear = all ? list.filter(([weight, i]) => weight * visible[Math.floor(i / many)] > CLEAR || weight > 0.5) : list;
-    lines.replaceChildren(...clear.reverse().map(([w, i]) => curve(Math.floor(i / many), i % many, w)));
+    const list = largest(weights, places, MOST_LINES, all ? 0.5 / many : strongest / 20);
+    const clear = list.some(([weight, i]) => weight * visible[Math.floor(i / many)] > CLEAR);
+    lines.replaceChildren(...list.reverse().map(([w, i]) => curve(Math.floor(i / many), i % many, w)));
     bars.replaceChildren(...(row < 0 ? [] : largest(weights, places, MOST_SHARES, -1)).flatMap(([share, i]) => {
       const x = wide + gap + right, at = y(i % many);
       return [s("rect", { class: "share", x, y: at - 7, width: Math.max(0.5, 46 * share), height: 14, rx: 3 }),
@@ -59,7 +59,7 @@ export function links(rows, columns, { pin = () => {}, names = ["looks", "is loo
     } else if (column >= 0) {
       const sum = rows.reduce((total, _, i) => total + weights[i * many + column], 0);
       status.textContent = `“${shown(columns[column])}” gets ${(100 * sum / rows.length).toFixed(1)} % of all attention`;
-    } else if (!clear.length) status.textContent = "This head looks everywhere alike: no link is above even attention. Point at a token for its shares.";
+    } else if (!clear) status.textContent = "This head looks everywhere alike: no link is above even attention. Point at a token for its shares.";
     else status.textContent = "Point at a token, or tab to it and use the arrow keys; Enter pins it.";
   }
   const rest = () => draw(pinned, -1);
