@@ -221,7 +221,6 @@ export default async function learn({ main, state, gone, atEnd }) {
   const model = await ask("model", { model: state.model });
   if (gone()) return;
   const question = (({ off, ...rest }) => rest)(asked(state, model));
-  const words = { one: unit(model, question), many: unit(model, question, 2) };
   const stage = h("section", { class: "card", "aria-label": "Path" }, loading("The model reads…"));
   const panel = h("section", { class: "card", id: "station", "aria-label": "Station" }, loading(""));
   const answered = answerCard(state, model, question, { gone });
@@ -232,6 +231,9 @@ export default async function learn({ main, state, gone, atEnd }) {
     const layer = Number(state.layer || 0), row = state.row === undefined || state.row === "" ? undefined : Number(state.row);
     const stack = stacks.includes(state.stack) ? state.stack : stacks.at(-1);
     const [path, anatomy] = await Promise.all([ask("path", { ...question, stack, layer, head, ...(row === undefined ? {} : { row }) }), ask("anatomy", question)]);
+    // A decoder behind an encoder reads the tokens that it has written, whatever the encoder reads.
+    const reads = path.stack === "decoder" && model.stacks.encoder ? { ...question, file: undefined } : question;
+    const words = { one: unit(model, reads), many: unit(model, reads, 2) };
     const { names, memory, place, picture } = await placeNames(path, model, question);
     if (gone()) return;
     const chosen = path.rows.findIndex(([index]) => index === row), marked = chosen >= 0 ? chosen : usualRow(path, model);

@@ -4,7 +4,9 @@
 import { clipped, h, roving, s, shown } from "./dom.js";
 import { colour, contrast } from "./heat.js";
 
-const HEADER = 58, GAP = 26, STRIP = 84, NARROW = 50, LINKS = 150, NODE = 22;
+const HEADER = 58, NODE = 22;
+// Widths of columns. A decoder layer with two attentions has twice as many of them.
+const WIDE = { gap: 26, strip: 84, narrow: 50, links: 150 }, DENSE = { gap: 17, strip: 68, narrow: 42, links: 122 };
 const MOST_LETTERS = 20;
 const STILL = window.matchMedia("(prefers-reduced-motion: reduce)");
 
@@ -13,7 +15,7 @@ const STILL = window.matchMedia("(prefers-reduced-motion: reduce)");
 // The stations of a layer from left to right. `own` says whose rows a column has: the tokens', or those of the memory.
 export function columns(path, model) {
   const { stack, layer } = path, at = `${stack}.${layer}`, norms = model.norms[stack], kind = model.layers[stack];
-  const list = [];
+  const list = [], { strip: STRIP, narrow: NARROW, links: LINKS } = sizes(path);
   const add = (name, title, width = STRIP, more = {}) => { if (path.stations[name]) list.push({ name, title, width, own: true, ...more }); };
   add(layer ? `${stack}.${layer - 1}.residual` : `${stack}.embedded`, layer ? `Layer ${layer - 1}` : embeddingTitle(kind), STRIP, { stream: true });
   for (const part of ["self", "cross"]) {
@@ -36,6 +38,7 @@ export function columns(path, model) {
   if (layer === model.stacks[stack] - 1) add(`${stack}.output`, norms === "pre" || norms === "parallel" ? "Final norm" : "Output", STRIP, { kind: "norm" });
   return list;
 }
+const sizes = (path) => Object.keys(path.weights).length > 1 ? DENSE : WIDE;
 const embeddingTitle = (kind) => kind === "memory" ? "Question" : "Embedding";
 const memoryTitle = (kind) => kind === "memory" ? "Story" : "Encoder";
 function residualTitle(kind, norms, layer) {
@@ -46,12 +49,12 @@ function residualTitle(kind, norms, layer) {
 }
 
 // `labels` is the width of the names of rows.
-function place(list, labels) {
+function place(list, labels, gap) {
   let x = labels;
   return list.map((column) => {
     const node = column.kind === "sum" ? NODE : 0; // the ⊕ stands before the sum
     const at = { ...column, x: x + node, node: node ? x + node / 2 - 4 : null };
-    x += column.width + node + GAP;
+    x += column.width + node + gap;
     return at;
   });
 }
@@ -81,7 +84,7 @@ const curve = (x0, y0, x1, y1) => `M${x0} ${y0}C${x0 + (x1 - x0) * 0.5} ${y0} ${
 
 function attentionLines(column, path, marked, rowHeight) {
   const { values, visible } = path.weights[column.links];
-  const x0 = column.x - GAP + 2, x1 = column.x + column.width + GAP - 2, lines = [];
+  const { gap } = sizes(path), x0 = column.x - gap + 2, x1 = column.x + column.width + gap - 2, lines = [];
   values.forEach((row, i) => row.forEach((weight, j) => {
     const shade = contrast(weight, visible[i]), chosen = i === marked;
     if (weight <= 0 || (!chosen && shade < 0.3) || (chosen && weight < 0.004)) return;
@@ -121,7 +124,7 @@ function stream(placed, marked, rowHeight, labels) {
 // `names` are the labels of rows, `marked` is the row whose path is followed, `choose.station` and `choose.token` are called.
 export function drawPath(path, model, { names, memory, marked, open, choose, picture = null }) {
   const labels = Math.max(74, Math.min(210, 26 + 8.4 * Math.max(...names.map((name) => Math.min(MOST_LETTERS, shown(name).length))) + (picture ? 24 : 0)));
-  const placed = place(columns(path, model), labels);
+  const placed = place(columns(path, model), labels, sizes(path).gap);
   const many = Math.max(names.length, memory.length), rowHeight = many > 18 ? 26 : many > 9 ? 34 : 46;
   const last = placed.at(-1), width = last.x + last.width + 14, height = HEADER + many * rowHeight + 14;
   const ratio = 2;

@@ -11,11 +11,11 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from regard.decode.length_penalty import parse_length_penalty
 from regard.families.attention_options import parse_attention, parse_compressed_memory
 from regard.training.recipe.options import (
     parse_generated_task,
     parse_initialization,
-    parse_length_penalty,
     parse_weights,
 )
 
