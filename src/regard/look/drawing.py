@@ -124,6 +124,10 @@ class Scene:
     height: float
     marks: tuple[Mark, ...]
 
+    def _repr_html_(self) -> str:
+        """The picture that a notebook shows."""
+        return svg(self, "")
+
 
 def below(scenes: Sequence[Scene], gap: float = 24.0) -> Scene:
     """Scenes one below the other."""
