@@ -57,6 +57,7 @@ clip-image tiny vit-b/32 vit-b/16 vit-l/14
 whisper tiny base small medium large
 wav2vec2 tiny base large
 rnn tiny small base big
+rnn_relu tiny small base big
 gru tiny small base big
 lstm tiny small base big
 bahdanau tiny small base big
@@ -65,6 +66,7 @@ luong_feeding tiny small base big
 convs2s tiny small base big
 bytenet tiny small base big
 rnn-lm tiny small base big
+rnn_relu-lm tiny small base big
 gru-lm tiny small base big
 lstm-lm tiny small base big
 memory tiny small

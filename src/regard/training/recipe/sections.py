@@ -11,11 +11,11 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from regard.decode.length_penalty import parse_length_penalty
 from regard.families.attention_options import parse_attention, parse_compressed_memory
 from regard.training.recipe.options import (
     parse_generated_task,
     parse_initialization,
-    parse_length_penalty,
     parse_weights,
 )
 
@@ -145,6 +145,9 @@ TRANSFORMER_ONLY = (
     "attention",
     "decoder_attention",
     "residual",
+    "norm",
+    "kernel",
+    "projection",
 )
 
 
@@ -218,8 +221,17 @@ class ModelSettings(Section):
         "FACTOR to one, by a convolution by default (Compressive Transformer)",
     )
     # Residual connections, initialization and embeddings.
-    residual: Literal["post", "pre"] | None = Field(
-        None, description="post-norm (the paper) or pre-norm"
+    projection: Literal["apart", "tied_qkv", "tied_qk", "tied_kv"] | None = Field(
+        None, description="self-attention: one matrix for q, k and v, or for two of them"
+    )
+    residual: Literal["post", "pre", "none"] | None = Field(
+        None, description="post-norm (the paper), pre-norm, or none: no residual connections"
+    )
+    norm: Literal["layer", "rms", "batch"] | None = Field(
+        None, description="normalization in the blocks; batch: over all tokens of a batch"
+    )
+    kernel: int | None = Field(
+        None, ge=1, description="feed-forward as convolutions, the first over so many positions"
     )
     start: str | None = Field(
         None,
@@ -336,6 +348,17 @@ class TrainSettings(Section):
         ge=0,
         description="images: α of mixup, which blends two images and their labels by a weight "
         "from Beta(α, α); 0 blends none",
+    )
+    cutmix: float = Field(
+        0.0,
+        ge=0,
+        description="images: α of CutMix, which puts a box of one image into another and mixes "
+        "their labels by area; with mixup, batches take turns",
+    )
+    augment: Literal["none", "trivial"] = Field(
+        "none",
+        description="images: trivial is TrivialAugment, one random operation (rotation, shear, "
+        "colour, contrast …) for each image",
     )
     teacher: str | None = Field(
         None,
