@@ -134,7 +134,7 @@ def insert_commands(_: str) -> str:
                 yield from write(child, [*path, name], inner)
 
     context = click.Context(regard, info_name="regard", terminal_width=88)
-    parts = []
+    parts: list[str] = []
     for name in VERBS:
         command = regard.get_command(context, name)
         assert command is not None

@@ -18,6 +18,9 @@ sys.path.insert(0, str(ROOT / "scripts"))
 
 import docs_pages  # noqa: E402
 
+# Pages train on a few sentences: that words are unknown then is rightly said, and no error.
+pytestmark = pytest.mark.filterwarnings("default::UserWarning:regard")
+
 DOCS = ROOT / "docs"
 # Pages with `execute: true` are executed where the site is built.
 BUILT = "execute: true"
