@@ -89,7 +89,7 @@ def compare(
     kind = _NOT_COMPARED.get(base.objective_settings.data)
     if kind is not None:
         raise SettingError(
-            f"models of {kind} are not compared: how costs grow with the length is measured on text",
+            f"models of {kind} are not compared: costs are measured by the length of text",
             "train them one by one, then: regard evaluate RUN RUN --data TABLE",
         )
     data = _shared_data(out / "data", base, name, say)

@@ -74,6 +74,7 @@ def attend(
         tensor = bias.tensor(mask)  # [B or 1, H, T, S]
         row = rows if tensor.shape[0] > 1 else torch.zeros_like(rows)
         scores = scores + tensor[row, :, starts, ends]
+    # Segment softmax: the segments are the edges that leave one node.
     nodes = q.shape[0] * q.shape[2]
     # The largest score of each node is taken off, as in every softmax: exp() must not overflow.
     largest = scores.detach().new_full((nodes, heads), float("-inf"))

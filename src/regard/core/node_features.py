@@ -76,6 +76,7 @@ class NodeFeatures(nn.Module):
         """How many neighbours each node has, without itself, as rows of the table: [B, N]."""
         assert self.degrees is not None, "this model has no embedding of degrees"
         rows, nodes = x.shape[:2]
+        # The loop at each node is no neighbour.
         others = (edges[:, 1] != edges[:, 2]).long()
         counts = torch.zeros(rows * nodes, dtype=torch.long, device=x.device)
         counts = counts.index_add(0, edges[:, 0] * nodes + edges[:, 1], others)

@@ -148,6 +148,7 @@ class PatchHead(nn.Module):
 
     def forward(self, hidden: Tensor, scaling: Scaling) -> Tensor:
         values = self.output(self.dropout(hidden)).unflatten(0, (-1, self.channels))
+        # The class token has no patch to reconstruct.
         return values[:, :, 1:] if self.class_token else values
 
 
@@ -170,6 +171,7 @@ class ChannelHead(nn.Module):
         self.pool = pool
         self.bounds = bounds
         self.dropout = Dropout(dropout)
+        # The channels side by side: which one says something may matter.
         width = channels * d_model
         self.output: Linear | DistributionParameters
         if kind is None:
@@ -182,6 +184,7 @@ class ChannelHead(nn.Module):
         output: Tensor | tuple[Tensor, ...] = self.output(self.dropout(pooled.flatten(1)))
         if self.bounds is None or isinstance(output, tuple):
             return output
+        # A sigmoid, so that no number outside of the range can be predicted.
         least, most = self.bounds
         return output.sigmoid() * (most - least) + least
 

@@ -192,11 +192,13 @@ class SeriesPatches(nn.Module):
         """values [B, L, C] → [B·C, N, D]; `observed` [B, L, C] is False where a value is missing,
         `masked` [B, C, N] True where a patch is hidden in pre-training."""
         embedded = []
+        # Each scale has maps of its own: patches of other lengths are other numbers.
         for patches, maps in zip(self.patches(values, observed), self.projections, strict=True):
             if masked is not None:
                 assert self.masking is not None, "this model has no masking"
                 patches = patches.masked_fill(masked[..., None], self.masking.value)
             embedded.append(self._project(patches, maps))  # type: ignore[arg-type]
+        # Channels become rows of the batch: no channel attends to another.
         x = torch.cat(embedded, dim=2).flatten(0, 1)  # [B·C, N, D]
         rows = self.position.rows(x.shape[1])
         if self.class_token is None:

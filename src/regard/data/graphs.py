@@ -148,6 +148,7 @@ def _read_arrays(path: Path) -> GraphData:
     for name in ("features", "edges", "labels"):
         if name not in values:
             raise DataError(f"{path} has no array {name!r}", f"it has: {', '.join(values)}")
+    # As many as nodes, or as graphs.
     count = len(values["labels"])
     splits = [_split_name(value) for value in values.get("split", [""] * count)]
     nodes = len(values["features"])
@@ -212,6 +213,7 @@ def subgraph(data: GraphData, nodes: Sequence[int]) -> GraphData:
     """These nodes as one graph, in this order, with the edges between them."""
     place = np.full(len(data.features), -1)
     place[list(nodes)] = np.arange(len(nodes))
+    # −1 where an end is left out.
     edges = place[data.edges]
     edges = edges[(edges >= 0).all(axis=1)]
     of_nodes = data.level == "nodes"

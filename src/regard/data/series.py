@@ -50,6 +50,7 @@ def read_series(path: str | Path, columns: Sequence[str] | None = None) -> Serie
     if not table:
         raise DataError(f"{path} has no rows", "give a CSV file with a header and one row a step")
     names = [name.strip() for name in header]
+    # csv.reader takes rows of any length.
     for number, row in enumerate(table, 1):
         if len(row) != len(names):
             raise DataError(
@@ -74,6 +75,7 @@ def _chosen(
     names: list[str], table: list[list[str]], columns: Sequence[str] | None, file: str
 ) -> list[int]:
     """The numbers of the columns to read."""
+    # In the order in which they are named, which is that of the channels.
     if columns is not None:
         for name in columns:
             if name not in names:
@@ -123,6 +125,7 @@ class SeriesProcessor:
         """The statistics of a series; what is missing is left out."""
         values = series.values.astype(np.float64)
         has_value = ~np.isnan(values)
+        # Its mean would be NaN, and with it the loss.
         if not has_value.any(axis=0).all():
             name = series.columns[int(np.argmin(has_value.any(axis=0)))]
             raise DataError(f"column {name!r} has no values to train on", "leave it out")

@@ -41,6 +41,7 @@ def forecast_quantiles(
     model: SeriesModel, examples: Sequence[Series], settings: Settings
 ) -> Outputs:
     """The levels and the quantiles [H, C, Q] of all windows."""
+    # Points have no interval to cover anything.
     levels = _levels(model)
     if levels is None:
         raise DataError("this model forecasts no quantiles", "give mse and mae as metrics")

@@ -19,6 +19,7 @@ def preset(
     channels: int | None = None,
 ) -> spec.LinearForecaster:
     """DLinear or NLinear; the vocabulary are channels, the context is the look-back."""
+    # Both have one map for all channels, as in the paper's tables.
     return spec.LinearForecaster(
         context,
         channels or vocabulary,

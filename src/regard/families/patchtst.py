@@ -119,6 +119,7 @@ def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Enc
     values = _SCHEMA.parse(config)
     architecture = (config.get("architectures") or ["PatchTSTModel"])[0]
     kind = architecture.removeprefix("PatchTST")
+    # Heads for other tasks switch masking off, whatever the config says.
     masks = kind == "ForPretraining" or (kind == "Model" and bool(config.get("do_mask_input")))
     windows = spec.SeriesPatches(
         values["context_length"],
@@ -131,6 +132,7 @@ def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Enc
         shared=values["share_embedding"],
         masking=masking_from_config(config, values) if masks else None,
     )
+    # Positions are added at the input; attention itself knows none.
     stack = spec.Stack(values["num_hidden_layers"], _block(values))
     head = head_from_config(kind, config, values)
     return spec.Encoder(values["d_model"], windows, stack, series=head)
@@ -154,6 +156,7 @@ def _block(values: Mapping[str, Any]) -> spec.Block:
             norm = spec.LayerNorm(values["norm_eps"])
         case other:
             raise ModelError(f"the norm_type {other!r} is not understood", "batchnorm or layernorm")
+    # No final norm follows, with pre-norm neither.
     residual = spec.PreNorm() if values["pre_norm"] else spec.PostNorm()
     return spec.Block(
         attention, feedforward, residual=residual, norm=norm, dropout=values["path_dropout"]
@@ -199,6 +202,7 @@ def tensor_table(model: spec.Encoder, positions: int) -> list[Rule]:
         hf_shape = (1, 1, 1, model.d_model)
         name = f"{encoder}.positional_encoder.cls_token"
         rules.append(Reshape("input.class_token", name, hf_shape))
+    # Stored even where it is not trained.
     rules.append(Rename("input.position.table", f"{encoder}.positional_encoder.position_enc"))
     rules += per_layer(model.stack.layers, _layer_rules(model, f"{encoder}.layers.{{i}}"))
     return rules + head_rules(model.series)
@@ -207,6 +211,7 @@ def tensor_table(model: spec.Encoder, positions: int) -> list[Rule]:
 def _layer_rules(model: spec.Encoder, hf: str) -> list[Rule]:
     block = model.stack.block
     name = "stack.blocks.{i}"
+    # Three modules there, one fused projection here.
     projections = [f"{hf}.self_attn.{one}_proj" for one in "qkv"]
     rules: list[Rule] = [
         *fused_module_rules(f"{name}.attention.project.qkv", projections, [model.d_model] * 3),

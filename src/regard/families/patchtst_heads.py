@@ -61,6 +61,7 @@ def head_config(head: spec.SeriesHead | None) -> dict[str, Any]:
     config["pooling_type"] = None if head.pool == "first" else head.pool
     if isinstance(head, spec.ForecastHead):
         return {**config, "prediction_length": head.horizon}
+    # Absent and null are the same to transformers; absent is its default.
     if head.range is not None:
         config["output_range"] = list(head.range)
     return {**config, "num_targets": head.count}
@@ -75,6 +76,7 @@ def masking_from_config(
     value = config.get("mask_value", 0)
     if not is_number(value):
         raise ModelError(f"config.json: mask_value cannot be {value!r}", "give a number")
+    # Sorted there too.
     never = tuple(sorted(_numbers(config, "unmasked_channel_indices", [])))
     if values["mask_type"] == "random":
         share = values["random_mask_ratio"]
@@ -90,6 +92,7 @@ def _numbers(config: Mapping[str, Any], key: str, default: list[int]) -> tuple[i
     value = config.get(key, default)
     if value is None:
         value = default
+    # transformers takes a single number as a list of one.
     numbers = value if isinstance(value, list) else [value]
     if not all(is_whole(number) for number in numbers):
         raise ModelError(f"config.json: {key} cannot be {value!r}", "give whole numbers")
@@ -169,6 +172,7 @@ def head_rules(head: spec.SeriesHead | None) -> list[Rule]:
         return []
     if isinstance(head, spec.PatchHead):
         return list(module_rules("series.output", "head.linear"))
+    # Only the classifier's map has another name.
     name = "linear" if architecture_suffix(head) == "ForClassification" else "projection"
     if not isinstance(head.output, spec.Distribution):
         return list(module_rules("series.output", f"head.{name}"))

@@ -40,6 +40,7 @@ def _config(settings: Mapping[str, Any]) -> dict[str, Any]:
         "positional_dropout": settings["dropout"],
         "path_dropout": settings["dropout"],
         "ff_dropout": settings["dropout"],
+        # As the authors' code, where transformers' defaults differ.
         "pre_norm": False,
         "positional_encoding_type": "random",
         "pooling_type": None,  # the flatten head

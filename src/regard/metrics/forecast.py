@@ -45,6 +45,7 @@ def forecast_score(
     mae = MeanAbsoluteError().compute(points, references)  # type: ignore[arg-type]
     if levels is None:
         return ForecastScore(mse, mae, len(references))
+    # Each example brings its levels: metrics have no options that depend on a model.
     quantiles = [(levels, forecast) for forecast in forecasts]
     loss = QuantileLoss().compute(quantiles, references)  # type: ignore[arg-type]
     coverage = Coverage().compute(quantiles, references)  # type: ignore[arg-type]

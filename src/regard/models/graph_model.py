@@ -61,6 +61,7 @@ class GraphModel(Model):
     def side_inputs(self, text: str) -> dict[str, Tensor]:
         data, _ = self._looked_at(text)
         tensors = self.inputs(data, [0])
+        # The main input comes from `labelled_input`.
         del tensors["node_features"]
         return tensors
 
@@ -71,6 +72,7 @@ class GraphModel(Model):
         if match is not None and not Path(text).exists():
             folder, number = match[1], int(match[2])
         data = read_graphs(folder)
+        # Attention is shown for each pair: a large graph is looked at around one node.
         if data.level == "graphs":
             nodes = np.flatnonzero(data.graph == (number or 0)).tolist()
         elif number is None:
@@ -112,6 +114,7 @@ class GraphModel(Model):
         more = {name: inputs[name] for name in names if name in inputs}
         features = inputs["node_features"]
         hidden, _ = self.model(features, mask, **more)
+        # The pool of a graph leaves padding out; nodes at padding are cut off below.
         logits = self.model.classes(hidden, mask, features)
         if self.level == "graphs":
             return logits

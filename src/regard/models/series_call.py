@@ -45,6 +45,7 @@ def call_series(
         case kinds.PatchHead():
             assert isinstance(predicted, Tensor), "patches have points"
             assert masked is not None, "its front end masks"
+            # On normalized values, and of masked patches only (transformers' loss).
             errors = (predicted - front_end.patches(values, observed)[0]).square().mean(dim=-1)
             loss = (errors * masked).sum() / (masked.sum() + 1e-10)
             return {"loss": loss, "prediction_output": predicted}

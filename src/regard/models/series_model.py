@@ -77,6 +77,7 @@ class SeriesModel(Model):
         values = self.standardized(text)[-self.length :]
         names = ["class token"] if self._has_class_token else []
         if isinstance(self.spec, kinds.Encoder):
+            # In the order of the positions: scale after scale.
             for scale in self.spec.windows.scales:
                 first = (self.length - scale.length) % scale.stride
                 for begin in range(first, self.length - scale.length + 1, scale.stride):
@@ -114,6 +115,7 @@ class SeriesModel(Model):
             series = read_series(series, self.processor.columns if self.processor else None)
         if not isinstance(series, Series):
             values = np.asarray(series, np.float32)
+            # An array has no names: its columns are taken to be the model's.
             names = self.processor.columns if self.processor else ()
             series = Series(values.reshape(len(values), -1), names)
         if series.values.shape[1] != self.channels:
@@ -127,6 +129,7 @@ class SeriesModel(Model):
     def forecasts(self, windows: Values) -> Iterator[NDArray[np.float32]]:
         """The forecasts of standardized windows [N, L, C], batch by batch."""
         self.model.eval()
+        # A long look-back or many channels make a batch of few windows.
         size = max(1, _BATCH_VALUES // (self.length * self.channels))
         for begin in range(0, len(windows), size):
             values = torch.from_numpy(np.array(windows[begin : begin + size], np.float32))

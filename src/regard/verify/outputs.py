@@ -125,6 +125,7 @@ def _series(model: Encoder, values: Tensor) -> dict[str, MaskedOutput]:
     name = "prediction_outputs"
     if isinstance(model.series, ChannelHead):
         name = "prediction_logits"
+    # Of a distribution, the first parameter is compared: all come from one hidden state.
     first = predicted if isinstance(predicted, Tensor) else predicted[0]
     return {name: MaskedOutput(first), "last_hidden_state": MaskedOutput(by_channel)}
 

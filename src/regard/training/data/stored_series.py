@@ -89,6 +89,7 @@ def open_series(run_folder: RunFolder) -> StoredSeries:
     except (OSError, ValueError) as error:
         raise DataError(f"{folder / _VALUES} cannot be read: {error}", "start a new run") from None
     borders = {name: (begin, end) for name, (begin, end) in content["borders"].items()}
+    # The array and its borders are two files: both must be of one run.
     if max(end for _, end in borders.values()) != len(values):
         raise DataError(f"the stored series in {folder} are damaged", "start a new run")
     processor = SeriesProcessor(
@@ -130,6 +131,7 @@ def _series_splits(setup: Setup) -> dict[str, Split]:
     if unused:
         setup.say(f"the last {unused:,} steps are in no split ({data.series_split})")
     splits: dict[str, Split] = {}
+    # One number is all training data; two have no test.
     for name, begin, end in zip(_ORDER, ends - counts, ends, strict=False):
         if end > begin:
             part = Series(series.values[begin:end], series.columns)
@@ -154,6 +156,7 @@ def split_counts(text: str, length: int) -> NDArray[np.int64]:
             counts[1] = length - counts[0] - counts[2]
     else:
         counts = [int(number) for number in numbers]
+    # Fewer steps than there are is allowed, and said: ETT is used so.
     if sum(counts) > length:
         raise SettingError(
             f"series_split {text} has {sum(counts):,} steps, but the series {length:,}",

@@ -82,6 +82,7 @@ class Forecasting(Objective):
     def with_tokenizer(
         cls, model: Any, description: Any, data: StoredSeries, setup: Setup
     ) -> SeriesModel:
+        # PatchTST's config.json where transformers has the model, our own for quantiles and scales.
         config = folders.describe(description, model_type=setup.recipe.model_name)
         forecaster = SeriesModel(model, description, config)
         forecaster.processor = data.processor
@@ -219,6 +220,7 @@ class Forecasting(Objective):
         """Errors on standardized values, as the literature has them."""
         self.model.eval()
         windows = self.windows[split]
+        # All forecasts at once: metrics take the windows of a split as examples.
         parts = []
         with torch.inference_mode(), autocast:
             for batch in self._evaluation_batches(split):
@@ -264,6 +266,7 @@ def _with_channels(description: Any, channels: int) -> Any:
 
 def _with_forecast(description: spec.Encoder, horizon: int | None) -> spec.Encoder:
     """The encoder without masks and with a head that forecasts, its own if the horizon fits."""
+    # What pre-training hid is seen from now on.
     windows = replace(description.windows, masking=None)
     head = description.series
     if isinstance(head, spec.ForecastHead):
@@ -280,6 +283,7 @@ def _copy_weights(base: SeriesModel, model: torch.nn.Module) -> None:
     """Copies the weights of the base model; a head of another shape stays as it was drawn."""
     old = dict(base.model.named_parameters())
     for name, parameter in model.named_parameters():
+        # With another horizon the head has another shape, and is learnt anew.
         if name in old and old[name].shape == parameter.shape:
             parameter.copy_(old[name])
         elif not name.startswith("series."):

@@ -108,6 +108,7 @@ class GraphObjective(Objective):
         rows = self._rows.get("valid")
         if not rows:
             return None
+        # One pass for all splits: nodes are read together anyway.
         logits = self._logits(autocast)
         labels = self._labels[rows]
         _, nll = cross_entropy(logits[rows], labels)
@@ -173,6 +174,7 @@ class GraphClassification(GraphObjective):
     cuda_graphs = False  # batches differ in their number of edges
 
     def _sampler(self) -> BatchSampler:
+        # Batches of graphs of similar sizes, as of sentences of similar lengths.
         sizes = np.bincount(self.data.graph)[self._rows["train"]]
         return BatchSampler(sizes[:, None], self.settings.batch_tokens, seed=self.settings.seed)
 
