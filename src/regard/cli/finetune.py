@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import typing
-from pathlib import Path
 from typing import Any
 
 import click
 
 from regard.cli.completion import MODEL_FOLDER
 from regard.cli.recipe_options import RecipeCommand, recipe_changes, recipe_option
-from regard.cli.train import exit_on_interruption, print_result
+from regard.cli.train import exit_on_interruption, print_result, resume_run
 from regard.errors import SettingError
 from regard.training.recipe import schema as recipes
 from regard.training.recipe.objectives import OBJECTIVES, TASKS
@@ -110,14 +109,9 @@ def finetune(
     changes = recipe_changes(flags)
     # A run that is resumed has its recipe in its folder.
     if resume is not None:
-        if model or changes or out or data:
-            raise SettingError(
-                "--resume goes on with the settings the run began with", "leave the other flags out"
-            )
-        from regard.training.run import go_on
-
-        with exit_on_interruption():
-            print_result(go_on(Path(resume)), as_json)
+        if model or out or data:
+            changes |= {"model": model}
+        resume_run(resume, changes, as_json)
         return
     if model is None or task is None or not data:
         raise SettingError(

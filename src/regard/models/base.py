@@ -294,7 +294,20 @@ def choose_device(name: str) -> torch.device:
     # torch would fail later, at the first tensor, and say less.
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise SettingError(f"PyTorch finds no GPU for {name!r} here", "use cpu or auto")
+    if device.type not in ("cpu", "cuda"):
+        _check_other_device(device)
     return device
+
+
+def _check_other_device(device: torch.device) -> None:
+    """Kinds of devices that PyTorch knows by name, and may have been built without: mps, xpu …"""
+    try:
+        # A meta tensor has no numbers: reading one fails there as well.
+        torch.ones(1, device=device).item()
+    except (RuntimeError, AssertionError, NotImplementedError, AttributeError, ImportError):
+        raise SettingError(
+            f"this PyTorch cannot compute on {device.type!r} here", "use cpu or auto"
+        ) from None
 
 
 def _format_count(count: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from html import escape
@@ -48,20 +49,26 @@ class ProgressBar:
     def say(self, text: str) -> None:
         if self.notebook is not None:
             print(text)  # beside the bar; a notebook colours standard error as if it were a failure
-        elif not self.quiet:
+            return
+        if self.quiet:
+            return
+        # A terminal that was closed cannot be written to; the run is saved all the same.
+        with contextlib.suppress(OSError):
             self.bar.console.print(text, markup=False)
 
     def update(self, step: int, note: str, elapsed: float, remaining: float) -> None:
         """`elapsed` and `remaining` are seconds of training."""
-        self.bar.update(self.task, completed=step, note=note)
+        with contextlib.suppress(OSError):
+            self.bar.update(self.task, completed=step, note=note)
         if self.notebook is not None:
-            self.notebook.update(step, self.steps, f"{note}  left {_minutes(remaining)}")
+            self.notebook.update(step, self.steps, f"{note}  left {duration(remaining)}")
         elif not self.live and elapsed >= self._next_line:
             self._next_line = elapsed + SECONDS_BETWEEN_LINES
-            self.say(f"step {step}/{self.steps}  {note}  left {_minutes(remaining)}")
+            self.say(f"step {step}/{self.steps}  {note}  left {duration(remaining)}")
 
     def stop(self) -> None:
-        self.bar.stop()
+        with contextlib.suppress(OSError):
+            self.bar.stop()
         if self.notebook is not None:
             self.notebook.stop()
 
@@ -114,5 +121,15 @@ def notebook_bar() -> NotebookBar | None:
     return NotebookBar(display, HTML)
 
 
-def _minutes(seconds: float) -> str:
-    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
+def duration(seconds: float) -> str:
+    """A time as one says it: 45 s, 10 min 49 s, 5 h 59 min, 3 d 4 h."""
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes == 0:
+        return f"{rest} s"
+    hours, minutes = divmod(minutes, 60)
+    if hours == 0:
+        return f"{minutes} min {rest:02d} s"
+    days, hours = divmod(hours, 24)
+    if days == 0:
+        return f"{hours} h {minutes:02d} min"
+    return f"{days} d {hours} h"

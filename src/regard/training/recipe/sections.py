@@ -11,11 +11,11 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from regard.decode.length_penalty import parse_length_penalty
 from regard.families.attention_options import parse_attention, parse_compressed_memory
 from regard.training.recipe.options import (
     parse_generated_task,
     parse_initialization,
-    parse_length_penalty,
     parse_weights,
 )
 
@@ -348,6 +348,17 @@ class TrainSettings(Section):
         ge=0,
         description="images: α of mixup, which blends two images and their labels by a weight "
         "from Beta(α, α); 0 blends none",
+    )
+    cutmix: float = Field(
+        0.0,
+        ge=0,
+        description="images: α of CutMix, which puts a box of one image into another and mixes "
+        "their labels by area; with mixup, batches take turns",
+    )
+    augment: Literal["none", "trivial"] = Field(
+        "none",
+        description="images: trivial is TrivialAugment, one random operation (rotation, shear, "
+        "colour, contrast …) for each image",
     )
     teacher: str | None = Field(
         None,
