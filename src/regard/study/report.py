@@ -31,6 +31,8 @@ class Section:
     tables: Sequence[Table]
 
 
+MOST_COLUMNS = 240  # of a table in a terminal, which breaks the lines that are longer than it is
+
 # ------------------------------------------------------------------ style
 
 # The colours and the typeface of the studio (studio/web/style.css).
@@ -227,7 +229,7 @@ def lines(study: Section, width: int = 100) -> list[str]:
     text += textwrap.wrap(f"Measured: {study.measurement}", width)
     for table in study.tables:
         rows = [list(table.columns), *(list(row) for row in table.rows)]
-        text += ["", table.title, *terminal.table(rows, width=width)]
+        text += ["", table.title, *terminal.table(rows, width=MOST_COLUMNS)]
     text += ["", *textwrap.wrap(f"Rule: {study.rule}", width)]
     verdict = study.verdict
     text += textwrap.wrap(f"Verdict: {verdict.outcome}. {verdict.reason}", width)
