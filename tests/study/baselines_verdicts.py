@@ -63,7 +63,7 @@ def depths(parity: tuple[float, float], brackets: tuple[float, float]) -> Number
     accuracy = {}
     for task, (test, beyond) in zip(universal.TASKS, (parity, brackets), strict=True):
         chance = {"test": [50.0], "longer": [50.0]}
-        accuracy[task] = {name: chance for name in universal.MODELS}
+        accuracy[task] = dict.fromkeys(universal.MODELS, chance)
         accuracy[task] |= {"Universal": {"test": [test], "longer": [beyond]}}
     return {"accuracy": accuracy}
 

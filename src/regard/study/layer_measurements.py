@@ -118,7 +118,7 @@ def sequential_operations(name: str, length: int, width: int = 8) -> int:
 def _depth(tensor: Tensor) -> int:
     """The length of the longest path from a tensor to a leaf of its autograd graph."""
     depths: dict[Any, int] = {}
-    pending = [tensor.grad_fn]
+    pending: list[Any] = [tensor.grad_fn]
     while pending:
         node = pending[-1]
         inputs = [function for function, _ in node.next_functions if function is not None]

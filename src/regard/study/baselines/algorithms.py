@@ -63,9 +63,7 @@ class Algorithms(Study):
     def figures(self, numbers: Numbers) -> list[Figure]:
         figures: list[Figure] = []
         for task, models in numbers["exact"].items():
-            bars = [
-                Bars(name, [models[name][split] for split in SPLITS]) for name in MODELS
-            ]
+            bars = [Bars(name, [models[name][split] for split in SPLITS]) for name in MODELS]
             y = Axis("outputs without a mistake, %", low=0.0, high=100.0)
             figures.append(BarChart(task.capitalize(), y, list(SPLITS.values()), bars))
         return figures

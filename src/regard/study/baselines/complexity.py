@@ -81,7 +81,10 @@ class Complexity(Study):
         columns = ["layer", *[f"n = {n}" for n in numbers["lengths"]]]
         flops = [[n, *[f"{v / 1e6:,.2f}" for v in y]] for n, y in numbers["flops"].items()]
         times = [[n, *[f"{1000 * v:.2f}" for v in y]] for n, y in numbers["seconds"].items()]
-        return [Table("MFLOP of one layer", columns, flops), Table("ms of one layer", columns, times)]
+        return [
+            Table("MFLOP of one layer", columns, flops),
+            Table("ms of one layer", columns, times),
+        ]
 
 
 def crossing_length(numbers: Numbers) -> float:

@@ -30,8 +30,8 @@ class GradientDistance(Study):
     source = "Bengio et al. 1994; Pascanu et al. 2013, Section 2; Vaswani et al. 2017, Section 4"
     measurement = (
         f"‖∂(last output)/∂(input)‖ at distances up to {DISTANCES[-1]}, for untrained layers of "
-        f"width {WIDTH}: recurrent cells whose recurrent matrices are scaled to the spectral radius "
-        f"{RADII['small']} and {RADII['large']}, and causal self-attention without positions; "
+        f"width {WIDTH}: recurrent cells whose recurrent matrices are scaled to a spectral radius "
+        f"of {RADII['small']} and {RADII['large']}, and causal self-attention without positions; "
         "relative to that at distance 1."
     )
     rule = (
@@ -102,23 +102,25 @@ def _mean_at_end(numbers: Numbers, name: str) -> float:
 
 def _recurrent(cell: Any, radius: float, seed: int) -> nn.Module:
     tokens = spec.Tokens(4, None, dropout=0.0)
-    model = training_run.build_seeded(
+    model: Any = training_run.build_seeded(
         spec.RecurrentDecoder(WIDTH, tokens, spec.Recurrent(cell)), seed
     )
     for name, weight in model.stack.cells[0].named_parameters():
         if name == "weight_hh_l0":
             for matrix in weight.data.split(WIDTH):  # gates are side by side
                 matrix.mul_(radius / torch.linalg.eigvals(matrix).abs().max())
-    return model.stack
+    stack: nn.Module = model.stack
+    return stack
 
 
 def _attention(seed: int) -> nn.Module:
     attention = spec.Attention(4, WIDTH // 4, WIDTH // 4)
     block = spec.Block(attention, spec.FeedForward(4 * WIDTH), dropout=0.0)
-    model = training_run.build_seeded(
+    model: Any = training_run.build_seeded(
         spec.Decoder(WIDTH, spec.Tokens(4), spec.Stack(1, block, spec.CausalMask())), seed
     )
-    return model.stack
+    stack: nn.Module = model.stack
+    return stack
 
 
 def _norms(layer: nn.Module, seed: int, samples: int) -> list[float]:

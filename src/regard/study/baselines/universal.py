@@ -30,8 +30,8 @@ class UniversalDepth(Study):
     measurement = (
         "Models that read a text and then say whether the number of ones is even, or whether its "
         "brackets are balanced: a Transformer of 1 layer, the same block applied up to "
-        f"{STEPS_OF_DEPTH} times with halting and timing signals, and an LSTM. Right answers on new "
-        "inputs of the lengths of training and of up to twice the length; 50 % is chance."
+        f"{STEPS_OF_DEPTH} times with halting and timing signals, and an LSTM. Right answers on "
+        "new inputs of the lengths of training and of up to twice the length; 50 % is chance."
     )
     rule = (
         "Holds if on seen lengths the Universal Transformer is right in 90 % or more and better "
@@ -63,8 +63,8 @@ class UniversalDepth(Study):
             better.append(is_better)
             solved.append(is_better and score["Universal"] >= 90 and longer >= 75)
             parts.append(
-                f"{task}: {score['Universal']:.0f} % against {score['1 layer']:.0f} % of one layer, "
-                f"{longer:.0f} % on longer inputs"
+                f"{task}: {score['Universal']:.0f} % against {score['1 layer']:.0f} % of one "
+                f"layer, {longer:.0f} % on longer inputs"
             )
         reason = f"The Universal Transformer is right in {'; '.join(parts)}."
         if all(solved):
@@ -92,9 +92,7 @@ def _model(name: str, vocabulary: int) -> spec.Model:
     if name == "LSTM":
         return preset("lstm-lm:tiny", vocabulary, 64, d_model=WIDTH, layers=1, dropout=0.0)
     attention = spec.Attention(4, WIDTH // 4, WIDTH // 4)
-    block = spec.Block(
-        attention, spec.FeedForward(4 * WIDTH), residual=spec.PreNorm(), dropout=0.0
-    )
+    block = spec.Block(attention, spec.FeedForward(4 * WIDTH), residual=spec.PreNorm(), dropout=0.0)
     if name == "Universal":
         tokens = spec.Tokens(vocabulary, None, dropout=0.0)
         stack = spec.Stack(

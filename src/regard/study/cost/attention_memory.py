@@ -73,7 +73,9 @@ class AttentionMemory(Study):
     def tables(self, numbers: Numbers) -> list[Table]:
         rows = []
         for index, n in enumerate(numbers["lengths"]):
-            cells = [f"{numbers[key][index] / 1e6:,.2f}" for key in ("weights", "explicit", "fused")]
+            cells = [
+                f"{numbers[key][index] / 1e6:,.2f}" for key in ("weights", "explicit", "fused")
+            ]
             rows.append([f"{n:,}", *cells])
         columns = ["n", "h·n²·4 bytes, MB", "explicit, MB", "fused, MB"]
         return [Table("Peak of one attention, forward and backward", columns, rows)]

@@ -27,7 +27,8 @@ class DecoderOnly(Study):
     )
     rule = (
         "Holds if the loss of the decoder-only model is at most 2 % above that of the "
-        "encoder–decoder, or within the standard deviation over the seeds; within limits up to 10 %."
+        "encoder–decoder, or within the standard deviation over the seeds; within limits up to "
+        "10 %."
     )
     quick_seeds = 1
     full_seeds = 3
@@ -80,9 +81,7 @@ def _model(name: str) -> spec.Model:
         return training_run.translator(words, 64, d_model=WIDTH, d_ff=4 * WIDTH, residual="pre")
     # Two layers with cross-attention have 28·d² more weights than two without: 4 + 2/3 layers in
     # all; d_ff makes up for the rest.
-    return training_run.language_model(
-        words, 128, d_model=WIDTH, layers=5, d_ff=round(3.6 * WIDTH)
-    )
+    return training_run.language_model(words, 128, d_model=WIDTH, layers=5, d_ff=round(3.6 * WIDTH))
 
 
 def _score(name: str, seed: int, steps: int) -> training_run.Score:

@@ -92,7 +92,7 @@ def _minimize(theta: Tensor, n: Tensor, d: Tensor, y: Tensor) -> float:
 def bootstrap(points: Sequence[Point], law: Law, samples: int, seed: int) -> list[Law]:
     """Laws of resampled points, each fitted from the law of all of them."""
     rng = random.Random(seed)
-    laws = []
+    laws: list[Law] = []
     while len(laws) < samples:
         chosen = rng.choices(points, k=len(points))
         # A fit over N and D needs several of each.

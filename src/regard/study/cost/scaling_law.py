@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import Any
 
 from regard import spec
@@ -157,7 +158,7 @@ def _falls(numbers: Numbers) -> bool:
     losses = []
     for size in sorted({point.parameters for point in points}):
         losses.append(mean([p.loss for p in points if (p[0], p[1]) == (size, tokens)]))
-    return all(after < before for before, after in zip(losses, losses[1:], strict=False))
+    return all(after < before for before, after in pairwise(losses))
 
 
 # ------------------------------------------------------------------ the ladder

@@ -123,7 +123,9 @@ def attachment_text(rng: random.Random, owner: str) -> Text:
     subject, other = rng.sample(PEOPLE, 2)
     tool = rng.choice(TOOLS)
     verb = rng.choice(VERBS[owner])
-    words = Text(["the", subject, verb, "the", other, "with", "the", tool, ".", "used", "by", "the"])
+    words = Text(
+        ["the", subject, verb, "the", other, "with", "the", tool, ".", "used", "by", "the"]
+    )
     words.place = words.index(tool)
     words.append(subject if owner == "subject" else other)
     return words
@@ -164,9 +166,7 @@ def _batches(words: Vocabulary, seed: int) -> Iterator[Batch]:
 
 def _run(seed: int, steps: int) -> dict[str, Any]:
     words = _vocabulary()
-    description = training_run.language_model(
-        len(words), 32, d_model=32, d_ff=128, layers=LAYERS
-    )
+    description = training_run.language_model(len(words), 32, d_model=32, d_ff=128, layers=LAYERS)
     model = training_run.build_seeded(description, seed)
     training_run.train(model, _batches(words, seed), steps)
     model.eval()

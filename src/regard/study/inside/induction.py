@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 import torch
@@ -37,8 +38,8 @@ class Induction(Study):
     )
     source = "Elhage et al. 2021; Olsson et al. 2022, Sections 1 and 2"
     measurement = (
-        f"A language model of {LAYERS} layers with {HEADS} heads (ALiBi), trained on random texts that "
-        f"repeat after {PERIODS[0]} to {PERIODS[1]} tokens. Of each head: attention to the token "
+        f"A language model of {LAYERS} layers with {HEADS} heads (ALiBi), trained on random texts "
+        f"that repeat after {PERIODS[0]} to {PERIODS[1]} tokens. Of each head: attention to the token "
         "before, the induction score (attention to the token after the last occurrence), and "
         "‖W_OV W_QKᵀ‖/(‖W_OV‖‖W_QK‖) between the layers; loss in the second half of a text."
     )
@@ -80,7 +81,7 @@ class Induction(Study):
         names = [f"{layer + 1}.{head}" for layer in range(LAYERS) for head in range(HEADS)]
         bars = []
         for key, title in (("previous", "token before"), ("induction", "induction")):
-            flat = zip(*[sum(one[key], []) for one in numbers["runs"]], strict=True)
+            flat = zip(*[chain(*one[key]) for one in numbers["runs"]], strict=True)
             bars.append(Bars(title, [list(values) for values in flat]))
         y = Axis("mean attention", low=0.0, high=1.0)
         return [
@@ -118,7 +119,7 @@ def _best(run: dict[str, Any]) -> dict[str, float]:
         "previous": run["previous"][0][writer],
         "induction": run["induction"][1][reader],
         "composition": run["composition"][writer][reader],
-        "mean_composition": mean(sum(run["composition"], [])),
+        "mean_composition": mean(list(chain(*run["composition"]))),
     }
 
 

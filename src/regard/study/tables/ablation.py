@@ -92,8 +92,8 @@ class Ablation(Study):
         rows = {name: one["perplexity"] for name, one in numbers["scores"].items()}
         base = mean(rows["base"])
         noise = max(0.02 * base, max(deviation(values) for values in rows.values()))
-        agree = []
-        differ = []
+        agree: list[str] = []
+        differ: list[str] = []
         for name, values in rows.items():
             if name == "base":
                 continue

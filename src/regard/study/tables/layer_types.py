@@ -52,8 +52,8 @@ class LayerTypes(Study):
         long = effort.choose([512, 1024, 2048], [512, 1024, 2048, 4096])
         exponents = {}
         for name in progress.over([*PRINTED, "dilated"]):
-            paths = [layer_measurements.path_length(name, n) for n in short]
-            chains = [layer_measurements.sequential_operations(name, n) for n in short]
+            paths = [float(layer_measurements.path_length(name, n)) for n in short]
+            chains = [float(layer_measurements.sequential_operations(name, n)) for n in short]
             flops = [layer_measurements.flops(name, n, WIDTH) for n in long]
             exponents[name] = [
                 growth_exponent(long, flops),

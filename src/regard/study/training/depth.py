@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from regard import spec
 from regard.parameter_count import parameter_count
 from regard.study import training_run
@@ -23,8 +25,8 @@ class Depth(Study):
     )
     measurement = (
         f"Pre-norm language models of the built-in language with {DEPTHS} layers, whose width is "
-        f"chosen so that their blocks have about {BUDGET:,} parameters, trained for the same number "
-        "of steps: loss on held-out sentences."
+        f"chosen so that their blocks have about {BUDGET:,} parameters, trained for the same "
+        "number of steps: loss on held-out sentences."
     )
     rule = (
         "Holds if the loss falls from each depth to the next by more than the standard deviation "
@@ -49,10 +51,7 @@ class Depth(Study):
         noise = max(deviation(values) for values in numbers["losses"].values())
         depths = sorted(means)
         best = min(depths, key=lambda depth: means[depth])
-        falls = all(
-            means[deep] < means[shallow] - noise
-            for shallow, deep in zip(depths, depths[1:], strict=False)
-        )
+        falls = all(means[deep] < means[shallow] - noise for shallow, deep in pairwise(depths))
         listed = ", ".join(f"{depth} layers {means[depth]:.3f}" for depth in depths)
         reason = f"Held-out loss: {listed}; the standard deviation over seeds is {noise:.3f}."
         if falls:

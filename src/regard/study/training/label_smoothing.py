@@ -67,7 +67,9 @@ class LabelSmoothing(Study):
         for score, title in titles.items():
             values = [[run[score] for run in numbers["runs"][variant]] for variant in VARIANTS]
             bars = [Bars(title, values)]
-            figures.append(BarChart(title, Axis(title.lower(), low=0.0), ["ε = 0", "ε = 0.1"], bars))
+            figures.append(
+                BarChart(title, Axis(title.lower(), low=0.0), ["ε = 0", "ε = 0.1"], bars)
+            )
         return figures
 
     def tables(self, numbers: Numbers) -> list[Table]:

@@ -59,7 +59,9 @@ class TeacherForcing(Study):
     def tables(self, numbers: Numbers) -> list[Table]:
         rows = []
         for index, position in enumerate(numbers["positions"]):
-            cells = [mean_text([r[key][index] for r in numbers["runs"]]) for key in ("forced", "free")]
+            cells = [
+                mean_text([r[key][index] for r in numbers["runs"]]) for key in ("forced", "free")
+            ]
             rows.append([str(position), *cells])
         return [Table("Right tokens, %", ["position", "true before", "own before"], rows)]
 

@@ -1,4 +1,4 @@
-"""Mixed precision, gradient accumulation and activation checkpointing: time and memory of a step."""
+"""Mixed precision, gradient accumulation, activation checkpointing: time and memory of a step."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class TrainingMemory(Study):
     source = "Micikevicius et al. 2018; Chen et al. 2016, Section 4"
     measurement = (
         f"One training step of a language model of 4 layers on {ROWS} rows of {LENGTH} tokens: "
-        "seconds, and the peak of the tensors that the step makes (weights and their gradients left out), "
-        f"in float32, under bfloat16 autocast, in {MICRO_BATCHES} micro-batches and with "
+        "seconds, and the peak of the tensors that the step makes (weights and their gradients "
+        f"left out), in float32, under bfloat16 autocast, in {MICRO_BATCHES} micro-batches and with "
         "checkpointing; and by how much the gradient differs from that of the plain step."
     )
     rule = (
@@ -64,7 +64,9 @@ class TrainingMemory(Study):
         parts = []
         for name in VARIANTS[1:]:
             ratio = ratios[name]
-            parts.append(f"{name} {ratio['bytes']:.0%} of the bytes in {ratio['seconds']:.2f} × time")
+            parts.append(
+                f"{name} {ratio['bytes']:.0%} of the bytes in {ratio['seconds']:.2f} × time"
+            )
         reason = (
             f"Against float32 on {numbers['device']}: {', '.join(parts)}; the accumulated gradient "
             f"differs by {difference:.0e}."
