@@ -167,9 +167,11 @@ def standalone(study: Section) -> str:
 
 def page(studies: Sequence[Section]) -> str:
     """A self-contained page: contents with the verdicts, then the studies by topic."""
+    # A page of one study has its title and no contents.
     title = "Claims of the literature, measured"
     if len(studies) == 1:
         title = studies[0].title
+    # Studies come in the order of their topics.
     topics = [(topic, list(group)) for topic, group in groupby(studies, lambda one: one.topic)]
     parts = [
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">',

@@ -25,7 +25,7 @@ from regard.study.training_run import (
 )
 
 LAYERS = 2
-WEAK = 0.5  # rank correlation
+WEAK = 0.5  # rank correlation; 1 is the same order
 SMALL = 0.1  # total variation of the prediction
 
 
@@ -71,6 +71,7 @@ class Explanation(Study):
                 f"{task}: rank correlation {correlation:.2f}, shuffled weights move the median "
                 f"prediction by {shuffled:.2f}"
             )
+        # By the number of tasks on which the claim is true.
         outcomes = (Outcome.FAILS, Outcome.LIMITED, Outcome.HOLDS)
         return Verdict(outcomes[len(true_for)], "; ".join(parts) + ".")
 
@@ -128,6 +129,7 @@ def _experiment(task: str, seed: int, steps: int, rows: int) -> dict[str, float]
         _row(model, test.tokens[row], test.targets[row], seed)
         for row in range(min(rows, len(test.tokens)))
     ]
+    # The correlation is not defined where all effects are equal: nanmean leaves these out.
     columns = torch.tensor([values for row in results for values in row])  # [tokens, 4]
     correlation = columns[:, 0].nanmean()
     shuffled, most, least = columns[:, 1:].median(0).values.tolist()
@@ -151,6 +153,7 @@ def _row(model: Any, tokens: Tensor, targets: Tensor, seed: int) -> list[list[fl
     # Row j: the sequence with token j replaced by padding.
     removed = tokens.repeat(length, 1)
     removed.diagonal().fill_(PADDING)
+    # One forward pass for all removals.
     without = _predict(model, removed)  # [length, T, V]
     effect = _variation(without, predicted[None])  # [removed, T]
     shuffled = _predict(model, tokens[None], _shuffling(calls, seed))[0]
@@ -193,6 +196,7 @@ def _shuffling(calls: list[AttentionCall], seed: int) -> Probe:
         shuffled = torch.zeros_like(weights)
         for head in range(weights.shape[1]):
             for row in range(weights.shape[2]):
+                # A causal row has weights on its first row + 1 keys only.
                 order = torch.randperm(row + 1, generator=generator)
                 shuffled[0, head, row, : row + 1] = weights[0, head, row, order]
         edits[f"decoder.{layer}.self.mixed"] = _constant(shuffled @ call.v)

@@ -63,6 +63,7 @@ class Heads(Study):
     full_seeds = 3
 
     def measure(self, effort: Effort, progress: Progress) -> Numbers:
+        # d_model 64 is divisible by all of them.
         counts = effort.choose([1, 8], [1, 2, 4, 8, 16])
         steps = effort.choose(200, 800)
         test = list(islice(builtin_text("test", 500, 0, rows=64), effort.choose(2, 6)))
@@ -81,6 +82,7 @@ class Heads(Study):
     def verdict(self, numbers: Numbers) -> Verdict:
         losses = numbers["losses"]
         best = min((name for name in losses if name != "1"), key=lambda name: mean(losses[name]))
+        # A difference counts if it is larger than the noise of both.
         gain = mean(losses["1"]) - mean(losses[best])
         noise = deviation(losses["1"]) + deviation(losses[best])
         shares = [removable(run["curve"]) / (len(run["curve"]) - 1) for run in numbers["pruning"]]
@@ -139,6 +141,7 @@ def _prune(model: Any, batch: Batch) -> dict[str, Any]:
     heads = [(layer, head) for layer in range(LAYERS) for head in range(MANY)]
     base = _loss_without(model, batch, [])
     worth = {pair: _loss_without(model, batch, [pair]) - base for pair in heads}
+    # Importance by ablation of each head alone, as Michel et al. measure it first (Section 3.2).
     order = sorted(heads, key=lambda pair: worth[pair])
     curve = [_loss_without(model, batch, order[:count]) for count in range(len(order) + 1)]
     rows = [[worth[(layer, head)] for head in range(MANY)] for layer in range(LAYERS)]
@@ -149,6 +152,7 @@ def _loss_without(model: Any, batch: Batch, heads: list[tuple[int, int]]) -> flo
     """The loss with these heads ablated: what they find is zero."""
     edits = {}
     for layer in range(LAYERS):
+        # A layer without ablated heads is edited too, by nothing.
         ablated = [head for place, head in heads if place == layer]
         edits[f"decoder.{layer}.self.mixed"] = _without(ablated)
     hidden, _ = model(batch.tokens, None, Context(Probe(edits=edits)))

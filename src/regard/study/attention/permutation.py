@@ -19,7 +19,7 @@ POSITIONS = {
     "ALiBi": "alibi",
     "rotary": "rope",
 }
-LENGTH = 12
+LENGTH = 12  # tokens
 WORDS = ("dog", "chased", "cat")
 EQUAL = 1e-4  # relative difference that is rounding
 DIFFERENT = 1e-3  # relative difference that is none
@@ -58,7 +58,9 @@ class Permutation(Study):
     def verdict(self, numbers: Numbers) -> Verdict:
         permuted = _means(numbers, "permuted")
         reversed_ = _means(numbers, "reversed")
+        # The kind that breaks the symmetry least decides.
         least = min((value, name) for name, value in permuted.items() if name != "none")
+        # A reversal keeps all distances |i − j|, so that a symmetric bias cannot see it.
         blind = [name for name in reversed_ if name != "none" and reversed_[name] < DIFFERENT]
         reason = (
             f"Without positions f(Px) differs from P f(x) by {permuted['none']:.1e}; with "
@@ -113,6 +115,7 @@ class Permutation(Study):
 def _differences(position: str, seed: int, sequences: int) -> dict[str, float]:
     """The three differences for one encoder with random weights."""
     vocabulary = 50
+    # Dropout is off in evaluation mode: the function itself is compared.
     sizes = {"d_model": 64, "heads": 4, "layers": 2, "d_ff": 128}
     encoder = build_seeded(preset("bert", vocabulary, 64, position=position, **sizes), seed).eval()
     generator = torch.Generator().manual_seed(seed)
@@ -120,6 +123,7 @@ def _differences(position: str, seed: int, sequences: int) -> dict[str, float]:
     for parameter in encoder.parameters():
         if parameter.dim() > 1:
             parameter.normal_(std=parameter.shape[-1] ** -0.5, generator=generator)
+    # Ids below are those of the three words.
     x = torch.randint(len(WORDS), vocabulary, (sequences, LENGTH), generator=generator)
     order = torch.randperm(LENGTH, generator=generator)
     backwards = torch.arange(LENGTH - 1, -1, -1)

@@ -59,6 +59,7 @@ class ScoreFunction(Study):
         return {"runs": runs, "times": times, "lengths": list(LENGTHS), "steps": steps}
 
     def verdict(self, numbers: Numbers) -> Verdict:
+        # Losses are means over the seeds.
         small = {score: _loss(numbers, score, WIDTHS[0]) for score in SCORES}
         large = {score: _loss(numbers, score, WIDTHS[1]) for score in SCORES}
         speed = numbers["times"]["additive"][-1] / numbers["times"]["scaled dot product"][-1]
@@ -75,6 +76,7 @@ class ScoreFunction(Study):
             f"{large['dot product']:.3f}. The dot product is {speed:.1f} times as fast at "
             f"{numbers['lengths'][-1]} tokens. "
         )
+        # Which of the three statements fail is said, not only how many.
         wrong = [text for text, is_true in statements.items() if not is_true]
         if not wrong:
             return Verdict(Outcome.HOLDS, reason)
@@ -116,8 +118,9 @@ def _variants(vocabulary: int) -> Variants:
     variants: Variants = {}
     model: Any = language_model(vocabulary, max(LENGTHS), heads=1)
     for width in WIDTHS:
-        scores = {
+        scores: dict[str, dict[str, Any]] = {
             "additive": {"mixer": spec.AdditiveAttention()},
+            # 1/√d_k is the default.
             "scaled dot product": {},
             "dot product": {"scale": 1.0},
         }
@@ -135,6 +138,7 @@ def _times(model_spec: spec.Model) -> list[float]:
     model: Any = build_seeded(model_spec, 1).eval()
     times = []
     for length in LENGTHS:
+        # The time does not depend on which tokens they are.
         tokens = torch.zeros(4, length, dtype=torch.long)
         each = []
         for _ in range(5):

@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from regard.core.attention_mask import AttentionMask
-from regard.core.mask_patterns import FullMask
+from regard.core.mask import FullMask
 from regard.core.softmax_attention import explicit
 from regard.study.figure import Axis, Chart, Figure, Series, Table, mean, mean_text
 from regard.study.study import Effort, Numbers, Outcome, Progress, Study, Verdict
 
 KEYS = 32
-WIDTH = 16
+WIDTH = 16  # of keys and values
 TEMPERATURES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 EXACT = 1e-3  # relative error of a look-up that counts as hard
 
@@ -47,6 +47,7 @@ class SoftLookup(Study):
 
     def verdict(self, numbers: Numbers) -> Verdict:
         runs = numbers["runs"]
+        # Temperatures ascend: the first is the hard limit, the last the flat one.
         hard = mean([run["hard_error"][0] for run in runs])
         flat = mean([run["mean_error"][-1] for run in runs])
         tied = mean([run["tied_error"][0] for run in runs])
@@ -109,6 +110,7 @@ def _look_up(queries: int, generator: torch.Generator) -> dict[str, object]:
     q = _normal(generator, queries, WIDTH)
     scores = q @ keys.T  # [queries, KEYS]
     best = scores.argmax(-1)
+    # The gap between the two best scores decides how low τ must be.
     top = scores.topk(2).values
     gap = top[:, 0] - top[:, 1]
     hard = values[best]
@@ -127,6 +129,7 @@ def _look_up(queries: int, generator: torch.Generator) -> dict[str, object]:
         # The weight of all others is at most (n − 1) · exp(−gap/τ).
         bound = (KEYS - 1) * (-gap / temperature).exp()
         above = max(above, float((1 - weight - bound).max()) - 1e-12)
+        # Either of the two values would be a look-up.
         nearest = torch.minimum((tied - hard).norm(dim=-1), (tied - other[:, 0]).norm(dim=-1))
         curves["hard_error"].append(_relative((soft - hard).norm(dim=-1)))
         curves["mean_error"].append(_relative((soft - values.mean(0)).norm(dim=-1)))

@@ -18,6 +18,7 @@ from regard.study.training_run import (
     language_model,
 )
 
+# How `spec.Attention.projection` calls them.
 PROJECTIONS = {
     "separate": "apart",
     "K = V": "tied_kv",
@@ -26,6 +27,7 @@ PROJECTIONS = {
 }
 
 
+# The variants that the rule needs.
 QUICK = ("separate", "Q = K = V", "Q = K = V, wider")
 
 
@@ -70,6 +72,7 @@ class TiedProjections(Study):
 
     def verdict(self, numbers: Numbers) -> Verdict:
         losses = {name: [run["loss"] for run in runs] for name, runs in numbers["runs"].items()}
+        # Three of the variants decide; the others are shown.
         separate = losses["separate"]
         tied = losses["Q = K = V"]
         equal = losses["Q = K = V, wider"]
@@ -85,6 +88,7 @@ class TiedProjections(Study):
     def figures(self, numbers: Numbers) -> list[Figure]:
         names = list(numbers["runs"])
         losses = [[run["loss"] for run in numbers["runs"][name]] for name in names]
+        # Losses differ by a few per cent: from zero, all bars would look alike.
         least = min(min(values) for values in losses)
         return [
             BarChart(

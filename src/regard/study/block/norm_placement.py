@@ -20,6 +20,7 @@ from regard.study.training_run import (
 )
 from regard.training.engine.lr_schedule import ConstantRate
 
+# Words of `families/preset_changes.RESIDUALS`.
 PLACES = {"post-norm": "post", "pre-norm": "pre"}
 RATES = (0.0005, 0.001, 0.003, 0.01)
 FALLS = 1.5  # factor between gradients that counts as a change
@@ -75,12 +76,14 @@ class NormPlacement(Study):
         }
 
     def verdict(self, numbers: Numbers) -> Verdict:
+        # The first over the last depth, in the last layer of each.
         falls = {
             name: mean([run[0][-1] / run[-1][-1] for run in runs])
             for name, runs in numbers["gradients"].items()
         }
         pre = _means(numbers["losses"]["pre-norm, none"])
         post = _means(numbers["losses"]["post-norm, none"])
+        # Rates at which only pre-norm learns.
         needs_warmup = [
             rate for rate, a, b in zip(numbers["rates"], pre, post, strict=True) if a < LEARNED < b
         ]
@@ -158,6 +161,7 @@ def _train(task: TaskBatches, name: str, layers: int, rate: float, steps: int, s
     """The test loss after training; `name` says where the norm is and whether rates warm up."""
     place, _, warmup = name.partition(", ")
     model = build_seeded(_model(task, PLACES[place], layers), seed)
+    # A warm-up of one step is none.
     schedule = ConstantRate(rate, steps // 4 if warmup == "warm-up" else 1)
     # Without clipping, which would hide what large gradients do.
     train(model, task.stream("train", seed), steps, schedule=schedule, clip=None)

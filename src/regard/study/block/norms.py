@@ -91,6 +91,7 @@ class Norms(Study):
             f"BatchNorm. With {numbers['batches']['small']} sentences a batch the test loss is "
             f"{mean_text(layer)} with LayerNorm and {mean_text(batch)} with BatchNorm."
         )
+        # Rounding of float32 is allowed: other batches are summed in another order.
         independent = max(moves["LayerNorm"], moves["RMSNorm"]) < INDEPENDENT
         if not independent or moves["BatchNorm"] < 0.01:
             return Verdict(Outcome.FAILS, reason)
@@ -162,9 +163,11 @@ def _moves(norm: spec.Norm, layers: int, seed: int) -> dict[str, float]:
     width = min(length, other.source.shape[1])
     replaced[1:, :width] = other.source[1:, :width]
     shortened = batch.source.clone()
+    # Four tokens of each other sentence are left.
     shortened[1:, 4:] = PADDING
     outputs = [_encode(model, source) for source in (batch.source, replaced, shortened)]
     real = first[0] != PADDING
+    # Padding of the first row does not count.
     base, *changed = [output[0, real] for output in outputs]
     return {
         name: max(float((output - base).norm() / base.norm()), 1e-9)
@@ -180,5 +183,6 @@ def _encode(model: Any, source: torch.Tensor) -> torch.Tensor:
 @torch.no_grad()
 def _training_loss(model: Any, test: list[Batch]) -> float:
     """The loss with the statistics of the test batches themselves, as in training."""
+    # `evaluate` would use the running statistics of BatchNorm.
     model.train()
     return mean([float(mean_loss(logits(model, batch), batch.targets)) for batch in test])

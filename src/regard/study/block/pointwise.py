@@ -69,6 +69,7 @@ class Pointwise(Study):
     def verdict(self, numbers: Numbers) -> Verdict:
         worst = max(max(run["difference"], run["shifted"]) for run in numbers["equality"])
         losses = {name: [run["loss"] for run in runs] for name, runs in numbers["runs"].items()}
+        # The others are the wider ones.
         base = losses.pop("width 1")
         best = min(losses, key=lambda name: mean(losses[name]))
         gain = mean(base) - mean(losses[best])
@@ -141,6 +142,7 @@ def _equality(seed: int) -> dict[str, float]:
     network = model.stack.blocks[0].feedforward
     for parameter in network.parameters():
         parameter.normal_(std=0.1)
+    # A batch of the size that the small models train with.
     x = torch.randn(32, 64, D_MODEL)  # [B, T, D]
 
     def convolved(x: Tensor) -> Tensor:
@@ -150,6 +152,7 @@ def _equality(seed: int) -> dict[str, float]:
         return outer.mT
 
     expected = network(x)
+    # Position-wise: a cyclic shift of the input shifts the output.
     shifted = network(x.roll(3, dims=1))
     scale = expected.abs().max()
     return {

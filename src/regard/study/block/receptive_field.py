@@ -15,7 +15,7 @@ from regard.study.figure import Axis, Chart, Figure, Series, Table
 from regard.study.study import Effort, Numbers, Outcome, Progress, Study, Verdict
 from regard.study.training_run import build_seeded
 
-LENGTH = 65
+LENGTH = 65  # tokens, with one in the middle
 MIDDLE = LENGTH // 2
 WINDOW = 3  # positions to each side
 UNITS = {
@@ -26,7 +26,9 @@ UNITS = {
 # The field through L layers that the formulas predict.
 PREDICTIONS: dict[str, Callable[[int], int]] = {
     "1×1 convolution": lambda layers: 1,
+    # Kernel 3: one more on each side
     "convolution": lambda layers: 2 * layers + 1,
+    # Dilations 1, 2, 4, …: 1 + 2 · (2^L − 1)
     "dilated convolution": lambda layers: 2 ** (layers + 1) - 1,
     "window attention": lambda layers: 2 * WINDOW * layers + 1,
     "attention": lambda layers: LENGTH,
@@ -64,6 +66,7 @@ class ReceptiveField(Study):
     def verdict(self, numbers: Numbers) -> Verdict:
         wrong = []
         for kind, runs in numbers["fields"].items():
+            # No field is larger than the sequence.
             expected = [
                 min(numbers["length"], PREDICTIONS[kind](depth)) for depth in numbers["depths"]
             ]

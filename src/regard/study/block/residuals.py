@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Any
@@ -59,6 +60,7 @@ class Residuals(Study):
             for seed in effort.seeds:
                 values = [_gradient_ratio(task, residual, depth, seed) for depth in depths]
                 ratios[name].append(values)
+        # A stack of 100 layers would take minutes: the gradients above are measured, these trained.
         trained = effort.choose([2, 6], [2, 12])
         steps = effort.choose(100, 400)
         variants = {
@@ -87,11 +89,13 @@ class Residuals(Study):
         last = {
             name: _centre([run[-1] for run in runs]) for name, runs in numbers["ratios"].items()
         }
+        # The deeper of the two trained ones, where residuals matter.
         depth = numbers["trained"][-1]
         losses = {
             name: mean([run["loss"] for run in numbers["runs"][f"{name}, {depth} layers"]])
             for name in ("pre-norm", "none, norm before")
         }
+        # Vanishing and exploding gradients are alike here.
         passes = 1 / LARGE < last["pre-norm"] < LARGE
         others = [value for name, value in last.items() if name.startswith("none")]
         blocked = all(not 1 / LARGE < value < LARGE for value in others)
@@ -162,6 +166,6 @@ def _gradient_ratio(task: TaskBatches, residual: spec.Residual, depth: int, seed
     return max(float(first / last), 1e-300)
 
 
-def _centre(values: list[float]) -> float:
+def _centre(values: Sequence[float]) -> float:
     """The geometric mean, as for ratios."""
     return math.exp(mean([math.log(value) for value in values]))

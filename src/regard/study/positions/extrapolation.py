@@ -22,6 +22,7 @@ from regard.study.training_run import (
     train,
 )
 
+# Words of `families/preset_changes.parse_position`.
 KINDS = {
     "sinusoidal": "sinusoidal",
     "learned": "learned",
@@ -64,11 +65,13 @@ class Extrapolation(Study):
         steps = effort.choose(80, 500)
         rows = effort.choose(8, 16)
         count = effort.choose(2, 6)
+        # The same texts for all kinds and seeds.
         tests = {n: list(islice(_texts("test", n, 0, 16), count)) for n in LENGTHS}
         losses: dict[str, list[list[float]]] = {kind: [] for kind in KINDS}
         jobs = [(kind, seed) for seed in effort.seeds for kind in KINDS]
         for kind, seed in progress.over(jobs, lambda job: f"{job[0]}, seed {job[1]}"):
             vocabulary = len(builtin_vocabulary())
+            # Learned positions have rows for the longest test.
             spec = language_model(vocabulary, max(LENGTHS), d_model=48, position=KINDS[kind])
             model = build_seeded(spec, seed)
             train(model, _texts("train", TRAINED, seed, rows), steps)
@@ -80,6 +83,7 @@ class Extrapolation(Study):
         extrapolates = {kind: value <= EXTRAPOLATES for kind, value in rises.items()}
         listed = ", ".join(f"{kind} {100 * value:+.0f} %" for kind, value in rises.items())
         reason = f"Loss at {2 * TRAINED} tokens after training on {TRAINED}: {listed}."
+        # Both must differ, or there is nothing to explain.
         if extrapolates["learned"] or not extrapolates["ALiBi"]:
             return Verdict(Outcome.FAILS, reason)
         return Verdict(Outcome.HOLDS if extrapolates["sinusoidal"] else Outcome.LIMITED, reason)
@@ -126,6 +130,7 @@ def _texts(split: str, length: int, seed: int, rows: int) -> Iterator[Batch]:
         ids += [*vocabulary.encode(english), END]
     text = torch.tensor([START, *ids])
     generator = torch.Generator().manual_seed(seed)
+    # Within the training length all positions count.
     first_target = 0 if length <= TRAINED else TRAINED
     while True:
         starts = torch.randint(len(text) - length - 1, (rows,), generator=generator)

@@ -16,8 +16,9 @@ from regard.study.training_run import (
     language_model,
 )
 
+# `none` shows how much positions matter for the task at all.
 KINDS = ("sinusoidal", "learned", "none")
-LENGTH = 32
+LENGTH = 32  # tokens; no input is longer
 
 
 class LearnedPositions(Study):
@@ -37,6 +38,7 @@ class LearnedPositions(Study):
     full_seeds = 4
 
     def measure(self, effort: Effort, progress: Progress) -> Numbers:
+        # Each task is half of the progress.
         runs = {
             "English": _english(effort, Progress(lambda share, text: progress(share / 2, text))),
             "reversing": _reversing(
@@ -51,6 +53,7 @@ class LearnedPositions(Study):
         for task, runs in numbers["runs"].items():
             fixed = [run["loss"] for run in runs["sinusoidal"]]
             learned = [run["loss"] for run in runs["learned"]]
+            # Alike: within the noise, or too near to matter.
             difference = abs(mean(fixed) - mean(learned))
             noise = deviation(fixed) + deviation(learned)
             alike.append(difference < 0.02 * mean(fixed) or difference < noise)

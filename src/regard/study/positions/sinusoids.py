@@ -10,8 +10,8 @@ from regard.study.figure import Axis, Chart, Figure, HeatMap, Series, Table
 from regard.study.study import Effort, Numbers, Outcome, Progress, Study, Verdict
 
 D_MODEL = 128
-BASE = 10_000.0
-SHIFT = 5
+BASE = 10_000.0  # of the paper's formula
+SHIFT = 5  # the offset whose matrix is shown
 
 
 class Sinusoids(Study):
@@ -62,7 +62,9 @@ class Sinusoids(Study):
         }
 
     def verdict(self, numbers: Numbers) -> Verdict:
+        # The derived matrix and the fitted one.
         worst = max(*numbers["shift_errors"], numbers["fitted_error"])
+        # In units of the distance of neighbours, which depends on d_model.
         nearest = numbers["nearest"] / numbers["neighbour"]
         reason = (
             f"Among {numbers['length']:,} positions the largest value is {numbers['largest']:.4g}, "

@@ -51,6 +51,7 @@ class Wavelengths(Study):
                 measured.append(2 * int(crossings[-1] - crossings[0]) / half_waves)
         progress(0.8, "dot products")
         distances = range(256)
+        # Many positions, to see whether the product depends on them.
         starts = torch.arange(0, 1000, 50)
         products = torch.stack([(table[starts] * table[starts + k]).sum(-1) for k in distances])
         progress(1.0)
@@ -62,12 +63,14 @@ class Wavelengths(Study):
         }
 
     def verdict(self, numbers: Numbers) -> Verdict:
+        # Relative to the formula.
         errors = [
             abs(length / wavelength(index) - 1)
             for index, length in zip(numbers["dimensions"], numbers["wavelengths"], strict=True)
         ]
         products = numbers["products"]
         falling = first_rise(products)
+        # Slow dimensions are the high ones if wavelengths are sorted already.
         grows = numbers["wavelengths"] == sorted(numbers["wavelengths"])
         first = numbers["dimensions"][0]
         last = numbers["dimensions"][-1]
@@ -90,6 +93,7 @@ class Wavelengths(Study):
 
     def figures(self, numbers: Numbers) -> list[Figure]:
         dimensions = numbers["dimensions"]
+        # The formula goes on where the table is too short to measure a wave.
         every = list(range(0, D_MODEL, 2))
         distances = list(range(len(numbers["products"])))
         return [
