@@ -36,6 +36,7 @@ class CharacterText(NamedTuple):
         text = self.training[:characters]
         generator = torch.Generator().manual_seed(seed)
         while True:
+            # Windows overlap and may begin anywhere, as in nanoGPT.
             starts = torch.randint(0, len(text) - length - 1, (rows,), generator=generator)
             yield self._windows(text, starts, length)
 
@@ -45,6 +46,7 @@ class CharacterText(NamedTuple):
         return self._windows(self.test, torch.arange(rows) * length, length)
 
     def _windows(self, text: Tensor, starts: Tensor, length: int) -> Batch:
+        # Each position predicts the character after it.
         windows = text[starts[:, None] + torch.arange(length + 1)]  # [rows, length + 1]
         return Batch(windows[:, :-1], windows[:, 1:])
 
@@ -62,6 +64,7 @@ def character_text() -> CharacterText:
         name = "Shakespeare"
         training = text[: len(text) * 9 // 10]
         test = text[len(training) :]
+    # Of both parts: a character that only the test has would have no id.
     characters = tuple(sorted(set(training + test)))
     ids = {character: number for number, character in enumerate(characters)}
     return CharacterText(

@@ -21,8 +21,10 @@ def translate(model: Any, source: Tensor, limit: int) -> list[list[int]]:
     model.eval()
     memory = model.encode(source, source != PADDING)
     state = model.start(memory, width=1, capacity=limit + 1)
+    # [B, 1], the decoder's first input
     tokens = torch.full((len(source), 1), START)
     columns = []
+    # Rows that have ended go on; what follows the end is cut off below.
     for _ in range(limit):
         tokens = model.step(tokens, state)[:, -1:].argmax(-1)  # [B, 1]
         columns.append(tokens)

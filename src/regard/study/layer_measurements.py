@@ -120,6 +120,7 @@ def _depth(tensor: Tensor) -> int:
     depths: dict[Any, int] = {}
     pending: list[Any] = [tensor.grad_fn]
     while pending:
+        # Depth first without recursion: chains are longer than Python's stack.
         node = pending[-1]
         inputs = [function for function, _ in node.next_functions if function is not None]
         open_inputs = [function for function in inputs if function not in depths]
@@ -139,6 +140,7 @@ def path_length(name: str, length: int, width: int = 4) -> int:
     if name == "recurrent":
         return _recurrent_path(length, width)
     depth = 1
+    # Stacks grow until a gradient arrives.
     while not _connects(name, depth, length, width):
         depth += 1
     return depth
@@ -163,5 +165,6 @@ def _recurrent_path(length: int, width: int) -> int:
     states = [torch.zeros(1, width)]
     for step in range(length):
         states.append(cell(x[step], states[-1]))
+    # A state through which no gradient passes is no part of the path.
     gradients = torch.autograd.grad(states[-1].sum(), states[1:])
     return sum(bool(gradient.abs().sum() > 0) for gradient in gradients)

@@ -52,6 +52,7 @@ class Complexity(Study):
             exponents[name] = growth_exponent(lengths[half:], counts[half:])
         crossing = crossing_length(numbers)
         expected = {name: 2.0 if name == "self-attention" else 1.0 for name in exponents}
+        # Counts, not times: they do not depend on the machine.
         as_stated = all(abs(exponents[name] - expected[name]) < 0.1 for name in exponents)
         width = numbers["width"]
         listed = ", ".join(f"{name} n^{value:.2f}" for name, value in exponents.items())
@@ -61,6 +62,7 @@ class Complexity(Study):
         )
         if not as_stated:
             return Verdict(Outcome.FAILS, reason)
+        # 2·n²·d·2 against 2·n·d²·2 operations: they meet at n = d.
         crosses = width / 2 <= crossing <= 2 * width
         return Verdict(Outcome.HOLDS if crosses else Outcome.LIMITED, reason)
 
@@ -68,6 +70,7 @@ class Complexity(Study):
         lengths = numbers["lengths"]
         x = Axis("n", log=True, ticks=tuple(lengths))
         operations = [Series(name, lengths, y) for name, y in numbers["flops"].items()]
+        # What hardware makes of it: few large products are faster than many small ones.
         times = [
             Series(name, lengths, [1000 * value for value in y])
             for name, y in numbers["seconds"].items()

@@ -43,6 +43,7 @@ class FixedContext(Study):
     full_seeds = 3
 
     def measure(self, effort: Effort, progress: Progress) -> Numbers:
+        # Enough for attention to be right nearly everywhere.
         steps = effort.choose(200, 1500)
         accuracy: dict[str, list[list[float]]] = {name: [] for name in MODELS}
         jobs = [(seed, name) for seed in effort.seeds for name in MODELS]
@@ -64,6 +65,7 @@ class FixedContext(Study):
         )
         if vector < 20:
             return Verdict(Outcome.FAILS, reason)
+        # What both lose is the difficulty of long texts, not the bottleneck.
         is_bottleneck = vector - attention >= 10
         return Verdict(Outcome.HOLDS if is_bottleneck else Outcome.LIMITED, reason)
 
@@ -84,6 +86,7 @@ class FixedContext(Study):
 
 
 def _accuracy(name: str, seed: int, steps: int) -> list[float]:
+    # One layer each: a deeper GRU would have a state for each layer, not one vector.
     changes: dict[str, Any] = {"d_model": 64, "layers": 1, "dropout": 0.0}
     if name.startswith("transformer"):
         changes |= {"heads": 4, "d_ff": 256}
@@ -91,6 +94,7 @@ def _accuracy(name: str, seed: int, steps: int) -> list[float]:
     training_run.train(model, _stream(1, LENGTHS[-1], "train", seed), steps)
     scores = []
     for length in LENGTHS:
+        # 100 texts of exactly this length
         batch = next(_stream(length, length, "test", seed=0, rows=100))
         scores.append(training_run.evaluate(model, [batch]).accuracy)
     return scores
@@ -98,11 +102,12 @@ def _accuracy(name: str, seed: int, steps: int) -> list[float]:
 
 def _stream(shortest: int, longest: int, split: str, seed: int, rows: int = 32) -> Iterator[Batch]:
     """Batches of copying; of lengths with few different texts, all are for training."""
+    # The task refuses lengths of which there are too few texts to split.
     task = Copying(shortest, max(longest, 3))
     examples = (text for text, _ in task.examples(split if longest > 3 else "train", seed))
-    known = (words for text in examples if _fits(words := text.split(), longest))
+    texts = (words for text in examples if _fits(words := text.split(), longest))
     while True:
-        yield copy_batch(list(islice(known, rows)))
+        yield copy_batch(list(islice(texts, rows)))
 
 
 def _fits(words: Sequence[str], longest: int) -> bool:
@@ -114,6 +119,7 @@ def copy_batch(texts: Sequence[Sequence[str]]) -> Batch:
     ids = []
     for words in texts:
         ids.append(WORDS.encode([LETTERS[LETTERS.index(word) % 10] for word in words]))
+    # Teacher forcing: the decoder reads the text one place behind.
     tokens = pad([[START, *row] for row in ids])
     targets = pad([[*row, END] for row in ids], NO_TARGET)
     return Batch(tokens, targets, pad([[*row, END] for row in ids]))

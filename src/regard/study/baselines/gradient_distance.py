@@ -58,6 +58,7 @@ class GradientDistance(Study):
         exploding = _mean_at_end(numbers, "ReLU, large")
         attention = _mean_at_end(numbers, "attention")
         recurrent_part = vanishing < 1e-6 and exploding > 1e3
+        # Attention divides its gradient among all keys, at every distance alike.
         attention_part = 0.1 <= attention <= 10
         reason = (
             f"Over {numbers['distances'][-1]} steps the gradient becomes {vanishing:.0e} times "
@@ -105,6 +106,7 @@ def _recurrent(cell: Any, radius: float, seed: int) -> nn.Module:
     model: Any = training_run.build_seeded(
         spec.RecurrentDecoder(WIDTH, tokens, spec.Recurrent(cell)), seed
     )
+    # Eigenvalues, not singular values: what counts is the product of many steps.
     for name, weight in model.stack.cells[0].named_parameters():
         if name == "weight_hh_l0":
             for matrix in weight.data.split(WIDTH):  # gates are side by side
@@ -114,6 +116,7 @@ def _recurrent(cell: Any, radius: float, seed: int) -> nn.Module:
 
 
 def _attention(seed: int) -> nn.Module:
+    # Without positions, so that distance alone could matter.
     attention = spec.Attention(4, WIDTH // 4, WIDTH // 4)
     block = spec.Block(attention, spec.FeedForward(4 * WIDTH), dropout=0.0)
     model: Any = training_run.build_seeded(
@@ -132,10 +135,12 @@ def _norms(layer: nn.Module, seed: int, samples: int) -> list[float]:
     length = DISTANCES[-1] + 1
     totals = torch.zeros(length)
     for _ in range(samples):
+        # Inputs of variance 1 drive the cells as embeddings would.
         x = torch.randn(1, length, WIDTH, generator=generator).requires_grad_()
         direction = torch.randn(WIDTH, generator=generator)
         last: Tensor = layer(x)[0, -1]
         (gradient,) = torch.autograd.grad(last @ direction, x)
         totals += gradient[0].square().sum(-1)
+    # totals [T] are sums of squares over all samples, the last position first.
     by_distance = [math.sqrt(float(totals[-1 - distance])) for distance in DISTANCES]
     return [norm / by_distance[0] for norm in by_distance]

@@ -32,11 +32,13 @@ class PathLength(Study):
     full_seeds = 1
 
     def measure(self, effort: Effort, progress: Progress) -> Numbers:
+        # 2^k + 1 positions: distances between the ends are powers of two.
         lengths = effort.choose([17, 33, 65], [17, 33, 65, 129, 257])
         paths: dict[str, list[int]] = {}
         chains: dict[str, list[int]] = {}
         for name in progress.over(NAMES):
             paths[name] = [layer_measurements.path_length(name, n) for n in lengths]
+            # Of one layer, whatever its path.
             chains[name] = [layer_measurements.sequential_operations(name, n) for n in lengths]
         return {"lengths": lengths, "paths": paths, "chains": chains}
 
@@ -44,10 +46,12 @@ class PathLength(Study):
         paths = numbers["paths"]
         lengths = numbers["lengths"]
         exponents = {name: growth_exponent(lengths, values) for name, values in paths.items()}
+        # Over few lengths an exponent is known to about a tenth.
         linear = all(
             abs(exponents[name] - 1) < 0.15 for name in ("recurrent", "convolutional", "restricted")
         )
         is_short = paths["self-attention"] == [1] * len(lengths) and exponents["dilated"] < 0.5
+        # One step more for each position is what cannot be done in parallel.
         growing = [name for name, chain in numbers["chains"].items() if chain[-1] > chain[0]]
         at_end = ", ".join(f"{name} {values[-1]}" for name, values in paths.items())
         reason = (

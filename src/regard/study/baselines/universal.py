@@ -61,6 +61,7 @@ class UniversalDepth(Study):
             longer = mean(models["Universal"]["longer"])
             is_better = score["Universal"] - score["1 layer"] >= 5
             better.append(is_better)
+            # To have learned the rule is to know it for longer inputs too.
             solved.append(is_better and score["Universal"] >= 90 and longer >= 75)
             parts.append(
                 f"{task}: {score['Universal']:.0f} % against {score['1 layer']:.0f} % of one "
@@ -91,9 +92,11 @@ class UniversalDepth(Study):
 def _model(name: str, vocabulary: int) -> spec.Model:
     if name == "LSTM":
         return preset("lstm-lm:tiny", vocabulary, 64, d_model=WIDTH, layers=1, dropout=0.0)
+    # The same block for both, so that only the depth differs.
     attention = spec.Attention(4, WIDTH // 4, WIDTH // 4)
     block = spec.Block(attention, spec.FeedForward(4 * WIDTH), residual=spec.PreNorm(), dropout=0.0)
     if name == "Universal":
+        # No positions at the input: timing signals are added at each step.
         tokens = spec.Tokens(vocabulary, None, dropout=0.0)
         stack = spec.Stack(
             STEPS_OF_DEPTH,
@@ -117,5 +120,6 @@ def _accuracy(task: GeneratedTask, name: str, seed: int, steps: int) -> dict[str
     scores = {}
     for split in SPLITS:
         held_out = list(islice(data.stream(split, seed=0), 6))
+        # The answer is one word and the end: exact rows are right answers.
         scores[split] = training_run.evaluate(model, held_out).exact
     return scores

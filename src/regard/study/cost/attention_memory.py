@@ -39,6 +39,7 @@ class AttentionMemory(Study):
         explicit = []
         fused = []
         for n in progress.over(lengths, lambda n: f"n = {n}"):
+            # Scores, weights and their gradients: about three times the weights at the peak.
             explicit.append(_peak(n, fused=False))
             fused.append(_peak(n, fused=True))
         weights = [HEADS * n * n * 4 for n in lengths]
@@ -55,6 +56,7 @@ class AttentionMemory(Study):
             f"{numbers['explicit'][-1] / 1e6:.1f} and {numbers['fused'][-1] / 1e6:.1f} MB, the "
             f"weights alone {numbers['weights'][-1] / 1e6:.1f} MB."
         )
+        # A peak below that would mean that something was not seen.
         holds_weights = numbers["explicit"][-1] >= numbers["weights"][-1]
         if explicit >= 1.7 and fused <= 1.2 and holds_weights:
             return Verdict(Outcome.HOLDS, reason)
@@ -83,6 +85,7 @@ class AttentionMemory(Study):
 
 def _peak(length: int, *, fused: bool) -> int:
     shape = (1, HEADS, length, D_K)
+    # [1, H, n, K]: made before, so they do not count.
     q = torch.randn(shape, requires_grad=True)
     k = torch.randn(shape, requires_grad=True)
     v = torch.randn(shape, requires_grad=True)

@@ -43,6 +43,7 @@ class DataHunger(Study):
         sizes = effort.choose([2_000, 500_000], [2_000, 10_000, 50_000, 500_000])
         by_data: dict[str, dict[str, list[float]]] = {name: {} for name in MODELS}
         by_width: dict[str, dict[str, list[float]]] = {name: {} for name in MODELS}
+        # Data are varied at one width, widths on the whole corpus.
         middle = WIDTHS[1]
         jobs = [(seed, name) for seed in effort.seeds for name in MODELS]
         for seed, name in progress.over(jobs, lambda job: f"{job[1]}, seed {job[0]}"):
@@ -59,11 +60,13 @@ class DataHunger(Study):
         return {"parameters": parameters, "by_data": by_data, "by_width": by_width}
 
     def verdict(self, numbers: Numbers) -> Verdict:
+        # Numbers are stored from the smallest corpus to the largest.
         least = next(iter(numbers["by_data"]["LSTM"]))
         with_least = {name: mean(numbers["by_data"][name][least]) for name in MODELS}
         exponents = {}
         for name in MODELS:
             losses = [mean(values) for values in numbers["by_width"][name].values()]
+            # Loss falls: the exponent that is reported is positive.
             exponents[name] = -growth_exponent(numbers["parameters"][name], losses)
         is_hungry = with_least["LSTM"] <= 0.99 * with_least["Transformer"]
         goes_on = exponents["Transformer"] > exponents["LSTM"]
@@ -131,6 +134,7 @@ def _parameters(name: str, width: int) -> int:
 def _loss(name: str, width: int, seed: int, steps: int, characters: int) -> float:
     text = character_text()
     model = training_run.build_seeded(_model(name, width), seed)
+    # The first so many characters, again and again.
     batches = text.batches(seed, 16, characters=characters)
     training_run.train(model, batches, steps)
     return training_run.evaluate(model, [text.held_out(60)]).loss

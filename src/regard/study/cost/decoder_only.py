@@ -51,6 +51,7 @@ class DecoderOnly(Study):
         both = mean(losses["encoder–decoder"])
         alone = mean(losses["decoder-only"])
         noise = max(deviation(values) for values in losses.values())
+        # Perplexities would exaggerate: losses are compared.
         ratio = alone / both
         reason = (
             f"Held-out loss of the target: {alone:.3f} decoder-only, {both:.3f} encoder–decoder "
@@ -88,6 +89,7 @@ def _score(name: str, seed: int, steps: int) -> training_run.Score:
     model = training_run.build_seeded(_model(name), seed)
     training = training_run.builtin_pairs("train", 20_000, seed)
     held_out = next(training_run.builtin_pairs("test", 600, seed=0, rows=150))
+    # The same pairs in the same order.
     if name == "decoder-only":
         training = _as_one_text(training)
         held_out = one_text(held_out)
@@ -107,6 +109,7 @@ def one_text(batch: Batch) -> Batch:
     targets = []
     rows = zip(batch.source.tolist(), batch.tokens.tolist(), batch.targets.tolist(), strict=True)
     for source, inputs, outputs in rows:
+        # Padding between source and target would separate them by chance.
         source = [token for token in source if token != PADDING]
         outputs = [token for token in outputs if token != NO_TARGET]
         tokens.append([*source, *inputs[: len(outputs)]])

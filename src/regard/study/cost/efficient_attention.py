@@ -49,6 +49,7 @@ class EfficientAttention(Study):
         losses = {name: mean(values) for name, values in numbers["losses"].items()}
         flops = numbers["flops"]
         others = [name for name in losses if name != "softmax"]
+        # Both ways: what is cheap but worse, and what is as good but not cheap.
         as_good = [name for name in others if losses[name] <= 1.03 * losses["softmax"]]
         cheap = [name for name in others if flops[name] < flops["softmax"] / 2]
         both = [name for name in as_good if name in cheap]
@@ -65,6 +66,7 @@ class EfficientAttention(Study):
     def figures(self, numbers: Numbers) -> list[Figure]:
         series = []
         for name, losses in numbers["losses"].items():
+            # One point for each attention.
             x = [numbers["flops"][name] / 1e9]
             series.append(Series(name, x, [mean(losses)], [(min(losses), max(losses))], "points"))
         axis = Axis(f"GFLOP over {LONG:,} characters", log=True)
@@ -89,12 +91,14 @@ def _model(attention: str, length: int) -> spec.Model:
 def _loss(attention: str, seed: int, steps: int) -> float:
     text = character_text()
     model = training_run.build_seeded(_model(attention, LENGTH), seed)
+    # Long rows, so that restricted attention has something to miss.
     training_run.train(model, text.batches(seed, 8, length=LENGTH), steps)
     return training_run.evaluate(model, [text.held_out(40, length=LENGTH)]).loss
 
 
 @torch.no_grad()
 def _flops(attention: str) -> float:
+    # Weights do not matter for the count, the length does.
     model = training_run.build_seeded(_model(attention, LONG), seed=0).eval()
     counter = FlopCounterMode(display=False, custom_mapping=FUSED_FLOPS)
     with warnings.catch_warnings():

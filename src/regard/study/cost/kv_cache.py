@@ -60,6 +60,7 @@ class KVCache(Study):
         )
         if not same or factor <= 1:
             return Verdict(Outcome.FAILS, reason)
+        # Reading the cache grows with n too, but it is small beside the weights here.
         is_flat = exponent < 0.35 and factor >= 3
         return Verdict(Outcome.HOLDS if is_flat else Outcome.LIMITED, reason)
 
@@ -78,6 +79,7 @@ class KVCache(Study):
             cells = []
             for key in ("cached", "again"):
                 cells.append(mean_text([1000 * run[key][index] for run in numbers["runs"]]))
+            # Keys and values of all layers and heads, in float32
             kilobytes = n * numbers["bytes_per_token"] / 1e3
             rows.append([f"{n:,}", *cells, f"{kilobytes:,.0f}"])
         columns = ["tokens before", "ms with cache", "ms without", "kB of the cache"]
@@ -94,6 +96,7 @@ def _times(seed: int, lengths: list[int]) -> dict[str, Any]:
     description = training_run.language_model(VOCABULARY, lengths[-1] + 8)
     model: Any = training_run.build_seeded(description, seed).eval()
     generator = torch.Generator().manual_seed(seed)
+    # A random prompt: what is said does not change the cost.
     tokens = torch.randint(0, VOCABULARY, (1, lengths[-1]), generator=generator)
     cached = []
     again = []

@@ -52,10 +52,11 @@ class ScalingLaw(Study):
         measured: list[list[float]] = []
         jobs = [(seed, width) for seed in effort.seeds for width in [*widths, largest]]
         for seed, width in progress.over(jobs, lambda job: f"width {job[1]}, seed {job[0]}"):
-            found = _losses(width, seed, steps)
+            of_model = _losses(width, seed, steps)
             target = measured if width == largest else points
-            target += [list(point) for point in found]
+            target += [list(point) for point in of_model]
         ladder = [Point(*point) for point in points]
+        # The larger model is no part of the fit.
         law = fit(ladder)
         laws = bootstrap(ladder, law, effort.choose(40, 400), seed=0)
         return {
@@ -68,6 +69,7 @@ class ScalingLaw(Study):
 
     def verdict(self, numbers: Numbers) -> Verdict:
         law, laws = _laws(numbers)
+        # Resampled points, not seeds alone: the ladder itself is a choice.
         low, high = interval([one.size_exponent for one in laws])
         parameters, tokens, loss = _held_out(numbers)
         predicted = law.loss(parameters, tokens)
@@ -92,6 +94,7 @@ class ScalingLaw(Study):
         for count in sorted({point.tokens for point in points}):
             by_size = [mean([p.loss for p in points if (p[0], p[1]) == (n, count)]) for n in sizes]
             series.append(Series(f"{count:,.0f} tokens", sizes, by_size, style="points"))
+        # The curve goes on to the larger model.
         curve = [*sizes, parameters]
         bounds = [interval([one.loss(n, tokens) for one in laws]) for n in curve]
         fitted = [law.loss(n, tokens) for n in curve]
@@ -146,6 +149,7 @@ def _laws(numbers: Numbers) -> tuple[Law, list[Law]]:
 def _held_out(numbers: Numbers) -> tuple[float, float, float]:
     """Parameters, tokens and mean loss of the larger model at the end of its training."""
     measured = [Point(*point) for point in numbers["measured"]]
+    # Where the larger model has seen all its data
     tokens = max(point.tokens for point in measured)
     at_end = [point for point in measured if point.tokens == tokens]
     return at_end[0].parameters, tokens, mean([point.loss for point in at_end])
@@ -183,6 +187,7 @@ def size(width: int) -> int:
 
 def larger_width(width: int) -> int:
     """The smallest multiple of 8 whose model is `FACTOR` times larger."""
+    # Heads are as wide at every size, so the width grows in steps.
     larger = width
     while size(larger) < FACTOR * size(width):
         larger += 8
@@ -194,6 +199,7 @@ def _losses(width: int, seed: int, steps: list[int]) -> list[Point]:
     text = character_text()
     model = training_run.build_seeded(_model(width), seed)
     batches = text.batches(seed, ROWS)
+    # 6,400 characters: their mean varies by less than the models do.
     held_out = text.held_out(100)
     # Kaplan et al., Equation D.1: the best rate falls with the logarithm of the size.
     rate = 0.012 - 0.0009 * math.log(size(width))
@@ -203,6 +209,7 @@ def _losses(width: int, seed: int, steps: list[int]) -> list[Point]:
         if step in steps:
             loss = training_run.evaluate(model, [held_out]).loss
             points.append(Point(size(width), step * ROWS * LENGTH, loss))
+            # Evaluation has switched dropout off, and training goes on.
             model.train()
 
     arguments: dict[str, Any] = {"schedule": ConstantRate(rate, WARMUP), "on_step": evaluate}

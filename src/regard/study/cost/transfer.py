@@ -15,6 +15,7 @@ from regard.study.study import Effort, Numbers, Outcome, Progress, Study, Verdic
 
 ATTENTIONS = ("softmax", "window:4", "topk:4", "linear", "additive")
 TASKS = ("translation", "classification", "characters")
+# Small: fifteen models are trained for each seed.
 SIZES: dict[str, Any] = {"d_model": 32, "d_ff": 128}
 
 
@@ -52,6 +53,7 @@ class Transfer(Study):
     def verdict(self, numbers: Numbers) -> Verdict:
         changes = _changes(numbers)
         others = [name for name in changes[TASKS[0]] if name != "softmax"]
+        # Negative changes are better: losses.
         everywhere = [n for n in others if all(changes[task][n] <= -0.01 for task in changes)]
         correlation = mean(
             [rank_correlation(changes[a], changes[b]) for a, b in combinations(changes, 2)]
@@ -66,6 +68,7 @@ class Transfer(Study):
 
     def figures(self, numbers: Numbers) -> list[Figure]:
         changes = _changes(numbers)
+        # Rows are tasks, columns attentions; softmax is 0 everywhere.
         values = [[100 * changes[task][name] for name in ATTENTIONS] for task in TASKS]
         title = "Held-out loss against softmax, %"
         return [HeatMap(title, values, TASKS, ATTENTIONS, signed=True)]
@@ -92,6 +95,7 @@ def rank_correlation(first: dict[str, float], second: dict[str, float]) -> float
     n = len(names)
     rank = {name: number for number, name in enumerate(sorted(names, key=lambda x: first[x]))}
     other = {name: number for number, name in enumerate(sorted(names, key=lambda x: second[x]))}
+    # Without ties, which measured losses do not have: 1 − 6 Σd² / n(n² − 1).
     squares = sum((rank[name] - other[name]) ** 2 for name in names)
     return 1 - 6 * squares / (n * (n * n - 1))
 
@@ -103,6 +107,7 @@ def _loss(task: str, attention: str, seed: int, steps: int) -> float:
         batches = training_run.builtin_pairs("train", 20_000, seed)
         held_out = [next(training_run.builtin_pairs("test", 600, seed=0, rows=100))]
         return _trained(description, seed, batches, steps, held_out)
+    # The label is the word after the text; its loss is that of a classifier.
     if task == "classification":
         data = task_batches(Dyck(2, 8))
         description = training_run.language_model(

@@ -64,6 +64,7 @@ class Ambiguity(Study):
             first = mean([run[case]["between"][0] for run in numbers["runs"]])
             last = mean([run[case]["between"][-1] for run in numbers["runs"]])
             same = mean([run[case]["within"][-1] for run in numbers["runs"]])
+            # 0.01 is far above the rounding of equal vectors.
             resolved.append(right >= 90 and first < 0.01 and last >= max(2 * same, 0.01))
             parts.append(
                 f"{case}: {right:.0f} % right, meanings {first:.2f} apart at the input and "
@@ -153,6 +154,7 @@ def _batch(texts: Sequence[Text], words: Vocabulary) -> Batch:
 def _batches(words: Vocabulary, seed: int) -> Iterator[Batch]:
     rng = random.Random(seed)
     while True:
+        # Both cases in one language, so that one model learns them.
         texts = []
         for _ in range(32):
             # Who has the telescope is harder to learn.
@@ -202,9 +204,11 @@ def _contrast(case: str, text: Text, rng: random.Random) -> Text:
     changed = Text(text)
     changed.place = text.place
     if case == "bank":
+        # Positions of the deciding words in the pattern of the sentence
         changed[2], changed[5] = rng.choice(MONEY)
         changed[-1] = rng.choice(SENSES["money"])
     else:
+        # Only the verb differs; who has the thing follows from it.
         changed[2] = rng.choice(VERBS["object"])
         changed[-1] = changed[4]
     return changed
@@ -224,6 +228,7 @@ def _continues(model: Any, text: Text, case: str, meaning: str, words: Vocabular
     """Whether the most probable last word fits the meaning."""
     tokens = torch.tensor([words.encode(text[:-1])])
     hidden, _ = model(tokens)
+    # The word of the highest logit at the last position
     best = words.words[int(model.head(hidden)[0, -1].argmax()) - training_run.RESERVED]
     if case == "bank":
         return best in SENSES[meaning]
@@ -232,11 +237,13 @@ def _continues(model: Any, text: Text, case: str, meaning: str, words: Vocabular
 
 def _representations(model: Any, text: Text, words: Vocabulary) -> list[Tensor]:
     """The ambiguous word at the input and after each layer: [D] each."""
+    # Hidden states of all layers come with the context of the call.
     tokens = torch.tensor([words.encode(text)])
     context = Context(layer_outputs=[])
     x = model.tokens(tokens)
     model.stack(x, context=context)
     assert context.layer_outputs is not None
+    # [B, T, D] of each layer, at the place of the word
     return [hidden[0, text.place] for hidden in [x, *context.layer_outputs]]
 
 

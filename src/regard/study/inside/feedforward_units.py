@@ -110,10 +110,10 @@ def _run(seed: int, steps: int, sentences: int) -> dict[str, Any]:
     result: dict[str, Any] = {"shared": [], "chance": [], "follows": [], "shuffled": []}
     result["units"] = []
     for layer, active in enumerate(activations):
-        found = _layer(model, layer, active, batch, rng)
+        of_layer = _layer(model, layer, active, batch, rng)
         for key in ("shared", "chance", "follows", "shuffled"):
-            result[key].append(found[key])
-        result["units"] += found["units"][: SHOWN // LAYERS]
+            result[key].append(of_layer[key])
+        result["units"] += of_layer["units"][: SHOWN // LAYERS]
     return result
 
 
@@ -151,7 +151,9 @@ def _layer(
     last = batch.tokens[is_position].tolist()  # the word that a text ends with
     following = batch.targets[is_position].tolist()
     values = model.stack.blocks[layer].feedforward.outer.weight.mT  # [F, D]
+    # The value vector read by the output matrix, as the logit lens reads the stream.
     promoted = model.head(values).argmax(-1).tolist()
+    # Dead units have no triggers.
     units = [unit for unit in range(active.shape[1]) if bool(active[:, unit].max() > 0)]
     other = dict(zip(units, rng.sample(units, len(units)), strict=True))
     shared = []
@@ -160,12 +162,15 @@ def _layer(
     shuffled = []
     listed = []
     for unit in units:
+        # Positions stand for the text that ends there.
         triggers = active[:, unit].topk(TRIGGERS).indices.tolist()
         tokens = [last[i] for i in triggers]
         shared.append(_most_frequent(tokens))
+        # Eight positions at random share a word too, now and then.
         chance.append(_most_frequent(rng.choices(last, k=TRIGGERS)))
         next_tokens = {following[i] for i in triggers}
         follows.append(promoted[unit] in next_tokens)
+        # What another unit of the layer promotes: frequent words follow anyway.
         shuffled.append(promoted[other[unit]] in next_tokens)
         common = text(words, sorted(set(tokens), key=tokens.count, reverse=True)[:4])
         listed.append([f"{layer + 1}.{unit}", common, text(words, [promoted[unit]])])

@@ -42,30 +42,33 @@ class HeadRoles(Study):
     def measure(self, effort: Effort, progress: Progress) -> Numbers:
         progress(0.0, "reading sentences")
         sentences, name = _sentences(effort.choose(100, 1000))
+        # The model that the studio opens with: nothing is trained here.
         with importlib.resources.as_file(importlib.resources.files("regard")) as package:
             model = load(package / "studio" / "demo")
         progress(0.2, "attention")
-        found = roles(model, sentences)
+        scored = roles(model, sentences)
         progress(1.0)
         rows = []
-        for index, role in enumerate(found.roles):
-            place, head = found.best[role]
+        for index, role in enumerate(scored.roles):
+            place, head = scored.best[role]
             rows.append(
                 {
                     "role": role,
                     "head": f"{place} {head}",
-                    "attention": float(found.scores[index].max()),
-                    "chance": found.chance[index],
-                    "pairs": found.links[index],
+                    "attention": float(scored.scores[index].max()),
+                    "chance": scored.chance[index],
+                    "pairs": scored.links[index],
                 }
             )
         return {"sentences": len(sentences), "text": name, "roles": rows}
 
     def verdict(self, numbers: Numbers) -> Verdict:
+        # Means over a few pairs are chance.
         counted = [row for row in numbers["roles"] if row["pairs"] >= FEWEST_PAIRS]
         positional = [row for row in counted if row["role"] in POSITIONAL]
         relations = [row for row in counted if row["role"] not in POSITIONAL]
         has_head = [row for row in relations if row["attention"] >= 3 * row["chance"]]
+        # Heads for neighbours are the commonest (Voita et al., Section 5.2).
         near = [row for row in positional if row["attention"] >= 3 * row["chance"]]
         best = max(relations, key=lambda row: row["attention"] / row["chance"], default=None)
         reason = (

@@ -39,8 +39,8 @@ class Induction(Study):
     source = "Elhage et al. 2021; Olsson et al. 2022, Sections 1 and 2"
     measurement = (
         f"A language model of {LAYERS} layers with {HEADS} heads (ALiBi), trained on random texts "
-        f"that repeat after {PERIODS[0]} to {PERIODS[1]} tokens. Of each head: attention to the token "
-        "before, the induction score (attention to the token after the last occurrence), and "
+        f"that repeat after {PERIODS[0]} to {PERIODS[1]} tokens. Of each head: attention to the "
+        "token before, the induction score (attention to the token after the last occurrence), and "
         "‖W_OV W_QKᵀ‖/(‖W_OV‖‖W_QK‖) between the layers; loss in the second half of a text."
     )
     rule = (
@@ -70,6 +70,7 @@ class Induction(Study):
             f"the best previous-token head of layer 1 attends {previous:.2f} to the token before, "
             f"and their K-composition is {ratio:.2f} times the mean of all pairs."
         )
+        # One layer cannot do it: it would need to know what came before a key.
         is_induction = induction >= 0.4 and first_layer < induction / 2
         if not is_induction:
             return Verdict(Outcome.FAILS, reason)
@@ -81,6 +82,7 @@ class Induction(Study):
         names = [f"{layer + 1}.{head}" for layer in range(LAYERS) for head in range(HEADS)]
         bars = []
         for key, title in (("previous", "token before"), ("induction", "induction")):
+            # [layers][heads] of each seed becomes one list of heads.
             flat = zip(*[chain(*one[key]) for one in numbers["runs"]], strict=True)
             bars.append(Bars(title, [list(values) for values in flat]))
         y = Axis("mean attention", low=0.0, high=1.0)
@@ -113,6 +115,7 @@ class Induction(Study):
 
 def _best(run: dict[str, Any]) -> dict[str, float]:
     """The strongest previous-token and induction heads, and their composition."""
+    # The two heads that the mechanism is made of, by what they do.
     writer = max(range(HEADS), key=lambda head: run["previous"][0][head])
     reader = max(range(HEADS), key=lambda head: run["induction"][1][head])
     return {
@@ -150,8 +153,10 @@ def _run(seed: int, steps: int) -> dict[str, Any]:
     names = [f"{layer}.self" for layer in range(LAYERS)]
     probe = Probe(names)
     with torch.no_grad():
+        # Arguments of the kernels are recorded; weights follow from them.
         model.stack(model.tokens(tokens), context=Context(probe=probe))
     weights = [probe.weights(name) for name in names]  # [B, H, T, T] each
+    # Of the weights alone, without a text
     scores = composition_scores(head_circuits(model.stack), "K")  # [L, H, L, H]
     return {
         "loss": mean(losses[-20:]),

@@ -91,6 +91,7 @@ class Ablation(Study):
     def verdict(self, numbers: Numbers) -> Verdict:
         rows = {name: one["perplexity"] for name, one in numbers["scores"].items()}
         base = mean(rows["base"])
+        # Two per cent of the base: about what one seed differs from another.
         noise = max(0.02 * base, max(deviation(values) for values in rows.values()))
         agree: list[str] = []
         differ: list[str] = []
@@ -114,6 +115,7 @@ class Ablation(Study):
         base = mean(scores["base"]["perplexity"])
         names = [name for name in scores if name != "base"]
         here = [[v / base for v in scores[name]["perplexity"]] for name in names]
+        # Ratios, because perplexities of other vocabularies cannot be compared.
         printed = [[ROWS[name].perplexity / ROWS["base"].perplexity] for name in names]
         bars = [Bars("here", here), Bars("the paper", printed)]
         title = "Perplexity relative to the base model"
@@ -166,16 +168,17 @@ def corpus() -> PairCorpus:
     training = _read_pairs(folder, "train")
     held_out = _read_pairs(folder, "val")
     counts = Counter(word for pair in training for side in pair for word in side)
+    # Words and not subwords: enough to compare models with each other.
     frequent = {word for word, _ in counts.most_common(MOST_WORDS)}
 
-    def known(side: list[str]) -> list[str]:
+    def with_unknown(side: list[str]) -> list[str]:
         return [word if word in frequent else UNKNOWN for word in side]
 
     return PairCorpus(
         "Multi30k",
         Vocabulary([*frequent, UNKNOWN]),
-        [(known(a), known(b)) for a, b in training],
-        [(known(a), known(b)) for a, b in held_out],
+        [(with_unknown(a), with_unknown(b)) for a, b in training],
+        [(with_unknown(a), with_unknown(b)) for a, b in held_out],
     )
 
 
@@ -196,6 +199,7 @@ def _model(row: Row) -> Any:
 
 def _with_key_width(model: Any, d_k: int) -> Any:
     """The model with queries and keys of another width; values keep theirs."""
+    # Encoder and decoder alike, with their cross-attention.
     sides = {}
     for side in ("encoder", "decoder"):
         block = getattr(model, side).block
@@ -212,6 +216,7 @@ def _scores(row: Row, seed: int, steps: int) -> tuple[float, float]:
     model = training_run.build_seeded(_model(row), seed)
     batches: Iterator[Batch] = training_run.pair_batches(data.training, data.words, seed)
     training_run.train(model, batches, steps, smoothing=row.smoothing)
+    # 100 sentences, the same for all rows
     held_out = next(training_run.pair_batches(data.held_out, data.words, seed=0, rows=100))
     loss = training_run.evaluate(model, [held_out]).loss
     return math.exp(loss), greedy_decoding.bleu(model, held_out, data.words)

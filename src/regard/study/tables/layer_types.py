@@ -54,6 +54,7 @@ class LayerTypes(Study):
         for name in progress.over([*PRINTED, "dilated"]):
             paths = [float(layer_measurements.path_length(name, n)) for n in short]
             chains = [float(layer_measurements.sequential_operations(name, n)) for n in short]
+            # Long texts, where lower terms do not count any more.
             flops = [layer_measurements.flops(name, n, WIDTH) for n in long]
             exponents[name] = [
                 growth_exponent(long, flops),
@@ -65,6 +66,7 @@ class LayerTypes(Study):
     def verdict(self, numbers: Numbers) -> Verdict:
         rows = dict(numbers["exponents"])
         plain = rows["convolutional"][2]
+        # The printed logarithm is that of dilated convolutions (Section 4).
         rows["convolutional"] = [*rows["convolutional"][:2], rows["dilated"][2]]
         fits = 0
         misses = []
@@ -95,6 +97,7 @@ class LayerTypes(Study):
             printed = PRINTED.get(name, ("", "", "O(log_k n)"))
             cells = []
             for text, value in zip(printed, measured, strict=True):
+                # An exponent of 0 comes out as −0.00.
                 cells += [text, f"n^{max(value, 0.0):.2f}"]
             rows.append([name, *cells])
         columns = ["layer", "complexity", "here", "sequential", "here", "path", "here"]

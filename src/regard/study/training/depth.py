@@ -48,9 +48,11 @@ class Depth(Study):
 
     def verdict(self, numbers: Numbers) -> Verdict:
         means = {int(depth): mean(values) for depth, values in numbers["losses"].items()}
+        # The largest over the depths: deeper models vary more.
         noise = max(deviation(values) for values in numbers["losses"].values())
         depths = sorted(means)
         best = min(depths, key=lambda depth: means[depth])
+        # Every step deeper must pay, not only the first.
         falls = all(means[deep] < means[shallow] - noise for shallow, deep in pairwise(depths))
         listed = ", ".join(f"{depth} layers {means[depth]:.3f}" for depth in depths)
         reason = f"Held-out loss: {listed}; the standard deviation over seeds is {noise:.3f}."
@@ -84,12 +86,14 @@ def _model(depth: int, width: int) -> spec.Model:
 
 def _block_parameters(depth: int, width: int) -> int:
     words = training_run.builtin_vocabulary()
+    # Wide models have more embeddings; the budget is of what computes.
     embedding = len(words) * width  # the output matrix is the same one
     return parameter_count(_model(depth, width)) - embedding
 
 
 def width_of(depth: int) -> int:
     """The multiple of the number of heads for which the blocks come nearest to the budget."""
+    # Heads divide the width.
     widths = range(2 * HEADS, 129, HEADS)
     return min(widths, key=lambda width: abs(_block_parameters(depth, width) - BUDGET))
 

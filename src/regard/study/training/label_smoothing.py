@@ -50,6 +50,7 @@ class LabelSmoothing(Study):
 
     def verdict(self, numbers: Numbers) -> Verdict:
         change = {score: _difference(numbers, score) for score in SCORES}
+        # A change counts if it is larger than its own spread over the seeds.
         worse = change["perplexity"][0] > change["perplexity"][1]
         better = change["bleu"][0] > change["bleu"][1]
         reason = (
@@ -96,8 +97,10 @@ def _scores(seed: int, smoothing: float, steps: int, effort: Effort) -> dict[str
     model = training_run.build_seeded(description, seed)
     batches = training_run.builtin_pairs("train", 20_000, seed)
     training_run.train(model, batches, steps, smoothing=smoothing)
+    # One batch, the same for all models.
     held_out = training_run.builtin_pairs("test", 500, seed=0, rows=effort.choose(60, 300))
     batch = next(held_out)
+    # [B, T, V], with the true tokens before each position
     with torch.no_grad():
         probabilities = training_run.logits(model, batch).softmax(-1)
     nll = training_run.evaluate(model, [batch]).loss
@@ -119,7 +122,9 @@ def _confidence(probabilities: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
 
 def calibration_error(confidence: Tensor, correct: Tensor) -> float:
     """Expected calibration error (Guo et al. 2017): |confidence − accuracy|, weighed by bin."""
+    # A confidence of 1 belongs into the last bin.
     bins = (confidence * BINS).long().clamp_max(BINS - 1)
     weights = functional.one_hot(bins, BINS).float()  # [tokens, BINS]
+    # Σ over bins of |Σ (confidence − correctness)|: each bin weighs by its tokens.
     gaps = (weights.mT @ (confidence - correct)).abs()
     return float(gaps.sum() / len(confidence))

@@ -31,6 +31,7 @@ class TeacherForcing(Study):
     full_seeds = 3
 
     def measure(self, effort: Effort, progress: Progress) -> Numbers:
+        # Not until it is perfect: a model without errors has none to accumulate.
         steps = effort.choose(250, 1000)
         runs = []
         for seed in progress.over(effort.seeds, lambda seed: f"seed {seed}"):
@@ -38,6 +39,7 @@ class TeacherForcing(Study):
         return {"positions": list(range(1, POSITIONS + 1)), "runs": runs}
 
     def verdict(self, numbers: Numbers) -> Verdict:
+        # Thirds and not single positions: late ones are few and noisy.
         first = _gap(numbers, slice(0, POSITIONS // 3))
         last = _gap(numbers, slice(-(POSITIONS // 3), None))
         reason = (
@@ -83,15 +85,18 @@ def _accuracies(seed: int, steps: int, sentences: int) -> dict[str, list[float]]
     batch = next(training_run.builtin_pairs("test", 600, seed=0, rows=sentences))
     assert batch.source is not None
     model.eval()
+    # [B][T] of ids: what the model would say after the true tokens
     forced = training_run.logits(model, batch).argmax(-1).tolist()
     free = greedy_decoding.translate(model, batch.source, limit=POSITIONS + 1)
+    # By position: sentences differ in length, so later positions have fewer.
     right_forced: list[list[int]] = [[] for _ in range(POSITIONS)]
     right_free: list[list[int]] = [[] for _ in range(POSITIONS)]
     for row, targets in enumerate(batch.targets.tolist()):
-        own = [*free[row], *[END] * (POSITIONS + 1)]
+        # A translation that has ended goes on with ends, which are wrong where words are due.
+        generated = [*free[row], *[END] * (POSITIONS + 1)]
         for position, target in enumerate(targets[:POSITIONS]):
             if target == training_run.NO_TARGET:
                 break
             right_forced[position].append(100 * (forced[row][position] == target))
-            right_free[position].append(100 * (own[position] == target))
+            right_free[position].append(100 * (generated[position] == target))
     return {"forced": [mean(x) for x in right_forced], "free": [mean(x) for x in right_free]}

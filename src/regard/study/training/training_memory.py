@@ -33,12 +33,12 @@ class TrainingMemory(Study):
     measurement = (
         f"One training step of a language model of 4 layers on {ROWS} rows of {LENGTH} tokens: "
         "seconds, and the peak of the tensors that the step makes (weights and their gradients "
-        f"left out), in float32, under bfloat16 autocast, in {MICRO_BATCHES} micro-batches and with "
-        "checkpointing; and by how much the gradient differs from that of the plain step."
+        f"left out), in float32, under bfloat16 autocast, in {MICRO_BATCHES} micro-batches and "
+        "with checkpointing; and by how much the gradient differs from that of the plain step."
     )
     rule = (
-        "Holds if bfloat16 saves at most 70 % of the bytes and takes at most 60 % of the time, "
-        f"accumulation saves at most {130 // MICRO_BATCHES} % of the bytes with the same gradient "
+        "Holds if bfloat16 needs at most 70 % of the bytes and at most 60 % of the time, "
+        f"accumulation at most {130 // MICRO_BATCHES} % of the bytes with the same gradient "
         "(1e-4), and checkpointing at most half of the bytes in at most 1.8 times the time. Within "
         "limits if everything holds but the speed of bfloat16, which is the hardware's."
     )
@@ -55,6 +55,7 @@ class TrainingMemory(Study):
     def verdict(self, numbers: Numbers) -> Verdict:
         ratios = {name: _ratios(numbers, name) for name in VARIANTS}
         difference = max(run["accumulation"]["difference"] for run in numbers["runs"])
+        # Half of the bytes are those of float32 parts: norms, softmax, the loss.
         small = ratios["bfloat16"]["bytes"] <= 0.7
         fast = ratios["bfloat16"]["seconds"] <= 0.6
         accumulates = ratios["accumulation"]["bytes"] <= 1.3 / MICRO_BATCHES and difference < 1e-4
@@ -111,6 +112,7 @@ def _steps(seed: int, repeats: int) -> dict[str, dict[str, float]]:
     description = training_run.language_model(vocabulary, LENGTH, layers=4)
     model = training_run.build_seeded(description, seed).train()
     generator = torch.Generator().manual_seed(seed)
+    # Random tokens: cost does not depend on what is said.
     tokens = torch.randint(3, vocabulary, (ROWS, LENGTH + 1), generator=generator)
     batch = Batch(tokens[:, :-1], tokens[:, 1:])
 
@@ -126,12 +128,14 @@ def _steps(seed: int, repeats: int) -> dict[str, dict[str, float]]:
         return run
 
     def mixed() -> None:
+        # Backward stands outside: it takes the types of the forward pass.
         with torch.autocast("cpu", torch.bfloat16):
             loss = training_run.mean_loss(training_run.logits(model, batch), batch.targets)
         loss.backward()  # type: ignore[no-untyped-call]
 
     results = {}
     plain = _cost(model, step(ROWS), repeats, None)
+    # The gradient of the plain step is what the others are compared with.
     gradient = plain.pop("gradient")
     results["float32"] = plain
     results["bfloat16"] = _cost(model, mixed, repeats, gradient)
@@ -154,16 +158,18 @@ def _cost(
     step()  # gradients exist from now on: they are the same for all variants
     model.zero_grad(set_to_none=False)
     sizes = peak_bytes(step)
-    found = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+    current = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+    # Timed without the tracker, which slows every operation down.
     seconds = []
     for _ in range(repeats):
         model.zero_grad(set_to_none=False)
+        # Gradients are zeroed before, so that no time goes into making them.
         start = time.perf_counter()
         step()
         seconds.append(time.perf_counter() - start)
     result: dict[str, Any] = {"bytes": float(sizes), "seconds": min(seconds), "difference": 0.0}
     if gradient is None:
-        result["gradient"] = found
+        result["gradient"] = current
     else:
-        result["difference"] = float((found - gradient).abs().max() / gradient.abs().max())
+        result["difference"] = float((current - gradient).abs().max() / gradient.abs().max())
     return result

@@ -33,11 +33,12 @@ class Warmup(Study):
     full_seeds = 3
 
     def measure(self, effort: Effort, progress: Progress) -> Numbers:
-        steps = effort.choose(100, 600)
+        steps = effort.choose(100, 600)  # each run sees its rate for three quarters of them
         jobs = [(s, rate, warm) for s in effort.seeds for rate in RATES for warm in (True, False)]
         losses: dict[str, dict[str, list[float]]] = {"with": {}, "without": {}}
         for seed, rate, warm in progress.over(jobs, lambda job: f"rate {job[1]}, seed {job[0]}"):
             variant = losses["with" if warm else "without"]
+            # A quarter, as 4,000 steps are of the first 16,000 of the paper's schedule.
             warmup = steps // 4 if warm else 0
             variant.setdefault(str(rate), []).append(_final_loss(seed, rate, warmup, steps))
         return {"rates": RATES, "losses": losses}
@@ -47,6 +48,7 @@ class Warmup(Study):
         warm = [mean(numbers["losses"]["with"][rate]) for rate in rates]
         cold = [mean(numbers["losses"]["without"][rate]) for rate in rates]
         at_highest = cold[-1] - warm[-1]
+        # Each variant may choose its rate, as one would who tunes it.
         at_best = min(cold) - min(warm)
         reason = (
             f"Warm-up lowers the final loss by {at_highest:.2f} nats at the rate {rates[-1]}, and "
@@ -61,6 +63,7 @@ class Warmup(Study):
         series = []
         for name, key in (("warm-up", "with"), ("no warm-up", "without")):
             by_rate = [numbers["losses"][key][str(rate)] for rate in rates]
+            # by_rate is [rates][seeds]; a series takes [seeds][rates].
             series.append(Series.over_seeds(name, rates, list(zip(*by_rate, strict=True))))
         x = Axis("peak learning rate", log=True, ticks=tuple(rates))
         return [Chart("Final loss over the learning rate", x, Axis("nats a token"), series)]
@@ -75,6 +78,7 @@ class Warmup(Study):
 
 def _final_loss(seed: int, rate: float, warmup: int, steps: int) -> float:
     words = training_run.builtin_vocabulary()
+    # Post-norm, as in the paper: pre-norm needs warm-up less (Xiong et al., Section 4).
     description = training_run.language_model(
         len(words), 64, d_model=32, d_ff=128, layers=LAYERS, residual="post"
     )
