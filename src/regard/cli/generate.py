@@ -9,6 +9,7 @@ import click
 
 from regard.cli.completion import MODEL_FOLDER
 from regard.cli.decoding_options import generation_strategy, sampling_options
+from regard.cli.model_options import device_option, download_option
 from regard.errors import DataError
 
 DEFAULT_NEW_TOKENS = 200
@@ -43,7 +44,8 @@ Examples:
     default=None,
     help="a smaller model with the same tokenizer, for speculative decoding: faster, same text",
 )
-@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N")
+@device_option
+@download_option
 @click.option(
     "--json", "as_json", is_flag=True, help="print one JSON object at the end instead of streaming"
 )
@@ -55,6 +57,7 @@ def command(
     beam: int | None,
     draft: str | None,
     device: str,
+    download: bool,
     as_json: bool,
     **sampling: float | None,
 ) -> None:
@@ -72,7 +75,7 @@ def command(
     from regard.decode.strategy import Sampling
     from regard.models import load_language_model
 
-    language_model = load_language_model(model, device=device)
+    language_model = load_language_model(model, device=device, download=download)
     draft_model = None if draft is None else load_language_model(draft, device=device)
     defaults = language_model.defaults
     # Flags come first, then generation_config.json, then sampling from the full distribution.
