@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-from command_line import SIZES, Command
 
 import regard
+from command_line import SIZES, Command
 from regard.errors import TrainingInterrupted
 from regard.training.engine.loop import Loop
 from regard.training.engine.progress_bar import duration

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from command_line import Command
 
+from command_line import Command
 from regard.look import drawing, terminal
 from regard.look.attention_alignment import mutual_information
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from command_line import Command
 
 import regard
+from command_line import Command
 from regard import memory
 from regard.decode.strategy import BeamSearch, Greedy, Sampling, Strategy
 from regard.errors import ModelError
@@ -73,9 +73,9 @@ def test_nan_weights_are_an_error_of_every_command(
 ) -> None:
     for flags in ((), ("--beam", "1"), ("--sample",)):
         command("translate", broken, *flags, text=TEXT).refused("not a number")
-    command(
-        "evaluate", broken, "--source", files / "s.en", "--target", files / "s.de"
-    ).refused("not a number")
+    command("evaluate", broken, "--source", files / "s.en", "--target", files / "s.de").refused(
+        "not a number"
+    )
     command("predict", broken, TEXT.strip()).refused("not a number")
 
 

@@ -151,6 +151,7 @@ from regard.spec.stack import (
     prunable,
     with_heads,
 )
+from regard.spec.validation import check_parts
 # fmt: on
 # isort: on
 
@@ -262,6 +263,7 @@ __all__ = [
     "Universal",
     "Waveform",
     "WindowMask",
+    "check_parts",
     "counts_from_the_end",
     "fewer",
     "from_dict",

@@ -15,7 +15,7 @@ from regard.spec.frontend import FrontEnd, Patches, Spectrogram, Tokens, Wavefor
 from regard.spec.head import ClassifierHead, DistilledHead, HeadTask, LMHead, Pool
 from regard.spec.mask import counts_from_the_end, is_causal
 from regard.spec.stack import Stack
-from regard.spec.validation import sizes
+from regard.spec.validation import check_fields, sizes
 
 
 class ModelSpec(ABC):
@@ -121,6 +121,7 @@ class EncoderDecoder(ModelSpec):
     labels: ClassifierHead | None = None
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if self.looks == "matching" and self.encoder.layers != self.decoder.layers:
             raise ModelError(
                 f"{self.encoder.layers} and {self.decoder.layers} layers do not match",
@@ -215,6 +216,7 @@ class SequenceToSequence(ModelSpec):
     share: Literal["all", "target", "inputs", "none"] = "all"  # as in EncoderDecoder
 
     def __post_init__(self) -> None:
+        check_fields(self)
         _check_vocabulary(self.share, self.source.vocabulary, self.target.vocabulary)
         encoder = self.encoder
         decoder = self.decoder
@@ -292,6 +294,7 @@ class Encoder(ModelSpec):
     tied: bool = True  # weight tying: the LM head's matrix is the embedding's
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if isinstance(self.labels, ClassifierHead) and not self.labels.each and self.pool is None:
             raise ModelError(
                 "labels for a whole input need one vector of it",
@@ -382,6 +385,7 @@ class RecurrentEncoder(ModelSpec):
     labels: ClassifierHead | None = None
 
     def __post_init__(self) -> None:
+        check_fields(self)
         _check_recurrent_encoder(self.stack, self.d_model)
         if self.labels is not None and not self.labels.each and self.pool is None:
             raise ModelError(
@@ -430,6 +434,7 @@ class Decoder(ModelSpec):
     tied: bool = True  # weight tying: the LM head's matrix is the embedding's
 
     def __post_init__(self) -> None:
+        check_fields(self)
         _check_decoder(self.stack)
         _check_tied(self)
         if any(
@@ -478,6 +483,7 @@ class RecurrentDecoder(ModelSpec):
     tied: bool = True  # weight tying: the LM head's matrix is the embedding's
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if self.stack.bidirectional:
             raise ModelError(
                 "a language model cannot read backwards what follows", "say bidirectional=False"
@@ -544,6 +550,7 @@ class DualEncoder(ModelSpec):
     scale: float = 2.6592  # initial logit scale, ln(1 / 0.07): cosines are multiplied by e^scale
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if not isinstance(self.text.input, Tokens) or not isinstance(self.image.input, Patches):
             raise ModelError(
                 "a pair is one tower of texts and one of images", "give it Tokens and Patches"
@@ -588,6 +595,7 @@ class MemoryNetwork(ModelSpec):
     sentences: int = 50  # rows of the temporal encoding T_A (Section 4.1): the longest memory
 
     def __post_init__(self) -> None:
+        check_fields(self)
         sizes(self, "d_model", "vocabulary", "hops", "sentences")
 
     @property
