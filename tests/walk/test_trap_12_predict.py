@@ -23,13 +23,8 @@ SIZES: dict[str, Any] = {
 }  # fmt: skip
 REVIEWS = "".join(f"a good film {i}\tgood\na bad film {i}\tbad\n" for i in range(12))
 TAGGED = "Ada B-PER\nsleeps O\n\nBob B-PER\nruns O\n\n" * 6
-QUESTIONS = "".join(
-    json.dumps(
-        {"question": "Who sleeps?", "context": "Ada sleeps.", "answer_start": 0, "text": "Ada"}
-    )
-    + "\n"
-    for _ in range(12)
-)
+QUESTION = {"question": "Who sleeps?", "context": "Ada sleeps.", "answer_start": 0, "text": "Ada"}
+QUESTIONS = 12 * (json.dumps(QUESTION) + "\n")
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +70,7 @@ def test_a_fine_tuned_classifier_answers(command: Command, places: Path, tmp_pat
     ("name", "inputs", "task", "form"),
     [
         ("tag", ["Ada sleeps"], "tag", list),
+        ("tag", ["Ada sleeps", "--task", "entities"], "entities", list),
         ("answer", ["Who sleeps?\tAda sleeps."], "answer", dict),
         ("answer", ["Who sleeps?", "--context", "Bob runs. Ada sleeps."], "answer", dict),
         ("masked", ["a good [MASK]"], "fill", dict),
@@ -120,7 +116,7 @@ def test_what_is_refused(command: Command, places: Path, trained: Path) -> None:
     command("predict", places / "vit", "no.png").refused("'no.png' is no file", "image")
     command("predict", places / "answer", "Who?").refused("--context")
     command("predict", places / "masked", "a", "--task", "fil").refused("did you mean 'fill'")
-    command("predict", places / "classify", "a", "--task", "tag").refused("it can: classify")
+    command("predict", places / "classify", "a", "--task", "tag").refused("it can: embed, classify")
     command("predict", places / "classify", terminal=True).refused("nothing to answer")
     command("translate", places / "classify", text="a\n").refused("regard predict")
 

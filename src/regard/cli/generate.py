@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from typing import Any
 
 import click
 
@@ -56,10 +57,8 @@ def command(
     greedy: bool,
     beam: int | None,
     draft: str | None,
-    device: str,
-    download: bool,
     as_json: bool,
-    **sampling: float | None,
+    **flags: Any,
 ) -> None:
     """Continue PROMPT, and print it with what follows, token by token.
 
@@ -69,14 +68,14 @@ def command(
     the model's end token or after --max-new-tokens.
     """
     # Wrong flags are reported before torch is loaded.
-    strategy = generation_strategy(greedy, beam, sampling)
+    strategy = generation_strategy(greedy, beam, flags)
     if prompt is None or prompt == "-":
         prompt = _read_prompt()
     from regard.decode.strategy import Sampling
     from regard.models import load_language_model
 
-    language_model = load_language_model(model, device=device, download=download)
-    draft_model = None if draft is None else load_language_model(draft, device=device)
+    language_model = load_language_model(model, device=flags["device"], download=flags["download"])
+    draft_model = None if draft is None else load_language_model(draft, device=flags["device"])
     defaults = language_model.defaults
     # Flags come first, then generation_config.json, then sampling from the full distribution.
     strategy = strategy or defaults.strategy or Sampling()

@@ -6,7 +6,7 @@ import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -54,12 +54,10 @@ def command(
     model: str,
     inputs: tuple[str, ...],
     task: str | None,
-    labels: tuple[str, ...],
-    context: str | None,
-    top: int,
     as_json: bool,
     device: str,
     download: bool,
+    **flags: Any,
 ) -> None:
     """Ask any model: classes, tags, answers, missing words, vectors, transcripts, captions.
 
@@ -75,7 +73,7 @@ def command(
         raise SettingError("there is nothing to answer", "give a text, a file, or - (see --help)")
     loaded = load(model, device=device, download=download)
     texts = _inputs(loaded, inputs or ("-",), task)
-    options = PredictionOptions(labels, _text_of(context), top)
+    options = PredictionOptions(flags["labels"], _text_of(flags["context"]), flags["top"])
     for first in range(0, len(texts), LINES_AT_ONCE):
         for prediction in predict(loaded, texts[first : first + LINES_AT_ONCE], task, options):
             if as_json:

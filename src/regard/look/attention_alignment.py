@@ -51,7 +51,7 @@ class Alignment(AnalysisResult):
         return drawing.below(
             [
                 drawing.heat(
-                    self.weights, self.target, self.source, title=self.title, attention=True
+                    self.weights, self.target, self.source, title=self.title, scale="attention"
                 ),
                 drawing.links(strongest, self.target, self.source, shades=shades),
             ]

@@ -36,7 +36,7 @@ class Rollout(AnalysisResult):
 
     def scene(self) -> drawing.Scene:
         return drawing.heat(
-            self.weights, self.tokens, self.tokens, title=self.title, attention=True
+            self.weights, self.tokens, self.tokens, title=self.title, scale="attention"
         )
 
     def lines(self, width: int = 100) -> list[str]:

@@ -246,15 +246,15 @@ def heat(
     columns: Sequence[str],
     *,
     title: str = "",
-    signed: bool = False,
+    scale: Literal["amount", "signed", "attention"] = "amount",
     most: float | None = None,
     inside: Sequence[Sequence[str]] | None = None,
     cell: float | None = None,
-    attention: bool = False,
 ) -> Scene:
     """A heat map: a coloured cell for each value; `inside` is written into the cells.
 
-    `attention`: the values are attention weights, shaded against even attention.
+    Amounts go from 0 to `most`, signed values from −most; attention weights are shaded against even
+    attention.
     """
     rows = [shown(row) for row in rows]
     columns = [shown(column) for column in columns]
@@ -266,10 +266,10 @@ def heat(
     left = _text_width(rows) + 10
     top = _text_width(columns) + 12 + (20 if title else 0)  # column names are upright
     bottom = top + CELL * len(rows)
-    if attention:
+    if scale == "attention":
         paint = colours(attention_shades(values), most=1.0)  # [rows, columns, 3]
     else:
-        paint = colours(values, signed=signed, most=most)
+        paint = colours(values, signed=scale == "signed", most=most)
     marks = _title(title)
     for i, row in enumerate(rows):
         marks.append(Text(left - 6, top + (i + 0.7) * CELL, row, "end"))
@@ -290,10 +290,10 @@ def heat(
                     baseline = y + 0.7 * CELL
                     ink = over(paint[i, j])
                     marks.append(Text(x_middle, baseline, inside[i][j], "middle", ink))
-    if attention:
+    if scale == "attention":
         marks += attention_scale(left, bottom + 8)
     else:
-        marks += _scale(left, bottom + 8, _largest(values, most), signed)
+        marks += _scale(left, bottom + 8, _largest(values, most), scale == "signed")
     right = max(left + width * len(columns) + 4, left + 320)  # room for the scale
     return Scene(right, bottom + 30, tuple(marks))
 

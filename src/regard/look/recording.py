@@ -56,7 +56,7 @@ class AttentionMap(AnalysisResult):
             ]
             return drawing.grid(panels, self.rows, self.columns, title=self.name)
         weights = self.weights[0]
-        maps = [drawing.heat(weights, self.rows, self.columns, title=self.title, attention=True)]
+        maps = [drawing.heat(weights, self.rows, self.columns, title=self.title, scale="attention")]
         if weights.size <= drawing.MOST_CELLS:
             # Beyond that, the lines would be a black block.
             maps.append(drawing.links(weights, self.rows, self.columns))

@@ -68,8 +68,10 @@ def predict(
     task = task or default_task(model, options)
     if task not in _TASKS:
         raise SettingError(f"there is no task {task!r}", did_you_mean(task, _TASKS))
-    if task not in model.tasks:
-        able = [name for name in model.tasks if name in _TASKS]
+    able = [name for name in model.tasks if name in _TASKS]
+    if "tag" in able:
+        able.append("entities")  # merged from the tags of words
+    if task not in able:
         raise ModelError(f"this model ({model!r}) cannot `{task}`", f"it can: {', '.join(able)}")
     answers = _TASKS[task](model, list(inputs), options)
     return [
