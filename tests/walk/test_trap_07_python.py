@@ -56,7 +56,7 @@ def test_keywords_that_do_not_fit(translator: Translator) -> None:
         translator.translate(TEXT, beam=0)
     for wrong in (None, 7, [TEXT, None], b"bytes"):
         with pytest.raises(DataError, match="is no text"):
-            translator.translate(wrong)  # type: ignore[call-overload]
+            translator.translate(wrong)  # type: ignore[arg-type]
 
 
 def test_a_task_that_a_model_lacks_names_those_it_has(translator: Translator) -> None:

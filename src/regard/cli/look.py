@@ -210,19 +210,26 @@ def _view_of_many_runs(
                     "patching needs a second text", 'give --other "a text of as many tokens"'
                 )
             stack = _stack(model, flags["part"])
-            return views.patching(model, text, flags["other"], target=target, stack=stack)
+            original = _require_text(text, what)
+            return views.patching(model, original, flags["other"], target=target, stack=stack)
         case "ablation":
             # An encoder–decoder is scored on a target: what it translates itself, by default.
             targets = None
             if isinstance(model.model, EncoderDecoder):
                 targets = [target or _translation(model, text, flags)]
-            return views.ablation(model, [text], targets)
+            return views.ablation(model, [_require_text(text, what)], targets)
         case "cache":
             return views.cache(model, text)
         case "beam":
             return views.beam(model, text, _settings(what, flags))
         case _:
             return views.steps(model, text, _settings(what, flags))
+
+
+def _require_text(text: Input, what: str) -> str:
+    if not isinstance(text, str):
+        raise SettingError(f"{what} compares texts", "look at the attention of images and sound")
+    return text
 
 
 # ------------------------------------------------------------------ what flags name

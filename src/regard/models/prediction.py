@@ -96,15 +96,25 @@ def default_task(model: Model, options: PredictionOptions) -> str:
 
 
 def _classify(model: Any, inputs: list[str], options: PredictionOptions) -> list[Any]:
+    scores: list[dict[str, float]]
     if isinstance(model, LanguageModel | DualEncoderModel):
         if not options.labels:
             raise SettingError("this model has no classes of its own", "give --label for each")
-        scores = model.classify(inputs, options.labels)
+        scores = _classify_by_labels(model, inputs, options.labels)
     elif model.medium is not None:
         scores = model.classify(inputs)
     else:
         scores = model.classify([_text_or_pair(one) for one in inputs])
     return [_first(one, options.top) for one in scores]
+
+
+def _classify_by_labels(
+    model: LanguageModel | DualEncoderModel, inputs: list[str], labels: Sequence[str]
+) -> list[dict[str, float]]:
+    """Classes that are given in words: as continuations of a prompt, or as captions."""
+    if isinstance(model, LanguageModel):
+        return model.classify(inputs, labels)
+    return model.classify([*inputs], labels)
 
 
 def _answer(model: Any, inputs: list[str], options: PredictionOptions) -> list[Any]:
@@ -117,10 +127,12 @@ def _answer(model: Any, inputs: list[str], options: PredictionOptions) -> list[A
 
 
 def _follows(model: Any, inputs: list[str], options: PredictionOptions) -> list[Any]:
-    pairs = [_text_or_pair(one) for one in inputs]
-    if not all(isinstance(pair, tuple) for pair in pairs):
+    pairs = [one.partition("\t") for one in inputs]
+    if not all(tab for _, tab, _ in pairs):
         raise DataError("this model compares two texts", "write them with a tab between")
-    answers: list[Any] = model.follows([a for a, _ in pairs], [b for _, b in pairs])
+    first = [text for text, _, _ in pairs]
+    second = [text for _, _, text in pairs]
+    answers: list[Any] = model.follows(first, second)
     return answers
 
 

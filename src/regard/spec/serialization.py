@@ -178,7 +178,7 @@ def _read(data: Any, kinds: Mapping[str, type]) -> Any:
     for key, value in data.items():
         if key == "kind":
             continue
-        key = _FORMER_FIELDS.get((name, key), key)
+        key = str(_FORMER_FIELDS.get((name, key), key))
         if key not in hints:
             raise ModelError(f"{name} has no option {key!r}", did_you_mean(key, hints))
         values[key] = _read(value, kinds)

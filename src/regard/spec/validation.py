@@ -66,7 +66,8 @@ def check_fields(part: Any) -> None:
     # Annotations of classes from outside may name what cannot be resolved here.
     if not type(part).__module__.startswith("regard.spec"):
         return
-    hints = type_hints(type(part))
+    kind: type = type(part)
+    hints = type_hints(kind)
     for field in dataclasses.fields(part):
         value = getattr(part, field.name)
         _check_part(type(part).__name__, field.name, value, hints[field.name])
