@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from regard import look, spec
+    from regard import look, spec, study
     from regard.builder import build
     from regard.models import (
         CTCModel,
@@ -43,12 +43,13 @@ __all__ = [
     "load_translator",
     "look",
     "spec",
+    "study",
     "train",
 ]
 
 # Public names are imported when they are first used (PEP 562), so that `import regard` and
 # `regard --help` do not wait for torch.
-_MODULES = ("look", "spec")
+_MODULES = ("look", "spec", "study")
 _FUNCTIONS = {
     "build": "regard.builder",
     "evaluate": "regard.training.run_evaluation",

@@ -35,9 +35,11 @@ LEVELS = (
     ("models",),
     ("evaluation",),
     ("training",),
-    ("compare", "show", "verify", "studio"),
+    ("compare", "show", "verify"),
     ("convert",),
     ("bench",),
+    ("study",),
+    ("studio",),
     ("cli",),
 )
 LEVEL = {entry: level for level, entries in enumerate(LEVELS) for entry in entries}
