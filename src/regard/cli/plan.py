@@ -25,8 +25,8 @@ Examples:
 @click.command(epilog=EXAMPLES, context_settings={"max_content_width": 110})
 @click.argument("model", required=False)
 @click.option("--device", default="auto", show_default=True,
-              help="cpu or cuda, timed here, or of the table: A100, H100, H200, B200, L4, T4, V100, "
-              "RTX4090, TPUv4, TPUv5e, TPUv5p")  # fmt: skip
+              help="cpu or cuda, timed here, or of the table: A100, H100, H200, B200, L4, T4, "
+              "V100, RTX4090, TPUv4, TPUv5e, TPUv5p")  # fmt: skip
 @click.option("--devices", type=int, default=1, help="how many of them")
 @click.option("--batch", type=int, help="rows of a micro-batch")
 @click.option("--length", type=int, help="positions of a row")

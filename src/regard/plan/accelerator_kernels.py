@@ -8,14 +8,13 @@ operations of the GPU's; under fake tensors they compute nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.overrides import TorchFunctionMode
 
 from regard.core.dropout import Dropout
 
@@ -26,30 +25,50 @@ _ATEN = torch.ops.aten
 _TABLE_MULTIPLE = 64  # rows that the table is padded to, for tensor cores
 _MAX_LOGITS = 1 << 31  # logits that exist at once; more rows are computed in chunks
 _MASK_ALIGNMENT = 8  # of the keys, in the memory-efficient kernel
-# What autocast computes in float32 on a GPU, of what models call.
-_FLOAT32: tuple[Any, ...] = (
-    functional.layer_norm,
-    functional.softmax,
-    functional.log_softmax,
-    torch.softmax,
-    torch.log_softmax,
-    Tensor.softmax,
-    Tensor.log_softmax,
+# What autocast computes in float32 on a GPU, of what models call: the owner and the name.
+_FLOAT32: tuple[tuple[Any, str], ...] = (
+    (functional, "layer_norm"),
+    (functional, "softmax"),
+    (functional, "log_softmax"),
+    (torch, "softmax"),
+    (torch, "log_softmax"),
+    (Tensor, "softmax"),
+    (Tensor, "log_softmax"),
 )
 
 
-class AcceleratorKernels(TorchFunctionMode):
-    """Calls of PyTorch's functions take the kernels that a GPU would choose."""
+@contextmanager
+def accelerator_kernels() -> Iterator[None]:
+    """Within the block, PyTorch's functions take the kernels that a GPU would choose.
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if func is functional.scaled_dot_product_attention:
-            return _attention(*args, **kwargs)
-        if func in _FLOAT32 and torch.is_autocast_enabled("cpu"):
-            args = (args[0].float(), *args[1:])
-        return func(*args, **kwargs)
+    The functions themselves are replaced: a mode of PyTorch's would not reach the forward passes
+    that activation checkpointing repeats during backward.
+    """
+    with ExitStack() as stack:
+        stack.enter_context(_replaced(functional, "scaled_dot_product_attention", _attention))
+        for owner, name in _FLOAT32:
+            function = _in_float32(getattr(owner, name))
+            stack.enter_context(_replaced(owner, name, function))
+        yield
+
+
+@contextmanager
+def _replaced(owner: Any, name: str, function: Callable[..., Any]) -> Iterator[None]:
+    original = getattr(owner, name)
+    setattr(owner, name, function)
+    try:
+        yield
+    finally:
+        setattr(owner, name, original)
+
+
+def _in_float32(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def call(x: Tensor, *arguments: Any, **options: Any) -> Tensor:
+        if torch.is_autocast_enabled("cpu"):
+            x = x.float()
+        return function(x, *arguments, **options)
+
+    return call
 
 
 def _attention(
@@ -122,9 +141,7 @@ class _FusedLoss(torch.autograd.Function):
     """The allocations and products of `core.kernels.cross_entropy.FusedLinearCrossEntropy`."""
 
     @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, table: Tensor, bias: Tensor | None, backward: Phase
-    ) -> Tensor:
+    def forward(ctx: Any, x: Tensor, table: Tensor, bias: Tensor | None, backward: Phase) -> Tensor:
         dtype = x.dtype
         if torch.is_autocast_enabled("cpu"):
             dtype = torch.get_autocast_dtype("cpu")

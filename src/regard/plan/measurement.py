@@ -27,6 +27,7 @@ from regard.training.engine.optimizer import Optimizer
 from regard.training.engine.train_step import Step
 
 LEARNING_RATE = 1e-5
+ROUNDS = 5
 WARM_UP = 3  # steps: one eager, one captured into a CUDA graph, one replayed
 
 
@@ -93,7 +94,7 @@ class MeasuredStep:
             torch.cuda.synchronize(self.device)
 
 
-def measure(step: MeasuredStep, rounds: int) -> Measurement:
+def measure(step: MeasuredStep, rounds: int = ROUNDS) -> Measurement:
     """Runs more steps, and takes the median of their times."""
     times = tuple(step.time() for _ in range(rounds))
     return Measurement(statistics.median(times), step.memory, times)

@@ -23,7 +23,10 @@ ROUNDS = 3
 COPIES = 2  # of the arguments, in turn: in a step an operation's inputs are rarely in the cache
 GRAPH_CALLS = 20  # of an operation in one CUDA graph
 SAMPLE_PARAMETERS = 1 << 22  # that the optimizer is timed on
-MAX_BYTES = 4 << 30  # of the arguments of one operation
+# Larger operations are not run but estimated, from the rate of a smaller product or copy.
+MAX_BYTES = 2 << 30
+MAX_FLOPS = {"cpu": 2e10, "cuda": 1e14}
+MATRIX = {"cpu": 1536, "cuda": 8192}  # side of the product that such a rate is taken from
 
 Call = Callable[[], Any]
 
@@ -31,18 +34,18 @@ Call = Callable[[], Any]
 def step_seconds(trace: StepTrace, device: torch.device) -> float:
     """The predicted time of an update: all operations of its micro-batches, and the optimizer."""
     seconds = 0.0
-    rate = _copy_rate(device)
+    rates: dict[torch.dtype | None, float] = {None: _copy_rate(device)}
     for operation in trace.operations:
         one = operation_seconds(operation, device)
         if one is None:
-            one = operation.bytes / rate
+            one = _estimate(operation, rates, device)
         seconds += operation.count * one
     return trace.settings.accumulate * seconds + optimizer_seconds(trace.trainable, device)
 
 
 def operation_seconds(operation: Operation, device: torch.device) -> float | None:
     """The median time of one operation; None where it cannot be repeated by itself."""
-    if operation.bytes > MAX_BYTES:
+    if operation.bytes > MAX_BYTES or operation.flops > MAX_FLOPS[device.type]:
         return None
     try:
         calls = [_call(operation, device) for _ in range(COPIES)]
@@ -52,6 +55,26 @@ def operation_seconds(operation: Operation, device: torch.device) -> float | Non
     # Arguments that random numbers cannot stand for (lengths, plans): estimated by bytes instead.
     except (RuntimeError, IndexError, TypeError, ValueError, NotImplementedError):
         return None
+
+
+def _estimate(
+    operation: Operation, rates: dict[torch.dtype | None, float], device: torch.device
+) -> float:
+    """As long as its arithmetic or its memory traffic, at the rates that are reached here."""
+    dtype = operation.dtype
+    if operation.flops and dtype not in rates:
+        rates[dtype] = _matrix_rate(dtype, device)
+    arithmetic = operation.flops / rates[dtype] if operation.flops else 0.0
+    return max(arithmetic, operation.bytes / rates[None])
+
+
+def _matrix_rate(dtype: torch.dtype, device: torch.device) -> float:
+    """FLOP/s of a large product."""
+    size = MATRIX[device.type]
+    a = torch.randn(size, size, device=device).to(dtype)
+    product = torch.empty_like(a)
+    seconds = _time([lambda: torch.mm(a, a, out=product)] * COPIES, device)
+    return 2 * size**3 / seconds
 
 
 def _call(operation: Operation, device: torch.device) -> Call:

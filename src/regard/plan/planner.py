@@ -1,4 +1,4 @@
-"""The plan of a training: FLOPs, memory, time and money, and what to change where it does not fit."""
+"""The plan of a training: FLOPs, memory, time, money, and what to change if it does not fit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from regard.plan.accelerators import (
 )
 from regard.plan.failures import CheckpointPlan, checkpoint_plan
 from regard.plan.operator_timing import step_seconds
-from regard.plan.sharding import Parallel, parallel_plans
+from regard.plan.sharding import Parallel, parallel_plans, sharded_states
 from regard.plan.step_trace import Memory, StepTrace, trace_step
 from regard.plan.subject import Subject, with_batch
 
@@ -111,8 +111,15 @@ class Plan:
             return None
         seconds = self.seconds
         if self.devices > 1:
-            seconds = self.parallel[0].step_seconds
+            seconds = self._parallel_seconds()
         return self.steps * seconds / 3600
+
+    def _parallel_seconds(self) -> float:
+        """Of the first way to use all devices that fits, otherwise of the last."""
+        for parallel in self.parallel:
+            if _fits(parallel.memory, self.device) is not False:
+                return parallel.step_seconds
+        return self.parallel[-1].step_seconds
 
     @property
     def cost(self) -> float | None:
@@ -171,22 +178,23 @@ def make_plan(
     """Predicts the cost of a training; `calibrate` times operations on the device that is here."""
     if devices < 1:
         raise SettingError(f"{devices} devices train nothing", "give --devices 1 or more")
+    if devices > 1 and device.accelerator is None:
+        raise SettingError(
+            "how fast the devices here are connected is not known",
+            "name one of the table: --device H100 --devices N",
+        )
+    if device.accelerator is not None:
+        _check_precision(subject, device.accelerator)
     subject = _on(subject, device)
     trace = _trace(subject)
     seconds: float | None = None
     if device.accelerator is not None:
-        _check_precision(subject, device.accelerator)
         seconds = roofline_seconds(trace, device.accelerator, utilisation)
         price = device.accelerator.price if price is None else price
     elif calibrate:
         seconds = step_seconds(trace, device.torch_device)
     parallel: list[Parallel] = []
-    if devices > 1:
-        if device.accelerator is None or seconds is None:
-            raise SettingError(
-                "how fast the devices here are connected is not known",
-                "name one of the table: --device H100 --devices N",
-            )
+    if devices > 1 and device.accelerator is not None and seconds is not None:
         parallel = parallel_plans(trace.memory, seconds, device.accelerator, devices)
     needed = _needed(trace, device)
     remedies: tuple[Remedy, ...] = ()
@@ -212,9 +220,7 @@ def _on(subject: Subject, device: Device) -> Subject:
 
 
 def _trace(subject: Subject) -> StepTrace:
-    return trace_step(
-        subject.description, subject.workload, subject.settings, subject.generator
-    )
+    return trace_step(subject.description, subject.workload, subject.settings, subject.generator)
 
 
 def _check_precision(subject: Subject, accelerator: Accelerator) -> None:
@@ -245,13 +251,13 @@ def _remedies(subject: Subject, device: Device, trace: StepTrace) -> Iterator[Re
         if fits:
             return
     # Nothing on one device: shards of all states.
-    memory = trace.memory
-    states = memory.weights + memory.optimizer + memory.gradients
-    room = HEADROOM * (device.memory or 0) - memory.activations - memory.temporary
+    states = sharded_states(trace.memory)
+    working = trace.memory.working
+    room = HEADROOM * (device.memory or 0) - working
     if room > 0:
         count = -(-states // int(room))
         change = f"all states sharded over {count} devices (FSDP), besides the above"
-        yield Remedy(change, int(states / count + memory.activations + memory.temporary), True, 1.0)
+        yield Remedy(change, int(states / count + working), True, 1.0)
 
 
 def _changes(subject: Subject, device: Device) -> Iterator[tuple[str, Subject]]:

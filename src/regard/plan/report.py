@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from regard.memory import amount
@@ -14,6 +14,7 @@ from regard.plan.accelerators import (
 )
 from regard.plan.compute_optimal import Optimum
 from regard.plan.failures import DEVICE_HOURS_PER_FAILURE, WRITE_RATE
+from regard.plan.measurement import Measurement
 from regard.plan.planner import Plan
 from regard.show.layers import summarize
 
@@ -71,7 +72,7 @@ def _flops(plan: Plan) -> Iterator[str]:
     positions = plan.subject.sizes.positions
     yield "FLOPs, counted operation by operation (a multiplication and an addition are two)"
     yield _line("forward", f"{trace.forward_flops:.4g}", f"{trace.forward_flops / positions:.4g} a "
-                "position")  # fmt: skip
+                f"position; 2 N = {2 * trace.parameters:.4g}")  # fmt: skip
     yield _line("forward and backward", f"{trace.flops:.4g}",
                 f"{trace.flops / positions:.4g} a position; 6 N = "
                 f"{6 * trace.parameters:.4g}")  # fmt: skip
@@ -79,7 +80,9 @@ def _flops(plan: Plan) -> Iterator[str]:
     if plan.total_flops is not None and plan.six_n_d is not None:
         tokens = plan.subject.tokens or 0.0
         yield _line(
-            "training", f"{plan.total_flops:.3g}", f"{tokens:.4g} tokens; 6 N D = {plan.six_n_d:.3g}"
+            "training",
+            f"{plan.total_flops:.3g}",
+            f"{tokens:.4g} tokens; 6 N D = {plan.six_n_d:.3g}",
         )
 
 
@@ -170,6 +173,19 @@ def _devices(plan: Plan) -> Iterator[str]:
         f"  save every {_duration(checkpoints.interval_seconds)} (Young, Daly); saving and "
         f"failures lose {checkpoints.lost_hours_per_day:.2f} h a day"
     )
+
+
+def comparison_lines(plan: Plan, measured: Measurement) -> Iterator[str]:
+    """The prediction beside what was measured."""
+    yield "predicted and measured"
+    yield _compared("peak memory", plan.needed, measured.memory, amount)
+    if plan.seconds is not None:
+        yield _compared("update", plan.seconds, measured.seconds, _duration)
+
+
+def _compared(name: str, predicted: float, measured: float, show: Callable[[float], str]) -> str:
+    difference = 100 * (predicted / measured - 1)
+    return _line(name, show(predicted), f"measured {show(measured)}: {difference:+.1f} %")
 
 
 def _duration(seconds: float) -> str:

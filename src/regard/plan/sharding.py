@@ -33,23 +33,18 @@ def parallel_plans(
     (Rajbhandari et al. 2020, Section 7).
     """
     share = (devices - 1) / devices
-    working = memory.activations + memory.temporary
-    # Gradients exist at the end of backward, whether or not they do at the peak.
+    # At the end of backward every weight has a gradient, whether or not it has at the peak.
     gradients = memory.weights
     plans = (
-        (
-            "replicas (DDP)",
-            memory.total,
-            2 * share * gradients,
-        ),
+        ("replicas (DDP)", memory.total, 2 * share * gradients),
         (
             "optimizer and gradients sharded (ZeRO 2)",
-            memory.weights + (memory.optimizer + memory.gradients) / devices + working,
+            memory.weights + (memory.optimizer + gradients) / devices + memory.working,
             2 * share * gradients,
         ),
         (
             "all sharded (FSDP, ZeRO 3)",
-            (memory.weights + memory.optimizer + memory.gradients) / devices + working,
+            sharded_states(memory) / devices + memory.working,
             # Weights are gathered for forward and for backward, gradients are reduced once.
             share * (2 * memory.weights + gradients),
         ),
@@ -59,3 +54,8 @@ def parallel_plans(
         sending = traffic / accelerator.link
         result.append(Parallel(name, needed, traffic, sending, seconds + sending))
     return result
+
+
+def sharded_states(memory: Memory) -> int:
+    """Bytes of weights, gradients and moments, which may be distributed over devices."""
+    return 2 * memory.weights + memory.optimizer

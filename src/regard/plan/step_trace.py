@@ -22,8 +22,8 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop, sdpa_flop
 
 from regard.plan.accelerator_kernels import (
-    AcceleratorKernels,
     FusedLinearCrossEntropy,
+    accelerator_kernels,
     use_accelerator_dropout,
 )
 from regard.plan.workload import (
@@ -161,6 +161,7 @@ class Allocation:
     bytes: int
     phase: str  # in which it was allocated: "weights", "batch", "forward" or "backward"
     is_gradient: bool = False
+    is_weight_copy: bool = False  # mixed precision: a weight in 16 bits
 
 
 @dataclass(frozen=True)
@@ -172,12 +173,13 @@ class Memory:
     optimizer: int
     activations: int  # allocated in forward: what backward needs, and the batch
     temporary: int  # allocated in backward, besides gradients
+    # The most that anything but weights, their copies, gradients and moments takes, at its own
+    # peak: what remains on a device whose states are sharded.
+    working: int
 
     @property
     def total(self) -> int:
-        return (
-            self.weights + self.gradients + self.optimizer + self.activations + self.temporary
-        )
+        return self.weights + self.gradients + self.optimizer + self.activations + self.temporary
 
 
 class _Tracer(TorchDispatchMode):
@@ -194,17 +196,18 @@ class _Tracer(TorchDispatchMode):
         self._live: dict[int, int] = {}  # address → storage id
         self._watchers: list[weakref.ref[Any]] = []
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         stand_in = _WITHOUT_SHAPES.get(func.overloadpacket)
         output = (stand_in or func)(*args, **kwargs)
         leaves, structure = tree_flatten((args, kwargs))
         outputs = [x for x in tree_leaves(output) if isinstance(x, Tensor)]
-        for tensor in outputs:
-            self.watch(tensor)
         inputs = [x for x in leaves if isinstance(x, Tensor)]
+        for tensor in outputs:
+            number = self.watch(tensor)
+            if func.overloadpacket is _ATEN._to_copy:
+                source = self.allocations[self.watch(inputs[0])]
+                self.allocations[number].is_weight_copy = source.phase == "weights"
         if not _is_view(func, inputs, outputs):
             key = (func, structure, *map(_hashable, leaves))
             self._record(key, args, kwargs, output)
@@ -330,7 +333,7 @@ def trace_step(
     with ExitStack() as stack:
         stack.enter_context(tracer)
         if settings.accelerator:
-            stack.enter_context(AcceleratorKernels())
+            stack.enter_context(accelerator_kernels())
         # With accumulation, gradients are there while the next micro-batch is computed.
         for _ in range(min(2, settings.accumulate)):
             saved = _forward_and_backward(core, tensors, workload, settings, tracer)
@@ -395,9 +398,7 @@ def _forward_and_backward(
     return saved
 
 
-def _finish(
-    core: nn.Module, tracer: _Tracer, saved: int, settings: StepSettings
-) -> StepTrace:
+def _finish(core: nn.Module, tracer: _Tracer, saved: int, settings: StepSettings) -> StepTrace:
     parameters = list(core.parameters())
     trainable = [parameter for parameter in parameters if parameter.requires_grad]
     optimizer = 2 * sum(p.numel() * p.element_size() for p in trainable)  # Adam's two moments
@@ -422,15 +423,20 @@ def _peak(tracer: _Tracer, optimizer: int) -> Memory:
     total = 0
     highest = 0
     moment = 0
-    for index, (_, size) in enumerate(tracer.events):
+    working = 0
+    most_working = 0
+    for index, (number, size) in enumerate(tracer.events):
         total += size
         if total > highest:
             highest = total
             moment = index
+        if _purpose(tracer.allocations[number]) in ("activations", "temporary"):
+            working += 0 if tracer.allocations[number].is_weight_copy else size
+            most_working = max(most_working, working)
     amounts = dict.fromkeys(("weights", "gradients", "activations", "temporary"), 0)
     for number, size in tracer.events[: moment + 1]:
         amounts[_purpose(tracer.allocations[number])] += size
-    return Memory(optimizer=optimizer, **amounts)
+    return Memory(optimizer=optimizer, working=most_working, **amounts)
 
 
 def _purpose(allocation: Allocation) -> str:

@@ -75,9 +75,7 @@ def resolve(target: str, request: Request) -> Subject:
     if path.is_dir() or path.is_file():
         return _of_file(path, request)
     if target not in presets.names():
-        raise ModelError(
-            f"{target!r} is no recipe, model, config.json or folder", _closest(target)
-        )
+        raise ModelError(f"{target!r} is no recipe, model, config.json or folder", _closest(target))
     return _of_preset(target, request)
 
 
@@ -172,9 +170,7 @@ def _subject(
         recompute=bool(request.recompute),
     )
     sizes = _sizes(objective, description, rows, length)
-    return Subject(
-        name, description, objective, sizes, settings, generator, tokens=request.tokens
-    )
+    return Subject(name, description, objective, sizes, settings, generator, tokens=request.tokens)
 
 
 def _default_length(objective: str, description: Any, context: int) -> int:
@@ -217,6 +213,11 @@ def _of_recipe(target: str, request: Request) -> Subject:
     }
     # No file is read, so it does not matter where they are.
     recipe, name = recipes.choose(target, changes, data_root=".")
+    return of_recipe(recipe, name, request)
+
+
+def of_recipe(recipe: Recipe, name: str, request: Request) -> Subject:
+    """The training of a recipe, as far as it is known without the data."""
     description, generator, notes = _describe(recipe)
     length = request.length or _recipe_length(recipe, description)
     rows = request.batch or max(1, recipe.train.batch_tokens // _positions(description, length))
@@ -282,6 +283,4 @@ def _positions(description: Any, length: int) -> int:
 def with_batch(subject: Subject, rows: int, accumulate: int) -> Subject:
     """The same update in smaller micro-batches."""
     sizes = replace(subject.sizes, rows=rows)
-    return replace(
-        subject, sizes=sizes, settings=replace(subject.settings, accumulate=accumulate)
-    )
+    return replace(subject, sizes=sizes, settings=replace(subject.settings, accumulate=accumulate))

@@ -311,8 +311,10 @@ def _images(model: Any, sizes: Sizes) -> Made:
     inputs = {"pixels": _pixels(model.patches, sizes.rows)}
     if model.labels is None:
         return inputs, sizes.rows, _image_vectors
-    return {**inputs, "labels": Input((sizes.rows,), model.labels.count)}, sizes.rows, (
-        _image_classes
+    return (
+        {**inputs, "labels": Input((sizes.rows,), model.labels.count)},
+        sizes.rows,
+        (_image_classes),
     )
 
 
