@@ -30,8 +30,56 @@ class Listing(NamedTuple):
 
 
 STUDIES: dict[str, Listing] = {
+    # attention
     "scaling": Listing(
         "attention", "Scaling scores by 1/√d_k", "attention.score_scaling.ScoreScaling"
+    ),
+    "permutation": Listing(
+        "attention", "Permutation equivariance and positions", "attention.permutation.Permutation"
+    ),
+    "lookup": Listing(
+        "attention", "Soft look-up and its hard limit", "attention.soft_lookup.SoftLookup"
+    ),
+    "tied_projections": Listing(
+        "attention",
+        "One, two or three matrices for Q, K and V",
+        "attention.tied_projections.TiedProjections",
+    ),
+    "heads": Listing("attention", "One head or many; pruning them", "attention.heads.Heads"),
+    "score_function": Listing(
+        "attention", "Additive and dot-product scores", "attention.score_function.ScoreFunction"
+    ),
+    "explanation": Listing(
+        "attention", "Attention is not explanation", "attention.explanation.Explanation"
+    ),
+    # positions
+    "sinusoids": Listing(
+        "positions", "Sinusoids: unique, bounded, shifts linear", "positions.sinusoids.Sinusoids"
+    ),
+    "wavelengths": Listing(
+        "positions", "Sinusoids: slow dimensions, distance", "positions.wavelengths.Wavelengths"
+    ),
+    "learned_positions": Listing(
+        "positions",
+        "Learned and sinusoidal positions",
+        "positions.learned_positions.LearnedPositions",
+    ),
+    "extrapolation": Listing(
+        "positions", "Beyond the training length", "positions.extrapolation.Extrapolation"
+    ),
+    # block
+    "pointwise": Listing("block", "Feed-forward as 1×1 convolutions", "block.pointwise.Pointwise"),
+    "receptive_field": Listing(
+        "block", "Receptive fields of layers", "block.receptive_field.ReceptiveField"
+    ),
+    "residuals": Listing("block", "Residual connections over depth", "block.residuals.Residuals"),
+    "norms": Listing("block", "LayerNorm, RMSNorm, BatchNorm", "block.norms.Norms"),
+    "norm_placement": Listing(
+        "block", "Post-norm, pre-norm and warm-up", "block.norm_placement.NormPlacement"
+    ),
+    # numbers
+    "printed_numbers": Listing(
+        "numbers", "Printed numbers that are wrong", "numbers.printed_numbers.PrintedNumbers"
     ),
 }
 

@@ -53,7 +53,7 @@ def _geometric(values: Tensor, operation: Tensor, magnitude: Tensor) -> Tensor:
 
     def amount(name: str, largest: float) -> Tensor:
         chosen = operation == OPERATIONS.index(name)
-        return torch.where(chosen, largest * magnitude, 0.0)[:, None, None]  # [B, 1, 1]
+        return (largest * magnitude * chosen)[:, None, None]  # [B, 1, 1]
 
     height, width = values.shape[2:]
     # Coordinates of the pixels' middles, the image being [-1, 1] × [-1, 1].
@@ -72,8 +72,10 @@ def _geometric(values: Tensor, operation: Tensor, magnitude: Tensor) -> Tensor:
 
 
 def _grey(values: Tensor) -> Tensor:
-    weights = torch.tensor(_LUMA, device=values.device)[:, None, None]
-    return (weights * values).sum(dim=1, keepdim=True)  # [B, 1, H, W]
+    # Numbers, no tensor: a copy from the host cannot be captured into a CUDA graph.
+    red, green, blue = _LUMA
+    grey = red * values[:, 0] + green * values[:, 1] + blue * values[:, 2]
+    return grey[:, None]  # [B, 1, H, W]
 
 
 def _blend(degenerate: Tensor, values: Tensor, scale: Tensor) -> Tensor:
