@@ -73,14 +73,14 @@ ACCELERATORS = {
 
 def find_accelerator(name: str) -> Accelerator:
     """An accelerator by its name; an unknown one is answered by the nearest."""
-    found = ACCELERATORS.get(name.lower())
-    if found is None:
+    accelerator = ACCELERATORS.get(name.lower())
+    if accelerator is None:
         names = [one.name for one in ACCELERATORS.values()]
         raise SettingError(
             f"there is no device {name!r} in the table",
             f"{did_you_mean(name, ['cpu', 'cuda', *names])}",
         )
-    return found
+    return accelerator
 
 
 def roofline_seconds(
@@ -98,6 +98,7 @@ def roofline_seconds(
         return settings.accumulate * trace.flops / (utilisation * peak)
     bandwidth = BANDWIDTH_EFFICIENCY * accelerator.bandwidth
     seconds = 0.0
+    # Views are no operations of the trace: what is left is about one kernel each.
     for operation in trace.operations:
         rate = MATRIX_EFFICIENCY * accelerator.rate(operation.dtype, settings.precision)
         longest = max(operation.flops / rate, operation.bytes / bandwidth, KERNEL_SECONDS)

@@ -48,6 +48,7 @@ def young_interval(write: float, failure: float) -> float:
 
 def daly_interval(write: float, failure: float) -> float:
     """Daly's equation 37: Young's interval with corrections, less the time of writing itself."""
+    # Daly's series holds for δ < 2 M; beyond that nothing is gained by saving more often.
     if write >= 2 * failure:
         return failure
     ratio = write / (2 * failure)

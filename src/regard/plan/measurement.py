@@ -73,6 +73,7 @@ class MeasuredStep:
             partial(_autocast, settings.precision, device),
             cuda_graphs=not settings.recompute and settings.accumulate == 1,
         )
+        # The same batch again and again: its values do not change what is computed.
         batch = Batch(workload.create(torch.device("cpu")), workload.labels, np.zeros(1))
         self.batches = [batch.pin()] * settings.accumulate
         self._numbers = itertools.count(1)
@@ -120,6 +121,7 @@ def _peak_memory(step: MeasuredStep) -> int:
         for event in profiler.profiler.kineto_results.events()  # type: ignore[union-attr]
         if event.name() == "[memory]"
     ]
+    # From the beginning of the step; what was there before is added below.
     in_use = 0
     highest = 0
     for _, size in sorted(events, key=itemgetter(0)):

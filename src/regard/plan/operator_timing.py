@@ -50,7 +50,7 @@ def operation_seconds(operation: Operation, device: torch.device) -> float | Non
     try:
         calls = [_call(operation, device) for _ in range(COPIES)]
         with torch.no_grad():
-            calls[0]()
+            calls[0]()  # warms up: kernels are chosen, threads and buffers made
             return _time(calls, device)
     # Arguments that random numbers cannot stand for (lengths, plans): estimated by bytes instead.
     except (RuntimeError, IndexError, TypeError, ValueError, NotImplementedError):
@@ -102,6 +102,7 @@ def _tensor(layout: TensorLayout, limit: int, device: torch.device) -> Tensor:
     tensor = torch.empty_strided(layout.shape, layout.stride, dtype=layout.dtype, device=device)
     # Of an expanded tensor, the part that has memory.
     base = tensor[tuple(slice(None if stride else 1) for stride in layout.stride)]
+    # No zeros: denormals and early exits would make an operation slower or faster.
     if layout.dtype.is_floating_point:
         base.normal_()
     elif layout.dtype == torch.bool:
@@ -168,7 +169,7 @@ def optimizer_seconds(parameters: int, device: torch.device) -> float:
     gradient = torch.randn(count, device=device)
 
     def update() -> None:
-        sample.grad = gradient
+        sample.grad = gradient  # `update` takes it away
         optimizer.update(loss)
 
     update()  # creates the state

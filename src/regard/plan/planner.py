@@ -96,6 +96,7 @@ class Plan:
         """Counted: with attention, and without what embeddings only look up."""
         if self.steps is None:
             return None
+        # Every device computes a batch of its own in each step.
         return self.steps * self.devices * self.flops_per_step
 
     @property
@@ -134,6 +135,7 @@ class Plan:
         """The weights of one layer, rows × heads × n² in float32, where a kernel would store
         them; fused kernels do not."""
         sizes = self.subject.sizes
+        # The widest of both stacks; baselines have none.
         heads = [stack.block.attention.heads for stack in self.subject.description.stacks.values()]
         return 4 * sizes.rows * max(heads, default=0) * sizes.length**2
 
@@ -197,6 +199,7 @@ def make_plan(
     if devices > 1 and device.accelerator is not None and seconds is not None:
         parallel = parallel_plans(trace.memory, seconds, device.accelerator, devices)
     needed = _needed(trace, device)
+    # Each remedy is traced as well, so they are looked for only where they are needed.
     remedies: tuple[Remedy, ...] = ()
     if _fits(needed, device) is False:
         remedies = tuple(_remedies(subject, device, trace))
@@ -215,6 +218,7 @@ def make_plan(
 
 
 def _on(subject: Subject, device: Device) -> Subject:
+    # A GPU has other kernels, and so other activations.
     settings = replace(subject.settings, accelerator=device.is_accelerator)
     return replace(subject, settings=settings)
 
@@ -272,6 +276,7 @@ def _changes(subject: Subject, device: Device) -> Iterator[tuple[str, Subject]]:
         yield "activation checkpointing (--recompute)", subject
     rows = subject.sizes.rows
     accumulate = settings.accumulate
+    # A quarter of the rows at a time: every step of this loop is a trace.
     while rows > 1:
         rows = -(-rows // 4)
         accumulate *= 4

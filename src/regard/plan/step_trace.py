@@ -230,7 +230,7 @@ class _Tracer(TorchDispatchMode):
         number = self._live.get(address)
         if number is not None:
             return number
-        number = len(self.allocations)
+        number = len(self.allocations)  # addresses are used again, numbers are not
         size = storage.nbytes()
         self.allocations[number] = Allocation(size, phase or self.phase)
         self.events.append((number, size))
@@ -276,6 +276,7 @@ def _hashable(argument: Any) -> Any:
 
 def _is_view(function: Any, inputs: list[Tensor], outputs: list[Tensor]) -> bool:
     """Whether nothing is computed: the outputs are other shapes of the inputs' memory."""
+    # In-place operations return their input, but compute.
     if function._schema.is_mutable:
         return False
     if function.overloadpacket in (_ATEN.empty, _ATEN.empty_strided, _ATEN.empty_like):
@@ -383,6 +384,7 @@ def _forward_and_backward(
     tracer: _Tracer,
 ) -> int:
     """Runs a micro-batch; returns the bytes that forward leaves for backward."""
+    # What is live is the sum of all that was allocated and freed.
     before = sum(size for _, size in tracer.events)
     dtype = _AUTOCAST.get(settings.precision)
     autocast = nullcontext() if dtype is None else torch.autocast("cpu", dtype=dtype)
@@ -403,6 +405,7 @@ def _finish(core: nn.Module, tracer: _Tracer, saved: int, settings: StepSettings
     trainable = [parameter for parameter in parameters if parameter.requires_grad]
     optimizer = 2 * sum(p.numel() * p.element_size() for p in trainable)  # Adam's two moments
     passes = min(2, settings.accumulate)
+    # Both passes of accumulation have the same operations, but for adding up gradients.
     operations = list(tracer.operations.values())
     for operation in operations:
         operation.count = -(-operation.count // passes)
@@ -433,6 +436,7 @@ def _peak(tracer: _Tracer, optimizer: int) -> Memory:
         if _purpose(tracer.allocations[number]) in ("activations", "temporary"):
             working += 0 if tracer.allocations[number].is_weight_copy else size
             most_working = max(most_working, working)
+    # Played back up to that moment: only now is known what became a gradient.
     amounts = dict.fromkeys(("weights", "gradients", "activations", "temporary"), 0)
     for number, size in tracer.events[: moment + 1]:
         amounts[_purpose(tracer.allocations[number])] += size

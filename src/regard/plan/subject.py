@@ -70,6 +70,7 @@ class Subject:
 def resolve(target: str, request: Request) -> Subject:
     """The subject that a user names: a recipe, a preset, a config.json, a spec, or a folder."""
     path = Path(target)
+    # A recipe first: the names of recipes and presets do not overlap.
     if target in recipes.packaged() or path.suffix == ".toml":
         return _of_recipe(target, request)
     if path.is_dir() or path.is_file():
@@ -94,6 +95,7 @@ def _of_preset(name: str, request: Request) -> Subject:
     family = about.name.partition(":")[0]
     description = presets.preset(name, request.vocabulary, _context(about, request))
     objective = objective_of(family, about.kind, has_text=False)
+    # A recurrent language model; the cell's bare name is a translator.
     if family.endswith("-lm"):
         objective = "causal"
     generator = None
@@ -162,6 +164,7 @@ def _subject(
 
     rows = request.batch
     if rows is None:
+        # One row of a large model says enough, and is traced in seconds.
         rows = 1 if parameter_count(description) >= LARGE else DEFAULT_ROWS
     length = request.length or _default_length(objective, description, context)
     settings = StepSettings(
@@ -225,6 +228,7 @@ def of_recipe(recipe: Recipe, name: str, request: Request) -> Subject:
     sizes = _sizes(recipe.objective, description, rows, length)
     settings = StepSettings(train.precision, train.accumulate, train.recompute)
     tokens = request.tokens or float(train.steps * train.accumulate * sizes.positions)
+    # Epochs of data that nobody has counted yet.
     if recipe.tune.epochs is not None:
         tokens = request.tokens or 0.0
     return Subject(
@@ -247,6 +251,7 @@ def _describe(recipe: Recipe) -> tuple[Any, specs.Model | None, tuple[str, ...]]
         return folders.peek(Path(str(recipe.tune.base))).spec, None, ()
     if recipe.objective == "replaced":
         return *model_spec.electra_specs(recipe, vocabulary), (assumed,)
+    # How many labels there are is known to the data; the head is small beside the model.
     if recipe.objective in _HEAD_TASKS:
         task = _HEAD_TASKS[recipe.objective]
         described = model_spec.describe_with_head(recipe, vocabulary, task, LABELS)

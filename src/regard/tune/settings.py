@@ -15,6 +15,7 @@ from regard.training.recipe.schema import Recipe
 from regard.training.run import lr_schedule
 from regard.tune.successive_halving import Stage
 
+# Factors of the present value, which comes first: it wins where nothing is better.
 RATE_FACTORS = (1.0, 0.5, 2.0, 0.25, 4.0)
 WARMUP_FACTORS = (1.0, 0.25, 4.0)
 BATCH_FACTORS = (1.0, 0.5, 2.0)
@@ -35,6 +36,7 @@ class Sizes:
 def _learning_rates(recipe: Recipe, sizes: Sizes) -> tuple[Any, ...]:
     # Of a schedule without a peak of its own (the paper's), the rate that warm-up ends with.
     peak = recipe.train.learning_rate or lr_schedule(recipe, sizes.d_model)(recipe.train.warmup)
+    # Four digits: a recipe is read by people.
     return tuple(float(f"{peak * factor:.4g}") for factor in RATE_FACTORS)
 
 
@@ -62,6 +64,7 @@ def _dropouts(recipe: Recipe, sizes: Sizes) -> tuple[Any, ...]:
 
 
 def _depths(recipe: Recipe, sizes: Sizes) -> tuple[Any, ...]:
+    # Depth and not width, which heads and tied matrices would have to follow.
     return _whole(sizes.layers, DEPTH_FACTORS)
 
 

@@ -55,6 +55,7 @@ def longest_run(stages: Sequence[Stage], budget: int) -> int:
     """
     levels = max(len(rungs(len(stage.values), 1)) for stage in stages)
     multiple = KEPT ** (levels - 1)
+    # Doubled while the budget allows it, then refined by halves: the cost grows with `most`.
     most = 1
     while cost(stages, 2 * most) <= budget:
         most *= 2
@@ -72,7 +73,7 @@ def search(stages: Sequence[Stage], most: int, evaluate: Evaluate) -> dict[str, 
     for stage in stages:
         alive = list(stage.values)
         for count, updates in rungs(len(alive), most):
-            alive = alive[:count]
+            alive = alive[:count]  # the best ones of the rung before
             scores = [evaluate({**best, stage.setting: value}, updates) for value in alive]
             # Stable: of equal scores the earlier value wins, and the first is the present one.
             order = sorted(range(len(alive)), key=lambda i: scores[i])

@@ -64,6 +64,7 @@ class Trial:
     @property
     def name(self) -> str:
         """The name of its folder: a digest of the changes."""
+        # Sorted: the folder does not depend on the order in which settings were tuned.
         text = json.dumps(self.changes, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
@@ -124,6 +125,7 @@ def tune(
             f"there is a search in {folder}", f"go on with it: regard tune --resume {folder}"
         )
     values = _absolute(recipe.model_dump(mode="json", exclude_unset=True))
+    # Only what is set: the defaults of a later version stay its own.
     state = State(name, values, list(order), vars(budget))
     stages(recipe, order, Sizes(1, 1, 1))  # for its errors, before a folder is made
     folder.mkdir(parents=True, exist_ok=True)
@@ -203,12 +205,13 @@ class _Search:
         if budget.flops is not None:
             return int(budget.flops / update_flops(self.subject))
         assert budget.minutes is not None
+        # Once: what a busy machine does later changes no choice of the search.
         seconds = self._seconds_of_update()
         return int(60 * budget.minutes / seconds)
 
     def _seconds_of_update(self) -> float:
         """Measured on the recipe as it is, in a run that is not part of the search."""
-        times: list[float] = []
+        times: list[float] = []  # after each update
         stop = _StopAt(2 * PROBE_UPDATES)
 
         def on_step(loop: Loop) -> None:
@@ -227,13 +230,14 @@ class _Search:
     def _evaluate(self, changes: Changes, updates: int) -> float:
         """The validation score of a candidate after so many updates; trains what is missing."""
         trial = self.state.trial(self._different(changes))
-        known = trial.scores.get(str(updates))
-        if known is not None:
-            return known
+        earlier = trial.scores.get(str(updates))
+        # A resumed search asks for everything again, in the same order.
+        if earlier is not None:
+            return earlier
         words = "  ".join(f"{key} {value}" for key, value in changes.items())
         score = self._train(trial, updates)
         trial.scores[str(updates)] = score
-        self._save()
+        self._save()  # before the next run: a kill costs at most one of them
         self.say(f"{words}  {updates:,} updates: {self.metric} {abs(score):.4f}")
         return score
 
@@ -250,6 +254,7 @@ class _Search:
         folder = self.folder / "trials" / trial.name
         try:
             with stop.expected():
+                # A run of an earlier rung, or of a search that was killed, goes on bit for bit.
                 if (folder / "state" / "recipe.json").is_file():
                     go_on(folder, quiet=True, on_step=stop)
                 else:
@@ -257,7 +262,7 @@ class _Search:
                     run_folder = begin(recipe, folder, self.state.name)
                     start(run_folder, recipe, self.state.name, quiet=True, on_step=stop)
         except DivergenceError:
-            return math.inf
+            return math.inf  # the worst score: a rate that is too high is a result, too
         return self._score(folder, updates)
 
     def _trial_recipe(self, trial: Trial) -> Recipe:
@@ -270,14 +275,15 @@ class _Search:
             "validate_every": shortest,
             "save_every": shortest,
             "log_every": max(1, shortest // 4),
-            "patience": 0,
+            "patience": 0,  # a rung ends when it ends
             "samples": 0,
-            "weights": "last",
+            "weights": "last",  # snapshots of the best would only take space
         }
         return parse(_with_changes(self.state.recipe, changes))
 
     def _score(self, folder: Path, updates: int) -> float:
         """The metric of the validation at this update; negative where more is better."""
+        # The search minimizes.
         sign = 1.0 if self.metric in _LOWER_IS_BETTER else -1.0
         for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines():
             entry = json.loads(line)
