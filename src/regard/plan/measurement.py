@@ -74,7 +74,9 @@ class MeasuredStep:
             cuda_graphs=not settings.recompute and settings.accumulate == 1,
         )
         # The same batch again and again: its values do not change what is computed.
-        batch = Batch(workload.create(torch.device("cpu")), workload.labels, np.zeros(1))
+        batch = Batch(
+            workload.create(torch.device("cpu")), workload.labels, np.zeros(1, dtype=np.int64)
+        )
         self.batches = [batch.pin()] * settings.accumulate
         self._numbers = itertools.count(1)
         for _ in range(WARM_UP):

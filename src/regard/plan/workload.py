@@ -145,14 +145,14 @@ def _causal(core: Any, tensors: Tensors, token_loss: TokenLoss, d_model: int) ->
     return add_auxiliary_losses(loss, auxiliary, labels.numel())
 
 
-def _masked(core: Any, tensors: Tensors, _: TokenLoss) -> Tensor:
+def _masked(core: Any, tensors: Tensors, _unused: TokenLoss) -> Tensor:
     hidden, auxiliary = core(tensors["tokens"], tensors["padding_mask"])
     # The logits of all positions, as in training: which are masked is known to the device only.
     loss, _ = cross_entropy(core.head(hidden), tensors["labels"])
     return add_auxiliary_losses(loss, auxiliary, tensors["labels"].numel())
 
 
-def _replaced(core: Any, tensors: Tensors, _: TokenLoss) -> Tensor:
+def _replaced(core: Any, tensors: Tensors, _unused: TokenLoss) -> Tensor:
     tokens = tensors["tokens"]
     padding_mask = tensors["padding_mask"]
     labels = tensors["labels"]
@@ -171,7 +171,7 @@ def _replaced(core: Any, tensors: Tensors, _: TokenLoss) -> Tensor:
     return add_auxiliary_losses(loss, named, labels.numel())
 
 
-def _labelled(core: Any, tensors: Tensors, _: TokenLoss) -> Tensor:
+def _labelled(core: Any, tensors: Tensors, _unused: TokenLoss) -> Tensor:
     tokens = tensors["tokens"]
     padding_mask = tensors["padding_mask"]
     hidden, auxiliary = core(tokens, padding_mask)
@@ -181,26 +181,26 @@ def _labelled(core: Any, tensors: Tensors, _: TokenLoss) -> Tensor:
     return add_auxiliary_losses(loss, auxiliary, labels.numel())
 
 
-def _vectors(core: Any, tensors: Tensors, _: TokenLoss) -> Tensor:
+def _vectors(core: Any, tensors: Tensors, _unused: TokenLoss) -> Tensor:
     hidden, _ = core(tensors["tokens"], tensors["padding_mask"])  # [2 B, T, D]
     pooled = functional.normalize(hidden.float().mean(dim=1), dim=-1)
     first, second = pooled.chunk(2)
     return _contrast(first @ second.T / RETRIEVAL_TEMPERATURE)
 
 
-def _image_classes(core: Any, tensors: Tensors, _: TokenLoss) -> Tensor:
+def _image_classes(core: Any, tensors: Tensors, _unused: TokenLoss) -> Tensor:
     hidden, auxiliary = core(tensors["pixels"])
     loss, _ = cross_entropy(core.classes(hidden), tensors["labels"])
     return add_auxiliary_losses(loss, auxiliary, len(tensors["labels"]))
 
 
-def _image_vectors(core: Any, tensors: Tensors, _: TokenLoss) -> Tensor:
+def _image_vectors(core: Any, tensors: Tensors, _unused: TokenLoss) -> Tensor:
     """An image encoder without classes (CLIP's): the norm of its vectors stands for a loss."""
     vectors: Tensor = core.vector(tensors["pixels"])
     return vectors.float().square().sum()
 
 
-def _image_text(core: Any, tensors: Tensors, _: TokenLoss) -> Tensor:
+def _image_text(core: Any, tensors: Tensors, _unused: TokenLoss) -> Tensor:
     texts = core.texts(tensors["tokens"], tensors["padding_mask"])  # [B, D]
     images = core.images(tensors["pixels"])
     return _contrast(core.scale.exp() * (images.float() @ texts.float().mT))
@@ -214,7 +214,7 @@ def _contrast(logits: Tensor) -> Tensor:
     return (there + back) / 2
 
 
-def _ctc(core: Any, tensors: Tensors, _: TokenLoss) -> Tensor:
+def _ctc(core: Any, tensors: Tensors, _unused: TokenLoss) -> Tensor:
     waves = tensors["waves"]
     hidden, auxiliary = core(waves, tensors["padding_mask"])  # [B, T, D]
     log_probs = core.classes(hidden).float().log_softmax(dim=-1).transpose(0, 1)  # [T, B, V]
@@ -222,11 +222,17 @@ def _ctc(core: Any, tensors: Tensors, _: TokenLoss) -> Tensor:
     # As numbers, not as tensors: nothing is padded.
     frames = (log_probs.shape[0],) * len(waves)
     lengths = (labels.shape[1],) * len(waves)
-    loss = functional.ctc_loss(log_probs, labels, frames, lengths, reduction="sum")
+    loss = functional.ctc_loss(  # PyTorch takes numbers here, but its annotations do not say so
+        log_probs,
+        labels,
+        frames,  # type: ignore[arg-type]
+        lengths,  # type: ignore[arg-type]
+        reduction="sum",
+    )
     return add_auxiliary_losses(loss, auxiliary, labels.numel())
 
 
-def _stories(core: Any, tensors: Tensors, _: TokenLoss) -> Tensor:
+def _stories(core: Any, tensors: Tensors, _unused: TokenLoss) -> Tensor:
     hidden, auxiliary = core(*MemoryNetwork.split_inputs(tensors["text"]))
     loss, _ = cross_entropy(core.head(hidden), tensors["labels"])
     return add_auxiliary_losses(loss, auxiliary, len(tensors["labels"]))

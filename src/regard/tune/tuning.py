@@ -271,7 +271,8 @@ class _Search:
         changes = {
             "warmup": warmup(self.recipe, self.most),
             **trial.changes,
-            "steps": self.most,
+            # One more than is trained: a run that reached its end would be scored by beam search.
+            "steps": self.most + 1,
             "validate_every": shortest,
             "save_every": shortest,
             "log_every": max(1, shortest // 4),
