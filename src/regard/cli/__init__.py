@@ -31,6 +31,14 @@ VERBS = {
         "regard.cli.compare",
         "Train several models at equal data, parameters and budget: one table, one figure.",
     ),
+    "plan": (
+        "regard.cli.plan",
+        "Predict what a training costs: FLOPs, memory, time and money; what fits, which size.",
+    ),
+    "tune": (
+        "regard.cli.tune",
+        "Search the settings that matter within a budget, by successive halving; resumable.",
+    ),
     # using them
     "translate": ("regard.cli.translate", "Translate standard input, line by line."),
     "generate": (
