@@ -118,7 +118,7 @@ def shelf(store: ModelStore, request: ViewRequest) -> Answer:
 
 def open_folder(store: ModelStore, request: OpenRequest) -> Answer:
     """Lists the models of another folder; `model` is the first of them."""
-    return {"model": store.open(request.path)}
+    return {"model": store.open_folder(request.path)}
 
 
 def folders(store: ModelStore, request: FoldersRequest) -> Answer:
@@ -167,6 +167,7 @@ def _analyses(opened: Model) -> list[str]:
     core = opened.model
     names = list(attentions(core))
     has_self_attention = any(name.endswith(".self") for name in names)
+    # Recurrent and convolutional sides have no residual stream to read or to patch.
     is_transformer = all(isinstance(side, Stack) for side in stacks(core).values())
     reads_tokens = opened.accepts_text and not isinstance(core, DualEncoder)
     has_tokens_out = not isinstance(core, DualEncoder | MemoryNetwork) and core.head is not None
@@ -243,6 +244,7 @@ def answer(store: ModelStore, request: AnswerRequest) -> Answer:
     opened, text = _open(store, request)
     captions = request.captions or list(answers.CAPTIONS)
     result: dict[str, Any] = {"usual": None}
+    # Asked with the heads off, and once more with all of them, to compare.
     questions = {"answer": request}
     if request.off:
         questions["usual"] = request.model_copy(update={"off": []})
@@ -261,6 +263,7 @@ def next_tokens(store: ModelStore, request: NextRequest) -> Answer:
     if isinstance(core, DualEncoder | MemoryNetwork) or core.head is None:
         raise SettingError("this model writes no tokens", "give a translator or a language model")
     length = run.tensor(answers.answer_probes(core)[0]).shape[1]
+    # Beyond the end is the last position: a page may hold a number of a longer text.
     position = request.position if 0 <= request.position < length else length - 1
     with opened.lock:
         shares = answers.next_tokens(opened.model, run, position, request.temperature, request.top)
@@ -466,6 +469,7 @@ def path(store: ModelStore, request: PathRequest) -> Answer:
     # Of a dual encoder, one of the towers was run.
     names = [name for name in sides if f"{name}.embedded" in run.names]
     stack = request.stack if request.stack in names else names[0]
+    # The other stack may have fewer layers.
     layer = min(request.layer, sides[stack].layers - 1)
     return token_path(run, stack, layer, request.head, request.row)
 
