@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from regard.baselines.linear_forecaster import LinearForecaster
 from regard.baselines.memory_network import MemoryNetwork
 from regard.core.probe import Probe
 from regard.errors import DataError
@@ -87,6 +88,8 @@ def task_of(model: Model) -> str:
             return "answer"
         case DualEncoder():
             return "caption"
+        case LinearForecaster():
+            return "forecast"
     if isinstance(model, CTCModel):
         return "transcribe"
     if core.labels is not None:
@@ -132,7 +135,7 @@ def answer_probes(core: CoreModel) -> tuple[str, ...]:
 
     Logits over a vocabulary are computed at single positions only, from the hidden states.
     """
-    if isinstance(core, DualEncoder | MemoryNetwork) or core.head is None:
+    if isinstance(core, DualEncoder | MemoryNetwork | LinearForecaster) or core.head is None:
         return ("logits",)
     return (f"{list(stacks(core))[-1]}.output",)
 
@@ -159,6 +162,9 @@ def answer(
             return _caption(model, run, text, off, captions)
         case Encoder():
             return _of_encoder(model, core, run, text, off)
+        case LinearForecaster():
+            note = "This model reads numbers over time, which the page cannot give it."
+            return ModelAnswer("forecast", "", note=note)
 
 
 def _written(model: Model, run: Look, text: str | MediaInput) -> ModelAnswer:
@@ -351,7 +357,7 @@ def _words_to_mask(model: Model, text: str, word: str) -> tuple[tuple[str, str],
 def position_logits(run: Look, positions: Sequence[int]) -> Tensor:
     """The logits over the vocabulary at some positions of the last stack: [positions, V]."""
     core = run.model.model
-    assert not isinstance(core, DualEncoder)
+    assert not isinstance(core, DualEncoder | LinearForecaster)
     assert core.head is not None
     hidden = run.tensor(answer_probes(core)[0])[0]  # [T, D]
     with evaluation_mode(core):

@@ -88,6 +88,7 @@ KINDS: dict[type[nn.Module], str] = {
     DualEncoder: "two towers",
     MemoryNetwork: "memory network",
     LinearForecaster: "linear forecaster",
+    LinearForecaster: "linear forecaster",
 }
 
 
@@ -153,7 +154,7 @@ def model(store: ModelStore, request: ModelRequest) -> Answer:
         "parameters": sum(parameter.numel() for parameter in core.parameters()),
         "reads": opened.model.accepts_text,
         "medium": opened.model.medium,
-        "speaks": not isinstance(core, DualEncoder) and core.head is not None,
+        "speaks": not isinstance(core, DualEncoder | LinearForecaster) and core.head is not None,
         "writes": decodes and opened.model.special_tokens is not None,
         "translates": isinstance(core, EncoderDecoder),
         "stacks": {name: stack.layers for name, stack in sides.items()},
@@ -170,7 +171,8 @@ def _analyses(opened: Model) -> list[str]:
     # Recurrent and convolutional sides have no residual stream to read or to patch.
     is_transformer = all(isinstance(side, Stack) for side in stacks(core).values())
     reads_tokens = opened.accepts_text and not isinstance(core, DualEncoder)
-    has_tokens_out = not isinstance(core, DualEncoder | MemoryNetwork) and core.head is not None
+    writes_no_tokens = isinstance(core, DualEncoder | MemoryNetwork | LinearForecaster)
+    has_tokens_out = not writes_no_tokens and core.head is not None
     fits = {
         "entropy": bool(names),
         "roles": reads_tokens and has_self_attention,
@@ -260,7 +262,7 @@ def next_tokens(store: ModelStore, request: NextRequest) -> Answer:
     """The likeliest tokens at one position of the last stack."""
     opened, run = _record(store, request)
     core = opened.model.model
-    if isinstance(core, DualEncoder | MemoryNetwork) or core.head is None:
+    if isinstance(core, DualEncoder | MemoryNetwork | LinearForecaster) or core.head is None:
         raise SettingError("this model writes no tokens", "give a translator or a language model")
     length = run.tensor(answers.answer_probes(core)[0]).shape[1]
     # Beyond the end is the last position: a page may hold a number of a longer text.
