@@ -88,7 +88,6 @@ KINDS: dict[type[nn.Module], str] = {
     DualEncoder: "two towers",
     MemoryNetwork: "memory network",
     LinearForecaster: "linear forecaster",
-    LinearForecaster: "linear forecaster",
 }
 
 
