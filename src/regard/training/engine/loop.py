@@ -24,6 +24,7 @@ from regard.core.linear_attention import redraw
 from regard.data.batching import Batch, prefetch
 from regard.edit import compiled
 from regard.errors import DivergenceError
+from regard.training.diagnostics.monitor import Monitor
 from regard.training.engine import stop_signals
 from regard.training.engine.early_stopping import EarlyStopping
 from regard.training.engine.metrics_log import MetricsLog
@@ -77,6 +78,7 @@ class Loop:
         self.progress_bar = progress_bar
         self.after_save = after_save
         self.on_step = on_step
+        self.monitor = Monitor(objective, optimizer, metrics, progress_bar.say)
 
         self.device = next(self.model.parameters()).device
         self.progress = Progress(threads=torch.get_num_threads())
@@ -92,6 +94,7 @@ class Loop:
         self.gradient_norm = 0.0  # of the last inspected step, before clipping
         self.stop_signal = 0  # number of the signal, 0 for none
         self._pending: _PendingStep | None = None
+        self._last_batches: list[Batch] = []
         self._clock = time.perf_counter()
         self._logged_seconds = 0.0  # at the last line of the metrics log
         self._logged_tokens = 0
@@ -113,6 +116,7 @@ class Loop:
         ):
             self.progress_bar.start(progress.step)
             try:
+                self.monitor.start(progress.step)
                 self._clock = time.perf_counter()
                 self._warm_up()
                 while not (self._at_end or self.interrupted):
@@ -187,6 +191,7 @@ class Loop:
         # The outcome of a step is read when the next one has been launched: the device never idles.
         self._inspect()
         self._pending = _PendingStep(progress.step, batches, outcome)
+        self._last_batches = batches
 
     def _autocast(self) -> AbstractContextManager[Any]:
         return autocast(self.settings.precision, self.device)
@@ -216,6 +221,10 @@ class Loop:
             "gradient_norm": norm,
             "examples": examples,
         }
+        # Of the first in a row: those after it repeat it.
+        if not overflow and self.progress.bad == 0:
+            with self._autocast():
+                record["origin"] = self.monitor.origin(pending.batches)
         if overflow:
             record |= {"event": "overflow", "loss_scale": scaler.scale.item()}
             what = "fp16 gradients overflowed; the loss scale was halved"
@@ -303,20 +312,20 @@ class Loop:
         self._logged_tokens = progress.tokens
         mean_loss = loss / max(1.0, tokens)
         unit = self.objective.unit
-        self.metrics.write(
-            {
-                "step": progress.step,
-                "loss": mean_loss,
-                "nll": nll / max(1.0, tokens),
-                "gradient_norm": self.gradient_norm,
-                "learning_rate": self.optimizer.schedule(progress.step),
-                "epoch": progress.epoch,
-                "tokens": progress.tokens,
-                "seconds": round(seconds, 3),
-                "tokens_per_second": round(rate, 1),
-                "unit": unit,  # of what the keys above call tokens
-            }
-        )
+        record = {
+            "step": progress.step,
+            "loss": mean_loss,
+            "nll": nll / max(1.0, tokens),
+            "gradient_norm": self.gradient_norm,
+            "learning_rate": self.optimizer.schedule(progress.step),
+            "epoch": progress.epoch,
+            "tokens": progress.tokens,
+            "seconds": round(seconds, 3),
+            "tokens_per_second": round(rate, 1),
+            "unit": unit,  # of what the keys above call tokens
+        }
+        self.metrics.write(record)
+        self.monitor.after_log(record, self._last_batches)
         # Compilation happens once: it says nothing of the steps to come.
         seconds_per_step = (seconds - progress.compiling) / progress.step
         remaining = seconds_per_step * (self.settings.steps - progress.step)
@@ -331,9 +340,9 @@ class Loop:
             return
         improved = self.early_stopping.update(progress, validation)
         self.averaging.after_validation(progress, improved)
-        self.metrics.write(
-            {"event": "validation", "step": progress.step, **validation, "best": improved}
-        )
+        record = {"event": "validation", "step": progress.step, **validation, "best": improved}
+        self.metrics.write(record)
+        self.monitor.after_validation(record)
         self._say_validation(validation, improved)
         if progress.finished:
             self.progress_bar.say(
