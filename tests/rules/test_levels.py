@@ -35,7 +35,7 @@ LEVELS = (
     ("models",),
     ("evaluation",),
     ("training",),
-    ("compare", "show", "verify", "studio"),
+    ("compare", "doctor", "show", "verify", "studio"),
     ("convert",),
     ("bench",),
     ("cli",),

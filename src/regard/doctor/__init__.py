@@ -1,5 +1,8 @@
 """The doctor: examines an installation, or a run and its data, and names what is wrong."""
 
-from regard.doctor.examination import Report, examine
+from __future__ import annotations
 
-__all__ = ["Report", "examine"]
+from regard.doctor.examination import Report, examine
+from regard.training.diagnostics.finding import Finding
+
+__all__ = ["Finding", "Report", "examine"]

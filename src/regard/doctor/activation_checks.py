@@ -23,7 +23,7 @@ from regard.training.diagnostics.finding import Finding
 from regard.training.diagnostics.information_flow import ROWS
 from regard.training.objectives.objective import CarriesState, Objective
 
-FADED = 1e-3  # a gradient of the first layer, as a share of the last one's, that has vanished
+FADED = 3e-3  # a gradient of the first layer, as a share of the last one's, that has vanished
 DEAD_SHARE = 0.8  # of a layer's units
 BATCHES = 4  # whose activations are counted
 SATURATED = 1e-8  # the second largest attention weight, where the softmax has no gradient

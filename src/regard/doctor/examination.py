@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,13 @@ from regard.doctor.activation_checks import check_activations
 from regard.doctor.data_checks import check_data
 from regard.doctor.pair_checks import check_pairs
 from regard.doctor.run_evidence import RunEvidence, open_recipe, open_run
-from regard.doctor.start_checks import check_start
+from regard.doctor.start_checks import check_batch_size, check_start, check_step_size
 from regard.doctor.trials import check_settings
 from regard.doctor.weight_checks import check_weights
 from regard.training.diagnostics.finding import Finding, ranked
 from regard.training.diagnostics.information_flow import check_information_flow
 from regard.training.diagnostics.log_checks import check_log
+from regard.training.diagnostics.run_log import RunLog
 from regard.training.diagnostics.update_ratio import (
     check_rate,
     parameter_updates,
@@ -33,9 +35,23 @@ from regard.training.run import Parts, lr_schedule
 from regard.training.run_folder import resume
 from regard.training.setup import DataSource
 
-TRIAL_SECONDS = 30.0
+TRIAL_SECONDS = 60.0
 # Weights, gradients and both averages of Adam, in float32.
 BYTES_PER_PARAMETER = 16
+
+SURE = 0.8  # of a learning rate that needs no trial
+# What may follow from a setting: it is still to be tried which one.
+CONSEQUENCES = (
+    "nonfinite",
+    "plateau",
+    "diverging_loss",
+    "loss_spike",
+    "overfitting",
+    "exploding_gradients",
+    "dead_units",
+    "saturated_attention",
+    "uniform_attention",
+)
 
 Check = Callable[[RunEvidence], Iterator[Finding]]
 
@@ -47,6 +63,7 @@ class Report:
     name: str
     findings: list[Finding]
     problems: list[str]
+    log: RunLog | None = None
 
     @property
     def is_healthy(self) -> bool:
@@ -80,7 +97,7 @@ def examine(
     parts = Parts(data, objective, kinds)
     with _opened(run, parts) as evidence:
         findings = list(_findings(evidence, trial_seconds))
-    return Report(str(run), ranked(findings), evidence.problems)
+    return Report(str(run), ranked(findings), evidence.problems, evidence.log)
 
 
 @contextmanager
@@ -104,6 +121,8 @@ def _findings(run: RunEvidence, trial_seconds: float) -> Iterator[Finding]:
         check_data,
         check_pairs,
         check_start,
+        check_step_size,
+        check_batch_size,
         check_activations,
         _check_log,
         _check_update_ratio,
@@ -113,7 +132,7 @@ def _findings(run: RunEvidence, trial_seconds: float) -> Iterator[Finding]:
         direct += _completed(check, run)
     yield from direct
     if trial_seconds and not any(_explains_weakness(finding) for finding in direct):
-        yield from check_settings(run, trial_seconds)
+        yield from _completed(partial(check_settings, seconds=trial_seconds), run)
 
 
 def _completed(check: Check, run: RunEvidence) -> list[Finding]:
@@ -121,8 +140,13 @@ def _completed(check: Check, run: RunEvidence) -> list[Finding]:
     try:
         return list(check(run))
     except Exception as error:
-        run.problems.append(f"{check.__name__} could not run: {type(error).__name__}: {error}")
+        run.problems.append(f"{_name(check)} could not run: {type(error).__name__}: {error}")
         return []
+
+
+def _name(check: Check) -> str:
+    function = check.func if isinstance(check, partial) else check
+    return str(getattr(function, "__name__", function)).strip("_")
 
 
 def _from_training(run: RunEvidence) -> Iterator[Finding]:
@@ -136,9 +160,10 @@ def _from_training(run: RunEvidence) -> Iterator[Finding]:
 
 def _explains_weakness(finding: Finding) -> bool:
     """Whether a finding says by itself why little was learnt: no settings have to be tried."""
-    consequences = ("nonfinite", "plateau", "diverging_loss", "loss_spike", "overfitting")
-    settings = ("rate_too_high", "rate_too_low", "exploding_gradients", "bad_initialization")
-    return finding.check not in (*consequences, *settings)
+    is_rate = finding.check in ("rate_too_high", "rate_too_low")
+    if is_rate and finding.confidence < SURE:
+        return False
+    return finding.check not in CONSEQUENCES
 
 
 def _check_log(run: RunEvidence) -> Iterator[Finding]:
@@ -148,11 +173,8 @@ def _check_log(run: RunEvidence) -> Iterator[Finding]:
 def _check_flow(run: RunEvidence) -> Iterator[Finding]:
     if run.objective is None:
         return
-    weights = run.weights if run.weights is not None else run.initial
-    # Not finite weights tell nothing of what depends on what.
-    if not all(tensor.isfinite().all() for tensor in weights.values()):
-        weights = run.initial
-    with run.loaded(weights):
+    # What depends on what follows from the wiring; saturated weights would hide some of it.
+    with run.loaded(run.initial):
         yield from list(check_information_flow(run.objective, run.batches))
 
 

@@ -29,12 +29,13 @@ SWAPPED_SHARE = 0.02
 
 def check_pairs(run: RunEvidence) -> Iterator[Finding]:
     objective = run.objective
-    is_generated = run.recipe.generated_task is not None or run.recipe.builtin
-    if objective is None or not isinstance(objective.data, ParallelCorpora) or is_generated:
+    if objective is None or not isinstance(objective.data, ParallelCorpora):
+        return
+    if run.has_generated_data:
         return
     splits = stored_data.examples(objective)
-    findings = [*swapped_sides(splits), *misaligned_sides(run, splits)]
-    yield from findings
+    yield from swapped_sides(splits)
+    yield from misaligned_sides(run, splits)
 
 
 # --- swapped sides --------------------------------------------------------------------------------

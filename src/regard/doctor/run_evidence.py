@@ -68,6 +68,13 @@ class RunEvidence:
         classes = max(2, len(counts))
         return Baseline(labels.entropy(counts), math.log(classes), train.warmup, train.steps)
 
+    @property
+    def has_generated_data(self) -> bool:
+        """Whether the examples come from a generator of the package, whose splits never meet."""
+        data = self.recipe.data
+        named = (data.source, data.pairs, data.text, data.images, data.sounds)
+        return not any(named) and not self.recipe.tune.files and self.parts.source is None
+
     # --- weights ----------------------------------------------------------------------------------
 
     @cached_property

@@ -30,10 +30,10 @@ from regard.training.recipe.schema import Recipe
 from regard.training.run import make_optimizer
 from regard.training.setup import Setup
 
-MOST_STEPS = 60
+MOST_STEPS = 80
 LEAST_STEPS = 15
 LAST = 5  # steps whose median is the loss of a trial
-GAIN = 0.05  # of the loss without learning: what a trial must gain
+GAIN = 0.03  # of the loss without learning: what a trial must gain
 # What a special setting must gain, as a share of the best trial's gain, to be named before the
 # learning rate: a lower rate eases almost every trouble.
 SHARE_OF_BEST = 0.6
@@ -50,79 +50,100 @@ class Treatment:
     train: dict[str, Any] = field(default_factory=dict)  # changes of [train]
     initialization: bool = False  # the usual one
     without_dropout: bool = False
-    accelerated: int = 1  # how many more steps the trial makes, of smaller batches
 
 
 def check_settings(run: RunEvidence, seconds: float) -> Iterator[Finding]:
     """Trials of a run that has learnt little or has broken off, within that many seconds."""
     if run.objective is None or not run.is_weak or run.log.last_step < 1:
         return
-    treatments = list(_treatments(run))
-    steps = _affordable_steps(run, seconds, len(treatments))
+    special = [*_special_settings(run), *_warmup(run)]
+    rates = list(_learning_rates(run))
+    # With the control; of the rates half are tried on average.
+    steps = _affordable_steps(run, seconds, 1 + len(special) + len(rates) // 2)
     if steps < LEAST_STEPS:
+        run.problems.append("one step takes too long for trials of other settings")
         return
-    losses = {}
-    for treatment in treatments:
-        loss = _trial(run, treatment, steps)
-        if loss is not None:
-            losses[treatment] = loss
-    yield from _verdict(run, losses, steps)
-
-
-def _verdict(run: RunEvidence, losses: dict[Treatment, float], steps: int) -> Iterator[Finding]:
+    # The control: where the first steps, repeated as they were, do as well as a treatment, the
+    # settings were not the cause.
+    control = _trial(run, Treatment("", "", ""), steps)
     # A run that broke off is compared with what is reached without learning.
-    final = min(run.final_loss, run.reference * 1.5)
+    reference = min(run.final_loss, run.reference * 1.5, control)
     margin = max(0.03, GAIN * run.reference)
-    gains = {
-        treatment: final - loss for treatment, loss in losses.items() if final - loss > margin
-    }
-    if not gains:
-        return
-    most = max(gains.values())
-    for treatment, gain in gains.items():
+    outcomes: list[Outcome] = []
+    for treatment in (*special, *rates):
+        outcome = Outcome(treatment, _trial(run, treatment, steps), reference)
+        outcomes.append(outcome)
+        # The rates stand in the order of what is likeliest: the first that helps will do.
+        if treatment in rates and outcome.gain > margin:
+            break
+    yield from _verdict(run, [each for each in outcomes if each.gain > margin], steps)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The loss that a treatment reaches, beside that of the run."""
+
+    treatment: Treatment
+    loss: float
+    reference: float
+
+    @property
+    def gain(self) -> float:
+        return self.reference - self.loss
+
+
+def _verdict(run: RunEvidence, outcomes: list[Outcome], steps: int) -> Iterator[Finding]:
+    most = max((outcome.gain for outcome in outcomes), default=0.0)
+    for outcome in outcomes:
         # In their order: special settings before the learning rate.
-        if gain >= SHARE_OF_BEST * most:
-            reached = "broke off" if math.isinf(run.final_loss) else f"ended at {run.final_loss:.2f}"
-            yield Finding(
-                treatment.check,
-                f"the run {reached} after {run.log.last_step:,} steps; {steps} steps with "
-                f"that changed reach {losses[treatment]:.2f}",
-                treatment.cause,
-                treatment.change,
-                min(0.95, 0.6 + 0.4 * gain / max(run.reference, 0.1)),
-            )
-            return
+        if outcome.gain < SHARE_OF_BEST * most:
+            continue
+        ending = "broke off" if math.isinf(run.final_loss) else f"ended at {run.final_loss:.2f}"
+        treatment = outcome.treatment
+        yield Finding(
+            treatment.check,
+            f"the run {ending} after {run.log.last_step:,} steps; "
+            f"{steps} steps with that changed reach {outcome.loss:.2f}",
+            treatment.cause,
+            treatment.change,
+            min(0.95, 0.6 + 0.4 * outcome.gain / max(run.reference, 0.1)),
+        )
+        return
 
 
 # --- what is tried --------------------------------------------------------------------------------
 
 
-def _treatments(run: RunEvidence) -> Iterator[Treatment]:
-    """What differs from the usual comes first, then the learning rate."""
-    yield from _special_settings(run)
+def _warmup(run: RunEvidence) -> Iterator[Treatment]:
     train = run.recipe.train
-    rate = run.peak_rate
-    constant = {"schedule": "constant", "warmup": 5}
     if train.warmup < max(10, 0.02 * train.steps) and train.schedule != "paper":
         yield Treatment(
             "no_warmup",
             f"there is no warm-up: the full rate comes after {train.warmup} steps",
             "set warmup to a tenth of the steps",
-            {"schedule": "constant", "learning_rate": rate, "warmup": 20},
+            {"schedule": "constant", "learning_rate": run.peak_rate, "warmup": 20},
         )
-    for factor in (0.1, 0.01):
+
+
+def _learning_rates(run: RunEvidence) -> Iterator[Treatment]:
+    """Lower rates, then higher ones."""
+    train = run.recipe.train
+    rate = run.peak_rate
+    constant = {"schedule": "constant", "warmup": 5}
+    for factor in (0.1, 0.01, 0.001):
         yield Treatment(
             "rate_too_high",
             f"the learning rate of {rate:.1e} is too high",
             f"set learning_rate = {rate * factor:.1e}",
             {**constant, "learning_rate": rate * factor},
         )
-    for factor in (10.0, 100.0):
+    ends_in_warmup = train.warmup >= run.log.last_step
+    for factor in (10.0, 100.0, 1000.0):
         yield Treatment(
             "rate_too_low",
             f"the learning rate of {rate:.1e} is too low",
             f"set learning_rate = {rate * factor:.1e}"
-            + (" and a shorter warmup" if train.warmup >= run.log.last_step else ""),
+            + (" and a shorter warmup" if ends_in_warmup else ""),
             {**constant, "learning_rate": rate * factor},
         )
 
@@ -157,15 +178,6 @@ def _special_settings(run: RunEvidence) -> Iterator[Treatment]:
             "set dropout = 0.1",
             without_dropout=True,
         )
-    assert run.objective is not None
-    if run.objective.batches_per_epoch() <= 2 and run.log.last_step < 100:
-        yield Treatment(
-            "batch_too_large",
-            f"a batch holds half of the data or more, so that {run.log.last_step} updates are few",
-            f"set batch_tokens = {max(64, train.batch_tokens // 16):,} and more steps",
-            {"batch_tokens": max(64, train.batch_tokens // 16)},
-            accelerated=4,
-        )
     is_unstable = bool(run.log.skipped) or max(finite(run.log.gradient_norms), default=0.0) > 100
     if train.clip == 0 and is_unstable:
         yield Treatment(
@@ -186,15 +198,18 @@ def _largest_dropout(run: RunEvidence) -> float:
 
 
 def _affordable_steps(run: RunEvidence, seconds: float, trials: int) -> int:
-    """So many steps that all trials fit into the time, measured by two of them."""
-    started = time.perf_counter()
+    """So many steps that all trials fit into the time, measured by two of them.
+
+    By the processor's time, so that a busy machine gives the same answer.
+    """
+    started = time.process_time()
     _losses(run, run.recipe, run.objective, 2)
-    per_step = (time.perf_counter() - started) / 2
+    per_step = (time.process_time() - started) / 2
     return min(MOST_STEPS, run.recipe.train.steps, int(seconds / trials / max(per_step, 1e-4)))
 
 
-def _trial(run: RunEvidence, treatment: Treatment, steps: int) -> float | None:
-    """The loss at the end of a trial; None where it is not finite."""
+def _trial(run: RunEvidence, treatment: Treatment, steps: int) -> float:
+    """The loss at the end of a trial; infinite where it breaks off."""
     train = run.recipe.train.model_copy(update=treatment.train)
     update: dict[str, Any] = {"train": train}
     if treatment.initialization:
@@ -208,12 +223,12 @@ def _trial(run: RunEvidence, treatment: Treatment, steps: int) -> float | None:
     try:
         objective = reassemble(setup, parts.objective)
     except RegardError:
-        return None
+        return math.inf  # the change does not fit the run
     if treatment.without_dropout:
         _remove_dropout(objective.model)
-    losses = _losses(run, recipe, objective, steps * treatment.accelerated)
+    losses = _losses(run, recipe, objective, steps)
     last = losses[-LAST:]
-    return median(last) if len(finite(last)) == LAST else None
+    return median(last) if len(finite(last)) == LAST else math.inf
 
 
 def _remove_dropout(model: nn.Module) -> None:

@@ -89,7 +89,11 @@ function samples(runs, colours) {
 
 function events(runs) {
   const bad = runs.flatMap(([name, known]) => known.events.filter((e) => e.event === "skipped" || e.event === "overflow").slice(-5).map((e) => [name, e]));
-  return bad.length ? h("section", { class: "error" }, bad.map(([name, e]) => h("p", { text: `${name}, step ${e.step}: update ${e.event} (loss ${e.loss}, gradient norm ${e.gradient_norm})` }))) : null;
+  const findings = runs.flatMap(([name, known]) => known.events.filter((e) => e.event === "finding").map((e) => [name, e]));
+  const lines = [
+    ...findings.map(([name, e]) => h("p", { class: "finding" }, h("b", { text: `${name}, step ${e.step}: ${e.cause}. ` }), `${e.evidence} → ${e.change}`)),
+    ...bad.map(([name, e]) => h("p", { text: `${name}, step ${e.step}: update ${e.event} (loss ${e.loss}, gradient norm ${e.gradient_norm})${e.origin ? `, first in ${e.origin}` : ""}` }))];
+  return lines.length ? h("section", { class: "error", "aria-label": "Findings" }, lines) : null;
 }
 
 export default async function train({ main, state, shelf, gone, atEnd }) {

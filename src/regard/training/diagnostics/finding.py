@@ -36,55 +36,44 @@ class Finding:
         return f"{self.check}: {self.cause} ({self.evidence}) → {self.change}"
 
 
-# What each cause brings about: a symptom that a cause explains stands below it. The order is that
-# of certainty: what a file or a weight holds explains what happens in training, not vice versa.
-_TRAINING_TROUBLE = (
-    "diverging_loss",
-    "loss_spike",
-    "plateau",
-    "slow_learning",
-    "exploding_gradients",
-    "vanishing_gradients",
-    "uniform_attention",
-    "saturated_attention",
-    "dead_units",
-)
-_SETTINGS = (
-    "rate_too_high",
-    "rate_too_low",
-    "no_warmup",
-    "no_clipping",
-    "batch_too_large",
-    "weight_decay_too_high",
-    "dropout_too_high",
-)
-_BAD_DATA = (
-    "future_leak",
-    "targets_not_shifted",
-    "answers_in_input",
-    "padding_in_loss",
-    "padding_attended",
-    "swapped_sides",
-    "misaligned_sides",
-    "tokenizer_mismatch",
-    "unknown_tokens",
-    "duplicate_examples",
-    "test_in_train",
-)
-_DAMAGE = ("nonfinite_weights", "zero_weights", "altered_weights")
-
-# Findings of one tier do not explain each other; those of a lower tier explain the higher ones.
+# Tiers of causes: a finding explains those of later tiers, and stands above them. What a file or
+# the wiring holds explains what happens in training, and not vice versa.
 _TIERS: tuple[tuple[str, ...], ...] = (
     ("memory",),
-    _DAMAGE,
-    _BAD_DATA,
+    # stored weights
+    ("nonfinite_weights", "zero_weights", "altered_weights"),
+    # wiring and data
+    (
+        "future_leak",
+        "targets_not_shifted",
+        "answers_in_input",
+        "padding_in_loss",
+        "padding_attended",
+        "swapped_sides",
+        "misaligned_sides",
+        "tokenizer_mismatch",
+        "unknown_tokens",
+        "duplicate_examples",
+        "test_in_train",
+    ),
+    # how training begins
     ("half_precision_overflow", "bad_initialization"),
-    ("dead_units", "saturated_attention", "uniform_attention"),
     ("vanishing_gradients", "exploding_gradients"),
-    _SETTINGS,
+    # settings, by trials
+    (
+        "no_warmup",
+        "no_clipping",
+        "batch_too_large",
+        "weight_decay_too_high",
+        "dropout_too_high",
+        "rate_too_high",
+        "rate_too_low",
+    ),
+    # what becomes of a model
+    ("dead_units", "saturated_attention", "uniform_attention"),
     ("nonfinite",),
     ("overfitting",),
-    ("diverging_loss", "loss_spike", "slow_learning", "plateau"),
+    ("diverging_loss", "loss_spike", "plateau"),
 )
 _TIER = {check: number for number, checks in enumerate(_TIERS) for check in checks}
 

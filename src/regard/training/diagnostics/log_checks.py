@@ -80,7 +80,8 @@ def diverging_loss(log: RunLog, baseline: Baseline) -> Iterator[Finding]:
 
 def loss_spike(log: RunLog, baseline: Baseline) -> Iterator[Finding]:
     """A loss far above those before it, by median and median absolute deviation."""
-    least_jump = max(0.5, 0.5 * (baseline.entropy or 1.0))
+    # Less than a nat is the noise of small batches.
+    least_jump = max(1.0, 0.5 * (baseline.entropy or 1.0))
     for i in range(MIN_LINES, len(log.losses)):
         window = finite(log.losses[max(0, i - SPIKE_WINDOW) : i])
         if len(window) < MIN_LINES or not math.isfinite(log.losses[i]):
@@ -148,14 +149,17 @@ def overfitting(log: RunLog, baseline: Baseline) -> Iterator[Finding]:
     best = min(validations)
     last = validations[-1]
     rises = len(validations) >= 3 and last > best + 0.1 * scale and train < best - 0.1 * scale
-    learns_by_heart = last > 0.9 * scale and train < 0.5 * last and last - train > 0.3
-    if not (rises or learns_by_heart):
-        return
     step = log.validation_steps[log.validation_losses.index(best)]
+    learns_by_heart = last > 0.9 * scale and train < 0.5 * last and last - train > 0.3
+    # A wide gap, while validation has stopped to improve.
+    is_stale = len(validations) >= 4 and step < 0.8 * log.validation_steps[-1]
+    gap = is_stale and last - train > 0.3 * scale
+    if not (rises or learns_by_heart or gap):
+        return
     yield Finding(
         "overfitting",
         f"the training loss fell to {train:.2f}, the validation loss is {last:.2f}"
-        + (f" and was {best:.2f} at step {step}" if rises else ""),
+        + (f" and was {best:.2f} at step {step}" if rises or gap else ""),
         "the model learns its training data by heart",
         "more data, more dropout or a smaller model; or stop earlier: patience = 3",
         0.85,
