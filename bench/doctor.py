@@ -6,33 +6,12 @@ Run it: python bench/doctor.py [--seed N] [--only TEXT]
 from __future__ import annotations
 
 import argparse
-import contextlib
-import io
-import random
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-from doctor_cases import HEALTHY, SICK, Case
-
-from regard.doctor import Report, examine
-
-
-def examine_case(case: Case, folder: Path, seed: int) -> Report:
-    """Makes the run of a case and examines it."""
-    # A string seeds alike in every process.
-    rng = random.Random(f"{case.name}/{seed}")
-    with contextlib.redirect_stderr(io.StringIO()):
-        sick = case.make(folder, rng)
-    return examine(sick.run, **sick.parts)
-
-
-def is_right(case: Case, report: Report) -> bool:
-    """Whether the first finding is the planted cause; a healthy run has none."""
-    if not case.planted:
-        return report.is_healthy
-    return bool(report.findings) and report.findings[0].check in case.planted
+from doctor_cases import HEALTHY, SICK, examine_case, is_right
 
 
 def main() -> None:

@@ -6,9 +6,11 @@ Sizes, seeds and severities are drawn from the case's random generator.
 
 from __future__ import annotations
 
+import contextlib
+import io
+import json
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import islice
@@ -28,6 +30,7 @@ from regard.core.explicit_attention import ExplicitAttention
 from regard.data import builtin
 from regard.data.batching import Batch
 from regard.data.padding import IGNORED
+from regard.doctor import Report, examine
 from regard.errors import DivergenceError
 from regard.families import presets
 from regard.text.tokenizer_training import train_lossless_tokenizer, train_tokenizer
@@ -146,18 +149,18 @@ def family_settings(family: str, folder: Path, rng: random.Random) -> dict[str, 
     seed = {"seed": rng.randrange(1000)}
     match family:
         case "translator":
-            changes = {"model": "transformer:tiny", **pair_settings(data, rng), "steps": 160}
+            changes = {"model": "transformer:tiny", **pair_settings(data, rng), "steps": 120}
         case "gpt" | "llama":
             changes = {"model": f"{family}:tiny", "text": write_text(data, rng)}
             changes["tokenizer"] = rng.choice(["characters", "bpe"])
         case "bert":
-            changes = {"model": "bert:tiny", "text": write_text(data, rng), "steps": 300}
+            changes = {"model": "bert:tiny", "text": write_text(data, rng), "steps": 200}
             changes |= {"objective": "masked", "batch_tokens": 1024}
         case "t5":
-            changes = {"model": "t5:tiny", "text": write_text(data, rng), "steps": 250}
+            changes = {"model": "t5:tiny", "text": write_text(data, rng), "steps": 150}
             changes |= {"objective": "span"}
         case "bart":
-            changes = {"model": "bart:tiny", "text": write_text(data, rng), "steps": 250}
+            changes = {"model": "bart:tiny", "text": write_text(data, rng), "steps": 150}
             changes |= {"objective": "denoise"}
         case "classifier":
             lines = labelled_lines(rng, 700)
@@ -175,10 +178,28 @@ def family_settings(family: str, folder: Path, rng: random.Random) -> dict[str, 
     return {**SETTINGS, **sizes, **changes, **seed}
 
 
+_MOST_STEPS: list[int] = []  # set by `fewer_steps`
+
+
+@contextlib.contextmanager
+def fewer_steps(steps: int | None) -> Iterator[None]:
+    """Runs inside the block make at most so many steps."""
+    if steps is None:
+        yield
+        return
+    _MOST_STEPS.append(steps)
+    try:
+        yield
+    finally:
+        _MOST_STEPS.pop()
+
+
 def train(folder: Path, settings: Mapping[str, Any], **arguments: Any) -> Sick:
     """A run; one that diverges is left as it is."""
-    with suppress(DivergenceError):
-        regard.train(dict(settings), out=folder / "run", **arguments)
+    values = dict(settings)
+    values["steps"] = min([values["steps"], *_MOST_STEPS])
+    with contextlib.suppress(DivergenceError):
+        regard.train(values, out=folder / "run", **arguments)
     parts = {key: arguments[key] for key in ("objective",) if not isinstance(
         arguments.get(key, ""), str)}  # fmt: skip
     return Sick(folder / "run", parts)
@@ -303,7 +324,7 @@ def labelled_case(spoil: str) -> Make:
         if spoil == "leak":
             train_lines += valid[:80]
         elif spoil == "copies":
-            settings["text"] = write_labelled(data, "train", lines[:200] * 4)
+            settings["text"] = write_labelled(data, "train", lines[:203] * 4)
             return train(folder, settings)
         settings["text"] = write_labelled(data, "train", train_lines)
         settings["valid_text"] = write_labelled(data, "valid", valid)
@@ -386,8 +407,6 @@ def exchanged_tokenizer(folder: Path, rng: random.Random) -> Sick:
     sick = train(folder, settings)
     path = sick.run / "tokenizer.json"
     backend = path.read_text()
-    import json
-
     content = json.loads(backend)
     vocabulary = content["model"]["vocab"]
     ids = list(vocabulary.values())
@@ -700,3 +719,22 @@ SICK = [
     Case("padding counted, masked", ("padding_in_loss",), own_objective("bert", MaskedPaddingCounts)),
     Case("answers not masked", ("answers_in_input",), own_objective("bert", Unmasked)),
 ]  # fmt: skip
+
+
+# --- their examination -----------------------------------------------------------------------------
+
+
+def examine_case(case: Case, folder: Path, seed: int, steps: int | None = None) -> Report:
+    """Makes the run of a case, perhaps with fewer steps, and examines it."""
+    # A string seeds alike in every process.
+    rng = random.Random(f"{case.name}/{seed}")
+    with contextlib.redirect_stderr(io.StringIO()), fewer_steps(steps):
+        sick = case.make(folder, rng)
+    return examine(sick.run, **sick.parts)
+
+
+def is_right(case: Case, report: Report) -> bool:
+    """Whether the first finding is the planted cause; a healthy run has none."""
+    if not case.planted:
+        return report.is_healthy
+    return bool(report.findings) and report.findings[0].check in case.planted

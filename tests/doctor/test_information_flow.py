@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from doctor.sick_runs import load
 
+from doctor.sick_runs import load
 from regard.builder import build
 from regard.families import presets
 from regard.training.assembly import assemble
@@ -52,9 +52,7 @@ def checks(objective: Objective) -> list[str]:
     ],
     ids=str,
 )
-def test_the_package_sees_what_it_may(
-    family: str, changes: dict[str, Any], tmp_path: Path
-) -> None:
+def test_the_package_sees_what_it_may(family: str, changes: dict[str, Any], tmp_path: Path) -> None:
     assert checks(objective_of(tmp_path, family, Parts(), **changes)) == []
 
 
@@ -80,6 +78,5 @@ def test_an_own_objective_that_is_wrong(
 def test_an_own_attention_that_leaks(mixer: Any, tmp_path: Path) -> None:
     objective = objective_of(tmp_path, "gpt", Parts(), tokenizer="characters")
     description = presets.preset("gpt:tiny", len(objective.data.tokenizer), 32, **cases.SIZES)
-    leaking = cases.with_mixer(description, mixer)
     objective.trained_model.model = build(cases.with_mixer(description, mixer))
     assert checks(objective) == ["future_leak"]

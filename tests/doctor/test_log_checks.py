@@ -28,9 +28,7 @@ BASELINE = Baseline(ENTROPY, math.log(50), warmup=10, steps=300)
 FALLING = [4 * 0.92**i + 0.5 for i in range(30)]
 
 
-def run_log(
-    losses: list[float], validations: Sequence[float] = (), norm: float = 1.0
-) -> RunLog:
+def run_log(losses: list[float], validations: Sequence[float] = (), norm: float = 1.0) -> RunLog:
     log = RunLog()
     for i, loss in enumerate(losses, 1):
         record = {"step": 10 * i, "loss": loss, "nll": loss, "gradient_norm": norm}

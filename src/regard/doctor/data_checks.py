@@ -201,8 +201,8 @@ def _unknown_share(run: RunEvidence, side: str, tokenizer: Tokenizer, text: list
 def _fragmentation(side: str, tokenizer: Tokenizer, text: list[str]) -> Iterator[Finding]:
     """A tokenizer that cuts this text into far smaller pieces than one learnt from it."""
     pieces = [token.strip("▁Ġ#") for token in tokenizer.vocabulary]
-    long_share = sum(len(piece) > 2 for piece in pieces) / max(1, len(pieces))
-    if long_share < 0.5:
+    long_share = sum(len(piece) > 1 for piece in pieces) / max(1, len(pieces))
+    if long_share < 0.3:
         return  # characters and bytes cut every text alike
     sample = [line for block in text for line in block.splitlines()][:3000]
     if sum(len(line) for line in sample) < 2000:

@@ -131,7 +131,8 @@ def _kernels() -> InstallationCheck:
     try:
         values = top(scores, 4)[0]
     except Exception as error:
-        return InstallationCheck("kernels", "bad", f"{type(error).__name__}: {error}", "update triton")
+        problem = f"{type(error).__name__}: {error}"
+        return InstallationCheck("kernels", "bad", problem, "update triton")
     right = bool((values == scores.topk(4).values).all())
     if right:
         return InstallationCheck("kernels", "good", "compiled, and right")
@@ -150,16 +151,15 @@ def _memory() -> InstallationCheck:
 
 
 def _disk(folder: Path) -> InstallationCheck:
-    free = shutil.disk_usage(folder).free
     if not os.access(folder, os.W_OK):
         return InstallationCheck(
             "disk", "warning", f"{folder} cannot be written to", "name another folder with --out"
         )
+    free = shutil.disk_usage(folder).free
+    value = f"{memory.amount(free)} free in {folder}"
     if free < LITTLE_DISK:
-        return InstallationCheck(
-            "disk", "warning", f"{memory.amount(free)} free in {folder}", "make room for checkpoints"
-        )
-    return InstallationCheck("disk", "good", f"{memory.amount(free)} free in {folder}")
+        return InstallationCheck("disk", "warning", value, "make room for checkpoints")
+    return InstallationCheck("disk", "good", value)
 
 
 def _data_root() -> InstallationCheck:
@@ -167,7 +167,6 @@ def _data_root() -> InstallationCheck:
     if root is None:
         return InstallationCheck("data", "good", "$REGARD_DATA is not set: recipes take --data DIR")
     if not Path(root).is_dir():
-        return InstallationCheck(
-            "data", "warning", f"$REGARD_DATA = {root} is no folder", "correct it, or say --data DIR"
-        )
+        value = f"$REGARD_DATA = {root} is no folder"
+        return InstallationCheck("data", "warning", value, "correct it, or say --data DIR")
     return InstallationCheck("data", "good", root)

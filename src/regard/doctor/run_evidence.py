@@ -228,5 +228,3 @@ def _fits(weights: Mapping[str, Tensor], like: Mapping[str, Tensor]) -> bool:
 def _assign(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
     for name, parameter in model.named_parameters():
         parameter.copy_(weights[name])
-
-

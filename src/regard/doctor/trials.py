@@ -217,9 +217,7 @@ def _trial(run: RunEvidence, treatment: Treatment, steps: int) -> float:
     recipe = run.recipe.model_copy(update=update)
     parts = run.parts
     assert run.objective is not None
-    setup = Setup(
-        run.run_folder, recipe, run.objective.setup.say, parts.source, parts.kinds
-    )
+    setup = Setup(run.run_folder, recipe, run.objective.setup.say, parts.source, parts.kinds)
     try:
         objective = reassemble(setup, parts.objective)
     except RegardError:

@@ -83,7 +83,7 @@ def zero_weights(run: RunEvidence) -> Iterator[Finding]:
         return
     erased = []
     for name, tensor in weights.items():
-        began = run.initial[name] if name in run.initial else None
+        began = run.initial.get(name)
         if tensor.ndim < 2 or began is None:
             continue
         if _zero_share(tensor) > 0.5 and _zero_share(began) < 0.5:

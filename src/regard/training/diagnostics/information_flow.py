@@ -308,7 +308,8 @@ def check_padding(objective: Objective, batch: TokenBatch) -> Iterator[Finding]:
     is_padding = _padded(batch, pad)
     labels_padding = (counted & is_padding & (batch.labels == pad)).any() and pad != end
     value = loss_sum(objective, batch)
-    changes = is_padding.any() and differs(value, loss_sum(objective, batch.with_inputs(is_padding)))
+    other = loss_sum(objective, batch.with_inputs(is_padding))
+    changes = is_padding.any() and differs(value, other)
     if labels_padding or changes:
         if not labels_padding and _attends_to_padding(objective, batch, is_padding):
             yield _padding_attended()

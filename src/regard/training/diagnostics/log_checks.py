@@ -92,8 +92,7 @@ def loss_spike(log: RunLog, baseline: Baseline) -> Iterator[Finding]:
         if jump > max(least_jump, SPIKE_DEVIATIONS * deviation):
             yield Finding(
                 "loss_spike",
-                f"the loss jumped from {center:.2f} to {log.losses[i]:.2f} "
-                f"at step {log.steps[i]}",
+                f"the loss jumped from {center:.2f} to {log.losses[i]:.2f} at step {log.steps[i]}",
                 "an update was far too large, or a batch is unlike the others",
                 "set clip = 1.0, lower learning_rate, and look at the examples of that step",
                 0.7,

@@ -20,9 +20,7 @@ Loss = Callable[[Mapping[str, Tensor]], tuple[Tensor, Tensor]]
 
 def nonfinite_weights(model: nn.Module) -> list[str]:
     """The parameters that hold a NaN or an infinity."""
-    return [
-        name for name, parameter in model.named_parameters() if not parameter.isfinite().all()
-    ]
+    return [name for name, parameter in model.named_parameters() if not parameter.isfinite().all()]
 
 
 def first_nonfinite(model: nn.Module, loss: Loss, tensors: Mapping[str, Tensor]) -> str | None:
@@ -75,8 +73,8 @@ class _FirstNonFinite(TorchDispatchMode):
 
 
 def _is_bad(values: Any) -> bool:
-    for value in tree_leaves(values):
-        if isinstance(value, Tensor) and value.is_floating_point() and value.numel():
-            if bool((value.isnan() | (value == torch.inf)).any()):
-                return True
-    return False
+    return any(
+        bool((value.isnan() | (value == torch.inf)).any())
+        for value in tree_leaves(values)
+        if isinstance(value, Tensor) and value.is_floating_point()
+    )
