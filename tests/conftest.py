@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 import torch
 
+# Fixtures of the walk, and of whatever else calls commands in this process.
+from command_line import command, demo, files, trained  # noqa: F401
 from regard.builder import build
 from regard.families.transformer import transformer
 from regard.model import EncoderDecoder

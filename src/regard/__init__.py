@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from regard import doctor, look, spec
+    from regard import doctor, look, spec, study
     from regard.builder import build
     from regard.models import (
         CTCModel,
@@ -44,12 +44,13 @@ __all__ = [
     "load_translator",
     "look",
     "spec",
+    "study",
     "train",
 ]
 
 # Public names are imported when they are first used (PEP 562), so that `import regard` and
 # `regard --help` do not wait for torch.
-_MODULES = ("doctor", "look", "spec")
+_MODULES = ("doctor", "look", "spec", "study")
 _FUNCTIONS = {
     "build": "regard.builder",
     "evaluate": "regard.training.run_evaluation",

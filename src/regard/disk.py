@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import functools
 import hashlib
 import json
 import mmap
@@ -188,6 +189,16 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
         code = re.search(r"os error (\d+)", str(error))
         raise OSError(int(code[1]) if code else 0, str(error)) from error
     _sort_metadata(path)
+    # The library makes files that only their owner can read, unlike all other files of a folder.
+    path.chmod(_default_mode())
+
+
+@functools.cache
+def _default_mode() -> int:
+    """The mode of new files, by the umask, which can only be read by setting it."""
+    umask = os.umask(0)
+    os.umask(umask)
+    return 0o666 & ~umask
 
 
 def _sort_metadata(path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 
@@ -75,8 +75,24 @@ class TrainingInterrupted(RegardError):
 # --- warnings ---
 
 
-class UnknownKeyWarning(UserWarning):
+class RegardWarning(UserWarning):
+    """Base class of warnings; the command line prints them without their place in the code."""
+
+
+class UnknownKeyWarning(RegardWarning):
     """Keys of config.json that nobody knows: they are ignored, here as in transformers."""
+
+
+class UnknownWordsWarning(RegardWarning):
+    """Words of an input that the model has no token for, or has never seen in training."""
+
+    def __init__(self, message: str, words: Sequence[str]) -> None:
+        super().__init__(message)
+        self.words = tuple(words)
+
+
+class LongInputWarning(RegardWarning):
+    """An input that is far longer than any that the model was trained on."""
 
 
 def did_you_mean(name: str, options: Iterable[str]) -> str:

@@ -28,14 +28,20 @@ def available() -> int | None:
 
 def require(parameters: int, what: str) -> None:
     """Raises `ModelError` if that many float32 parameters do not fit into memory."""
-    needed = _BYTES_PER_FLOAT32 * parameters
+    require_bytes(
+        _BYTES_PER_FLOAT32 * parameters,
+        f"{what} has {parameters:,} parameters, which",
+        "use a smaller model or a machine with more memory; "
+        "`regard show` describes a model of any size",
+    )
+
+
+def require_bytes(needed: int, what: str, repair: str) -> None:
+    """Raises `ModelError` if that many bytes are not free."""
     free = available()
     if free is not None and needed > free:
         raise ModelError(
-            f"{what} has {parameters:,} parameters, which take {amount(needed)} of memory, "
-            f"and {amount(free)} are free",
-            "use a smaller model or a machine with more memory; "
-            "`regard show` describes a model of any size",
+            f"{what} take {amount(needed)} of memory, and {amount(free)} are free", repair
         )
 
 

@@ -15,8 +15,8 @@ from regard.cli.compare import command
 from regard.compare.contenders import Contender, parse_budget, parse_contenders
 from regard.compare.cost import with_length
 from regard.compare.experiment import compare
-from regard.compare.report import lines, scene
-from regard.compare.results import Comparison, Run
+from regard.compare.report import Comparison, lines, scene
+from regard.compare.results import Run
 from regard.errors import SettingError
 from regard.look import drawing
 from regard.parameter_count import parameter_count

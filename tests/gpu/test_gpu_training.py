@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import test_images
 import test_language
 import test_run
 import torch
 from safetensors.torch import load_file
 
+import regard
 from regard.data.batching import Batch
 from regard.errors import TrainingInterrupted
 from regard.training.engine.train_step import Step
@@ -22,6 +24,7 @@ pytestmark = pytest.mark.gpu
 
 text = test_run.text  # a fixture: files of sentence pairs
 tales = test_language.text  # another: a file of plain text
+images = test_images.images  # another: folders of images
 
 PRECISIONS: dict[str, dict[str, Any]] = {
     "float32": {"precision": "float32"},
@@ -115,3 +118,17 @@ def test_sparse_attention_learns_as_on_a_cpu(compiled: bool, tales: Path, tmp_pa
         for run in (on_cpu, on_gpu)
     )
     assert actual == pytest.approx(expected, rel=2e-3)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_augmented_images_resume_on_a_gpu(
+    compiled: bool, images: Path, tmp_path: Path, stop_at: Callable[[int], Any]
+) -> None:
+    """Images are augmented inside the captured step; a resumed run sees the same ones."""
+    settings = test_images.settings_of("augmented", images)
+    settings |= {"device": "cuda", "precision": "bf16", "compile": compiled}
+    uninterrupted = RunFolder(regard.train(settings, out=tmp_path / "uninterrupted").folder)
+    with pytest.raises(TrainingInterrupted):
+        regard.train(settings, out=tmp_path / "resumed", on_step=stop_at(3))
+    go_on(tmp_path / "resumed", quiet=True)
+    assert_same_run(RunFolder(tmp_path / "resumed"), uninterrupted)

@@ -35,9 +35,11 @@ LEVELS = (
     ("models",),
     ("evaluation",),
     ("training",),
-    ("compare", "doctor", "show", "verify", "studio"),
+    ("compare", "doctor", "show", "verify"),
     ("convert",),
     ("bench",),
+    ("study",),
+    ("studio",),
     ("cli",),
 )
 LEVEL = {entry: level for level, entries in enumerate(LEVELS) for entry in entries}

@@ -33,7 +33,7 @@ TINY: dict[str, Any] = {
 }  # fmt: skip
 BOTH = [
     "softmax", "window:3", "dilated:2:2", "strided:3", "blocks:4", "bigbird:3", "global:3", "longformer:3", "topk:3", "linear", "performer",
-    "performer:20",
+    "performer:20", "additive",
 ]  # fmt: skip
 ENCODER = ["linformer:5", "reformer:4:8"]
 

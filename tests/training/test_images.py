@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, ImageEnhance, ImageOps
 from safetensors.torch import load_file
 
 import regard
@@ -20,6 +21,7 @@ from regard.data.labelled_images import LabelledImage, read_captions, read_image
 from regard.errors import DataError, ModelError, SettingError, TrainingInterrupted
 from regard.metrics.classification import RankingScore, ranking_score
 from regard.training.assembly import assemble
+from regard.training.data import trivial_augment
 from regard.training.data.image_augmentation import Augmentation
 from regard.training.objectives.image_text_contrastive import MAX_SCALE
 from regard.training.recipe import schema as recipes
@@ -63,6 +65,9 @@ def images(tmp_path: Path) -> Path:
 def settings_of(objective: str, images: Path) -> dict[str, Any]:
     if objective == "images":
         return QUICK | SIZES | {"model": "vit:tiny", "images": str(images), "mixup": 0.4}
+    if objective == "augmented":
+        more = {"cutmix": 1.0, "augment": "trivial", "weights": "ema:0.9"}
+        return settings_of("images", images) | more
     table = str(images / "captions.tsv")
     return QUICK | SIZES | {"model": "clip:tiny", "images": table, "vocabulary": 300}
 
@@ -127,7 +132,8 @@ def test_a_crop_is_a_window_of_the_padded_image() -> None:
 
 def test_what_a_row_becomes_follows_from_seed_epoch_and_row() -> None:
     images = np.random.default_rng(1).integers(0, 256, (20, 8, 8, 3), dtype=np.uint8)
-    settings: dict[str, Any] = {"padding": 2, "flip": 0.5, "mixup": 1.0}
+    settings: dict[str, Any] = {"padding": 2, "flip": 0.5, "mixup": 1.0, "cutmix": 1.0}
+    size = (8, 8)
     one = Augmentation(20, seed=1, **settings)
     other = Augmentation(20, seed=1, **settings)
     rows = np.arange(20)
@@ -135,14 +141,34 @@ def test_what_a_row_becomes_follows_from_seed_epoch_and_row() -> None:
     # In other batches, after another epoch.
     other.pixels(images, rows[:4], epoch=0)
     assert np.array_equal(other.pixels(images, rows[[7, 3]], epoch=5), expected[[7, 3]])
-    assert np.array_equal(other.mixup_weights(rows[[7, 3]], 5), one.mixup_weights(rows, 5)[[7, 3]])
+    for mine, same in zip(one.operations(rows, 5), other.operations(rows[[7, 3]], 5), strict=True):
+        assert np.array_equal(mine[[7, 3]], same)
+    for row in rows:
+        assert np.array_equal(one.blend_weights(row, 5, size), other.blend_weights(row, 5, size))
     assert not np.array_equal(one.pixels(images, rows, epoch=6), expected)
     assert not np.array_equal(
         Augmentation(20, seed=2, **settings).pixels(images, rows, epoch=5), expected
     )
     plain = Augmentation(20, padding=0, flip=0.0, mixup=0.0, seed=1)
     assert np.array_equal(plain.pixels(images, rows, epoch=5), images)
-    assert (plain.mixup_weights(rows, 5) == 1).all()
+    assert plain.blend_weights(0, 5, size) == 1
+
+
+def test_cutmix_takes_a_box_of_the_drawn_area() -> None:
+    augmentation = Augmentation(400, padding=0, flip=0.0, mixup=0.0, cutmix=1.0, seed=1)
+    shares = []
+    for row in range(400):
+        weights = augmentation.blend_weights(row, 0, (32, 24))
+        assert set(np.unique(weights)) <= {0.0, 1.0}
+        # A box: each row of pixels is cut in the same columns or not at all.
+        cut_rows = np.unique(weights[(weights == 0).any(axis=1)], axis=0)
+        assert len(cut_rows) <= 1
+        shares.append(1 - weights.mean())
+    # Beta(1, 1) is uniform; borders cut boxes off, so that the mean is somewhat below one half.
+    assert 0.25 < np.mean(shares) < 0.5
+    both = Augmentation(400, padding=0, flip=0.0, mixup=1.0, cutmix=1.0, seed=1)
+    constant = [np.ptp(both.blend_weights(row, 0, (32, 24))) == 0 for row in range(400)]
+    assert 150 < sum(constant) < 260
 
 
 def test_mixup_blends_images_and_losses(images: Path, tmp_path: Path) -> None:
@@ -162,10 +188,94 @@ def test_mixup_blends_images_and_losses(images: Path, tmp_path: Path) -> None:
     torch.testing.assert_close(objective.loss(tensors), objective.loss(neighbours))
 
 
+def pillow_result(name: str, image: Image.Image, magnitude: float) -> Image.Image:
+    """The operation of TrivialAugment by Pillow."""
+    factor = 1 + trivial_augment.MAX_BLEND * magnitude
+    enhance = {
+        "brightness": ImageEnhance.Brightness,
+        "color": ImageEnhance.Color,
+        "contrast": ImageEnhance.Contrast,
+        "sharpness": ImageEnhance.Sharpness,
+    }
+    if name in enhance:
+        return enhance[name](image).enhance(factor)
+    if name == "posterize":
+        return ImageOps.posterize(image, 8 - round(trivial_augment.MAX_LOST_BITS * abs(magnitude)))
+    if name == "solarize":
+        return ImageOps.solarize(image, round(256 * (1 - abs(magnitude))))
+    if name == "autocontrast":
+        return ImageOps.autocontrast(image)
+    if name == "equalize":
+        return ImageOps.equalize(image)
+    return image
+
+
+def pillow_affine(name: str, image: Image.Image, magnitude: float) -> Image.Image:
+    """A geometric operation as Pillow does it, from output to input pixels."""
+    width, height = image.size
+    shear = trivial_augment.MAX_SHEAR * magnitude
+    angle = trivial_augment.MAX_ANGLE * magnitude
+    shift = trivial_augment.MAX_SHIFT * magnitude
+    # Rows (a, b, c) and (d, e, f): x' = a·x + b·y + c, about the middle of a square image.
+    matrix = {
+        "shear_x": (1, shear, -shear * height / 2, 0, 1, 0),
+        "shear_y": (1, 0, 0, shear, 1, -shear * width / 2),
+        "translate_x": (1, 0, shift * width, 0, 1, 0),
+        "translate_y": (1, 0, 0, 0, 1, shift * height),
+        "rotate": (
+            math.cos(angle), -math.sin(angle),
+            width / 2 * (1 - math.cos(angle)) + height / 2 * math.sin(angle),
+            math.sin(angle), math.cos(angle),
+            height / 2 * (1 - math.cos(angle)) - width / 2 * math.sin(angle),
+        ),
+    }[name]  # fmt: skip
+    return image.transform(
+        image.size, Image.Transform.AFFINE, matrix, resample=Image.Resampling.BILINEAR
+    )
+
+
+@pytest.mark.parametrize("magnitude", [-0.75, 0.5])
+@pytest.mark.parametrize("name", trivial_augment.OPERATIONS)
+def test_trivial_augment_does_what_pillow_does(name: str, magnitude: float) -> None:
+    generator = np.random.default_rng(4)
+    # Smooth, so that bilinear sampling differs little from one way of rounding to another.
+    coarse = Image.fromarray(generator.integers(20, 230, (5, 5, 3), dtype=np.uint8))
+    image = coarse.resize((24, 24), Image.Resampling.BICUBIC)
+    pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1)[None]
+    operation = torch.tensor([trivial_augment.OPERATIONS.index(name)])
+    ours = trivial_augment.trivial_augment(pixels, operation, torch.tensor([magnitude]))[0]
+    geometric = name in trivial_augment.GEOMETRIC
+    apply = pillow_affine if geometric else pillow_result
+    theirs = torch.from_numpy(np.array(apply(name, image, magnitude))).permute(2, 0, 1)
+    distance = (ours.float() - theirs.float()).abs()
+    if name == "sharpness":
+        distance = distance[:, 1:-1, 1:-1]  # Pillow leaves the border as it is
+    if geometric:
+        # Pillow has no half pixels at its borders; inside both sample alike.
+        assert distance.median() <= 1
+        assert distance.mean() < 4
+    else:
+        assert distance.max() <= 1
+    assert name == "identity" or not torch.equal(ours, pixels[0])
+
+
+def test_trivial_augment_gives_each_image_its_own_operation() -> None:
+    generator = torch.Generator().manual_seed(1)
+    pixels = torch.randint(0, 256, (14, 3, 9, 7), dtype=torch.uint8, generator=generator)
+    operation = torch.arange(14)
+    magnitude = torch.rand(14, generator=generator) * 2 - 1
+    together = trivial_augment.trivial_augment(pixels, operation, magnitude)
+    for i in range(14):
+        row = slice(i, i + 1)
+        alone = trivial_augment.trivial_augment(pixels[row], operation[row], magnitude[row])
+        assert together[row].equal(alone)
+    assert together[0].equal(pixels[0])
+
+
 # ------------------------------------------------------------------ runs
 
 
-@pytest.mark.parametrize("objective", ["images", "image_text"])
+@pytest.mark.parametrize("objective", ["images", "augmented", "image_text"])
 def test_a_run_resumes_bit_for_bit_without_its_files(
     objective: str, images: Path, tmp_path: Path, stop_at: Callable[[int], Any]
 ) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from regard.decode.length_penalty import parse_length_penalty
 from regard.errors import SettingError
 from regard.training.recipe import schema as recipes
 from regard.training.recipe.options import (
@@ -13,7 +14,6 @@ from regard.training.recipe.options import (
     Best,
     Ema,
     Last,
-    parse_length_penalty,
     parse_weights,
 )
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from regard.core.additive_attention import additive_scores
 from regard.core.attention_mask import AttentionMask
 from regard.core.kv_cache import CrossKV
 from regard.core.linear import Linear, normal
@@ -48,8 +49,7 @@ class AdditiveAttention(nn.Module):
         return self._weights(q[:, :, rows], k, mask.for_rows(rows))
 
     def _weights(self, q: Tensor, k: Tensor, allowed: Tensor) -> Tensor:
-        hidden = torch.tanh(q[:, :, :, None] + k[:, :, None])  # [B, 1, T, S, K]
-        scores = (hidden @ self.direction) / self.temperature  # [B, 1, T, S]
+        scores = additive_scores(q, k, self.direction) / self.temperature  # [B, 1, T, S]
         # The softmax of −∞ alone is NaN: such rows get weights of zero instead.
         fully_masked = ~allowed.any(dim=-1, keepdim=True)
         scores = scores.masked_fill(~allowed, float("-inf")).masked_fill(fully_masked, 0.0)

@@ -1,4 +1,4 @@
-"""Decoding caches of the baselines: recurrent states and the last inputs of convolutions."""
+"""The decoding cache of recurrent baselines: their states."""
 
 from __future__ import annotations
 
@@ -39,25 +39,3 @@ class RecurrentState:
         cell = None if self.cell is None else self.cell.detach()
         fed = None if self.fed is None else self.fed.detach()
         return RecurrentState(self.hidden.detach(), cell, fed)
-
-
-@dataclass
-class ConvState:
-    """Last inputs of a causal convolution, as many as its receptive field needs."""
-
-    x: Tensor  # [B, reach, D]
-
-    @property
-    def rows(self) -> int:
-        return len(self.x)
-
-    @property
-    def stored_rows(self) -> int:
-        return len(self.x)
-
-    def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """New positions unchanged: the convolution concatenates `x` itself."""
-        return k, v
-
-    def select(self, rows: Tensor) -> None:
-        self.x = self.x.index_select(0, rows)

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from regard.baselines.cache import ConvState
 from regard.baselines.recurrent import refuse_documents
 from regard.core.attention_mask import AttentionMask
 from regard.core.context import Context
+from regard.core.convolution import ConvState, DilatedConvolution, zero_padding
 from regard.core.dropout import Dropout
 from regard.core.encoder_output import EncoderOutput, cross_attention_mask
 from regard.core.kv_cache import CrossKV, LayerCache
@@ -32,38 +32,6 @@ from regard.core.softmax_attention import SoftmaxAttention
 HALF = math.sqrt(0.5)  # keeps the variance of a sum of two
 
 
-class DilatedConvolution(nn.Module):
-    """Dilated convolution over positions: centred in an encoder, causal where there is a past."""
-
-    def __init__(self, inputs: int, outputs: int, kernel: int, dilation: int) -> None:
-        super().__init__()
-        self.dilation = dilation
-        self.reach = (kernel - 1) * dilation  # the receptive field is one more
-        self.weight = nn.Parameter(torch.empty(outputs, inputs, kernel))
-        self.bias = nn.Parameter(torch.zeros(outputs))
-        if not self.weight.is_meta:
-            # 1 / fan-in as the variance keeps that of the inputs.
-            self.weight.data.normal_(std=(kernel * inputs) ** -0.5)
-
-    def extra_repr(self) -> str:
-        outputs, inputs, kernel = self.weight.shape
-        return f"{inputs} → {outputs}, kernel={kernel}, dilation={self.dilation}"
-
-    def forward(self, x: Tensor, past: ConvState | None = None) -> Tensor:
-        """[B, T, inputs] → [B, T, outputs]"""
-        padding = self.reach // 2  # on each side; kernels of encoders are odd
-        if past is not None:
-            padding = 0
-            x = torch.cat([past.x, x], dim=1)
-            # Not x[:, -reach:], which for a kernel of 1 would keep everything.
-            past.x = x[:, x.shape[1] - self.reach :]
-        # conv1d takes channels before positions: [B, inputs, T].
-        x = functional.conv1d(
-            x.transpose(1, 2), self.weight, self.bias, padding=padding, dilation=self.dilation
-        )
-        return x.transpose(1, 2)
-
-
 class GatedUnit(nn.Module):
     """Gated convolution of ConvS2S: a gated linear unit of a convolution."""
 
@@ -72,12 +40,11 @@ class GatedUnit(nn.Module):
         self.dropout = Dropout(dropout)
         # Twice the width: a gated linear unit multiplies one half by the sigmoid of the other.
         self.convolution = DilatedConvolution(d_model, 2 * d_model, kernel, dilation)
-        self.input_width = d_model  # of the convolution
 
     def forward(
         self, x: Tensor, padding_mask: Tensor | None, past: ConvState | None = None
     ) -> Tensor:
-        x = _zero_padding(self.dropout(x), padding_mask)
+        x = zero_padding(self.dropout(x), padding_mask)
         return functional.glu(self.convolution(x, past), dim=-1)
 
     def add(self, x: Tensor, y: Tensor) -> Tensor:
@@ -98,13 +65,12 @@ class BottleneckUnit(nn.Module):
         self.convolution = DilatedConvolution(half, half, kernel, dilation)
         self.outer = Linear(half, d_model)
         self.dropout = Dropout(dropout)
-        self.input_width = half
 
     def forward(
         self, x: Tensor, padding_mask: Tensor | None, past: ConvState | None = None
     ) -> Tensor:
         x = self.inner(functional.relu(self.norms[0](x)))  # [B, T, D/2]
-        x = _zero_padding(functional.relu(self.norms[1](x)), padding_mask)
+        x = zero_padding(functional.relu(self.norms[1](x)), padding_mask)
         x = self.convolution(x, past)
         return self.dropout(self.outer(functional.relu(self.norms[2](x))))
 
@@ -113,13 +79,6 @@ class BottleneckUnit(nn.Module):
 
 
 Unit = GatedUnit | BottleneckUnit
-
-
-def _zero_padding(x: Tensor, padding_mask: Tensor | None) -> Tensor:
-    """Zeros at padding, as a convolution has them beyond the end of a row."""
-    if padding_mask is None:
-        return x
-    return x.masked_fill(~padding_mask[:, :, None], 0.0)
 
 
 class ConvolutionalEncoder(nn.Module):
@@ -220,8 +179,8 @@ class ConvolutionalDecoder(nn.Module):
         k, v = memory.hidden[:, None].chunk(2, dim=-1)  # [B, 1, S, D] each
         caches = []
         for unit in cast(Sequence[Unit], self.units):
-            zeros = memory.hidden.new_zeros(rows, unit.convolution.reach, unit.input_width)
-            caches.append(LayerCache(ConvState(zeros), CrossKV(k, v)))
+            state = unit.convolution.start(rows, memory.hidden)
+            caches.append(LayerCache(state, CrossKV(k, v)))
         return caches
 
     def forward(
@@ -264,7 +223,7 @@ def _aligned_memory(x: Tensor, context: Context, cache: LayerCache, mask: Attent
     v = cache.cross_attention.v[:, 0]  # [B, S, D]
     if not mask.is_full:
         _, padding_mask = mask.causal_and_padding()
-        v = _zero_padding(v, padding_mask.expand(len(v), -1))
+        v = zero_padding(v, padding_mask.expand(len(v), -1))
     start, length, _ = context.positions(x.shape[1])
     assert isinstance(start, int), "convolutions have no static cache"
     positions = torch.arange(start, start + length, device=x.device)

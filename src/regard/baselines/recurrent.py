@@ -13,6 +13,8 @@ not packed, because packing copies lengths to the host and waits for the device.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import cast
 
 import torch
@@ -30,7 +32,12 @@ from regard.core.mask_patterns import DocumentMask
 from regard.core.probe import HasHeads, NullProbe, Probe
 from regard.errors import ModelError
 
-CELLS: dict[str, type[nn.RNN | nn.GRU | nn.LSTM]] = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
+CELLS: dict[str, Callable[..., nn.RNN | nn.GRU | nn.LSTM]] = {
+    "rnn": nn.RNN,  # Elman's, with tanh
+    "rnn_relu": partial(nn.RNN, nonlinearity="relu"),
+    "gru": nn.GRU,
+    "lstm": nn.LSTM,
+}
 CellState = tuple[Tensor, Tensor | None]  # a layer's hidden state [B, D], and an LSTM's cell state
 
 

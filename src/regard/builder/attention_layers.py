@@ -10,6 +10,7 @@ from torch import nn
 from regard import spec
 from regard.builder.positions import build_layer_position
 from regard.core import (
+    additive_attention,
     attention,
     chunked_attention,
     compressive_memory,
@@ -56,10 +57,14 @@ def build_self_attention(
             default=_global_tokens(part.global_tokens),
         )
     project: projection.Projection
-    if part.projection == "shared":
-        project = projection.SharedProjection(*sizes)
-    else:
-        project = projection.SelfProjection(*sizes)
+    match part.projection:
+        case "shared":
+            project = projection.SharedProjection(*sizes)
+        case "tied_qkv" | "tied_qk" | "tied_kv":
+            tied = part.projection.removeprefix("tied_")
+            project = projection.TiedProjection(*sizes, tied=tied)
+        case _:
+            project = projection.SelfProjection(*sizes)
     output = _output_projection(part, d_model)
     if shared.stack.memory is not None:
         return segment_attention.SegmentAttention(project, mixer, output, relative, compression)
@@ -142,6 +147,8 @@ def _mixer(
     match part.mixer:
         case spec.SoftmaxAttention(dropout, top):
             return softmax_attention.SoftmaxAttention(scale, dropout, top=top)
+        case spec.AdditiveAttention(dropout):
+            return additive_attention.AdditiveAttention(part.heads, part.d_k, dropout)
         case spec.LinearAttention(features):
             return linear_attention.LinearAttention(_features(features, part.d_k, scale))
         case spec.Linformer(dropout=dropout):

@@ -6,13 +6,27 @@ from typing import assert_never
 
 from regard import spec
 from regard.core import norm
+from regard.errors import ModelError
 
 
-def build_norm(part: spec.Norm, width: int) -> norm.Norm:
+def build_norm(part: spec.Norm, width: int) -> norm.LayerNorm | norm.RMSNorm:
+    """A norm of each position by itself, which needs to know nothing of padding."""
     match part:
         case spec.LayerNorm(eps, bias):
             return norm.LayerNorm(width, eps, bias)
         case spec.RMSNorm(eps, offset):
             return norm.RMSNorm(width, eps, offset)
+        case spec.BatchNorm():
+            raise ModelError(
+                "BatchNorm must know which positions are padding, and only blocks are told",
+                "use LayerNorm or RMSNorm outside of blocks",
+            )
         case _:
             assert_never(part)
+
+
+def build_block_norm(part: spec.Norm, width: int) -> norm.Norm:
+    """A norm of a block, or after the last one."""
+    if isinstance(part, spec.BatchNorm):
+        return norm.BatchNorm(width, part.eps, part.momentum)
+    return build_norm(part, width)

@@ -12,7 +12,7 @@ from regard.builder.attention_layers import (
     build_self_attention,
 )
 from regard.builder.masks import build_mask_pattern
-from regard.builder.norms import build_norm
+from regard.builder.norms import build_block_norm, build_norm
 from regard.builder.positions import build_stack_position
 from regard.core import (
     block,
@@ -33,7 +33,7 @@ def build_stack(part: spec.Stack, d_model: int) -> stack.Stack:
     # One object for all blocks: what it holds is shared by reference.
     shared = SharedParts(part, position, self_lengths, cross_lengths)
     blocks = [_block(one, shared, d_model) for one in part.unique_blocks]
-    final = build_norm(part.final, part.width(d_model)) if part.final else None
+    final = build_block_norm(part.final, part.width(d_model)) if part.final else None
     pattern = build_mask_pattern(part.pattern)
     segment_length = _segment_length(part)
     if part.beside is not None:
@@ -92,9 +92,10 @@ def _block(part: spec.Block, shared: SharedParts, d_model: int) -> block.AnyBloc
     cross = None
     if part.cross is not None:
         cross = build_cross_attention(part.cross, shared, d_model)
-    feed_forward = _feedforward(part.feedforward, d_model)
+    causal = spec.is_causal(shared.stack.pattern)
+    feed_forward = _feedforward(part.feedforward, d_model, causal=causal)
     sublayers = 3 if part.cross else 2  # one norm for each
-    norms = [build_norm(part.norm, d_model) for _ in range(sublayers)]
+    norms = [build_block_norm(part.norm, d_model) for _ in range(sublayers)]
     match part.residual:
         case spec.PostNorm():
             post_norm = [residual.PostNorm(norm, part.dropout) for norm in norms]
@@ -103,6 +104,10 @@ def _block(part: spec.Block, shared: SharedParts, d_model: int) -> block.AnyBloc
         case spec.PreNorm():
             pre_norm = [residual.PreNorm(norm, part.dropout) for norm in norms]
             connections = residual.SequentialResidual(list(pre_norm))
+            return block.Block(self_attention, cross, feed_forward, connections)
+        case spec.NoResidual(place):
+            plain = [residual.NoResidual(norm, part.dropout, pre=place == "pre") for norm in norms]
+            connections = residual.SequentialResidual(list(plain))
             return block.Block(self_attention, cross, feed_forward, connections)
         case spec.Reversible(gives):
             streams = reversible.ReversibleResidual(norms, part.dropout, gives)
@@ -114,10 +119,14 @@ def _block(part: spec.Block, shared: SharedParts, d_model: int) -> block.AnyBloc
             assert_never(part.residual)
 
 
-def _feedforward(part: spec.PositionWise, d_model: int) -> block.PositionWise:
+def _feedforward(part: spec.PositionWise, d_model: int, *, causal: bool) -> block.PositionWise:
     match part:
         case spec.FeedForward() | spec.GatedFeedForward():
             return _dense_feedforward(part, d_model)
+        case spec.ConvFeedForward(d_ff, kernels, activation, dropout, bias):
+            return feedforward.ConvFeedForward(
+                d_model, d_ff, kernels, activation, dropout, bias=bias, causal=causal
+            )
         case spec.MixtureOfExperts(count, inner, top, capacity, balance):
             experts = [_dense_feedforward(inner, d_model) for _ in range(count)]
             return mixture_of_experts.MixtureOfExperts(

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import sys
-from typing import Any
+import warnings
+from typing import Any, TextIO
 
 import click
 
 from regard import __version__
 from regard.allocator import keep_large_blocks
 from regard.decode.worker_count import one_worker_per_thread
-from regard.errors import RegardError, SettingError, did_you_mean
+from regard.errors import RegardError, RegardWarning, SettingError, did_you_mean
 
 # verb → (module, one line of help)
 VERBS = {
@@ -70,12 +72,18 @@ VERBS = {
         "Write a model for others: Hugging Face's layout, CTranslate2, ONNX.",
     ),
     # measuring, and data to begin with
+    "study": (
+        "regard.cli.study",
+        "Claims of the literature as experiments: figures, numbers and a verdict for each.",
+    ),
     "bench": ("regard.cli.bench", "Measure speed and memory here, next to others, in one run."),
     "data": (
         "regard.cli.data",
         "Write generated data: the built-in language, ListOps, sorting, addition and others.",
     ),
 }
+
+LESS = "use a smaller batch (--batch-tokens), a smaller beam, or a smaller model"
 
 EXAMPLES = """\b
 Examples:
@@ -134,6 +142,10 @@ def regard(debug: bool) -> None:
 def main() -> None:
     """Entry point: expected errors are a few lines on standard error, never a traceback."""
     keep_large_blocks()
+    # Importing torch makes many objects and no garbage: by Python's default of 700 objects, a tenth
+    # of the time would be the collector's.
+    gc.set_threshold(50_000)
+    show_warnings_once()
     # --debug may stand anywhere, so it is taken out before click sees the arguments.
     debug = "--debug" in sys.argv[1:]
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
@@ -156,10 +168,50 @@ def main() -> None:
         sys.exit(141)  # 128 + SIGPIPE
     except OSError as error:
         _fail(f"error: {error}\n  → check the path, the permissions and the free space", 2, debug)
-    # Anything else is a defect of this program.
+    # Anything else is a defect of this program, but for a lack of memory.
     except Exception as error:
+        if _is_out_of_memory(error):
+            _fail(f"error: there is not enough memory: {_first_line(error)}\n  → {LESS}", 2, debug)
         message = f"error: unexpected {type(error).__name__}: {error}"
         _fail(f"{message}\n  → run again with --debug and report it", 1, debug)
+
+
+def show_warnings_once() -> None:
+    """Warnings of ours go to standard error without their place in the code, once of each kind.
+
+    A later call starts anew: each line that is typed at a prompt gets its own warnings.
+    """
+    shown: set[type[Warning]] = set()
+    others = warnings.showwarning
+
+    def show(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        if not issubclass(category, RegardWarning):
+            others(message, category, filename, lineno, file, line)
+        elif category not in shown:
+            shown.add(category)
+            print(f"warning: {message}", file=sys.stderr)
+
+    # Python's own filter counts lines of code: it would hide what a second input gives cause for.
+    warnings.simplefilter("always", RegardWarning)
+    warnings.showwarning = show
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """Whether memory ran out, in Python or in torch, whose CPU allocator has no class for it."""
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def _fail(message: str, code: int, debug: bool) -> None:

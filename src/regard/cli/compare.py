@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from regard.cli.completion import RECIPE
 from regard.cli.recipe_options import RecipeCommand, recipe_changes, recipe_option
 from regard.errors import SettingError
 from regard.training.recipe import schema as recipes
@@ -106,7 +107,7 @@ command = RecipeCommand(
     epilog=EXAMPLES,
     context_settings={"max_content_width": 110},
     params=[
-        click.Argument(["recipe"], required=False),
+        click.Argument(["recipe"], type=RECIPE, required=False),
         # the comparison
         click.Option(
             ["--models"],

@@ -7,6 +7,7 @@ import sys
 
 import click
 
+from regard.cli.completion import MODEL_FOLDER
 from regard.cli.verify import format_finding
 from regard.errors import SettingError
 
@@ -22,7 +23,7 @@ _UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9}
 
 
 @click.command(epilog=EXAMPLES, context_settings={"max_content_width": 110})
-@click.argument("source", metavar="IN")
+@click.argument("source", type=MODEL_FOLDER, metavar="IN")
 @click.argument("out", metavar="OUT")
 @click.option("--to", type=click.Choice(FORMATS), default="huggingface", show_default=True)
 @click.option(

@@ -5,6 +5,7 @@ Nothing heavy is imported at the top, so that `--help` does not wait for torch.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -72,7 +73,7 @@ _RUNTIME_OPTIONS = [
     ),
     click.option(
         "--batch-tokens",
-        type=int,
+        type=click.IntRange(1),
         default=4096,
         show_default=True,
         help="positions decoded at once",
@@ -115,15 +116,15 @@ def decoding_strategy(flags: Mapping[str, Any]) -> Strategy | None:
 
     Flags that belong to another strategy are an error instead of being ignored.
     """
+    from regard.decode.length_penalty import parse_length_penalty
     from regard.decode.strategy import BeamSearch, Greedy, Sampling
-    from regard.training.recipe.options import parse_length_penalty
 
     beam = flags["beam"]
     penalty = flags["penalty"]
     n_best = flags["n_best"]
     sampling = _sampling_settings(flags)
     if flags["sample"]:
-        if beam or penalty or n_best:
+        if not (beam is None and penalty is None and n_best is None):
             raise SettingError(
                 "--sample does not search", "leave --beam, --length-penalty and --n-best out"
             )
@@ -131,12 +132,14 @@ def decoding_strategy(flags: Mapping[str, Any]) -> Strategy | None:
     if sampling:
         raise SettingError(f"{_first_flag(sampling)} is a setting of sampling", "add --sample")
     # A beam of one hypothesis is greedy search, which is faster.
-    if beam == 1 and not n_best:
+    if beam == 1 and n_best is None:
         return Greedy()
-    if not (beam or penalty or n_best):
+    if beam is None and penalty is None and n_best is None:
         return None  # generation_config.json decides
     return BeamSearch(
-        beam or DEFAULT_BEAM, parse_length_penalty(penalty or DEFAULT_LENGTH_PENALTY), n_best or 1
+        DEFAULT_BEAM if beam is None else beam,
+        parse_length_penalty(penalty or DEFAULT_LENGTH_PENALTY),
+        1 if n_best is None else n_best,
     )
 
 
@@ -161,7 +164,7 @@ def generation_strategy(
         raise SettingError("--greedy and --beam are two ways to search", "give one of them")
     if greedy or beam == 1:
         return Greedy()
-    return BeamSearch(beam or DEFAULT_BEAM)
+    return BeamSearch(DEFAULT_BEAM if beam is None else beam)
 
 
 def length_limit(text: str | None) -> Limit | None:
@@ -172,7 +175,10 @@ def length_limit(text: str | None) -> Limit | None:
         return None
     try:
         factor, extra = text.split(",")
-        return Limit(float(factor), int(extra))
+        limit = Limit(float(factor), int(extra))
+        if not 0 <= limit.factor < math.inf or limit(1) < 1:
+            raise ValueError(text)
+        return limit
     except ValueError:
         raise SettingError(
             f"--max-length {text!r} is not FACTOR,EXTRA", "write it like 1,50"

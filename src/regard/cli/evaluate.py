@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from regard.cli.completion import MODEL_FOLDER
 from regard.cli.decoding_options import decoding_options, decoding_strategy, length_limit
 from regard.errors import SettingError
 
@@ -33,7 +34,7 @@ Examples:
 
 
 @click.command(epilog=EXAMPLES, context_settings={"max_content_width": 110})
-@click.argument("models", metavar="MODEL...", nargs=-1, required=True)
+@click.argument("models", type=MODEL_FOLDER, metavar="MODEL...", nargs=-1, required=True)
 @click.option("--data", help="what to evaluate on: a file, a folder of images, or - for pairs")
 @click.option("--source", help="text to translate, one sentence a line (.gz too)")
 @click.option("--target", help="its reference translations, line by line")

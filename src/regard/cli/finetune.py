@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import typing
-from pathlib import Path
 from typing import Any
 
 import click
 
+from regard.cli.completion import MODEL_FOLDER
 from regard.cli.recipe_options import RecipeCommand, recipe_changes, recipe_option
-from regard.cli.train import exit_on_interruption, print_result
+from regard.cli.train import exit_on_interruption, print_result, resume_run
 from regard.errors import SettingError
 from regard.training.recipe import schema as recipes
 from regard.training.recipe.objectives import OBJECTIVES, TASKS
@@ -109,14 +109,9 @@ def finetune(
     changes = recipe_changes(flags)
     # A run that is resumed has its recipe in its folder.
     if resume is not None:
-        if model or changes or out or data:
-            raise SettingError(
-                "--resume goes on with the settings the run began with", "leave the other flags out"
-            )
-        from regard.training.run import go_on
-
-        with exit_on_interruption():
-            print_result(go_on(Path(resume)), as_json)
+        if model or out or data:
+            changes |= {"model": model}
+        resume_run(resume, changes, as_json)
         return
     if model is None or task is None or not data:
         raise SettingError(
@@ -138,7 +133,7 @@ command = RecipeCommand(
     context_settings={"max_content_width": 110},
     params=[
         # optional, because --resume needs no model
-        click.Argument(["model"], required=False),
+        click.Argument(["model"], type=MODEL_FOLDER, required=False),
         click.Option(["--task"], type=click.Choice([*OBJECTIVES, *TASKS]), help="what is learnt"),
         click.Option(["--data"], metavar="FILE", multiple=True, help="training data (.gz too)"),
         click.Option(
@@ -147,7 +142,9 @@ command = RecipeCommand(
             help="put before the source texts of a --data, one for each",
         ),
         click.Option(["--out"], help="the run folder  [runs/TASK]"),
-        click.Option(["--resume"], metavar="DIR", help="go on with the run in DIR"),
+        click.Option(
+            ["--resume"], type=MODEL_FOLDER, metavar="DIR", help="go on with the run in DIR"
+        ),
         click.Option(
             ["--json", "as_json"], is_flag=True, help="print the result as one JSON object"
         ),

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING
 
 import click
 
+from regard.cli.completion import MODEL_FOLDER
 from regard.cli.decoding_options import generation_strategy, sampling_options
 from regard.errors import DataError
-
-if TYPE_CHECKING:
-    from regard.models import LanguageModel
 
 DEFAULT_NEW_TOKENS = 200
 EXAMPLES = """\b
@@ -25,7 +22,7 @@ Examples:
 
 
 @click.command(epilog=EXAMPLES, context_settings={"max_content_width": 110})
-@click.argument("model")
+@click.argument("model", type=MODEL_FOLDER)
 @click.argument("prompt", required=False)
 @click.option(
     "--max-new-tokens",
@@ -82,7 +79,6 @@ def command(
     strategy = strategy or defaults.strategy or Sampling()
     if defaults.max_length is None and defaults.max_new_tokens is None:
         max_new_tokens = max_new_tokens or DEFAULT_NEW_TOKENS
-    _warn_of_unknown_tokens(language_model, prompt)
     if as_json:
         # Not streamed: the object is complete or not printed.
         text = language_model.generate(
@@ -109,20 +105,6 @@ def _read_prompt() -> str:
     if sys.stdin.isatty():
         return ""  # the model begins with its start token
     return "".join(text("-"))
-
-
-def _warn_of_unknown_tokens(language_model: LanguageModel, prompt: str) -> None:
-    """Warns of what the vocabulary lacks: the model reads the unknown token in its place."""
-    tokenizer = language_model.tokenizer
-    unknown_id = tokenizer.special_token_id("unk")
-    if unknown_id is None:
-        return
-    unknown = tokenizer.encode(prompt).count(unknown_id)
-    if unknown:
-        print(
-            f"{unknown} characters or words of the prompt are not in the vocabulary",
-            file=sys.stderr,
-        )
 
 
 def _check_encoding(prompt: str) -> None:

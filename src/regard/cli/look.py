@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from regard.cli.completion import MODEL_FOLDER, Suggested
 from regard.cli.decoding_options import decoding_options, decoding_strategy, length_limit
 from regard.errors import SettingError, did_you_mean
 
@@ -54,9 +55,15 @@ Examples:
 
 
 @click.command(epilog=f"{VIEWS}\n\n{EXAMPLES}", context_settings={"max_content_width": 110})
-@click.argument("model")
+@click.argument("model", type=MODEL_FOLDER)
 @click.argument("text", default="")
-@click.option("--what", default="attention", show_default=True, help="one of the views below")
+@click.option(
+    "--what",
+    type=Suggested(WHAT),
+    default="attention",
+    show_default=True,
+    help="one of the views below",
+)
 @click.option(
     "--target",
     default=None,

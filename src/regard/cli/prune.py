@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from regard.cli.completion import MODEL_FOLDER
 from regard.errors import ModelError, SettingError
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ WINDOW = 128  # tokens of a text that are scored together
 
 
 @click.command(epilog=EXAMPLES, context_settings={"max_content_width": 110})
-@click.argument("model")
+@click.argument("model", type=MODEL_FOLDER)
 @click.option(
     "--heads",
     required=True,

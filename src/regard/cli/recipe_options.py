@@ -2,18 +2,45 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import click
 
+from regard.cli.completion import MODEL_FOLDER, Suggested, preset_names, preset_sizes, recipe_names
 from regard.errors import SettingError, did_you_mean
 from regard.training.recipe import schema as recipes
 
+# The settings of the short help, by section; `--help all` has the others too.
+COMMON_KEYS = (
+    # data and tokens
+    "source", "target", "pairs", "valid_source", "valid_target", "text", "valid_text", "images",
+    "sounds", "generated", "context", "tokenizer", "vocabulary",
+    # model
+    "model", "preset", "spec", "d_model", "heads", "layers", "dropout", "position", "attention",
+    "residual", "start",
+    # training
+    "objective", "steps", "batch_tokens", "accumulate", "optimizer", "schedule", "learning_rate",
+    "warmup", "floor", "label_smoothing", "agreement", "precision", "compile", "weights",
+    "validate_every", "patience", "seed", "device", "beam",
+    # fine-tuning
+    "base", "valid", "test", "epochs", "freeze", "lora",
+)  # fmt: skip
+_EVERYTHING = "regard.help.everything"  # the key in a click context: `--help all` was asked for
+
 
 class RecipeCommand(click.Command):
-    """A command whose options are the recipe's keys; an unknown one is answered by the nearest."""
+    """A command whose options are the recipe's keys; an unknown one is answered by the nearest.
+
+    Its help has the sections of a recipe, with the usual settings; `--help all` has every setting.
+    """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        for name in ctx.help_option_names:
+            if name in args and args[args.index(name) + 1 :][:1] == ["all"]:
+                ctx.meta[_EVERYTHING] = True
+                click.echo(self.get_help(ctx), color=ctx.color)
+                ctx.exit()
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
@@ -23,6 +50,49 @@ class RecipeCommand(click.Command):
             raise SettingError(
                 f"there is no flag {error.option_name}", did_you_mean(error.option_name, flags)
             ) from None
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        everything = _EVERYTHING in ctx.meta
+        rows: dict[str, list[tuple[str, str]]] = {"": []}  # by section; "" has the command's own
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is None or isinstance(parameter, click.Argument):
+                continue
+            section = recipes.KEYS.get(parameter.name or "", "")
+            if section and not everything and parameter.name not in COMMON_KEYS:
+                continue
+            flag, text = record
+            if section and not everything:
+                text = _first_part(text)
+            if "--help" in parameter.opts:
+                flag += " [all]"
+                text = "Show this message and exit; all: with every setting."
+            rows.setdefault(section, []).append((flag, text))
+        with formatter.section("Options"):
+            formatter.write_dl(rows.pop(""))
+        for section, settings in rows.items():
+            with formatter.section(f"[{section}]  {_title(section)}"):
+                formatter.write_dl(settings)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        if any(parameter.name == "recipe" for parameter in self.params):
+            names = ", ".join(recipe_names())
+            with formatter.section("Recipes of the package"):
+                formatter.write_text(names)
+        super().format_epilog(ctx, formatter)
+
+
+def _title(section: str) -> str:
+    """What a section is about: the beginning of its docstring."""
+    text = recipes.SECTIONS[section].__doc__ or ""
+    return re.split("[.:]", text)[0]
+
+
+def _first_part(text: str) -> str:
+    """A help text up to its first semicolon, with its default."""
+    head, separator, tail = text.partition(";")
+    default = tail[tail.rfind("  [") :] if separator and "  [" in tail else ""
+    return head + default
 
 
 # ------------------------------------------------------------------ options of recipe keys
@@ -41,7 +111,22 @@ def recipe_option(key: str) -> click.Option:
     if value_type is bool:
         # Both spellings, so that a flag can undo what a recipe says.
         return click.Option([f"--{name}/--no-{name}", key], default=None, help=text)
-    return click.Option([f"--{name}", key], type=_click_type(value_type), default=None, help=text)
+    click_type = _COMPLETED.get(key) or _click_type(value_type)
+    return click.Option([f"--{name}", key], type=click_type, default=None, help=text)
+
+
+# What a shell completes; other settings are numbers, choices or free text.
+_COMPLETED: dict[str, click.ParamType] = {
+    "model": Suggested(preset_names()),
+    "preset": Suggested(preset_sizes()),
+    "base": MODEL_FOLDER,
+    "teacher": MODEL_FOLDER,
+    **{
+        key: click.Path()
+        for key in recipes.SECTIONS["data"].model_fields
+        if key.split("_")[-1] in ("source", "target", "pairs", "text", "images", "sounds")
+    },
+}
 
 
 def recipe_changes(flags: dict[str, Any]) -> dict[str, Any]:

@@ -6,6 +6,8 @@ import json
 
 import click
 
+from regard.cli.completion import PRESET_OR_FOLDER
+
 EXAMPLES = """\b
 Examples:
   regard show
@@ -17,7 +19,7 @@ Examples:
 
 
 @click.command(epilog=EXAMPLES, context_settings={"max_content_width": 110})
-@click.argument("model", required=False)
+@click.argument("model", type=PRESET_OR_FOLDER, required=False)
 @click.option("--list", "as_list", is_flag=True, help="list all presets, as without a MODEL")
 @click.option("--json", "as_json", is_flag=True, help="the same page as one JSON object")
 def command(model: str | None, as_list: bool, as_json: bool) -> None:

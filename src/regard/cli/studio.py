@@ -7,6 +7,8 @@ from pathlib import Path
 
 import click
 
+from regard.cli.completion import MODEL_FOLDER
+
 EXAMPLES = """\b
 Examples:
   regard studio                         a small translator that comes with the package
@@ -16,7 +18,7 @@ Examples:
 
 
 @click.command(epilog=EXAMPLES, context_settings={"max_content_width": 110})
-@click.argument("folders", nargs=-1, metavar="[RUN | MODEL | FOLDER OF RUNS]...")
+@click.argument("folders", type=MODEL_FOLDER, nargs=-1, metavar="[RUN | MODEL | FOLDER OF RUNS]...")
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),

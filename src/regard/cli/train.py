@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from regard.cli.completion import MODEL_FOLDER, RECIPE
 from regard.cli.recipe_options import RecipeCommand, recipe_changes, recipe_option
 from regard.errors import SettingError, TrainingInterrupted
 from regard.training import run_folder as run_folders
@@ -58,27 +59,39 @@ def train(
     changes = recipe_changes(flags)
     # A run that is resumed has its recipe in its folder.
     if resume is not None:
-        if recipe or changes or out:
-            raise SettingError(
-                "--resume goes on with the settings the run began with", "leave the other flags out"
-            )
-        folder, settings, name = run_folders.resume(Path(resume))
-        from regard.training.run import run
-
-        with exit_on_interruption():
-            print_result(run(folder, settings, name), as_json)
+        if recipe or out:
+            changes |= {"out": out}
+        resume_run(resume, changes, as_json)
         return
-    # The recipe is complete and checked before its folder is created.
     settings, name = recipes.choose(recipe, changes, data)
-    folder = run_folders.begin(settings, Path(out) if out else None, name)
     # Imported late: a wrong recipe is reported before torch is loaded.
+    from regard.training import preflight
     from regard.training.run import start
 
+    # All that needs no data is checked before the folder is created.
+    preflight.check(settings)
+    folder = run_folders.begin(settings, Path(out) if out else None, name)
     with exit_on_interruption():
         print_result(start(folder, settings, name), as_json)
 
 
 # ------------------------------------------------------------------ what finetune shares
+
+
+def resume_run(folder: str, changes: dict[str, Any], as_json: bool) -> None:
+    """--resume, of a finished run too if --steps asks for more."""
+    steps = changes.pop("steps", None)
+    if changes:
+        raise SettingError(
+            "--resume goes on with the settings the run began with",
+            "leave the other flags out; --steps N alone trains it longer",
+        )
+    # A folder that is no run is reported before torch is loaded.
+    run_folders.resume(Path(folder))
+    from regard.training.run import go_on
+
+    with exit_on_interruption():
+        print_result(go_on(Path(folder), steps=steps), as_json)
 
 
 @contextmanager
@@ -99,6 +112,8 @@ def print_result(result: Result, as_json: bool) -> None:
             "seconds": result.seconds,
             "compiling": result.compiling,
             "parameters": result.parameters,
+            "steps": result.steps,
+            **result.losses,
         }
         scores = {split: asdict(score) for split, score in result.scores.items()}
         click.echo(json.dumps(report | scores))
@@ -123,9 +138,11 @@ command = RecipeCommand(
     epilog=EXAMPLES,
     context_settings={"max_content_width": 110},
     params=[
-        click.Argument(["recipe"], required=False),
-        click.Option(["--out"], help="the run folder  [runs/NAME]"),
-        click.Option(["--resume"], metavar="DIR", help="go on with the run in DIR"),
+        click.Argument(["recipe"], type=RECIPE, required=False),
+        click.Option(["--out"], type=MODEL_FOLDER, help="the run folder  [runs/NAME]"),
+        click.Option(
+            ["--resume"], type=MODEL_FOLDER, metavar="DIR", help="go on with the run in DIR"
+        ),
         click.Option(["--data"], metavar="DIR", help="where a recipe's files are  [$REGARD_DATA]"),
         click.Option(
             ["--json", "as_json"], is_flag=True, help="print the result as one JSON object"

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from regard.cli import show_warnings_once
+from regard.cli.completion import MODEL_FOLDER
 from regard.cli.decoding_options import decoding_options, decoding_strategy, length_limit
 
 if TYPE_CHECKING:
@@ -25,7 +28,7 @@ Examples:
 
 
 @click.command(epilog=EXAMPLES, context_settings={"max_content_width": 110})
-@click.argument("model")
+@click.argument("model", type=MODEL_FOLDER)
 @click.option(
     "--input", "path", default="-", help="a text file (.gz too) instead of standard input"
 )
@@ -40,10 +43,10 @@ def command(model: str, path: str, as_json: bool, language: str | None, **flags:
     """Translate lines of text: one line out for each line in, an empty one for an empty one.
 
     MODEL is a run folder. Translations go to standard output, messages to standard error. With
-    --n-best N, N lines come out for each line in.
+    --n-best N, N lines come out for each line in. At a terminal each line is answered as it is
+    typed; Ctrl-D ends.
     """
     strategy = decoding_strategy(flags)  # wrong flags are reported before torch is loaded
-    from regard.data.text_files import lines
     from regard.decode.strategy import BeamSearch
     from regard.models import load_translator
 
@@ -55,9 +58,7 @@ def command(model: str, path: str, as_json: bool, language: str | None, **flags:
     n_best = settings.strategy.n_best if isinstance(settings.strategy, BeamSearch) else 1
     unfinished = 0
     lines_done = 0
-    stream = lines(path)
-    # Chunk by chunk, so that a pipe gets its first lines before the last ones are read.
-    while chunk := list(islice(stream, LINES_AT_ONCE)):
+    for chunk in _chunks(path):
         results = translator.hypotheses(chunk, settings, before=lines_done, language=language)
         for line, hypotheses in zip(chunk, results, strict=True):
             texts = [translator.text(hypothesis) for hypothesis in hypotheses]
@@ -79,6 +80,34 @@ def command(model: str, path: str, as_json: bool, language: str | None, **flags:
             "raise --max-length",
             file=sys.stderr,
         )
+
+
+def _chunks(path: str) -> Iterator[list[str]]:
+    """The lines to translate, chunk by chunk: a pipe gets its first ones before the last are read.
+
+    What is typed at a terminal comes line by line.
+    """
+    from regard.data.text_files import lines
+
+    if path == "-" and sys.stdin.isatty():
+        yield from _typed_lines()
+        return
+    stream = lines(path)
+    while chunk := list(islice(stream, LINES_AT_ONCE)):
+        yield chunk
+
+
+def _typed_lines() -> Iterator[list[str]]:
+    print("Type a sentence; Ctrl-D ends.", file=sys.stderr)
+    while True:
+        try:
+            line = input("> ")
+        except EOFError:
+            print(file=sys.stderr)
+            return
+        # Each line that is typed gets its own warnings.
+        show_warnings_once()
+        yield [line]
 
 
 def _json_line(source: str, texts: list[str], hypotheses: list[Hypothesis]) -> str:

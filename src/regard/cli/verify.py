@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from regard.cli.completion import MODEL_FOLDER
+
 if TYPE_CHECKING:
     from regard.verify.invariants import Finding
 
@@ -20,7 +22,7 @@ Examples:
 
 
 @click.command(epilog=EXAMPLES, context_settings={"max_content_width": 110})
-@click.argument("model")
+@click.argument("model", type=MODEL_FOLDER)
 @click.option(
     "--against",
     type=click.Choice(["transformers"]),

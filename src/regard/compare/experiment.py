@@ -19,7 +19,8 @@ from regard import disk, spec
 from regard.compare.contenders import Budget, Contender
 from regard.compare.cost import Cost, step_cost
 from regard.compare.quality_by_length import evaluate_by_length
-from regard.compare.results import Comparison, ContenderResult, Run, Scores
+from regard.compare.report import Comparison
+from regard.compare.results import ContenderResult, Run, Scores
 from regard.errors import SettingError
 from regard.evaluation.evaluation import paired_tests
 from regard.metrics.bleu import TranslationScore

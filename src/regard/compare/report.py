@@ -1,13 +1,18 @@
-"""A comparison as tables and as a figure."""
+"""A comparison: its results, as tables and as a figure."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
 from functools import partial
+from html import escape
+from typing import Any
 
-from regard.compare.results import Comparison, ContenderResult
+from regard.compare.contenders import Budget
+from regard.compare.results import ContenderResult
 from regard.look import drawing, terminal
+from regard.metrics.significance import PairedTest
 
 Measure = Callable[[ContenderResult], float]
 # The metrics that are shown, if a run has them: their titles, and digits after the point.
@@ -21,6 +26,32 @@ METRICS = {
 }
 # Splits that training has looked at; scored only where there are no others.
 _VALIDATION = ("valid", "validation")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The result of `regard compare`; notebooks show its tables and figure."""
+
+    name: str
+    parameters: int
+    budget: Budget
+    contestants: list[ContenderResult]
+    unit: str = "tokens"  # what training counts
+    # Of two models on the test set, with the first seed: the second's score minus the first's by
+    # metric, and its p-value.
+    tests: dict[str, PairedTest] = field(default_factory=dict)
+
+    def data(self) -> dict[str, Any]:
+        """The comparison as JSON values."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        return "\n".join(lines(self))
+
+    def _repr_html_(self) -> str:
+        """The tables and the figure, for a notebook."""
+        text = f'<pre style="overflow-x:auto">{escape(str(self))}</pre>'
+        return text + drawing.svg(scene(self), f"comparison on {self.name}")
 
 
 def lines(comparison: Comparison, width: int = 200) -> list[str]:
@@ -138,11 +169,11 @@ def scene(comparison: Comparison) -> drawing.Scene:
         for title, split, metric in _metrics(comparison)
     ]
     learning_curves = {one.word: _learning_curve(one) for one in contenders}
-    scenes = [*scores, drawing.curves(learning_curves, title="validation loss by step")]
+    scenes = [*scores, drawing.curves(learning_curves, title="validation loss", x_name="step")]
     if contenders[0].runs[0].buckets:
         loss_by_length = {one.word: one.by_length("loss") for one in contenders}
         title = "loss a token by source length (test set)"
-        scenes.append(drawing.curves(loss_by_length, title=title))
+        scenes.append(drawing.curves(loss_by_length, title=title, x_name="source tokens"))
     title = f"training, {comparison.unit} a second"
     scenes.append(bars(title, lambda one: one.mean("train_rate"), ",.0f"))
     if contenders[0].runs[0].decode_rate is not None:

@@ -7,13 +7,10 @@ from __future__ import annotations
 
 import json
 import statistics
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from regard.compare.contenders import Budget
 from regard.compare.cost import Cost
-from regard.metrics.significance import PairedTest
 
 Scores = dict[str, dict[str, float]]  # split → metric → value
 
@@ -105,21 +102,3 @@ class ContenderResult:
 
 def _stdev(values: list[float]) -> float:
     return statistics.stdev(values) if len(values) > 1 else 0.0
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """The result of `regard compare`."""
-
-    name: str
-    parameters: int
-    budget: Budget
-    contestants: list[ContenderResult]
-    unit: str = "tokens"  # what training counts
-    # Of two models on the test set, with the first seed: the second's score minus the first's by
-    # metric, and its p-value.
-    tests: dict[str, PairedTest] = field(default_factory=dict)
-
-    def data(self) -> dict[str, Any]:
-        """The comparison as JSON values."""
-        return asdict(self)

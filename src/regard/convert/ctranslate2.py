@@ -209,8 +209,14 @@ def _refuse_layers(part: specs.Stack) -> None:
     """Refuses layers of a kind that the library lacks."""
     block = part.block
     plain = isinstance(block.attention.mixer, specs.SoftmaxAttention)
-    if part.turns or not plain or isinstance(block.residual, specs.Reversible):
+    apart = block.attention.projection == "apart"
+    one_stream = not isinstance(block.residual, specs.Reversible | specs.NoResidual)
+    if part.turns or not plain or not apart or not one_stream:
         _refuse("layers other than one kind of softmax attention on one stream")
+    if isinstance(block.feedforward, specs.ConvFeedForward | specs.MixtureOfExperts):
+        _refuse(f"feed-forward network of the kind {type(block.feedforward).__name__}")
+    if isinstance(block.norm, specs.BatchNorm):
+        _refuse("BatchNorm")
     if part.heads is not None or part.cross_heads is not None:
         _refuse("layers with other numbers of heads")
     if block.feedforward.activation not in _ACTIVATIONS:

@@ -9,13 +9,15 @@ from torch import Tensor, nn
 from regard.core.attention import Attention
 from regard.core.attention_mask import AttentionMask
 from regard.core.context import LayerContext
-from regard.core.feedforward import FeedForward, GatedFeedForward
+from regard.core.convolution import ConvState
+from regard.core.feedforward import ConvFeedForward, FeedForward, GatedFeedForward
 from regard.core.kv_cache import CrossKV, LayerCache
 from regard.core.mixture_of_experts import MixtureOfExperts
+from regard.core.norm import normalize
 from regard.core.position_terms import PositionTerms
 from regard.core.residual import ParallelResidual, SequentialResidual
 
-PositionWise = FeedForward | GatedFeedForward | MixtureOfExperts
+PositionWise = FeedForward | GatedFeedForward | ConvFeedForward | MixtureOfExperts
 Memory = Tensor | CrossKV
 
 
@@ -60,6 +62,8 @@ class AnyBlock(nn.Module, ABC):
     def feed_forward(self, x: Tensor, context: LayerContext) -> Tensor:
         if isinstance(self.feedforward, MixtureOfExperts):
             return self.feedforward(x, context.scope("experts"))
+        if isinstance(self.feedforward, ConvFeedForward):
+            return self.feedforward(x, context.padding_mask, context.convolutions)
         return self.feedforward(x)
 
     def start(
@@ -72,9 +76,12 @@ class AnyBlock(nn.Module, ABC):
     ) -> LayerCache:
         """An empty cache of this block for `rows` sequences that will attend to `memory`."""
         past = self.attention.start(rows, capacity, max_lookback, like)
+        convolutions: tuple[ConvState, ...] = ()
+        if isinstance(self.feedforward, ConvFeedForward):
+            convolutions = self.feedforward.start(rows, like)
         if self.cross is None or memory is None:
-            return LayerCache(past)
-        return LayerCache(past, self.cross.cross_keys_and_values(memory))
+            return LayerCache(past, convolutions=convolutions)
+        return LayerCache(past, self.cross.cross_keys_and_values(memory), convolutions)
 
 
 class Block(AnyBlock):
@@ -105,11 +112,14 @@ class Block(AnyBlock):
         # Residual connections, x + sublayer(x), with the norm before or after. Iterated once: an
         # index into a ModuleList costs as much as a small product of a decoding step.
         residuals = tuple(self.residual.each)
-        x = residuals[0](x, lambda y: self.self_attention(y, mask, positions, context))
+        padding = context.padding_mask
+        x = residuals[0](x, lambda y: self.self_attention(y, mask, positions, context), padding)
         if self.cross is not None:
-            x = residuals[1](x, lambda y: self.cross_attention(y, memory_mask, context, memory))
+            x = residuals[1](
+                x, lambda y: self.cross_attention(y, memory_mask, context, memory), padding
+            )
         # The last connection is the feed-forward's, with cross-attention and without.
-        return residuals[-1](x, lambda y: self.feed_forward(y, context))
+        return residuals[-1](x, lambda y: self.feed_forward(y, context), padding)
 
 
 class ParallelBlock(AnyBlock):
@@ -134,9 +144,9 @@ class ParallelBlock(AnyBlock):
         memory_mask: AttentionMask | None = None,
     ) -> Tensor:
         norms = self.residual.norms
-        first = norms[0](x)
+        first = normalize(norms[0], x, context.padding_mask)
         # GPT-J and PaLM have one norm for both sublayers, GPT-NeoX one for each.
-        second = first if len(norms) == 1 else norms[1](x)
+        second = first if len(norms) == 1 else normalize(norms[1], x, context.padding_mask)
         attended = self.self_attention(first, mask, positions, context)
         x = x + self.residual.dropout(attended)
         return x + self.residual.dropout(self.feed_forward(second, context))

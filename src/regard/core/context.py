@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from regard.core.convolution import ConvState
 from regard.core.encoder_output import EncoderOutput
 from regard.core.kv_cache import Cache, CrossKV, DecoderState, LayerCache
 from regard.core.mask import MaskPattern
@@ -37,6 +38,8 @@ class LayerContext(NamedTuple):
     probe: NullProbe = NO_PROBE
     losses: Losses | None = None
     cache: LayerCache | None = None
+    # [B, T], True at tokens: where parts besides attention meet padding (BatchNorm, convolutions).
+    padding_mask: Tensor | None = None
 
     @property
     def self_cache(self) -> Cache | None:
@@ -49,6 +52,12 @@ class LayerContext(NamedTuple):
         if self.cache is None:
             return None
         return self.cache.cross_attention
+
+    @property
+    def convolutions(self) -> tuple[ConvState, ...]:
+        if self.cache is None:
+            return ()
+        return self.cache.convolutions
 
     def scope(self, name: str) -> LayerContext:
         """The same, seen from inside the sublayer called `name`."""

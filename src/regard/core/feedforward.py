@@ -1,4 +1,4 @@
-"""Position-wise feed-forward networks (Section 3.3) and their gated variants."""
+"""Feed-forward networks (Section 3.3): position-wise, gated, and by convolutions."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from regard.core.convolution import ConvState, DilatedConvolution, zero_padding
 from regard.core.dropout import Dropout
 from regard.core.linear import Linear
 
@@ -72,3 +73,59 @@ class GatedFeedForward(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         gate, value = self.inner(x).chunk(2, dim=-1)  # [B, T, F] each
         return self.outer(self.dropout(self.activation(gate) * value))  # [B, T, D]
+
+
+class ConvFeedForward(nn.Module):
+    """Two convolutions over positions with an activation between; with kernels of 1 the
+    position-wise network (end of Section 3.3).
+
+    `causal` ones read no later position; while decoding, `past` holds the inputs of both
+    convolutions.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        d_ff: int,
+        kernels: tuple[int, int],
+        activation: str,
+        dropout: float,
+        *,
+        bias: bool,
+        causal: bool,
+    ) -> None:
+        super().__init__()
+        self.inner = DilatedConvolution(
+            d_model, d_ff, kernels[0], 1, bias=bias, initialization="xavier"
+        )
+        self.outer = DilatedConvolution(
+            d_ff, d_model, kernels[1], 1, bias=bias, initialization="xavier"
+        )
+        self.activation = ACTIVATIONS[activation]
+        self.dropout = Dropout(dropout)
+        self.causal = causal
+
+    def extra_repr(self) -> str:
+        return f"activation={_NAMES[self.activation]}, causal={self.causal}"
+
+    @property
+    def mixes_positions(self) -> bool:
+        return self.inner.reach + self.outer.reach > 0
+
+    def start(self, rows: int, like: Tensor) -> tuple[ConvState, ...]:
+        """The inputs of both convolutions before the first position."""
+        return self.inner.start(rows, like), self.outer.start(rows, like)
+
+    def forward(
+        self,
+        x: Tensor,
+        padding_mask: Tensor | None = None,
+        past: tuple[ConvState, ...] = (),
+    ) -> Tensor:
+        """x [B, T, D] → [B, T, D]; `padding_mask` [B, T] is True at tokens."""
+        before: tuple[ConvState | None, ...] = (None, None)
+        if self.causal:
+            before = past or self.start(len(x), x)
+        hidden = self.inner(zero_padding(x, padding_mask), before[0])  # [B, T, F]
+        hidden = self.dropout(self.activation(hidden))
+        return self.outer(zero_padding(hidden, padding_mask), before[1])  # [B, T, D]

@@ -13,6 +13,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from regard.core.convolution import ConvState
 from regard.core.probe import NO_PROBE, NullProbe
 from regard.errors import ModelError
 
@@ -267,10 +268,12 @@ class CrossKV:
 
 @dataclass
 class LayerCache:
-    """What one application of a block remembers: for its self- and for its cross-attention."""
+    """What one application of a block remembers: for its self- and for its cross-attention, and
+    for the convolutions of its feed-forward network, if it has any."""
 
     self_attention: Cache
     cross_attention: CrossKV | None = None
+    convolutions: tuple[ConvState, ...] = ()  # a row for each beam, never shared
 
 
 @dataclass
@@ -366,9 +369,10 @@ class DecoderState:
         """Forgets what came at `position` and after it."""
         for layer in self.layers:
             cache = layer.self_attention
-            if not isinstance(cache, KVCache):
+            if not isinstance(cache, KVCache) or layer.convolutions:
+                part = layer.convolutions[0] if layer.convolutions else cache
                 raise ModelError(
-                    f"{type(cache).__name__} cannot forget its last tokens",
+                    f"{type(part).__name__} cannot forget its last tokens",
                     "decode this model without a draft",
                 )
             cache.filled = position  # later positions are overwritten when tokens come
@@ -381,7 +385,7 @@ class DecoderState:
         is remembered has no fixed size."""
         caches = [layer.self_attention for layer in self.layers]
         growing = [cache for cache in caches if isinstance(cache, KVCache)]
-        if len(growing) < len(caches):
+        if len(growing) < len(caches) or any(layer.convolutions for layer in self.layers):
             return False
         device = growing[0].k.device
         self.device_position = torch.full((1,), self.position, dtype=torch.long, device=device)
@@ -395,6 +399,9 @@ class DecoderState:
     def reorder(self, rows: Tensor) -> None:
         """Row i continues what row rows[i] had; rows stay inside their sentence, so the encoder
         memory is untouched."""
+        for layer in self.layers:
+            for state in layer.convolutions:
+                state.select(rows)
         if self.ancestry is not None:
             parents = (rows % self.width).view(-1, self.width, 1)  # [B, W, 1], inside each sentence
             self.ancestry.copy_(self.ancestry.gather(1, parents.expand_as(self.ancestry)))
@@ -411,14 +418,17 @@ class DecoderState:
 
     def keep(self, sentences: Tensor) -> None:
         """Only these sentences go on."""
+        beams = torch.arange(self.width, device=sentences.device)
+        # All W rows of each sentence that goes on.
+        rows = (sentences[:, None] * self.width + beams).flatten()
         if self.ancestry is None:
-            beams = torch.arange(self.width, device=sentences.device)
-            # All W rows of each sentence that goes on.
-            self.reorder((sentences[:, None] * self.width + beams).flatten())
+            self.reorder(rows)
         else:
             self.ancestry = self.ancestry.index_select(0, sentences)
             for layer in self.layers:
                 layer.self_attention.select(sentences)
+                for state in layer.convolutions:
+                    state.select(rows)
         for layer in self.layers:
             if layer.cross_attention is not None:
                 layer.cross_attention.select(sentences)

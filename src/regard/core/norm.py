@@ -1,4 +1,4 @@
-"""Normalisation over the last dimension: LayerNorm, RMSNorm."""
+"""Normalisation: LayerNorm and RMSNorm of each position, BatchNorm of each feature."""
 
 from __future__ import annotations
 
@@ -44,7 +44,63 @@ class RMSNorm(nn.Module):
         return functional.rms_norm(x, self.weight.shape, weight, self.eps)
 
 
-Norm = LayerNorm | RMSNorm
+class BatchNorm(nn.Module):
+    """Batch normalisation (Ioffe and Szegedy 2015) over all tokens of a batch, padding left out.
+
+    As `nn.BatchNorm1d` of the tokens alone, without gathering them: a step keeps its shape. With
+    activation checkpointing the second forward pass moves the running statistics once more.
+    """
+
+    def __init__(self, width: int, eps: float, momentum: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+        self.bias = nn.Parameter(torch.zeros(width))
+        # Parameters and not buffers: stored, averaged and moved as all weights are.
+        self.running_mean = nn.Parameter(torch.zeros(width), requires_grad=False)
+        self.running_variance = nn.Parameter(torch.ones(width), requires_grad=False)
+        self.eps = eps
+        self.momentum = momentum
+
+    def extra_repr(self) -> str:
+        return f"{len(self.weight)}, eps={self.eps}, momentum={self.momentum}"
+
+    def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+        """x [B, T, D]; `padding_mask` [B, T] is True at tokens."""
+        if self.training:
+            mean, variance = self._batch_statistics(x, padding_mask)
+        else:
+            mean = self.running_mean
+            variance = self.running_variance
+        # In float32 at least, as PyTorch's norms under autocast.
+        scale = (variance + self.eps).rsqrt() * self.weight
+        return (x - mean) * scale + self.bias
+
+    def _batch_statistics(self, x: Tensor, padding_mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Mean and (biased) variance of the tokens: [D] each. The running ones move."""
+        x = x.to(self.weight.dtype).flatten(0, -2)  # [B·T, D]
+        if padding_mask is None:
+            is_token = x.new_ones(len(x), 1)
+        else:
+            is_token = padding_mask.reshape(-1, 1).to(x.dtype)
+        count = is_token.sum().clamp_min(1.0)
+        mean = (x * is_token).sum(dim=0) / count
+        variance = ((x - mean).square() * is_token).sum(dim=0) / count
+        with torch.no_grad():
+            # The running variance is the unbiased one, as in PyTorch.
+            unbiased = variance * count / (count - 1.0).clamp_min(1.0)
+            self.running_mean.lerp_(mean, self.momentum)
+            self.running_variance.lerp_(unbiased, self.momentum)
+        return mean, variance
+
+
+Norm = LayerNorm | RMSNorm | BatchNorm
+
+
+def normalize(norm: nn.Module, x: Tensor, padding_mask: Tensor | None) -> Tensor:
+    """The norm of x [B, T, D], whose tokens are where `padding_mask` [B, T] is True."""
+    if isinstance(norm, BatchNorm):
+        return norm(x, padding_mask)
+    return norm(x)
 
 
 class KernelNorm(NamedTuple):
@@ -59,6 +115,7 @@ class KernelNorm(NamedTuple):
 
 def kernel_norm(norm: Norm) -> KernelNorm:
     """The parameters of a norm for a Triton kernel."""
+    assert not isinstance(norm, BatchNorm), "kernels normalise positions, not features"
     if isinstance(norm, LayerNorm):
         return KernelNorm("layer", norm.weight, norm.bias, norm.eps, 0.0)
     return KernelNorm("rms", norm.weight, None, norm.eps, norm.offset)

@@ -1,4 +1,5 @@
-"""Query, key and value projections: of one sequence, of two, or with queries that are keys too."""
+"""Query, key and value projections: of one sequence, of two, with queries that are keys too, or
+with one matrix for several of them."""
 
 from __future__ import annotations
 
@@ -121,4 +122,58 @@ class SharedProjection(_Projection):
         return q, k, split_heads(v, self.groups)
 
 
-Projection = SelfProjection | CrossProjection | SharedProjection
+class TiedProjection(_Projection):
+    """Tied projections: one matrix for queries, keys and values (`qkv`), or for two (`qk`, `kv`).
+
+    With `qkv` or `qk`, scores are those of a symmetric form: x W Wᵀ xᵀ.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        heads: int,
+        groups: int,
+        d_k: int,
+        d_v: int,
+        bias: str,
+        *,
+        tied: str,
+    ) -> None:
+        super().__init__(heads, groups, d_k, d_v)
+        self.tied = tied
+        # A matrix is called by the first of its letters: `q` and `v` remain of `qk`.
+        self.letters = [letter for letter in "qkv" if letter not in tied[1:]]
+        widths = {"q": heads * d_k, "k": groups * d_k, "v": groups * d_v}
+        parts = [widths[letter] for letter in self.letters]
+        biased = [letter in bias for letter in self.letters]
+        self.maps = Linear(d_model, sum(parts), bias=biased, parts=parts)
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, tied={self.tied}"
+
+    def forward(self, x: Tensor, memory: Tensor | CrossKV | None) -> Qkv:
+        maps = self.maps(x).split(self.maps.parts, dim=-1)
+        by_letter = dict(zip(self.letters, maps, strict=True))
+        for letter in self.tied[1:]:
+            by_letter[letter] = by_letter[self.tied[0]]
+        # [B, H, T, K], [B, G, T, K], [B, G, T, E]
+        return (
+            split_heads(by_letter["q"], self.heads),
+            split_heads(by_letter["k"], self.groups),
+            split_heads(by_letter["v"], self.groups),
+        )
+
+    def keep(self, heads: Tensor) -> None:
+        """Prunes all but these heads, with their keys and values."""
+        key_heads = self._key_heads(heads)
+        rows = {
+            "q": dimensions(heads, self.d_k),
+            "k": dimensions(key_heads, self.d_k),
+            "v": dimensions(key_heads, self.d_v),
+        }
+        self.maps.keep_outputs([rows[letter] for letter in self.letters])
+        self.heads = len(heads)
+        self.groups = len(key_heads)
+
+
+Projection = SelfProjection | CrossProjection | SharedProjection | TiedProjection

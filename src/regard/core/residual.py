@@ -1,5 +1,5 @@
 """Residual connections: dropout, the sum, and where the norm stands (pre-norm, post-norm,
-parallel)."""
+parallel), or no sum at all."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from torch import Tensor, nn
 
 from regard.core.dropout import Dropout
-from regard.core.norm import Norm
+from regard.core.norm import Norm, normalize
 
 Sublayer = Callable[[Tensor], Tensor]
 
@@ -22,10 +22,10 @@ class PostNorm(nn.Module):
         self.norm = norm
         self.dropout = Dropout(dropout)
 
-    def forward(self, x: Tensor, sublayer: Sublayer) -> Tensor:
+    def forward(self, x: Tensor, sublayer: Sublayer, padding_mask: Tensor | None = None) -> Tensor:
         y = sublayer(x)
         # Under autocast, PyTorch normalises in float32.
-        return self.norm(x + self.dropout(y)).to(y.dtype)
+        return normalize(self.norm, x + self.dropout(y), padding_mask).to(y.dtype)
 
 
 class PreNorm(nn.Module):
@@ -37,11 +37,31 @@ class PreNorm(nn.Module):
         self.norm = norm
         self.dropout = Dropout(dropout)
 
-    def forward(self, x: Tensor, sublayer: Sublayer) -> Tensor:
-        return x + self.dropout(sublayer(self.norm(x)))
+    def forward(self, x: Tensor, sublayer: Sublayer, padding_mask: Tensor | None = None) -> Tensor:
+        return x + self.dropout(sublayer(normalize(self.norm, x, padding_mask)))
 
 
-Residual = PostNorm | PreNorm
+class NoResidual(nn.Module):
+    """No residual connection: LayerNorm(Dropout(Sublayer(x))), or with `pre`
+    Dropout(Sublayer(LayerNorm(x)))."""
+
+    def __init__(self, norm: Norm, dropout: float, *, pre: bool) -> None:
+        super().__init__()
+        self.norm = norm
+        self.dropout = Dropout(dropout)
+        self.pre = pre
+
+    def extra_repr(self) -> str:
+        return f"pre={self.pre}"
+
+    def forward(self, x: Tensor, sublayer: Sublayer, padding_mask: Tensor | None = None) -> Tensor:
+        if self.pre:
+            return self.dropout(sublayer(normalize(self.norm, x, padding_mask)))
+        y = sublayer(x)
+        return normalize(self.norm, self.dropout(y), padding_mask).to(y.dtype)
+
+
+Residual = PostNorm | PreNorm | NoResidual
 
 
 class SequentialResidual(nn.Module):

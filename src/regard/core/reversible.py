@@ -120,20 +120,21 @@ class ReversibleStack(Stack):
         # Whoever watches needs the activations of each layer, which are not kept otherwise.
         watched = context.probe.active or context.layer_outputs is not None
         if self.training and context.state is None and not watched:
-            return self.finish(self._without_activations(x, inputs, context))
+            x = self._without_activations(x, inputs, context)
+            return self.finish(x, inputs.padding_mask)
         for number in range(self.layers):
             layer = context.layer(number)
             x = self.apply_block(number, x, inputs, layer)
             x = context.layer_done(layer, x)
-        return context.probe.through("output", self.finish(x))
+        return context.probe.through("output", self.finish(x, inputs.padding_mask))
 
-    def finish(self, x: Tensor) -> Tensor:
+    def finish(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
         """The mean of both streams, or both, normalised."""
         residual = cast(ReversibleBlock, self.block(0)).residual
         if residual.gives == "mean":
             first, second = x.chunk(2, dim=-1)
             x = (first + second) / 2
-        return super().finish(x)
+        return super().finish(x, padding_mask)
 
     def _without_activations(self, x: Tensor, inputs: LayerInputs, context: Context) -> Tensor:
         steps: list[Sublayer] = []
@@ -142,7 +143,7 @@ class ReversibleStack(Stack):
         for number in range(self.layers):
             block = cast(ReversibleBlock, self.block(number))
             hidden = None if memory is None else memory.for_layer(number)
-            layer = context.layer(number)
+            layer = context.layer(number)._replace(padding_mask=inputs.padding_mask)
             steps += block.steps(inputs.mask, inputs.positions, layer, hidden, inputs.memory_mask)
         if memory is not None:
             outside = list(memory.layers) or [memory.hidden]

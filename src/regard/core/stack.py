@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import NamedTuple, cast
 
 import torch
@@ -16,6 +17,7 @@ from regard.core.chunked_attention import ChunkedAttention
 from regard.core.context import Context, LayerContext, Positions
 from regard.core.dropout import Dropout
 from regard.core.encoder_output import EncoderOutput, cross_attention_mask
+from regard.core.feedforward import ConvFeedForward
 from regard.core.global_attention import (
     FirstTokens,
     GlobalPattern,
@@ -25,7 +27,7 @@ from regard.core.global_attention import (
 from regard.core.kv_cache import LayerCache
 from regard.core.mask import MaskPattern, padding_pattern
 from regard.core.mask_patterns import DocumentMask, GlobalMask, GlobalTokenMask, ShiftedMask
-from regard.core.norm import Norm
+from regard.core.norm import BatchNorm, Norm, normalize
 from regard.core.position_terms import PositionTerms, StackPosition, position_terms
 from regard.core.probe import HasHeads
 from regard.core.segment_memory import SegmentMemory, has_segment_memory, with_segment
@@ -40,6 +42,7 @@ class LayerInputs(NamedTuple):
     positions: PositionTerms
     memory: EncoderOutput | None = None
     memory_mask: AttentionMask | None = None
+    padding_mask: Tensor | None = None  # [B, T] of the new positions, True at tokens
 
 
 class Stack(nn.Module):
@@ -92,7 +95,7 @@ class Stack(nn.Module):
             layer = context.layer(number)
             x = self.apply_block(number, x, inputs, layer)
             x = context.layer_done(layer, x)
-        return context.probe.through("output", self.finish(x))
+        return context.probe.through("output", self.finish(x, inputs.padding_mask))
 
     def apply_block(
         self, number: int, x: Tensor, inputs: LayerInputs, context: LayerContext
@@ -100,6 +103,8 @@ class Stack(nn.Module):
         """One layer: x [B, T, D] → [B, T, D]."""
         block = self.block(number)
         memory = None if inputs.memory is None else inputs.memory.for_layer(number)
+        if inputs.padding_mask is not None:
+            context = context._replace(padding_mask=inputs.padding_mask)
         arguments = (x, inputs.mask, inputs.positions, context, memory, inputs.memory_mask)
         # Not with a cache: the second forward pass would extend it again.
         if self.activation_checkpointing and self.training and context.cache is None:
@@ -111,10 +116,10 @@ class Stack(nn.Module):
         # As many blocks as layers, or fewer that take turns.
         return cast(AnyBlock, self.blocks[number % len(self.blocks)])
 
-    def finish(self, x: Tensor) -> Tensor:
+    def finish(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
         """What comes after the last block."""
         if self.final_norm is not None:
-            x = self.final_norm(x)
+            x = normalize(self.final_norm, x, padding_mask)
         return self.dropout(x)
 
     # ------------------------------------------------------------------ masks and positions
@@ -128,6 +133,7 @@ class Stack(nn.Module):
     ) -> LayerInputs:
         """The attention mask and the position terms of a call, made once for all layers."""
         state = context.state
+        token_mask = self._token_mask(x, padding_mask, context)
         if state is not None and has_segment_memory(state.layers):
             if padding_mask is None:
                 padding_mask = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
@@ -141,9 +147,27 @@ class Stack(nn.Module):
         ids = self._position_ids(mask, padding_mask, context)
         terms = position_terms(self.position, mask, ids, positions.end)
         memory_mask = cross_attention_mask(memory, state, context.documents)
-        inputs = LayerInputs(mask, terms, memory, memory_mask)
+        inputs = LayerInputs(mask, terms, memory, memory_mask, token_mask)
         self._prepare_kernels(inputs)
         return inputs
+
+    def _token_mask(
+        self, x: Tensor, padding_mask: Tensor | None, context: Context
+    ) -> Tensor | None:
+        """The padding mask of the new positions [B, T], for parts besides attention that need it;
+        None where all of them are tokens."""
+        if not self.meets_padding:
+            return None
+        if self.mixes_positions and isinstance(context.documents, DocumentMask):
+            raise ModelError(
+                "a convolution reads beyond the text's end, into the next one of its row",
+                "give each text a row of its own",
+            )
+        # What follows a prompt is never padding.
+        begins = context.state is None or context.state.position == 0
+        if padding_mask is None or not begins:
+            return None
+        return padding_mask[:, -x.shape[1] :]
 
     def _attention_mask(
         self,
@@ -278,6 +302,18 @@ class Stack(nn.Module):
     def carries_state(self) -> bool:
         """Whether layers remember earlier segments of a text."""
         return self.segment_length is not None
+
+    @property
+    def mixes_positions(self) -> bool:
+        """Whether feed-forward networks read neighbours, by convolutions wider than 1."""
+        parts = [block.feedforward for block in cast(Sequence[AnyBlock], self.blocks)]
+        return any(isinstance(part, ConvFeedForward) and part.mixes_positions for part in parts)
+
+    @cached_property
+    def meets_padding(self) -> bool:
+        """Whether padding concerns parts besides attention: convolutions and BatchNorm."""
+        norms = [part for part in self.modules() if isinstance(part, BatchNorm)]
+        return bool(norms) or self.mixes_positions
 
     @property
     def device(self) -> torch.device:

@@ -149,7 +149,7 @@ class UniversalStack(Stack):
             x = halting.mean
             if context.losses is not None:
                 add_loss(context.losses, "ponder", halting.ponder_cost())
-        return context.probe.through("output", self.finish(x))
+        return context.probe.through("output", self.finish(x, inputs.padding_mask))
 
 
 def _row_positions(ids: Tensor, x: Tensor) -> Tensor:

@@ -137,13 +137,20 @@ def _resized(size: tuple[int, int], target: tuple[int, int] | int) -> tuple[int,
     return longer, target
 
 
-def _open_image(picture: Any) -> Image:
+def require_pillow() -> None:
+    """Raises `DataError` where Pillow is missing."""
     try:
-        from PIL import Image, ImageOps
+        import PIL  # noqa: F401
     except ImportError:
         raise DataError(
             "pictures need Pillow, which is not installed", "pip install 'regard[image]'"
         ) from None
+
+
+def _open_image(picture: Any) -> Image:
+    require_pillow()
+    from PIL import Image, ImageOps
+
     if isinstance(picture, Image.Image):
         return picture
     if isinstance(picture, str | Path | bytes):

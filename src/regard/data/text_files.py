@@ -49,9 +49,11 @@ def _decoded_lines(path: str | Path) -> Iterator[str]:
                 line = raw.decode("utf-8")
             except UnicodeDecodeError as error:
                 position = f"offset {offset + error.start}, line {number}"
+                convert = "iconv -f latin1 -t utf-8"
+                example = f"{convert} {name}" if str(path) != "-" else f"{convert} FILE | regard …"
                 raise DataError(
                     f"{name} is not UTF-8: byte 0x{raw[error.start]:02x} at {position}",
-                    f"convert it, for example: iconv -f latin1 -t utf-8 {name}",
+                    f"convert it, for example: {example}",
                 ) from error
             offset += len(raw)
             if number == 1:

@@ -6,6 +6,7 @@ Results come back in the order of the sources.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor
 
 from regard.core.context import Context
+from regard.core.finite_outputs import non_finite_error
 from regard.core.probe import NO_PROBE, NullProbe
 from regard.data.padding import pad_rows
 from regard.decode import beam_search, cuda_graphs, sampling, speculative_decoding, worker_pool
@@ -127,6 +129,9 @@ def decode(
         decoded = worker_pool.map_groups(decode_group, groups, workers)
         for rows, group in zip(groups, decoded, strict=True):
             for row, hypotheses in zip(rows, group, strict=True):
+                # NaN is no candidate of a beam, which then ends without a hypothesis.
+                if not hypotheses or math.isnan(hypotheses[0].log_probability):
+                    raise non_finite_error(model)
                 results[row] = hypotheses
             if progress is not None:
                 progress(len(rows))

@@ -26,7 +26,7 @@ from regard.core.feedforward import ACTIVATIONS, FeedForward, GatedFeedForward
 from regard.core.head import LMHead
 from regard.core.kv_cache import LayerCache, StaticKVCache
 from regard.core.linear import Linear
-from regard.core.norm import KernelNorm, kernel_norm
+from regard.core.norm import BatchNorm, KernelNorm, kernel_norm
 from regard.core.projection import CrossProjection, SelfProjection
 from regard.core.residual import PostNorm, PreNorm
 from regard.core.score_bias import additive_mask
@@ -109,6 +109,8 @@ def is_usual(stack: nn.Module) -> bool:
     """Whether all parts of a stack are the usual ones."""
     if type(stack) is not Stack:
         return False  # universal, reversible, convolutional
+    if any(isinstance(part, BatchNorm) for part in stack.modules()):
+        return False
     return all(_is_usual_block(block) for block in stack.blocks)
 
 
@@ -118,6 +120,8 @@ def _is_usual_block(block: nn.Module) -> bool:
     if not isinstance(block.feedforward, FeedForward | GatedFeedForward):
         return False
     if block.feedforward.activation not in _ACTIVATION_NAMES:
+        return False
+    if not all(isinstance(part, PostNorm | PreNorm) for part in block.residual.each):
         return False
     attentions = [part for part in (block.attention, block.cross) if part is not None]
     if not all(_is_usual_attention(part) for part in attentions):

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
+
+from regard.options import parse_option
 
 
 @dataclass(frozen=True)
@@ -35,3 +39,19 @@ class PowerPenalty:
 
 
 LengthPenalty = GNMTPenalty | PowerPenalty
+
+
+def parse_length_penalty(text: str) -> LengthPenalty:
+    """The penalty that `gnmt:0.6` or `power:1.0` stands for."""
+    constructors: dict[str, Callable[..., LengthPenalty]] = {
+        "gnmt": lambda alpha="0.6": GNMTPenalty(_finite(alpha)),  # Wu et al. 2016, Equation 14
+        "power": lambda alpha="1.0": PowerPenalty(_finite(alpha)),  # that of Hugging Face
+    }
+    return parse_option(text, constructors)
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(text)
+    return value

@@ -254,6 +254,8 @@ def sample_tokens(logits: Tensor, strategy: Sampling, noise: Tensor) -> Tensor:
     # Rounding may leave the last cumulative value just below a noise close to 1: stay inside what
     # the filters left.
     rank = torch.minimum(rank, (probabilities > 0).sum(dim=-1) - 1)
+    # Of NaN nothing is left: any token will do, its log-probability is NaN and an error.
+    rank = rank.clamp_min(0)
     return tokens.gather(1, rank[:, None])[:, 0]
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal, TypedDict
 
-from regard.decode.length_penalty import GNMTPenalty, LengthPenalty
-from regard.errors import SettingError
+from regard.decode.length_penalty import GNMTPenalty, LengthPenalty, parse_length_penalty
+from regard.errors import SettingError, did_you_mean
 
 _COLDEST = 1e-6  # logits divided by less are infinite
 
@@ -33,9 +34,10 @@ class Sampling:
 
     def __post_init__(self) -> None:
         # Written so that nan is refused as well.
-        if not self.temperature >= _COLDEST:
+        if not _COLDEST <= self.temperature < math.inf:
             raise SettingError(
-                f"temperature must be above 0 (at least {_COLDEST}), not {self.temperature}",
+                f"temperature must be a number above 0 (at least {_COLDEST}), "
+                f"not {self.temperature}",
                 "use greedy decoding instead of temperature 0",
             )
         if self.top_k < 0 or not 0 < self.top_p <= 1 or not 0 <= self.min_p <= 1:
@@ -74,7 +76,9 @@ class BeamSearch:
     stop: Literal["certain", "likely", "full"] = "certain"
 
     def __post_init__(self) -> None:
-        if self.width < 1 or not 1 <= self.n_best <= self.width:
+        if self.width < 1:
+            raise SettingError(f"a beam of {self.width} holds no hypothesis", "choose 1 or more")
+        if not 1 <= self.n_best <= self.width:
             raise SettingError(
                 f"a beam of {self.width} cannot give {self.n_best} translations",
                 "choose a width of at least n_best and 1",
@@ -82,6 +86,63 @@ class BeamSearch:
 
 
 Strategy = Greedy | Sampling | BeamSearch
+
+
+# --- strategies by keywords ---
+
+
+class DecodingOptions(TypedDict, total=False):
+    """The keywords of `translate` and `generate` that stand for a strategy.
+
+    `beam` and `length_penalty` (`gnmt:0.6`, `power:1.0`) are of beam search, a beam of 1 is greedy;
+    the others are of sampling: any of them, or `sample=True`, draws by chance.
+    """
+
+    beam: int
+    length_penalty: str
+    sample: bool
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    seed: int
+
+
+_SEARCH_OPTIONS = ("beam", "length_penalty")
+
+
+def choose_strategy(strategy: Strategy | None, options: DecodingOptions) -> Strategy | None:
+    """The strategy that was given, or that of the keywords; None where neither says anything."""
+    # A misspelt keyword reaches this point only without a type checker.
+    for name in options:
+        if name not in DecodingOptions.__annotations__:
+            raise SettingError(
+                f"there is no option {name!r}", did_you_mean(name, DecodingOptions.__annotations__)
+            )
+    values: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    if not values:
+        return strategy
+    if strategy is not None:
+        raise SettingError(
+            f"the strategy {strategy} says how to decode", f"leave `{next(iter(values))}` out"
+        )
+    draws = values.pop("sample", None)
+    search = {name: values.pop(name) for name in _SEARCH_OPTIONS if name in values}
+    if values or draws:
+        if search or draws is False:
+            raise SettingError(
+                "a beam search draws nothing by chance",
+                f"give {' and '.join(_SEARCH_OPTIONS)}, or the settings of sampling",
+            )
+        return Sampling(**values)
+    if not search:
+        return Greedy()  # sample=False alone
+    penalty = parse_length_penalty(search.get("length_penalty", "gnmt"))
+    width = search.get("beam", BeamSearch.width)
+    if width == 1 and "length_penalty" not in search:
+        return Greedy()
+    return BeamSearch(width, penalty)
+
 
 # --- what goes in and what comes out ---
 

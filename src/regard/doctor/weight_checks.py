@@ -62,18 +62,19 @@ def _nonfinite_while_training(run: RunEvidence) -> Iterator[Finding]:
 
     The optimizer leaves weights alone where gradients are not finite.
     """
-    for record in run.log.skipped[:1]:
-        origin = str(record.get("origin") or "")
-        if origin.startswith("the weights"):
-            yield Finding(
-                "nonfinite_weights",
-                f"at step {record['step']} NaN or infinity stood in {origin}, "
-                "and no update writes such values",
-                "weights were damaged from outside training: by a callback, a file or the memory",
-                "look for what writes to parameters; go on from a checkpoint before that step",
-                0.95,
-                int(record["step"]),
-            )
+    origins = [str(record["origin"]) for record in run.log.skipped if record.get("origin")]
+    if not origins or not origins[0].startswith("the weights"):
+        return
+    step = int(run.log.skipped[0]["step"])
+    yield Finding(
+        "nonfinite_weights",
+        f"from step {step} on NaN or infinity stood in {origins[0]}, "
+        "and no update writes such values",
+        "weights were damaged from outside training: by a callback, a file or the memory",
+        "look for what writes to parameters; go on from a checkpoint before that step",
+        0.95,
+        step,
+    )
 
 
 def zero_weights(run: RunEvidence) -> Iterator[Finding]:

@@ -39,6 +39,7 @@ MASK_PATTERNS: dict[str, Callable[..., spec.MaskPattern]] = {
 # Other ways to mix the values than softmax over all scores.
 MIXERS: dict[str, Callable[..., spec.Mixer]] = {
     "topk": lambda top: spec.SoftmaxAttention(top=top),
+    "additive": lambda: spec.AdditiveAttention(),  # Bahdanau et al. 2015
     "linear": lambda: spec.LinearAttention(),  # Katharopoulos et al. 2020
     "performer": lambda count=None: spec.LinearAttention(spec.FavorFeatures(count)),
     "linformer": lambda rank=256: spec.Linformer(1, rank),
@@ -54,6 +55,7 @@ def parse_attention(option: str) -> tuple[spec.Mixer, spec.MaskPattern]:
     - `global`: a window, and a global first position, which sees all and is seen by all
     - `longformer`: the same; in encoders it sees by projections of its own
     - `bigbird`: blocks of 64, their neighbours, the first block, and one drawn at random
+    - `additive`: scores by a small network instead of products
     - `topk:32`, `linear`, `performer`, `linformer`, `reformer`, each perhaps with numbers
     """
     parsed = parse_option(
@@ -84,7 +86,7 @@ def self_attention(
             "set attention_dropout = 0",
         )
     match mixer:
-        case spec.SoftmaxAttention() | spec.LshAttention():
+        case spec.SoftmaxAttention() | spec.LshAttention() | spec.AdditiveAttention():
             mixer = replace(mixer, dropout=dropout)
         case spec.Linformer():
             mixer = replace(mixer, dropout=dropout, length=length)

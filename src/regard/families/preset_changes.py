@@ -45,7 +45,14 @@ RESIDUALS: dict[str, spec.Residual] = {
     "pre": spec.PreNorm(),
     "parallel": spec.Parallel(),  # GPT-J, PaLM, GPT-NeoX
     "reversible": spec.Reversible(),  # Reformer
+    "none": spec.NoResidual(),
 }
+NORMS: dict[str, spec.Norm] = {
+    "layer": spec.LayerNorm(),
+    "rms": spec.RMSNorm(),
+    "batch": spec.BatchNorm(),
+}
+PROJECTIONS = ("apart", "tied_qkv", "tied_qk", "tied_kv")
 SHARES = ("all", "target", "none")
 
 
@@ -164,12 +171,49 @@ def _residual(model: spec.Model, word: str, length: int) -> spec.Model:
             return stack
         # Only post-norm leaves the stream normalized; the others end with a norm.
         final = None
-        if not isinstance(residual, spec.PostNorm):
+        if not isinstance(residual, spec.PostNorm | spec.NoResidual):
             final = stack.final or stack.block.norm
         changed = _with_blocks(stack, lambda block: replace(block, residual=residual))
         return replace(changed, final=final)
 
     return _with_stacks("residual", model, of_stack)
+
+
+def _norm(model: spec.Model, word: str, length: int) -> spec.Model:
+    norm = NORMS[_word("norm", word, NORMS)]
+
+    def of_stack(stack: spec.Stack) -> spec.Stack:
+        # A norm of the same kind keeps its family's ε.
+        if isinstance(stack.block.norm, type(norm)):
+            return stack
+        changed = _with_blocks(stack, lambda block: replace(block, norm=norm))
+        return replace(changed, final=stack.final and norm)
+
+    return _with_stacks("norm", model, of_stack)
+
+
+def _kernel(model: spec.Model, width: int, length: int) -> spec.Model:
+    def of_block(block: spec.Block) -> spec.Block:
+        part = block.feedforward
+        if not isinstance(part, spec.FeedForward | spec.ConvFeedForward):
+            raise SettingError(
+                "only a plain feed-forward network can be two convolutions", "leave `kernel` out"
+            )
+        convolutions = spec.ConvFeedForward(
+            part.d_ff, (width, 1), part.activation, part.dropout, part.bias
+        )
+        return replace(block, feedforward=convolutions)
+
+    return _with_stacks("kernel", model, lambda stack: _with_blocks(stack, of_block))
+
+
+def _projection(model: spec.Model, word: str, length: int) -> spec.Model:
+    projection = _word("projection", word, PROJECTIONS)
+
+    def of_block(block: spec.Block) -> spec.Block:
+        return replace(block, attention=replace(block.attention, projection=projection))
+
+    return _with_stacks("projection", model, lambda stack: _with_blocks(stack, of_block))
 
 
 def _position(model: spec.Model, word: str, length: int) -> spec.Model:
@@ -297,10 +341,13 @@ CHANGES: dict[str, Change] = {
     "activation": _activation,
     "dropout": _dropout,
     "feedforward_dropout": _feedforward_dropout,
+    "kernel": _kernel,
+    "norm": _norm,
     "residual": _residual,
     "position": _position,
     "attention": _attention,
     "decoder_attention": _decoder_attention,
+    "projection": _projection,
     "attention_dropout": _attention_dropout,
     "memory": _memory,
     "compressed": _compressed,

@@ -682,6 +682,7 @@ PRESET_FAMILIES: dict[str, PresetFamily] = {
     # Before the Transformer. Their papers print no counts for these sizes.
     **{name: _sequence_to_sequence(name) for name in recurrent.FAMILIES},
     "rnn-lm": _recurrent_language_model("rnn"),
+    "rnn_relu-lm": _recurrent_language_model("rnn_relu"),
     "gru-lm": _recurrent_language_model("gru"),
     "lstm-lm": _recurrent_language_model("lstm"),
     "memory": PresetFamily(

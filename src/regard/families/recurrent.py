@@ -17,7 +17,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 # A convolution sees a few positions only, so that many stand in for one recurrent layer.
 _CONVOLUTIONS_PER_LAYER = 5
-Cell = Literal["rnn", "gru", "lstm"]
+Cell = Literal["rnn", "rnn_relu", "gru", "lstm"]
 EncoderAndDecoder = tuple[spec.Recurrent | spec.Convolutional, spec.Recurrent | spec.Convolutional]
 
 
@@ -49,6 +49,7 @@ def _convolutional(
 FAMILIES: dict[str, Callable[[int, float], EncoderAndDecoder]] = {
     # Without attention (Cho et al. 2014, Sutskever et al. 2014).
     "rnn": lambda n, p: _recurrent("rnn", n, p),
+    "rnn_relu": lambda n, p: _recurrent("rnn_relu", n, p),  # Le et al. 2015
     "gru": lambda n, p: _recurrent("gru", n, p),
     "lstm": lambda n, p: _recurrent("lstm", n, p),
     # Bahdanau et al. 2015; Luong et al. 2015, with input feeding (their Section 3.3).

@@ -30,6 +30,8 @@ VIRIDIS = ("440154", "472d7b", "3b528b", "2c728e", "21918c", "28ae80", "5ec962",
 SIGNED = ("14508c", "5b93c7", "b9d3ea", "f5f5f5", "f6cfa5", "dd8b3c", "9c4f05")
 POSITIVE = "#21918c"  # of bars and lines
 NEGATIVE = "#dd8b3c"
+# Of the lines of a chart: told apart by colour-blind readers, and seen on white and on black.
+LINES = (POSITIVE, NEGATIVE, "#5b93c7", "#b05a8c", "#8a8a2b", "#7d6bb5", "#808088")
 INK = "#1b1b1f"  # of letters in a PNG; an SVG takes the colour of the text around it
 
 # Pixels
@@ -337,36 +339,42 @@ def bars(
     return Scene(left + 360, top + len(values) * ROW + 4, tuple(marks))
 
 
-def curves(series: Mapping[str, Sequence[tuple[float, float]]], *, title: str = "") -> Scene:
-    """A line chart: one line through the points of each series, with a legend.
-
-    Both axes go from the least to the largest value.
-    """
+def curves(
+    series: Mapping[str, Sequence[tuple[float, float]]],
+    *,
+    title: str = "",
+    x_name: str = "",
+    y_name: str = "",
+) -> Scene:
+    """A line chart: one line through the points of each series, with a legend."""
     width = 360.0
     height = 200.0
     left = 60.0
-    top = 30.0
+    top = 44.0 if y_name else 30.0
     bottom = top + height
     right = left + width
-    xs = [x for line in series.values() for x, _ in line] or [0.0, 1.0]
-    ys = [y for line in series.values() for _, y in line] or [0.0, 1.0]
+    x_ticks = ticks([x for line in series.values() for x, _ in line])
+    y_ticks = ticks([y for line in series.values() for _, y in line])
 
     def pixel(x: float, y: float) -> tuple[float, float]:
-        x_share = (x - min(xs)) / ((max(xs) - min(xs)) or 1.0)
-        y_share = (y - min(ys)) / ((max(ys) - min(ys)) or 1.0)
+        x_share = (x - x_ticks[0]) / (x_ticks[-1] - x_ticks[0])
+        y_share = (y - y_ticks[0]) / (y_ticks[-1] - y_ticks[0])
         return left + width * x_share, bottom - height * y_share
 
     marks = _title(title)
-    # The axes, then the values at their ends.
-    marks += [Line(left, top, left, bottom), Line(left, bottom, right, bottom)]
-    for y in (min(ys), max(ys)):
-        marks.append(Text(left - 6, pixel(min(xs), y)[1] + 4, f"{y:.3g}", "end"))
-    for x in (min(xs), max(xs)):
-        marks.append(Text(pixel(x, min(ys))[0], bottom + 16, f"{x:.4g}", "middle"))
-    # The brightest tenth of the scale would not be seen on white.
-    shades = colours(np.linspace(0.0, 0.9, max(1, len(series))), most=1.0)
+    for y in y_ticks:
+        level = pixel(x_ticks[0], y)[1]
+        marks.append(Line(left, level, right, level, opacity=0.15))
+        marks.append(Text(left - 6, level + 4, f"{y:.4g}", "end"))
+    for x in x_ticks:
+        place = pixel(x, y_ticks[0])[0]
+        marks.append(Line(place, bottom, place, bottom + 4))
+        marks.append(Text(place, bottom + 17, f"{x:,.6g}", "middle"))
+    marks.append(Line(left, bottom, right, bottom))
+    marks.append(Text(right, bottom + 33, x_name, "end"))
+    marks.append(Text(left, top - 10, y_name))
     for i, (name, line) in enumerate(series.items()):
-        shade = code(shades[i])
+        shade = LINES[i % len(LINES)]
         for start, end in itertools.pairwise(line):
             tooltip = f"{name}: {end[1]:.4g} at {end[0]:.4g}"
             ends = (*pixel(*start), *pixel(*end))
@@ -376,7 +384,22 @@ def curves(series: Mapping[str, Sequence[tuple[float, float]]], *, title: str = 
         marks.append(Line(right + 14, y - 4, right + 34, y - 4, width=3.0, colour=shade))
         marks.append(Text(right + 40, y, name))
     legend = top + float(ROW) * len(series)
-    return Scene(right + 44 + _text_width(list(series)), max(bottom + 24, legend), tuple(marks))
+    end = bottom + (40 if x_name else 24)
+    return Scene(right + 44 + _text_width(list(series)), max(end, legend), tuple(marks))
+
+
+def ticks(values: Sequence[float], count: int = 5) -> list[float]:
+    """About `count` round numbers that enclose the values: multiples of 1, 2 or 5 times 10ⁿ."""
+    low = min(values, default=0.0)
+    high = max(values, default=1.0)
+    if high == low:
+        high = low + (abs(low) or 1.0)
+    rough = (high - low) / count
+    power = 10.0 ** np.floor(np.log10(rough))
+    step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough * 0.999)
+    first = int(np.floor(low / step + 1e-9))
+    last = int(np.ceil(high / step - 1e-9))
+    return [float(number * step) for number in range(first, last + 1)]
 
 
 # ------------------------------------------------------------------ SVG
@@ -390,11 +413,12 @@ def svg(scene: Scene, title: str) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{escape(title)}" '
         f'width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
         f'font-family="system-ui, sans-serif" font-size="{FONT:g}">'
-        f"{''.join(map(_element, scene.marks))}</svg>"
+        f"{''.join(map(element, scene.marks))}</svg>"
     )
 
 
-def _element(mark: Mark) -> str:
+def element(mark: Mark) -> str:
+    """A mark as an SVG element."""
     match mark:
         case Rect():
             return (

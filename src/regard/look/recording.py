@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from html import escape
 
 import numpy as np
 import torch
@@ -21,6 +22,7 @@ from regard.look.probe_names import Head, attentions, probes, stacks, switched_o
 from regard.look.result import AnalysisResult, Array
 from regard.model import EncoderDecoder
 
+MOST_TOKENS = 64  # of a recording whose attention a notebook shows unasked
 CHUNK = 1 << 22  # attention weights computed at a time where only their sums are needed
 
 
@@ -85,6 +87,20 @@ class Look:
 
     def __repr__(self) -> str:
         return f"Look({' '.join(self.source)!r}, {len(self.names)} probes)"
+
+    def _repr_html_(self) -> str:
+        """For a notebook: the last attention that was recorded, and the names of all probes."""
+        names = "".join(f"<li><code>{escape(name)}</code></li>" for name in self.names)
+        recorded = f"<details><summary>{len(self.names)} probes</summary><ul>{names}</ul></details>"
+        # Attention over many tokens is drawn when it is asked for: it takes a while.
+        short = [
+            name
+            for name in attentions(self.model.model)
+            if name in self.probe.attentions and len(self.labels(name)[1]) <= MOST_TOKENS
+        ]
+        if not short:
+            return f"<p>{escape(repr(self))}</p>{recorded}"
+        return self.attention(short[-1])._repr_html_() + recorded
 
     @property
     def source(self) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -18,7 +19,7 @@ from regard.models import saving
 from regard.models.hf_call import OUTPUT_OPTIONS, ModelOutput, bind_arguments, call
 from regard.models.precision import cast
 from regard.models.tasks import Tasks
-from regard.parameter_count import parameter_count
+from regard.parameter_count import parameter_count, parameters_by_module
 from regard.text.tokenizer import Text, Tokenizer
 from regard.text.tokenizer_files import open_encoder_tokenizer
 
@@ -66,6 +67,26 @@ class Model(Tasks):
         dtype = str(self.dtype).removeprefix("torch.")
         name = type(self).__name__
         return f"{name}({self.family}, {size} parameters, {dtype}, {self.device})"
+
+    def _repr_html_(self) -> str:
+        """For a notebook: parameters by module, the tasks, and the tree of modules."""
+        # Imported late: who only translates need not wait for the analyses.
+        from regard.look import drawing
+
+        counts = parameters_by_module(self.spec)
+        bars = drawing.bars(
+            list(counts.values()),
+            list(counts),
+            title=repr(self),
+            labels=[f"{count:,}" for count in counts.values()],
+        )
+        tasks = ", ".join(f"<code>.{task}</code>" for task in self.tasks)
+        tree = escape(str(self.model))
+        return (
+            f'<figure style="margin:0;overflow-x:auto">{drawing.svg(bars, "parameters by module")}'
+            f"<figcaption>{tasks}</figcaption></figure><details><summary>modules</summary>"
+            f'<pre style="overflow-x:auto">{tree}</pre></details>'
+        )
 
     def tokens(
         self,
@@ -273,7 +294,20 @@ def choose_device(name: str) -> torch.device:
     # torch would fail later, at the first tensor, and say less.
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise SettingError(f"PyTorch finds no GPU for {name!r} here", "use cpu or auto")
+    if device.type not in ("cpu", "cuda"):
+        _check_other_device(device)
     return device
+
+
+def _check_other_device(device: torch.device) -> None:
+    """Kinds of devices that PyTorch knows by name, and may have been built without: mps, xpu …"""
+    try:
+        # A meta tensor has no numbers: reading one fails there as well.
+        torch.ones(1, device=device).item()
+    except (RuntimeError, AssertionError, NotImplementedError, AttributeError, ImportError):
+        raise SettingError(
+            f"this PyTorch cannot compute on {device.type!r} here", "use cpu or auto"
+        ) from None
 
 
 def _format_count(count: int) -> str:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from regard import spec as kinds
+from regard.core.finite_outputs import require_finite
 from regard.data.audio import RATE, log_mel, read_wav
 from regard.data.padding import pad_rows
 from regard.decode.batch_decoding import batch_by_length
@@ -119,7 +120,8 @@ class CTCModel(Model):
             padding_mask = padding_mask.to(self.device)
             # A batch of one has no padding: the faster path without a mask.
             hidden, _ = self.model(inputs, padding_mask if len(rows) > 1 else None)
-            labels = self.model.classes(hidden, None).argmax(dim=-1).cpu()  # [B, T]
+            logits = require_finite(self.model.classes(hidden, None), self.model)
+            labels = logits.argmax(dim=-1).cpu()  # [B, T]
             frame_mask = self.model.input.output_padding_mask(padding_mask)  # [B, T]
             assert frame_mask is not None
             for i, row_labels, is_frame in zip(rows, labels, frame_mask.cpu(), strict=True):

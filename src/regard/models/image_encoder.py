@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from regard import spec as kinds
+from regard.core.finite_outputs import require_finite
 from regard.data.image import ImageProcessor, Picture, read_image_processor
 from regard.errors import ModelError
 from regard.model import Encoder
@@ -116,7 +117,8 @@ def map_images(
     results = []
     for start in range(0, len(images), _BATCH_SIZE):
         batch = model.image_processor.batch(images[start : start + _BATCH_SIZE])  # [B, C, H, W]
-        results.append(function(batch.to(model.device, model.dtype)).float().cpu())
+        outputs = function(batch.to(model.device, model.dtype)).float().cpu()
+        results.append(require_finite(outputs, model.model))
     if not results:
         return torch.empty(0)
     return torch.cat(results)

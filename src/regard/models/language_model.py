@@ -5,28 +5,39 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, overload
+from typing import Any, Unpack, overload
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from regard import spec as kinds
+from regard.core.finite_outputs import require_finite
 from regard.data.padding import pad_rows
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, batch_by_length, decode
+from regard.decode.beam_memory import require_memory
 from regard.decode.events import BeamStep, TokenStep
 from regard.decode.speculative_decoding import DraftModel
-from regard.decode.strategy import BeamSearch, Greedy, Limit, Strategy
+from regard.decode.strategy import (
+    BeamSearch,
+    DecodingOptions,
+    Greedy,
+    Limit,
+    Strategy,
+    choose_strategy,
+)
 from regard.errors import DataError, ModelError, SettingError
 from regard.metrics.perplexity import corpus_nll
 from regard.model import Decoder
 from regard.models.base import TokenizerModel, no_targets
 from regard.models.generation_config import GenerationDefaults, warn_of_unsupported
+from regard.models.input_warnings import warn_of_unknown_words
 from regard.models.token_batches import (
     framed_rows,
     padded_inputs,
     single_texts,
     smaller_limit,
+    text_list,
 )
 from regard.text.streaming import StreamingDecoder
 from regard.text.tokenizer import Text, Tokenizer
@@ -118,6 +129,7 @@ class LanguageModel(TokenizerModel):
         max_new_tokens: int | None = None,
         stream: Callable[[str], None] | None = None,
         draft: LanguageModel | None = None,
+        **options: Unpack[DecodingOptions],
     ) -> str: ...
     @overload
     def generate(
@@ -128,6 +140,7 @@ class LanguageModel(TokenizerModel):
         max_new_tokens: int | None = None,
         stream: Callable[[str], None] | None = None,
         draft: LanguageModel | None = None,
+        **options: Unpack[DecodingOptions],
     ) -> list[str]: ...
     def generate(
         self,
@@ -137,10 +150,13 @@ class LanguageModel(TokenizerModel):
         max_new_tokens: int | None = None,
         stream: Callable[[str], None] | None = None,
         draft: LanguageModel | None = None,
+        **options: Unpack[DecodingOptions],
     ) -> str | list[str]:
         """The continuation of each text, up to an end token or `max_new_tokens`.
 
-        What is not given is as generation_config.json says, or greedy search and 100 tokens.
+        What is not given is as generation_config.json says, or greedy search and 100 tokens. How to
+        decode is said by a `strategy` or by keywords (`temperature=0.8, top_p=0.9, seed=7`, or
+        `beam=4`).
 
         With one text, `stream` receives the pieces as they are decoded, complete characters only
         (after a beam search, all at once). When the context is full, the model goes on from its
@@ -153,7 +169,9 @@ class LanguageModel(TokenizerModel):
             )
         if max_new_tokens is not None and max_new_tokens < 1:
             raise SettingError(f"max_new_tokens is {max_new_tokens}", "ask for 1 or more")
-        prompts = [self._prompt_ids(one) for one in ([text] if isinstance(text, str) else text)]
+        strategy = choose_strategy(strategy, options)
+        inputs = text_list(text)
+        prompts = [self._prompt_ids(one) for one in inputs]
         decoders = [StreamingDecoder(self.tokenizer, prompt) for prompt in prompts]
         texts = [""] * len(prompts)
 
@@ -166,6 +184,7 @@ class LanguageModel(TokenizerModel):
             if token != self.special_tokens.end:
                 append(row, decoders[row].put(token))
 
+        warn_of_unknown_words(self.tokenizer, inputs, prompts)
         warn_of_unsupported(self)
         self._decode(
             prompts,
@@ -217,13 +236,16 @@ class LanguageModel(TokenizerModel):
                     min_new_tokens=minimum,
                     no_repeat_ngram_size=self.defaults.no_repeat_ngram_size,
                 )
+                contexts = [self._context(sequences[row]) for row in rows]
+                longest = max(len(context) for context in contexts)
+                require_memory(strategy, self.spec, longest + limit)
                 # A beam has no final tokens before its end.
                 on_step = None
                 if not isinstance(strategy, BeamSearch):
                     on_step = functools.partial(_pass_tokens, on_token, rows)
                 results = decode(
                     self.model,
-                    [self._context(sequences[row]) for row in rows],
+                    contexts,
                     self.special_tokens,
                     settings,
                     keys=[row + segment * _SEGMENT_KEYS for row in rows],
@@ -334,6 +356,7 @@ class LanguageModel(TokenizerModel):
             hidden, _ = self.model(ids[:, :-1], input_mask)  # [B, T - 1, D]
             logits = self.model.head(hidden[:, first - 1 :]).float()  # [B, T - first, V]
             labels = ids[:, first:]  # [B, T - first]
+            require_finite(logits, self.model)
             log_probabilities = functional.log_softmax(logits, dim=-1)
             # [B, T - first]
             of_labels = log_probabilities.gather(-1, labels[..., None])[..., 0]

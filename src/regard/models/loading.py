@@ -13,6 +13,7 @@ from regard import spec as kinds
 from regard.baselines.memory_network import MemoryNetwork
 from regard.builder import CoreModel
 from regard.checkpoint import Checkpoints
+from regard.data.training_coverage import read_coverage
 from regard.errors import CheckpointError, ModelError, UnknownKeyWarning
 from regard.families import folder as folders
 from regard.model import (
@@ -177,6 +178,7 @@ def _translator(
     translator = Translator(
         model, spec, source, target, ids.start, config, opening=ids.opening, closing=ids.closing
     )
+    translator.coverage = read_coverage(folder)
     # bad_words_ids of Marian's files name the padding token, which is never generated anyway.
     banned_ids = frozenset(translator.special_tokens.banned)
     translator.defaults = generation_defaults(

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from regard import spec as kinds
 from regard.baselines.memory_network import MemoryNetwork
+from regard.core.finite_outputs import require_finite
 from regard.data.padding import pad_rows, round_up
 from regard.errors import DataError, SettingError
 from regard.models.base import TokenizerModel, no_targets
@@ -68,7 +69,7 @@ class MemoryNetworkModel(TokenizerModel):
         rows = pad_stories([self.sentence_ids(f"{story.strip()} . {question}")]).to(self.device)
         with torch.inference_mode():
             hidden, _ = self.model(*MemoryNetwork.split_inputs(rows))
-            logits = self.model.head(hidden)[0].float()  # [V]
+            logits = require_finite(self.model.head(hidden)[0].float(), self.model)  # [V]
         # An answer is one word: a softmax over the vocabulary.
         words = [self.tokenizer.id_to_token(i) for i in range(len(logits))]
         return label_scores(logits, words)

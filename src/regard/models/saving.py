@@ -10,6 +10,7 @@ from typing import Any
 from regard import disk
 from regard import spec as kinds
 from regard.builder import CoreModel
+from regard.data import training_coverage
 from regard.errors import DiskError
 from regard.families import folder as folders
 from regard.text.sentencepiece_layouts import FILES, SIDES
@@ -38,6 +39,7 @@ COMPANION_FILES = (
     "sentence_bert_config.json",
     "config_sentence_transformers.json",
     "1_Pooling/config.json",
+    training_coverage.FILE,
 )
 SENTENCEPIECE_FILES = (*FILES, *SIDES)  # by the names that the families give them
 _SENTENCEPIECE_PATTERNS = ("*.model", "*.spm")

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from regard import spec as kinds
+from regard.core.finite_outputs import require_finite
 from regard.data.padding import pad_rows
 from regard.decode.batch_decoding import batch_by_length
 from regard.model import EncoderDecoder
@@ -95,7 +96,7 @@ class SequenceClassifier(TokenizerModel):
             ids = ids.to(self.device)
             target = shift_right(ids, self.start)
             hidden, _ = self.model(ids, target, padding_mask.to(self.device))  # [B, T, D]
-            logits = self.model.classes(hidden, inputs=ids)
+            logits = require_finite(self.model.classes(hidden, inputs=ids), self.model)
             for i, row in zip(batch, logits.float().cpu(), strict=True):
                 results[i] = row
         return results

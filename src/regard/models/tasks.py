@@ -8,14 +8,14 @@ has the signature that the models with this task share, so that a type checker a
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NoReturn, overload
+from typing import TYPE_CHECKING, Any, NoReturn, Unpack, overload
 
 from torch import Tensor
 
 from regard.errors import ModelError
 
 if TYPE_CHECKING:
-    from regard.decode.strategy import Strategy
+    from regard.decode.strategy import DecodingOptions, Strategy
 
 # Every task, with the model that has it, for the repair of an error.
 TASKS = {
@@ -59,11 +59,21 @@ class Tasks:
 
     @overload
     def translate(
-        self, text: str, strategy: Strategy | None = None, *, language: str | None = None
+        self,
+        text: str,
+        strategy: Strategy | None = None,
+        *,
+        language: str | None = None,
+        **options: Unpack[DecodingOptions],
     ) -> str: ...
     @overload
     def translate(
-        self, text: list[str], strategy: Strategy | None = None, *, language: str | None = None
+        self,
+        text: list[str],
+        strategy: Strategy | None = None,
+        *,
+        language: str | None = None,
+        **options: Unpack[DecodingOptions],
     ) -> list[str]: ...
     def translate(
         self,
@@ -71,6 +81,7 @@ class Tasks:
         strategy: Strategy | None = None,
         *,
         language: str | None = None,
+        **options: Unpack[DecodingOptions],
     ) -> str | list[str]:
         """Translates one text or a list; see `Translator.translate`."""
         self._no_task("translate")
@@ -84,6 +95,7 @@ class Tasks:
         max_new_tokens: int | None = None,
         stream: Callable[[str], None] | None = None,
         draft: Any = None,  # a LanguageModel
+        **options: Unpack[DecodingOptions],
     ) -> str: ...
     @overload
     def generate(
@@ -94,6 +106,7 @@ class Tasks:
         max_new_tokens: int | None = None,
         stream: Callable[[str], None] | None = None,
         draft: Any = None,  # a LanguageModel
+        **options: Unpack[DecodingOptions],
     ) -> list[str]: ...
     def generate(
         self,
@@ -103,6 +116,7 @@ class Tasks:
         max_new_tokens: int | None = None,
         stream: Callable[[str], None] | None = None,
         draft: Any = None,  # a LanguageModel
+        **options: Unpack[DecodingOptions],
     ) -> str | list[str]:
         """Continues one text or a list; see `LanguageModel.generate`."""
         self._no_task("generate")

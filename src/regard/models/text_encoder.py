@@ -14,6 +14,7 @@ from tokenizers import Encoding
 from torch import Tensor
 
 from regard import spec as kinds
+from regard.core.finite_outputs import require_finite
 from regard.data.padding import pad_rows
 from regard.decode.batch_decoding import batch_by_length
 from regard.errors import DataError, ModelError
@@ -338,6 +339,7 @@ class TextEncoder(TokenizerModel):
         self.model.eval()
         for batch in batch_by_length([len(encoding) for encoding in encodings], self.budget):
             outputs = self._run([encodings[i] for i in batch], head)
+            require_finite(outputs, self.model)
             for i, output in zip(batch, outputs.float().cpu(), strict=True):
                 results[i] = output
         self.model.train(was_training)

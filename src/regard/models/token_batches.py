@@ -83,6 +83,19 @@ def framed_rows(
     return rows
 
 
+def text_list(text: str | Sequence[str]) -> list[str]:
+    """One text or several as a list; anything else is an error that says so."""
+    texts = [text] if isinstance(text, str) else text
+    if isinstance(texts, bytes) or not isinstance(texts, Sequence):
+        raise DataError(f"{type(text).__name__} is no text", "give a string, or a list of strings")
+    for one in texts:
+        if not isinstance(one, str):
+            raise DataError(
+                f"{type(one).__name__} is no text", "give a string, or a list of strings"
+            )
+    return list(texts)
+
+
 def single_texts(texts: Text | Sequence[Text]) -> list[str]:
     """Texts as a list; a pair is an error."""
     if isinstance(texts, str):

@@ -5,27 +5,39 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, overload
+from typing import Any, Unpack, overload
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from regard import spec as kinds
+from regard.core.finite_outputs import require_finite
 from regard.data.padding import IGNORED, pad_rows
+from regard.data.training_coverage import TrainingCoverage
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, batch_by_length, decode
-from regard.decode.strategy import BeamSearch, Hypothesis, Limit, Strategy
+from regard.decode.beam_memory import require_memory
+from regard.decode.strategy import (
+    BeamSearch,
+    DecodingOptions,
+    Hypothesis,
+    Limit,
+    Strategy,
+    choose_strategy,
+)
 from regard.errors import DataError, SettingError
 from regard.families import folder as folders
 from regard.metrics.perplexity import corpus_nll
 from regard.model import EncoderDecoder
 from regard.models.base import Model
 from regard.models.generation_config import GenerationDefaults, warn_of_unsupported
+from regard.models.input_warnings import warn_of_long_sources, warn_of_unknown_words
 from regard.models.token_batches import (
     framed_rows,
     padded_inputs,
     single_texts,
     smaller_limit,
+    text_list,
 )
 from regard.text.tokenizer import Between, Text, Tokenizer
 
@@ -63,6 +75,7 @@ class Translator(Model):
         banned = tuple(sorted((target.framing_ids | {start}) - {eos}))
         self.special_tokens = SpecialTokens(pad, start, eos, banned, opening, closing)
         self.defaults = GenerationDefaults()  # of generation_config.json
+        self.coverage = TrainingCoverage()  # of training_coverage.json
 
     def files(self) -> Mapping[str, str | dict[str, Any]]:
         source = self.source_tokenizer
@@ -127,11 +140,21 @@ class Translator(Model):
 
     @overload
     def translate(
-        self, text: str, strategy: Strategy | None = None, *, language: str | None = None
+        self,
+        text: str,
+        strategy: Strategy | None = None,
+        *,
+        language: str | None = None,
+        **options: Unpack[DecodingOptions],
     ) -> str: ...
     @overload
     def translate(
-        self, text: list[str], strategy: Strategy | None = None, *, language: str | None = None
+        self,
+        text: list[str],
+        strategy: Strategy | None = None,
+        *,
+        language: str | None = None,
+        **options: Unpack[DecodingOptions],
     ) -> list[str]: ...
     def translate(
         self,
@@ -139,15 +162,18 @@ class Translator(Model):
         strategy: Strategy | None = None,
         *,
         language: str | None = None,
+        **options: Unpack[DecodingOptions],
     ) -> str | list[str]:
         """The translation of one text or of a list; an empty line gives an empty line.
 
-        Without a `strategy`, the search is that of generation_config.json, or a beam of 4.
+        Without a `strategy`, or keywords that stand for one (`beam=8`, `length_penalty="gnmt:1"`,
+        `temperature=0.7`), the search is that of generation_config.json, or a beam of 4.
         `language` is the target language of a multilingual model: mBART's de_DE, the fra of
         opus-mt's >>fra<<.
         """
-        lines = [text] if isinstance(text, str) else list(text)
-        results = self.hypotheses(lines, self.settings(strategy), language=language)
+        lines = text_list(text)
+        settings = self.settings(choose_strategy(strategy, options))
+        results = self.hypotheses(lines, settings, language=language)
         translations = [self.text(hypotheses[0]) if hypotheses else "" for hypotheses in results]
         return translations[0] if isinstance(text, str) else translations
 
@@ -193,13 +219,18 @@ class Translator(Model):
         # Empty lines are not translated: a model would invent something.
         rows = [i for i, line in enumerate(lines) if line.strip()]
         prefix, special_tokens = self._target_language(language)
-        sources = [prefix + ids for ids in self.encode([lines[i] for i in rows])]
+        texts = [lines[i] for i in rows]
+        sources = [prefix + ids for ids in self.encode(texts)]
         line_numbers = [before + i for i in rows]
         self._check_lengths(sources, line_numbers)
+        warn_of_unknown_words(self.source_tokenizer, texts, sources, self.coverage)
+        warn_of_long_sources(sources, line_numbers, self.coverage)
         # The decoder has no positions beyond those of its table.
         if self.spec.target.max_length is not None:
             limit = replace(settings.limit, maximum=self.spec.target.max_length)
             settings = replace(settings, limit=limit)
+        longest = max((settings.limit(len(ids)) for ids in sources), default=0)
+        require_memory(settings.strategy, self.spec, longest)
         decoded = decode(self.model, sources, special_tokens, settings, progress, keys=line_numbers)
         results: list[list[Hypothesis]] = [[] for _ in lines]
         for row, hypotheses in zip(rows, decoded, strict=True):
@@ -285,6 +316,7 @@ class Translator(Model):
             token_nlls = functional.cross_entropy(
                 logits.mT, labels.to(self.device), ignore_index=IGNORED, reduction="none"
             )  # [B, T]
+            require_finite(token_nlls, self.model)
             for i, nll in zip(rows, token_nlls.double().sum(dim=1).tolist(), strict=True):
                 results[i] = (nll, len(target_ids[i]))
         return results

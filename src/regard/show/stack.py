@@ -113,6 +113,14 @@ def _block(
             for sublayer in sublayers:
                 yield sublayer
                 yield replace(norm, name="add & norm", text=text)
+        case spec.NoResidual(place):
+            for sublayer in sublayers:
+                if place == "pre":
+                    yield norm
+                    yield sublayer
+                else:
+                    yield sublayer
+                    yield norm
         case _:  # reversible: its norms are not shown apart
             yield from sublayers
             text = wording.named(part.residual)

@@ -50,6 +50,8 @@ def norm(part: spec.Norm) -> str:
             if offset:  # Gemma stores weights around 0 and adds 1
                 text += f", weights from {offset:g} on"
             return text
+        case spec.BatchNorm(eps, momentum):
+            return f"BatchNorm of all tokens, ε {eps:g}, momentum {momentum:g}"
         case _:
             return named(part)
 
@@ -68,11 +70,16 @@ def attention(part: spec.Attention) -> str:
     text = f"{heads}, {widths}, {biases}"
     if not isinstance(part.mixer, spec.SoftmaxAttention):
         text += f", {named(part.mixer)}"
+    if part.projection.startswith("tied"):
+        letters = ", ".join(part.projection.removeprefix("tied_").upper())
+        text += f", one matrix for {letters}"
     return text
 
 
 def scores(part: spec.Attention, position: spec.StackPosition | None = None) -> str:
     """How attention weights come from queries and keys."""
+    if isinstance(part.mixer, spec.AdditiveAttention):
+        return "softmax(w · tanh(q + k))"
     if not isinstance(part.mixer, spec.SoftmaxAttention):
         return named(part.mixer)
     product = "q · k"
@@ -195,6 +202,10 @@ def feedforward(part: spec.PositionWise, d_model: int) -> str:
         case spec.GatedFeedForward(d_ff, kind, _, bias):
             text = f"{d_model:,} → 2 × {d_ff:,}, {activation(kind)}-gated → {d_model:,}"
             return f"{text}, biases" if bias else text
+        case spec.ConvFeedForward(d_ff, kernels, kind, _, bias):
+            text = f"convolutions over {kernels[0]} and {kernels[1]} positions, "
+            text += f"{d_model:,} → {d_ff:,} → {d_model:,}, {activation(kind)}"
+            return text if bias else f"{text}, no biases"
         case _:
             return named(part)
 

@@ -17,6 +17,7 @@ from typing import Literal  # noqa: F401
 # isort: off
 # fmt: off
 from regard.spec.attention import (
+    AdditiveAttention,
     Attention,
     AttentionSizes,
     BuildsAttention,
@@ -33,6 +34,7 @@ from regard.spec.attention import (
 )
 from regard.spec.feedforward import (
     Activation,
+    ConvFeedForward,
     MixtureOfExperts,
     PositionWise,
     GatedFeedForward,
@@ -128,7 +130,9 @@ from regard.spec.baselines import (
     AttentionScore,
 )
 from regard.spec.residual import (
+    BatchNorm,
     LayerNorm,
+    NoResidual,
     Norm,
     Parallel,
     PostNorm,
@@ -152,6 +156,7 @@ from regard.spec.stack import (
 
 __all__ = [
     "Activation",
+    "AdditiveAttention",
     "AdditiveScore",
     "Alibi",
     "And",
@@ -162,6 +167,7 @@ __all__ = [
     "AxialPosition",
     "BahdanauAttention",
     "BandedScaling",
+    "BatchNorm",
     "Block",
     "BlockLocalMask",
     "BottleneckUnit",
@@ -173,6 +179,7 @@ __all__ = [
     "ClassifierHead",
     "CompressiveMemory",
     "ConcatenatedPosition",
+    "ConvFeedForward",
     "ConvLayer",
     "ConvPosition",
     "Convolution",
@@ -217,6 +224,7 @@ __all__ = [
     "MixtureOfExperts",
     "Model",
     "ModelSpec",
+    "NoResidual",
     "Norm",
     "Not",
     "Or",

@@ -26,6 +26,17 @@ class SoftmaxAttention:
 
 
 @dataclass(frozen=True)
+class AdditiveAttention:
+    """Additive attention (Bahdanau et al. 2015) in each head: softmax(w · tanh(q + k)) V.
+
+    Queries and keys are projected by the layer, so the hidden layer of the score has the width d_k
+    and w is a vector for each head. There is no scale.
+    """
+
+    dropout: float = 0.0  # on the attention weights
+
+
+@dataclass(frozen=True)
 class EluFeatures:
     """ELU feature map (Katharopoulos et al. 2020): elu(x) + 1, without a scale."""
 
@@ -194,6 +205,7 @@ class BuildsAttention(Protocol):
 
 Mixer = (
     SoftmaxAttention
+    | AdditiveAttention
     | LinearAttention
     | Linformer
     | ChunkedAttention
@@ -220,7 +232,8 @@ class Attention:
     # `shared`: keys are the queries at length 1, and scale is 1 unless it is set (Reformer).
     # `global`: tokens that the caller chooses attend to everything, by a second set of projections
     # (Longformer, Section 3.1).
-    projection: Literal["apart", "shared", "global"] = "apart"
+    # `tied_qkv`: one matrix for queries, keys and values; `tied_qk`, `tied_kv`: one for two.
+    projection: Literal["apart", "shared", "global", "tied_qkv", "tied_qk", "tied_kv"] = "apart"
     # With `global`: which tokens they are where a call chooses none; None: there are none then.
     global_tokens: GlobalTokens | None = None
 
@@ -246,6 +259,9 @@ class Attention:
             raise ModelError(
                 "features of elu have no scale", "leave `scale` out, or use FavorFeatures"
             )
+        if isinstance(self.mixer, AdditiveAttention) and self.scale is not None:
+            raise ModelError("additive scores have no scale", "leave `scale` out")
+        _check_tied(self)
         if self.global_tokens is not None and self.projection != "global":
             raise ModelError(
                 "global tokens have projections of their own", "say projection='global'"
@@ -273,3 +289,17 @@ class Attention:
             return 0
         # One key and one value for each key head; grouped queries share them.
         return self.key_heads * (self.d_k + self.d_v)
+
+
+def _check_tied(part: Attention) -> None:
+    """Tied projections: what one matrix makes has one width and one number of heads."""
+    if not part.projection.startswith("tied"):
+        return
+    tied = part.projection.removeprefix("tied_")
+    if "v" in tied and part.d_k != part.d_v:
+        raise ModelError(
+            f"values of one matrix with keys have their width, {part.d_k}, and not {part.d_v}",
+            "set d_v = d_k",
+        )
+    if "q" in tied and part.key_heads != part.heads:
+        raise ModelError("keys that are queries have as many heads", "leave `groups` out")

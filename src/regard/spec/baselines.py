@@ -85,7 +85,8 @@ class Recurrent:
     A decoder starts from the encoder's final states.
     """
 
-    cell: Literal["rnn", "gru", "lstm"]  # `rnn` is Elman's, with tanh
+    # `rnn` is Elman's, with tanh; `rnn_relu` has a ReLU instead (Le et al. 2015).
+    cell: Literal["rnn", "rnn_relu", "gru", "lstm"]
     layers: int = 1
     bidirectional: bool = False  # half of the state's dimensions read backwards
     looks: BahdanauAttention | LuongAttention | None = None  # attention to the encoder, in decoders

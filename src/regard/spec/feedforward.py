@@ -37,6 +37,33 @@ class GatedFeedForward:
 
 
 @dataclass(frozen=True)
+class ConvFeedForward:
+    """Convolutional feed-forward network: two convolutions over positions, an activation between.
+
+    With kernels of 1 it is the position-wise network (Section 3.3, last paragraph); FastSpeech
+    (Ren et al. 2019) has (9, 1). Centred in encoders, causal in decoders.
+    """
+
+    d_ff: int  # channels of the inner layer
+    kernels: tuple[int, int] = (1, 1)  # widths in positions of the inner and the outer convolution
+    activation: Activation = "relu"
+    dropout: float = 0.0  # on the inner activations
+    bias: bool = True
+
+    def __post_init__(self) -> None:
+        sizes(self, "d_ff")
+        if min(self.kernels) < 1 or any(width % 2 == 0 for width in self.kernels):
+            raise ModelError(
+                f"convolutions of widths {self.kernels} have no middle", "give odd widths"
+            )
+
+    @property
+    def mixes_positions(self) -> bool:
+        """Whether a position reads its neighbours: kernels wider than 1."""
+        return max(self.kernels) > 1
+
+
+@dataclass(frozen=True)
 class MixtureOfExperts:
     """Mixture of experts (Shazeer et al. 2017, Fedus et al. 2022): experts by token.
 
@@ -81,4 +108,4 @@ class MixtureOfExperts:
         return self.inner.bias
 
 
-PositionWise = FeedForward | GatedFeedForward | MixtureOfExperts
+PositionWise = FeedForward | GatedFeedForward | ConvFeedForward | MixtureOfExperts

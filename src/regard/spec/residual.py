@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from regard.errors import ModelError
+
 # ------------------------------------------------------------------ normalization
 
 
@@ -24,7 +26,26 @@ class RMSNorm:
     offset: float = 0.0  # 1 in Gemma, whose checkpoints store weight − 1
 
 
-Norm = LayerNorm | RMSNorm
+@dataclass(frozen=True)
+class BatchNorm:
+    """Batch normalization (Ioffe and Szegedy 2015) of each feature, over the tokens of a batch.
+
+    Padding is left out of mean and variance. In training a decoder's statistics include tokens
+    that follow; decoding uses the running ones, which do not depend on the batch.
+    """
+
+    eps: float = 1e-5
+    momentum: float = 0.1  # share of a batch in the running statistics, as in PyTorch
+
+    def __post_init__(self) -> None:
+        if not 0 < self.momentum <= 1:
+            raise ModelError(
+                f"running statistics cannot move by {self.momentum}",
+                "give a momentum between 0 and 1",
+            )
+
+
+Norm = LayerNorm | RMSNorm | BatchNorm
 
 # ------------------------------------------------------------------ residual connections
 
@@ -57,4 +78,11 @@ class Reversible:
     gives: Literal["mean", "both"] = "mean"  # output: mean of the streams, or both concatenated
 
 
-Residual = PostNorm | PreNorm | Parallel | Reversible
+@dataclass(frozen=True)
+class NoResidual:
+    """No residual connection: norm(sublayer(x)), or sublayer(norm(x)) with the norm before."""
+
+    norm: Literal["post", "pre"] = "post"  # where the norm stands, as in PostNorm and PreNorm
+
+
+Residual = PostNorm | PreNorm | Parallel | Reversible | NoResidual

@@ -8,6 +8,7 @@ from typing import Literal
 
 from regard.errors import ModelError
 from regard.spec.attention import (
+    AdditiveAttention,
     Attention,
     BuildsAttention,
     ChunkedAttention,
@@ -16,7 +17,7 @@ from regard.spec.attention import (
     LshAttention,
     SoftmaxAttention,
 )
-from regard.spec.feedforward import Activation, MixtureOfExperts, PositionWise
+from regard.spec.feedforward import Activation, ConvFeedForward, MixtureOfExperts, PositionWise
 from regard.spec.mask import CausalMask, FullMask, MaskPattern, is_causal
 from regard.spec.position import (
     Alibi,
@@ -28,7 +29,15 @@ from regard.spec.position import (
     StackPosition,
     T5Bias,
 )
-from regard.spec.residual import LayerNorm, Norm, Parallel, PostNorm, Residual, Reversible
+from regard.spec.residual import (
+    BatchNorm,
+    LayerNorm,
+    Norm,
+    Parallel,
+    PostNorm,
+    Residual,
+    Reversible,
+)
 from regard.spec.validation import sizes
 
 # Each layer is an object of its own, also on the meta device; DeepNet (Wang et al. 2022) has 1,000.
@@ -156,6 +165,7 @@ class Stack:
             )
         for block in (self.block, *self.turns):
             _check_mixer(self, block.attention)
+            _check_convolution(self, block.feedforward)
 
     @property
     def blocks(self) -> tuple[Block, ...]:
@@ -253,6 +263,11 @@ def _check_reversible(stack: Stack) -> None:
     The backward pass recomputes each sublayer by itself, so gradients do not reach shared tables
     or auxiliary losses.
     """
+    if isinstance(stack.block.norm, BatchNorm):
+        raise ModelError(
+            "a reversible stack makes its sublayers again, and would count a batch twice",
+            "use LayerNorm or RMSNorm, or PreNorm",
+        )
     experts = any(isinstance(block.feedforward, MixtureOfExperts) for block in stack.blocks)
     if isinstance(stack.position, T5Bias | Disentangled | BuildsPosition) or experts:
         raise ModelError(
@@ -276,6 +291,9 @@ def _check_mixer(stack: Stack, attention: Attention) -> None:
         )
     if isinstance(mixer, SoftmaxAttention):
         return
+    if isinstance(mixer, AdditiveAttention):
+        _check_additive(stack)
+        return
     if isinstance(mixer, BuildsAttention):
         _check_custom_mixer(stack, mixer)
         return
@@ -298,6 +316,28 @@ def _check_mixer(stack: Stack, attention: Attention) -> None:
         raise ModelError(
             f"{name} attention has no scores to which {type(stack.position).__name__} could add",
             "add positions at the input",
+        )
+
+
+def _check_additive(stack: Stack) -> None:
+    """Additive scores are no products: what positions add must be a bias."""
+    if isinstance(stack.position, Rope | RelativeKeys | RelativeSinusoids | Disentangled):
+        raise ModelError(
+            f"{type(stack.position).__name__} is made for products of queries and keys, "
+            "not for additive scores",
+            "use T5Bias, Alibi, or positions at the input",
+        )
+
+
+def _check_convolution(stack: Stack, feedforward: PositionWise) -> None:
+    """Convolutions over positions need the inputs before a segment, which no memory holds."""
+    if (
+        isinstance(feedforward, ConvFeedForward)
+        and feedforward.mixes_positions
+        and stack.memory is not None
+    ):
+        raise ModelError(
+            "a segment memory holds no inputs of a convolution", "use kernels of 1, or no memory"
         )
 
 

@@ -196,6 +196,10 @@ class Tokenizer:
         """Character offsets of each of `input_ids(text)`; (0, 0) for special tokens."""
         return self._framed(text)[1]
 
+    def text_offsets(self, text: str) -> list[tuple[int, int]]:
+        """Character offsets of each of `encode(text)`."""
+        return list(self._encode([text], add_special_tokens=False)[0].offsets)
+
     def frame(self, ids: Sequence[int]) -> list[int]:
         """Token ids of a text (of `encode`) with the special tokens of the framing around them."""
         if isinstance(self.framing, Between):

@@ -7,8 +7,9 @@
 - runs of spaces become one space, and white space at both ends is dropped.
 
 Everything else comes back: `decode(encode(x)) == x` as long as every character of x occurred in
-training (for "words": every word). White space other than the space (tab, no-break space, line
-feed) is kept as it is.
+training (for "words": every word), and for every x with byte fallback: what the vocabulary lacks is
+spelled by characters, and a character that it lacks by the bytes of its UTF-8. White space other
+than the space (tab, no-break space, line feed) is kept as it is.
 
 `train_lossless_tokenizer` is for language models: it normalizes nothing, so no character is lost.
 """
@@ -42,6 +43,11 @@ from regard.text.tokenizer import (
 # Characters that pieces are built from; a corpus has thousands more that occur once or twice.
 ALPHABET = 1000
 
+# A token for each byte, by the names that SentencePiece gives them. A vocabulary smaller than this
+# has none: they would crowd out the pieces.
+BYTE_TOKENS = tuple(f"<0x{byte:02X}>" for byte in range(256))
+SMALLEST_WITH_BYTES = 4 * len(BYTE_TOKENS)
+
 # Punctuation, symbols and odd white space are tokens of their own, together with the space before
 # them: "street." and "street" share a piece, and because ▁ stays where the space was, joining the
 # pieces still gives the text.
@@ -51,12 +57,15 @@ PUNCTUATION = r"▁?(?!▁)[\p{P}\p{S}\s]"
 # --- sentences: normalized, with padding, start, end and unknown tokens ---
 
 
-def train_tokenizer(texts: Iterable[str], kind: str, size: int) -> Tokenizer:
+def train_tokenizer(
+    texts: Iterable[str], kind: str, size: int, *, byte_fallback: bool = False
+) -> Tokenizer:
     """Train a vocabulary of at most `size` tokens, the four special ones included.
 
-    `kind` is "bpe", "unigram", "words" or "characters". The same texts in the same order give the
-    same bytes; only for "unigram", pieces that tie exactly in its likelihood could be pruned
-    differently.
+    `kind` is "bpe", "unigram", "words" or "characters". With `byte_fallback`, what the vocabulary
+    lacks is spelled by characters and bytes instead of `<unk>`, if `size` leaves room for them. The
+    same texts in the same order give the same bytes; only for "unigram", pieces that tie exactly in
+    its likelihood could be pruned differently.
     """
     if kind not in _TRAINERS:
         raise SettingError(
@@ -68,7 +77,10 @@ def train_tokenizer(texts: Iterable[str], kind: str, size: int) -> Tokenizer:
             "ask for more, say 8000",
         )
     with library_errors("the tokenizer could not be trained", "check the texts, or try kind 'bpe'"):
-        backend = _TRAINERS[kind](texts, size)
+        if byte_fallback and size >= SMALLEST_WITH_BYTES:
+            backend = _train_with_byte_fallback(texts, kind, size)
+        else:
+            backend = _TRAINERS[kind](texts, size)
     backend.post_processor = processors.TemplateProcessing(
         single=f"$A {END}",
         pair=f"$A {END} $B {END}",
@@ -154,6 +166,65 @@ _TRAINERS: dict[str, Callable[[Iterable[str], int], tokenizers.Tokenizer]] = {
     "words": _train_words,
     "characters": _train_characters,
 }
+
+
+def _train_with_byte_fallback(texts: Iterable[str], kind: str, size: int) -> tokenizers.Tokenizer:
+    """A vocabulary with a token for each byte behind its pieces (Kudo and Richardson, 2018)."""
+    characters: Counter[str] = Counter()
+    backend = _TRAINERS[kind](_counting_characters(texts, characters), size - len(BYTE_TOKENS))
+    # The library has no setters for these: they are changed in the JSON.
+    state = json.loads(backend.to_str())
+    model = state["model"]
+    match model["type"]:
+        case "BPE":
+            model["vocab"] = _numbered([*_by_id(model["vocab"]), *BYTE_TOKENS])
+            model["byte_fallback"] = True
+        case "Unigram":
+            # The search falls back to bytes by itself: their scores are never compared.
+            model["vocab"] += [(token, 0.0) for token in BYTE_TOKENS]
+            model["byte_fallback"] = True
+        case _:
+            state["model"] = _spelling_model(_by_id(model["vocab"]), characters, size)
+    # Bytes are joined to characters before the marks of spaces are read.
+    state["decoder"] = {
+        "type": "Sequence",
+        "decoders": [{"type": "ByteFallback"}, state["decoder"]],
+    }
+    return tokenizers.Tokenizer.from_str(json.dumps(state))
+
+
+def _spelling_model(words: list[str], characters: Counter[str], size: int) -> dict[str, object]:
+    """A word-level model that spells other words, as JSON.
+
+    The library's own knows words only. BPE without merges spells everything, and with
+    `ignore_merges` it takes a word that is in the vocabulary as it is.
+    """
+    ranked = sorted(characters, key=lambda character: (-characters[character], character))
+    alphabet = sorted({"▁", *ranked[: min(ALPHABET, size // 4)]} - {" "} - set(words))
+    # The most frequent words come first: the last ones give way.
+    room = size - len(BYTE_TOKENS) - len(alphabet)
+    return {
+        "type": "BPE",
+        "unk_token": UNKNOWN,
+        "byte_fallback": True,
+        "ignore_merges": True,
+        "vocab": _numbered([*words[:room], *alphabet, *BYTE_TOKENS]),
+        "merges": [],
+    }
+
+
+def _counting_characters(texts: Iterable[str], counts: Counter[str]) -> Iterator[str]:
+    for text in texts:
+        counts.update(text)
+        yield text
+
+
+def _by_id(vocabulary: dict[str, int]) -> list[str]:
+    return sorted(vocabulary, key=lambda token: vocabulary[token])
+
+
+def _numbered(tokens: Sequence[str]) -> dict[str, int]:
+    return {token: number for number, token in enumerate(tokens)}
 
 
 @contextmanager

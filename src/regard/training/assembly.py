@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import importlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,8 @@ from regard.training.recipe.objectives import objective_settings
 from regard.training.recipe.schema import Recipe
 from regard.training.setup import Setup
 
+UPDATES_PER_EPOCH = 50
+SMALLEST_BATCH = 512  # positions
 # Parameters of a new head, which LoRA does not freeze.
 _NEW_HEADS = ("labels.", "pool.")
 
@@ -47,7 +50,7 @@ def assemble(setup: Setup, objective: type[Objective] | None = None) -> Objectiv
         _write_base_files(setup.run_folder.folder, model)
     else:
         _write_json_files(setup.run_folder.folder, objective.files(model, setup))
-    return objective.create(model, data, setup)
+    return _created(objective, model, data, setup)
 
 
 def reassemble(setup: Setup, objective: type[Objective] | None = None) -> Objective:
@@ -57,7 +60,7 @@ def reassemble(setup: Setup, objective: type[Objective] | None = None) -> Object
     """
     objective = objective or objective_class(setup.recipe.objective)
     model, data = _model_and_data(setup, objective)
-    return objective.create(model, data, setup)
+    return _created(objective, model, data, setup)
 
 
 def _model_and_data(setup: Setup, objective: type[Objective]) -> tuple[Model, Any]:
@@ -66,6 +69,31 @@ def _model_and_data(setup: Setup, objective: type[Objective]) -> tuple[Model, An
     if base is None:
         return new_model(setup, objective, data), data
     return _prepare_base(setup, objective.adapt(base, data, setup)), data
+
+
+def _created(objective: type[Objective], model: Model, data: Any, setup: Setup) -> Objective:
+    created = objective.create(model, data, setup)
+    batch_tokens = _batch_tokens_for(created, setup)
+    if batch_tokens == setup.recipe.train.batch_tokens:
+        return created
+    train = setup.recipe.train.model_copy(update={"batch_tokens": batch_tokens})
+    recipe = setup.recipe.model_copy(update={"train": train})
+    return objective.create(model, data, replace(setup, recipe=recipe))
+
+
+def _batch_tokens_for(objective: Objective, setup: Setup) -> int:
+    """The batch size: where none is given, small enough for many updates in an epoch of pairs."""
+    size = setup.recipe.train.batch_tokens
+    # Other examples than sentences are so long that a small batch would hold one or two.
+    if setup.recipe.objective_settings.data != "pairs":
+        return size
+    if not setup.run_folder.counts("batch_tokens"):
+        return size
+    batches = objective.batches_per_epoch()
+    while batches < UPDATES_PER_EPOCH and size > SMALLEST_BATCH:
+        size //= 2
+        batches *= 2
+    return size
 
 
 def objective_class(name: str) -> type[Objective]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from regard import __version__, disk
 from regard.metrics.bleu import TranslationScore
@@ -109,7 +111,32 @@ _KINDS = {
 
 def write(run_folder: RunFolder, recipe: Recipe, name: str, facts: Facts) -> None:
     """States data, settings, score and signature; everything in it comes from the run."""
-    disk.write_file(run_folder.folder / "README.md", text(recipe, name, facts))
+    card = text(with_relative_paths(recipe), name, facts)
+    disk.write_file(run_folder.folder / "README.md", card)
+
+
+def with_relative_paths(recipe: Recipe) -> Recipe:
+    """The recipe without the places of its files on this machine, which a card should not tell."""
+    sections = {
+        name: getattr(recipe, name).model_copy(
+            update={
+                key: _relative(value)
+                for key, value in getattr(recipe, name).model_dump(exclude_none=True).items()
+            }
+        )
+        for name in SECTIONS
+    }
+    return recipe.model_copy(update=sections)
+
+
+def _relative(value: Any) -> Any:
+    """An absolute path relative to the current folder, or its name alone; other values as is."""
+    if isinstance(value, tuple):
+        return tuple(_relative(one) for one in value)
+    if not isinstance(value, str) or not Path(value).is_absolute():
+        return value
+    path = Path(value)
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else path.name
 
 
 def text(recipe: Recipe, name: str, facts: Facts) -> str:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import shutil
 import signal
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,11 @@ from torch import nn
 from regard import spec as specs
 from regard.allocator import keep_large_blocks
 from regard.checkpoint import Checkpoints, Snapshots
-from regard.errors import RegardError, SettingError, TrainingInterrupted
+from regard.errors import RegardError, RegardWarning, SettingError, TrainingInterrupted
 from regard.metrics.metric import Metric
 from regard.metrics.scores import AnyScore
 from regard.models import Model, choose_device
-from regard.training import model_card, model_spec, run_evaluation
+from regard.training import learning_curves, model_card, model_spec, preflight, run_evaluation
 from regard.training.assembly import assemble, export, objective_class
 from regard.training.engine import layerwise_lr_decay
 from regard.training.engine.loop import Loop
@@ -31,7 +32,7 @@ from regard.training.engine.lr_schedule import (
     LinearDecay,
     Schedule,
 )
-from regard.training.engine.metrics_log import MetricsLog
+from regard.training.engine.metrics_log import MetricsLog, last_losses
 from regard.training.engine.optimizer import AdamConfig, Optimizer
 from regard.training.engine.progress_bar import ProgressBar
 from regard.training.objectives.objective import Objective
@@ -72,6 +73,14 @@ class Result:
     parameters: int
     # Split → metric → score, of the metrics that were asked for.
     metrics: dict[str, dict[str, float]] = field(default_factory=dict)
+    steps: int = 0
+    # The last loss, and the scores of the last validation: `loss`, `validation_loss` and so on.
+    losses: dict[str, float] = field(default_factory=dict)
+
+    def _repr_html_(self) -> str:
+        """The learning curves and scores, for a notebook."""
+        values = {split: asdict(score) for split, score in self.scores.items()}
+        return learning_curves.to_html(self.folder, repr(str(self.folder)), values)
 
 
 # --- entry points ---------------------------------------------------------------------------------
@@ -124,6 +133,7 @@ def train(
         parsed = model_spec.without_architecture(parsed, changes)
     if metrics:
         run_evaluation.check_metrics(parsed, metrics)  # before hours of training
+    preflight.check(parsed, has_source=parts.source is not None, has_spec=spec is not None)
     run_folder = begin(parsed, Path(out) if out else None, name, parts.objective_name)
     if spec is not None:
         model_spec.write(run_folder, spec)
@@ -193,6 +203,7 @@ def finetune(
         if changes.get(key) is not None:
             values[key] = str(Path(changes[key]).absolute())
     recipe = recipes.load(None, values)
+    preflight.check(recipe)
     run_folder = begin(recipe, Path(out) if out else None, task)
     return start(run_folder, recipe, task, quiet=quiet, on_step=on_step)
 
@@ -200,6 +211,7 @@ def finetune(
 def go_on(
     folder: str | Path,
     *,
+    steps: int | None = None,
     quiet: bool = False,
     on_step: OnStep | None = None,
     kinds: Sequence[type] = (),
@@ -208,12 +220,21 @@ def go_on(
 ) -> Result:
     """Resumes a run from its newest intact checkpoint.
 
+    `steps` trains it longer, or a finished run further, than its recipe says.
     Parts from outside the package are given again: `kinds` are the dataclasses of model parts. Data
     is needed only by a run that was stopped before all of it was stored.
     """
-    run_folder, recipe, name = resume(Path(folder))
+    run_folder, recipe, name = resume(Path(folder), steps)
     parts = Parts(data, objective, kinds)
-    return run(run_folder, recipe, name, quiet=quiet, on_step=on_step, parts=parts)
+    return run(
+        run_folder,
+        recipe,
+        name,
+        quiet=quiet,
+        on_step=on_step,
+        parts=parts,
+        longer=steps is not None,
+    )
 
 
 def start(
@@ -251,12 +272,15 @@ def run(
     quiet: bool = False,
     on_step: OnStep | None = None,
     parts: Parts | None = None,
+    longer: bool = False,
 ) -> Result:
-    """Assembles model, data and objective; trains, scores, and writes the model card."""
+    """Assembles model, data and objective; trains, scores, and writes the model card.
+
+    `longer`: a finished run goes on, also one that early stopping ended.
+    """
     with run_folder.locked():
-        return _run(
-            run_folder, recipe, name, ProgressBar(recipe.train.steps, quiet), on_step, parts
-        )
+        progress_bar = ProgressBar(recipe.train.steps, quiet)
+        return _run(run_folder, recipe, name, progress_bar, on_step, parts, longer)
 
 
 def _run(
@@ -266,6 +290,7 @@ def _run(
     progress_bar: ProgressBar,
     on_step: OnStep | None,
     parts: Parts | None,
+    longer: bool,
 ) -> Result:
     parts = parts or Parts()
     run_folder.check_objective(parts.objective_name)
@@ -276,7 +301,10 @@ def _run(
     torch.backends.cuda.matmul.allow_tf32 = recipe.train.precision == "tf32"
     setup = Setup(run_folder, recipe, progress_bar.say, parts.source, parts.kinds)
     objective = assemble(setup, parts.objective)
-    recipe = run_folder.with_counted_steps(recipe, objective.batches_per_epoch)
+    # The recipe of the objective has the batch size that was chosen for its data.
+    recipe = run_folder.with_counted_steps(
+        objective.setup.recipe, objective.batches_per_epoch, objective.d_model
+    )
     progress_bar.set_steps(recipe.train.steps)
     # ELECTRA trains two models at once: the objective holds all that has gradients.
     model = objective.model
@@ -285,6 +313,7 @@ def _run(
         f"model: {parameters:,} parameters, {recipe.train.precision} "
         f"on {choose_device(recipe.train.device)}; run folder: {run_folder.folder}"
     )
+    _say_schedule(recipe, progress_bar)
     tensorboard = run_folder.folder / "tensorboard" if recipe.train.tensorboard else None
     metrics = MetricsLog(run_folder.metrics, tensorboard)
     loop = Loop(
@@ -300,7 +329,10 @@ def _run(
     saved = loop.checkpoints.newest(progress_bar.say)
     if saved is not None:
         loop.restore(saved)
-        progress_bar.say(f"resuming at step {saved.step}")
+        if longer:
+            loop.forget_early_stopping()
+        finished = "; the run is finished" if loop.at_end else ""
+        progress_bar.say(f"resuming at step {saved.step}{finished}")
     else:
         metrics.truncate(0)  # of a run that ended before its first checkpoint
     try:
@@ -310,12 +342,36 @@ def _run(
     if loop.interrupted:
         raise _interruption(loop, run_folder, progress_bar)
     # The scores are of the weights in the folder: averaged, or the best, not the last.
-    with loop.exported():
+    with loop.exported(), warnings.catch_warnings():
+        # Unknown words of the data were counted when it was prepared.
+        warnings.simplefilter("ignore", RegardWarning)
         scores = objective.scores()
     progress = loop.progress
     facts = model_card.Facts(parameters, progress.step, progress.seconds, scores)
     model_card.write(run_folder, recipe, name, facts)
-    return Result(run_folder.folder, scores, progress.seconds, progress.compiling, parameters)
+    return Result(
+        run_folder.folder,
+        scores,
+        progress.seconds,
+        progress.compiling,
+        parameters,
+        steps=progress.step,
+        losses=last_losses(run_folder.metrics),
+    )
+
+
+def _say_schedule(recipe: Recipe, progress_bar: ProgressBar) -> None:
+    train = recipe.train
+    progress_bar.say(
+        f"schedule: {train.steps:,} steps, {train.warmup:,} of them to warm up, "
+        f"batches of {train.batch_tokens:,} positions"
+    )
+    if train.warmup >= train.steps:
+        progress_bar.say(
+            f"warning: the warm-up of {train.warmup:,} steps does not end within the "
+            f"{train.steps:,} steps of the run: the learning rate stays small, and little is "
+            "learnt\n  → give a smaller --warmup, or more --steps"
+        )
 
 
 def _interruption(
@@ -356,8 +412,7 @@ def lr_schedule(recipe: Recipe, d_model: int) -> Schedule:
         if peak:
             return InverseSquareRoot.with_peak(peak, train.warmup)
         return InverseSquareRoot(d_model, train.warmup)
-    if peak is None:
-        raise SettingError(f"schedule = {train.schedule!r} needs a peak", "set learning_rate")
+    assert peak is not None, "checked with the recipe"
     if train.schedule == "linear":
         return LinearDecay(peak, train.warmup, train.steps)
     if train.schedule == "cosine":

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator
+import shutil
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +16,15 @@ from regard.errors import CheckpointError, SettingError
 from regard.training.recipe.schema import Recipe, parse
 
 _COUNTED = ("steps", "warmup", "validate_every", "save_every", "log_every")
+# Of a run without epochs, those that follow from the size of the data unless they are given.
+_SIZED = ("steps", "warmup", "batch_tokens", "validate_every", "save_every")
+EPOCHS = 30  # of a run that names neither steps nor epochs
+FEWEST_STEPS = 300
+MOST_STEPS = 20_000
+PAPER_WARMUP = 4000  # Section 5.3
 # The key of state/recipe.json for those of them that are still to be counted.
 _INTERVALS = "intervals_to_count"
+_LOCK = "lock"  # a file of state/, locked by the process that trains
 _OBJECTIVE_CLASS = "objective_class"  # the key of an objective from outside the package
 
 
@@ -66,7 +74,7 @@ class RunFolder:
         The system releases the lock of a process that is killed.
         """
         with disk.disk_errors(str(self.folder)):
-            file = (self.state / "lock").open("a")
+            file = (self.state / _LOCK).open("a")
         with file:
             if not disk.lock(file):
                 raise SettingError(
@@ -86,29 +94,112 @@ class RunFolder:
                 "resume it in Python: regard.training.run.go_on(folder, objective=…)",
             )
 
-    def with_counted_steps(self, recipe: Recipe, batches_per_epoch: Callable[[], int]) -> Recipe:
-        """The recipe of a run of epochs with its steps, once its batches can be counted.
+    def counts(self, key: str) -> bool:
+        """Whether a setting is still to be counted once the data is prepared."""
+        values = json.loads(self.recipe.read_text(encoding="utf-8"))
+        return key in values.get(_INTERVALS, ())
+
+    def with_counted_steps(
+        self, recipe: Recipe, batches_per_epoch: Callable[[], int], d_model: int
+    ) -> Recipe:
+        """The recipe with the numbers that follow from its data, once its batches can be counted.
 
         It is written back, so that a resumed run goes on with the same numbers.
         """
         values = json.loads(self.recipe.read_text(encoding="utf-8"))
         intervals = values.pop(_INTERVALS, None)
-        if recipe.tune.epochs is None or intervals is None:
+        if intervals is None:
             return recipe
         updates = math.ceil(batches_per_epoch() / recipe.train.accumulate)
-        steps = max(1, math.ceil(recipe.tune.epochs * updates))
-        counted = {
-            "steps": steps,
-            "warmup": max(1, int(recipe.tune.warm_up * steps)),
-            "validate_every": min(updates, steps),
-            "save_every": min(updates, steps),
-            "log_every": min(10, updates),
-        }
+        if recipe.tune.epochs is not None:
+            counted = _counted_by_epochs(recipe, updates)
+        else:
+            counted = _counted_by_size(recipe, updates, d_model, intervals)
         # What the user set stands.
-        changes = {key: counted[key] for key in intervals}
+        changes = {key: value for key, value in counted.items() if key in intervals}
+        if "warmup" in changes and "learning_rate" in counted:
+            changes["learning_rate"] = counted["learning_rate"]
         recipe = recipe.model_copy(update={"train": recipe.train.model_copy(update=changes)})
         disk.write_json(self.recipe, {**values, **recipe.model_dump(mode="json")})
         return recipe
+
+    def with_steps(self, recipe: Recipe, steps: int) -> Recipe:
+        """The recipe with another number of steps, which is stored: the run is trained longer."""
+        # By the names of the checkpoints: what reads them needs torch.
+        steps_done = [int(path.name[len("step-") :]) for path in self.checkpoints.glob("step-*")]
+        done = max(steps_done, default=0)
+        if steps <= done:
+            raise SettingError(
+                f"the run in {self.folder} is at step {done:,}",
+                f"ask for more than that: --steps {2 * max(done, 1)}",
+            )
+        values = json.loads(self.recipe.read_text(encoding="utf-8"))
+        intervals = [key for key in values.pop(_INTERVALS, ()) if key != "steps"]
+        if intervals:
+            values[_INTERVALS] = intervals
+        train = recipe.train.model_copy(update={"steps": steps})
+        recipe = recipe.model_copy(update={"train": train})
+        disk.write_json(self.recipe, {**values, **recipe.model_dump(mode="json")})
+        return recipe
+
+    def never_trained(self) -> bool:
+        """Whether a run began here and ended before its first step: nothing in it is of value."""
+        if not self.recipe.is_file() or self.weights.exists() or self.checkpoints.exists():
+            return False
+        if self.metrics.exists() and self.metrics.stat().st_size > 0:
+            return False
+        try:
+            data = json.loads(self.recipe.read_text(encoding="utf-8"))["data"]
+            # A copy of standard input cannot be read again.
+            return "-" not in (data["text"], data["pairs"])
+        except (ValueError, KeyError, TypeError):
+            return False
+
+
+def _counted_by_epochs(recipe: Recipe, updates: int) -> dict[str, Any]:
+    """The settings of a run of epochs that have so many updates each."""
+    assert recipe.tune.epochs is not None
+    steps = max(1, math.ceil(recipe.tune.epochs * updates))
+    return {
+        "steps": steps,
+        "warmup": max(1, int(recipe.tune.warm_up * steps)),
+        "validate_every": min(updates, steps),
+        "save_every": min(updates, steps),
+        "log_every": min(10, updates),
+    }
+
+
+def _counted_by_size(
+    recipe: Recipe, updates: int, d_model: int, intervals: Collection[str]
+) -> dict[str, Any]:
+    """The settings of a run without epochs: steps by the data, a tenth of them to warm up."""
+    train = recipe.train
+    steps = train.steps
+    if "steps" in intervals:
+        steps = min(MOST_STEPS, max(FEWEST_STEPS, EPOCHS * updates))
+    warmup = max(1, min(PAPER_WARMUP, int(recipe.tune.warm_up * steps)))
+    counted: dict[str, Any] = {
+        "steps": steps,
+        "warmup": warmup,
+        "validate_every": max(1, min(train.validate_every, steps // 10)),
+        "save_every": max(1, min(train.save_every, steps // 10)),
+    }
+    if train.schedule == "paper" and train.learning_rate is None:
+        # Equation 3 has a higher peak for a shorter warm-up: that of the paper's own stays.
+        counted["learning_rate"] = (d_model * PAPER_WARMUP) ** -0.5
+    return counted
+
+
+def _keys_to_count(recipe: Recipe) -> list[str]:
+    """The settings that nobody gave, and that follow from the number of batches."""
+    fixed = recipe.train.model_fields_set
+    if recipe.tune.epochs is not None:
+        return [key for key in _COUNTED if key not in fixed - {"steps"}]
+    keys = [key for key in _SIZED if key not in fixed]
+    if "steps" in fixed:
+        # Whoever counts the steps expects the intervals of the help text.
+        keys = [key for key in keys if key in ("warmup", "batch_tokens")]
+    return keys
 
 
 def begin(recipe: Recipe, out: Path | None, name: str, objective: str | None = None) -> RunFolder:
@@ -117,28 +208,55 @@ def begin(recipe: Recipe, out: Path | None, name: str, objective: str | None = N
     `objective` names a class from outside the package.
     """
     folder = out if out is not None else _unused_folder(name)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise SettingError(
-            f"{folder} already exists and is not empty",
-            f"go on with `regard train --resume {folder}`, or choose another --out",
-        )
+    if folder.exists() and not folder.is_dir():
+        raise SettingError(f"{folder} is a file, not a folder", "choose another --out")
     run_folder = RunFolder(folder)
+    if folder.exists() and any(folder.iterdir()):
+        _take_again(run_folder)
     # First of all: a full or read-only disk is reported before hours of work.
     with disk.disk_errors(str(folder)):
         run_folder.state.mkdir(parents=True, exist_ok=True)
     values = {"name": name, **recipe.model_dump(mode="json")}
-    if recipe.tune.epochs is not None:
-        # The intervals that follow from the number of batches, which is not known yet.
-        fixed = recipe.train.model_fields_set - {"steps"}
-        values[_INTERVALS] = [key for key in _COUNTED if key not in fixed]
+    # They follow from the number of batches, which is not known yet.
+    if keys := _keys_to_count(recipe):
+        values[_INTERVALS] = keys
     if objective is not None:
         values[_OBJECTIVE_CLASS] = objective
     disk.write_json(run_folder.recipe, values)
     return run_folder
 
 
-def resume(folder: Path) -> tuple[RunFolder, Recipe, str]:
-    """An existing run folder, with the recipe and the name it was started with."""
+def _take_again(run_folder: RunFolder) -> None:
+    """Empties a folder whose run ended before its first step; any other one is refused."""
+    folder = run_folder.folder
+    if not run_folder.never_trained():
+        repair = "choose another --out"
+        if run_folder.recipe.is_file():
+            repair = f"go on with `regard train --resume {folder}`, or {repair}"
+        raise SettingError(f"{folder} already exists and is not empty", repair)
+    # Not under the feet of a process that is preparing its data there.
+    with run_folder.locked():
+        for path in folder.iterdir():
+            if path != run_folder.state:
+                remove(path)
+        for path in run_folder.state.iterdir():
+            if path.name != _LOCK:
+                remove(path)
+
+
+def remove(path: Path) -> None:
+    """Removes a file, or a folder with all that is in it."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
+
+
+def resume(folder: Path, steps: int | None = None) -> tuple[RunFolder, Recipe, str]:
+    """An existing run folder, with the recipe and the name it was started with.
+
+    `steps` trains it to another number of steps than that of its recipe.
+    """
     run_folder = RunFolder(folder)
     if not run_folder.recipe.is_file():
         raise CheckpointError(
@@ -154,7 +272,10 @@ def resume(folder: Path) -> tuple[RunFolder, Recipe, str]:
         raise CheckpointError(
             f"{run_folder.recipe} cannot be read: {error}", "start a new run"
         ) from None
-    return run_folder, parse(_in_todays_words(values, folder)), name
+    recipe = parse(_in_todays_words(values, folder))
+    if steps is not None:
+        recipe = run_folder.with_steps(recipe, steps)
+    return run_folder, recipe, name
 
 
 def _in_todays_words(values: dict[str, Any], folder: Path) -> dict[str, Any]:

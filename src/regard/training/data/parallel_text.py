@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from regard import disk
-from regard.data import builtin, text_files
+from regard.data import builtin, text_files, training_coverage
 from regard.data.corpus import Corpus, prepare
 from regard.decode.strategy import BeamSearch
 from regard.errors import DataError, SettingError
@@ -70,12 +70,26 @@ def parallel_corpora(setup: Setup, base: Translator | None = None) -> ParallelCo
         # Opened from the folder, as users will: what was prepared now and what is resumed are one.
         source, target = open_translation_tokenizers(setup.run_folder.folder)
     train = Corpus.open(data / "train")
+    _write_coverage(setup.run_folder, train, source, base)
     valid = None
     valid_pairs: list[Pair] = []
     if (data / "valid").exists():
         valid = Corpus.open(data / "valid")
         valid_pairs = list(text_files.pairs(data / "valid.jsonl"))
     return ParallelCorpora(source, target, train, valid, valid_pairs, test_sets(setup))
+
+
+def _write_coverage(
+    run_folder: RunFolder, train: Corpus, source: Tokenizer, base: Translator | None
+) -> None:
+    """What of the sources the model will have seen, for its warnings of all others."""
+    if (run_folder.folder / training_coverage.FILE).exists():
+        return
+    coverage = training_coverage.corpus_coverage(train, len(source))
+    if base is not None:
+        coverage = training_coverage.merged(base.coverage, coverage)
+    if coverage.longest_source is not None:
+        coverage.write(run_folder.folder)
 
 
 def test_sets(setup: Setup) -> dict[str, list[Pair]]:
@@ -348,13 +362,18 @@ def _learn_tokenizers(recipe: Recipe, train: Split) -> tuple[Tokenizer, Tokenize
             f"there is no tokenizer {kind!r}",
             f"{', '.join(TOKENIZER_KINDS)}, or a path to a tokenizer.json",
         )
+    # The tokens of a generated task are all that there are; a text may hold any character.
+    fallback = recipe.generated_task is None
+
+    def learn(texts: Iterable[str]) -> Tokenizer:
+        return train_tokenizer(texts, kind, vocabulary, byte_fallback=fallback)
+
     if recipe.tokens.joint:
         # One pass over both sides, as Section 5.1 has one vocabulary for both.
-        both_sides = (text for pair in train() for text in pair)
-        joint = train_tokenizer(both_sides, kind, vocabulary)
+        joint = learn(text for pair in train() for text in pair)
         return joint, joint
-    source = train_tokenizer((source for source, _ in train()), kind, vocabulary)
-    target = train_tokenizer((target for _, target in train()), kind, vocabulary)
+    source = learn(source for source, _ in train())
+    target = learn(target for _, target in train())
     return source, target
 
 

@@ -49,7 +49,8 @@ def non_finite(log: RunLog) -> Iterator[Finding]:
     if not log.skipped:
         return
     first = log.skipped[0]
-    origin = first.get("origin")
+    # Traced once, when the run ends by them.
+    origin = next((r["origin"] for r in log.skipped if r.get("origin")), None)
     where = f"; it first appeared in {origin}" if origin else ""
     yield Finding(
         "nonfinite",

@@ -2,7 +2,8 @@
 
 What it says goes to standard error as one line, and into metrics.jsonl, where the studio and
 `regard doctor` find it. Per log line it does arithmetic on a few numbers; the tests of masks and
-padding take some forward passes of four rows, once, before the first step.
+padding take some forward passes of four rows, once, and only where an objective or an attention
+comes from outside the package.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from regard.training.objectives.objective import CarriesState, Objective
 
 BATCHES_TESTED = 3
 MEMORY_SHARE = 0.95  # of a GPU's memory that a step may take before it is about to run out
+_TESTED = ("regard", "torch")  # packages whose masks have tests of their own
 LOW_MEMORY = 200e6  # bytes of the host
 
 
@@ -54,7 +56,7 @@ class Monitor:
         """Before the first step; a resumed run reads on in its log."""
         self.log = RunLog.read(self.metrics.path)
         # What is carried from batch to batch must not be touched; `regard doctor` tests such runs.
-        if step == 0 and not isinstance(self.objective, CarriesState):
+        if step == 0 and self._has_parts_from_outside and not self._carries_state:
             batches = itertools.islice(self.objective.batches(0, 0), BATCHES_TESTED)
             tested = [batch for _, batch in batches]
             self._report(check_information_flow(self.objective, tested), step)
@@ -89,7 +91,7 @@ class Monitor:
 
     def origin(self, batches: Sequence[Batch]) -> str | None:
         """Where a step that was skipped first had a value that is not finite."""
-        if isinstance(self.objective, CarriesState):
+        if self._carries_state:
             return None
         for batch in batches:
             tensors = batch.to(next(self.objective.model.parameters()).device).tensors
@@ -97,6 +99,16 @@ class Monitor:
             if place is not None:
                 return place
         return None
+
+    @property
+    def _carries_state(self) -> bool:
+        return isinstance(self.objective, CarriesState)
+
+    @property
+    def _has_parts_from_outside(self) -> bool:
+        """Whether the objective or a module is the user's: masks of the package are tested."""
+        classes = {type(self.objective), *(type(m) for m in self.objective.model.modules())}
+        return any(each.__module__.partition(".")[0] not in _TESTED for each in classes)
 
     def _baseline(self) -> Baseline:
         settings = self.objective.settings

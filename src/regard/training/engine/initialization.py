@@ -9,8 +9,9 @@ import torch
 from torch import nn
 
 from regard.core.attention import Attention
+from regard.core.convolution import DilatedConvolution
 from regard.core.embedding import Table
-from regard.core.feedforward import FeedForward, GatedFeedForward
+from regard.core.feedforward import ConvFeedForward, FeedForward, GatedFeedForward
 from regard.core.linear import Linear
 from regard.core.positional_encoding import AxialPosition, LearnedPosition
 from regard.core.relative_position import T5Bias
@@ -38,6 +39,9 @@ def _normal(model: nn.Module, deviation: float) -> None:
             module.weight.normal_(std=deviation)
         elif isinstance(module, LearnedPosition | T5Bias):
             module.table.normal_(std=deviation)
+        elif isinstance(module, ConvFeedForward):
+            module.inner.weight.normal_(std=deviation)
+            module.outer.weight.normal_(std=deviation)
         elif isinstance(module, AxialPosition):
             for table in module.tables:
                 table.normal_(std=deviation)
@@ -45,11 +49,11 @@ def _normal(model: nn.Module, deviation: float) -> None:
 
 def _scale_residual_projections(model: nn.Module) -> None:
     """GPT-2, Section 2.3: weights of residual layers are divided by √N, their number."""
-    projections = []
+    projections: list[Linear | DilatedConvolution] = []
     for module in model.modules():
         if isinstance(module, Attention):
             projections.append(module.output)
-        elif isinstance(module, FeedForward | GatedFeedForward):
+        elif isinstance(module, FeedForward | GatedFeedForward | ConvFeedForward):
             projections.append(module.outer)
-    for linear in projections:
-        linear.weight.div_(math.sqrt(len(projections)))
+    for projection in projections:
+        projection.weight.div_(math.sqrt(len(projections)))

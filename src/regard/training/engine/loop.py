@@ -10,6 +10,7 @@ import itertools
 import math
 import signal
 import time
+import warnings
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
@@ -23,7 +24,7 @@ from regard.core.global_attention import counts_global_tokens
 from regard.core.linear_attention import redraw
 from regard.data.batching import Batch, prefetch
 from regard.edit import compiled
-from regard.errors import DivergenceError
+from regard.errors import DivergenceError, RegardWarning
 from regard.training.diagnostics.monitor import Monitor
 from regard.training.engine import stop_signals
 from regard.training.engine.early_stopping import EarlyStopping
@@ -31,7 +32,7 @@ from regard.training.engine.metrics_log import MetricsLog
 from regard.training.engine.mixed_precision import autocast
 from regard.training.engine.optimizer import Optimizer
 from regard.training.engine.progress import Progress
-from regard.training.engine.progress_bar import ProgressBar
+from regard.training.engine.progress_bar import ProgressBar, duration
 from regard.training.engine.train_step import Step
 from regard.training.engine.weight_averaging import WeightAveraging
 from regard.training.objectives.objective import CarriesState, Objective
@@ -39,6 +40,9 @@ from regard.training.recipe.schema import Recipe
 
 MAX_SKIPPED_UPDATES = 3  # in a row, before the run has diverged
 EXAMPLES_IN_A_REPORT = 3
+STEPS_WORTH_AN_ESTIMATE = 200
+SAMPLE_WIDTH = 100  # characters
+LONG_TRIAL = 2.0  # seconds of a batch
 
 
 @dataclass(frozen=True)
@@ -117,23 +121,29 @@ class Loop:
             self.progress_bar.start(progress.step)
             try:
                 self.monitor.start(progress.step)
+                self._say_estimate()
                 self._clock = time.perf_counter()
                 self._warm_up()
-                while not (self._at_end or self.interrupted):
+                while not (self.at_end or self.interrupted):
                     # Gradient accumulation: so many batches make up one update.
                     self.train_step(list(itertools.islice(batches, self.settings.accumulate)))
                     self._after_step()
             finally:
                 self.progress_bar.stop()
 
+    def forget_early_stopping(self) -> None:
+        """Lets a run go on that early stopping ended: it is resumed to be trained longer."""
+        self.progress.finished = False
+        self.progress.stale = 0
+
     @property
-    def _at_end(self) -> bool:
+    def at_end(self) -> bool:
         return self.progress.step >= self.settings.steps or self.progress.finished
 
     @property
     def interrupted(self) -> bool:
         """Whether a stop was requested before the end of the run."""
-        return bool(self.stop_signal) and not self._at_end
+        return bool(self.stop_signal) and not self.at_end
 
     def request_stop(self, signal_number: int = signal.SIGTERM) -> None:
         """Ends the run after the current step, with its state saved, as that signal would."""
@@ -164,7 +174,7 @@ class Loop:
             self._log()
         if step % self.settings.validate_every == 0 or last:
             self._validate()
-        saved = step % self.settings.save_every == 0 or self._at_end
+        saved = step % self.settings.save_every == 0 or self.at_end
         if saved:
             self.save()
         if self.on_step is not None:
@@ -221,10 +231,6 @@ class Loop:
             "gradient_norm": norm,
             "examples": examples,
         }
-        # Of the first in a row: those after it repeat it.
-        if not overflow and self.progress.bad == 0:
-            with self._autocast():
-                record["origin"] = self.monitor.origin(pending.batches)
         if overflow:
             record |= {"event": "overflow", "loss_scale": scaler.scale.item()}
             what = "fp16 gradients overflowed; the loss scale was halved"
@@ -232,14 +238,17 @@ class Loop:
         else:
             what = "loss or gradient is not finite"
             shown = "".join("\n    " + " ⇒ ".join(_texts(example)) for example in examples)
+        # An overflow is normal while the loss scale still has room to fall.
+        if not (overflow and scaler.scale.item() >= 1):
+            self.progress.bad += 1
+        if self.progress.bad >= MAX_SKIPPED_UPDATES:
+            with self._autocast():
+                record["origin"] = self.monitor.origin(pending.batches)
         self.metrics.write(record)
         self.progress_bar.say(
             f"step {pending.step}: {what}; update skipped "
             f"(loss {loss}, gradient norm {norm}){shown}"
         )
-        # An overflow is normal while the loss scale still has room to fall.
-        if not (overflow and scaler.scale.item() >= 1):
-            self.progress.bad += 1
         if self.progress.bad >= MAX_SKIPPED_UPDATES:
             raise DivergenceError(
                 f"loss or gradients were not finite {MAX_SKIPPED_UPDATES} steps in a row, "
@@ -290,6 +299,43 @@ class Loop:
         if _compiled_graphs() > graphs or not self.step.warm:
             torch.cuda.synchronize()  # the time of the step itself, not of its launch
             self.progress.compiling += time.perf_counter() - started
+
+    # --- the time that the run will take ----------------------------------------------------------
+
+    def _say_estimate(self) -> None:
+        """Says before the first step how long the run will take: one batch is tried and undone."""
+        remaining = self.settings.steps - self.progress.step
+        # A compiled step is not known before, and one that carries state cannot be tried.
+        unknown = self.compiles or isinstance(self.objective, CarriesState)
+        if remaining < STEPS_WORTH_AN_ESTIMATE or unknown:
+            return
+        seconds = self._trial_seconds() * self.settings.accumulate
+        self.progress_bar.say(
+            f"estimate: {duration(seconds * remaining)} for {remaining:,} steps "
+            f"of {seconds:.2g} s, and validation"
+        )
+
+    def _trial_seconds(self) -> float:
+        """The seconds of the forward and backward pass of one batch."""
+        batches = self.objective.batches(self.progress.epoch, self.progress.index)
+        _, batch = next(iter(batches))
+        tensors = batch.to(self.device).tensors
+        self.model.train()
+        seconds = 0.0
+        # The first pass also allocates memory and chooses kernels; a slow model is tried once.
+        for _ in range(2):
+            started = time.perf_counter()
+            with self._autocast():
+                loss, _ = self.objective.loss(tensors)
+            loss.backward()
+            for parameter in self.model.parameters():
+                parameter.grad = None
+            if self.device.type == "cuda":
+                torch.cuda.synchronize()
+            seconds = time.perf_counter() - started
+            if seconds > LONG_TRIAL:
+                break
+        return seconds
 
     # --- logging and validation -------------------------------------------------------------------
 
@@ -356,7 +402,8 @@ class Loop:
         say = self.progress_bar.say
         say(f"step {self.progress.step}  validation: {'  '.join(numbers)}{mark}")
         for sample in validation.get("samples", []):
-            say("    " + "\n⇒ ".join(_texts(sample)[:2]).replace("\n", "\n    "))
+            lines = [_shortened(text) for text in _texts(sample)[:2]]
+            say("    " + "\n    ⇒ ".join(lines))
 
     def _evaluate(self) -> dict[str, Any] | None:
         # Validation comes rarely: compiling kernels of its own would not pay.
@@ -364,7 +411,9 @@ class Loop:
         if self.compiles:
             eager = torch.compiler.set_stance("force_eager")
         # The EMA is what will be exported, so it is what is validated.
-        with eager, self.averaging.swapped_in(self.averaging.ema):
+        with eager, self.averaging.swapped_in(self.averaging.ema), warnings.catch_warnings():
+            # Unknown words of the data were counted when it was prepared.
+            warnings.simplefilter("ignore", RegardWarning)
             return self.objective.validate(self._autocast())
 
     # --- checkpoints ------------------------------------------------------------------------------
@@ -420,6 +469,12 @@ class Loop:
         """The weights to export in the model, for the duration of the block."""
         with self.averaging.swapped_in(self.averaging.selected(self.progress)):
             yield
+
+
+def _shortened(text: str) -> str:
+    """A sample on one line of a terminal; the metrics log has all of it."""
+    line = " ".join(text.split())
+    return line if len(line) <= SAMPLE_WIDTH else line[: SAMPLE_WIDTH - 1] + "…"
 
 
 def _texts(example: dict[str, Any]) -> list[str]:

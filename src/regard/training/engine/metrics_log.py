@@ -58,6 +58,32 @@ def _json_value(value: Any) -> Any:
     return value
 
 
+def last_losses(path: Path) -> dict[str, float]:
+    """The last training loss of a log, and the numbers of its last validation."""
+    losses: dict[str, float] = {}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        record = json.loads(line)
+        if record.get("event") == "validation":
+            losses |= {
+                f"validation_{key}": value
+                for key, value in record.items()
+                if isinstance(value, float)
+            }
+        elif "event" not in record and isinstance(record.get("loss"), float):
+            losses["loss"] = record["loss"]
+    return losses
+
+
+def require_tensorboard() -> None:
+    """Raises `SettingError` where the package tensorboard is missing."""
+    try:
+        import torch.utils.tensorboard  # noqa: F401
+    except ImportError:
+        raise SettingError(
+            "tensorboard = true needs the package tensorboard", "pip install tensorboard"
+        ) from None
+
+
 def _summary_writer(folder: Path) -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter

@@ -1,8 +1,9 @@
-"""Stop signals: Ctrl-C and SIGTERM let the step finish and the state be saved."""
+"""Stop signals: Ctrl-C, SIGTERM and SIGHUP let the step finish and the state be saved."""
 
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 
 @contextmanager
 def handled(on_signal: Callable[[int], None]) -> Iterator[None]:
-    """Calls `on_signal` with the number of each SIGINT or SIGTERM.
+    """Calls `on_signal` with the number of each SIGINT, SIGTERM or SIGHUP (a closed terminal).
 
     The second one restores the default effect, so that one more ends the process at once.
     """
@@ -25,7 +26,7 @@ def handled(on_signal: Callable[[int], None]) -> Iterator[None]:
 
     previous: dict[int, Any] = {}
     try:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in _stop_signals():
             previous[number] = signal.signal(number, handler)
     except ValueError:
         pass  # Python installs handlers in the main thread only; elsewhere signals are the caller's
@@ -34,3 +35,11 @@ def handled(on_signal: Callable[[int], None]) -> Iterator[None]:
     finally:
         for signal_number, previous_handler in previous.items():
             signal.signal(signal_number, previous_handler)
+
+
+def _stop_signals() -> list[int]:
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    # Windows has none. Under nohup it is ignored, and stays so.
+    if sys.platform != "win32" and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
+    return [int(number) for number in numbers]

@@ -119,7 +119,7 @@ class ImageClassification(ImageObjective):
         smoothing = self.settings.label_smoothing
         loss, nll = cross_entropy(logits, labels, smoothing)
         if "mixup" in tensors:
-            weight = tensors["mixup"]
+            weight = tensors["mixup"].mean()  # CutMix: the share of the pixels that are its own
             other_loss, other_nll = cross_entropy(logits, labels.roll(1, dims=0), smoothing)
             loss = weight * loss + (1 - weight) * other_loss
             nll = weight * nll + (1 - weight) * other_nll

@@ -22,6 +22,7 @@ from regard.models import DualEncoderModel, ImageEncoder, Model
 from regard.training import model_spec
 from regard.training.data.image_augmentation import Augmentation
 from regard.training.data.stored_images import StoredImages
+from regard.training.data.trivial_augment import trivial_augment
 from regard.training.objectives.objective import Objective
 from regard.training.setup import Setup
 
@@ -64,6 +65,7 @@ class ImageObjective(Objective):
             padding=padding,
             flip=flip,
             mixup=self.settings.mixup,
+            cutmix=self.settings.cutmix,
             seed=self.settings.seed,
         )
         # The value of each byte in each channel, [3, 256]: as exact as the processor itself.
@@ -131,11 +133,22 @@ class ImageObjective(Objective):
         for now, i, rows in self._sampler().iterate(epoch, index):
             pixels = self.augmentation.pixels(self.train_images.pixels, rows, now)
             tensors = {"pixels": _channels_first(pixels), **self.targets(self.train_images, rows)}
-            if self.augmentation.mixup:
-                # One weight for the batch, as the authors of mixup have it: its first row's.
-                weights = self.augmentation.mixup_weights(rows[:1], now)
-                tensors["mixup"] = torch.from_numpy(weights)[0]
+            tensors |= self._augmentation_tensors(rows, now)
             yield (now, i + 1), Batch(tensors, len(rows), rows)
+
+    def _augmentation_tensors(self, rows: Rows, epoch: int) -> dict[str, Tensor]:
+        """What `pixel_values` needs to augment a batch on the device, beyond crops."""
+        tensors: dict[str, Tensor] = {}
+        if self.settings.augment == "trivial":
+            operation, magnitude = self.augmentation.operations(rows, epoch)
+            tensors["operation"] = torch.from_numpy(operation)  # [B]
+            tensors["magnitude"] = torch.from_numpy(magnitude)  # [B]
+        if self.augmentation.mixup or self.augmentation.cutmix:
+            # One blend for the batch, as the authors of mixup have it: its first row's.
+            height, width = self.train_images.pixels.shape[1:3]
+            weights = self.augmentation.blend_weights(int(rows[0]), epoch, (height, width))
+            tensors["mixup"] = torch.from_numpy(np.asarray(weights))  # [] or [H, W]
+        return tensors
 
     def evaluation_batches(self, images: StoredImages) -> Iterator[Batch]:
         """Once over the images in their order, on the device, with the model in eval mode."""
@@ -148,8 +161,11 @@ class ImageObjective(Objective):
             yield Batch(tensors, len(rows), rows).to(self.trained_model.device)
 
     def pixel_values(self, tensors: Mapping[str, Tensor]) -> Tensor:
-        """Normalized pixels [B, 3, H, W], each image blended with its neighbour under mixup."""
-        values = self._values[self._channels, tensors["pixels"].long()]
+        """Normalized pixels [B, 3, H, W]; mixup and CutMix blend each image with its neighbour."""
+        pixels = tensors["pixels"]
+        if "operation" in tensors:
+            pixels = trivial_augment(pixels, tensors["operation"], tensors["magnitude"])
+        values = self._values[self._channels, pixels.long()]
         if "mixup" not in tensors:
             return values
         weight = tensors["mixup"]

@@ -177,7 +177,8 @@ _OF_KIND = {
     "ctc": "ctc",
 }
 _FAMILY_OBJECTIVES = {"electra": "replaced", "t5": "span", "t5-v1.1": "span", "mt5": "span"}
-CELLS = ("rnn", "gru", "lstm")  # each is a language model, or both sides of a translator
+# Each is a language model, or both sides of a translator.
+CELLS = ("rnn", "rnn_relu", "gru", "lstm")
 
 
 def objective_of(name: str, kind: str, has_text: bool) -> str:

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from regard.data.algorithmic_tasks import TASKS
 from regard.data.generated_task import GeneratedTask
-from regard.decode.length_penalty import GNMTPenalty, LengthPenalty, PowerPenalty
 from regard.options import parse_option
 
 # --- which weights are exported -------------------------------------------------------------------
@@ -102,14 +101,3 @@ def parse_generated_task(text: str) -> GeneratedTask:
         usage="write its name alone, or with its least and greatest length, like copying:1:20",
         convert=int,
     )
-
-
-# --- length penalty of beam search ----------------------------------------------------------------
-
-
-def parse_length_penalty(text: str) -> LengthPenalty:
-    constructors: dict[str, Callable[..., LengthPenalty]] = {
-        "gnmt": lambda alpha="0.6": GNMTPenalty(float(alpha)),  # Wu et al. 2016, Equation 14
-        "power": lambda alpha="1.0": PowerPenalty(float(alpha)),  # that of Hugging Face
-    }
-    return parse_option(text, constructors)

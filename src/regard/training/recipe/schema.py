@@ -16,7 +16,7 @@ from typing import Any, Literal
 from pydantic import ValidationError, field_validator, model_validator
 
 from regard.data.generated_task import GeneratedTask
-from regard.decode.length_penalty import LengthPenalty
+from regard.decode.length_penalty import LengthPenalty, parse_length_penalty
 from regard.errors import SettingError, did_you_mean
 from regard.families.recurrent import FAMILIES as BASELINES
 from regard.training.recipe.objectives import (
@@ -32,7 +32,6 @@ from regard.training.recipe.options import (
     Initialization,
     parse_generated_task,
     parse_initialization,
-    parse_length_penalty,
     parse_weights,
 )
 from regard.training.recipe.sections import (
@@ -93,6 +92,10 @@ class Recipe(Section):
     def _check(self) -> Recipe:
         self._check_metric()
         self._check_teacher()
+        if self.train.schedule != "paper" and self.train.learning_rate is None:
+            raise SettingError(
+                f"schedule = {self.train.schedule!r} needs a peak", "set learning_rate"
+            )
         if not self.tune.files:
             self._check_data()
         self._check_settings_of_objective()
@@ -192,6 +195,8 @@ class Recipe(Section):
             ("crop_padding", self.train.crop_padding is not None, has_images),
             ("flip", self.train.flip is not None, has_images),
             ("mixup", self.train.mixup > 0, objective == "images"),
+            ("cutmix", self.train.cutmix > 0, objective == "images"),
+            ("augment", self.train.augment != "none", has_images),
         )
         for key, is_set, fits in settings:
             if is_set and not fits:
@@ -508,7 +513,7 @@ def choose(
 
 
 # Settings that are file names, by section.
-_FILE_KEYS = {
+FILE_KEYS = {
     "data": (
         "source",
         "target",
@@ -539,7 +544,7 @@ def _resolve_paths(
     """Puts the data root before the relative file names of a recipe."""
     paths = [
         (section, key)
-        for section, keys in _FILE_KEYS.items()
+        for section, keys in FILE_KEYS.items()
         for key in keys
         if key in values[section] and str(values[section][key]) != "-"  # standard input
     ]

@@ -11,11 +11,11 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from regard.decode.length_penalty import parse_length_penalty
 from regard.families.attention_options import parse_attention, parse_compressed_memory
 from regard.training.recipe.options import (
     parse_generated_task,
     parse_initialization,
-    parse_length_penalty,
     parse_weights,
 )
 
@@ -38,22 +38,20 @@ class DataSettings(Section):
         None, description="training text, source side; one sentence a line (.gz too)"
     )
     target: str | None = Field(
-        None, description="training text, target side, line by line its translation"
+        None, description="training text, target side; line by line its translation"
     )
     pairs: str | None = Field(
         None,
-        description="instead of two files: one .tsv or .jsonl of pairs, or - for standard input",
+        description="both sides in one .tsv or .jsonl; - is standard input",
     )
     valid_source: str | None = Field(None, description="validation text, source side")
     valid_target: str | None = Field(None, description="validation text, target side")
-    valid_pairs: str | None = Field(
-        None, description="instead of two files: one .tsv or .jsonl of pairs"
-    )
+    valid_pairs: str | None = Field(None, description="validation pairs in one .tsv or .jsonl")
     test_source: str | None = Field(None, description="scored once, after training")
     test_target: str | None = Field(None, description="scored once, after training")
     # Plain text, for the other objectives.
     text: str | None = Field(
-        None, description="for all objectives but translation: one text file (.gz too)"
+        None, description="training text of all other objectives; one file (.gz too)"
     )
     valid_text: str | None = Field(
         None, description="validation text; without it the end of `text` is held out"
@@ -64,8 +62,8 @@ class DataSettings(Section):
     # Images, with classes or captions.
     images: str | None = Field(
         None,
-        description="a folder with one folder of PNG or JPEG files for each class (images), or a "
-        ".tsv or .jsonl of image files and their captions (image_text)",
+        description="a folder with a subfolder for each class, or a .tsv of captions; PNG or JPEG "
+        "files. For image_text: image file, tab, caption, or .jsonl with image, text",
     )
     valid_images: str | None = Field(
         None, description="images to validate with; without them a tenth of `images` is held out"
@@ -74,8 +72,8 @@ class DataSettings(Section):
     # Recordings with transcripts, for speech.
     sounds: str | None = Field(
         None,
-        description="for ctc and transcribe: a table of WAV files and transcripts, FILE<TAB>TEXT, "
-        "or .jsonl with audio and text; files are relative to the table",
+        description="a table of recordings: WAV file, tab, transcript; or .jsonl with audio and "
+        "text. For ctc and transcribe; files are relative to the table",
     )
     valid_sounds: str | None = Field(
         None, description="validation recordings; without them a tenth of `sounds` is held out"
@@ -86,9 +84,13 @@ class DataSettings(Section):
         ge=1,
         description="examples to validate and to test with, where they are generated",
     )
-    held_out: float = Field(0.1, gt=0, lt=1, description="share of `text`, its end, that validates")
+    held_out: float = Field(
+        0.1, gt=0, lt=1, description="validation split: the share of `text`, its end"
+    )
     context: int = Field(
-        256, ge=8, description="tokens of text that are seen at once, special tokens included"
+        256,
+        ge=8,
+        description="context length: tokens of text seen at once; special tokens included",
     )
     languages: str | None = Field(
         None,
@@ -98,7 +100,7 @@ class DataSettings(Section):
     # Generated data.
     generated: str | None = Field(
         None,
-        description="instead of files: a generated task with its lengths, TASK[:MIN:MAX]: copying, "
+        description="a generated task instead of files, TASK[:MIN:MAX]; with its lengths: copying, "
         "reversing, sorting, addition, associative_recall, parity, dyck, listops",
     )
     builtin_lines: int = Field(
@@ -121,14 +123,14 @@ class TokenSettings(Section):
 
     tokenizer: str = Field(
         "bpe",
-        description="bpe, unigram, words or characters to learn one, or a tokenizer.json; "
+        description="bpe, unigram, words, characters, or a tokenizer.json; "
         "for `text`, bpe (of bytes) and characters keep every character and space",
     )
     target_tokenizer: str | None = Field(
         None, description="a second tokenizer.json, for the target side"
     )
-    vocabulary: int = Field(8000, ge=8, description="how many tokens to learn")
-    joint: bool = Field(True, description="one vocabulary for both sides")
+    vocabulary: int = Field(8000, ge=8, description="vocabulary size: how many tokens to learn")
+    joint: bool = Field(True, description="shared vocabulary: one for both sides")
 
 
 # Settings of Transformers, which recurrent and convolutional baselines do not have.
@@ -143,6 +145,9 @@ TRANSFORMER_ONLY = (
     "attention",
     "decoder_attention",
     "residual",
+    "norm",
+    "kernel",
+    "projection",
 )
 
 
@@ -151,21 +156,20 @@ class ModelSettings(Section):
 
     model: str | None = Field(
         None,
-        description="the architecture and its size, NAME[:SIZE], e.g. gpt2:small, llama:tiny, "
-        "bert:base, t5:small, lstm: see `regard show`  [by objective: transformer:small, gpt:tiny, "
-        "bert:tiny, …]",
+        description="architecture and size, NAME[:SIZE]: gpt2:small, llama:tiny, …; see "
+        "`regard show`. By objective: transformer:small, gpt:tiny, bert:tiny, …",
     )
-    preset: str | None = Field(None, description="the SIZE of --model, by itself")
+    preset: str | None = Field(None, description="the SIZE of --model: tiny, small, base, …")
     spec: str | None = Field(
         None,
-        description="instead of --model: a file with a spec (JSON or TOML), or a config.json of "
+        description="instead of --model: a spec as a file; JSON or TOML, or a config.json of "
         "Hugging Face's",
     )
     # Sizes; None leaves that of the preset.
-    d_model: int | None = Field(None, ge=1)
-    d_ff: int | None = Field(None, ge=1)
-    heads: int | None = Field(None, ge=1)
-    layers: int | None = Field(None, ge=1)
+    d_model: int | None = Field(None, ge=1, description="hidden size")
+    d_ff: int | None = Field(None, ge=1, description="width of the feed-forward")
+    heads: int | None = Field(None, ge=1, description="attention heads of a layer")
+    layers: int | None = Field(None, ge=1, description="layers; of each side")
     decoder_layers: int | None = Field(None, ge=1, description="if other than layers")
     image_size: int | None = Field(None, ge=1, description="side of the images, in pixels")
     patch: int | None = Field(None, ge=1, description="side of an image patch, in pixels")
@@ -192,12 +196,14 @@ class ModelSettings(Section):
         | None
     ) = Field(
         None,
-        description="position encoding: added (sinusoidal, interleaved, learned), concatenated, "
-        "or inside attention (relative, buckets, alibi, rope)",
+        description="position encoding; added to the embeddings (sinusoidal, interleaved, "
+        "learned), concatenated, or inside attention: Shaw's (relative), T5's bias (buckets), "
+        "ALiBi (alibi), rotary (rope)",
     )
     attention: str | None = Field(
         None,
-        description="self-attention: softmax (the default), window:N, dilated:N:STEP, strided:N, "
+        description="self-attention: softmax, window:N, linear, performer, …; all of them: "
+        "softmax (the default), window:N, dilated:N:STEP, strided:N, "
         "blocks:N, global[:N], longformer[:N], bigbird[:N], topk:N, linear, performer[:FEATURES], "
         "linformer[:RANK], reformer[:BUCKETS[:CHUNK]]",
     )
@@ -215,22 +221,31 @@ class ModelSettings(Section):
         "FACTOR to one, by a convolution by default (Compressive Transformer)",
     )
     # Residual connections, initialization and embeddings.
-    residual: Literal["post", "pre"] | None = Field(
-        None, description="where the norm stands: post (the paper) or pre"
+    projection: Literal["apart", "tied_qkv", "tied_qk", "tied_kv"] | None = Field(
+        None, description="self-attention: one matrix for q, k and v, or for two of them"
+    )
+    residual: Literal["post", "pre", "none"] | None = Field(
+        None, description="post-norm (the paper), pre-norm, or none: no residual connections"
+    )
+    norm: Literal["layer", "rms", "batch"] | None = Field(
+        None, description="normalization in the blocks; batch: over all tokens of a batch"
+    )
+    kernel: int | None = Field(
+        None, ge=1, description="feed-forward as convolutions, the first over so many positions"
     )
     start: str | None = Field(
         None,
-        description="weight initialization: xavier, normal:DEVIATION, or scaled:DEVIATION (GPT-2: "
-        "residual projections divided by √(2·layers)); xavier for translate, ctc and "
+        description="initialization: xavier, normal:STD or scaled:STD; scaled is GPT-2's, with "
+        "residual projections divided by √(2·layers). Unless given, xavier for translate, ctc and "
         "transcribe, scaled:0.02 for causal, normal:0.02 for the others",
     )
     share: Literal["all", "target", "none"] | None = Field(
-        None, description="which embeddings are one matrix"
+        None, description="weight tying: which embeddings are one matrix"
     )
     vectors: str | None = Field(
         None, description="word vectors to start from (word2vec or GloVe text format)"
     )
-    freeze_embeddings: bool = Field(False, description="leave the embeddings as they start")
+    freeze_embeddings: bool = Field(False, description="frozen embeddings: they stay as they start")
 
     @field_validator("start")
     @classmethod
@@ -259,19 +274,23 @@ class TrainSettings(Section):
 
     objective: str = Field(
         "translate",
-        description="what is learnt: a translation, the next token (causal, GPT), masked tokens "
-        "(masked, BERT), masked spans (span, T5), the text from a corrupted one (denoise, BART), "
-        "which tokens were replaced (replaced, ELECTRA), the class of a text (classify; without "
-        "--text, of ListOps expressions), the tags of its words (tag), the answer to a question "
-        "(answer), a number (regress), which texts belong together (contrastive), the transcript "
-        "of a recording (ctc, Wav2Vec2; transcribe, Whisper), the class of an image (images), "
-        "which caption belongs to an image (image_text, CLIP), the answer to a question about a "
-        "story (stories; without --text, generated ones)  [that of the model]",
+        description="what is learnt: translate, causal, masked, classify, …; a translation, the "
+        "next token (causal, GPT), masked tokens (masked, BERT), masked spans (span, T5), the text "
+        "from a corrupted one (denoise, BART), which tokens were replaced (replaced, ELECTRA), the "
+        "class of a text (classify; without --text, of ListOps expressions), the tags of its words "
+        "(tag), the answer to a question (answer), a number (regress), which texts belong together "
+        "(contrastive), the transcript of a recording (ctc, Wav2Vec2; transcribe, Whisper), the "
+        "class of an image (images), which caption belongs to an image (image_text, CLIP), the "
+        "answer to a question about a story (stories; without --text, generated ones)  "
+        "[that of the model]",
     )
     # Masked LM, span corruption and denoising.
     next_sentence: bool = Field(False, description="masked: learn next-sentence prediction too")
     hidden: float | None = Field(
-        None, gt=0, lt=1, description="share of the tokens that is masked  [0.15; denoise 0.3]"
+        None,
+        gt=0,
+        lt=1,
+        description="mask ratio: share of the tokens that is masked  [0.15, denoise 0.3]",
     )
     span_length: float = Field(
         3.0, ge=1, description="mean length of a masked span (span, denoise)"
@@ -281,32 +300,37 @@ class TrainSettings(Section):
     batch_tokens: int = Field(
         4096,
         ge=1,
-        description="padded positions of one batch; for causal, rows × context; an image has as "
-        "many as patches",
+        description="batch size in tokens, padding included; for causal, rows × context; an "
+        "image has as many as patches",
     )
-    accumulate: int = Field(
-        1, ge=1, description="gradient accumulation: batches summed into one update"
-    )
+    accumulate: int = Field(1, ge=1, description="gradient accumulation: batches of one update")
     # Adam and its learning-rate schedule; the defaults are those of Section 5.3.
-    optimizer: Literal["adam", "adamw"] = "adam"
-    schedule: Literal["paper", "cosine", "constant", "linear"] = "paper"
+    optimizer: Literal["adam", "adamw"] = Field("adam", description="Adam or AdamW")
+    schedule: Literal["paper", "cosine", "constant", "linear"] = Field(
+        "paper", description="learning rate after warm-up; paper: inverse square root"
+    )
     learning_rate: float | None = Field(
-        None, gt=0, description="peak; the paper's own if not given"
+        None, gt=0, description="peak learning rate; the paper's own if not given"
     )
     warmup: int = Field(4000, ge=1, description="steps until the peak")
     floor: float = Field(
-        0.0, ge=0, lt=1, description="cosine: the last learning rate as a share of the peak"
+        0.0,
+        ge=0,
+        lt=1,
+        description="minimum learning rate, as a share of the peak; of the cosine schedule",
     )
-    betas: tuple[float, float] = (0.9, 0.98)
-    adam_eps: float = Field(1e-9, gt=0)
-    weight_decay: float = Field(0.0, ge=0)
+    betas: tuple[float, float] = Field((0.9, 0.98), description="Adam's β₁,β₂")
+    adam_eps: float = Field(1e-9, gt=0, description="Adam's ε")
+    weight_decay: float = Field(0.0, ge=0, description="decoupled in AdamW, L2 in Adam")
     clip: float = Field(
-        0.0, ge=0, description="gradient clipping: the largest gradient norm; 0 does not clip"
+        0.0, ge=0, description="gradient clipping: the maximum norm; 0 does not clip"
     )
     # Regularization (Section 5.4), R-Drop, and knowledge distillation.
     label_smoothing: float = Field(0.1, ge=0, lt=1, description="translation only")
     agreement: float = Field(
-        0.0, ge=0, description="weight of R-Drop: two passes with other dropout should agree"
+        0.0,
+        ge=0,
+        description="R-Drop: weight of the agreement of two passes; which have other dropout",
     )
     crop_padding: int | None = Field(
         None,
@@ -325,6 +349,17 @@ class TrainSettings(Section):
         description="images: α of mixup, which blends two images and their labels by a weight "
         "from Beta(α, α); 0 blends none",
     )
+    cutmix: float = Field(
+        0.0,
+        ge=0,
+        description="images: α of CutMix, which puts a box of one image into another and mixes "
+        "their labels by area; with mixup, batches take turns",
+    )
+    augment: Literal["none", "trivial"] = Field(
+        "none",
+        description="images: trivial is TrivialAugment, one random operation (rotation, shear, "
+        "colour, contrast …) for each image",
+    )
     teacher: str | None = Field(
         None,
         description="knowledge distillation: the folder of a finished model to learn from; "
@@ -334,8 +369,8 @@ class TrainSettings(Section):
         None,
         ge=0,
         le=1,
-        description="share of the teacher's distributions in the loss; the rest is of the labels  "
-        "[0.5]",
+        description="distillation weight: the teacher's share in the loss; the rest is of the "
+        "labels  [0.5]",
     )
     temperature: float | None = Field(
         None, gt=0, description="softens the distributions of teacher and student alike  [2]"
@@ -350,21 +385,21 @@ class TrainSettings(Section):
         "float32", description="bf16 and fp16 are mixed precision"
     )
     multiple: int = Field(
-        0, ge=0, description="lengths are rounded up to it; 0: 8 on a GPU (few shapes), 1 on a CPU"
+        0, ge=0, description="pad to a multiple of this; 0: 8 on a GPU (few shapes), 1 on a CPU"
     )
     compile: bool = Field(
         False, description="on a GPU: torch.compile of the blocks; a slow start, then faster steps"
     )
     recompute: bool = Field(
-        False, description="activation checkpointing: less memory, a second forward"
+        False, description="activation (gradient) checkpointing: less memory, a second forward"
     )
     # Validation, early stopping and checkpoints.
     weights: str = Field(
         "best",
-        description="weights that are kept at the end: best, last, average:N (of the last N "
-        "validations) or ema:DECAY",
+        description="weights kept at the end: best, last, average:N or ema:DECAY; average:N is "
+        "checkpoint averaging, over the last N validations",
     )
-    validate_every: int = Field(500, ge=1)
+    validate_every: int = Field(500, ge=1, description="steps between validations")
     metric: Literal[
         "loss",
         "bleu",
@@ -381,19 +416,18 @@ class TrainSettings(Section):
     patience: int = Field(
         0,
         ge=0,
-        description="early stopping: validations without improvement before the run stops; "
-        "0 never stops it",
+        description="early stopping: validations without improvement; 0 never stops the run",
     )
-    save_every: int = Field(500, ge=1)
-    log_every: int = Field(10, ge=1)
+    save_every: int = Field(500, ge=1, description="steps between checkpoints")
+    log_every: int = Field(10, ge=1, description="steps between lines of metrics.jsonl")
     samples: int = Field(
         2, ge=0, description="validation sentences translated, or texts written, at each validation"
     )
     # Reproducibility and device.
-    seed: int = Field(1, ge=0)
+    seed: int = Field(1, ge=0, description="random seed")
     device: str = Field("auto", description="auto, cpu, cuda or cuda:N")
     threads: int = Field(0, ge=0, description="CPU threads; 0 takes what the machine offers")
-    tensorboard: bool = False
+    tensorboard: bool = Field(False, description="write TensorBoard event files too")
 
     @field_validator("teacher")
     @classmethod
@@ -412,7 +446,7 @@ class TrainSettings(Section):
 class DecodeSettings(Section):
     """Beam search for the final score."""
 
-    beam: int = Field(4, ge=1)
+    beam: int = Field(4, ge=1, description="beam size")
     length_penalty: str = Field("gnmt:0.6", description="gnmt:ALPHA or power:ALPHA")
     tokenize: str = Field(
         "13a", description="sacreBLEU's tokenizer for the final score; none for tokenised text"
@@ -429,7 +463,7 @@ class TuneSettings(Section):
     """Fine-tuning: training that starts from the folder of a finished model."""
 
     base: str | None = Field(
-        None, description="fine-tuning: the folder of the model to start from, instead of --model"
+        None, description="the model to start from, a folder; instead of --model"
     )
     # The data of `regard finetune`, in place of the section [data].
     task: str | None = Field(None, description="the objective, by the name of `regard finetune`")
@@ -453,7 +487,7 @@ class TuneSettings(Section):
     )
     # What of the model is trained.
     freeze: int | None = Field(
-        None, ge=0, description="freeze the embeddings and this many of the lowest blocks"
+        None, ge=0, description="frozen layers: embeddings and this many blocks"
     )
     layer_decay: float = Field(
         1.0,
@@ -464,12 +498,12 @@ class TuneSettings(Section):
     lora: int = Field(
         0,
         ge=0,
-        description="rank of LoRA, which trains instead of the model; 0 trains all of it",
+        description="rank of LoRA; 0 trains all of the model",
     )
     lora_alpha: float | None = Field(
         None, gt=0, description="LoRA is scaled by alpha / rank  [2 · rank]"
     )
-    lora_dropout: float = Field(0.0, ge=0, lt=1)
+    lora_dropout: float = Field(0.0, ge=0, lt=1, description="dropout before LoRA")
     lora_in: str = Field("qkv,q,kv", description="the linear layers that get LoRA, by name, or all")
 
     @field_validator("base")

@@ -1,0 +1,136 @@
+"""regard study"""
+
+from __future__ import annotations
+
+import json
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from regard.errors import SettingError
+from regard.study import listing
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from regard.study import StudyResult
+
+EXAMPLES = """\b
+Examples:
+  regard study
+  regard study scaling
+  regard study scaling --quick --html scaling.html
+  regard study scaling --seeds 10 --json
+  regard study --all --quick --out runs/study
+"""
+
+
+@click.command(epilog=EXAMPLES, context_settings={"max_content_width": 110})
+@click.argument("name", required=False)
+@click.option("--all", "every", is_flag=True, help="run all studies and write one report")
+@click.option("--quick", is_flag=True, help="some ten seconds a study instead of a minute or two")
+@click.option("--seeds", type=int, help="how many seeds  [as many as are usual for the study]")
+@click.option("--html", "page", metavar="FILE", help="write a self-contained page")
+@click.option("--out", metavar="DIR", help="where results are kept  [runs/study with --all]")
+@click.option("--json", "as_json", is_flag=True, help="print JSON")
+def command(name: str | None, every: bool, **options: Any) -> None:
+    """Run a claim of the literature as an experiment, and say whether it holds.
+
+    NAME is a study; without one, all are listed by topic. Each states its claim and where it comes
+    from, measures it over several seeds, and reaches a verdict by a written rule. With --all, a run
+    that was stopped goes on where it was.
+    """
+    if name and every:
+        raise SettingError("--all runs every study", "give a NAME or --all")
+    if every:
+        _run_all(**options)
+    elif name:
+        listing.check(name)
+        _run_one(name, **options)
+    elif options["as_json"]:
+        lines = [{"name": key, **line._asdict()} for key, line in listing.STUDIES.items()]
+        click.echo(json.dumps(lines, ensure_ascii=False))
+    else:
+        _list()
+
+
+def _list() -> None:
+    width = max(map(len, listing.STUDIES))
+    for topic, names in listing.by_topic().items():
+        click.echo(listing.TOPICS[topic])
+        for name in names:
+            click.echo(f"  {name.ljust(width)}  {listing.STUDIES[name].title}")
+        click.echo()
+    click.echo("regard study NAME runs one, regard study --all makes a report of all of them")
+
+
+def _run_one(
+    name: str, quick: bool, seeds: int | None, page: str | None, out: str | None, as_json: bool
+) -> None:
+    from regard.study import run
+
+    with _progress() as bar:
+        task = bar.add_task(name, total=1.0, text="")
+
+        def report(share: float, text: str) -> None:
+            bar.update(task, completed=share, text=text)
+
+        result = run(name, quick=quick, seeds=seeds, progress=report)
+    if out:
+        Path(out).mkdir(parents=True, exist_ok=True)
+        result.save(Path(out))
+    if page:
+        result.to_html(page)
+        click.echo(f"page: {page}", err=True)
+    if as_json:
+        click.echo(json.dumps(result.to_dict(), ensure_ascii=False))
+    else:
+        click.echo(str(result))
+
+
+def _run_all(
+    quick: bool, seeds: int | None, page: str | None, out: str | None, as_json: bool
+) -> None:
+    from regard.study import run_all
+
+    folder = Path(out or "runs/study")
+    names = listing.in_order()
+    results: list[StudyResult] = []
+    with _progress() as bar:
+        overall = bar.add_task("all studies", total=float(len(names)), text="")
+
+        def report(name: str, share: float, text: str) -> None:
+            bar.update(overall, completed=len(results) + share, text=f"{name}: {text}")
+
+        for result in run_all(folder, quick=quick, seeds=seeds, progress=report):
+            results.append(result)
+            bar.update(overall, completed=float(len(results)))
+            if not as_json:
+                bar.console.print(f"{result.verdict.outcome:20} {result.name}", highlight=False)
+    report_file = folder / "report.html"
+    if page:
+        from regard import disk
+
+        disk.write_file(Path(page), report_file.read_text(encoding="utf-8"))
+        report_file = Path(page)
+    click.echo(f"report: {report_file}", err=True)
+    if as_json:
+        values = [result.to_dict() for result in results]
+        click.echo(json.dumps(values, ensure_ascii=False))
+
+
+def _progress() -> AbstractContextManager[Progress]:
+    """A progress bar on standard error, so that tables and JSON can be piped."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[text]}"),
+        console=Console(stderr=True),
+        transient=True,
+    )

@@ -1,0 +1,91 @@
+"""Convolutions over positions, and the inputs that causal ones remember while decoding."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+
+@dataclass
+class ConvState:
+    """Last inputs of a causal convolution, as many as its receptive field needs."""
+
+    x: Tensor  # [B, reach, D]
+
+    @property
+    def rows(self) -> int:
+        return len(self.x)
+
+    @property
+    def stored_rows(self) -> int:
+        return len(self.x)
+
+    def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """New positions unchanged: the convolution concatenates `x` itself."""
+        return k, v
+
+    def select(self, rows: Tensor) -> None:
+        self.x = self.x.index_select(0, rows)
+
+
+class DilatedConvolution(nn.Module):
+    """Dilated convolution over positions: centred in an encoder, causal where there is a past."""
+
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        kernel: int,
+        dilation: int,
+        *,
+        bias: bool = True,
+        initialization: Literal["fan_in", "xavier"] = "fan_in",
+    ) -> None:
+        super().__init__()
+        self.dilation = dilation
+        self.reach = (kernel - 1) * dilation  # the receptive field is one more
+        self.weight = nn.Parameter(torch.empty(outputs, inputs, kernel))
+        self.bias = nn.Parameter(torch.zeros(outputs)) if bias else None
+        if self.weight.is_meta:
+            return
+        if initialization == "xavier":
+            # As `Linear`, whose draws these are for a kernel of 1.
+            bound = math.sqrt(6.0 / (kernel * (inputs + outputs)))
+            self.weight.data.uniform_(-bound, bound)
+        else:
+            # 1 / fan-in as the variance keeps that of the inputs.
+            self.weight.data.normal_(std=(kernel * inputs) ** -0.5)
+
+    def extra_repr(self) -> str:
+        outputs, inputs, kernel = self.weight.shape
+        return f"{inputs} → {outputs}, kernel={kernel}, dilation={self.dilation}"
+
+    def start(self, rows: int, like: Tensor) -> ConvState:
+        """Zeros for the inputs before the first position."""
+        return ConvState(like.new_zeros(rows, self.reach, self.weight.shape[1]))
+
+    def forward(self, x: Tensor, past: ConvState | None = None) -> Tensor:
+        """[B, T, inputs] → [B, T, outputs]"""
+        padding = self.reach // 2  # on each side; kernels of encoders are odd
+        if past is not None:
+            padding = 0
+            x = torch.cat([past.x.to(x.dtype), x], dim=1)
+            # Not x[:, -reach:], which for a kernel of 1 would keep everything.
+            past.x = x[:, x.shape[1] - self.reach :]
+        # conv1d takes channels before positions: [B, inputs, T].
+        x = functional.conv1d(
+            x.transpose(1, 2), self.weight, self.bias, padding=padding, dilation=self.dilation
+        )
+        return x.transpose(1, 2)
+
+
+def zero_padding(x: Tensor, padding_mask: Tensor | None) -> Tensor:
+    """Zeros at padding, as a convolution has them beyond the end of a row."""
+    if padding_mask is None:
+        return x
+    return x.masked_fill(~padding_mask[:, :, None], 0.0)

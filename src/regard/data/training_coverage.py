@@ -1,0 +1,67 @@
+"""Training coverage: the longest source of a training corpus, and the tokens that it lacks.
+
+It is stored next to the weights, in training_coverage.json, so that a model can say which inputs
+are unlike all that it was trained on.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from regard import disk
+from regard.data.corpus import Corpus
+
+FILE = "training_coverage.json"
+_CHUNK = 1 << 22  # tokens that are counted at once: a corpus may be larger than memory
+
+
+@dataclass(frozen=True)
+class TrainingCoverage:
+    """Of source texts: the most tokens, special ones included, and the ids that never occurred.
+
+    The default covers everything: nothing is known of the training of a foreign model.
+    """
+
+    longest_source: int | None = None
+    unseen_tokens: frozenset[int] = frozenset()
+
+    def write(self, folder: Path) -> None:
+        values = {
+            "longest_source": self.longest_source,
+            "unseen_tokens": sorted(self.unseen_tokens),
+        }
+        disk.write_json(folder / FILE, values)
+
+
+def corpus_coverage(corpus: Corpus, vocabulary: int) -> TrainingCoverage:
+    """The coverage of the sources of a corpus, for a vocabulary of that many tokens."""
+    counts = np.zeros(vocabulary, dtype=np.int64)
+    tokens = corpus.columns["source"].tokens
+    for start in range(0, len(tokens), _CHUNK):
+        counts += np.bincount(tokens[start : start + _CHUNK], minlength=vocabulary)
+    longest = int(corpus.source_lengths.max(initial=0))
+    return TrainingCoverage(longest, frozenset(np.flatnonzero(counts == 0).tolist()))
+
+
+def read_coverage(folder: Path) -> TrainingCoverage:
+    """The coverage that a folder states; without the file, or a sound one, everything."""
+    try:
+        values = json.loads((folder / FILE).read_text(encoding="utf-8"))
+        unseen = frozenset(int(token) for token in values["unseen_tokens"])
+        return TrainingCoverage(int(values["longest_source"]), unseen)
+    except (OSError, ValueError, KeyError, TypeError):
+        # Only warnings depend on it: it is no reason to refuse a model.
+        return TrainingCoverage()
+
+
+def merged(one: TrainingCoverage, other: TrainingCoverage) -> TrainingCoverage:
+    """What two trainings, one after the other, cover together."""
+    # A first training of which nothing is known may have seen anything.
+    if one.longest_source is None or other.longest_source is None:
+        return TrainingCoverage()
+    longest = max(one.longest_source, other.longest_source)
+    return TrainingCoverage(longest, one.unseen_tokens & other.unseen_tokens)

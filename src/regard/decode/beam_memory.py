@@ -1,0 +1,35 @@
+"""The memory of a beam search, estimated before it begins.
+
+A process that runs out of memory is killed without a message, so that the check has to come first.
+"""
+
+from __future__ import annotations
+
+from regard import memory, spec
+from regard.decode.strategy import BeamSearch, Strategy
+
+_BYTES = 4  # of a float32
+# Logits, log-probabilities, candidates and their order, of all hypotheses at once.
+_ROWS_OF_LOGITS = 6
+# The KV cache, and its copy while hypotheses change places.
+_CACHES = 2
+
+
+def require_memory(strategy: Strategy, model: spec.ModelSpec, positions: int) -> None:
+    """Raises `ModelError` if one sentence's hypotheses of so many tokens do not fit into memory."""
+    if not isinstance(strategy, BeamSearch):
+        return
+    needed = strategy.width * bytes_per_hypothesis(model, positions)
+    widest = max(1, int(strategy.width * (memory.available() or needed) / max(1, needed)))
+    memory.require_bytes(
+        needed,
+        f"{strategy.width:,} hypotheses of up to {positions:,} tokens",
+        f"use a beam of {widest:,} at most: beyond some ten, translations become worse, not better",
+    )
+
+
+def bytes_per_hypothesis(model: spec.ModelSpec, positions: int) -> int:
+    """An estimate: the logits of a step, and what decoding remembers of the tokens before."""
+    vocabulary = max((tokens.vocabulary for tokens in model.embeddings.values()), default=0)
+    cache = (model.kv_cache_size or 0) * positions
+    return _BYTES * (_ROWS_OF_LOGITS * vocabulary + _CACHES * cache)

@@ -1,0 +1,102 @@
+"""Warnings of inputs that a model cannot know: unknown words, and texts beyond the trained length.
+
+A model answers such an input as fluently as any other, so that the answer does not show it.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+
+from regard.data.training_coverage import TrainingCoverage
+from regard.errors import LongInputWarning, UnknownWordsWarning
+from regard.text.tokenizer import Tokenizer
+
+_WORDS_IN_A_MESSAGE = 5
+_TOLERANCE = 1.25  # a source of a quarter more tokens than the longest is still like it
+_STACK_LEVEL = 4  # the caller of the task method
+
+
+def unknown_words(
+    tokenizer: Tokenizer, text: str, coverage: TrainingCoverage | None = None
+) -> list[str]:
+    """The words of a text that are the unknown token, or hold a token never seen in training.
+
+    Each comes once, in the order of the text.
+    """
+    unknown_ids = _unknown_ids(tokenizer, coverage)
+    ids = tokenizer.encode(text)
+    if unknown_ids.isdisjoint(ids):
+        return []
+    offsets = tokenizer.text_offsets(text)
+    words: dict[str, None] = {}
+    for token, (start, end) in zip(ids, offsets, strict=True):
+        if token in unknown_ids:
+            word = _word_around(text, start, end)
+            if word:
+                words[word] = None
+    return list(words)
+
+
+def warn_of_unknown_words(
+    tokenizer: Tokenizer,
+    texts: Sequence[str],
+    rows: Sequence[Sequence[int]],
+    coverage: TrainingCoverage | None = None,
+) -> None:
+    """Warns once of all unknown words of some texts, whose token ids are `rows`."""
+    unknown_ids = _unknown_ids(tokenizer, coverage)
+    words: dict[str, None] = {}
+    for text, ids in zip(texts, rows, strict=True):
+        if not unknown_ids.isdisjoint(ids):
+            words.update(dict.fromkeys(unknown_words(tokenizer, text, coverage)))
+    if not words:
+        return
+    names = ", ".join(list(words)[:_WORDS_IN_A_MESSAGE])
+    if len(words) > _WORDS_IN_A_MESSAGE:
+        names += f", … ({len(words):,} in all)"
+    message = (
+        f"the model has never seen these words: {names}\n"
+        "  → do not trust what it makes of them; write other words, or train on text that has them"
+    )
+    warnings.warn(UnknownWordsWarning(message, list(words)), stacklevel=_STACK_LEVEL)
+
+
+def warn_of_long_sources(
+    rows: Sequence[Sequence[int]], line_numbers: Sequence[int], coverage: TrainingCoverage
+) -> None:
+    """Warns once of the sources that are far longer than the longest one of training."""
+    longest = coverage.longest_source
+    if longest is None:
+        return
+    too_long = [
+        (number + 1, len(row))
+        for number, row in zip(line_numbers, rows, strict=True)
+        if len(row) > _TOLERANCE * longest
+    ]
+    if not too_long:
+        return
+    number, length = too_long[0]
+    message = (
+        f"{len(too_long):,} of the sources are longer than any in training: line {number} has "
+        f"{length:,} tokens, the longest in training had {longest:,}\n"
+        "  → split them into sentences"
+    )
+    warnings.warn(LongInputWarning(message), stacklevel=_STACK_LEVEL)
+
+
+def _unknown_ids(tokenizer: Tokenizer, coverage: TrainingCoverage | None) -> frozenset[int]:
+    unseen = frozenset() if coverage is None else coverage.unseen_tokens
+    unknown = tokenizer.special_token_id("unk")
+    return unseen if unknown is None else unseen | {unknown}
+
+
+def _word_around(text: str, start: int, end: int) -> str:
+    """The word between spaces that a token belongs to; offsets may include the space before."""
+    while start < end and text[start].isspace():
+        start += 1
+    while start > 0 and not text[start - 1].isspace():
+        start -= 1
+    while end < len(text) and not text[end].isspace():
+        end += 1
+    return text[start:end].strip().strip(".,;:!?\"'()[]„“”…«»")

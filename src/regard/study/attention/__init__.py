@@ -1,0 +1,1 @@
+"""Studies of attention: scores, heads, look-up, projections."""

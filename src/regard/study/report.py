@@ -1,0 +1,234 @@
+"""Reports of studies: self-contained HTML in light and dark, and text for a terminal."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from itertools import groupby
+
+from regard.look import terminal
+from regard.study.figure import Figure, Table
+from regard.study.study import Outcome, Verdict
+from regard.study.svg import PALETTE, svg
+
+
+@dataclass(frozen=True)
+class Section:
+    """What a report has of one study."""
+
+    name: str
+    title: str
+    topic: str
+    claim: str
+    source: str
+    measurement: str
+    rule: str
+    settings: str  # how it was made
+    verdict: Verdict
+    figures: Sequence[Figure]
+    tables: Sequence[Table]
+
+
+# ------------------------------------------------------------------ style
+
+# The colours and the typeface of the studio (studio/web/style.css).
+_LIGHT = (
+    "--page: #f5f6f8; --card: #ffffff; --ink: #15181e; --faint: #5b6472; --line: #d9dde4; "
+    "--soft: #eef1f5; --accent: #1f5fbf; --good: #0b6e4f; --good-soft: #e0f3ec; --warm: #9a4a06; "
+    "--warm-soft: #fdf0dc; --bad: #a61b1b; --bad-soft: #fdecec; "
+)
+_DARK = (
+    "--page: #0f1115; --card: #181b21; --ink: #eceff4; --faint: #a0a9b8; --line: #2e343e; "
+    "--soft: #20252d; --accent: #8ab8ff; --good: #6fd6ae; --good-soft: #14342a; --warm: #ffc46b; "
+    "--warm-soft: #3a2b12; --bad: #ffa8a0; --bad-soft: #3a1d1d; "
+)
+_DARK_PALETTE = (
+    "#8ab8ff", "#ffb84d", "#6fd6ae", "#f295c8", "#b9a3ff", "#a0a9b8", "#5fd4ee", "#ff9a90",
+)  # fmt: skip
+
+
+def _variables(colours: Sequence[str]) -> str:
+    return " ".join(f"--series-{index}: {code};" for index, code in enumerate(colours))
+
+
+STYLE = f"""
+.studies {{ color-scheme: light; {_LIGHT}{_variables(PALETTE)} }}
+@media (prefers-color-scheme: dark) {{
+  .studies {{ color-scheme: dark; {_DARK}{_variables(_DARK_PALETTE)} }}
+}}
+:root:has(#theme:checked) .studies {{ color-scheme: dark; {_DARK}{_variables(_DARK_PALETTE)} }}
+@media (prefers-color-scheme: dark) {{
+  :root:has(#theme:checked) .studies {{ color-scheme: light; {_LIGHT}{_variables(PALETTE)} }}
+}}
+.studies {{ font: 16px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue",
+  sans-serif; color: var(--ink); background: var(--page); }}
+.studies * {{ box-sizing: border-box; }}
+.studies h1, .studies h2, .studies h3 {{ line-height: 1.25; margin: 0; font-weight: 650; }}
+.studies a {{ color: var(--accent); }}
+.studies .study {{ background: var(--card); border: 1px solid var(--line); border-radius: 12px;
+  padding: 1.2rem clamp(.9rem, 2.5vw, 1.6rem); margin: 0 0 1.2rem; scroll-margin-top: 1rem; }}
+.studies .study h3 {{ font-size: 1.3rem; }}
+.studies .claim {{ font-size: 1.08rem; max-width: 75ch; margin: .5rem 0 .2rem; }}
+.studies .faint {{ color: var(--faint); font-size: .9rem; margin: .2rem 0; max-width: 85ch; }}
+.studies .verdict {{ border-radius: 8px; padding: .6rem .9rem; margin: .9rem 0 .3rem; }}
+.studies .verdict b {{ margin-right: .5em; text-transform: uppercase; font-size: .84rem;
+  letter-spacing: .04em; }}
+.studies .holds {{ background: var(--good-soft); }} .studies .holds b {{ color: var(--good); }}
+.studies .limits {{ background: var(--warm-soft); }} .studies .limits b {{ color: var(--warm); }}
+.studies .fails {{ background: var(--bad-soft); }} .studies .fails b {{ color: var(--bad); }}
+.studies .charts {{ display: grid; gap: 1.2rem; align-items: start; margin: 1rem 0;
+  grid-template-columns: repeat(auto-fit, minmax(min(100%, 430px), 1fr)); }}
+.studies figure {{ margin: 0; min-width: 0; }}
+.studies figcaption {{ font-weight: 600; font-size: .95rem; margin: 0 0 .4rem; }}
+.studies figcaption + svg {{ display: block; }}
+.studies .note {{ color: var(--faint); font-size: .86rem; margin: .3rem 0 0; }}
+.studies .scroll {{ overflow-x: auto; }}
+.studies table {{ border-collapse: collapse; font-variant-numeric: tabular-nums;
+  font-size: .93rem; color: inherit; }}
+.studies caption {{ text-align: left; font-weight: 600; padding: .3rem 0; }}
+.studies th, .studies td {{ padding: .28rem .8rem .28rem 0; text-align: right;
+  border-bottom: 1px solid var(--line); background: none; white-space: nowrap; }}
+.studies th {{ color: var(--faint); font-weight: 600; vertical-align: bottom; }}
+.studies td:first-child, .studies th:first-child {{ text-align: left; }}
+.studies details {{ margin-top: .6rem; font-size: .9rem; color: var(--faint); max-width: 85ch; }}
+.studies summary {{ cursor: pointer; }}
+"""
+_PAGE_STYLE = """
+body { margin: 0; }
+main { max-width: 1180px; margin: 0 auto; padding: 1.6rem clamp(.7rem, 3vw, 2rem) 3rem; }
+.top { display: flex; flex-wrap: wrap; gap: .5rem 1.5rem; align-items: baseline; }
+main .top h1 { font-size: 1.8rem; }
+.top label { margin-left: auto; font-size: .9rem; color: var(--faint); cursor: pointer; }
+.contents { columns: 2 420px; column-gap: 2.5rem; margin: 1.2rem 0 2rem; }
+.contents section { break-inside: avoid; margin-bottom: .9rem; }
+main .contents h2 { font-size: 1rem; }
+.contents ul { list-style: none; padding: 0; margin: .25rem 0; }
+.contents li { display: flex; gap: .6rem; padding: .12rem 0; align-items: baseline; }
+.contents a { text-decoration: none; } .contents a:hover { text-decoration: underline; }
+.mark { flex: 0 0 auto; width: 9.6rem; text-align: right; margin-left: auto; font-size: .8rem;
+  white-space: nowrap; font-weight: 600; }
+.mark.holds { color: var(--good); background: none; }
+.mark.limits { color: var(--warm); background: none; }
+.mark.fails { color: var(--bad); background: none; }
+main .topic { font-size: 1.45rem; margin: 2.2rem 0 .8rem; }
+@media print { .top label { display: none; } .study { break-inside: avoid; } }
+"""
+_CLASSES = {Outcome.HOLDS: "holds", Outcome.LIMITED: "limits", Outcome.FAILS: "fails"}
+
+
+# ------------------------------------------------------------------ HTML
+
+
+def section(study: Section) -> str:
+    """A study as an HTML fragment without a style of its own; see `STYLE`."""
+    verdict = study.verdict
+    parts = [
+        f'<article class="study" id="{escape(study.name)}"><h3>{escape(study.title)}</h3>',
+        f'<p class="claim">{escape(study.claim)}</p>',
+        f'<p class="faint">{escape(study.source)}</p>',
+        f'<p class="verdict {_CLASSES[verdict.outcome]}"><b>{escape(verdict.outcome)}</b> '
+        f"{escape(verdict.reason)}</p>",
+        '<div class="charts">',
+        *(_figure(figure) for figure in study.figures),
+        "</div>",
+        *(_table(table) for table in study.tables),
+        f"<details><summary>How it was measured ({escape(study.settings)})</summary>"
+        f"<p>{escape(study.measurement)}</p><p>Rule: {escape(study.rule)}</p>"
+        f"<p><code>regard study {escape(study.name)}</code></p></details></article>",
+    ]
+    return "\n".join(parts)
+
+
+def _figure(figure: Figure) -> str:
+    note = f'<p class="note">{escape(figure.note)}</p>' if figure.note else ""
+    caption = f"<figcaption>{escape(figure.title)}</figcaption>"
+    return f"<figure>{caption}{svg(figure)}{note}</figure>"
+
+
+def _table(table: Table) -> str:
+    head = "".join(f"<th>{escape(name)}</th>" for name in table.columns)
+    rows = "".join(
+        "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in table.rows
+    )
+    return (
+        f'<div class="scroll"><table><caption>{escape(table.title)}</caption>'
+        f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
+    )
+
+
+def standalone(study: Section) -> str:
+    """A study with its style, as a notebook shows it."""
+    return f'<div class="studies"><style>{STYLE}</style>{section(study)}</div>'
+
+
+def page(studies: Sequence[Section]) -> str:
+    """A self-contained page: contents with the verdicts, then the studies by topic."""
+    title = "Claims of the literature, measured"
+    if len(studies) == 1:
+        title = studies[0].title
+    topics = [(topic, list(group)) for topic, group in groupby(studies, lambda one: one.topic)]
+    parts = [
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        '<meta http-equiv="Content-Security-Policy" '
+        "content=\"default-src 'none'; style-src 'unsafe-inline'; img-src data:\">",
+        f"<title>{escape(title)}</title><style>{STYLE}{_PAGE_STYLE}</style></head>",
+        f'<body class="studies"><main><div class="top"><h1>{escape(title)}</h1>',
+        # Light and dark change places without a script.
+        '<label><input type="checkbox" id="theme"> other colours</label></div>',
+    ]
+    if len(studies) > 1:
+        parts += [_summary(studies), _contents(topics)]
+    for topic, group in topics:
+        parts.append(f'<h2 class="topic">{escape(topic)}</h2>')
+        parts += [section(study) for study in group]
+    return "\n".join([*parts, "</main></body></html>\n"])
+
+
+def _summary(studies: Sequence[Section]) -> str:
+    outcomes = [study.verdict.outcome for study in studies]
+    counts = [f"{outcomes.count(outcome)} {_PLURAL[outcome]}" for outcome in Outcome]
+    return (
+        f'<p class="faint">{len(studies)} studies: {", ".join(counts)}. Every verdict follows from '
+        "the numbers by a rule, which stands under each study.</p>"
+    )
+
+
+_PLURAL = {
+    Outcome.HOLDS: "hold",
+    Outcome.LIMITED: "hold within limits",
+    Outcome.FAILS: "do not hold here",
+}
+
+
+def _contents(topics: Sequence[tuple[str, Sequence[Section]]]) -> str:
+    parts = ['<nav class="contents">']
+    for topic, studies in topics:
+        parts.append(f"<section><h2>{escape(topic)}</h2><ul>")
+        for study in studies:
+            outcome = study.verdict.outcome
+            parts.append(
+                f'<li><a href="#{escape(study.name)}">{escape(study.title)}</a>'
+                f'<span class="mark {_CLASSES[outcome]}">{escape(outcome)}</span></li>'
+            )
+        parts.append("</ul></section>")
+    return "".join([*parts, "</nav>"])
+
+
+# ------------------------------------------------------------------ text
+
+
+def lines(study: Section, width: int = 100) -> list[str]:
+    """A study for a terminal: claim, tables, verdict."""
+    text = [study.title, "", *textwrap.wrap(f"Claim: {study.claim}", width)]
+    text += textwrap.wrap(f"Source: {study.source}", width)
+    text += textwrap.wrap(f"Measured: {study.measurement}", width)
+    for table in study.tables:
+        rows = [list(table.columns), *(list(row) for row in table.rows)]
+        text += ["", table.title, *terminal.table(rows, width=width)]
+    text += ["", *textwrap.wrap(f"Rule: {study.rule}", width)]
+    verdict = study.verdict
+    text += textwrap.wrap(f"Verdict: {verdict.outcome}. {verdict.reason}", width)
+    return [*text, f"({study.settings})"]

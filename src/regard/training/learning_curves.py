@@ -1,0 +1,63 @@
+"""The learning curves of a run, from its metrics log, as a figure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from regard.look import drawing
+
+Curve = list[tuple[float, float]]
+MOST_POINTS = 400  # of a curve: more would not be told apart on a screen
+NO_METRIC = ("sentences", "examples", "tokens", "seconds", "signature")
+
+
+def read_curves(metrics: Path) -> dict[str, Curve]:
+    """The negative log-likelihood a token of training and of validation, by step.
+
+    Both are without label smoothing and other extra losses, so that they can be compared.
+    """
+    training: Curve = []
+    validation: Curve = []
+    for line in metrics.read_text(encoding="utf-8").splitlines():
+        record = json.loads(line)
+        loss = record.get("nll", record.get("loss"))
+        if not isinstance(loss, int | float):  # NaN is written as a word
+            continue
+        if "event" not in record:
+            training.append((record["step"], loss))
+        elif record["event"] == "validation":
+            validation.append((record["step"], loss))
+    stride = max(1, len(training) // MOST_POINTS)
+    curves = {"training": training[::stride], "validation": validation}
+    return {name: curve for name, curve in curves.items() if curve}
+
+
+def scene(metrics: Path, title: str = "") -> drawing.Scene:
+    """The figure of a run."""
+    # Imported late: runs on a command line draw nothing.
+    from regard.look import drawing
+
+    return drawing.curves(read_curves(metrics), title=title, x_name="step", y_name="loss")
+
+
+def to_html(folder: Path, title: str, scores: Mapping[str, Mapping[str, Any]]) -> str:
+    """A figure and a table of scores for a notebook."""
+    from regard.look import drawing
+
+    figure = drawing.svg(scene(folder / "metrics.jsonl", title), f"learning curves of {title}")
+    rows = []
+    for split, values in scores.items():
+        shown = {
+            name: f"{value:.4g}"
+            for name, value in values.items()
+            if isinstance(value, float) and name not in NO_METRIC
+        }
+        cells = "".join(f"<td>{escape(name)} {value}</td>" for name, value in shown.items())
+        rows.append(f"<tr><th>{escape(split)}</th>{cells}</tr>")
+    table = f"<table>{''.join(rows)}</table>" if rows else ""
+    return f'<figure style="margin:0;overflow-x:auto">{figure}{table}</figure>'

@@ -1,0 +1,73 @@
+"""Preflight checks: all that can be wrong with a run and needs no data to be seen.
+
+They come before the run folder is made, so that a corrected command finds no folder in its way.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from regard import memory
+from regard.data.image import require_pillow
+from regard.errors import DataError
+from regard.families import folder as folders
+from regard.models import choose_device
+from regard.parameter_count import parameter_count
+from regard.training import model_spec
+from regard.training.engine.metrics_log import require_tensorboard
+from regard.training.recipe.schema import FILE_KEYS, Recipe
+
+_NOMINAL = 1000  # tokens or classes: sizes are checked before the data decides how many there are
+
+
+def check(recipe: Recipe, *, has_source: bool = False, has_spec: bool = False) -> None:
+    """Raises the error that the run would end with: device, extras, files, sizes of the model.
+
+    `has_source` and `has_spec`: data and model come from Python, not from the recipe.
+    """
+    choose_device(recipe.train.device)
+    if recipe.train.tensorboard:
+        require_tensorboard()
+    if recipe.objective_settings.data == "images":
+        require_pillow()
+    for path in _files(recipe, has_source):
+        _check_readable(path)
+    for folder in (recipe.tune.base, recipe.train.teacher):
+        if folder is not None:
+            folders.peek(Path(folder))
+    if not has_spec and not recipe.is_finetuning:
+        _check_model(recipe)
+
+
+def _files(recipe: Recipe, has_source: bool) -> list[str]:
+    """The files and folders that the recipe names."""
+    names: list[str | None] = [*recipe.tune.files, recipe.tune.valid, recipe.tune.test]
+    names += [getattr(recipe.model, key) for key in FILE_KEYS["model"]]
+    if not has_source:  # whose name stands in their place
+        names += [getattr(recipe.data, key) for key in FILE_KEYS["data"]]
+    for tokenizer in (recipe.tokens.tokenizer, recipe.tokens.target_tokenizer):
+        if tokenizer is not None and tokenizer.endswith(".json"):
+            names.append(tokenizer)
+    return [name for name in names if name is not None and name != "-"]  # standard input
+
+
+def _check_readable(name: str) -> None:
+    path = Path(name)
+    try:
+        if path.is_dir():
+            os.listdir(path)
+        else:
+            path.open("rb").close()
+    except OSError as error:
+        raise DataError(
+            f"cannot read {name}: {error.strerror}", "check the path; it must be a readable file"
+        ) from None
+
+
+def _check_model(recipe: Recipe) -> None:
+    """Sizes that do not fit together, and a model that does not fit into memory."""
+    target = _NOMINAL if recipe.objective_settings.data == "pairs" else None
+    description: Any = model_spec.describe(recipe, _NOMINAL, target)
+    memory.require(parameter_count(description), "the model")

@@ -1,0 +1,109 @@
+"""Help in the sections of a recipe, and shell completion that needs no torch."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner, Result
+
+from regard.cli import regard
+from regard.cli.compare import SET_BY_COMPARISON
+from regard.cli.completion import preset_names, recipe_names
+from regard.cli.look import WHAT
+from regard.cli.train import FINETUNE_KEYS
+from regard.families.presets import listing
+from regard.training.recipe import schema as recipes
+
+THREE_SCREENS = 120  # lines
+# What the field calls the settings that have a name of their own here.
+FIELD_WORDS = {
+    "floor": "minimum learning rate",
+    "agreement": "R-Drop",
+    "start": "initialization",
+    "hidden": "mask ratio",
+    "multiple": "pad to a multiple",
+    "teaching": "distillation weight",
+    "share": "weight tying",
+    "residual": "pre-norm",
+    "recompute": "checkpointing",
+    "patience": "early stopping",
+    "weights": "checkpoint averaging",
+    "clip": "gradient clipping",
+    "d_model": "hidden size",
+}
+
+
+def help_of(*arguments: str) -> str:
+    result: Result = CliRunner().invoke(regard, list(arguments))
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+@pytest.mark.parametrize("verb", ["train", "finetune", "compare"])
+def test_the_short_help_fits_three_screens_in_the_sections_of_a_recipe(verb: str) -> None:
+    text = help_of(verb, "--help")
+    assert len(text.splitlines()) <= THREE_SCREENS
+    places = [text.find(f"[{section}]") for section in recipes.SECTIONS]
+    named = [place for place in places if place >= 0]
+    assert len(named) >= 3
+    assert "--help [all]" in text
+
+
+def test_help_all_has_every_setting() -> None:
+    text = help_of("train", "--help", "all")
+    for key in recipes.KEYS:
+        assert (f"--{key.replace('_', '-')} " in text) == (key not in FINETUNE_KEYS), key
+    compared = help_of("compare", "--help", "all")
+    for key in recipes.KEYS:
+        assert (f"--{key.replace('_', '-')} " in compared) == (key not in SET_BY_COMPARISON), key
+
+
+def test_help_has_the_fields_words_and_the_recipes() -> None:
+    text = " ".join(help_of("train", "--help", "all").split())
+    for key, words in FIELD_WORDS.items():
+        description = text.partition(f"--{key.replace('_', '-')} ")[2][:400]
+        assert words in description, key
+    assert all(name in text for name in recipes.packaged())
+
+
+def test_every_setting_is_described() -> None:
+    for key, section in recipes.KEYS.items():
+        field = recipes.SECTIONS[section].model_fields[key]
+        assert field.description or key == "activation", key
+
+
+def completions(line: str) -> tuple[list[str], str]:
+    """What bash is offered after `line`, and which heavy modules that took."""
+    script = (
+        "import sys; sys.argv = ['regard']\n"
+        "from regard.cli import main\n"
+        "try: main()\n"
+        "finally: print('torch' in sys.modules, file=sys.stderr)\n"
+    )
+    environment = {
+        **os.environ,
+        "_REGARD_COMPLETE": "bash_complete",
+        "COMP_WORDS": line,
+        "COMP_CWORD": str(len(line.split()) - 1),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True
+    )
+    return done.stdout.split(), done.stderr.strip()
+
+
+def test_the_shell_completes_presets_recipes_views_and_folders() -> None:
+    assert completions("regard show gpt2:m") == (["dir,gpt2:m", "plain,gpt2:medium"], "False")
+    assert completions("regard train wmt14_bi") == (["plain,wmt14_big"], "False")
+    assert completions("regard look runs/x text --what ali")[0] == ["plain,alignment"]
+    assert completions("regard translate ru")[0] == ["dir,ru"]
+    assert completions("regard train --model palm:5") == (["plain,palm:540b"], "False")
+
+
+def test_what_is_completed_is_all_there_is() -> None:
+    assert sorted(preset_names()) == sorted(preset.name for preset in listing())
+    assert recipe_names() == sorted(recipes.packaged())
+    assert "circuit" in WHAT

@@ -1,0 +1,82 @@
+"""Trap 1: a mistyped command left a run folder behind, which then refused the corrected one."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from command_line import SIZES, Command
+
+FLAGS = [
+    word
+    for key, value in SIZES.items()
+    for word in (f"--{key.replace('_', '-')}", str(value))
+    if key != "device"
+]
+
+MISTAKES = {
+    "a path": ("--target", "nope.de"),
+    "a device": ("--device", "cuda:99"),
+    "no device": ("--device", "mps"),
+    "a preset": ("--preset", "tinny"),
+    "heads": ("--heads", "7"),
+    "a spec": ("--spec", "nope.toml"),
+    "a tokenizer": ("--tokenizer", "nope.json"),
+    "a schedule": ("--schedule", "cosine"),
+    "a teacher": ("--teacher", "nowhere"),
+}
+
+
+@pytest.mark.parametrize("mistake", list(MISTAKES))
+def test_a_mistake_leaves_no_folder(
+    mistake: str, command: Command, files: Path, tmp_path: Path
+) -> None:
+    flags = [*FLAGS, "--source", files / "s.en", "--target", files / "s.de"]
+    out = tmp_path / "run"
+    command("train", *flags, *MISTAKES[mistake], "--out", out).refused()
+    assert not out.exists()
+
+
+def test_a_missing_extra_is_seen_before_the_folder_is_made(
+    command: Command, files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As if the package were not installed.
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    flags = [*FLAGS, "--source", files / "s.en", "--target", files / "s.de"]
+    out = tmp_path / "run"
+    command("train", *flags, "--tensorboard", "--out", out).refused("pip install tensorboard")
+    assert not out.exists()
+
+
+def test_the_corrected_command_takes_the_folder(
+    command: Command, files: Path, tmp_path: Path
+) -> None:
+    """Unequal files are seen only while they are read; a crash leaves what it has written."""
+    out = tmp_path / "run"
+    (tmp_path / "short.de").write_text("Ein Hund.\n")
+    flags = [*FLAGS, "--steps", "1", "--source", files / "s.en", "--out", out]
+    command("train", *flags, "--target", tmp_path / "short.de").refused("line")
+    # As after `kill -9` while the corpus was prepared.
+    (out / "state" / "data").mkdir(parents=True)
+    (out / "state" / "recipe.json").write_text(
+        '{"name": "x", "data": {"text": null, "pairs": null}}'
+    )
+    (out / "tokenizer.json").write_text("{}")
+    done = command("train", *flags, "--target", files / "s.de")
+    assert done.code == 0, done.err
+    assert (out / "model.safetensors").is_file()
+
+
+def test_a_folder_that_is_no_run_is_never_emptied(
+    command: Command, files: Path, trained: Path, tmp_path: Path
+) -> None:
+    flags = [*FLAGS, "--source", files / "s.en", "--target", files / "s.de", "--out"]
+    (tmp_path / "thesis.txt").write_text("precious")
+    done = command("train", *flags, tmp_path)
+    done.refused("not empty")
+    assert "--resume" not in done.err  # it is no run
+    assert (tmp_path / "thesis.txt").read_text() == "precious"
+    command("train", *flags, tmp_path / "thesis.txt").refused("is a file")
+    command("train", *flags, trained).refused("--resume")

@@ -1,0 +1,101 @@
+"""Trap 2: unknown words, and sources beyond the trained lengths, gave fluent nonsense."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+
+import pytest
+
+import regard
+from command_line import Command
+from regard.data.training_coverage import FILE
+from regard.errors import LongInputWarning, UnknownWordsWarning
+from regard.models import Translator
+from regard.text.tokenizer import Tokenizer
+from regard.text.tokenizer_training import train_tokenizer
+
+TEXTS = [f"The dog {i} sees a cat, läuft {i} Straßen." for i in range(50)]
+UNSEEN = ["Hello world", "日本語 and дом", "👍🏽 naïve", "x<0x0A>y ▁", "the dogs"]
+
+
+@pytest.fixture(scope="module")
+def translator(trained: Path) -> Translator:
+    return regard.load_translator(trained)
+
+
+def test_unknown_words_are_named_once_on_standard_error(command: Command, trained: Path) -> None:
+    done = command("translate", trained, text="Hello world\nHello again\n")
+    assert done.code == 0, done.err
+    assert len(done.out.splitlines()) == 2
+    assert done.err.count("warning:") == 1
+    assert "Hello, world" in done.err
+
+
+def test_known_words_are_no_cause_for_a_warning(
+    command: Command, trained: Path, files: Path
+) -> None:
+    first = (files / "s.en").read_text().splitlines()[0]
+    done = command("translate", trained, text=first + "\n")
+    assert (done.code, done.err) == (0, "")
+
+
+def test_python_warns_with_the_words(translator: Translator) -> None:
+    with pytest.warns(UnknownWordsWarning) as caught:
+        translator.translate("The xylophone, sees a Zwetschge.")
+    [warning] = [one.message for one in caught if isinstance(one.message, UnknownWordsWarning)]
+    assert set(warning.words) >= {"xylophone", "Zwetschge"}
+    # A word of the other language is in the joint vocabulary, and no word of a source.
+    assert "▁der" in translator.source_tokenizer.vocabulary
+    with pytest.warns(UnknownWordsWarning, match="der"):
+        translator.translate("der")
+
+
+def test_a_source_far_longer_than_any_in_training(command: Command, trained: Path) -> None:
+    done = command("translate", trained, "--max-length", "0,5", text="a dog " * 600 + "\n")
+    assert done.code == 0
+    assert "longer than any in training: line 1 has" in done.err
+
+
+def test_what_training_covered_stays_with_the_model(translator: Translator, tmp_path: Path) -> None:
+    copy = translator.save(tmp_path / "copy")
+    assert json.loads((copy / FILE).read_text())["longest_source"] > 4
+    with pytest.warns(LongInputWarning):
+        regard.load(copy).translate("a dog " * 60, beam=1)
+    # Nothing is known of the training of a foreign folder: only unknown tokens are a cause.
+    (copy / FILE).unlink()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", LongInputWarning)
+        regard.load(copy).translate("a dog " * 60, beam=1)
+
+
+@pytest.mark.parametrize("kind", ["words", "bpe", "unigram", "characters"])
+def test_every_text_is_spelled_and_comes_back(kind: str) -> None:
+    tokenizer = train_tokenizer(TEXTS, kind, 2000, byte_fallback=True)
+    assert len(tokenizer) <= 2000
+    unknown = tokenizer.special_token_id("unk")
+    for text in UNSEEN:
+        ids = tokenizer.encode(text)
+        assert unknown not in ids
+        # The mark of a space inside tokens is read as a space.
+        assert tokenizer.decode(ids) == text.replace("▁", " ").strip()
+    # What was learnt is cut as before.
+    plain = train_tokenizer(TEXTS, kind, 2000 - 256)
+    assert tokenizer.tokens(tokenizer.encode(TEXTS[3])) == plain.tokens(plain.encode(TEXTS[3]))
+
+
+def test_transformers_spells_alike(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    tokenizer: Tokenizer = train_tokenizer(TEXTS, "words", 2000, byte_fallback=True)
+    tokenizer.save(tmp_path / "tokenizer.json")
+    other = transformers.PreTrainedTokenizerFast(tokenizer_file=str(tmp_path / "tokenizer.json"))
+    for text in [*UNSEEN, TEXTS[0]]:
+        ids = tokenizer.encode(text)
+        assert other(text, add_special_tokens=False).input_ids == ids
+        assert other.decode(ids) == tokenizer.decode(ids)
+
+
+def test_a_small_vocabulary_has_no_room_for_bytes() -> None:
+    small = train_tokenizer(TEXTS, "words", 300, byte_fallback=True)
+    assert small.to_json() == train_tokenizer(TEXTS, "words", 300).to_json()
