@@ -447,15 +447,18 @@ def erase(tensors: dict[str, Tensor], rng: random.Random) -> None:
 
 
 def edit_while_training(
-    family: str, edit: Callable[[torch.nn.Module, random.Random], None], **changes: Any
+    family: str,
+    edit: Callable[[torch.nn.Module, random.Random], None],
+    before_end: int = 20,
+    **changes: Any,
 ) -> Make:
-    """Weights that a callback changes in the middle of training."""
+    """Weights that a callback changes so many steps before the end of training."""
 
     def make(folder: Path, rng: random.Random) -> Sick:
         settings = family_settings(family, folder, rng) | changes
 
         def on_step(loop: Loop) -> None:
-            if loop.progress.step == settings["steps"] - 20:
+            if loop.progress.step == settings["steps"] - before_end:
                 with torch.no_grad():
                     edit(loop.model, rng)
 
@@ -549,8 +552,13 @@ def own_attention(mixer: Any, family: str = "gpt") -> Make:
         settings = family_settings("gpt", folder, rng) | {"tokenizer": "characters"}
         for key in (*SIZES, "model"):
             settings.pop(key)
-        characters = set(Path(settings["text"]).read_text())
-        description = presets.preset(f"{family}:tiny", len(characters), 32, **SIZES)
+        settings["objective"] = "causal"
+        # As the run will learn it: the vocabulary of a spec must be that of its tokenizer.
+        text = Path(settings["text"]).read_text()
+        tokenizer = train_lossless_tokenizer(
+            iter([text[: int(0.9 * len(text))]]), "characters", 400, SPECIAL_TOKENS["causal"]
+        )
+        description = presets.preset(f"{family}:tiny", len(tokenizer), 32, **SIZES)
         sick = train(folder, settings, model=with_mixer(description, mixer))
         sick.parts["kinds"] = [type(mixer)]
         return sick
@@ -708,7 +716,7 @@ SICK = [
     Case("saturated attention", ("saturated_attention",),
          edit_while_training("bert", scale_queries(1000.0))),
     Case("uniform attention", ("uniform_attention", "zero_weights"),
-         edit_while_training("bert", scale_queries(0.0), freeze_embeddings=False)),
+         edit_while_training("bert", scale_queries(0.0), before_end=1)),
     # code from outside
     Case("attention normalized over the future", ("future_leak",), own_attention(Peeking())),
     Case("attention without a mask", ("future_leak",), own_attention(Open())),

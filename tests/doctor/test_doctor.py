@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from doctor.sick_runs import load
+from doctor_bench import load
 from regard.cli import regard as command
 from regard.doctor import Finding, Report, examine
 from regard.doctor.installation import check_installation

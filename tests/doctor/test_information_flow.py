@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from doctor.sick_runs import load
+from doctor_bench import load
 from regard.builder import build
 from regard.families import presets
 from regard.training.assembly import assemble

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import regard
-from doctor.sick_runs import load
+from doctor_bench import load
 from regard.doctor import examine
 from regard.errors import DivergenceError
 from regard.training.diagnostics.nonfinite import first_nonfinite

@@ -138,9 +138,8 @@ def misaligned_sides(run: RunEvidence, splits: dict[str, list[Example]]) -> Iter
         margin = 3 * CHANCE / np.sqrt(len(pairs))
         if best != 0 and means[best] > max(means[0] + 0.1, CHANCE + margin):
             yield _misaligned(
-                f"targets of {name} fit the sources {abs(best)} lines "
-                f"{'before' if best > 0 else 'after'} them in {100 * means[best]:.0f} % of cases, "
-                f"those beside them in {100 * means[0]:.0f} %",
+                f"targets of {name} fit the sources {_distance(best)} them in "
+                f"{100 * means[best]:.0f} % of cases, those beside them in {100 * means[0]:.0f} %",
                 0.95,
             )
             continue
@@ -148,8 +147,8 @@ def misaligned_sides(run: RunEvidence, splits: dict[str, list[Example]]) -> Iter
         if slip is not None:
             line, offset = slip
             yield _misaligned(
-                f"from about line {line} of {name} on, targets fit the sources {abs(offset)} "
-                f"lines {'before' if offset > 0 else 'after'} them",
+                f"from about line {line} of {name} on, targets fit the sources "
+                f"{_distance(offset)} them",
                 0.93,
             )
             continue
@@ -160,6 +159,12 @@ def misaligned_sides(run: RunEvidence, splits: dict[str, list[Example]]) -> Iter
                 f"({100 * means[0]:.0f} % of comparisons), and their lengths are unrelated",
                 0.85,
             )
+
+
+def _distance(offset: int) -> str:
+    """How far a target has slipped, in words."""
+    lines = "1 line" if abs(offset) == 1 else f"{abs(offset)} lines"
+    return f"{lines} before" if offset > 0 else f"{lines} after"
 
 
 def _misaligned(evidence: str, confidence: float) -> Finding:

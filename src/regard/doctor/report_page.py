@@ -36,7 +36,9 @@ section {{ background: var(--card); border: 1px solid var(--edge); border-radius
 section.first {{ border-left: 6px solid var(--other); }}
 dl {{ display: grid; grid-template-columns: 6.5rem 1fr; gap: .3rem .8rem; margin: 0; }}
 dt {{ color: var(--faint); }} dd {{ margin: 0; }}
-svg {{ width: 100%; height: auto; }} svg text {{ fill: var(--faint); font-size: 11px; }}
+figure {{ margin: 0; overflow-x: auto; }}
+svg {{ width: 100%; min-width: 32rem; height: auto; }}
+svg text {{ fill: var(--faint); font-size: 11px; }}
 .faint {{ color: var(--faint); }}
 @media (max-width: 32rem) {{ dl {{ grid-template-columns: 1fr; }} dt {{ margin-top: .4rem; }} }}
 </style></head><body>{body}</body></html>
@@ -133,11 +135,11 @@ def _chart(log: RunLog, findings: Sequence[Finding]) -> str:
         if f.step is not None
     )
     return (
-        f'<svg viewBox="0 0 {_CHART_WIDTH} {_CHART_HEIGHT}" role="img" aria-label="losses">'
+        f'<figure><svg viewBox="0 0 {_CHART_WIDTH} {_CHART_HEIGHT}" role="img" aria-label="losses">'
         f'<text x="4" y="{y(highest) + 4:.0f}">{highest:.2f}</text>'
         f'<text x="4" y="{y(0) + 4:.0f}">0</text>'
         f'<text x="{x(last):.0f}" y="{_CHART_HEIGHT - 4}" text-anchor="end">step {last:,}</text>'
         f"{curve(log.steps, log.losses, '--line')}"
-        f"{curve(log.validation_steps, log.validation_losses, '--other')}{marks}</svg>"
+        f"{curve(log.validation_steps, log.validation_losses, '--other')}{marks}</svg></figure>"
         '<p class="faint">blue: training, orange: validation, nats per label</p>'
     )

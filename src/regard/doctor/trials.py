@@ -32,6 +32,7 @@ from regard.training.setup import Setup
 
 MOST_STEPS = 80
 LEAST_STEPS = 15
+FIRST_STEPS = 30
 LAST = 5  # steps whose median is the loss of a trial
 GAIN = 0.03  # of the loss without learning: what a trial must gain
 # What a special setting must gain, as a share of the best trial's gain, to be named before the
@@ -54,7 +55,10 @@ class Treatment:
 
 def check_settings(run: RunEvidence, seconds: float) -> Iterator[Finding]:
     """Trials of a run that has learnt little or has broken off, within that many seconds."""
-    if run.objective is None or not run.is_weak or run.log.last_step < 1:
+    broke_off = math.isinf(run.final_loss)
+    # The first steps of a healthy run learn little, too.
+    is_early = run.log.last_step < FIRST_STEPS and not broke_off
+    if run.objective is None or not run.is_weak or is_early:
         return
     special = [*_special_settings(run), *_warmup(run)]
     rates = list(_learning_rates(run))

@@ -17,6 +17,7 @@ MIN_LINES = 8  # of the log: fewer say nothing about a course
 SPIKE_WINDOW = 20  # lines before a spike
 SPIKE_DEVIATIONS = 10.0  # median absolute deviations above the median
 PLATEAU_SHARE = 0.03  # of the entropy: how close to it a plateau is
+MIN_PLATEAU_STEPS = 100
 GRADIENT_LIMIT = 1e3  # of the norm; that of a healthy step is of the order of 1
 
 
@@ -122,6 +123,9 @@ def plateau(log: RunLog, baseline: Baseline) -> Iterator[Finding]:
     """A loss that stays at the entropy of the labels: only their frequencies are learnt."""
     entropy = baseline.entropy
     if entropy is None or len(log.steps) < MIN_LINES or log.last_step <= baseline.warmup:
+        return
+    # Every language model passes through this: it must have lasted.
+    if log.last_step < max(MIN_PLATEAU_STEPS, baseline.steps // 2):
         return
     half = log.losses[len(log.losses) // 2 :]
     earlier = median(finite(half[: len(half) // 2]))

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from regard import memory
 from regard.data.batching import Batch
@@ -29,6 +29,7 @@ from regard.training.engine.optimizer import Optimizer
 from regard.training.objectives.objective import CarriesState, Objective
 
 BATCHES_TESTED = 3
+BATCHES_COUNTED = 8  # for the entropy of the labels
 MEMORY_SHARE = 0.95  # of a GPU's memory that a step may take before it is about to run out
 _TESTED = ("regard", "torch")  # packages whose masks have tests of their own
 LOW_MEMORY = 200e6  # bytes of the host
@@ -49,8 +50,6 @@ class Monitor:
         self.metrics = metrics
         self.say = say
         self.log = RunLog()
-        self.label_counts: Tensor | None = None
-        self._next_check = 1  # lines of the log at which it is looked at again
 
     def start(self, step: int) -> None:
         """Before the first step; a resumed run reads on in its log."""
@@ -61,17 +60,16 @@ class Monitor:
             tested = [batch for _, batch in batches]
             self._report(check_information_flow(self.objective, tested), step)
 
-    def after_log(self, record: Mapping[str, Any], batches: Sequence[Batch]) -> None:
-        """After a line of the log, with the batches of its last step."""
+    def after_log(self, record: Mapping[str, Any]) -> None:
+        """After a line of the log."""
         self.log.add(record)
-        self._count_labels(batches)
         lines = len(self.log.steps)
-        if lines < self._next_check:
+        # Rarer and rarer: all looks together take time in proportion to the run. By the number of
+        # lines alone, so that a resumed run says the same.
+        if lines % max(1, lines // 20):
             return
-        # Rarer and rarer: all looks together take time in proportion to the run.
-        self._next_check = lines + 1 + lines // 20
         step = self.log.last_step
-        self._report(check_log(self.log, self._baseline()), step)
+        self._report(check_log(self.log, self.baseline), step)
         self._report(self._check_memory(), step)
 
     def after_validation(self, record: Mapping[str, Any]) -> None:
@@ -83,11 +81,10 @@ class Monitor:
             self.optimizer.schedule(record["step"]),
             settings.betas,
         )
-        baseline = self._baseline()
-        self._report(check_log(self.log, baseline), record["step"])
+        self._report(check_log(self.log, self.baseline), record["step"])
         if updates:
             ratio = typical_ratio(updates)
-            self._report(check_rate(ratio, self.log, baseline), record["step"])
+            self._report(check_rate(ratio, self.log, self.baseline), record["step"])
 
     def origin(self, batches: Sequence[Batch]) -> str | None:
         """Where a step that was skipped first had a value that is not finite."""
@@ -110,24 +107,14 @@ class Monitor:
         classes = {type(self.objective), *(type(m) for m in self.objective.model.modules())}
         return any(each.__module__.partition(".")[0] not in _TESTED for each in classes)
 
-    def _baseline(self) -> Baseline:
+    @cached_property
+    def baseline(self) -> Baseline:
+        """By the labels of the first batches, which are the same in a resumed run."""
         settings = self.objective.settings
-        entropy = None
-        if self.label_counts is not None:
-            entropy = labels.entropy(self.label_counts)
+        batches = itertools.islice(self.objective.batches(0, 0), BATCHES_COUNTED)
+        counts = labels.label_counts(batch for _, batch in batches)
+        entropy = None if counts is None else labels.entropy(counts)
         return Baseline(entropy, warmup=settings.warmup, steps=settings.steps)
-
-    def _count_labels(self, batches: Sequence[Batch]) -> None:
-        counts = labels.label_counts(batches)
-        if counts is None:
-            return
-        if self.label_counts is not None:
-            size = max(len(counts), len(self.label_counts))
-            total = torch.zeros(size, dtype=torch.int64)
-            total[: len(counts)] += counts
-            total[: len(self.label_counts)] += self.label_counts
-            counts = total
-        self.label_counts = counts
 
     def _check_memory(self) -> Iterable[Finding]:
         device = next(self.objective.model.parameters()).device

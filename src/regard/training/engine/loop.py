@@ -98,7 +98,6 @@ class Loop:
         self.gradient_norm = 0.0  # of the last inspected step, before clipping
         self.stop_signal = 0  # number of the signal, 0 for none
         self._pending: _PendingStep | None = None
-        self._last_batches: list[Batch] = []
         self._clock = time.perf_counter()
         self._logged_seconds = 0.0  # at the last line of the metrics log
         self._logged_tokens = 0
@@ -201,7 +200,6 @@ class Loop:
         # The outcome of a step is read when the next one has been launched: the device never idles.
         self._inspect()
         self._pending = _PendingStep(progress.step, batches, outcome)
-        self._last_batches = batches
 
     def _autocast(self) -> AbstractContextManager[Any]:
         return autocast(self.settings.precision, self.device)
@@ -371,7 +369,7 @@ class Loop:
             "unit": unit,  # of what the keys above call tokens
         }
         self.metrics.write(record)
-        self.monitor.after_log(record, self._last_batches)
+        self.monitor.after_log(record)
         # Compilation happens once: it says nothing of the steps to come.
         seconds_per_step = (seconds - progress.compiling) / progress.step
         remaining = seconds_per_step * (self.settings.steps - progress.step)

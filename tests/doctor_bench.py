@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-BENCH = Path(__file__).parents[2] / "bench"
+BENCH = Path(__file__).parents[1] / "bench"
 
 
 def load(name: str) -> Any:
