@@ -42,9 +42,9 @@ def main() -> None:
             for problem in report.problems:
                 print(f"    ({problem})")
         sys.stdout.flush()
-    for name, (right, total) in counts.items():
+    for name, (count, total) in counts.items():
         if total:
-            print(f"{name}: {right} of {total} right ({100 * right / total:.0f} %)")
+            print(f"{name}: {count} of {total} right ({100 * count / total:.0f} %)")
 
 
 if __name__ == "__main__":

@@ -50,20 +50,20 @@ def test_pairs_as_they_should_be() -> None:
 
 
 def test_one_language_has_no_sides_to_swap() -> None:
-    examples = [(source, source) for source, _ in pairs()]
+    examples: list[Example] = [(source, source) for source, _ in pairs()]
     assert checks({"train": examples[:600], "valid": examples[600:]}) == []
 
 
 def test_a_validation_set_the_other_way_round() -> None:
     examples = pairs()
-    valid = [(target, source) for source, target in examples[600:]]
+    valid: list[Example] = [(target, source) for source, target in examples[600:]]
     assert checks({"train": examples[:600], "valid": valid}) == ["swapped_sides"]
 
 
 @pytest.mark.parametrize("share", [0.05, 0.3])
 def test_some_pairs_the_other_way_round(share: float) -> None:
     rng = random.Random(0)
-    examples = [(t, s) if rng.random() < share else (s, t) for s, t in pairs()]
+    examples: list[Example] = [(t, s) if rng.random() < share else (s, t) for s, t in pairs()]
     (finding,) = swapped_sides({"train": examples})
     measured = float(finding.evidence.split(" %")[0])
     assert measured == pytest.approx(100 * share, abs=3)

@@ -228,9 +228,9 @@ def _exchanged(run: RunEvidence) -> Iterator[Finding]:
     if isinstance(data, ParallelCorpora) and data.valid is not None and data.valid_pairs:
         stored = [data.valid.source(i).tolist() for i in range(min(50, len(data.valid)))]
         texts = [source for source, _ in data.valid_pairs]
-        given = {tuple(row) for row in data.source_tokenizer.encode_batch(texts)}
+        expected = {tuple(row) for row in data.source_tokenizer.encode_batch(texts)}
         # Stored rows have an end token more, where the tokenizer does not add one.
-        differs = not any(tuple(row) in given or tuple(row[:-1]) in given for row in stored)
+        differs = not any(tuple(row) in expected or tuple(row[:-1]) in expected for row in stored)
     elif isinstance(data, TextCorpora):
         differs = _text_differs(run, data)
     else:

@@ -208,12 +208,12 @@ def _wins(source: Array, target: Array, offset: int) -> Array:
         test = ~learn
         scores = one[test] @ _association(one[learn], other[learn])  # [n, W]
         candidates = other[test]
-        own = _mean_score(scores, candidates)
-        beaten = np.zeros(len(own))
+        pair_score = _mean_score(scores, candidates)
+        beaten = np.zeros(len(pair_score))
         shifts = (7, 31, 101)
         for shift in shifts:
             stranger = _mean_score(scores, np.roll(candidates, shift, axis=0))
-            beaten += (own > stranger) + 0.5 * (own == stranger)
+            beaten += (pair_score > stranger) + 0.5 * (pair_score == stranger)
         won[start + rows[test]] = beaten / len(shifts)
     return won
 
@@ -273,6 +273,6 @@ def _ignores_source(run: RunEvidence) -> bool:
             exchanged[key] = exchanged[key].roll(len(rows) // 2, dims=0)
     with run.loaded(run.weights) as model:
         model.eval()
-        own = float(objective.loss(tensors)[1])
+        paired = float(objective.loss(tensors)[1])
         other = float(objective.loss(exchanged)[1])
-    return other < 1.02 * own
+    return other < 1.02 * paired

@@ -82,7 +82,7 @@ def ranked(findings: Iterable[Finding]) -> list[Finding]:
     """The findings, causes before the symptoms that they explain; each check once."""
     best: dict[str, Finding] = {}
     for finding in findings:
-        known = best.get(finding.check)
-        if known is None or finding.confidence > known.confidence:
+        earlier = best.get(finding.check)
+        if earlier is None or finding.confidence > earlier.confidence:
             best[finding.check] = finding
     return sorted(best.values(), key=lambda finding: (_TIER[finding.check], -finding.confidence))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -271,7 +272,8 @@ def _logits(objective: Objective, batch: TokenBatch) -> Tensor | None:
     hidden = _hidden(objective, batch)
     if hidden is None:
         return None
-    logits: Tensor = objective.trained_model.model.head(hidden)
+    model: Any = objective.trained_model.model
+    logits: Tensor = model.head(hidden)
     return logits
 
 

@@ -129,11 +129,11 @@ class Monitor:
             yield _memory_finding(f"{memory.amount(free)} are left")
 
     def _report(self, findings: Iterable[Finding], step: int) -> None:
-        known = {finding.check for finding in self.log.findings}
+        names = {finding.check for finding in self.log.findings}
         for finding in findings:
-            if finding.check in known:
+            if finding.check in names:
                 continue
-            known.add(finding.check)
+            names.add(finding.check)
             self.log.findings.append(finding)
             self.metrics.write(finding.record(step))
             self.say(f"step {step}  {finding.line()}")
