@@ -368,30 +368,3 @@ def test_help_ends_with_examples(tmp_path: Path) -> None:
         assert (
             done.stdout.rstrip().splitlines()[-1].strip().startswith(("regard", "echo", "--preset"))
         )
-
-
-def test_what_the_readme_says_runs(home: Path) -> None:
-    """Every `regard` line of the README's shell blocks, in a folder that has a run and the files
-    they name.
-    """
-    blocks = re.findall(r"```sh\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.S)
-    lines = [
-        line.split("  #")[0]
-        for line in "".join(blocks).replace("\\\n", "").splitlines()
-        if "regard " in line
-    ]
-    assert len(lines) >= 5
-    for name in ("train.en", "train.de", "valid.en", "valid.de", "in.txt"):
-        (home / name).write_text(
-            (home / ("test.de" if name.endswith("de") else "test.en")).read_text() * 10
-        )
-    for line in lines:
-        small = (
-            line.replace("regard train", f"regard train {' '.join(MODEL)}")
-            if "--resume" not in line
-            else line
-        )
-        small = re.sub(r"--preset \w+ (?=.*--preset)", "", small)
-        command = small.replace("regard ", f"{sys.executable} -m regard ")
-        done = subprocess.run(command, shell=True, cwd=home, capture_output=True, text=True)
-        assert done.returncode == 0, f"{line}\n{done.stderr}"

@@ -69,7 +69,7 @@ def test_without_them_the_adjective_makes_no_difference() -> None:
 
 def test_the_picture_tells_these_figures() -> None:
     _, stored = packaged()
-    picture = (ROOT / "docs/pronoun.svg").read_text(encoding="utf-8")
+    picture = (ROOT / "docs/assets/pronoun.svg").read_text(encoding="utf-8")
     for before, after in (
         (stored.accuracy, stored.ablated_accuracy),
         (stored.rest_accuracy, stored.ablated_rest_accuracy),

@@ -23,6 +23,76 @@ def scaling(jacobian: float, scaled: float, variance: float = 1.0) -> Numbers:
     return {"widths": [4, 1024], "runs": [run, run]}
 
 
+def permutation(without: float, with_positions: float, reversed_: float) -> Numbers:
+    """Differences without positions, and with sinusoids and ALiBi."""
+
+    def run(permuted: float, reversal: float) -> list[dict[str, float]]:
+        return [{"permuted": permuted, "reversed": reversal, "dog": reversal}]
+
+    return {
+        "runs": {
+            "none": run(without, without),
+            "sinusoidal": run(with_positions, with_positions),
+            "ALiBi": run(with_positions, reversed_),
+        }
+    }
+
+
+def lookup(hard: float, flat: float, tied: float, above_bound: float = 0.0) -> Numbers:
+    """Errors at the lowest temperature (hard, tied) and at the highest (flat)."""
+    run = {
+        "hard_error": [hard, 1.0],
+        "mean_error": [1.0, flat],
+        "tied_error": [tied, 1.0],
+        "weight": [1.0, 0.1],
+        "above_bound": above_bound,
+    }
+    return {"temperatures": [0.001, 100.0], "runs": [run, run]}
+
+
+def losses(*values: float) -> list[dict[str, float]]:
+    """Scores of one model, one for each seed."""
+    return [{"loss": value, "accuracy": 50.0, "exact": 10.0} for value in values]
+
+
+def tied_projections(tied: float, wider: float) -> Numbers:
+    """Losses with one matrix, where separate ones have 3.0."""
+    runs = {
+        "separate": losses(2.99, 3.01),
+        "Q = K = V": losses(tied, tied + 0.01),
+        "Q = K = V, wider": losses(wider, wider + 0.01),
+    }
+    return {"runs": runs, "parameters": dict.fromkeys(runs, 1000), "steps": 10}
+
+
+def heads(eight: float, removable: int) -> Numbers:
+    """The loss with eight heads where one has 3.0, and how many of 16 can go."""
+    curve = [3.0] * (removable + 1) + [3.5] * (16 - removable)
+    pruning = [{"worth": [[0.0] * 8] * 2, "curve": curve}]
+    both = {"1": [3.0, 3.01], "8": [eight, eight + 0.01]}
+    return {"losses": both, "pruning": pruning, "steps": 10}
+
+
+def score_function(small: float, large: float, speed: float) -> Numbers:
+    """Losses of the unscaled dot product at both widths, where additive attention has 1.0."""
+    runs = {}
+    for width, unscaled in ((4, small), (64, large)):
+        runs[f"additive, d_k = {width}"] = losses(1.0, 1.0)
+        runs[f"scaled dot product, d_k = {width}"] = losses(1.0, 1.0)
+        runs[f"dot product, d_k = {width}"] = losses(unscaled, unscaled)
+    times = {"additive": [1.0, speed], "scaled dot product": [1.0, 1.0], "dot product": [1.0, 1.0]}
+    return {"runs": runs, "times": times, "lengths": [32, 256], "steps": 10}
+
+
+def explanation(correlations: tuple[float, float], shuffled: float) -> Numbers:
+    """The rank correlations on both tasks, and how far shuffled weights move predictions."""
+    runs = {
+        task: [{"correlation": value, "shuffled": shuffled, "most": 0.3, "least": 0.1}]
+        for task, value in zip(("copying", "English"), correlations, strict=True)
+    }
+    return {"runs": runs, "steps": 10}
+
+
 # For each study: numbers, and the outcome that follows from them.
 VERDICTS: dict[str, list[Case]] = {
     "scaling": [
@@ -30,5 +100,41 @@ VERDICTS: dict[str, list[Case]] = {
         (scaling(0.001, 0.2, variance=2.0), Outcome.LIMITED),
         (scaling(0.2, 0.2), Outcome.FAILS),
         (scaling(0.001, 0.01), Outcome.FAILS),
+    ],
+    "permutation": [
+        (permutation(1e-7, 0.1, 0.1), Outcome.HOLDS),
+        (permutation(1e-7, 0.1, 1e-7), Outcome.LIMITED),
+        (permutation(0.1, 0.1, 0.1), Outcome.FAILS),
+        (permutation(1e-7, 1e-7, 1e-7), Outcome.FAILS),
+    ],
+    "lookup": [
+        (lookup(1e-9, 0.01, 1e-9), Outcome.HOLDS),
+        (lookup(1e-9, 0.01, 0.7), Outcome.LIMITED),
+        (lookup(0.5, 0.01, 0.7), Outcome.FAILS),
+        (lookup(1e-9, 0.5, 0.7), Outcome.FAILS),
+        (lookup(1e-9, 0.01, 0.7, above_bound=0.1), Outcome.FAILS),
+    ],
+    "tied_projections": [
+        (tied_projections(3.2, 3.1), Outcome.HOLDS),
+        (tied_projections(3.2, 3.0), Outcome.LIMITED),
+        (tied_projections(2.9, 2.9), Outcome.FAILS),
+    ],
+    "heads": [
+        (heads(2.8, 8), Outcome.HOLDS),
+        (heads(2.8, 3), Outcome.LIMITED),
+        (heads(3.1, 8), Outcome.LIMITED),
+        (heads(3.1, 3), Outcome.FAILS),
+    ],
+    "score_function": [
+        (score_function(1.0, 2.0, 5.0), Outcome.HOLDS),
+        (score_function(2.0, 2.0, 5.0), Outcome.LIMITED),
+        (score_function(1.0, 1.0, 5.0), Outcome.LIMITED),
+        (score_function(2.0, 1.0, 1.0), Outcome.FAILS),
+    ],
+    "explanation": [
+        (explanation((0.1, 0.1), 0.5), Outcome.HOLDS),
+        (explanation((0.9, 0.9), 0.01), Outcome.HOLDS),
+        (explanation((0.9, 0.1), 0.5), Outcome.LIMITED),
+        (explanation((0.9, 0.9), 0.5), Outcome.FAILS),
     ],
 }

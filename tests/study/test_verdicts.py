@@ -2,14 +2,35 @@
 
 from __future__ import annotations
 
+from xml.etree import ElementTree
+
 import attention_verdicts
+import baselines_verdicts
+import block_verdicts
+import cost_verdicts
+import inside_verdicts
+import numbers_verdicts
+import positions_verdicts
 import pytest
+import tables_verdicts
+import training_verdicts
 
 from regard.study import listing
 from regard.study.study import Outcome
+from regard.study.svg import svg
 
 # For each study: numbers, and the outcome that follows from them. One file a topic.
-VERDICTS = {**attention_verdicts.VERDICTS}
+VERDICTS = {
+    **attention_verdicts.VERDICTS,
+    **positions_verdicts.VERDICTS,
+    **block_verdicts.VERDICTS,
+    **training_verdicts.VERDICTS,
+    **baselines_verdicts.VERDICTS,
+    **cost_verdicts.VERDICTS,
+    **inside_verdicts.VERDICTS,
+    **tables_verdicts.VERDICTS,
+    **numbers_verdicts.VERDICTS,
+}
 
 
 def test_every_rule_is_tried() -> None:
@@ -25,7 +46,9 @@ def test_a_rule_confirms_and_refutes(name: str) -> None:
         assert verdict.outcome == outcome
         assert any(character.isdigit() for character in verdict.reason)
         # The same numbers can be shown.
-        assert study.figures(numbers) or study.tables(numbers)
+        for figure in study.figures(numbers):
+            ElementTree.fromstring(svg(figure))
+        assert all(len(row) == len(t.columns) for t in study.tables(numbers) for row in t.rows)
     outcomes = {outcome for _, outcome in cases}
     assert Outcome.HOLDS in outcomes or Outcome.LIMITED in outcomes
     assert outcomes != {Outcome.HOLDS}

@@ -142,9 +142,11 @@ def test_what_a_row_becomes_follows_from_seed_epoch_and_row() -> None:
     other.pixels(images, rows[:4], epoch=0)
     assert np.array_equal(other.pixels(images, rows[[7, 3]], epoch=5), expected[[7, 3]])
     for mine, same in zip(one.operations(rows, 5), other.operations(rows[[7, 3]], 5), strict=True):
-        assert np.array_equal(mine[[7, 3]], same)
+        assert np.array_equal(mine[[7, 3]], np.asarray(same))
     for row in rows:
-        assert np.array_equal(one.blend_weights(row, 5, size), other.blend_weights(row, 5, size))
+        assert np.array_equal(
+            one.blend_weights(int(row), 5, size), other.blend_weights(int(row), 5, size)
+        )
     assert not np.array_equal(one.pixels(images, rows, epoch=6), expected)
     assert not np.array_equal(
         Augmentation(20, seed=2, **settings).pixels(images, rows, epoch=5), expected

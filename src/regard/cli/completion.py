@@ -73,7 +73,7 @@ memory tiny small
 """
 
 
-class Suggested(click.ParamType):
+class Suggested(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.2
     """A text for which a shell offers values, and folders too unless it takes values only."""
 
     name = "text"

@@ -116,7 +116,7 @@ def recipe_option(key: str) -> click.Option:
 
 
 # What a shell completes; other settings are numbers, choices or free text.
-_COMPLETED: dict[str, click.ParamType] = {
+_COMPLETED: dict[str, Suggested | click.Path] = {
     "model": Suggested(preset_names()),
     "preset": Suggested(preset_sizes()),
     "base": MODEL_FOLDER,

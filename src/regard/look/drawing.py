@@ -124,6 +124,10 @@ class Scene:
     height: float
     marks: tuple[Mark, ...]
 
+    def _repr_html_(self) -> str:
+        """The picture that a notebook shows."""
+        return svg(self, "")
+
 
 def below(scenes: Sequence[Scene], gap: float = 24.0) -> Scene:
     """Scenes one below the other."""
@@ -384,8 +388,8 @@ def curves(
         marks.append(Line(right + 14, y - 4, right + 34, y - 4, width=3.0, colour=shade))
         marks.append(Text(right + 40, y, name))
     legend = top + float(ROW) * len(series)
-    end = bottom + (40 if x_name else 24)
-    return Scene(right + 44 + _text_width(list(series)), max(end, legend), tuple(marks))
+    lowest = bottom + (40 if x_name else 24)
+    return Scene(right + 44 + _text_width(list(series)), max(lowest, legend), tuple(marks))
 
 
 def ticks(values: Sequence[float], count: int = 5) -> list[float]:

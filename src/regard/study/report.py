@@ -31,6 +31,8 @@ class Section:
     tables: Sequence[Table]
 
 
+MOST_COLUMNS = 240  # of a table in a terminal, which breaks the lines that are longer than it is
+
 # ------------------------------------------------------------------ style
 
 # The colours and the typeface of the studio (studio/web/style.css).
@@ -165,9 +167,11 @@ def standalone(study: Section) -> str:
 
 def page(studies: Sequence[Section]) -> str:
     """A self-contained page: contents with the verdicts, then the studies by topic."""
+    # A page of one study has its title and no contents.
     title = "Claims of the literature, measured"
     if len(studies) == 1:
         title = studies[0].title
+    # Studies come in the order of their topics.
     topics = [(topic, list(group)) for topic, group in groupby(studies, lambda one: one.topic)]
     parts = [
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">',
@@ -227,7 +231,7 @@ def lines(study: Section, width: int = 100) -> list[str]:
     text += textwrap.wrap(f"Measured: {study.measurement}", width)
     for table in study.tables:
         rows = [list(table.columns), *(list(row) for row in table.rows)]
-        text += ["", table.title, *terminal.table(rows, width=width)]
+        text += ["", table.title, *terminal.table(rows, width=MOST_COLUMNS)]
     text += ["", *textwrap.wrap(f"Rule: {study.rule}", width)]
     verdict = study.verdict
     text += textwrap.wrap(f"Verdict: {verdict.outcome}. {verdict.reason}", width)

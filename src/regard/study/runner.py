@@ -99,6 +99,7 @@ def fingerprint(study: Study, effort: Effort) -> str:
     digest = hashlib.sha256()
     for value in (__version__, torch.__version__, effort.quick, effort.seeds):
         digest.update(f"{value};".encode())
+    # Rules and figures too: they stand in the same file as what is measured.
     modules = _modules_of(sys.modules[type(study).__module__], set())
     for module in sorted(modules, key=lambda one: one.__name__):
         digest.update(inspect.getsource(module).encode())

@@ -112,6 +112,7 @@ class Scale:
 
 def _scale(axis: Axis, values: Sequence[float], start: float, end: float) -> Scale:
     """The scale of an axis over these values, with some room at its ends."""
+    # What cannot be drawn does not set the scale.
     usable = [v for v in values if math.isfinite(v) and (v > 0 or not axis.log)] or [1.0, 2.0]
     low = min(usable)
     high = max(usable)
@@ -243,6 +244,7 @@ def _chart(chart: Chart) -> str:
     ys += [end for series in chart.series for ends in series.spread for end in ends]
     x_scale = _scale(chart.x, xs, LEFT + 6, WIDTH - RIGHT - 6)
     y_scale = _scale(chart.y, ys, bottom, top)
+    # Grid lines first: series are painted over them.
     parts = [*legend, *_y_axis(chart.y, y_scale), *_x_axis(chart.x, x_scale, bottom)]
     for index, series in enumerate(chart.series):
         parts += _series(series, _colour(index), x_scale, y_scale)
@@ -283,6 +285,7 @@ def _band(series: Series, colour: str, x_scale: Scale, y_scale: Scale) -> str:
         if x_scale.shows(x) and y_scale.shows(low) and y_scale.shows(high)
     ]
     along = [f"{x:.1f},{y_scale.clipped(low):.1f}" for x, low, _ in ends]
+    # Back along the upper side, which closes the area.
     back = [f"{x:.1f},{y_scale.clipped(high):.1f}" for x, _, high in reversed(ends)]
     return f'<polygon points="{" ".join(along + back)}" fill="{colour}" opacity="0.18"/>'
 
@@ -301,6 +304,7 @@ def _bar_chart(chart: BarChart) -> str:
     if not chart.y.log and min(values, default=0.0) >= 0 and chart.y.low is None:
         scale = Scale(0.0, scale.high, bottom, top, False)
     zero = scale.start if chart.y.log or chart.y.low is not None else scale(0.0)
+    # Each category has a slot, of which its bars take three quarters.
     slot = (WIDTH - RIGHT - LEFT) / max(1, len(chart.categories))
     width = slot * 0.74 / max(1, len(chart.series))
     parts = [*legend, *_y_axis(chart.y, scale)]
@@ -326,6 +330,7 @@ def _bar(
 ) -> list[str]:
     """A bar with the range of the seeds; `place` is its left side, its width and its foot."""
     x, width, zero = place
+    # A value that the scale cannot show has no bar.
     values = [value for value in bars.values[position] if scale.shows(value)]
     if not values:
         return []

@@ -34,6 +34,7 @@ class ScoreScaling(Study):
     )
 
     def measure(self, effort: Effort, progress: Progress) -> Numbers:
+        # The paper has 64; larger ones show where the scale would be missed.
         widths = [4, 16, 64, 256, 512, 1024]
         queries = effort.choose(1000, 10_000)
         runs = []
@@ -48,6 +49,7 @@ class ScoreScaling(Study):
         scaled = _mean(numbers, "scaled_jacobian")
         widths = numbers["widths"]
         ratios = [v / width for v, width in zip(variance, widths, strict=True)]
+        # Footnote 4: a sum of d_k products with variance 1 has variance d_k.
         is_linear = all(abs(ratio - 1) < 0.1 for ratio in ratios)
         vanishes = unscaled[-1] < unscaled[0] / 10
         stays = abs(scaled[-1] / scaled[0] - 1) < 0.25
@@ -64,6 +66,7 @@ class ScoreScaling(Study):
     def figures(self, numbers: Numbers) -> list[Figure]:
         widths = numbers["widths"]
         x = Axis("d_k", log=True, ticks=tuple(widths))
+        # What independent components of variance 1 give.
         theory = Series("d_k", widths, widths, style="dashed")
         return [
             Chart(
@@ -107,6 +110,7 @@ def _at_width(width: int, queries: int, generator: torch.Generator) -> dict[str,
     q = torch.randn(SETS, queries // SETS, width, generator=generator)
     k = torch.randn(SETS, KEYS, width, generator=generator)
     scores = q @ k.mT  # [SETS, queries / SETS, KEYS]
+    # Both softmaxes see the same scores.
     unscaled = scores.softmax(-1)
     scaled = (scores / math.sqrt(width)).softmax(-1)
     return {

@@ -1,0 +1,220 @@
+"""What mkdocs generates while it builds the site.
+
+`<!-- insert … -->` in a page is replaced by what the code itself says: the source of a function,
+the settings of a recipe, the help of the commands, a file of the repository. The blocks of a page
+with `execute: true` in its front matter are executed, and their outputs shown; notebooks become
+pages.
+"""
+
+from __future__ import annotations
+
+import html
+import importlib
+import inspect
+import json
+import re
+import sys
+import tempfile
+import textwrap
+import typing
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).parents[1]
+# mkdocs imports this file by its path.
+sys.path[:0] = [str(ROOT / "src"), str(ROOT / "scripts")]
+
+import docs_pages  # noqa: E402
+
+_INSERT = re.compile(r"^<!-- insert (\w+) ?(.*?) -->$", re.M)
+
+
+# ------------------------------------------------------------------ events of mkdocs
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Adds a page for each notebook."""
+    for path in sorted((Path(config.docs_dir) / "notebooks").glob("*.ipynb")):
+        name = f"notebooks/{path.stem}.md"
+        files.append(File.generated(config, name, content=notebook_page(path)))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    markdown = _INSERT.sub(lambda match: INSERTS[match[1]](match[2]), markdown)
+    if page.meta.get("execute"):
+        return with_outputs(markdown, page.file.src_uri)
+    return markdown
+
+
+# ------------------------------------------------------------------ executed pages
+
+
+def with_outputs(markdown: str, name: str) -> str:
+    """The page with the output of each block behind it."""
+    parts = []
+    start = 0
+    with tempfile.TemporaryDirectory() as folder:
+        execution = docs_pages.Execution(name, Path(folder))
+        for block in docs_pages.blocks(markdown):
+            output = execution.run(block)
+            parts.append(markdown[start : block.end])
+            start = block.end
+            if block.shown:
+                parts.append(_output(output))
+    return "".join([*parts, markdown[start:]])
+
+
+def _output(output: docs_pages.Output) -> str:
+    parts = []
+    if output.text.strip():
+        # Raw HTML, whose lines must not be read as Markdown.
+        text = html.escape(output.text.rstrip()).replace("\n", "&#10;")
+        parts.append(f'<div class="output"><pre>{text}</pre></div>')
+    if output.html:
+        content = output.html.replace("\n", "&#10;")
+        parts.append(f'<div class="output">{content}</div>')
+    return "".join(f"\n\n{part}\n" for part in parts)
+
+
+def notebook_page(path: Path) -> str:
+    """The cells of a notebook as a page that is executed."""
+    parts = ["---\nexecute: true\n---\n"]
+    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+        text = "".join(cell["source"])
+        parts.append(text if cell["cell_type"] == "markdown" else f"```python\n{text}\n```")
+    parts.append(f"[Download this notebook]({path.name})")
+    return "\n\n".join(parts)
+
+
+# ------------------------------------------------------------------ inserts
+
+
+def insert_source(name: str) -> str:
+    """The source of a function or class, `regard.core.block.Block.forward`, from its file."""
+    module = name
+    while True:
+        module = module.rpartition(".")[0]
+        try:
+            value: Any = importlib.import_module(module)
+            break
+        except ModuleNotFoundError:
+            continue
+    for part in name.removeprefix(module + ".").split("."):
+        value = getattr(value, part)
+    code = textwrap.dedent(inspect.getsource(value)).rstrip()
+    file = Path(inspect.getfile(value)).relative_to(ROOT)
+    return f'```py title="{file}"\n{code}\n```'
+
+
+def insert_commands(_: str) -> str:
+    """The help of every command, as it is printed."""
+    import click
+
+    from regard.cli import VERBS, regard
+
+    def write(command: click.Command, path: list[str], context: click.Context) -> Iterator[str]:
+        inner = click.Context(
+            command,
+            info_name=path[-1],
+            parent=context,
+            terminal_width=88,
+            help_option_names=["-h", "--help"],
+        )
+        yield f"{'#' * len(path)} {' '.join(path)}\n\n```text\n{command.get_help(inner)}\n```"
+        if isinstance(command, click.Group):
+            for name in command.list_commands(inner):
+                child = command.get_command(inner, name)
+                assert child is not None
+                yield from write(child, [*path, name], inner)
+
+    context = click.Context(regard, info_name="regard", terminal_width=88)
+    parts: list[str] = []
+    for name in VERBS:
+        command = regard.get_command(context, name)
+        assert command is not None
+        parts += write(command, ["regard", name], context)
+    return "\n\n".join(parts)
+
+
+def insert_recipe(_: str) -> str:
+    """Every key of a recipe by section: its type, default and meaning."""
+    from regard.training.recipe import schema
+
+    parts = []
+    for name, section in schema.SECTIONS.items():
+        rows = ["| key | type | default | meaning |", "|---|---|---|---|"]
+        for key, field in section.model_fields.items():
+            meaning = (field.description or "").replace("|", "\\|").replace("<", "&lt;")
+            rows.append(
+                f"| `{key}` | {_type(field.annotation)} | {_value(field.default)} | {meaning} |"
+            )
+        text = inspect.cleandoc(section.__doc__ or "")
+        parts.append(f"## [{name}]\n\n{text}\n\n" + "\n".join(rows))
+    return "\n\n".join(parts)
+
+
+def _type(annotation: Any) -> str:
+    """A type as one says it."""
+    options = typing.get_args(annotation)
+    if typing.get_origin(annotation) is typing.Literal:
+        return ", ".join(f"`{option}`" for option in options)
+    named = [option for option in options if option is not type(None)]
+    if typing.get_origin(annotation) is tuple:
+        return "list"
+    if named and named != [...]:
+        return " or ".join(_type(option) for option in named)
+    return {int: "integer", float: "number", str: "text", bool: "true, false"}.get(
+        annotation, "list"
+    )
+
+
+def _value(value: Any) -> str:
+    if value is None or value == ():
+        return ""
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    if isinstance(value, tuple):
+        return f"`[{', '.join(map(str, value))}]`"
+    return f"`{value}`"
+
+
+def insert_recipes(_: str) -> str:
+    """The recipes of the package, with what their first lines say."""
+    rows = ["| recipe | what it is |", "|---|---|"]
+    for path in sorted((ROOT / "src" / "regard" / "recipes").glob("*.toml")):
+        comment = []
+        for line in path.read_text(encoding="utf-8").splitlines():
+            if not line.startswith("#"):
+                break
+            comment.append(line.lstrip("# "))
+        rows.append(f"| `{path.stem}` | {' '.join(comment)} |")
+    return "\n".join(rows)
+
+
+def insert_presets(_: str) -> str:
+    """All presets, as `regard show` lists them."""
+    from regard.show import listing
+
+    return "```text\n" + "\n".join(listing.lines()) + "\n```"
+
+
+def insert_file(name: str) -> str:
+    """A file of the repository; links to files that the site does not have become plain text."""
+    text = (ROOT / name).read_text(encoding="utf-8")
+    return re.sub(r"\[([^\]]+)\]\((?!https?://)[^)]+\)", r"\1", text)
+
+
+INSERTS: dict[str, Callable[[str], str]] = {
+    "commands": insert_commands,
+    "file": insert_file,
+    "presets": insert_presets,
+    "recipe": insert_recipe,
+    "recipes": insert_recipes,
+    "source": insert_source,
+}

@@ -1,0 +1,1 @@
+"""Studies of the block: feed-forward network, residual connections, norms."""

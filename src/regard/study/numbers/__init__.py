@@ -1,0 +1,1 @@
+"""Printed numbers of teaching texts, computed again."""

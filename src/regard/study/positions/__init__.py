@@ -1,0 +1,1 @@
+"""Studies of positions: sinusoids, learned embeddings, lengths beyond training."""

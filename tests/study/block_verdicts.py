@@ -1,0 +1,115 @@
+"""Numbers of the studies of the block, and the outcomes that follow from them."""
+
+from __future__ import annotations
+
+from attention_verdicts import Case, losses
+
+from regard.study.block.receptive_field import PREDICTIONS
+from regard.study.study import Numbers, Outcome
+
+
+def pointwise(difference: float, width_3: float) -> Numbers:
+    """The difference of the two forms, and the loss of kernels of width 3 where 1 has 3.0."""
+    equality = {"difference": difference, "shifted": 0.0, "linear": 1.0, "convolution": 2.0}
+    runs = {
+        "width 1": losses(3.0, 3.01),
+        "width 3": losses(width_3, width_3 + 0.01),
+        "width 9": losses(3.2, 3.2),
+    }
+    parameters = dict.fromkeys(runs, 1000)
+    return {"equality": [equality], "runs": runs, "parameters": parameters, "steps": 10}
+
+
+def receptive_field(**other: int) -> Numbers:
+    """The predicted fields through two layers, but for some kinds."""
+    fields = {kind: [[min(65, rule(1)), min(65, rule(2))]] for kind, rule in PREDICTIONS.items()}
+    for kind, field in other.items():
+        fields[kind.replace("_", " ")] = [[field, field]]
+    return {"depths": [1, 2], "fields": fields, "length": 65}
+
+
+def residuals(pre_norm: float, none: float, loss: float) -> Numbers:
+    """Gradient ratios at 100 layers, and the loss without residuals where with them it is 1.0."""
+    ratios = {
+        "pre-norm": [[1.0, pre_norm]],
+        "post-norm": [[1.0, 1.0]],
+        "none, norm before": [[1.0, none]],
+        "none, norm after": [[1.0, none]],
+    }
+    runs = {
+        "pre-norm, 6 layers": losses(1.0, 1.0),
+        "none, norm before, 6 layers": losses(loss, loss),
+    }
+    return {"depths": [2, 100], "ratios": ratios, "runs": runs, "trained": [2, 6], "steps": 10}
+
+
+def norms(layer_moves: float, batch_moves: float, batch_loss: float) -> Numbers:
+    """How far outputs move, and the loss of BatchNorm with small batches; LayerNorm has 3.0."""
+    moves = {"LayerNorm": layer_moves, "RMSNorm": layer_moves, "BatchNorm": batch_moves}
+    small = {"LayerNorm": 3.0, "RMSNorm": 3.0, "BatchNorm": batch_loss}
+    return {
+        "moves": {name: [{"replaced": value, "shortened": value}] for name, value in moves.items()},
+        "runs": {
+            name: {
+                size: [{"loss": loss, "training_mode": loss}, {"loss": loss, "training_mode": loss}]
+                for size in ("small", "large")
+            }
+            for name, loss in small.items()
+        },
+        "batches": {"small": 2, "large": 16},
+        "steps": 10,
+    }
+
+
+def norm_placement(pre_gradient: float, post_gradient: float, post_loss: float) -> Numbers:
+    """The last gradient of four layers where that of two is 1.0; pre-norm learns to 0.1."""
+    gradients = {
+        "pre-norm": [[[1.0, 1.0], [1.0, 1.0, 1.0, pre_gradient]]],
+        "post-norm": [[[1.0, 1.0], [1.0, 1.0, 1.0, post_gradient]]],
+    }
+    values = {
+        "post-norm, warm-up": [[0.1, 0.1]],
+        "post-norm, none": [[0.1, post_loss]],
+        "pre-norm, warm-up": [[0.1, 0.1]],
+        "pre-norm, none": [[0.1, 0.1]],
+    }
+    return {
+        "depths": [2, 4],
+        "gradients": gradients,
+        "rates": [0.001, 0.01],
+        "losses": values,
+        "layers": 3,
+        "steps": 10,
+    }
+
+
+VERDICTS: dict[str, list[Case]] = {
+    "pointwise": [
+        (pointwise(1e-7, 3.0), Outcome.HOLDS),
+        (pointwise(1e-7, 2.5), Outcome.LIMITED),
+        (pointwise(0.1, 3.0), Outcome.FAILS),
+    ],
+    "receptive_field": [
+        (receptive_field(), Outcome.HOLDS),
+        (receptive_field(convolution=4), Outcome.LIMITED),
+        (receptive_field(attention=4), Outcome.FAILS),
+    ],
+    "residuals": [
+        (residuals(2.0, 1e-6, 3.0), Outcome.HOLDS),
+        (residuals(2.0, 1e6, 3.0), Outcome.HOLDS),
+        (residuals(2.0, 0.5, 3.0), Outcome.LIMITED),
+        (residuals(1e-6, 1e-6, 0.5), Outcome.FAILS),
+    ],
+    "norms": [
+        (norms(1e-7, 0.3, 3.5), Outcome.HOLDS),
+        (norms(1e-7, 0.3, 2.9), Outcome.LIMITED),
+        (norms(0.3, 0.3, 3.5), Outcome.FAILS),
+        (norms(1e-7, 1e-7, 3.5), Outcome.FAILS),
+    ],
+    "norm_placement": [
+        (norm_placement(0.5, 1.0, 3.0), Outcome.HOLDS),
+        (norm_placement(0.5, 1.0, 0.1), Outcome.LIMITED),
+        (norm_placement(1.0, 1.0, 3.0), Outcome.LIMITED),
+        (norm_placement(1.0, 0.5, 0.1), Outcome.FAILS),
+    ],
+}

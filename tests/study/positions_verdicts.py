@@ -1,0 +1,82 @@
+"""Numbers of the studies of positions, and the outcomes that follow from them."""
+
+from __future__ import annotations
+
+import math
+
+from attention_verdicts import Case, losses
+
+from regard.study.positions.wavelengths import wavelength
+from regard.study.study import Numbers, Outcome
+
+
+def sinusoids(largest: float = 1.0, nearest: float = 2.0, error: float = 1e-12) -> Numbers:
+    return {
+        "length": 2048,
+        "largest": largest,
+        "norm": [8.0, 8.0],
+        "neighbour": 2.0,
+        "nearest": nearest,
+        "nearest_offset": 1,
+        "distances": [2.0, 3.0],
+        "offsets": [1],
+        "shift_errors": [error],
+        "fitted_error": 1e-12,
+        "table": [[0.0, 1.0], [0.8, 0.5]],
+        "matrix": [[1.0, 0.0], [0.0, 1.0]],
+    }
+
+
+def wavelengths(factor: float = 1.0, variation: float = 0.0, last_product: float = 10.0) -> Numbers:
+    """Wavelengths as the formula has them times a factor; products fall to the last one."""
+    return {
+        "dimensions": [0, 64],
+        "wavelengths": [2 * math.pi, factor * wavelength(64)],
+        "products": [64.0, 30.0, 20.0, last_product],
+        "variation": variation,
+    }
+
+
+def learned_positions(english: float, reversing: float) -> Numbers:
+    """Losses of learned positions, where sinusoids have 3.0 and 0.1."""
+    return {
+        "runs": {
+            "English": {"sinusoidal": losses(3.0, 3.001), "learned": losses(english, english)},
+            "reversing": {"sinusoidal": losses(0.1, 0.1), "learned": losses(reversing, reversing)},
+        }
+    }
+
+
+def extrapolation(sinusoidal: float, learned: float, alibi: float) -> Numbers:
+    """Losses at twice the training length, where all have 3.0 within it."""
+    at_twice = {"sinusoidal": sinusoidal, "learned": learned, "ALiBi": alibi}
+    values = {kind: [[3.0, loss], [3.0, loss]] for kind, loss in at_twice.items()}
+    return {"lengths": [32, 64], "losses": values, "steps": 10}
+
+
+VERDICTS: dict[str, list[Case]] = {
+    "sinusoids": [
+        (sinusoids(), Outcome.HOLDS),
+        (sinusoids(nearest=0.01), Outcome.LIMITED),
+        (sinusoids(nearest=0.0), Outcome.FAILS),
+        (sinusoids(largest=1.5), Outcome.FAILS),
+        (sinusoids(error=0.1), Outcome.FAILS),
+    ],
+    "wavelengths": [
+        (wavelengths(), Outcome.HOLDS),
+        (wavelengths(last_product=25.0), Outcome.LIMITED),
+        (wavelengths(factor=0.5), Outcome.FAILS),
+        (wavelengths(variation=0.1), Outcome.FAILS),
+    ],
+    "learned_positions": [
+        (learned_positions(3.01, 0.1), Outcome.HOLDS),
+        (learned_positions(3.01, 2.0), Outcome.LIMITED),
+        (learned_positions(4.0, 2.0), Outcome.FAILS),
+    ],
+    "extrapolation": [
+        (extrapolation(3.1, 6.0, 3.0), Outcome.HOLDS),
+        (extrapolation(6.0, 6.0, 3.0), Outcome.LIMITED),
+        (extrapolation(3.1, 3.0, 3.0), Outcome.FAILS),
+        (extrapolation(3.1, 6.0, 6.0), Outcome.FAILS),
+    ],
+}
