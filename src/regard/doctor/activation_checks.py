@@ -90,6 +90,7 @@ def _gradient_norms(run: RunEvidence) -> dict[str, dict[int, float]]:
         loss, _ = objective.loss(batch.tensors)
         (loss / max(1, batch.tokens)).backward()
     for name, parameter in model.named_parameters():
+        # encoder.blocks.3.attention… → encoder.blocks, 3; biases and norms have other sizes
         match = _BLOCK.match(name)
         if match is None or parameter.grad is None or parameter.ndim < 2:
             continue
@@ -170,6 +171,7 @@ def dead_units(run: RunEvidence) -> Iterator[Finding]:
     worst = max(now, key=lambda module: now[module], default=None)
     if worst is None or now[worst] < DEAD_SHARE:
         return
+    # Some activations are never positive by chance, even of new weights.
     with run.loaded(run.initial):
         began = _dead_shares(run)
     yield Finding(
@@ -235,6 +237,7 @@ def _segments(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def _summary(call: AttentionCall) -> AttentionSummary | None:
     rows = torch.arange(call.q.shape[2], device=call.q.device)
+    # In float64: saturated weights differ by less than float32 can tell.
     weights = call.weights().double().clamp_min(0)  # [B, H, T, S]
     # Not every kernel's weights sum to one.
     weights = weights / weights.sum(dim=-1, keepdim=True).clamp_min(1e-30)

@@ -58,6 +58,7 @@ def example_overlap(run: RunEvidence) -> Iterator[Finding]:
             yield _overlap(name, share, f"{inside:,} of its {len(examples):,} examples", expected)
         elif share > 0.5 and _is_replicated(counts):
             yield _copies(counts, total, f"{100 * share:.0f} % of {name} are among them")
+    # One sentence over and over: short ones, such as "Yes.", recur in every corpus.
     dominant, count = counts.most_common(1)[0]
     if count > 0.2 * total and total >= 50 and len(" ".join(dominant).split()) >= 4:
         yield _copies(counts, total, f"one example makes up {100 * count / total:.0f} % of it")
@@ -96,6 +97,7 @@ def text_overlap(run: RunEvidence) -> Iterator[Finding]:
     expected = _windows_inside(train, train, least=2)
     if inside is None or expected is None:
         return
+    # Of a share of so many draws; never 0, since the expectation is an estimate itself.
     deviation = math.sqrt(max(expected * (1 - expected), 0.01) / WINDOWS)
     if inside > max(LEAST_OVERLAP, expected + LEAST_OVERLAP + 3 * deviation):
         yield _overlap(
@@ -107,7 +109,7 @@ def _windows_inside(text: str, other: str, least: int) -> float | None:
     """The share of random passages of a text that another has at least so many times."""
     if len(text) < 4 * WINDOW:
         return None
-    draw = random.Random(0)
+    draw = random.Random(0)  # the same passages each time
     starts = [draw.randrange(len(text) - WINDOW) for _ in range(WINDOWS)]
     return sum(_occurs(text[i : i + WINDOW], other, least) for i in starts) / WINDOWS
 
@@ -207,6 +209,7 @@ def _fragmentation(side: str, tokenizer: Tokenizer, text: list[str]) -> Iterator
     sample = [line for block in text for line in block.splitlines()][:3000]
     if sum(len(line) for line in sample) < 2000:
         return
+    # The counterfactual: a tokenizer of the same size for this very text.
     fitting = train_tokenizer(iter(sample), "bpe", max(300, len(tokenizer)))
     used = sum(len(row) for row in tokenizer.encode_batch(sample))
     needed = sum(len(row) for row in fitting.encode_batch(sample))

@@ -104,6 +104,7 @@ def _word_counts(texts: Sequence[str]) -> Array:
 def _languages(source: Array, target: Array, is_swapped: Array) -> tuple[Array, Array]:
     """Log frequencies [W] of the words of both languages."""
     chosen = is_swapped[:, None]
+    # + 0.5: a word that one side lacks is rare there, not impossible.
     one = np.where(chosen, target, source).sum(axis=0) + 0.5
     other = np.where(chosen, source, target).sum(axis=0) + 0.5
     return np.log(one / one.sum()), np.log(other / other.sum())
@@ -114,7 +115,7 @@ def _both_sides(source: Array, target: Array, languages: tuple[Array, Array]) ->
 
     A line that was left untranslated has one wrong side, and is not swapped.
     """
-    difference = languages[0] - languages[1]
+    difference = languages[0] - languages[1]  # [W], positive for words of the source language
     of_source = source @ difference
     of_target = -(target @ difference)
     # Swapped only where both say so.
@@ -135,6 +136,7 @@ def misaligned_sides(run: RunEvidence, splits: dict[str, list[Example]]) -> Iter
         wins = {offset: _wins(source, target, offset) for offset in OFFSETS}
         means = {offset: float(np.nanmean(won)) for offset, won in wins.items()}
         best = max(means, key=lambda offset: means[offset])
+        # Three standard deviations of a share.
         margin = 3 * CHANCE / np.sqrt(len(pairs))
         if best != 0 and means[best] > max(means[0] + 0.1, CHANCE + margin):
             yield _misaligned(
@@ -199,8 +201,7 @@ def _wins(source: Array, target: Array, offset: int) -> Array:
     Association is learnt from every other line, and tested on those in between.
     """
     one, other = _shifted(source, target, offset)
-    won = np.zeros(len(source))
-    won[:] = np.nan
+    won = np.full(len(source), np.nan)  # NaN where a slipped line has no partner
     start = max(0, -offset)
     rows = np.arange(len(one))
     for half in (0, 1):
@@ -210,6 +211,7 @@ def _wins(source: Array, target: Array, offset: int) -> Array:
         candidates = other[test]
         pair_score = _mean_score(scores, candidates)
         beaten = np.zeros(len(pair_score))
+        # Targets of other lines, not of neighbours, which may be alike.
         shifts = (7, 31, 101)
         for shift in shifts:
             stranger = _mean_score(scores, np.roll(candidates, shift, axis=0))
@@ -221,6 +223,7 @@ def _wins(source: Array, target: Array, offset: int) -> Array:
 def _association(source: Array, target: Array) -> Array:
     """[W, W]: pointwise mutual information of words, by smoothed counts."""
     together = source.T @ target
+    # [W, W], if the words of both sides were independent
     expected = np.outer(source.sum(axis=0), target.sum(axis=0)) / max(1, len(source))
     information: Array = np.log((together + 0.5) / (expected + 0.5))
     return information
@@ -234,7 +237,7 @@ def _mean_score(scores: Array, candidates: Array) -> Array:
 
 def _slip(source: Array, target: Array, wins: dict[int, Array]) -> tuple[int, int] | None:
     """(line, offset) where one side slips: blocks of lines that fit at another offset only."""
-    blocks = 10
+    blocks = 10  # long enough to judge, short enough to say where
     size = len(source) // blocks
     if size < 30:
         return None

@@ -142,7 +142,8 @@ class RunEvidence:
         """The model with these weights, for the duration of the block."""
         assert self.objective is not None
         model = self.objective.model
-        before = self.initial  # drawn before they are overwritten
+        # Cached on first use, which must come before the model is overwritten.
+        before = self.initial
         _assign(model, weights)
         try:
             yield model

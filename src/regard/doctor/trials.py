@@ -134,6 +134,7 @@ def _learning_rates(run: RunEvidence) -> Iterator[Treatment]:
     train = run.recipe.train
     rate = run.peak_rate
     constant = {"schedule": "constant", "warmup": 5}
+    # Steps of ten: a rate that is wrong by less still learns.
     for factor in (0.1, 0.01, 0.001):
         yield Treatment(
             "rate_too_high",
@@ -161,6 +162,7 @@ def _special_settings(run: RunEvidence) -> Iterator[Treatment]:
             "use precision = bf16 or float32",
             {"precision": "float32"},
         )
+    # Whoever sets it departs from the usual one of the objective.
     if run.recipe.model.start is not None:
         yield Treatment(
             "bad_initialization",
@@ -168,6 +170,7 @@ def _special_settings(run: RunEvidence) -> Iterator[Treatment]:
             "leave start out, which takes the usual initialization",
             initialization=True,
         )
+    # 0.01 to 0.1 are usual.
     if train.weight_decay > 0.3:
         yield Treatment(
             "weight_decay_too_high",
@@ -214,6 +217,7 @@ def _affordable_steps(run: RunEvidence, seconds: float, trials: int) -> int:
 
 def _trial(run: RunEvidence, treatment: Treatment, steps: int) -> float:
     """The loss at the end of a trial; infinite where it breaks off."""
+    # Not checked again: what is changed fits every recipe.
     train = run.recipe.train.model_copy(update=treatment.train)
     update: dict[str, Any] = {"train": train}
     if treatment.initialization:
@@ -245,19 +249,20 @@ def _losses(
     """−log p per label of each step, from the initial weights on."""
     assert objective is not None
     model = objective.model
-    model.train()
+    model.train()  # with dropout, as in the run
     # Drawn before the first update overwrites them.
     began = run.initial if objective is run.objective else None
     device = next(model.parameters()).device
     optimizer = make_optimizer(recipe, model, objective.d_model)
     precision = recipe.train.precision
     step = Step(objective.loss, optimizer, lambda: autocast(precision, device), cuda_graphs=False)
-    batches = objective.batches(0, 0)
+    batches = objective.batches(0, 0)  # those of the run: their order follows from the seed
     losses = []
     for number in range(1, steps + 1):
         chosen: list[Batch] = [
             batch for _, batch in itertools.islice(batches, recipe.train.accumulate)
         ]
+        # Without label smoothing: trials are compared with the entropy of the labels.
         _, _, _, nll = step(chosen, number, recipe.train.seed).tolist()
         losses.append(nll / max(1, sum(batch.tokens for batch in chosen)))
     if began is not None:

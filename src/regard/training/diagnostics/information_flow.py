@@ -312,6 +312,7 @@ def check_padding(objective: Objective, batch: TokenBatch) -> Iterator[Finding]:
     value = loss_sum(objective, batch)
     other = loss_sum(objective, batch.with_inputs(is_padding))
     changes = is_padding.any() and differs(value, other)
+    # Either the loss counts padded cells, or real tokens attend to them: the model tells.
     if labels_padding or changes:
         if not labels_padding and _attends_to_padding(objective, batch, is_padding):
             yield _padding_attended()

@@ -33,7 +33,7 @@ def label_counts(batches: Iterable[Batch]) -> Tensor | None:
             return None
         if int(labels.max()) >= MAX_CLASSES or int(labels.min()) < 0:
             return None
-        more = torch.bincount(labels.cpu())
+        more = torch.bincount(labels.cpu())  # as long as its largest label
         if counts is not None and len(counts) > len(more):
             counts[: len(more)] += more
         elif counts is not None:

@@ -75,6 +75,7 @@ class Monitor:
     def after_validation(self, record: Mapping[str, Any]) -> None:
         self.log.add(record)
         settings = self.objective.settings
+        # At validations alone: reading the state of Adam waits for the device.
         updates = parameter_updates(
             dict(self.optimizer.named),
             self.optimizer.state(),

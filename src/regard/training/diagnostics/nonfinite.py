@@ -33,6 +33,7 @@ def first_nonfinite(model: nn.Module, loss: Loss, tensors: Mapping[str, Tensor])
         return f"the weights {', '.join(weights[:3])}"
     tracker = ModuleTracker()
     operations = _FirstNonFinite(tracker)
+    # A backward pass on a CPU runs in this thread, so that the mode sees it too.
     with torch.enable_grad(), tracker, operations:
         value, _ = loss(tensors)
         if operations.origin is None:
