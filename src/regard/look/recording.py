@@ -54,9 +54,9 @@ class AttentionMap(AnalysisResult):
                 (f"head {head}", weights)
                 for head, weights in zip(self.heads, self.weights, strict=True)
             ]
-            return drawing.grid(panels, title=self.name)
+            return drawing.grid(panels, self.rows, self.columns, title=self.name)
         weights = self.weights[0]
-        maps = [drawing.heat(weights, self.rows, self.columns, title=self.title)]
+        maps = [drawing.heat(weights, self.rows, self.columns, title=self.title, scale="attention")]
         if weights.size <= drawing.MOST_CELLS:
             # Beyond that, the lines would be a black block.
             maps.append(drawing.links(weights, self.rows, self.columns))
@@ -69,7 +69,7 @@ class AttentionMap(AnalysisResult):
                 lines.append("")
             if len(self.heads) > 1:
                 lines.append(f"head {head}")
-            lines += terminal.heat(weights, self.rows, self.columns, width=width)
+            lines += terminal.heat(weights, self.rows, self.columns, width=width, attention=True)
         return lines
 
 
@@ -241,11 +241,12 @@ def look(
         # The translation is made with the same heads off as the pass that is recorded.
         model_inputs = prepare_inputs(model, text, target, off)
         probe = Probe(patterns, switched_off(core, off))
+        arguments = (model_inputs.inputs, model_inputs.decoder_inputs)
         # Logits over a large vocabulary can cost as much as all layers: only if asked for.
         if any(fnmatchcase("logits", pattern) for pattern in patterns):
-            forward(core, model_inputs.inputs, model_inputs.decoder_inputs, probe=probe)
+            forward(core, *arguments, probe=probe, side_inputs=model_inputs.side_inputs)
         elif patterns:
-            hidden_states(core, model_inputs.inputs, model_inputs.decoder_inputs, probe=probe)
+            hidden_states(core, *arguments, probe=probe, side_inputs=model_inputs.side_inputs)
     return Look(model, model_inputs, probe)
 
 

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import torch
 
 from regard import spec as kinds
+from regard.baselines.linear_forecaster import LinearForecaster
 from regard.baselines.memory_network import MemoryNetwork
 from regard.builder import CoreModel
 from regard.checkpoint import Checkpoints
@@ -27,11 +28,13 @@ from regard.models.base import Model, choose_device, to_standard_error
 from regard.models.ctc_model import CTCModel
 from regard.models.dual_encoder import DualEncoderModel
 from regard.models.generation_config import generation_defaults
+from regard.models.graph_model import GraphModel
 from regard.models.image_encoder import ImageEncoder
 from regard.models.language_model import LanguageModel
 from regard.models.memory_network import MemoryNetworkModel
 from regard.models.precision import cast, choose_dtype
 from regard.models.sequence_classifier import SequenceClassifier
+from regard.models.series_model import SeriesModel
 from regard.models.speech_to_text import SpeechToText
 from regard.models.text_encoder import TextEncoder
 from regard.models.translator import Translator
@@ -52,6 +55,12 @@ def load(
     kinds: Sequence[type] = (),
 ) -> Model:
     """Opens a run folder, or a folder in Hugging Face's layout.
+
+    What comes back depends on the folder: a `Translator` (`translate`), a `LanguageModel`
+    (`generate`), a `TextEncoder` (`classify`, `tag`, `answer`, `fill`, `embed`), an `ImageEncoder`
+    (`classify`, `embed`), a `DualEncoderModel` (`classify` by captions), a `SpeechToText` or
+    `CTCModel` (`transcribe`). Its `tasks` names the methods it has; all can be called with tensors
+    by transformers' names, saved (`save`) and looked into (`look`).
 
     `dtype` is the data type of the parameters: float32, bfloat16 or float16. By default it is
     float32 on a CPU, and on a GPU that in which the weights are stored. With `download`, a name on
@@ -99,25 +108,35 @@ def _open(
 
 
 def load_translator(
-    folder: str | Path, *, device: str = "auto", say: Callable[[str], None] | None = None
+    folder: str | Path,
+    *,
+    device: str = "auto",
+    download: bool = False,
+    say: Callable[[str], None] | None = None,
 ) -> Translator:
     """Opens a model that translates; `ModelError` if the folder holds another one."""
-    model = load(folder, device=device, say=say)
+    model = load(folder, device=device, download=download, say=say)
     if isinstance(model, Translator):
         return model
     if model.spec.is_encoder_decoder and model.spec.main_input_name == "input_ids":
-        open_translation_tokenizers(Path(folder))  # raises an error that names the missing file
+        assert model.folder is not None
+        open_translation_tokenizers(model.folder)  # raises an error that names the missing file
     raise ModelError(
         f"{folder} holds a model that does not translate ({model.family})",
+        f"it can: {', '.join(model.tasks) or 'be called with tensors'} (`regard predict`); "
         "give an encoder–decoder over text",
     )
 
 
 def load_language_model(
-    folder: str | Path, *, device: str = "auto", say: Callable[[str], None] | None = None
+    folder: str | Path,
+    *,
+    device: str = "auto",
+    download: bool = False,
+    say: Callable[[str], None] | None = None,
 ) -> LanguageModel:
     """Opens a language model; `ModelError` if the folder holds another one."""
-    model = load(folder, device=device, say=say)
+    model = load(folder, device=device, download=download, say=say)
     if not isinstance(model, LanguageModel):
         raise ModelError(
             f"{folder} holds a model that does not generate text ({model.family})",
@@ -136,7 +155,8 @@ def _find_folder(folder: str | Path, download: bool, say: Callable[[str], None])
         return hub.fetch(name, say)
     raise ModelError(
         f"there is no folder {name}",
-        f'give one; or fetch the model of this name: load("{name}", download=True)',
+        "check the path; the model of this name on the hub is fetched by --download, or in Python: "
+        f'load("{name}", download=True)',
     )
 
 
@@ -163,6 +183,8 @@ def _wrap(
             return MemoryNetworkModel(model, spec, None, config)
         case DualEncoder():
             return DualEncoderModel(model, spec, None, config)
+        case LinearForecaster():
+            return SeriesModel(model, spec, config)
     return Model(model, spec, config)
 
 
@@ -217,6 +239,10 @@ def _encoder(
             return TextEncoder(model, spec, None, config)
         case "pixel_values":
             return ImageEncoder(model, spec, config)
+        case "node_features" if spec.labels is not None:
+            return GraphModel(model, spec, config)
+        case "past_values":
+            return SeriesModel(model, spec, config)
         case "input_values" if spec.labels is not None:
             return CTCModel(model, spec, None, config)
         case _:

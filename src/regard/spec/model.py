@@ -11,11 +11,30 @@ from typing import Literal, Self
 from regard.errors import ModelError
 from regard.spec.attention import ChunkedAttention, LshAttention
 from regard.spec.baselines import Convolutional, Recurrent
-from regard.spec.frontend import FrontEnd, Patches, Spectrogram, Tokens, Waveform
-from regard.spec.head import ClassifierHead, DistilledHead, HeadTask, LMHead, Pool
-from regard.spec.mask import counts_from_the_end, is_causal
+from regard.spec.frontend import (
+    FrontEnd,
+    NodeFeatures,
+    Patches,
+    SeriesPatches,
+    Spectrogram,
+    Tokens,
+    Waveform,
+)
+from regard.spec.head import (
+    ClassifierHead,
+    DistilledHead,
+    HeadTask,
+    LMHead,
+    PatchHead,
+    Points,
+    Pool,
+    Quantiles,
+    SeriesHead,
+)
+from regard.spec.mask import NeighbourMask, counts_from_the_end, is_causal
+from regard.spec.position import ShortestPathBias
 from regard.spec.stack import Stack
-from regard.spec.validation import sizes
+from regard.spec.validation import check_fields, sizes
 
 
 class ModelSpec(ABC):
@@ -121,6 +140,7 @@ class EncoderDecoder(ModelSpec):
     labels: ClassifierHead | None = None
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if self.looks == "matching" and self.encoder.layers != self.decoder.layers:
             raise ModelError(
                 f"{self.encoder.layers} and {self.decoder.layers} layers do not match",
@@ -215,6 +235,7 @@ class SequenceToSequence(ModelSpec):
     share: Literal["all", "target", "inputs", "none"] = "all"  # as in EncoderDecoder
 
     def __post_init__(self) -> None:
+        check_fields(self)
         _check_vocabulary(self.share, self.source.vocabulary, self.target.vocabulary)
         encoder = self.encoder
         decoder = self.decoder
@@ -290,8 +311,12 @@ class Encoder(ModelSpec):
     head: LMHead | None = None  # masked language modelling
     labels: ClassifierHead | DistilledHead | None = None
     tied: bool = True  # weight tying: the LM head's matrix is the embedding's
+    series: SeriesHead | None = None  # of time series
 
     def __post_init__(self) -> None:
+        check_fields(self)
+        _check_series(self)
+        _check_graph(self)
         if isinstance(self.labels, ClassifierHead) and not self.labels.each and self.pool is None:
             raise ModelError(
                 "labels for a whole input need one vector of it",
@@ -323,6 +348,16 @@ class Encoder(ModelSpec):
             if self.stack.block.attention.projection == "global":
                 inputs["global_attention_mask"] = False
             return {**inputs, "token_type_ids": False}
+        if isinstance(self.input, SeriesPatches):
+            return {name: True, "past_observed_mask": False}
+        if isinstance(self.input, NodeFeatures):
+            return {
+                name: True,
+                "attention_mask": False,
+                "edges": True,
+                "eigenvectors": self.input.laplacian > 0,
+                "distances": isinstance(self.stack.position, ShortestPathBias),
+            }
         return {name: True, "attention_mask": False}
 
     @property
@@ -365,10 +400,50 @@ class Encoder(ModelSpec):
         return self.input
 
     @property
+    def nodes(self) -> NodeFeatures:
+        """The front end of an encoder of graphs."""
+        assert isinstance(self.input, NodeFeatures)
+        return self.input
+
+    @property
+    def windows(self) -> SeriesPatches:
+        """The front end of an encoder of time series."""
+        assert isinstance(self.input, SeriesPatches)
+        return self.input
+
+    @property
     def waves(self) -> Waveform:
         """The waveform front end of a speech encoder."""
         assert isinstance(self.input, Waveform)
         return self.input
+
+
+def _check_series(model: Encoder) -> None:
+    """Heads of time series and their front end belong together."""
+    if not isinstance(model.input, SeriesPatches):
+        if model.series is not None:
+            raise ModelError("only time series have a head `series`", "give `labels` instead")
+        return
+    if model.labels is not None or model.pool is not None:
+        raise ModelError("time series have no `labels` and no `pool`", "give `series` instead")
+    if isinstance(model.series, PatchHead):
+        if len(model.input.scales) > 1:
+            raise ModelError("patches of several lengths have no one head", "give one scale")
+    elif model.series is not None:
+        first = model.series.pool == "first"
+        if first != model.input.class_token:
+            raise ModelError(
+                "a head pools at the class token if there is one, and only then",
+                "give both, or neither: class_token=True, pool='first'",
+            )
+
+
+def _check_graph(model: Encoder) -> None:
+    """What attends along edges reads graphs."""
+    stack = model.stack
+    along_edges = stack.pattern == NeighbourMask() or isinstance(stack.position, ShortestPathBias)
+    if along_edges and not isinstance(model.input, NodeFeatures):
+        raise ModelError("only graphs have neighbours and paths", "give it NodeFeatures")
 
 
 @dataclass(frozen=True)
@@ -382,6 +457,7 @@ class RecurrentEncoder(ModelSpec):
     labels: ClassifierHead | None = None
 
     def __post_init__(self) -> None:
+        check_fields(self)
         _check_recurrent_encoder(self.stack, self.d_model)
         if self.labels is not None and not self.labels.each and self.pool is None:
             raise ModelError(
@@ -430,6 +506,7 @@ class Decoder(ModelSpec):
     tied: bool = True  # weight tying: the LM head's matrix is the embedding's
 
     def __post_init__(self) -> None:
+        check_fields(self)
         _check_decoder(self.stack)
         _check_tied(self)
         if any(
@@ -478,6 +555,7 @@ class RecurrentDecoder(ModelSpec):
     tied: bool = True  # weight tying: the LM head's matrix is the embedding's
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if self.stack.bidirectional:
             raise ModelError(
                 "a language model cannot read backwards what follows", "say bidirectional=False"
@@ -544,6 +622,7 @@ class DualEncoder(ModelSpec):
     scale: float = 2.6592  # initial logit scale, ln(1 / 0.07): cosines are multiplied by e^scale
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if not isinstance(self.text.input, Tokens) or not isinstance(self.image.input, Patches):
             raise ModelError(
                 "a pair is one tower of texts and one of images", "give it Tokens and Patches"
@@ -588,6 +667,7 @@ class MemoryNetwork(ModelSpec):
     sentences: int = 50  # rows of the temporal encoding T_A (Section 4.1): the longest memory
 
     def __post_init__(self) -> None:
+        check_fields(self)
         sizes(self, "d_model", "vocabulary", "hops", "sentences")
 
     @property
@@ -599,6 +679,33 @@ class MemoryNetwork(ModelSpec):
         return self.vocabulary
 
 
+@dataclass(frozen=True)
+class LinearForecaster(ModelSpec):
+    """Linear forecaster of time series (Zeng et al. 2023): each channel by itself, one map for all.
+
+    DLinear maps a moving average, the trend, and the rest of a window; NLinear maps the window
+    less its last value.
+    """
+
+    length: int  # of the window, in time steps: the look-back
+    channels: int
+    horizon: int  # steps that are forecast
+    output: Points | Quantiles = field(default_factory=Points)
+    moving_average: int | None = 25  # steps of DLinear's trend; None: NLinear
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        sizes(self, "length", "channels", "horizon", "moving_average")
+
+    @property
+    def inputs(self) -> dict[str, bool]:
+        return {"past_values": True, "past_observed_mask": False}
+
+    @property
+    def widths(self) -> dict[str, int]:
+        return {"": self.length}
+
+
 Model = (
     EncoderDecoder
     | SequenceToSequence
@@ -608,4 +715,5 @@ Model = (
     | RecurrentDecoder
     | DualEncoder
     | MemoryNetwork
+    | LinearForecaster
 )
