@@ -45,6 +45,10 @@ VERBS = {
         "regard.cli.generate",
         "Continue a prompt with a language model, token by token.",
     ),
+    "predict": (
+        "regard.cli.predict",
+        "Ask any model: classes, tags, answers, missing words, vectors, transcripts, captions.",
+    ),
     "evaluate": (
         "regard.cli.evaluate",
         "Score models of any kind on a data set: BLEU, perplexity, accuracy, F1 …, with intervals.",
