@@ -37,7 +37,11 @@ def block(attention: spec.Attention, dropout: float = 0.0) -> spec.Block:
 def decoder(dropout: float = 0.0) -> spec.Decoder:
     blocks = [block(attention, dropout) for attention in (LOCAL, HASHED, HASHED)]
     stack = spec.Stack(
-        5, blocks[0], spec.CausalMask(), final=spec.LayerNorm(), turns=tuple(blocks[1:])
+        5,
+        blocks[0],
+        spec.CausalMask(),
+        final=spec.LayerNorm(),
+        alternating_blocks=tuple(blocks[1:]),
     )
     tokens = spec.Tokens(19, spec.AxialPosition((7, 8), (5, 7), 50), False, 0.0)
     return spec.Decoder(12, tokens, stack, spec.LMHead("kept"), tied=False)
@@ -45,7 +49,7 @@ def decoder(dropout: float = 0.0) -> spec.Decoder:
 
 def counted(length: int, chunk: int, around: tuple[int, int], ring: ChunkRing) -> torch.Tensor:
     """[T, T]: how often each place meets each, chunk by chunk as they are written down."""
-    whole = length + -length % ring.places
+    whole = length + -length % ring.multiple
     count, times = whole // chunk, torch.zeros(whole, whole)
     for i in range(count):
         for by in range(-around[0], around[1] + 1):
@@ -194,15 +198,19 @@ def test_what_is_written_is_read_anew() -> None:
         (lambda: spec.ChunkedAttention(4, RING, before=-1), "fewer"),
         (lambda: spec.Attention(4, 4, 4, groups=2, mixer=spec.ChunkedAttention(4, RING)), "groups"),
         (
-            lambda: spec.Stack(2, block(LOCAL), shared=True, turns=(block(HASHED),)),
+            lambda: spec.Stack(2, block(LOCAL), shared=True, alternating_blocks=(block(HASHED),)),
             "share no parts",
         ),
         (
-            lambda: spec.Stack(2, block(LOCAL), position=spec.Rope(), turns=(block(HASHED),)),
+            lambda: spec.Stack(
+                2, block(LOCAL), position=spec.Rope(), alternating_blocks=(block(HASHED),)
+            ),
             "share no parts",
         ),
         (
-            lambda: spec.Stack(2, block(LOCAL), turns=(spec.Block(HASHED, spec.FeedForward(9)),)),
+            lambda: spec.Stack(
+                2, block(LOCAL), alternating_blocks=(spec.Block(HASHED, spec.FeedForward(9)),)
+            ),
             "one residual",
         ),
         (lambda: spec.Stack(2, block(LOCAL), spec.WindowMask(3)), "no pattern but"),

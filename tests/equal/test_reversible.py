@@ -105,7 +105,7 @@ def test_memory_does_not_grow_with_layers() -> None:
 
 
 def test_what_cannot_be_made_again_is_refused() -> None:
-    for more in ({"position": spec.T5Bias()}, {"beside": spec.ConvLayer(3)}):
+    for more in ({"position": spec.T5Bias()}, {"conv_layer": spec.ConvLayer(3)}):
         with pytest.raises(ModelError, match="reversible"):
             decoder(**more)
     assert spec.from_dict(spec.to_dict(decoder())) == decoder()

@@ -310,9 +310,9 @@ def test_sinusoids_of_rows_and_columns() -> None:
 
 def test_padding_is_nothing_to_a_convolution() -> None:
     block = spec.Block(spec.Attention(2, 6, 6), spec.FeedForward(16), dropout=0.0)
-    beside = spec.ConvLayer(5, groups=3, activation="gelu")
+    conv_layer = spec.ConvLayer(5, groups=3, activation="gelu")
     description = spec.Encoder(
-        12, spec.Tokens(19, norm=spec.LayerNorm()), spec.Stack(2, block, beside=beside)
+        12, spec.Tokens(19, norm=spec.LayerNorm()), spec.Stack(2, block, conv_layer=conv_layer)
     )
     assert parameter_count(description) == trainable(build(description))
     assert spec.from_dict(spec.to_dict(description)) == description
@@ -323,7 +323,7 @@ def test_padding_is_nothing_to_a_convolution() -> None:
         alone, _ = model(tokens[row : row + 1, :length])
         torch.testing.assert_close(together[row : row + 1, :length], alone, rtol=1e-9, atol=1e-9)
     with pytest.raises(ModelError, match="what follows"):
-        spec.Stack(2, block, spec.CausalMask(), beside=beside)
+        spec.Stack(2, block, spec.CausalMask(), conv_layer=conv_layer)
     with pytest.raises(ModelError, match="odd"):
         spec.ConvLayer(4)
 

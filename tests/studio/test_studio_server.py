@@ -33,7 +33,7 @@ from regard.studio.server import (
     WEB,
     application,
 )
-from regard.studio.views import VIEWS
+from regard.studio.views import VIEWS, contrast
 
 TOKEN = "a-token"
 HOSTILE = "<img src=x onerror=alert(1)>"
@@ -45,6 +45,7 @@ class InMemory(ModelStore):
     def __init__(self, models: dict[str, Model]) -> None:
         self.open = {name: OpenModel(model) for name, model in models.items()}
         self.files = UploadedFiles()
+        self.opener = None
 
     def models(self) -> dict[str, Path]:
         return dict.fromkeys(self.open, Path())
@@ -91,7 +92,8 @@ def unpacked(content: bytes) -> dict[str, Any]:
 
 def test_the_packaged_model_is_small_and_translates(demo: TestClient) -> None:
     assert sum(file.stat().st_size for file in DEMO.iterdir()) <= 640_000
-    assert ask(demo, "shelf") == {"models": ["demo"], "runs": ["demo"]}
+    shelf = ask(demo, "shelf")
+    assert (shelf["models"], shelf["runs"], shelf["opens"]) == (["demo"], ["demo"], False)
     tired = ask(
         demo, "look", model="demo", text="The dog does not enter the house because it is too tired."
     )
@@ -217,6 +219,25 @@ def test_the_circuit_that_a_model_came_with(demo: TestClient) -> None:
     assert ask(demo, "circuit", expect=400, model="another")["error"]["type"] == "SettingError"
 
 
+def shade(weights: Any) -> Any:
+    """Even attention over the keys that a query sees is 0.12, all of it on one key is 1."""
+    keys = np.maximum(2, (weights > 0).sum(axis=-1, keepdims=True))
+    ratio = weights * keys
+    with np.errstate(divide="ignore"):
+        return np.where(ratio > 1, 0.12 + 0.88 * np.log(ratio) / np.log(keys), 0.12 * ratio)
+
+
+def test_even_attention_is_pale_however_few_keys_there_are() -> None:
+    for keys in (2, 8, 300):
+        even = torch.full((1, keys), 1 / keys)
+        torch.testing.assert_close(contrast(even), torch.full((1, keys), 0.12))
+    sharp = torch.tensor([[0.0, 1.0, 0.0], [0.2, 0.6, 0.2]])
+    shades = contrast(sharp)
+    assert shades[0].tolist() == [0.0, 1.0, 0.0]
+    assert shades[1, 1] > 0.5 > 0.12 > shades[1, 0]
+    np.testing.assert_allclose(shades.numpy(), shade(sharp.numpy()), atol=1e-6)
+
+
 def test_small_pictures_are_of_every_head(demo: TestClient) -> None:
     listed = ask(demo, "look", model="demo", text=TEXT)["attentions"]
     assert len(listed) == 6
@@ -230,7 +251,7 @@ def test_small_pictures_are_of_every_head(demo: TestClient) -> None:
             visible = (
                 np.frombuffer(base64.b64decode(picture), np.uint8).reshape(weights.shape[1:]) / 255
             )
-            assert np.abs(visible - weights[head] / weights[head].max()).max() <= 0.5 / 255 + 1e-6
+            assert np.abs(visible - shade(weights[head])).max() <= 0.5 / 255 + 1e-6
         np.testing.assert_allclose(
             grid["entropy"], complete["share"][complete["names"].index(name)], atol=1e-6
         )
@@ -283,10 +304,11 @@ def test_small_pictures_of_a_long_input_hold_the_largest_of_each_square(
         grid = ask(studio, "grid", model="long", text=text, name="decoder.1.self")
         weights = looking.look(model, text).tensor("decoder.1.self.weights")
         assert weights.shape[2] > 60
-        complete = torch.nn.functional.adaptive_max_pool2d(weights, (48, 48))[0].numpy()
+        shades = torch.from_numpy(shade(weights[0].numpy()))
+        complete = torch.nn.functional.adaptive_max_pool2d(shades, (48, 48)).numpy()
         for picture, expected in zip(grid["heads"], complete, strict=True):
             visible = np.frombuffer(base64.b64decode(picture), np.uint8).reshape(48, 48) / 255
-            assert np.abs(visible - expected / expected.max()).max() <= 0.5 / 255 + 1e-6
+            assert np.abs(visible - expected).max() <= 0.5 / 255 + 1e-6
 
 
 def test_heads_are_switched_off(demo: TestClient) -> None:

@@ -137,7 +137,7 @@ def _compression(part: spec.Stack, d_model: int) -> compressive_memory.Compressi
     else:
         function = compressive_memory.PoolCompression(kind)
     return compressive_memory.CompressiveMemory(
-        function, d_model, recent=part.memory, length=part.compressed.places, factor=factor
+        function, d_model, recent=part.memory, length=part.compressed.length, factor=factor
     )
 
 
@@ -202,7 +202,7 @@ def _lsh_attention(
 def _ring(part: spec.ChunkRing | None) -> chunked_attention.ChunkRing | None:
     if part is None:
         return None
-    return chunked_attention.ChunkRing(part.places, part.beyond)
+    return chunked_attention.ChunkRing(part.multiple, part.beyond)
 
 
 def build_length_projection(

@@ -36,8 +36,8 @@ def build_stack(part: spec.Stack, d_model: int) -> stack.Stack:
     final = build_block_norm(part.final, part.width(d_model)) if part.final else None
     pattern = build_mask_pattern(part.pattern)
     segment_length = _segment_length(part)
-    if part.beside is not None:
-        layer = _conv_layer(part.beside, d_model)
+    if part.conv_layer is not None:
+        layer = _conv_layer(part.conv_layer, d_model)
         return conv_layer.ConvStack(
             blocks, part.layers, final, pattern, position, conv_layer=layer, dropout=part.dropout
         )
@@ -71,7 +71,7 @@ def _segment_length(part: spec.Stack) -> int | None:
     if part.memory is None or part.compressed is None:
         return part.memory
     # Up to factor − 1 old positions wait until there are enough of them to compress.
-    return part.memory + part.compressed.places + part.compressed.factor - 1
+    return part.memory + part.compressed.length + part.compressed.factor - 1
 
 
 def _universal(part: spec.Universal, d_model: int) -> universal_transformer.Universal:

@@ -30,17 +30,18 @@ Examples:
     "--host",
     default="127.0.0.1",
     show_default=True,
-    help="another one opens the studio to your network",
+    help="another one opens the studio to your network: pages need the key that is printed",
 )
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N")
-def command(folders: tuple[str, ...], port: int, host: str, device: str) -> None:
+@click.option("--download", is_flag=True, help="pages may open models of the hub by their name")
+def command(folders: tuple[str, ...], port: int, host: str, device: str, download: bool) -> None:
     """Look inside models and watch runs, in the browser.
 
-    Only the folders named here can be reached. Without one, a small translator of the built-in
-    language is shown.
+    Without a folder, a small translator of the built-in language is shown. The page can open other
+    folders of this machine, unless the studio is open to the network.
     """
-    from regard.studio.model_store import DEMO, ModelStore
-    from regard.studio.server import serve
+    from regard.studio.model_store import DEMO, FolderOpener, ModelStore, recent_folders_file
+    from regard.studio.server import is_loopback, serve
 
     # Messages go to standard error, as of all commands.
     def say(text: str) -> None:
@@ -48,4 +49,8 @@ def command(folders: tuple[str, ...], port: int, host: str, device: str) -> None
 
     # Without a folder: the demo that is part of the package.
     paths = [Path(folder) for folder in folders] or [DEMO]
-    serve(ModelStore(paths, device=device, say=say), host, port)
+    opener = None
+    # To others on the network, the folders of this machine are none of their business.
+    if is_loopback(host):
+        opener = FolderOpener(recent_folders_file(), download=download)
+    serve(ModelStore(paths, device=device, say=say, opener=opener), host, port)

@@ -211,7 +211,7 @@ def _refuse_layers(part: specs.Stack) -> None:
     plain = isinstance(block.attention.mixer, specs.SoftmaxAttention)
     apart = block.attention.projection == "apart"
     one_stream = not isinstance(block.residual, specs.Reversible | specs.NoResidual)
-    if part.turns or not plain or not apart or not one_stream:
+    if part.alternating_blocks or not plain or not apart or not one_stream:
         _refuse("layers other than one kind of softmax attention on one stream")
     if isinstance(block.feedforward, specs.ConvFeedForward | specs.MixtureOfExperts):
         _refuse(f"feed-forward network of the kind {type(block.feedforward).__name__}")
@@ -235,7 +235,7 @@ def _refuse_attention(part: specs.Stack) -> None:
     if cross is not None and (cross.heads, cross.d_k) != heads:
         _refuse("cross-attention with other heads than self-attention")
     positions = (specs.Rope, specs.T5Bias, specs.Alibi, type(None))
-    if part.beside is not None or not isinstance(part.position, positions):
+    if part.conv_layer is not None or not isinstance(part.position, positions):
         _refuse("attention with vectors of distances")
 
 

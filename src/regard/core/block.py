@@ -43,7 +43,9 @@ class AnyBlock(nn.Module, ABC):
     def self_attention(
         self, x: Tensor, mask: AttentionMask, positions: PositionTerms, context: LayerContext
     ) -> Tensor:
-        return self.attention(x, mask, positions, context.scope("self"))
+        context = context.scope("self")
+        x = context.probe.through("input", x)
+        return context.probe.through("output", self.attention(x, mask, positions, context))
 
     def cross_attention(
         self,
@@ -54,17 +56,22 @@ class AnyBlock(nn.Module, ABC):
     ) -> Tensor:
         """Attends to the encoder memory, or to its cached keys and values."""
         assert self.cross is not None
+        context = context.scope("cross")
+        x = context.probe.through("input", x)
         # No position terms: positions of source and target are not comparable.
-        return self.cross(
-            x, memory_mask, None, context.scope("cross"), memory=context.cross_cache or memory
-        )
+        attended = self.cross(x, memory_mask, None, context, memory=context.cross_cache or memory)
+        return context.probe.through("output", attended)
 
     def feed_forward(self, x: Tensor, context: LayerContext) -> Tensor:
+        probe = context.scope("feedforward").probe
+        x = probe.through("input", x)
         if isinstance(self.feedforward, MixtureOfExperts):
-            return self.feedforward(x, context.scope("experts"))
-        if isinstance(self.feedforward, ConvFeedForward):
-            return self.feedforward(x, context.padding_mask, context.convolutions)
-        return self.feedforward(x)
+            y = self.feedforward(x, context.scope("experts"))
+        elif isinstance(self.feedforward, ConvFeedForward):
+            y = self.feedforward(x, context.padding_mask, context.convolutions)
+        else:
+            y = self.feedforward(x)
+        return probe.through("output", y)
 
     def start(
         self,

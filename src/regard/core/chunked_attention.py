@@ -18,9 +18,9 @@ NEVER = float("-inf")
 
 class ChunkRing(NamedTuple):
     """Reformer's ring of chunks: inputs of more than `beyond` positions are filled up to a multiple
-    of `places`, and the last chunk stands before the first."""
+    of `multiple`, and the last chunk stands before the first."""
 
-    places: int
+    multiple: int
     beyond: int
 
 

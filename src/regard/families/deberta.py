@@ -106,7 +106,7 @@ def to_config(model: spec.Encoder, positions: int) -> dict[str, Any]:
             "position_buckets": position.buckets or -1,
             "norm_rel_ebd": "layer_norm" if position.norm else "none",
         }
-    convolution = model.stack.beside
+    convolution = model.stack.conv_layer
     if convolution:
         config |= {
             "conv_kernel_size": convolution.width,
@@ -142,7 +142,7 @@ def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Enc
             block.norm,
             block.dropout,
         )
-    stack = replace(model.stack, position=relative_position(values, model), beside=convolution)
+    stack = replace(model.stack, position=relative_position(values, model), conv_layer=convolution)
     tokens = model.tokens
     if not values["position_biased_input"]:
         tokens = replace(tokens, position=None)
@@ -216,7 +216,7 @@ def tensor_table(model: spec.Encoder, positions: int) -> list[Rule]:
         rules.append(Rename("stack.position.table", f"{encoder}.rel_embeddings.weight"))
         if position.norm:
             rules += module_rules("stack.position.norm", f"{encoder}.LayerNorm")
-    if model.stack.beside:
+    if model.stack.conv_layer:
         rules += module_rules("stack.conv_layer.conv", f"{encoder}.conv.conv")
         rules += module_rules("stack.conv_layer.norm", f"{encoder}.conv.LayerNorm")
     return rules

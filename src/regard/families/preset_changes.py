@@ -302,7 +302,7 @@ def _with_attention(stack: spec.Stack, option: str, length: int) -> spec.Stack:
     if isinstance(position, spec.RepeatedBlockBias):
         position = None
     block = replace(stack.block, attention=attention)
-    return replace(stack, block=block, pattern=pattern, position=position, turns=())
+    return replace(stack, block=block, pattern=pattern, position=position, alternating_blocks=())
 
 
 def _share(model: spec.Model, word: str, length: int) -> spec.Model:
@@ -381,8 +381,8 @@ def _with_stacks(
 
 
 def _with_blocks(stack: spec.Stack, change: Callable[[spec.Block], spec.Block]) -> spec.Stack:
-    turns = tuple(change(block) for block in stack.turns)
-    return replace(stack, block=change(stack.block), turns=turns)
+    others = tuple(change(block) for block in stack.alternating_blocks)
+    return replace(stack, block=change(stack.block), alternating_blocks=others)
 
 
 def _with_front_ends(model: spec.Model, change: Callable[[Any], Any]) -> spec.Model:

@@ -190,7 +190,12 @@ def _stack(values: Mapping[str, Any]) -> spec.Stack:
     ]
     pattern = spec.CausalMask() if values["is_decoder"] else spec.FullMask()
     return spec.Stack(
-        len(blocks), blocks[0], pattern, final=norm, dropout=dropout, turns=tuple(blocks[1:])
+        len(blocks),
+        blocks[0],
+        pattern,
+        final=norm,
+        dropout=dropout,
+        alternating_blocks=tuple(blocks[1:]),
     )
 
 

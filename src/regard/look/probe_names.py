@@ -9,6 +9,7 @@ from torch import Tensor
 
 from regard.baselines.memory_network import MemoryHops, MemoryNetwork
 from regard.core.probe import PARTS, Edit, HasHeads
+from regard.core.stack import Stack
 from regard.errors import SettingError, did_you_mean
 from regard.look.inspectable import CoreModel
 from regard.model import (
@@ -76,10 +77,21 @@ def probes(model: CoreModel) -> list[str]:
             for kind in ("self", "cross"):
                 attention = f"{prefix}.{i}.{kind}"
                 if attention in attention_names:
-                    names += [f"{attention}.{part}" for part in (*PARTS, "mixed")]
+                    names += [f"{attention}.{part}" for part in _attention_probes(stack)]
+            if isinstance(stack, Stack):
+                names += [f"{prefix}.{i}.feedforward.input", f"{prefix}.{i}.feedforward.output"]
             names.append(f"{prefix}.{i}.residual")
         names.append(f"{prefix}.output")
     return [*names, "logits"]
+
+
+def _attention_probes(stack: EncoderSide | DecoderSide | MemoryHops) -> tuple[str, ...]:
+    """The probes of one attention, in forward order."""
+    if not isinstance(stack, Stack):
+        return (*PARTS, "mixed")
+    # The input has passed the norm where that comes first; the output is what W_O gives, which
+    # the residual connection adds.
+    return ("input", *PARTS, "mixed", "output")
 
 
 def switched_off(model: CoreModel, off: Sequence[Head]) -> dict[str, Edit]:

@@ -13,7 +13,8 @@ from regard.errors import SettingError
 from regard.look.probe_names import residual_probes, stacks
 
 Tensors = tuple[Tensor, ...]
-_HIDDEN_STATES = ("*.embedded", "*.residual", "*.output")
+# Of stacks only: sublayers have an output as well.
+_HIDDEN_STATES = ("*.embedded", "*.residual", "*coder.output", "memory.output")
 _ATTENTIONS = ("*.self", "*.cross")
 
 

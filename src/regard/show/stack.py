@@ -42,9 +42,9 @@ def summarize_stack(
         threshold = 1 - part.universal.least
         text = f"each position stops when its probabilities reach {threshold:g}: {d_model:,} → 1"
         children.append(ModuleSummary("halting", text, f"[B, {length}, 1]", counts["universal"]))
-    if part.beside is not None:  # DeBERTa v2
-        activation = wording.activation(part.beside.activation)
-        text = f"norm(first block + {activation}(convolution over {part.beside.width}))"
+    if part.conv_layer is not None:  # DeBERTa v2
+        activation = wording.activation(part.conv_layer.activation)
+        text = f"norm(first block + {activation}(convolution over {part.conv_layer.width}))"
         children.append(ModuleSummary("beside block 1", text, shape, counts["conv_layer"]))
     if part.final is not None:
         text = wording.norm(part.final)
@@ -68,7 +68,7 @@ def _blocks(
     for block, times in Counter(blocks).items():
         index = blocks.index(block)
         # The block of this group as the only one, with its own number of heads.
-        stack = replace(part, block=block, turns=(), heads=None, cross_heads=None)
+        stack = replace(part, block=block, alternating_blocks=(), heads=None, cross_heads=None)
         block_counts = counts.under(f"blocks.{index}")
         sublayers = tuple(_block(stack, d_model, block_counts, length, memory))
         copies = 1 if part.shared else times  # ALBERT applies one block many times
@@ -79,7 +79,7 @@ def _blocks(
 def _block_notes(part: spec.Stack) -> Iterator[str]:
     if part.shared:
         yield "the same one each time"
-    if part.turns:
+    if part.alternating_blocks:
         yield "takes turns with others"
     if part.block.dropout:
         yield f"dropout {part.block.dropout:g}"

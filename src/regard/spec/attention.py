@@ -94,11 +94,11 @@ class ChunkRing:
     A chunk that is reached from both sides counts twice.
     """
 
-    places: int  # sequences are padded to a multiple: the least common one of all chunk sizes
+    multiple: int  # sequences are padded to a multiple: the least common one of all chunk sizes
     beyond: int  # sequences of up to this many positions are not padded
 
     def __post_init__(self) -> None:
-        sizes(self, "places", "beyond")
+        sizes(self, "multiple", "beyond")
 
 
 @dataclass(frozen=True)
@@ -169,9 +169,9 @@ def _check_chunks(part: ChunkedAttention | LshAttention) -> None:
         raise ModelError(
             "a chunk cannot see fewer chunks than itself", "give `before` and `after` of at least 0"
         )
-    if part.ring is not None and (part.ring.places % part.chunk or part.ring.beyond > part.chunk):
+    if part.ring is not None and (part.ring.multiple % part.chunk or part.ring.beyond > part.chunk):
         raise ModelError(
-            f"a ring of {part.ring.places} places beyond {part.ring.beyond} "
+            f"a ring of {part.ring.multiple} places beyond {part.ring.beyond} "
             f"has no whole chunks of {part.chunk}",
             "give a multiple of `chunk`, beyond `chunk` at most",
         )

@@ -101,6 +101,14 @@ _FORMER_NAMES = {
     "Window": "WindowMask",
 }
 
+# Fields that earlier versions called otherwise: (kind, former name) → name.
+_FORMER_FIELDS = {
+    ("Stack", "beside"): "conv_layer",
+    ("Stack", "turns"): "alternating_blocks",
+    ("CompressiveMemory", "places"): "length",
+    ("ChunkRing", "places"): "multiple",
+}
+
 
 def to_dict(part: Any) -> Any:
     """Serializes a spec to JSON values; every part has its class name under `kind`.
@@ -174,6 +182,7 @@ def _read(data: Any, kinds: Mapping[str, type]) -> Any:
     for key, value in data.items():
         if key == "kind":
             continue
+        key = _FORMER_FIELDS.get((name, key), key)
         if key not in hints:
             raise ModelError(f"{name} has no option {key!r}", did_you_mean(key, hints))
         values[key] = _read(value, kinds)

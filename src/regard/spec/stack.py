@@ -103,13 +103,13 @@ class Universal:
 class CompressiveMemory:
     """Compressive memory (Rae et al. 2020): positions that leave the memory are compressed."""
 
-    places: int  # n_cm: length of the compressed memory
+    length: int  # n_cm: positions of the compressed memory
     factor: int  # c: compression rate, positions that become one
     function: Literal["convolution", "mean", "max"] = "convolution"  # f_c of Section 3.1
 
     def __post_init__(self) -> None:
         sizes(self, "factor")
-        sizes(self, "places", least=0)
+        sizes(self, "length", least=0)
 
 
 # ------------------------------------------------------------------ the stack
@@ -126,10 +126,10 @@ class Stack:
     final: Norm | None = None  # after the last block
     shared: bool = False  # one block's weights for all layers (ALBERT, Universal Transformer)
     dropout: float = 0.0  # after the final norm
-    beside: ConvLayer | None = None  # added to the first block's output
+    conv_layer: ConvLayer | None = None  # added to the first block's output
     memory: int | None = None  # positions of earlier segments to attend to (Transformer-XL)
     universal: Universal | None = None
-    turns: tuple[Block, ...] = ()  # blocks that alternate with `block` (Reformer)
+    alternating_blocks: tuple[Block, ...] = ()  # blocks that alternate with `block` (Reformer)
     compressed: CompressiveMemory | None = None
     heads: tuple[int, ...] | None = None  # heads left in each block after pruning; None: all
     cross_heads: tuple[int, ...] | None = None  # the same of the cross-attention
@@ -138,7 +138,7 @@ class Stack:
         sizes(self, "memory")
         sizes(self, "layers", most=_MOST_LAYERS)
         _check_pruned_heads(self)
-        if self.turns:
+        if self.alternating_blocks:
             _check_alternating(self)
         if self.compressed is not None and (self.memory is None or self.pattern != CausalMask()):
             raise ModelError(
@@ -159,18 +159,18 @@ class Stack:
                 "use a position that knows distances: RelativeSinusoids, RelativeKeys, "
                 "T5Bias or Alibi",
             )
-        if self.beside is not None and self.pattern != FullMask():
+        if self.conv_layer is not None and self.pattern != FullMask():
             raise ModelError(
                 "a convolution sees what follows", "use it in a stack that may see everything"
             )
-        for block in (self.block, *self.turns):
+        for block in (self.block, *self.alternating_blocks):
             _check_mixer(self, block.attention)
             _check_convolution(self, block.feedforward)
 
     @property
     def blocks(self) -> tuple[Block, ...]:
         """The block of each layer, with the heads that pruning left."""
-        alternating = (self.block, *self.turns)
+        alternating = (self.block, *self.alternating_blocks)
         blocks = []
         for layer in range(self.layers):
             number = 0 if self.shared else layer
@@ -220,14 +220,15 @@ class Stack:
 
 def _check_alternating(stack: Stack) -> None:
     """Alternating blocks: what all layers share must fit all of them."""
-    blocks = (stack.block, *stack.turns)
+    blocks = (stack.block, *stack.alternating_blocks)
     lengths = any(
         isinstance(b.attention.mixer, Linformer) and b.attention.mixer.share == "layers"
         for b in blocks
     )
     if stack.shared or stack.position is not None or stack.memory is not None or lengths:
         raise ModelError(
-            "layers that differ share no parts, no positions and no memory", "leave `turns` out"
+            "layers that differ share no parts, no positions and no memory",
+            "leave `alternating_blocks` out",
         )
     if any(
         (b.residual, b.cross is None) != (stack.block.residual, stack.block.cross is None)
@@ -275,7 +276,7 @@ def _check_reversible(stack: Stack) -> None:
             "and with them no shared tables and no losses beside",
             "use another position or feed-forward, or PreNorm",
         )
-    if stack.beside is not None or stack.universal is not None:
+    if stack.conv_layer is not None or stack.universal is not None:
         raise ModelError("both streams of a reversible stack are plain layers", "use PreNorm")
 
 
@@ -376,7 +377,7 @@ def prunable(stack: Stack, cross: bool = False) -> bool:
     part = stack.block.cross if cross else stack.block.attention
     if (
         part is None
-        or stack.turns
+        or stack.alternating_blocks
         or (not cross and isinstance(stack.position, T5Bias | Alibi | BuildsPosition))
     ):
         return False

@@ -1,21 +1,24 @@
 """The models and runs that the studio may open: those under the folders named when it started.
 
-A request names a thing by its listed name; names are looked up, never joined to a path.
+A request names a thing by its listed name; names are looked up, never joined to a path. Another
+folder is listed once a page has asked to open it, if the studio was started so that it may.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from regard import disk
 from regard.errors import DataError, SettingError, did_you_mean
-from regard.look import Inspectable, Look, MediaInput, look
+from regard.look import Look, MediaInput, look
 from regard.look.probe_names import Head
-from regard.models import load
+from regard.models import Model, hub, load
 from regard.studio.sample_inputs import EXAMPLE, example
 
 DEMO = Path(__file__).parent / "demo"
@@ -23,6 +26,8 @@ OPEN_MODELS = 2  # two can be compared; for a third the least recently used one 
 MAX_RECORDINGS = 6  # of a model
 MAX_RECORDED_BYTES = 1 << 29  # of a model's recordings; the last one is kept in any case
 MAX_FILES = 8  # uploaded ones
+MAX_RECENT = 12  # folders that were opened from a page
+MAX_LISTED = 200  # folders of one folder
 
 
 class UploadedFiles:
@@ -64,7 +69,7 @@ class OpenModel:
     One request at a time runs it. `version` is the modification time of its weights.
     """
 
-    model: Inspectable
+    model: Model
     version: float = 0.0
     lock: threading.RLock = field(default_factory=threading.RLock)
     looks: OrderedDict[tuple[object, ...], Look] = field(default_factory=OrderedDict)
@@ -130,10 +135,12 @@ class ModelStore:
         *,
         device: str = "auto",
         say: Callable[[str], None] = lambda text: None,
+        opener: FolderOpener | None = None,
     ) -> None:
         self.folders = [folder.resolve() for folder in folders]
         self.device = device
         self.say = say
+        self.opener = opener  # None: pages open no other folders
         self.files = UploadedFiles()
         self._lock = threading.Lock()
         self._open: OrderedDict[str, OpenModel] = OrderedDict()  # least recently used first
@@ -156,6 +163,22 @@ class ModelStore:
     def runs(self) -> dict[str, Path]:
         """The folders of training runs, finished or not."""
         return self._named(_is_run)
+
+    def open(self, path: str) -> str:
+        """Lists another model folder, or a folder of models; the name of the first model in it."""
+        if self.opener is None:
+            raise not_allowed()
+        folder = self.opener.folder(path, self.say)
+        if not any(_is_model(each) for each in (folder, *_subfolders(folder))):
+            raise DataError(
+                f"{folder} holds no model: config.json and *.safetensors are missing",
+                "choose a folder that has them, or one above such folders",
+            )
+        if folder not in self.folders:
+            self.folders.append(folder)
+        self.opener.remember(folder)
+        models = self.models()
+        return next(name for name, each in models.items() if folder in (each, each.parent))
 
     def run(self, name: str) -> Path:
         """The metrics file of a run."""
@@ -190,12 +213,101 @@ class ModelStore:
         for folder in self.folders:
             paths = [folder]
             if not matches(folder):
-                # Links could lead out of the folders that were named.
-                paths = sorted(p for p in folder.iterdir() if p.is_dir() and not p.is_symlink())
+                paths = _subfolders(folder)
             for path in paths:
                 if matches(path):
                     named[_unique(path.name, named)] = path
         return named
+
+
+def recent_folders_file() -> Path:
+    """Where the folders that were opened lately are listed: in the cache, beside downloads."""
+    cache = Path(os.environ.get("REGARD_CACHE") or Path.home() / ".cache" / "regard")
+    return cache / "studio.json"
+
+
+class FolderOpener:
+    """Opening of folders that were not named at the start: which may be, and which were lately.
+
+    A path is made absolute and must be an existing folder. Models are data: no code of a folder
+    is ever run. With `download`, a name on the hub is fetched.
+    """
+
+    def __init__(self, recent_file: Path | None = None, *, download: bool = False) -> None:
+        self.recent_file = recent_file  # where the list is kept between sessions
+        self.download = download
+
+    def folder(self, path: str, say: Callable[[str], None]) -> Path:
+        """The folder of a path that a page sent, or of a name on the hub."""
+        if self.download and hub.is_name(path) and not Path(path).exists():
+            return hub.fetch(path, say)
+        folder = _absolute(path)
+        if not folder.is_dir():
+            repair = "choose one that exists"
+            if hub.is_name(path) and not self.download:
+                repair += "; for names of the hub start the studio with --download"
+            raise SettingError(f"there is no folder {folder}", repair)
+        return folder
+
+    def recent(self) -> list[Path]:
+        """The folders that were opened last and still hold a model, newest first."""
+        if self.recent_file is None:
+            return []
+        try:
+            names = disk.read_json_object(self.recent_file, DataError).get("folders", [])
+        except DataError:
+            return []
+        paths = [Path(name) for name in names if isinstance(name, str)]
+        return [path for path in paths if path.is_dir()]
+
+    def remember(self, folder: Path) -> None:
+        """Puts a folder at the head of the list."""
+        if self.recent_file is None:
+            return
+        folders = [folder, *(path for path in self.recent() if path != folder)][:MAX_RECENT]
+        try:
+            self.recent_file.parent.mkdir(parents=True, exist_ok=True)
+            disk.write_json(self.recent_file, {"folders": [str(path) for path in folders]})
+        except OSError:  # a home that cannot be written to costs the list, nothing else
+            return
+
+    def listing(self, path: str) -> tuple[Path, list[tuple[str, bool]]]:
+        """A folder, and the names of those in it, each with whether it can be opened."""
+        folder = _absolute(path)
+        if not folder.is_dir():
+            raise SettingError(f"there is no folder {folder}", "choose one that exists")
+        try:
+            inside = _subfolders(folder)[:MAX_LISTED]
+        except PermissionError:
+            raise SettingError(f"{folder} may not be read", "choose another one") from None
+        return folder, [(each.name, _is_model(each)) for each in inside]
+
+
+def _absolute(path: str) -> Path:
+    if "\0" in path:
+        raise SettingError("this is no path", "choose a folder")
+    try:
+        return Path(path).expanduser().resolve()
+    except (RuntimeError, OSError):  # an unknown user, or a loop of links
+        raise SettingError(f"{path} is no path on this machine", "choose a folder") from None
+
+
+def not_allowed() -> SettingError:
+    return SettingError(
+        "this studio opens only what it was started with",
+        "name the folder when you start it: regard studio FOLDER",
+    )
+
+
+def _subfolders(folder: Path) -> list[Path]:
+    """The folders in a folder, by name, without hidden ones.
+
+    Links are left out: they could lead out of the folders that were named.
+    """
+    inside = folder.iterdir()
+    return sorted(
+        p for p in inside if p.is_dir() and not p.is_symlink() and not p.name.startswith(".")
+    )
 
 
 def _unique(name: str, names: dict[str, Path]) -> str:
@@ -209,7 +321,10 @@ def _unique(name: str, names: dict[str, Path]) -> str:
 
 
 def _is_model(folder: Path) -> bool:
-    return (folder / "config.json").is_file() and any(folder.glob("*.safetensors*"))
+    try:
+        return (folder / "config.json").is_file() and any(folder.glob("*.safetensors*"))
+    except OSError:  # a folder that may not be read
+        return False
 
 
 def _is_run(folder: Path) -> bool:

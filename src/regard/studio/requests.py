@@ -7,6 +7,8 @@ from pydantic import BaseModel, ConfigDict, Field
 MAX_TEXT = 8192  # characters
 MAX_NAME = 100  # characters of a probe's or a stack's name
 MAX_MODEL_NAME = 300  # characters of a folder's name
+MAX_PATH = 4096  # characters
+MAX_CAPTIONS = 16
 
 
 class ViewRequest(BaseModel):
@@ -30,6 +32,41 @@ class InputRequest(ModelRequest):
     # What a decoder is to read instead of the model's own translation
     target: str | None = Field(None, max_length=MAX_TEXT)
     off: list[tuple[str, int]] = Field(default_factory=list, max_length=512)  # ablated heads
+
+
+class AnswerRequest(InputRequest):
+    """What the model says; a dual encoder chooses among captions."""
+
+    captions: list[str] = Field(default_factory=list, max_length=MAX_CAPTIONS)
+
+
+class NextRequest(InputRequest):
+    """The likeliest tokens at one position, at a temperature."""
+
+    position: int = Field(-1, ge=-1, le=MAX_TEXT)  # −1: the last one
+    temperature: float = Field(1.0, gt=0, le=100)
+    top: int = Field(10, ge=1, le=50)
+
+
+class PathRequest(InputRequest):
+    """The path of tokens through one layer of a stack."""
+
+    stack: str | None = Field(None, max_length=MAX_NAME)
+    layer: int = Field(0, ge=0, le=10_000)
+    head: int = Field(0, ge=0, le=10_000)
+    row: int | None = Field(None, ge=0, le=MAX_TEXT)  # a token that must be among those shown
+
+
+class OpenRequest(ViewRequest):
+    """A folder on this machine, or a name on the hub."""
+
+    path: str = Field(min_length=1, max_length=MAX_PATH)
+
+
+class FoldersRequest(ViewRequest):
+    """The folders in a folder; by default in that of the user."""
+
+    path: str = Field("~", min_length=1, max_length=MAX_PATH)
 
 
 class AttentionRequest(InputRequest):
@@ -92,6 +129,10 @@ class BeamRequest(InputRequest):
     width: int = Field(4, ge=1, le=16)
     alpha: float = Field(0.6, ge=0, le=5)  # of the length penalty
     most: int = Field(60, ge=1, le=400)  # new tokens
+
+
+class RunRequest(ViewRequest):
+    run: str = Field(max_length=MAX_MODEL_NAME)
 
 
 class MetricsRequest(ViewRequest):

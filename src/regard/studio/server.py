@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import ipaddress
 import json
 import secrets
 import socket
@@ -43,6 +44,7 @@ MAX_FILE_BYTES = 1 << 23  # of an uploaded image or recording
 UPLOAD = "file"  # the endpoint for uploads
 LOCAL_HOSTS = ("127.0.0.1", "localhost", "[::1]")
 ANY_HOST = "*"
+EVERY_ADDRESS = ("0.0.0.0", "::")  # binds to all addresses of the machine
 HEADERS = {
     "content-security-policy": "default-src 'self'; object-src 'none'; base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'none'",
@@ -139,8 +141,8 @@ def application(store: ModelStore, token: str, hosts: Sequence[str] = LOCAL_HOST
             return error(
                 401,
                 "Token",
-                "this page was not opened by its address",
-                "open the address that it printed",
+                "the studio asks for its key, and this page has none or another",
+                "open the address that `regard studio` printed",
             )
         name = request.path_params["view"]
         if name == UPLOAD:
@@ -239,6 +241,27 @@ def _json(value: dict[str, Any]) -> bytes:
 # ------------------------------------------------------------------ running
 
 
+def is_loopback(host: str) -> bool:
+    """Whether an address is reached from this machine only."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:  # the name of a machine
+        return False
+
+
+def _warn_of_network(port: int, token: str) -> None:
+    print(
+        f"warning: every machine that reaches port {port} can use this studio if it has the key\n"
+        f"  {token}\n"
+        "  → the connection is not encrypted: on a network that others share, rather keep the\n"
+        f"    default host and forward the port, ssh -L {port}:127.0.0.1:{port} THIS_MACHINE\n"
+        "    Pages cannot open other folders than those named here.",
+        file=sys.stderr,
+    )
+
+
 def serve(store: ModelStore, host: str, port: int) -> None:
     """Prints the address and answers requests until it is stopped."""
     # In the fragment of the address, which browsers send to no server.
@@ -253,11 +276,16 @@ def serve(store: ModelStore, host: str, port: int) -> None:
             raise SettingError(
                 f"{host}:{port} cannot be used: {problem.strerror}", "choose another --port"
             ) from None
-        url_host = f"[{host}]" if ":" in host else host
+        bound = f"[{host}]" if ":" in host else host
         # Bound to every address of the machine, its names are unknown; the token still protects it.
-        trusted = ANY_HOST if host in ("0.0.0.0", "::") else url_host
+        trusted = ANY_HOST if host in EVERY_ADDRESS else bound
         app = application(store, token, (*LOCAL_HOSTS, trusted))
-        print(f"studio: http://{url_host}:{listener.getsockname()[1]}/#token={token}", flush=True)
+        port = listener.getsockname()[1]
+        # No browser can open 0.0.0.0 from another machine.
+        url_host = socket.gethostname() if host in EVERY_ADDRESS else bound
+        print(f"studio: http://{url_host}:{port}/#token={token}", flush=True)
+        if not is_loopback(host):
+            _warn_of_network(port, token)
         print("stop it with Ctrl-C", file=sys.stderr)
         config = uvicorn.Config(app, log_level="warning", access_log=False)
         uvicorn.Server(config).run(sockets=[listener])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from regard import look as analyses
 from regard.baselines.memory_network import MemoryNetwork
 from regard.core.frontend import Patches
 from regard.core.probe import Probe
+from regard.core.stack import Stack
 from regard.decode.batch_decoding import DecodingSettings
 from regard.decode.length_penalty import GNMTPenalty
 from regard.decode.strategy import (
@@ -42,29 +43,41 @@ from regard.model import (
     Encoder,
     EncoderDecoder,
 )
+from regard.models import Model
+from regard.studio import answers
 from regard.studio.metrics_tail import follow
-from regard.studio.model_store import ModelStore, OpenModel
+from regard.studio.model_store import ModelStore, OpenModel, not_allowed
+from regard.studio.referent_head import referent_head
 from regard.studio.requests import (
     AlignmentRequest,
+    AnswerRequest,
     AttentionRequest,
     BeamRequest,
+    FoldersRequest,
     GridRequest,
     InputRequest,
     MetricsRequest,
     ModelRequest,
+    NextRequest,
+    OpenRequest,
     PatchingRequest,
+    PathRequest,
     PositionsRequest,
+    RunRequest,
     StackRequest,
     StepsRequest,
     TensorRequest,
     ViewRequest,
 )
+from regard.studio.run_status import run_status
 from regard.studio.sample_inputs import EXAMPLE
+from regard.studio.token_path import norm_placement, stack_kind, token_path
 
 MAX_WEIGHTS = 5 << 19  # in one answer: 1,500 positions of sound, each with each
 THUMBNAIL = 48  # the side of a small heat map
 CORNER = 64  # rows and columns of a tensor in one answer
 FRAMES_PER_SECOND = 100  # of a spectrogram
+EVEN_SHADE = 0.12  # of a weight as large as if all visible keys had the same
 WEIGHTS = ("*.weights",)
 EVERYTHING = ("*",)
 KINDS: dict[type[nn.Module], str] = {
@@ -90,8 +103,32 @@ Answer = dict[str, Any] | Packed
 
 
 def shelf(store: ModelStore, request: ViewRequest) -> Answer:
-    """The names of the models and of the runs."""
-    return {"models": list(store.models()), "runs": list(store.runs())}
+    """The names of the models and of the runs, and which other folders can be opened."""
+    opener = store.opener
+    return {
+        "models": list(store.models()),
+        "runs": list(store.runs()),
+        "opens": opener is not None,
+        "downloads": opener is not None and opener.download,
+        "recent": [] if opener is None else [str(path) for path in opener.recent()],
+    }
+
+
+def open_folder(store: ModelStore, request: OpenRequest) -> Answer:
+    """Lists the models of another folder; `model` is the first of them."""
+    return {"model": store.open(request.path)}
+
+
+def folders(store: ModelStore, request: FoldersRequest) -> Answer:
+    """The folders in a folder, to choose one of them."""
+    if store.opener is None:
+        raise not_allowed()
+    folder, inside = store.opener.listing(request.path)
+    return {
+        "folder": str(folder),
+        "parent": str(folder.parent),
+        "folders": [{"name": name, "model": is_model} for name, is_model in inside],
+    }
 
 
 def model(store: ModelStore, request: ModelRequest) -> Answer:
@@ -99,19 +136,54 @@ def model(store: ModelStore, request: ModelRequest) -> Answer:
     opened = store.model(request.model)
     core = opened.model.model
     decodes = isinstance(core, EncoderDecoder | Decoder)
+    sides = stacks(core)
     return {
         "name": request.model,
-        "kind": KINDS[type(core)],
+        "kind": _kind(core),
+        "family": opened.model.family,
+        "task": answers.task_of(opened.model),
+        "examples": answers.examples(opened.model),
+        "mask": answers.mask_token(opened.model),
+        "captions": list(answers.CAPTIONS) if isinstance(core, DualEncoder) else [],
+        "analyses": _analyses(opened.model),
+        "layers": {name: stack_kind(side) for name, side in sides.items()},
+        "norms": {name: norm_placement(side) for name, side in sides.items()},
         "parameters": sum(parameter.numel() for parameter in core.parameters()),
         "reads": opened.model.accepts_text,
         "medium": opened.model.medium,
         "speaks": not isinstance(core, DualEncoder) and core.head is not None,
         "writes": decodes and opened.model.special_tokens is not None,
         "translates": isinstance(core, EncoderDecoder),
-        "stacks": {name: stack.layers for name, stack in stacks(core).items()},
+        "stacks": {name: stack.layers for name, stack in sides.items()},
         "attentions": {name: attention.heads for name, attention in attentions(core).items()},
         "device": str(opened.model.device),
     }
+
+
+def _analyses(opened: Model) -> list[str]:
+    """The further analyses that fit a model."""
+    core = opened.model
+    names = list(attentions(core))
+    has_self_attention = any(name.endswith(".self") for name in names)
+    is_transformer = all(isinstance(side, Stack) for side in stacks(core).values())
+    reads_tokens = opened.accepts_text and not isinstance(core, DualEncoder)
+    has_tokens_out = not isinstance(core, DualEncoder | MemoryNetwork) and core.head is not None
+    fits = {
+        "entropy": bool(names),
+        "roles": reads_tokens and has_self_attention,
+        "lens": is_transformer and has_tokens_out,
+        "rollout": has_self_attention,
+        "attribution": not isinstance(core, DualEncoder | MemoryNetwork),
+        "patching": is_transformer and reads_tokens and has_tokens_out,
+    }
+    return [name for name, does_fit in fits.items() if does_fit]
+
+
+def _kind(core: CoreModel) -> str:
+    for kind, name in KINDS.items():
+        if isinstance(core, kind):
+            return name
+    return type(core).__name__
 
 
 def _open(store: ModelStore, request: InputRequest) -> tuple[OpenModel, str | MediaInput]:
@@ -125,6 +197,9 @@ def _record(
 ) -> tuple[OpenModel, analyses.Look]:
     """The model of a request, and the recording of its forward pass."""
     opened, text = _open(store, request)
+    if probes == WEIGHTS:
+        # What an answer is made of is recorded with the weights, in the same forward pass.
+        probes = (*WEIGHTS, *answers.answer_probes(opened.model.model))
     return opened, opened.look(text, request.target, request.off, probes)
 
 
@@ -144,6 +219,7 @@ def look(store: ModelStore, request: InputRequest) -> Answer:
         "source": list(run.source),
         "target": list(run.target),
         "attentions": known_attentions,
+        "unknown": answers.unknown_words(opened.model, request.text),
         "output": _output(opened, run),
         "usual": None,
         "surprise": None,
@@ -158,6 +234,35 @@ def look(store: ModelStore, request: InputRequest) -> Answer:
                 "off": _loss(opened, usual.model_inputs, request.off),
             }
     return answer
+
+
+def answer(store: ModelStore, request: AnswerRequest) -> Answer:
+    """What the model says to an input; with heads off, also what it says with all of them."""
+    opened, text = _open(store, request)
+    captions = request.captions or list(answers.CAPTIONS)
+    result: dict[str, Any] = {"usual": None}
+    questions = {"answer": request}
+    if request.off:
+        questions["usual"] = request.model_copy(update={"off": []})
+    for name, question in questions.items():
+        _, run = _record(store, question)
+        with opened.lock:
+            reply = answers.answer(opened.model, run, text, question.off, captions)
+        result[name] = asdict(reply)
+    return result
+
+
+def next_tokens(store: ModelStore, request: NextRequest) -> Answer:
+    """The likeliest tokens at one position of the last stack."""
+    opened, run = _record(store, request)
+    core = opened.model.model
+    if isinstance(core, DualEncoder | MemoryNetwork) or core.head is None:
+        raise SettingError("this model writes no tokens", "give a translator or a language model")
+    length = run.tensor(answers.answer_probes(core)[0]).shape[1]
+    position = request.position if 0 <= request.position < length else length - 1
+    with opened.lock:
+        shares = answers.next_tokens(opened.model, run, position, request.temperature, request.top)
+    return {"position": position, "length": length, "shares": [asdict(share) for share in shares]}
 
 
 def _output(opened: OpenModel, run: analyses.Look) -> str | None:
@@ -243,7 +348,7 @@ def attention(store: ModelStore, request: AttentionRequest) -> Answer:
 def grid(store: ModelStore, request: GridRequest) -> Answer:
     """Every head of an attention as a thumbnail, with its entropy and what is conspicuous about it.
 
-    Weights are bytes, 255 being the head's largest; long inputs show the largest of each square.
+    Cells are bytes of `contrast`; long inputs show the largest of each square.
     """
     _, run = _record(store, request)
     call = run.call(request.name)
@@ -251,14 +356,13 @@ def grid(store: ModelStore, request: GridRequest) -> Answer:
     width = min(THUMBNAIL, call.k.shape[2])
     # Some rows after the other: all weights of a long input at once would be gigabytes.
     chunks = [
-        functional.adaptive_max_pool1d(weights[0].float(), width)
+        functional.adaptive_max_pool1d(contrast(weights[0].float()), width)
         for _, weights in weights_in_chunks(call)
     ]
     narrow = torch.cat(chunks, dim=1)  # [H, T, width]
     # The largest of each square, so that a thin diagonal does not fade away.
     small = functional.adaptive_max_pool1d(narrow.mT, height).mT  # [H, height, width]
-    largest = small.amax(dim=(1, 2), keepdim=True).clamp_min(1e-12)
-    thumbnails = (small / largest * 255).round().to(torch.uint8).cpu().numpy()
+    thumbnails = (small * 255).round().to(torch.uint8).cpu().numpy()
     entropies = analyses.entropy(run, request.name)
     heads = range(len(thumbnails))
     return {
@@ -268,6 +372,19 @@ def grid(store: ModelStore, request: GridRequest) -> Answer:
         "entropy": to_json(entropies.share[0]),
         "flags": [entropies.flags.get(f"{request.name} head {head}") for head in heads],
     }
+
+
+def contrast(weights: Tensor) -> Tensor:
+    """Weights [..., S] as shades from 0 to 1, against attention that is even.
+
+    With n visible keys, the even weight 1/n is `EVEN_SHADE`, 1 is 1, and between them the shade
+    grows with the logarithm; what is below even fades to 0. So a head that looks everywhere alike
+    is pale, however few keys there are. `web/heat.js` has the same function.
+    """
+    visible = (weights > 0).sum(dim=-1, keepdim=True).clamp_min(2)
+    ratio = weights * visible  # 1 where attention is even
+    above = EVEN_SHADE + (1 - EVEN_SHADE) * ratio.clamp_min(1).log() / visible.log()
+    return torch.where(ratio > 1, above, EVEN_SHADE * ratio)
 
 
 def alignment(store: ModelStore, request: AlignmentRequest) -> Answer:
@@ -338,6 +455,17 @@ def cache(store: ModelStore, request: InputRequest) -> Answer:
 
 
 # ------------------------------------------------------------------ tensors
+
+
+def path(store: ModelStore, request: PathRequest) -> Answer:
+    """The vectors of tokens at every station of one layer."""
+    opened, run = _record(store, request, EVERYTHING)
+    sides = stacks(opened.model.model)
+    # Of a dual encoder, one of the towers was run.
+    names = [name for name in sides if f"{name}.embedded" in run.names]
+    stack = request.stack if request.stack in names else names[0]
+    layer = min(request.layer, sides[stack].layers - 1)
+    return token_path(run, stack, layer, request.head, request.row)
 
 
 def anatomy(store: ModelStore, request: InputRequest) -> Answer:
@@ -474,6 +602,19 @@ def circuit(store: ModelStore, request: ModelRequest) -> Answer:
     return {"circuit": None if stored is None else stored.to_dict()}
 
 
+def referent(store: ModelStore, request: ModelRequest) -> Answer:
+    """The head that looks from "it" to what it stands for, on two sentences of one adjective."""
+    opened = store.model(request.model)
+    with opened.lock:
+        result = referent_head(opened.model)
+    return {"referent": None if result is None else asdict(result)}
+
+
+def run(store: ModelStore, request: RunRequest) -> Answer:
+    """The settings and the status of a run."""
+    return run_status(store.run(request.run).parent)
+
+
 def metrics(store: ModelStore, request: MetricsRequest) -> Answer:
     return follow(store.run(request.run), request.offset)
 
@@ -482,8 +623,13 @@ def metrics(store: ModelStore, request: MetricsRequest) -> Answer:
 VIEWS: dict[str, tuple[type[ViewRequest], Callable[[ModelStore, Any], Answer]]] = {
     # --- models and inputs ---
     "shelf": (ViewRequest, shelf),
+    "open": (OpenRequest, open_folder),
+    "folders": (FoldersRequest, folders),
     "model": (ModelRequest, model),
     "look": (InputRequest, look),
+    "answer": (AnswerRequest, answer),
+    "next": (NextRequest, next_tokens),
+    "path": (PathRequest, path),
     "picture": (InputRequest, picture),
     "attention": (AttentionRequest, attention),
     "grid": (GridRequest, grid),
@@ -494,6 +640,8 @@ VIEWS: dict[str, tuple[type[ViewRequest], Callable[[ModelStore, Any], Answer]]] 
     "anatomy": (InputRequest, anatomy),
     "tensor": (TensorRequest, tensor),
     "circuit": (ModelRequest, circuit),
+    "referent": (ModelRequest, referent),
+    "run": (RunRequest, run),
     "metrics": (MetricsRequest, metrics),
     "entropy": (InputRequest, entropy),
     "rollout": (StackRequest, rollout),

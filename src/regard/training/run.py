@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from regard import disk
 from regard import spec as specs
 from regard.allocator import keep_large_blocks
 from regard.checkpoint import Checkpoints, Snapshots
@@ -278,9 +279,42 @@ def run(
 
     `longer`: a finished run goes on, also one that early stopping ended.
     """
-    with run_folder.locked():
+    with run_folder.locked(), _outcome_written(run_folder) as outcome:
         progress_bar = ProgressBar(recipe.train.steps, quiet)
-        return _run(run_folder, recipe, name, progress_bar, on_step, parts, longer)
+        result = _run(run_folder, recipe, name, progress_bar, on_step, parts, longer)
+        outcome |= {"status": "finished", "scores": _score_numbers(result.scores)}
+        return result
+
+
+@contextmanager
+def _outcome_written(run_folder: RunFolder) -> Iterator[dict[str, Any]]:
+    """Writes state/outcome.json at the end of a run, also of one that fails.
+
+    It is no part of the metrics, which a resumed run continues to the byte.
+    """
+    run_folder.outcome.unlink(missing_ok=True)
+    outcome: dict[str, Any] = {}
+    try:
+        yield outcome
+    except TrainingInterrupted:  # the run is stopped, not over
+        raise
+    except RegardError as error:
+        disk.write_json(
+            run_folder.outcome,
+            {"status": "failed", "problem": error.problem, "repair": error.repair},
+        )
+        raise
+    disk.write_json(run_folder.outcome, outcome)
+
+
+def _score_numbers(scores: Mapping[str, AnyScore]) -> dict[str, dict[str, float]]:
+    """Split → name → number, of the scores of a run."""
+    return {
+        split: {
+            key: value for key, value in asdict(score).items() if isinstance(value, int | float)
+        }
+        for split, score in scores.items()
+    }
 
 
 def _run(

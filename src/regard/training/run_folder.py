@@ -64,6 +64,11 @@ class RunFolder:
         return self.folder / "metrics.jsonl"
 
     @property
+    def outcome(self) -> Path:
+        """How the run ended: finished with its scores, or failed and why; none while it runs."""
+        return self.state / "outcome.json"
+
+    @property
     def weights(self) -> Path:
         return self.folder / "model.safetensors"
 

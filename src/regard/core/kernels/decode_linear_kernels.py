@@ -28,6 +28,18 @@ def _activation(x, KIND: tl.constexpr):
 
 
 @triton.jit
+def _norm_statistics(x, K, eps, NORM: tl.constexpr, ROW: tl.constexpr):
+    """Mean (0 for RMSNorm) and inverse standard deviation of x [K]; ROW is a power of two."""
+    column = tl.arange(0, ROW)
+    row = tl.load(x + column, mask=column < K, other=0.0).to(tl.float32)
+    mean = tl.full((), 0.0, tl.float32)
+    if NORM == "layer":
+        mean = tl.sum(row, axis=0) / K
+        row = tl.where(column < K, row - mean, 0.0)
+    return mean, 1.0 / tl.sqrt(tl.sum(row * row, axis=0) / K + eps)
+
+
+@triton.jit
 def linear_one_row(
     x, weight, bias, gain, shift, residual, out, N, K, weight_stride, eps, offset,
     NORM: tl.constexpr, ACTIVATION: tl.constexpr, GATED: tl.constexpr, BIAS: tl.constexpr,
@@ -64,12 +76,7 @@ def linear_one_row(
     mean = 0.0
     scale = 1.0
     if NORM != "none":
-        column = tl.arange(0, ROW)
-        row = tl.load(x + column, mask=column < K, other=0.0).to(tl.float32)
-        if NORM == "layer":
-            mean = tl.sum(row, axis=0) / K
-            row = tl.where(column < K, row - mean, 0.0)
-        scale = 1.0 / tl.sqrt(tl.sum(row * row, axis=0) / K + eps)
+        mean, scale = _norm_statistics(x, K, eps, NORM, ROW)
     # Products are summed over BK at the end only: one reduction for all blocks.
     total = tl.zeros([BN, BK], dtype=tl.float32)
     gate = tl.zeros([BN, BK], dtype=tl.float32)

@@ -7,12 +7,14 @@ export class Failure extends Error {
 }
 
 export function takeToken() {
-  const given = new URLSearchParams(location.hash.replace(/^#\/?/, "").replace(/^.*\?/, "")).get("token");
-  if (given) {
-    localStorage.setItem(KEY, given);
+  const token = new URLSearchParams(location.hash.replace(/^#\/?/, "").replace(/^.*\?/, "")).get("token");
+  if (token) {
+    setToken(token);
     history.replaceState(null, "", location.pathname + "#/look");
   }
 }
+
+export const setToken = (token) => localStorage.setItem(KEY, token.trim());
 
 const answered = new Map(); // for a while: a run that trains writes new weights now and then
 const KEPT = 60;
@@ -21,8 +23,8 @@ const FRESH = 30000;
 // Numbers come packed: the length of some JSON, the JSON, and then the bytes of one array.
 function unpacked(buffer) {
   const length = new DataView(buffer).getUint32(0, true);
-  const said = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 4, length)));
-  return { ...said, values: said.bytes ? new Uint8Array(buffer, 4 + length) : new Float32Array(buffer, 4 + length) };
+  const header = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 4, length)));
+  return { ...header, values: header.bytes ? new Uint8Array(buffer, 4 + length) : new Float32Array(buffer, 4 + length) };
 }
 
 async function send(view, body) {

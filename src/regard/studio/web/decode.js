@@ -1,25 +1,32 @@
 // Decode: how the next token is chosen, step by step, and what a beam search turned down.
 
 import { ask } from "./api.js";
-import { clipped, failure, h, loading, put, s, segment, shown, slider } from "./dom.js";
-import { asked, asking } from "./look.js";
+import { answerCard } from "./answer.js";
+import { clipped, failure, h, loading, percent, put, s, segment, shown, slider } from "./dom.js";
+import { asked, asking } from "./ask_card.js";
 import { go } from "./route.js";
 
+const MOST = 240; // letters of a heading
 const number = (text, usual) => text === undefined || text === "" ? usual : Number(text);
 
-function bars(step) {
+// On the logarithmic scale, a millionth is the left edge.
+const LEAST = 1e-6;
+const logarithmic = (share) => share <= LEAST ? 0 : 1 - Math.log(share) / Math.log(LEAST);
+
+function bars(step, width) {
   const sorted = [...step.candidates].sort((a, b) => b.probability - a.probability);
   return h("div", { class: "candidates" }, sorted.map((c) => [
     h("span", { class: `word${c.id === step.id ? " taken" : ""}`, text: (c.id === step.id ? "▸ " : "") + shown(c.token) }),
     h("span", { class: "track", role: "img", "aria-label": `${(100 * c.probability).toFixed(1)} percent` },
-      h("span", { class: "own", style: { width: 100 * c.probability + "%" } }), h("span", { class: "drawn", style: { width: 100 * c.drawn + "%" } })),
-    h("span", { class: "number", text: `${(100 * c.probability).toFixed(c.probability < 0.001 ? 3 : 1)} %` })]));
+      h("span", { class: "own", style: { width: 100 * width(c.probability) + "%" } }), h("span", { class: "drawn", style: { width: 100 * width(c.drawn) + "%" } })),
+    h("span", { class: "number", text: percent(c.probability) })]));
 }
 
 async function stepping(place, state, question, gone, atEnd) {
   const sample = state.how === "sample";
   const settings = { sample, temperature: number(state.temperature, 1), top_k: number(state.topk, 0), top_p: number(state.topp, 1), seed: number(state.seed, 0) };
   const controls = h("div", { class: "bar" },
+    segment("Scale", [["linear", "linear"], ["log", "log"]], state.scale === "log" ? "log" : "linear", (scale) => go({ scale: scale === "log" ? scale : "" })),
     segment("Choose", [["greedy", "the likeliest"], ["sample", "by chance"]], sample ? "sample" : "greedy", (how) => go({ how, step: "" })),
     sample ? [
       slider("Temperature", settings.temperature, [0.1, 3, 0.1], (v) => go({ temperature: v, step: "" }), (v) => v.toFixed(1)),
@@ -46,12 +53,13 @@ async function stepping(place, state, question, gone, atEnd) {
     const step = found.steps[at];
     put(words, found.steps.map((each, i) => h("button", { type: "button", class: i > at ? "later" : "", "aria-pressed": String(i === at), text: shown(each.token), onclick: () => move(i) })));
     title.textContent = `Step ${at + 1} of ${found.steps.length}: “${shown(step.token)}” is written`;
-    put(picture, bars(step));
+    put(picture, bars(step, state.scale === "log" ? logarithmic : (share) => share));
     back.disabled = at === 0; next.disabled = at === found.steps.length - 1;
   }
-  put(body, h("p", { class: "said" }, question.text, question.text ? h("span", { class: "arrow", text: "→" }) : null, h("span", { id: "output", text: found.output })), words,
+  put(body, h("p", { class: "said" }, clipped(question.text, MOST), question.text ? h("span", { class: "arrow", text: "→" }) : null, h("span", { id: "output", text: found.output })), words,
     h("div", { class: "bar", style: { margin: ".9rem 0" } }, back, next, play, title), picture,
-    h("p", { class: "bar" }, h("span", { class: "key" }, h("i", { class: "own" }), "what the model says"), h("span", { class: "key" }, h("i", { class: "drawn" }), "what is left to draw from")));
+    h("p", { class: "bar" }, h("span", { class: "key" }, h("i", { class: "own" }), "what the model says"), h("span", { class: "key" }, h("i", { class: "drawn" }), "what is left to draw from")),
+    sample ? h("p", { class: "note", text: "Temperature flattens or sharpens the model's own shares; top-k and top-p then drop the unlikely tokens, and what is left is drawn from." }) : null);
   move(at);
 }
 
@@ -90,7 +98,7 @@ async function searching(place, state, question, gone) {
     h("button", { type: "button", "aria-pressed": String(pruned), text: "Pruned branches", onclick: () => go({ pruned: pruned ? "no" : "" }) })), body);
   const found = await ask("beam", { ...question, width, alpha });
   if (gone()) return;
-  put(body, h("p", { class: "said" }, question.text, question.text ? h("span", { class: "arrow", text: "→" }) : null, h("span", { id: "output", text: found.output })), tree(found, pruned),
+  put(body, h("p", { class: "said" }, clipped(question.text, MOST), question.text ? h("span", { class: "arrow", text: "→" }) : null, h("span", { id: "output", text: found.output })), tree(found, pruned),
     h("p", { class: "note", text: `${found.note} Dashed: pruned, or left when the search was decided.` }));
 }
 
@@ -114,7 +122,10 @@ export default async function decode({ main, state, gone, atEnd }) {
   const model = await ask("model", { model: state.model });
   if (gone()) return;
   if (!model.writes) {
-    put(main, failure({ problem: `${state.model} reads but does not write (${model.kind})`, repair: "choose a translator or a language model above" }));
+    const question = asked(state, model), answered = answerCard(state, model, question, { gone });
+    put(main, asking(state, model, "Ask"), answered.node, h("section", { class: "card" }, h("h2", { text: "This model does not write word by word" }),
+      h("p", { text: `${state.model} (${model.kind}) gives its answer at once, above. To see tokens chosen one after the other, open a translator or a language model.` })));
+    await answered.ready;
     return;
   }
   const question = asked(state, model);

@@ -11,7 +11,7 @@ function fill(element, attributes, children) {
     else if (name === "value") element.value = value;
     else element.setAttribute(name, value === true ? "" : String(value));
   }
-  for (const child of children.flat(3)) {
+  for (const child of children.flat(4)) {
     if (child === null || child === undefined || child === false) continue;
     element.append(child instanceof Node ? child : document.createTextNode(String(child)));
   }
@@ -20,29 +20,78 @@ function fill(element, attributes, children) {
 
 export const h = (tag, attributes, ...children) => fill(document.createElement(tag), attributes, children);
 export const s = (tag, attributes, ...children) => fill(document.createElementNS(SVG, tag), attributes, children);
-export const put = (place, ...children) => { place.replaceChildren(...children.flat(3).filter((c) => c !== null && c !== undefined && c !== false)); return place; };
+export function put(place, ...children) {
+  place.replaceChildren(...children.flat(4).filter((child) => child !== null && child !== undefined && child !== false));
+  return place;
+}
 
 // A token as people read it: without the mark that a word begins, and with white space that can be seen.
 export function shown(token) {
   const bare = token.length > 1 ? token.replace(/^[▁Ġ]+/, "") : token;
-  return (bare === "" || bare === " " ? "␣" : bare).replaceAll("\n", "⏎").replaceAll("\t", "⇥");
+  return ("" === bare || " Ġ▁".includes(bare) ? "␣" : bare).replaceAll(/[\nĊ]/g, "⏎").replaceAll("\t", "⇥");
 }
 export const clipped = (text, most) => text.length > most ? text.slice(0, most - 1) + "…" : text;
 export const fixed = (value, digits = 3) => value === null || value === undefined ? "–" : value.toFixed(digits);
+export const percent = (share) => `${(100 * share).toFixed(share < 0.001 ? 3 : 1)} %`;
 
-export function segment(label, options, chosen, choose, kind = "") {
-  return h("span", { class: "segment", role: "group", "aria-label": label }, h("span", { class: "label", text: label }),
-    options.map(([value, text]) => h("button", {
-      type: "button", class: kind, "aria-pressed": String(value === chosen), "data-value": value, onclick: () => choose(value), text,
-    })));
+// ------------------------------------------------------------------ keyboard
+
+const STEPS = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
+
+// Roving tabindex: a group of buttons is one tab stop, and arrow keys move within it. `rows` are lists of buttons.
+export function roving(group, rows, { press = false } = {}) {
+  const buttons = rows.flat();
+  const current = buttons.find((button) => button.getAttribute("aria-pressed") === "true") || buttons[0];
+  for (const button of buttons) button.tabIndex = button === current ? 0 : -1;
+  group.onkeydown = (event) => {
+    const step = STEPS[event.key];
+    const y = rows.findIndex((row) => row.includes(event.target));
+    if (!step || y < 0) return;
+    event.preventDefault();
+    const x = rows[y].indexOf(event.target);
+    const single = rows.length === 1; // of one row, up and down go along it too
+    const row = single ? rows[0] : rows[Math.max(0, Math.min(rows.length - 1, y + step[0]))];
+    const next = row[Math.max(0, Math.min(row.length - 1, x + step[1] + (single ? step[0] : 0)))];
+    if (!next || next === event.target) return;
+    event.target.tabIndex = -1;
+    next.tabIndex = 0;
+    next.focus();
+    if (press) next.click();
+  };
 }
 
-export function slider(label, value, [least, most, step], change, show = (v) => String(v)) {
-  const said = h("output", { text: show(value) });
-  return h("label", { class: "field" }, h("span", {}, label, " ", said),
+// ------------------------------------------------------------------ parts of many pages
+
+export function segment(label, options, chosen, choose, kind = "") {
+  const buttons = options.map(([value, text]) => h("button", {
+    type: "button", class: kind, "aria-pressed": String(value === chosen), "data-value": value, onclick: () => choose(value), text,
+  }));
+  const group = h("span", { class: "segment", role: "group", "aria-label": label },
+    h("span", { class: "label", text: label }), buttons);
+  roving(group, [buttons], { press: true });
+  return group;
+}
+
+export function slider(label, value, [least, most, step], change, show = (v) => String(v), { live = false } = {}) {
+  const output = h("output", { text: show(value) });
+  return h("label", { class: "field" }, h("span", {}, label, " ", output),
     h("input", { type: "range", min: least, max: most, step, value, "aria-label": label,
-      oninput: (event) => { said.textContent = show(Number(event.target.value)); },
+      oninput: (event) => {
+        output.textContent = show(Number(event.target.value));
+        if (live) change(Number(event.target.value));
+      },
       onchange: (event) => change(Number(event.target.value)) }));
+}
+
+// Alternatives with their shares as bars, without those that are as good as impossible; the first is what was chosen.
+const LEAST_SHARE = 0.0005, LEAST_BARS = 4;
+export function shareBars(shares, { taken = 0, width = (share) => share } = {}) {
+  const clear = shares.filter(({ probability }, i) => i < LEAST_BARS || probability >= LEAST_SHARE);
+  return h("div", { class: "candidates" }, clear.map(({ label, probability }, i) => [
+    h("span", { class: `word${i === taken ? " taken" : ""}`, text: clipped(shown(label), 40), title: label }),
+    h("span", { class: "track", role: "img", "aria-label": percent(probability) },
+      h("span", { class: `bar-fill${i === taken ? " taken" : ""}`, style: { width: `${100 * width(probability)}%` } })),
+    h("span", { class: "number", text: percent(probability) })]));
 }
 
 export const loading = (text = "Working…") => h("div", { class: "loading", role: "status", text });

@@ -4,30 +4,75 @@ import { clipped, h, shown } from "./dom.js";
 
 const LIGHT = ["#f7fbff", "#c6dbef", "#6baed6", "#2171b5", "#08306b"];
 const DARK = ["#171a20", "#123570", "#575c6d", "#a69d75", "#fee838"];
-const SIGNED = { light: ["#8c510a", "#dfc27d", "#f7f7f7", "#6baed6", "#08306b"], dark: ["#ffb454", "#7a5518", "#171a20", "#21508f", "#8ab8ff"] };
+const SIGNED = {
+  light: ["#8c510a", "#dfc27d", "#f7f7f7", "#6baed6", "#08306b"],
+  dark: ["#ffb454", "#7a5518", "#171a20", "#21508f", "#8ab8ff"],
+};
+const EVEN_SHADE = 0.12; // of a weight as large as if all visible places had the same
+const LABEL = 14; // pixels from one label to the next
+const MOST_LETTERS = 14;
 
 export const dark = () => document.documentElement.dataset.theme === "dark";
 const parts = (hex) => [1, 3, 5].map((i) => parseInt(hex.slice(i, i + 2), 16));
 
 export function colour(share, signed = false, night = dark()) {
-  const stops = signed ? SIGNED[night ? "dark" : "light"] : night ? DARK : LIGHT;
+  const usual = night ? DARK : LIGHT;
+  const stops = signed ? SIGNED[night ? "dark" : "light"] : usual;
   const at = Math.min(1, Math.max(0, share)) * (stops.length - 1);
   const i = Math.min(stops.length - 2, Math.floor(at));
   const [a, b] = [parts(stops[i]), parts(stops[i + 1])];
   return a.map((value, k) => Math.round(value + (b[k] - value) * (at - i)));
 }
 export const css = (share, signed) => `rgb(${colour(share, signed).join(" ")})`;
-export const inkOn = (share, signed) => { const [r, g, b] = colour(share, signed); return r * 0.3 + g * 0.59 + b * 0.11 > 140 ? "#15181e" : "#ffffff"; };
+export function inkOn(share, signed) {
+  const [r, g, b] = colour(share, signed);
+  return r * 0.3 + g * 0.59 + b * 0.11 > 140 ? "#15181e" : "#ffffff";
+}
+
+// ------------------------------------------------------------------ shades of attention
+
+// A weight as a shade from 0 to 1, against even attention over `visible` places: even is pale, 1 is full, and between them
+// the shade grows with the logarithm. `views.contrast` is the same function.
+export function contrast(weight, visible) {
+  const count = Math.max(2, visible);
+  const ratio = weight * count;
+  return ratio > 1 ? EVEN_SHADE + (1 - EVEN_SHADE) * Math.log(ratio) / Math.log(count) : EVEN_SHADE * ratio;
+}
+
+// How many places each row can see: a masked one has the weight 0.
+export function visiblePlaces(weights, rows, columns) {
+  const counts = new Uint32Array(rows);
+  for (let i = 0; i < rows; i++) {
+    for (let j = 0; j < columns; j++) if (weights[i * columns + j] > 0) counts[i]++;
+  }
+  return counts;
+}
+
+export function shades(weights, rows, columns) {
+  const counts = visiblePlaces(weights, rows, columns);
+  return Float32Array.from(weights, (weight, i) => contrast(weight, counts[Math.floor(i / columns)]));
+}
+
+export const scale = () => h("span", { class: "scale" }, "even or less",
+  paint(h("canvas", { "aria-hidden": "true" }), 1, 64, (i) => i / 63), "all of it (logarithmic, against even attention)");
+
+// ------------------------------------------------------------------ pixels
 
 const tables = {}; // 1,024 colours of each theme as pixels, so that a large map is only looked up
 function table(signed, night) {
-  return tables[[night, signed]] ||= Uint32Array.from({ length: 1024 }, (_, i) => { const [r, g, b] = colour(i / 1023, signed, night); return (255 << 24 | b << 16 | g << 8 | r) >>> 0; });
+  return tables[[night, signed]] ||= Uint32Array.from({ length: 1024 }, (_, i) => {
+    const [r, g, b] = colour(i / 1023, signed, night);
+    return (255 << 24 | b << 16 | g << 8 | r) >>> 0;
+  });
 }
 
 export function paint(canvas, rows, columns, value, { signed = false, night = dark() } = {}) {
-  canvas.width = columns; canvas.height = rows;
+  canvas.width = columns;
+  canvas.height = rows;
   const context = canvas.getContext("2d");
-  const image = context.createImageData(columns, rows), pixels = new Uint32Array(image.data.buffer), colours = table(signed, night);
+  const image = context.createImageData(columns, rows);
+  const pixels = new Uint32Array(image.data.buffer);
+  const colours = table(signed, night);
   for (let i = 0; i < rows * columns; i++) pixels[i] = colours[Math.min(1023, Math.max(0, 1023 * value(i) + 0.5)) | 0];
   context.putImageData(image, 0, 0);
   return canvas;
@@ -38,75 +83,103 @@ export function thumb(text, rows, columns) {
   return paint(h("canvas", { "aria-hidden": "true" }), rows, columns, (i) => bytes[i] / 255);
 }
 
-export const scale = (most = 1) => h("span", { class: "scale" }, "0", paint(h("canvas", { "aria-hidden": "true" }), 1, 64, (i) => i / 63), most === 1 ? "1" : most.toPrecision(2));
+// ------------------------------------------------------------------ a map with labels
 
-// The weight that has the full colour: 1, or the largest there is where all are small.
-export function fullest(weights) {
-  let most = 1e-9;
-  for (let i = 0; i < weights.length; i++) if (weights[i] > most) most = weights[i];
-  return most > 0.5 ? 1 : most;
+const longest = (tokens, letters) => Math.max(...tokens.map((token) => Math.min(letters, shown(token).length)));
+
+// Cells fill the room there is. Of a wide map the rows stay high enough to be read.
+function layout(rows, columns, room, letters) {
+  const left = 16 + 8 * longest(rows, letters);
+  const up = 16 + 7.4 * longest(columns, letters);
+  const spare = 34; // slanted labels reach over the right edge
+  const width = Math.max(rows.length > 800 ? 1 : 2, Math.min(44, Math.floor((room - left - spare) / columns.length)));
+  const height = rows.length > 40 ? Math.max(2, Math.min(width, 44)) : Math.max(16, Math.min(width, 44));
+  return { left, up, width, height, total: [left + width * columns.length + spare, up + height * rows.length + 2] };
 }
 
-// A map with its names beside it. `show` draws other weights into it; `say` is told of the cell under the pointer.
-export function heat(rows, columns, { say = () => {}, pick = () => {}, signed = false, room = 560 } = {}) {
-  const long = Math.max(rows.length, columns.length);
-  room = Math.min(room, Math.max(long > 40 ? 320 : 240, window.innerWidth - 190));
-  const side = Math.max(long > 800 ? 1 : 2, Math.min(30, Math.floor(room / long)));
-  const named = side >= 13;
-  const left = named ? Math.min(130, 12 + 8 * Math.max(...rows.map((t) => Math.min(14, shown(t).length)))) : 4;
-  const up = named ? Math.min(120, 12 + 7.4 * Math.max(...columns.map((t) => Math.min(14, shown(t).length)))) : 4;
-  const [width, height] = [left + side * columns.length + 2 + (named ? 30 : 0), up + side * rows.length + 2];
+// A map with its names beside it. `show` draws other weights into it; `say` is told of the cell under the pointer, or
+// of the one that the arrow keys have reached; `pick` of the one that was clicked, or chosen by Enter.
+export function heat(rows, columns, { say = () => {}, pick = () => {}, signed = false, room = 560, letters = MOST_LETTERS } = {}) {
+  const { left, up, width, height, total } = layout(rows, columns, Math.max(240, Math.min(room, window.innerWidth - 72)), letters);
   const ratio = window.devicePixelRatio || 1;
-  const canvas = h("canvas", { class: "map", role: "img", style: { width: width + "px", height: height + "px", border: "0" } });
-  canvas.width = width * ratio; canvas.height = height * ratio;
+  const canvas = h("canvas", { class: "map", role: "application", tabindex: 0,
+    style: { width: total[0] + "px", height: total[1] + "px", border: "0" } });
+  canvas.width = total[0] * ratio;
+  canvas.height = total[1] * ratio;
   const context = canvas.getContext("2d");
   const cells = document.createElement("canvas");
   const style = getComputedStyle(document.documentElement);
   const [ink, accent, card, warm] = ["--ink", "--accent", "--card", "--warm"].map((name) => style.getPropertyValue(name));
+  let current = null; // the cell of the keyboard
+  let last = null; // what was drawn
 
+  // Every label where there is room for it, otherwise every second, third …
   function names(marked) {
-    context.font = `${Math.min(14, side * 0.62 + 3)}px system-ui, sans-serif`;
     context.textBaseline = "middle";
     context.textAlign = "right";
+    context.font = `${Math.min(14, Math.max(10, height * 0.5 + 4))}px system-ui, sans-serif`;
+    const everyRow = Math.ceil(LABEL / height);
     rows.forEach((token, i) => {
+      if (i % everyRow && i !== marked) return;
       context.fillStyle = i === marked ? accent : ink;
-      context.fillText(clipped(shown(token), 14), left - 6, up + (i + 0.5) * side);
+      context.fillText(clipped(shown(token), letters), left - 6, up + (i + 0.5) * height);
     });
     context.fillStyle = ink;
     context.textAlign = "left";
+    context.font = `${Math.min(14, Math.max(10, width * 0.5 + 4))}px system-ui, sans-serif`;
+    const everyColumn = Math.ceil(LABEL / width);
     columns.forEach((token, j) => {
+      if (j % everyColumn) return;
       context.save();
-      context.translate(left + (j + 0.5) * side, up - 6);
+      context.translate(left + (j + 0.5) * width, up - 6);
       context.rotate(-Math.PI / 2.6);
-      context.fillText(clipped(shown(token), 14), 0, 0);
+      context.fillText(clipped(shown(token), letters), 0, 0);
       context.restore();
     });
   }
-  // `scale`: the weight that has the full colour.
-  function show(weights, { marked = -1, title = "", scale = 1 } = {}) {
+  function outline(i, j, colour) {
+    context.strokeStyle = colour;
+    context.lineWidth = 2;
+    if (j < 0) context.strokeRect(left, up + i * height, width * columns.length, height);
+    else context.strokeRect(left + j * width, up + i * height, Math.max(3, width), Math.max(3, height));
+  }
+  // `values` are shades from 0 to 1, or numbers on both sides of 0 that `scale` brings there.
+  function show(values, { marked = -1, title = "", scale = 1 } = {}) {
+    last = [values, { marked, title, scale }];
     canvas.dataset.title = title;
-    canvas.setAttribute("aria-label", `heat map of ${rows.length} by ${columns.length}: ${title}`);
+    canvas.setAttribute("aria-label", `heat map of ${rows.length} by ${columns.length}: ${title}; arrow keys move, Enter picks a row`);
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
-    context.clearRect(0, 0, width, height);
-    paint(cells, rows.length, columns.length, signed ? (i) => 0.5 + weights[i] / scale / 2 : (i) => weights[i] / scale, { signed });
+    context.clearRect(0, 0, ...total);
+    paint(cells, rows.length, columns.length, signed ? (i) => 0.5 + values[i] / scale / 2 : (i) => values[i] / scale, { signed });
     context.imageSmoothingEnabled = false;
-    context.drawImage(cells, left, up, side * columns.length, side * rows.length);
-    if (side > 8) {
+    context.drawImage(cells, left, up, width * columns.length, height * rows.length);
+    if (width > 8 && height > 8) {
       context.fillStyle = card;
-      for (let i = 1; i <= rows.length; i++) context.fillRect(left, up + i * side - 1, side * columns.length, 1);
-      for (let j = 1; j <= columns.length; j++) context.fillRect(left + j * side - 1, up, 1, side * rows.length);
+      for (let i = 1; i <= rows.length; i++) context.fillRect(left, up + i * height - 1, width * columns.length, 1);
+      for (let j = 1; j <= columns.length; j++) context.fillRect(left + j * width - 1, up, 1, height * rows.length);
     }
-    if (named) names(marked);
-    if (marked >= 0) {
-      context.strokeStyle = warm; context.lineWidth = 2;
-      context.strokeRect(left, up + marked * side, side * columns.length, side);
-    }
+    names(marked);
+    if (marked >= 0) outline(marked, -1, warm);
+    if (current) outline(...current, warm);
   }
   const cell = (event) => {
     const box = canvas.getBoundingClientRect();
-    const i = Math.floor((event.clientY - box.top - up) / side), j = Math.floor((event.clientX - box.left - left) / side);
+    const i = Math.floor((event.clientY - box.top - up) / height);
+    const j = Math.floor((event.clientX - box.left - left) / width);
     return i >= 0 && j >= 0 && i < rows.length && j < columns.length ? [i, j] : null;
   };
+  const moves = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
+  canvas.addEventListener("keydown", (event) => {
+    const move = moves[event.key];
+    if (event.key === "Enter" && current) { pick(...current); return; }
+    if (!move) return;
+    event.preventDefault();
+    const [i, j] = current || [0, 0];
+    current = current ? [Math.max(0, Math.min(rows.length - 1, i + move[0])), Math.max(0, Math.min(columns.length - 1, j + move[1]))] : [0, 0];
+    if (last) show(...last);
+    say(...current);
+  });
+  canvas.addEventListener("blur", () => { current = null; if (last) show(...last); });
   canvas.addEventListener("pointermove", (event) => { const at = cell(event); if (at) say(...at); });
   canvas.addEventListener("click", (event) => { const at = cell(event); if (at) pick(...at); });
   return { node: h("div", { class: "scroll tall heat" }, canvas), show };

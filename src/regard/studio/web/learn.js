@@ -1,139 +1,137 @@
-// Learn: the anatomy of the model as a drawing. Each station shows its formula and what passes it for the current sentence.
+// Learn: the path of one token through the model, with the numbers that flow. Each station has its formula and its values.
 
 import { ask } from "./api.js";
-import { failure, h, loading, put, s, segment, shown, slider } from "./dom.js";
+import { answerCard } from "./answer.js";
+import { asked, asking, unit } from "./ask_card.js";
+import { failure, h, loading, put, segment, shareBars, shown, slider } from "./dom.js";
 import { css, heat, inkOn } from "./heat.js";
-import { asked, asking } from "./look.js";
+import { columns, drawPath } from "./token_path.js";
+import { placeNamer } from "./media.js";
 import { go } from "./route.js";
+import { example } from "./worked_example.js";
 
+const TOUR = 3200; // milliseconds at a station
+
+// ------------------------------------------------------------------ what the stations are
+
+// Of each part: title, formula, text. {one} and {many} are what the model reads: tokens, patches, moments.
 const STATIONS = {
-  embedded: ["Embedding + position", "x = E[token] · scale + position", "Each token becomes a vector: a row of the embedding table, and something that tells its place. From here on, a sentence is a matrix: one row a token."],
-  q: ["Queries", "Q = x W_Q", "What each token asks for. Each head has its own small projection, so heads can ask different things."],
-  k: ["Keys", "K = x W_K", "What each token answers to. A query and a key that point the same way give a high score."],
-  v: ["Values", "V = x W_V", "What a token hands over when it is looked at."],
-  weights: ["Attention weights", "A = softmax(Q Kᵀ / √d + mask)", "Scores become shares: each row sums to 1. The mask hides padding, and in a decoder what is yet to be written."],
-  mixed: ["Mixed values", "A V", "Each token takes the mean of the values it looks at, in the shares of its row. The heads are then put side by side and projected by W_O."],
-  residual: ["Feed-forward, and out of the block", "x + W₂ f(W₁ x + b₁) + b₂", "The same small network at every place. What attention and it add is put on top of what was there (the residual stream); a norm keeps its size steady."],
-  output: ["Out of the stack", "norm(x)", "What the last block gives: one vector a token. Of an encoder, this is what the decoder looks at."],
-  logits: ["Vocabulary", "p = softmax(x Eᵀ)", "A score for every token of the vocabulary; softmax makes probabilities of them. The likeliest is what comes next."],
+  embedded: ["Embedding and position", "x = E[token] + position", "Each {one} becomes a vector, and something tells its place. From here on the input is a matrix: one row a {one}. This row is the beginning of the residual stream."],
+  input: ["Norm", "LayerNorm(x) = (x − mean) / deviation · γ + β", "Each vector is brought to the same size before the sublayer reads it. The stream itself goes on as it was."],
+  q: ["Queries", "Q = x W_Q", "What each {one} asks for. Each head has its own small projection, so heads can ask different things."],
+  k: ["Keys", "K = x W_K", "What each {one} answers to. A query and a key that point the same way give a high score."],
+  v: ["Values", "V = x W_V", "What a {one} hands over when it is looked at."],
+  weights: ["Attention weights", "A = softmax(Q Kᵀ / √d + mask)", "Scores become shares: each row sums to 1. What the mask hides gets nothing: padding, and in a decoder what is yet to be written."],
+  mixed: ["Mixed values", "A V", "Each {one} takes the mean of the values it looks at, in the shares of its row."],
+  output: ["Output projection", "concat(heads) W_O", "The heads are put side by side and projected back to the width of the stream."],
+  sum: ["Residual connection", "x + sublayer(x)", "What the sublayer found is added to the stream. Nothing is replaced: later layers can still read what was there before."],
+  residual: ["Out of the layer", "x + sublayer(x)", "The stream as it leaves the layer: what came in, and what each sublayer has added."],
 };
-const OWN = { self: "looks at its own sentence", cross: "looks at the source" };
+const FEED = { input: ["Norm", STATIONS.input[1], STATIONS.input[2]], output: ["Feed-forward", "W₂ f(W₁ x + b₁) + b₂", "The same small network at every {one}, each by itself. It is wider inside than the stream."] };
+const OTHERS = {
+  recurrent: ["Recurrent cell", "hₜ = cell(xₜ, hₜ₋₁)", "The state goes from {one} to {one}: each step reads its input and what the step before remembered. Nothing can be computed out of order."],
+  convolutional: ["Gated convolution", "x + (A ⊙ σ(B)),  [A B] = conv(x)", "Each {one} reads its neighbours through a window; with each layer the window of what it has seen grows. Half of the numbers are gates for the other half."],
+  memory: ["Next hop", "u + o", "What the hop found is added to the question. The next hop asks with the sum."],
+};
+const STACK_OUTPUT = ["Out of the stack", "norm(x)", "What the last layer gives: one vector a {one}. Of an encoder, this is what the decoder looks at."];
 
-function about(name) {
-  const part = name.split(".").at(-1), kind = name.split(".").at(-2);
-  const [title, formula, text] = STATIONS[part] || [name, "", ""];
-  const cross = kind === "cross" && part in { q: 1, k: 1, v: 1 };
-  return { title: title + (OWN[kind] && part === "weights" ? `: ${OWN[kind]}` : ""), formula: cross && part !== "q" ? formula.replace("x ", "memory ") : formula,
-    text: text + (cross && part !== "q" ? " In cross-attention, keys and values come from the encoder's output." : "") };
-}
-
-// Stations bottom up, as papers draw them.
-function column(prefix, layer, layers, shapes) {
-  const list = [[`${prefix}.embedded`, "Embedding + position", "norm"]];
-  for (const kind of ["self", "cross"]) {
-    const at = `${prefix}.${layer}.${kind}`;
-    if (!shapes[`${at}.weights`]) continue;
-    list.push([[`${at}.q`, "Q", ""], [`${at}.k`, "K", ""], [`${at}.v`, "V", ""]],
-      [`${at}.weights`, kind === "self" ? "Self-attention" : "Cross-attention", "attention"], [`${at}.mixed`, "Mixed values · heads joined", "attention"]);
+function about(name, path, model, words) {
+  const parts = name.split("."), part = parts.at(-1), kind = parts.at(-2);
+  const layered = model.layers[path.stack];
+  let entry = STATIONS[part] ?? [name, "", ""];
+  if (kind === "feedforward") entry = FEED[part];
+  else if (name === `${path.stack}.output`) entry = STACK_OUTPUT;
+  else if (part === "residual" && layered !== "transformer") entry = OTHERS[layered];
+  else if (part === "embedded" && layered === "memory") entry = ["The question", "u = Σ l ∘ B[word]", "The words of the question, each weighed by its place, are summed into one vector. It asks the sentences of the story."];
+  let [title, formula, text] = entry;
+  if (kind === "cross" && (part === "k" || part === "v")) {
+    formula = formula.replace("x ", "memory ");
+    text += layered === "memory" ? " Here they come from the sentences of the story." : " In cross-attention, keys and values come from the encoder's output.";
   }
-  list.push([`${prefix}.${layer}.residual`, "Feed-forward + residual", "feed"], [`${prefix}.output`, "Output of the stack", "norm"]);
-  return list;
+  if (model.norms[path.stack] === "post" && (part === "sum" || part === "residual")) formula = "LayerNorm(x + sublayer(x))";
+  if (part === "weights" && layered === "memory") title += ": the question looks at the story";
+  else if (part === "weights") title += kind === "self" ? `: looks at ${words.many} of its own input` : ": looks at the input of the encoder";
+  if (part === "embedded" && words.one === "patch") formula = "x = W · pixels + position";
+  if (part === "embedded" && words.one === "moment") formula = "x = convolutions(sound) + position";
+  return { title, formula, text: text.replaceAll("{one}", words.one).replaceAll("{many}", words.many) };
 }
 
-function drawing(all, stacks, layer, open, choose, speaks = true) {
-  const { logits, ...rest } = all, shapes = speaks ? all : rest;
-  const names = Object.keys(stacks);
-  const W = 300, GAP = 60, STEP = 62, TALL = 46;
-  const lists = names.map((name) => column(name, Math.min(layer, stacks[name] - 1), stacks[name], shapes));
-  const high = Math.max(...lists.map((l) => l.length)) + (shapes.logits ? 1 : 0);
-  const height = high * STEP + 56, width = names.length * W + (names.length - 1) * GAP + 20;
-  const y = (i) => height - 34 - (i + 1) * STEP + (STEP - TALL);
-  const size = (name) => (shapes[name] || []).join(" × ");
-  const station = (name, label, kind, x, top, w) => shapes[name] && s("g", { class: `station ${kind}${name === open ? " open" : ""}`, tabindex: 0, role: "button", "data-station": name, "aria-label": `${label}, ${name}, ${size(name)}`, "aria-pressed": String(name === open),
-    onclick: () => choose(name), onkeydown: (event) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); choose(name); } } },
-    s("rect", { x, y: top, width: w, height: TALL, rx: 9 }), s("text", { x: x + w / 2, y: top + 20, text: label }), s("text", { class: "shape", x: x + w / 2, y: top + 37, text: size(name) }));
-  const arrow = (x, from, to) => [s("line", { class: "flow", x1: x, x2: x, y1: from, y2: to + 6 }), s("path", { class: "tip", d: `M${x - 5} ${to + 8}L${x} ${to}L${x + 5} ${to + 8}Z` })];
-  const marks = [];
-  lists.forEach((list, k) => {
-    const x = 10 + k * (W + GAP), middle = x + W / 2;
-    const last = list.length - 2;
-    marks.push(s("rect", { class: "frame", x: x - 7, y: y(last) - 9, width: W + 14, height: y(1) + TALL - y(last) + 18, rx: 14 }));
-    marks.push(s("text", { class: "label", x: middle, y: height - 8, "text-anchor": "middle", text: `${names[k]} · layer ${Math.min(layer, stacks[names[k]] - 1)} of ${stacks[names[k]]}` }));
-    list.forEach((entry, i) => {
-      if (i) marks.push(arrow(middle, y(i - 1), y(i) + TALL));
-      if (Array.isArray(entry[0])) entry.forEach((each, j) => marks.push(station(...each, x + 12 + j * (W - 18) / 3, y(i), (W - 42) / 3)));
-      else marks.push(station(...entry, x + 12, y(i), W - 24));
-    });
-    if (shapes.logits && k === names.length - 1) marks.push(arrow(middle, y(list.length - 1), y(list.length) + TALL), station("logits", "Vocabulary → next token", "feed", x + 12, y(list.length), W - 24));
-  });
-  const cross = lists[1]?.findIndex((entry) => Array.isArray(entry[0]) && entry[0][0].includes(".cross."));
-  if (names.length === 2 && cross > 0) {
-    const top = y(lists[0].length - 1) + TALL / 2, to = y(cross) + TALL / 2, a = 10 + W - 12, b = 10 + W + GAP + 2;
-    marks.push(s("path", { class: "flow", d: `M${a} ${top}H${a + 12 + GAP / 2}V${to}H${b}` }), s("path", { class: "tip", d: `M${b} ${to - 5}L${b + 8} ${to}L${b} ${to + 5}Z` }));
-  }
-  return s("svg", { class: "anatomy", viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": "Anatomy of the model" }, marks.flat(3).filter(Boolean));
-}
+// ------------------------------------------------------------------ numbers
 
-// On a narrow screen the stacks stand on top of each other.
-function anatomical(shapes, stacks, layer, open) {
-  const choose = (station) => go({ station }), names = Object.keys(stacks);
-  if (window.innerWidth >= 640) return drawing(shapes, stacks, layer, open, choose);
-  return [...names].reverse().map((name, i) => drawing(shapes, { [name]: stacks[name] }, layer, open, choose, i === 0));
-}
-
-function numbers(found) {
-  const signed = !found.name.endsWith(".weights");
-  const most = Math.max(1e-9, ...found.values.flat().filter((v) => v !== null).map(Math.abs));
+function numbers(values, rows, columnNames, { signed, marked, cut }) {
+  const most = Math.max(1e-9, ...values.flat().filter((v) => v !== null).map(Math.abs));
   const share = (v) => signed ? 0.5 + v / most / 2 : v;
-  const columns = found.values[0]?.length || 0, few = Math.min(columns, 16);
+  const few = Math.min(values[0]?.length || 0, 16);
   return h("div", { class: "scroll tall", tabindex: 0, "aria-label": "Values, scrolls" }, h("table", { class: "numbers" },
-    found.columns.length ? h("tr", {}, h("th"), found.columns.slice(0, few).map((t) => h("th", { text: shown(t) }))) : null,
-    found.values.map((row, i) => h("tr", {}, h("th", { class: "token", text: shown(found.rows[i] ?? String(i)) }),
+    columnNames.length ? h("tr", {}, h("th"), columnNames.slice(0, few).map((text) => h("th", { text: shown(text) }))) : null,
+    values.map((row, i) => h("tr", { class: i === marked ? "marked" : null }, h("th", { class: "token", text: shown(rows[i] ?? String(i)) }),
       row.slice(0, few).map((v) => h("td", { style: { background: css(share(v ?? 0), signed), color: inkOn(share(v ?? 0), signed) }, text: v === null ? "–" : v.toFixed(2) })),
-      columns > few || found.shape.at(-1) > few ? h("td", { class: "faint", text: "…" }) : null))));
+      cut || row.length > few ? h("td", { class: "faint", text: "…" }) : null))));
 }
 
-// ------------------------------------------------------------------ the worked example
+// ------------------------------------------------------------------ what comes out
 
-const WORDS = ["The", "cat", "sat", "on", "the", "mat"];
-const KEYS = [[0, 0, 0, 1], [1, 0, 0.3, 0], [0, 1, 0, 0], [0, 0, 0, 0], [0, 0, 0, 1], [0, 0, 1, 0]];
-const VALUES = [[0.1, 0, 0, 0.8], [0.9, 0, 0.1, 0.7], [0, 0.9, 0, 0.3], [0, 0, 0.5, 0], [0, 0, 0, 0.9], [0, 0, 0.9, 0.6]];
-const QUERY = [0.9, 0.1, 0.2, 0.3];
-const two = (v) => Math.abs(v) < 1e-9 ? "0" : (Math.round((v + 1e-9) * 100) / 100).toFixed(2).replace(/^(-?)0\./, "$1.");
-const list = (row) => "[" + row.map((v) => String(v).replace(/^0\./, ".")).join(", ") + "]";
-
-export function attend(query) {
-  const scores = KEYS.map((key) => key.reduce((sum, v, i) => sum + v * query[i], 0));
-  const powers = scores.map((score) => Math.exp(score / 2));
-  const total = powers.reduce((a, b) => a + b, 0);
-  const weights = powers.map((p) => p / total);
-  const rounded = weights.map((w) => Math.round((w + 1e-9) * 100) / 100);
-  const mix = (shares) => [0, 1, 2, 3].map((i) => shares.reduce((sum, w, k) => sum + w * VALUES[k][i], 0));
-  return { scores, weights, output: mix(rounded), exact: mix(weights) };
-}
-
-function example() {
-  const query = [...QUERY], body = h("div", { class: "scroll", tabindex: 0, "aria-label": "Worked example, scrolls" });
-  function draw() {
-    const { scores, weights, output, exact } = attend(query);
-    put(body, h("table", { class: "example", id: "example" },
-      h("tr", {}, ["token", "key k", "score q·k", "weight softmax(q·k / √4)", "", "value v"].map((t) => h("th", { text: t }))),
-      WORDS.map((word, i) => h("tr", {}, h("td", { class: "token", text: word }), h("td", { class: "mono", text: list(KEYS[i]) }), h("td", { class: "score", text: two(scores[i]) }), h("td", { class: "weight", text: two(weights[i]) }),
-        h("td", {}, h("div", { class: "meter" }, h("i", { style: { width: 100 * weights[i] + "%" } }))), h("td", { class: "mono", text: list(VALUES[i]) }))),
-      h("tr", { class: "sum" }, h("td", { class: "token", text: "output" }), h("td"), h("td"), h("td", { text: "Σ" }), h("td"), h("td", { class: "mono", id: "mixed", text: "[" + output.map(two).join(" ") + "]" }))),
-    h("p", { class: "note", text: `As by hand, with weights of two digits; unrounded weights give [${exact.map(two).join(" ")}].` }));
+// The likeliest tokens at the row that is followed, by word, at a temperature. Null for a model that writes no tokens.
+function nextTokens(state, model, question, path, marked, names, gone) {
+  const writes = ["translate", "transcribe", "generate", "fill"].includes(model.task) && model.speaks;
+  if (!writes || (model.medium === "sound" && !model.writes)) return null;
+  const isLast = path.stack === Object.keys(model.stacks).at(-1);
+  const bars = h("div", { id: "next" }, loading("")), title = h("p");
+  let temperature = Number(state.temperature || 1), last = 0;
+  async function draw() {
+    const mine = ++last;
+    try {
+      const position = isLast ? path.rows[marked][0] : -1;
+      const result = await ask("next", { ...question, position, temperature, top: 8 });
+      if (gone() || mine !== last) return;
+      const name = isLast ? names[marked] : "the last place of the decoder";
+      put(title, model.task === "fill" ? `At “${shown(name)}” it would write` : `After “${shown(name)}” comes`);
+      put(bars, shareBars(result.shares));
+    } catch (error) {
+      if (!gone()) put(bars, failure(error));
+    }
   }
-  const sliders = h("div", { class: "bar" });
-  const again = () => put(sliders, query.map((v, i) => {
-    const field = slider(`q${"₁₂₃₄"[i]}`, v, [-3, 3, 0.1], () => {}, (x) => x.toFixed(1));
-    field.querySelector("input").addEventListener("input", (event) => { query[i] = Number(event.target.value); draw(); });
-    return field;
-  }), h("button", { type: "button", text: "Back to q = [.9, .1, .2, .3]", onclick: () => { query.splice(0, 4, ...QUERY); again(); draw(); } }));
-  again(); draw();
-  return h("section", { class: "card", "aria-label": "Worked example" }, h("header", {}, h("h2", { text: "By hand: “The cat sat on the mat”" })),
-    h("p", { text: "One query asks six tokens. Its product with each key is a score, softmax makes shares of the scores, and the output is the mean of the values in these shares. Here “cat” fits best. Move the query, and see where it looks." }),
-    h("p", { class: "formula", text: "output = softmax(q Kᵀ / √d) V,   d = 4" }), sliders, body);
+  const change = (value) => { temperature = value; go({ temperature: value }, { quietly: true }); draw(); };
+  draw();
+  return h("div", { id: "out" }, title, bars,
+    h("div", { class: "bar" }, slider("Temperature", temperature, [0.1, 3, 0.1], change, (v) => v.toFixed(1), { live: true }),
+      h("span", { class: "note", text: "p = softmax(x Eᵀ / T): low sharpens the choice, high evens it out." })));
 }
+
+// ------------------------------------------------------------------ pictures and sound
+
+// Labels of rows by what they are, and of an image the patches themselves.
+async function placeNames(path, model, question) {
+  const rows = path.rows.map(([, label]) => label), memory = path.columns.map(([, label]) => label);
+  if (!question.file) return { names: rows, memory, place: null };
+  const ofInput = path.stack !== "decoder" || model.layers.encoder === undefined;
+  const inputs = path.columns.length ? path.columns.at(-1)[0] + 1 : path.count; // the last place is always among them
+  const place = await placeNamer(question, inputs);
+  const result = { names: ofInput ? path.rows.map(([index]) => place(index)) : rows, memory: path.columns.map(([index]) => place(index)), place };
+  if (model.medium !== "image" || !ofInput) return result;
+  const found = await ask("picture", { model: question.model, text: question.text, file: question.file });
+  const draw = (context, box) => path.rows.forEach(([index], i) => patch(context, box(i), found, index - found.extras));
+  draw.first = path.rows.findIndex(([index]) => index >= found.extras);
+  return { ...result, picture: draw };
+}
+
+function patch(context, [x, y, size], found, number) {
+  if (number < 0) return;
+  const [high, wide] = found.shape, side = Math.floor(wide / found.side);
+  const left = (number % found.side) * side, top = Math.floor(number / found.side) * side;
+  const image = context.createImageData(side, side);
+  for (let i = 0; i < side * side; i++) {
+    const from = ((top + Math.floor(i / side)) * wide + left + i % side) * (found.shape[2] ?? 1);
+    for (let c = 0; c < 3; c++) image.data[4 * i + c] = found.values[from + (found.shape[2] ? c : 0)];
+    image.data[4 * i + 3] = 255;
+  }
+  const small = document.createElement("canvas");
+  small.width = small.height = side;
+  small.getContext("2d").putImageData(image, 0, 0);
+  if (top < high) context.drawImage(small, x, y, size, size);
+}
+
+// ------------------------------------------------------------------ positions
 
 // How the model tells places apart: the vectors, and the product of each with each.
 function placing(state, model, gone) {
@@ -142,10 +140,10 @@ function placing(state, model, gone) {
   const node = h("section", { class: "card", "aria-label": "Positions" }, h("header", {}, h("h2", { text: "Where a token stands" }),
     stacks.length > 1 ? segment("Stack", stacks.map((name) => [name, name]), stack, (places) => go({ places })) : null), body);
   const drawn = (rows, columns, values, title) => {
-    const told = h("p", { class: "read faint", text: "Point at a cell for its number." });
-    const map = heat(rows, columns, { signed: true, room: 470, say: (i, j) => { told.textContent = `${rows[i]}, ${columns[j]}: ${values[i * columns.length + j].toFixed(3)}`; } });
+    const status = h("p", { class: "read faint", role: "status", text: "Point at a cell for its number." });
+    const map = heat(rows, columns, { signed: true, room: 620, say: (i, j) => { status.textContent = `${rows[i]}, ${columns[j]}: ${values[i * columns.length + j].toFixed(3)}`; } });
     map.show(values, { title, scale: values.reduce((a, b) => Math.max(a, Math.abs(b)), 1e-9) });
-    return h("div", {}, h("h3", { text: title }), told, map.node);
+    return h("div", {}, h("h3", { text: title }), status, map.node);
   };
   ask("positions", { model: state.model, stack, length: 32 }).then((found) => {
     if (gone()) return;
@@ -158,32 +156,115 @@ function placing(state, model, gone) {
   return node;
 }
 
-export default async function learn({ main, state, gone }) {
-  const place = h("div", { class: "side" }, loading("The model reads…"));
+// ------------------------------------------------------------------ the page
+
+// One line for the whole model: each layer is a button.
+function overview(model, path) {
+  const stacks = Object.entries(model.stacks);
+  const word = (kind) => kind === "memory" ? "hop" : "layer";
+  return h("nav", { class: "whole-model", "aria-label": "Layers" }, stacks.map(([stack, layers]) => [
+    segment(`${stack} · ${layers} ${word(model.layers[stack])}${layers > 1 ? "s" : ""}`, [...Array(layers).keys()].map((k) => [`${stack}.${k}`, String(k)]), stack === path.stack ? `${stack}.${path.layer}` : null,
+      (name) => { const [to, layer] = [name.slice(0, name.lastIndexOf(".")), name.slice(name.lastIndexOf(".") + 1)]; go({ stack: to, layer, row: to === path.stack ? undefined : "", station: "" }); }),
+    h("span", { class: "arrow", "aria-hidden": "true", text: "→" })]), h("span", { class: "label", text: "output" }));
+}
+
+// The names of a tensor's rows, and of its columns where these are places too: what each place reads.
+function axes(name, path, anatomy, place, found) {
+  const [, , kind, part] = name.slice(path.stack.length).split(".").length > 2 ? ["", ...name.slice(path.stack.length + 1).split(".")] : [];
+  const input = anatomy.source.map((label, i) => place ? place(i) : label);
+  const own = path.stack === "decoder" && anatomy.target.length ? anatomy.target : input;
+  const memoryRows = kind === "cross" && (part === "k" || part === "v");
+  const rows = path.stack === "memory" && !memoryRows ? input.slice(-1) : memoryRows ? input : own;
+  return [rows, found.columns.length ? (kind === "cross" ? input : own) : []];
+}
+
+// The panel of a station: formula, words, and the numbers that pass it.
+async function stationPanel(panel, name, { path, model, question, anatomy, place, words, names, memory, marked, head, gone }) {
+  const { title, formula, text } = about(name, path, model, words);
+  const values = h("div", {}, loading());
+  const heads = path.weights[name.split(".").slice(0, -1).join(".")]?.heads ?? 0;
+  const station = path.stations[name], sum = name.endsWith(".sum");
+  const shape = sum ? [path.count, station.width] : anatomy.shapes[name];
+  put(panel, h("header", {}, h("h2", { text: title }), h("code", { class: "faint", text: name })),
+    h("div", { class: "two" }, h("div", {}, h("p", { class: "formula", text: formula }), h("p", { text }),
+      h("div", { class: "bar" }, h("span", { class: "note" }, "shape ", h("code", { id: "shape", text: shape.join(" × ") })),
+        heads > 1 ? segment("Head", [...Array(heads).keys()].map((k) => [k, String(k)]), head, (k) => go({ head: k })) : null),
+      station ? h("p", { class: "note", text: `Length of the vector of “${shown(names[marked] ?? "")}”: ${(station.norms[marked] ?? station.norms[0])?.toFixed(2)}.` }) : null), values));
+  if (sum) { // a sum is no probe: some of its numbers came with the drawing
+    put(values, numbers(station.values, names, [], { signed: true, marked, cut: true }));
+    return;
+  }
+  const found = await ask("tensor", { ...question, name, head });
+  if (gone()) return;
+  const isWeights = name.endsWith(".weights"), followed = path.rows[marked]?.[0] ?? 0;
+  const row = isWeights ? path.weights[name.slice(0, -8)].values[marked] : null;
+  const looked = row ? (path.columns.length && name.includes(".cross.") ? memory : names).map((label, j) => ({ label, probability: row[j] ?? 0 })).sort((a, b) => b.probability - a.probability).slice(0, 8) : null;
+  put(values, looked ? [h("p", { text: `“${shown(names[marked] ?? "")}” looks at:` }), shareBars(looked)] : null,
+    numbers(found.values, ...axes(name, path, anatomy, place, found), { signed: !isWeights, marked: followed, cut: found.shape.at(-1) > 16 }),
+    h("p", { class: "note", text: isWeights ? "One row a query, one column a key: shares of 1." : `One row a ${words.one}${found.shape.at(-1) > 16 ? "; the first 16 columns" : ""}. Blue is above zero, brown (in the dark: amber) below.` }));
+}
+
+// Goes from station to station by itself, as one would in a lecture.
+function tour(list, open, choose, atEnd, playing) {
+  const names = list.filter((column) => column.name).map((column) => column.name), at = names.indexOf(open);
+  const to = (i) => choose(names[Math.max(0, Math.min(names.length - 1, i))]);
+  const timer = playing ? setTimeout(() => (at + 1 < names.length ? to(at + 1) : go({ play: "" })), TOUR) : 0;
+  atEnd(() => clearTimeout(timer));
+  return h("div", { class: "bar tour" },
+    h("button", { type: "button", id: "back", text: "◂ Back", disabled: at <= 0, onclick: () => to(at - 1) }),
+    h("button", { type: "button", id: "forward", class: "main", text: "Next station ▸", disabled: at === names.length - 1, onclick: () => to(at + 1) }),
+    h("button", { type: "button", id: "play", "aria-pressed": String(Boolean(playing)), text: playing ? "Pause" : "Play", onclick: () => go({ play: playing ? "" : 1, station: playing ? open : names[at + 1 < names.length ? at : 0] }) }),
+    h("span", { class: "note", text: `Station ${at + 1} of ${names.length}. Choose a row to follow another one; each station opens its numbers.` }));
+}
+
+export default async function learn({ main, state, gone, atEnd }) {
   const model = await ask("model", { model: state.model });
   if (gone()) return;
-  put(main, asking(state, model, "Follow it"), place, placing(state, model, gone), example());
+  const question = (({ off, ...rest }) => rest)(asked(state, model));
+  const stage = h("section", { class: "card", "aria-label": "Path" }, loading("The model reads…"));
+  const panel = h("section", { class: "card", id: "station", "aria-label": "Station" }, loading(""));
+  const answered = answerCard(state, model, question, { gone });
+  const asks = asking(state, model, "Follow it");
+  if (!main.querySelector("#station")) put(main, asks, answered.node, stage, panel, placing(state, model, gone), example());
   try {
-    const { off, ...question } = asked(state, model);
-    const anatomy = await ask("anatomy", question);
+    const stacks = Object.keys(model.stacks), head = Number(state.head || 0);
+    const layer = Number(state.layer || 0), row = state.row === undefined || state.row === "" ? undefined : Number(state.row);
+    const stack = stacks.includes(state.stack) ? state.stack : stacks.at(-1);
+    const [path, anatomy] = await Promise.all([ask("path", { ...question, stack, layer, head, ...(row === undefined ? {} : { row }) }), ask("anatomy", question)]);
+    // A decoder behind an encoder reads the tokens that it has written, whatever the encoder reads.
+    const reads = path.stack === "decoder" && model.stacks.encoder ? { ...question, file: undefined } : question;
+    const words = { one: unit(model, reads), many: unit(model, reads, 2) };
+    const { names, memory, place, picture } = await placeNames(path, model, question);
     if (gone()) return;
-    const layers = Math.max(...Object.values(model.stacks)), layer = Math.min(Number(state.layer || 0), layers - 1);
-    const usual = `${Object.keys(model.stacks)[0]}.${layer}.self.weights`;
-    const open = anatomy.shapes[state.station] ? state.station : usual;
-    const headed = anatomy.shapes[open]?.length === 3, heads = headed ? anatomy.shapes[open][0] : 0, head = Math.min(Number(state.head || 0), Math.max(0, heads - 1));
-    const panel = h("section", { class: "card", id: "station", "aria-label": "Station" });
-    const { title, formula, text } = about(open);
-    const values = h("div", {}, loading());
-    put(panel, h("header", {}, h("h2", { text: title }), h("code", { class: "faint", text: open })), h("p", { class: "formula", text: formula }), h("p", { text }),
-      h("div", { class: "bar" }, h("span", { class: "note" }, "shape ", h("code", { id: "shape", text: anatomy.shapes[open].join(" × ") })), headed ? segment("Head", [...Array(heads).keys()].map((k) => [k, String(k)]), head, (k) => go({ head: k })) : null), values);
-    const move = (to) => go({ layer: to, station: open.replace(/\.\d+\./, `.${Math.min(to, layers - 1)}.`) });
-    put(place, h("section", { class: "card", "aria-label": "Anatomy" }, h("header", {}, h("h2", { text: `${state.model}: ${model.kind}` }), h("span", { class: "note", text: `${model.parameters.toLocaleString("en")} parameters` }),
-      segment("Layer", [...Array(layers).keys()].map((k) => [k, String(k)]), layer, move)),
-      anatomical(anatomy.shapes, model.stacks, layer, open), h("p", { class: "note", text: "Open a station to see what passes it. Read it from below." })), panel);
-    const found = await ask("tensor", { ...question, name: open, head });
-    if (gone()) return;
-    put(values, numbers(found), h("p", { class: "note", text: found.name.endsWith(".weights") ? "One row a query, one column a key: shares of 1." : `One row a token${found.shape.at(-1) > 16 ? "; the first 16 columns" : ""}. Blue is above zero, brown (in the dark: amber) below.` }));
+    const chosen = path.rows.findIndex(([index]) => index === row), marked = chosen >= 0 ? chosen : usualRow(path, model);
+    const list = columns(path, model), stations = list.filter((column) => column.name).map((column) => column.name);
+    const open = stations.includes(state.station) ? state.station : stations.find((name) => name.endsWith(".weights")) ?? stations[0];
+    const choose = { station: (station) => go({ station }), token: (i) => go({ row: path.rows[i][0], play: "" }) };
+    const few = path.count > path.rows.length ? ` Of ${path.count} ${words.many}, ${path.rows.length} are drawn.` : "";
+    put(stage, h("header", {}, h("h2", { text: `The path of “${shown(names[marked])}” through ${path.stack}, ${model.layers[path.stack] === "memory" ? "hop" : "layer"} ${path.layer}` }),
+      h("span", { class: "note", text: `${model.kind}, ${model.family}, ${model.parameters.toLocaleString("en")} parameters.${few}` })),
+    overview(model, path), tour(list, open, choose.station, atEnd, state.play),
+    drawPath(path, model, { names, memory, marked, open, choose, picture }),
+    h("p", { class: "note", text: "The line along a row is the residual stream; arcs show where it passes a sublayer, ⊕ where what the sublayer found is added. Strips are numbers of the vectors: blue above zero, brown (in the dark: amber) below." }));
+    answered.ready.then(() => { // in place of the alternatives at the end of the input
+      const next = gone() ? null : nextTokens(state, model, question, path, marked, names, gone);
+      if (next) answered.alternatives(next);
+    });
+    put(main, asks, answered.node, stage, panel, placing(state, model, gone), main.querySelector("#worked") ?? example());
+    await Promise.all([answered.ready, stationPanel(panel, open, { path, model, question, anatomy, place, words, names, memory, marked, head, gone })]);
   } catch (error) {
-    if (!gone()) put(place, failure(error));
+    if (gone()) return;
+    put(stage, failure(error));
+    put(panel);
+    if (!error.problem) throw error;
   }
+}
+
+// Followed at first: the class token, the masked word, or the last place, from which the next token comes.
+function usualRow(path, model) {
+  const mask = path.rows.findIndex(([, label]) => label === model.mask);
+  if (mask >= 0) return mask;
+  if (model.medium === "image" || model.task === "classify") return 0;
+  if (path.stack === "decoder" && model.task === "generate") return path.rows.length - 1;
+  return Math.min(1, path.rows.length - 1);
 }

@@ -1,8 +1,10 @@
 // Tokens on both sides and lines between them: who looks at whom. A token is hovered, focused or pinned.
 
-import { clipped, h, s, shown } from "./dom.js";
+import { clipped, h, roving, s, shown } from "./dom.js";
+import { contrast, visiblePlaces } from "./heat.js";
 
 const ROW = 30, TOP = 30, MOST_LINES = 400, MOST_SHARES = 120;
+const CLEAR = 1.5; // times even attention: what is less is hardly to be seen
 
 // The largest of `count` weights from `first` on, each `step` further, as [weight, place], largest first; what is not above
 // `faintest` is left out. They are counted into bins first, so that only a few have to be sorted.
@@ -14,34 +16,38 @@ function largest(weights, [first, step, count], most, faintest) {
   for (let i = first; i < end; i += step) if (weights[i] > faintest) bins[bin(weights[i])]++;
   let least = 1024;
   for (let seen = bins[1024]; least > 0 && seen < most; seen += bins[--least]);
-  const found = [];
-  for (let i = first; i < end; i += step) if (weights[i] > faintest && bin(weights[i]) >= least) found.push([weights[i], i]);
-  return found.sort((a, b) => b[0] - a[0]).slice(0, most);
+  const result = [];
+  for (let i = first; i < end; i += step) if (weights[i] > faintest && bin(weights[i]) >= least) result.push([weights[i], i]);
+  return result.sort((a, b) => b[0] - a[0]).slice(0, most);
 }
 
-// The tokens are drawn once; `show` joins them by other weights.
-export function links(rows, columns, { pin = () => {}, names = ["looks", "is looked at"] } = {}) {
-  const wide = Math.max(...rows.map((t) => Math.min(16, shown(t).length)), 6) * 8.6 + 26;
-  const right = Math.max(...columns.map((t) => Math.min(16, shown(t).length)), 6) * 8.6 + 26;
-  const gap = Math.max(70, Math.min(250, window.innerWidth * 0.18)), shares = 84;
+// The tokens are drawn once; `show` joins them by other weights. `unknown` are columns whose word the model does not know.
+export function links(rows, columns, { pin = () => {}, names = ["looks", "is looked at"], room = 640, letters = 16 } = {}) {
+  const textWidth = (tokens) => Math.max(...tokens.map((token) => Math.min(letters, shown(token).length)), 6) * 8.6 + 26;
+  const wide = textWidth(rows), right = textWidth(columns), shares = 84;
+  const gap = Math.max(70, Math.min(520, room - wide - right - shares - 8));
   const width = wide + gap + right + shares, many = columns.length;
   const height = TOP + ROW * Math.max(rows.length, columns.length) + 6;
   const y = (i) => TOP + i * ROW + ROW / 2;
   const lines = s("g", { "aria-hidden": "true" });
   const bars = s("g", { "aria-hidden": "true" });
-  const told = h("p", { class: "read faint", role: "status" });
-  let weights = new Float32Array(rows.length * many), faintest = 0, full = 1, pinned = -1;
+  const status = h("p", { class: "read faint", role: "status" });
+  let weights = new Float32Array(rows.length * many), visible = new Uint32Array(rows.length), pinned = -1;
 
   function curve(i, j, weight) {
     const [a, b] = [wide, wide + gap];
+    const shade = contrast(weight, visible[i]);
     return s("path", { class: "look", d: `M${a} ${y(i)}C${a + gap * 0.45} ${y(i)} ${b - gap * 0.45} ${y(j)} ${b} ${y(j)}`,
-      "stroke-width": (0.6 + 6 * weight / full).toFixed(2), "stroke-opacity": Math.min(1, 0.06 + weight / full).toFixed(3) });
+      "stroke-width": (0.5 + 6 * shade * shade).toFixed(2), "stroke-opacity": Math.min(1, 0.02 + shade * shade).toFixed(3) });
   }
   function draw(row, column) {
-    const places = row >= 0 ? [row * many, 1, many] : column >= 0 ? [column, many, rows.length] : [0, 1, weights.length];
-    const strongest = row < 0 && column < 0 ? 1 : largest(weights, places, 1, -1)[0][0];
-    const all = largest(weights, places, MOST_LINES, Math.min(faintest, strongest / 10));
-    lines.replaceChildren(...all.reverse().map(([w, i]) => curve(Math.floor(i / many), i % many, w)));
+    const all = row < 0 && column < 0;
+    const along = row >= 0 ? [row * many, 1, many] : [column, many, rows.length];
+    const places = all ? [0, 1, weights.length] : along;
+    const strongest = all ? 1 : largest(weights, places, 1, -1)[0][0];
+    const list = largest(weights, places, MOST_LINES, all ? 0.5 / many : strongest / 20);
+    const clear = list.some(([weight, i]) => weight * visible[Math.floor(i / many)] > CLEAR);
+    lines.replaceChildren(...list.reverse().map(([w, i]) => curve(Math.floor(i / many), i % many, w)));
     bars.replaceChildren(...(row < 0 ? [] : largest(weights, places, MOST_SHARES, -1)).flatMap(([share, i]) => {
       const x = wide + gap + right, at = y(i % many);
       return [s("rect", { class: "share", x, y: at - 7, width: Math.max(0.5, 46 * share), height: 14, rx: 3 }),
@@ -49,62 +55,86 @@ export function links(rows, columns, { pin = () => {}, names = ["looks", "is loo
     }));
     if (row >= 0) {
       const [share, best] = largest(weights, places, 1, -1)[0];
-      told.textContent = `“${shown(rows[row])}” looks most at “${shown(columns[best % many])}” (${(100 * share).toFixed(1)} %)`;
-    } else if (column >= 0) told.textContent = `“${shown(columns[column])}” gets ${(100 * rows.reduce((sum, _, i) => sum + weights[i * many + column], 0) / rows.length).toFixed(1)} % of all attention`;
-    else told.textContent = "Point at a token, or tab to it; Enter pins it.";
+      status.textContent = `“${shown(rows[row])}” looks most at “${shown(columns[best % many])}” (${(100 * share).toFixed(1)} %)`;
+    } else if (column >= 0) {
+      const sum = rows.reduce((total, _, i) => total + weights[i * many + column], 0);
+      status.textContent = `“${shown(columns[column])}” gets ${(100 * sum / rows.length).toFixed(1)} % of all attention`;
+    } else if (!clear) status.textContent = "This head looks everywhere alike: no link is above even attention. Point at a token for its shares.";
+    else status.textContent = "Point at a token, or tab to it and use the arrow keys; Enter pins it.";
   }
   const rest = () => draw(pinned, -1);
   const token = (text, i, side) => {
     const [x, w, anchor] = side === 0 ? [0, wide - 6, "end"] : [wide + gap + 6, right - 6, "start"];
-    return s("g", { class: "token", tabindex: side === 0 ? 0 : null, role: side === 0 ? "button" : null,
-      "aria-pressed": side === 0 ? "false" : null, "aria-label": side === 0 ? `${shown(text)}, token ${i + 1}` : null, "data-row": side === 0 ? i : null, "data-column": side === 1 ? i : null },
+    const own = side === 0 ? { tabindex: -1, role: "button", "aria-pressed": "false", "aria-label": `${shown(text)}, token ${i + 1}`, "data-row": i } : { "data-column": i };
+    return s("g", { class: "token", ...own },
       s("rect", { x, y: y(i) - 13, width: w, height: 26 }),
-      s("text", { x: side === 0 ? x + w - 9 : x + 9, y: y(i) + 5, "text-anchor": anchor, text: clipped(shown(text), 16) }));
+      s("text", { x: side === 0 ? x + w - 9 : x + 9, y: y(i) + 5, "text-anchor": anchor, text: clipped(shown(text), letters) }));
   };
   const left = rows.map((text, i) => token(text, i, 0));
   // One listener for all tokens: hundreds of them are built faster, and found by what was pointed at.
   let hovered = false;
   const over = (event) => {
     const { row, column } = event.target.closest(".token")?.dataset || {};
-    if (row !== undefined) draw(Number(row), -1); else if (column !== undefined) draw(-1, Number(column)); else if (hovered) rest();
+    if (row !== undefined) draw(Number(row), -1);
+    else if (column !== undefined) draw(-1, Number(column));
+    else if (hovered) rest();
     hovered = row !== undefined || column !== undefined;
   };
-  const choose = (event) => { const row = event.target.closest("[data-row]")?.dataset.row; if (row !== undefined) pin(Number(row) === pinned ? -1 : Number(row)); };
+  const choose = (event) => {
+    const row = event.target.closest("[data-row]")?.dataset.row;
+    if (row !== undefined) pin(Number(row) === pinned ? -1 : Number(row));
+  };
   const picture = s("svg", { class: "links", width, height, viewBox: `0 0 ${width} ${height}`, role: "group",
     onpointerover: over, onpointerleave: rest, onfocusin: over, onfocusout: rest, onclick: choose,
-    onkeydown: (event) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); choose(event); } } },
+    onkeyup: (event) => { if (event.key === "Enter" || event.key === " ") choose(event); } },
     s("text", { class: "dim percent", x: wide - 15, y: 16, "text-anchor": "end", text: names[0] }),
     s("text", { class: "dim percent", x: wide + gap + 15, y: 16, text: names[1] }),
     lines, bars, left, columns.map((text, j) => token(text, j, 1)));
-  // `scale`: the weight whose line is thickest.
-  function show(next, { marked = -1, title = "", scale = 1 } = {}) {
-    left[pinned]?.classList.remove("pinned"); left[pinned]?.setAttribute("aria-pressed", "false");
-    left[marked]?.classList.add("pinned"); left[marked]?.setAttribute("aria-pressed", "true");
-    [weights, pinned, full, faintest] = [next, marked, scale, Math.min(0.01, scale / 3)]; // a head that looks everywhere has lines too
+  roving(picture, left.map((each) => [each]));
+
+  function show(next, { marked = -1, title = "" } = {}) {
+    left[pinned]?.classList.remove("pinned");
+    left[pinned]?.setAttribute("aria-pressed", "false");
+    left[marked]?.classList.add("pinned");
+    left[marked]?.setAttribute("aria-pressed", "true");
+    [weights, pinned] = [next, marked];
+    visible = visiblePlaces(next, rows.length, many);
     picture.setAttribute("aria-label", title);
     const focused = document.activeElement?.closest?.(".token")?.dataset.row;
     if (focused !== undefined && picture.contains(document.activeElement)) draw(Number(focused), -1);
     else rest();
   }
-  return { node: h("div", {}, told, h("div", { class: "scroll tall" }, picture)), show };
+  return { node: h("div", {}, status, h("div", { class: "scroll tall" }, picture)), show };
 }
 
-// A translation and its source as two lines of words, joined by what looks at what.
-export function alignment(found) {
-  const step = (tokens) => { let x = 10; return tokens.map((t) => { const w = Math.min(16, shown(t).length) * 9.4 + 20; const at = x; x += w; return [at, w, x]; }); };
-  const [above, below] = [step(found.source), step(found.target)];
-  const width = Math.max(above.at(-1)?.[2] ?? 0, below.at(-1)?.[2] ?? 0) + 10;
-  const shift = (places) => (width - 10 - (places.at(-1)?.[2] ?? 0)) / 2;
-  const [sa, sb] = [shift(above), shift(below)];
-  const middle = ([x, w], by) => x + w / 2 + by;
+// A translation and its source as two lines of words, joined by what looks at what. Both lines fill the width.
+export function alignment(result, room) {
+  const wordWidth = (token) => Math.min(16, shown(token).length) * 9.4 + 18;
+  const length = (tokens) => tokens.reduce((sum, token) => sum + wordWidth(token), 0);
+  const width = Math.max(room, length(result.source) + 20, length(result.target) + 20);
+  // The space that is left over goes between the words.
+  const middles = (tokens) => {
+    const space = Math.min(90, (width - 20 - length(tokens)) / tokens.length);
+    let x = (width - length(tokens) - space * tokens.length) / 2;
+    if (space === 90 || width > room) x = Math.max(10, x); // of unlike lengths, the shorter is centred …
+    if (width > room + 1) { // … but where the line scrolls, it is spread over all of it
+      const each = (width - 20) / tokens.length;
+      return tokens.map((_, i) => 10 + each * (i + 0.5));
+    }
+    return tokens.map((token) => { const at = x + (wordWidth(token) + space) / 2; x += wordWidth(token) + space; return at; });
+  };
+  const above = middles(result.source), below = middles(result.target);
   const curves = [];
-  const strongest = new Set(found.links.map(([t, k]) => `${t},${k}`));
-  found.weights.forEach((row, i) => row.forEach((w, j) => {
-    if (w < 0.08) return;
-    const [a, b] = [middle(above[j], sa), middle(below[i], sb)];
-    curves.push(s("path", { class: "look", d: `M${a} 38C${a} 85 ${b} 75 ${b} 122`, "stroke-width": 0.8 + 5 * w, "stroke-opacity": strongest.has(`${i},${j}`) ? Math.min(1, 0.35 + w) : 0.3 * w + 0.05 }));
+  const strongest = new Set(result.links.map(([t, k]) => `${t},${k}`));
+  result.weights.forEach((row, i) => row.forEach((w, j) => {
+    const shade = contrast(w, row.length);
+    if (w * row.length < CLEAR || w < 0.02) return;
+    curves.push(s("path", { class: "look", d: `M${above[j]} 38C${above[j]} 92 ${below[i]} 82 ${below[i]} 136`,
+      "stroke-width": (0.6 + 5 * shade * shade).toFixed(2),
+      "stroke-opacity": (strongest.has(`${i},${j}`) ? Math.min(1, 0.3 + shade * shade) : 0.35 * shade * shade + 0.03).toFixed(3) }));
   }));
-  const words = (tokens, places, by, y) => tokens.map((t, i) => s("text", { x: middle(places[i], by), y, "text-anchor": "middle", "font-size": 17, text: clipped(shown(t), 16) }));
-  return h("div", { class: "scroll" }, s("svg", { class: "links", width, height: 156, viewBox: `0 0 ${width} 156`, role: "img", "aria-label": found.title },
-    curves, words(found.source, above, sa, 28), words(found.target, below, sb, 142)));
+  const words = (tokens, places, at) => tokens.map((token, i) => s("text", { x: places[i], y: at, "text-anchor": "middle", "font-size": 17, text: clipped(shown(token), 16) }));
+  return h("div", { class: "scroll", tabindex: width > room + 1 ? 0 : null, "aria-label": "Alignment, scrolls" },
+    s("svg", { class: "links", width, height: 170, viewBox: `0 0 ${width} 170`, role: "img", "aria-label": result.title },
+      curves, words(result.source, above, 28), words(result.target, below, 156)));
 }

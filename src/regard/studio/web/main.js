@@ -1,8 +1,9 @@
 // One page with four views. Each is a function of the address; a view that has been left draws nothing any more.
 
-import { ask, takeToken } from "./api.js";
+import { ask, setToken, takeToken } from "./api.js";
 import { failure, h, loading, put } from "./dom.js";
-import { address, go, read } from "./route.js";
+import { openDialog } from "./open.js";
+import { address, go, MODEL_STATE, read } from "./route.js";
 import decode from "./decode.js";
 import learn from "./learn.js";
 import look from "./look.js";
@@ -13,6 +14,7 @@ const main = document.getElementById("main");
 const models = document.getElementById("model");
 let shelf = null;
 let current = 0;
+let currentModel = null;
 let leave = () => {};
 
 function theme(name) {
@@ -25,12 +27,31 @@ function focused() {
   const element = document.activeElement;
   if (!element || !main.contains(element)) return null;
   if (element.id) return "#" + CSS.escape(element.id);
-  for (const name of ["data-head", "data-row", "data-station"]) {
+  for (const name of ["data-head", "data-row", "data-station", "data-token"]) {
     if (element.hasAttribute(name)) return `[${name}="${CSS.escape(element.getAttribute(name))}"]`;
   }
   const group = element.closest("[role=group][aria-label]");
-  if (group && element.hasAttribute("data-value")) return `[aria-label="${CSS.escape(group.getAttribute("aria-label"))}"] [data-value="${CSS.escape(element.dataset.value)}"]`;
+  if (group && element.hasAttribute("data-value")) {
+    // The one that is pressed now: arrow keys press what they reach.
+    return `[aria-label="${CSS.escape(group.getAttribute("aria-label"))}"] [data-value="${CSS.escape(element.dataset.value)}"]`;
+  }
   return element.getAttribute("aria-label") ? `${element.localName}[aria-label="${CSS.escape(element.getAttribute("aria-label"))}"]` : null;
+}
+
+// The studio answers only pages that know its key: it is in the address that the terminal printed.
+function askForKey() {
+  const input = h("input", { type: "text", id: "key", "aria-label": "Key", autocomplete: "off", spellcheck: "false" });
+  put(main, h("section", { class: "card" }, h("h2", { text: "The studio asks for its key" }),
+    h("p", { text: "Open the address that `regard studio` printed in its terminal; it ends with the key. Or copy what stands behind “token=” in that address:" }),
+    h("form", { class: "ask", onsubmit: (event) => { event.preventDefault(); setToken(input.value); show(); } }, input, h("button", { class: "main", text: "Go in" }))));
+  main.setAttribute("aria-busy", "false");
+}
+
+function tabs(state, page) {
+  put(document.getElementById("tabs"), Object.entries(PAGES).map(([name, [title]]) => {
+    const same = { model: state.model, text: state.text, file: state.file, name: state.name, captions: state.captions, page: name };
+    return h("a", { href: address(name === page ? state : same), "aria-current": name === page ? "page" : null, text: title });
+  }));
 }
 
 async function show() {
@@ -38,27 +59,30 @@ async function show() {
   const before = focused();
   const state = read();
   const page = PAGES[state.page] ? state.page : "look";
-  put(document.getElementById("tabs"), Object.entries(PAGES).map(([name, [title]]) => {
-    const same = { model: state.model, text: state.text, file: state.file, name: state.name, page: name };
-    return h("a", { href: address(name === page ? state : same), "aria-current": name === page ? "page" : null, text: title });
-  }));
-  document.title = `${PAGES[page][0]} · regard studio`;
+  tabs(state, page);
   try {
     shelf ||= await ask("shelf", {}, { keep: false });
   } catch (error) {
-    put(main, failure(error));
+    if (error.type === "Token") askForKey();
+    else put(main, failure(error));
     return;
   }
   if (mine !== current) return;
   const model = shelf.models.includes(state.model) ? state.model : shelf.models[0];
   put(models, shelf.models.map((name) => h("option", { value: name, text: name })));
   if (model) models.value = model;
+  currentModel = model;
   models.closest("label").hidden = !shelf.models.length || page === "train";
+  document.title = `${PAGES[page][0]} · ${model ?? "regard studio"}`;
+  document.getElementById("title").textContent = page === "train" ? "Train: the runs" : `${PAGES[page][0]}: ${model ?? "no model"}`;
   leave();
   const fresh = main.dataset.page !== page;
   main.dataset.page = page;
   main.style.minHeight = fresh ? "" : main.offsetHeight + "px"; // the page does not jump while it is drawn
-  if (fresh) put(main, loading());
+  if (fresh) {
+    put(main, loading());
+    window.scrollTo(0, 0);
+  }
   main.setAttribute("aria-busy", "true");
   let left = false;
   const endings = [];
@@ -68,7 +92,8 @@ async function show() {
     if (page !== "train" && !model) {
       put(main, h("section", { class: "card" }, h("h2", { text: "No model here yet" }),
         h("p", { text: "A run writes its weights at its first checkpoint. Until then, Train shows how it goes." }),
-        h("button", { class: "main", type: "button", onclick: () => go({ page: "train" }), text: "Watch the run" })));
+        h("div", { class: "bar" }, h("button", { class: "main", type: "button", onclick: () => go({ page: "train" }), text: "Watch the run" }),
+          h("button", { type: "button", onclick: openModel, text: "Open a model" }))));
     } else await PAGES[page][1](here);
   } catch (error) {
     if (!left) put(main, error.problem && main.querySelector("section.asks") ? [...main.querySelectorAll("section.asks"), failure(error)] : failure(error));
@@ -80,17 +105,37 @@ async function show() {
   if (before && !main.contains(document.activeElement)) main.querySelector(before)?.focus({ preventScroll: true });
 }
 
+// A sentence of one's own is kept for the next model; an example belongs to the model that offered it.
+async function choose(name) {
+  const state = read();
+  const before = await ask("model", { model: currentModel }).catch(() => null);
+  const text = before?.examples.includes(state.text) ? "" : state.text;
+  shelf = null; // a folder that was opened has new names
+  go({ ...MODEL_STATE, model: name, text });
+  if (read().model === state.model) show(); // the address has not changed
+}
+
+async function openModel() {
+  shelf = await ask("shelf", {}, { keep: false }).catch(() => shelf);
+  openDialog(shelf, read().model, choose);
+}
+
 takeToken();
 const wished = localStorage.getItem("regard-theme");
 const system = window.matchMedia("(prefers-color-scheme: dark)");
 theme(wished || (system.matches ? "dark" : "light"));
-system.addEventListener("change", () => { if (!localStorage.getItem("regard-theme")) { theme(system.matches ? "dark" : "light"); show(); } });
+system.addEventListener("change", () => {
+  if (localStorage.getItem("regard-theme")) return;
+  theme(system.matches ? "dark" : "light");
+  show();
+});
 document.getElementById("theme").addEventListener("click", () => {
   theme(document.documentElement.dataset.theme === "dark" ? "light" : "dark");
   localStorage.setItem("regard-theme", document.documentElement.dataset.theme);
   show();
 });
+document.getElementById("open").addEventListener("click", openModel);
 document.getElementById("skip").addEventListener("click", (event) => { event.preventDefault(); main.focus(); });
-models.addEventListener("change", () => go({ model: models.value, aligned: "", at: "", head: "", off: "", pin: "", step: "", file: "", name: "", place: "", stack: "" }));
+models.addEventListener("change", () => choose(models.value));
 window.addEventListener("hashchange", show);
 show();

@@ -11,8 +11,9 @@ const KINDS = {
 };
 const LARGEST = 1 << 23;
 
-export function chooser(kind, state, reads) {
+export function chooser(kind, state, reads, extras = null) {
   const { types, text, none } = KINDS[kind];
+  const showsFile = state.file || !reads || state.text === undefined;
   const problem = h("div", { role: "alert" });
   const input = h("input", { type: "file", id: "file", accept: types, "aria-label": text, onchange: () => take(input.files[0]) });
   async function take(file) {
@@ -35,12 +36,22 @@ export function chooser(kind, state, reads) {
   const card = h("section", { class: "card asks files", ondragover: (event) => over(event, true), ondragleave: (event) => over(event, false),
     ondrop: (event) => { over(event, false); take(event.dataTransfer.files[0]); } },
     h("label", { class: "file" }, input, h("span", { class: "faint", text })),
-    h("div", { class: "chips" }, h("span", { class: "label", text: "Shown:" }), h("strong", { id: "filename", text: state.file && state.file !== "example" ? state.name || "a file" : state.file || !reads ? none : "the sentence" }),
-      (state.file && state.file !== "example") || reads ? h("button", { type: "button", text: "Show the example", onclick: () => go({ file: "example", name: "", pin: "" }) }) : null), problem);
+    h("div", { class: "chips" }, h("span", { class: "label", text: "Shown:" }), h("strong", { id: "filename", text: state.file && state.file !== "example" ? state.name || "a file" : showsFile ? none : "the sentence" }),
+      (state.file && state.file !== "example") || (reads && !showsFile) ? h("button", { type: "button", text: "Show the example", onclick: () => go({ file: "example", name: "", pin: "", text: "" }) }) : null), problem, extras);
   return card;
 }
 
-const WIDE = 460;
+// The names of places: patches by row and column, moments by their time. `count` is how many places there are.
+export async function placeNamer(question, count) {
+  const found = await ask("picture", { model: question.model, text: question.text, file: question.file });
+  return (index) => {
+    if (found.kind !== "image") return `${((index + 0.5) / count * found.seconds).toFixed(2)} s`;
+    if (index < found.extras) return found.extras > 1 ? `extra ${index + 1}` : "class";
+    return `${Math.floor((index - found.extras) / found.side) + 1} · ${(index - found.extras) % found.side + 1}`;
+  };
+}
+
+const WIDE = 620;
 
 // The picture, bright where the chosen row looks. Rows are places of it, or tokens that look at it.
 export async function seen(question, rows, columns, { pin, own, verb = "looks most at", how = null, id = null }) {
@@ -53,7 +64,7 @@ export async function seen(question, rows, columns, { pin, own, verb = "looks mo
     for (let i = 0; i < wide * high; i++) { for (let c = 0; c < 3; c++) data.data[4 * i + c] = found.values[3 * i + c]; data.data[4 * i + 3] = 255; }
     context.putImageData(data, 0, 0);
   } else paint(base, high, wide, (i) => found.values[(high - 1 - Math.floor(i / wide)) * wide + i % wide] / 255, { night: true }); // low tones below, and loud ones bright
-  const room = Math.min(image ? WIDE : 1200, window.innerWidth - 72), tall = image ? room : 220, strip = image ? 0 : 56;
+  const room = Math.min(image ? WIDE : 1340, window.innerWidth - 72), tall = image ? room : 220, strip = image ? 0 : 56;
   const canvas = h("canvas", { class: "seen", width: room, height: tall + strip, tabindex: own ? 0 : null, role: own ? "slider" : "img", "aria-valuemin": own ? 0 : null, "aria-valuemax": own ? rows.length - 1 : null,
     "aria-label": own ? "The place that looks; arrow keys move it" : "What is looked at" });
   const told = h("p", { class: "read", role: "status" });

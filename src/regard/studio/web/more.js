@@ -2,7 +2,7 @@
 
 import { ask } from "./api.js";
 import { failure, fixed, h, loading, put, segment, shown } from "./dom.js";
-import { css, heat, inkOn } from "./heat.js";
+import { css, heat, inkOn, shades } from "./heat.js";
 import { seen } from "./media.js";
 import { go } from "./route.js";
 
@@ -46,12 +46,12 @@ async function lens(question) {
     found.places.length === FIRST ? h("p", { class: "note", text: `The first ${FIRST} places.` }) : null];
 }
 
-// A heat map of its own, with a line that tells of the cell under the pointer.
-function mapped(rows, columns, values, { signed = false, scale = 1, title = "", digits = 3 } = {}) {
-  const told = h("p", { class: "read faint", text: "Point at a cell for its number." });
-  const map = heat(rows, columns, { signed, say: (i, j) => { told.textContent = `“${shown(rows[i])}” → “${shown(columns[j])}”: ${values[i * columns.length + j].toFixed(digits)}`; } });
-  map.show(values, { title, scale });
-  return h("div", {}, h("h3", { text: title }), told, map.node);
+// A heat map of its own, with a line that tells of the cell under the pointer. Numbers without a sign are shares of a row.
+function mapped(rows, columns, values, { signed = false, scale = 1, title = "", digits = 3, room = 560 } = {}) {
+  const status = h("p", { class: "read faint", role: "status", text: "Point at a cell for its number." });
+  const map = heat(rows, columns, { signed, room, say: (i, j) => { status.textContent = `“${shown(rows[i])}” → “${shown(columns[j])}”: ${values[i * columns.length + j].toFixed(digits)}`; } });
+  map.show(signed ? values : shades(values, rows.length, columns.length), { title, scale });
+  return h("div", {}, h("h3", { text: title }), status, map.node);
 }
 const top = (values) => values.reduce((a, b) => Math.max(a, Math.abs(b)), 1e-9);
 
@@ -66,7 +66,7 @@ async function rollout(question) {
   const found = await ask("rollout", question);
   return [words("How much of each input place reaches each place after the last layer, if attention were all that moves things: the layers' mean attention, half of each place kept, multiplied up. It is a summary, not an explanation."),
     question.file ? await overlaid(question, found.rows, found.columns, found.values, found.title, { own: true, verb: "is made most of" })
-      : mapped(found.rows, found.columns, found.values, { title: found.title, scale: top(found.values), digits: 4 })];
+      : mapped(found.rows, found.columns, found.values, { title: found.title, digits: 4, room: 900 })];
 }
 
 async function attribution(question, model, found) {
@@ -86,19 +86,22 @@ async function attribution(question, model, found) {
   const other = model.translates ? await ask("alignment", { ...question, layer: null }) : await ask("rollout", question);
   return [explains, h("div", { class: "two" }, mapped(asked.said, asked.tokens, flat, { signed: true, scale: top(flat), title }),
     model.translates ? mapped(other.target, other.source, Float32Array.from(other.weights.flat()), { title: `Attention: where decoder layer ${other.layer} looks` })
-      : mapped(other.rows, other.columns, other.values, { title: "Attention rollout: where the layers look", scale: top(other.values) })), few];
+      : mapped(other.rows, other.columns, other.values, { title: "Attention rollout: where the layers look" })), few];
 }
 
-const PAIR = "The dog does not enter the house because it is too ";
+// The sentence at hand, to be changed: the adjective of a pronoun sentence already is.
+const OPPOSITES = { tired: "empty", empty: "tired", wide: "tired" };
+const alternative = (text) => text.replace(/\b(tired|empty|wide)\b(?=[^a-z]*$)/, (word) => OPPOSITES[word]);
+
 async function patching(question, model, found, state, place) {
-  const [text, usual] = question.text.startsWith(PAIR) ? [question.text, PAIR + (question.text.includes("tired") ? "empty." : "tired.")] : [question.text, ""];
-  const input = h("input", { type: "text", id: "patched", "aria-label": "Another sentence of as many tokens", value: state.patch || usual, maxlength: 8000, placeholder: "the same sentence with other words, of as many tokens" });
+  const text = question.text, other = state.patch || alternative(text);
+  const input = h("input", { type: "text", id: "patched", "aria-label": "Another sentence of as many tokens", value: other, maxlength: 8000 });
   const form = h("form", { class: "ask spaced", onsubmit: (event) => { event.preventDefault(); go({ patch: input.value.trim(), place: "" }); } }, input, h("button", { class: "main", text: "Patch" }));
   const stacks = Object.keys(model.stacks), stack = stacks.includes(state.stack) ? state.stack : stacks[0];
   const explains = words("Run the model on another sentence, but carry over what this sentence's run had at one layer and place. Where that restores this sentence's answer (1), the difference between the two was there. 0: it changes nothing. With every head on.");
   put(place, explains, form);
-  if (!state.patch && !usual) return [explains, form, h("p", { class: "note" }, "Two sentences that differ in a word, for example: ", h("button", { type: "button", class: "small", text: PAIR + "tired.", onclick: () => go({ text: PAIR + "tired.", patch: PAIR + "empty.", place: "", pin: "" }) }))];
-  const asked = await ask("patching", { model: question.model, text, other: state.patch || usual, at: state.place === undefined || state.place === "" ? null : Number(state.place), stack });
+  if (other === text) return [explains, form, h("p", { class: "note", text: "This is the sentence at hand. Change a word of it, so that it has as many tokens as before, and patch." })];
+  const asked = await ask("patching", { model: question.model, text, other, at: state.place === undefined || state.place === "" ? null : Number(state.place), stack });
   const names = asked.tokens.map((token, i) => token === asked.others[i] ? shown(token) : `${shown(asked.others[i])} ← ${shown(token)}`);
   const answer = `“${shown(asked.answer)}”${asked.instead ? ` against “${shown(asked.instead)}”` : ""}`;
   return [explains, form, h("div", { class: "bar" },
@@ -109,10 +112,10 @@ async function patching(question, model, found, state, place) {
 }
 
 const TABS = { entropy: ["Entropy", entropy], roles: ["Roles of heads", roles], lens: ["Logit lens", lens], rollout: ["Rollout", rollout], attribution: ["Attribution", attribution], patching: ["Patching", patching] };
-const fits = (model, question) => ({ entropy: true, roles: !question.file && model.reads, lens: model.speaks, rollout: true, attribution: model.kind !== "two towers", patching: model.speaks && model.reads && !question.file });
+const TEXT_ONLY = new Set(["roles", "patching"]);
 
 export function more(model, question, found) {
-  const can = fits(model, question), tabs = Object.keys(TABS).filter((name) => can[name]);
+  const tabs = model.analyses.filter((name) => !question.file || !TEXT_ONLY.has(name));
   const place = h("div", { id: "more" }), bar = h("div", { class: "bar" });
   const node = h("section", { class: "card", "aria-label": "What else" }, h("header", {}, h("h2", { text: "What else" }), bar), place);
   let last = null;

@@ -1,16 +1,16 @@
 // The address is the state: what is on the page is what the part after # says, so a link restores the exact view.
 
-const DEFAULTS = { text: "The cat sat on the mat." };
-
 export function read() {
   const [path, query] = location.hash.replace(/^#\/?/, "").split("?");
-  return { page: path || "look", ...DEFAULTS, ...Object.fromEntries(new URLSearchParams(query || "")) };
+  return { page: path || "look", ...Object.fromEntries(new URLSearchParams(query || "")) };
 }
 
 export function address(state) {
   const { page, ...rest } = state;
   const query = new URLSearchParams();
-  for (const [name, value] of Object.entries(rest)) if (value !== undefined && value !== null && value !== "") query.set(name, value);
+  for (const [name, value] of Object.entries(rest)) {
+    if (value !== undefined && value !== null && value !== "") query.set(name, value);
+  }
   return `#/${page}?${query}`;
 }
 
@@ -20,8 +20,13 @@ export function go(changes, { quietly = false } = {}) {
   else location.hash = target;
 }
 
+// Heads that are switched off: "encoder.0.self.3,decoder.1.cross.0" ⇄ [["encoder.0.self", 3], …].
 export const offList = (state) => (state.off || "").split(",").filter(Boolean).map((each) => {
   const cut = each.lastIndexOf(".");
   return [each.slice(0, cut), Number(each.slice(cut + 1))];
 });
 export const offText = (list) => list.map(([name, head]) => `${name}.${head}`).join(",");
+
+// What belongs to one model only, and is left behind when another is chosen.
+export const MODEL_STATE = { aligned: "", at: "", head: "", off: "", pin: "", step: "", file: "", name: "", place: "",
+  stack: "", layer: "", row: "", station: "", captions: "", compare: "", text2: "", model2: "", patch: "" };

@@ -1,0 +1,394 @@
+"""What a model answers to one input: words, and the shares of the alternatives.
+
+Answers come from a recorded forward pass, so that ablated heads change them too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from regard.baselines.memory_network import MemoryNetwork
+from regard.core.probe import Probe
+from regard.look import Look, MediaInput
+from regard.look.forward import evaluation_mode, forward
+from regard.look.inspectable import CoreModel, special_tokens_for
+from regard.look.probe_names import Head, stacks, switched_off
+from regard.model import Decoder, DualEncoder, Encoder, EncoderDecoder
+from regard.models import CTCModel, Model
+from regard.models.labels import label_names, label_scores
+from regard.models.memory_network import MemoryNetworkModel
+from regard.text.tokenizer import Tokenizer
+
+TOP = 10  # alternatives of an answer
+MAX_SPANS = 64  # tokens with a label each
+
+_WORD = re.compile(r"\w+")
+
+# What a page may begin with, for models that read text.
+TRANSLATIONS = (
+    "The cat sat on the mat.",
+    "The dog does not enter the house because it is too tired.",
+    "The dog does not enter the house because it is too empty.",
+    "In my house the happy queen wants to work.",
+)
+BEGINNINGS = ("The cat sat on the", "The dog does not", "In my house the happy queen", "The book")
+STORIES = (
+    "Mary went to the kitchen. John went to the garden. Where is Mary?",
+    "Mary went to the kitchen. John went to the garden. Mary went to the office. Where is Mary?",
+)
+QUESTIONS = ("Who sat on the mat? The cat sat on the mat, and the dog slept.",)
+CAPTIONS = ("a house under the sun", "a red circle", "a blue square", "a photo of a dog")
+
+
+@dataclass(frozen=True)
+class Share:
+    """An alternative and its probability."""
+
+    label: str
+    probability: float
+
+
+@dataclass(frozen=True)
+class ModelAnswer:
+    """The answer of a model: a sentence, alternatives with shares, or a label for each token."""
+
+    task: str  # one of `models.tasks.TASKS`, or `caption`
+    text: str  # the answer itself
+    shares: tuple[Share, ...] = ()
+    spans: tuple[tuple[str, str, float], ...] = ()  # token, label, probability
+    note: str = ""
+    # A text with a masked word, where the model was asked for that word in place of the input.
+    masked: str | None = None
+    distribution: bool = True  # whether the shares sum to 1 over all alternatives
+    # The words that could be masked instead, each with the text in which it is.
+    words: tuple[tuple[str, str], ...] = ()
+
+
+# ------------------------------------------------------------------ what a model is asked
+
+
+def task_of(model: Model) -> str:
+    """The task by which a model answers."""
+    core = model.model
+    match core:
+        case EncoderDecoder():
+            if model.spec.task is not None:
+                return "classify"
+            return "transcribe" if model.medium == "sound" else "translate"
+        case Decoder():
+            return "generate"
+        case MemoryNetwork():
+            return "answer"
+        case DualEncoder():
+            return "caption"
+    if isinstance(model, CTCModel):
+        return "transcribe"
+    if core.labels is not None:
+        return {"next": "follows"}.get(model.spec.task or "", model.spec.task or "classify")
+    return "fill" if core.head is not None else "embed"
+
+
+def examples(model: Model) -> list[str]:
+    """Texts to try a model with; none for a model that reads no text."""
+    task = task_of(model)
+    if isinstance(model.model, MemoryNetwork):
+        return list(STORIES)
+    if not model.accepts_text:
+        return []
+    if task == "generate":
+        return list(BEGINNINGS)
+    if task == "answer":
+        return list(QUESTIONS)
+    if task == "caption":
+        return list(CAPTIONS)
+    mask = mask_token(model)
+    if task == "fill" and mask is not None:
+        return [
+            masked_text(model, text, text.index(word), text.index(word) + len(word))
+            for text, word in zip(TRANSLATIONS, _HIDDEN, strict=True)
+        ]
+    return list(TRANSLATIONS)
+
+
+_HIDDEN = ("mat", "tired", "house", "queen")  # a word of each of `TRANSLATIONS`
+
+
+def mask_token(model: Model) -> str | None:
+    """The token that stands for a hidden word; None where the model fills none in."""
+    if task_of(model) != "fill" or not model.accepts_text:
+        return None
+    return model.input_tokenizer.special_tokens.get("mask")
+
+
+def answer_probes(core: CoreModel) -> tuple[str, ...]:
+    """The probes that an answer is made of.
+
+    Logits over a vocabulary are computed at single positions only, from the hidden states.
+    """
+    if isinstance(core, DualEncoder | MemoryNetwork) or core.head is None:
+        return ("logits",)
+    return (f"{list(stacks(core))[-1]}.output",)
+
+
+# ------------------------------------------------------------------ the answer
+
+
+def answer(
+    model: Model, run: Look, text: str | MediaInput, off: Sequence[Head], captions: Sequence[str]
+) -> ModelAnswer:
+    """What the model says to the input of a recorded forward pass.
+
+    `captions` are the alternatives of a dual encoder; `off` are the heads that were ablated.
+    """
+    core = model.model
+    match core:
+        case EncoderDecoder():
+            return _written(model, run, text)
+        case Decoder():
+            return _next_token(model, run)
+        case MemoryNetwork():
+            return _answer_word(model, run)
+        case DualEncoder():
+            return _caption(model, run, text, off, captions)
+        case Encoder():
+            return _of_encoder(model, core, run, text, off)
+
+
+def _written(model: Model, run: Look, text: str | MediaInput) -> ModelAnswer:
+    if model.spec.task is not None:
+        names = label_names(model.config, run.tensor("logits").shape[-1])
+        scores = label_scores(run.tensor("logits")[0].float(), names)
+        return _classes("classify", scores)
+    special_tokens = special_tokens_for(model, text)
+    ids = run.model_inputs.next_ids
+    # Without the end token, which is no text.
+    if special_tokens is not None:
+        ids = tuple(i for i in ids if i != special_tokens.end)
+    task = "transcribe" if isinstance(text, MediaInput) else "translate"
+    return ModelAnswer(task, model.output_tokenizer.decode(ids).strip())
+
+
+def _next_token(model: Model, run: Look) -> ModelAnswer:
+    shares = next_tokens(model, run, -1)
+    # A model without a tokenizer has numbers for tokens.
+    return ModelAnswer("generate", shares[0].label, tuple(shares))
+
+
+def _answer_word(model: Model, run: Look) -> ModelAnswer:
+    probabilities = run.tensor("logits")[0].float().softmax(dim=-1)  # [V]
+    shares = _top(model, probabilities)
+    return ModelAnswer("answer", shares[0].label, tuple(shares))
+
+
+def _caption(
+    model: Model,
+    run: Look,
+    text: str | MediaInput,
+    off: Sequence[Head],
+    captions: Sequence[str],
+) -> ModelAnswer:
+    """The caption that fits an image best: cosines, times the learned scale, through a softmax."""
+    core = model.model
+    assert isinstance(core, DualEncoder)
+    if isinstance(text, str):
+        return ModelAnswer(
+            "caption",
+            "",
+            note="This is the text tower. Choose a picture, and the captions are matched with it.",
+        )
+    image = run.tensor("logits")[0]  # [D], a unit vector
+    scale = core.scale.exp()
+    logits = []
+    with evaluation_mode(core):
+        for caption in captions:
+            ids, _ = model.labelled_input(caption)
+            probe = Probe(edits=switched_off(core, off))
+            vector = forward(core, ids.to(model.device), probe=probe)[0]  # [D]
+            logits.append(float((image @ vector) * scale))
+    probabilities = torch.tensor(logits).softmax(dim=0).tolist()
+    shares = sorted(map(Share, captions, probabilities), key=lambda share: -share.probability)
+    return ModelAnswer("caption", shares[0].label, tuple(shares))
+
+
+def _of_encoder(
+    model: Model, core: Encoder, run: Look, text: str | MediaInput, off: Sequence[Head]
+) -> ModelAnswer:
+    task = task_of(model)
+    if task == "fill":
+        return _filled(model, run, text, off)
+    if task == "embed":
+        width = run.tensor("logits").shape[-1]
+        note = (
+            "This model has no head: it gives a vector for each token. Fine-tune it, and it "
+            "answers."
+        )
+        return ModelAnswer("embed", f"a vector of {width:,} numbers", note=note)
+    logits = run.tensor("logits")[0].float()  # [L], or [T, L]
+    if isinstance(model, CTCModel):
+        return ModelAnswer("transcribe", model.decoder.text(logits.argmax(dim=-1).tolist()))
+    if task in ("tag", "detect"):
+        return _labelled_tokens(model, run, logits, task)
+    if task == "answer" and isinstance(text, str):
+        return _extracted(model, text)
+    if task == "follows":
+        probability = float(logits.softmax(dim=-1)[0])
+        shares = (Share("follows", probability), Share("does not follow", 1 - probability))
+        return ModelAnswer("follows", max(shares, key=lambda one: one.probability).label, shares)
+    names = label_names(model.config, len(logits))
+    problem_type = model.config.get("problem_type")
+    scores = label_scores(logits, names, problem_type)
+    if problem_type == "regression":
+        return ModelAnswer("regress", "  ".join(f"{value:.3f}" for value in scores.values()))
+    return _classes("classify", scores, len(names) > 1 and problem_type is None)
+
+
+def _classes(task: str, scores: dict[str, float], distribution: bool = True) -> ModelAnswer:
+    shares = tuple(Share(label, value) for label, value in list(scores.items())[:TOP])
+    return ModelAnswer(task, shares[0].label, shares, distribution=distribution)
+
+
+def _labelled_tokens(model: Model, run: Look, logits: Tensor, task: str) -> ModelAnswer:
+    """A label for each token, by logits [T, L]; of a detector whether it was replaced."""
+    if task == "detect":
+        probabilities = logits[:, 0].sigmoid().tolist()
+        labels = ["replaced" if value > 0.5 else "original" for value in probabilities]
+    else:
+        names = label_names(model.config, logits.shape[-1])
+        best = logits.softmax(dim=-1).max(dim=-1)
+        probabilities = best.values.tolist()
+        labels = [names[i] for i in best.indices.tolist()]
+    spans = tuple(zip(run.source, labels, probabilities, strict=False))[:MAX_SPANS]
+    usual = {"O", "original"}
+    marked = [f"{token} ({label})" for token, label, _ in spans if label not in usual]
+    return ModelAnswer(task, ", ".join(marked) or "nothing marked", spans=spans)
+
+
+def _extracted(model: Model, text: str) -> ModelAnswer:
+    """The span that answers the question before the first question mark."""
+    question, mark, context = text.partition("?")
+    if not mark or not context.strip():
+        return ModelAnswer("answer", "", note="Write a question, and after it a text: Who? Text.")
+    span = model.answer(f"{question}?", context.strip())
+    shares = (Share(span.text or "no answer", span.probability), Share("no answer", span.none))
+    return ModelAnswer("answer", span.text or "no answer", shares, distribution=False)
+
+
+def _filled(model: Model, run: Look, text: str | MediaInput, off: Sequence[Head]) -> ModelAnswer:
+    """The words for the mask; without one in the text, the last word is masked."""
+    mask = mask_token(model)
+    if mask is None or not isinstance(text, str):
+        return _next_token(model, run)
+    masked = None
+    if mask not in text:
+        spans = [match.span() for match in _WORD.finditer(text)]
+        if not spans:
+            return ModelAnswer("fill", "", note=f"Write {mask} where a word is to be filled in.")
+        masked = masked_text(model, text, *spans[-1])
+        run = model.look(masked, ask=answer_probes(model.model), off=tuple(off))
+    mask_id = model.input_tokenizer.special_token_id("mask")
+    ids = run.model_inputs.inputs[0].tolist()
+    probabilities = position_logits(run, [ids.index(mask_id)])[0].softmax(dim=-1)
+    shares = _top(model, probabilities, surface=True)
+    words = _words_to_mask(model, masked or text, shares[0].label)
+    return ModelAnswer("fill", shares[0].label, tuple(shares), masked=masked, words=words)
+
+
+def masked_text(model: Model, text: str, start: int, end: int) -> str:
+    """A text with the mask token in place of the word from `start` to `end`.
+
+    Where a token holds the space before its word (byte-level BPE), the mask takes that space too.
+    """
+    mask = mask_token(model) or ""
+    before = text[:start]
+    spaced = before + mask + text[end:]
+    tight = before.rstrip() + mask + text[end:]
+    tokenizer = model.input_tokenizer
+    return tight if len(tokenizer.input_ids(tight)) < len(tokenizer.input_ids(spaced)) else spaced
+
+
+def _words_to_mask(model: Model, text: str, word: str) -> tuple[tuple[str, str], ...]:
+    """Each other word of a text with a mask, and the text with that word masked instead.
+
+    In place of the mask stands then the `word` that the model has filled in.
+    """
+    mask = mask_token(model) or ""
+    before, _, after = text.partition(mask)
+    space = " " if before and not before.endswith(" ") and word[:1].isalnum() else ""
+    filled = before + space + word + after
+    hidden = len(before + space)
+    words = []
+    for match in _WORD.finditer(filled):
+        if match.start() != hidden:
+            words.append((match.group(), masked_text(model, filled, *match.span())))
+    return tuple(words[:MAX_SPANS])
+
+
+# ------------------------------------------------------------------ distributions over tokens
+
+
+def position_logits(run: Look, positions: Sequence[int]) -> Tensor:
+    """The logits over the vocabulary at some positions of the last stack: [positions, V]."""
+    core = run.model.model
+    assert not isinstance(core, DualEncoder)
+    assert core.head is not None
+    hidden = run.tensor(answer_probes(core)[0])[0]  # [T, D]
+    with evaluation_mode(core):
+        return core.head(hidden[list(positions)][None])[0].float()
+
+
+def next_tokens(
+    model: Model, run: Look, position: int, temperature: float = 1.0, top: int = TOP
+) -> list[Share]:
+    """The likeliest tokens at a position, with the probabilities at a temperature."""
+    logits = position_logits(run, [position])[0] / temperature
+    return _top(model, logits.softmax(dim=-1), top)
+
+
+def _top(
+    model: Model, probabilities: Tensor, top: int = TOP, *, surface: bool = False
+) -> list[Share]:
+    """The likeliest tokens of probabilities [V]; `surface`: as they stand in a text."""
+    best = probabilities.topk(min(top, len(probabilities)))
+    ids = best.indices.tolist()
+    tokenizer = _output_tokenizer(model)
+    if tokenizer is None:
+        labels = [str(i) for i in ids]
+    elif surface:
+        labels = [tokenizer.surface_form(i)[0] for i in ids]
+    else:
+        labels = tokenizer.tokens(ids)
+    return list(map(Share, labels, best.values.tolist()))
+
+
+def _output_tokenizer(model: Model) -> Tokenizer | None:
+    if isinstance(model, MemoryNetworkModel):
+        # Positions of its input are sentences, so that it has no `output_tokenizer`.
+        return model.tokenizer
+    if not model.accepts_text and not isinstance(model.model, EncoderDecoder):
+        return None
+    return model.output_tokenizer
+
+
+# ------------------------------------------------------------------ unknown words
+
+
+def unknown_words(model: Model, text: str | MediaInput) -> dict[int, str]:
+    """The words of a text that are the unknown token, by their position in the input."""
+    if not isinstance(text, str) or not model.accepts_text:
+        return {}
+    tokenizer = model.input_tokenizer
+    unknown = tokenizer.special_token_id("unk")
+    ids = tokenizer.input_ids(text)
+    if unknown is None or unknown not in ids:
+        return {}
+    offsets = tokenizer.input_offsets(text)
+    return {
+        i: text[start:end].strip()
+        for i, (token, (start, end)) in enumerate(zip(ids, offsets, strict=True))
+        if token == unknown and end > start
+    }

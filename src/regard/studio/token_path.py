@@ -1,0 +1,202 @@
+"""The path of tokens through one layer: the vectors at every station, for a few tokens.
+
+Stations are probes, and where the residual stream stands after each sublayer. A vector is shown by
+some of its numbers, as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from regard.baselines.convolutional import ConvolutionalDecoder, ConvolutionalEncoder
+from regard.baselines.memory_network import MemoryHops
+from regard.baselines.recurrent import RecurrentDecoder, RecurrentEncoder
+from regard.core.block import Block, ParallelBlock
+from regard.core.residual import PostNorm, PreNorm
+from regard.core.stack import Stack
+from regard.look import Look
+from regard.look.probe_names import stacks
+from regard.look.recording import array
+from regard.look.result import to_json
+
+NUMBERS = 24  # of a vector that are shown
+ROWS = 28  # tokens that are shown
+
+StackKind = Literal["transformer", "recurrent", "convolutional", "memory"]
+NormPlacement = Literal["pre", "post", "parallel", "none"]
+
+# ------------------------------------------------------------------ what a layer is made of
+
+
+def stack_kind(stack: nn.Module) -> StackKind:
+    """Of what layers a stack consists."""
+    match stack:
+        case RecurrentEncoder() | RecurrentDecoder():
+            return "recurrent"
+        case ConvolutionalEncoder() | ConvolutionalDecoder():
+            return "convolutional"
+        case MemoryHops():
+            return "memory"
+        case _:
+            return "transformer"
+
+
+def norm_placement(stack: nn.Module) -> NormPlacement:
+    """Where the norms of a block stand: before each sublayer, after the sum, or one for both."""
+    if not isinstance(stack, Stack):
+        return "none"
+    block = stack.block(0)
+    if isinstance(block, ParallelBlock):
+        return "parallel"
+    if not isinstance(block, Block):  # reversible blocks have their norms inside
+        return "pre"
+    match next(iter(block.residual.each)):
+        case PreNorm():
+            return "pre"
+        case PostNorm():
+            return "post"
+        case _:
+            return "none"  # sublayers without residual connections
+
+
+def chosen_rows(count: int, marked: int | None, limit: int = ROWS) -> list[int]:
+    """Evenly spaced positions, with the marked one and the last one always among them."""
+    if count <= limit:
+        return list(range(count))
+    rows = {round(i * (count - 1) / (limit - 1)) for i in range(limit)}
+    if marked is not None and 0 <= marked < count:
+        rows.add(marked)
+    return sorted(rows)
+
+
+# ------------------------------------------------------------------ the path
+
+
+def token_path(run: Look, stack: str, layer: int, head: int, marked: int | None) -> dict[str, Any]:
+    """The vectors of some tokens at every station of a layer, and the weights of one head."""
+    rows, columns = _axes(run, stack, layer, marked)
+    stations: dict[str, Any] = {}
+    for name in _stations(run, stack, layer):
+        attention, _, part = name.rpartition(".")
+        positions = rows
+        if part in ("k", "v") and attention.endswith(".cross"):
+            positions = columns
+        values = run.tensor(name)[0]
+        if attention in run.probe.attentions:
+            values = _of_head(values, head, run.call(attention).q.shape[1])
+        stations[name] = _strip(_vectors(values, positions))
+    for name, values in _sums(run, stack, layer, rows).items():
+        stations[name] = _strip(values)
+    weights = {}
+    for kind in ("self", "cross"):
+        name = f"{stack}.{layer}.{kind}"
+        if name in run.probe.attentions:
+            weights[name] = _weights(run, name, head, rows, columns if kind == "cross" else rows)
+    labels = _labels(run, stack, rows, columns)
+    return {"stack": stack, "layer": layer, "stations": stations, "weights": weights, **labels}
+
+
+def _axes(run: Look, stack: str, layer: int, marked: int | None) -> tuple[list[int], list[int]]:
+    """The positions shown of the stack itself, and of what its cross-attention reads."""
+    embedded = run.tensor(f"{stack}.embedded")
+    rows = chosen_rows(embedded.shape[1], marked)
+    cross = run.probe.attentions.get(f"{stack}.{layer}.cross")
+    columns = [] if cross is None else chosen_rows(cross.k.shape[2], None)
+    return rows, columns
+
+
+def _stations(run: Look, stack: str, layer: int) -> list[str]:
+    """The recorded probes of vectors that this layer has, in forward order."""
+    prefix = f"{stack}.{layer}."
+    around = (f"{stack}.embedded", f"{stack}.output")
+    before = f"{stack}.{layer - 1}.residual"
+    names = [name for name in run.names if name.startswith(prefix) or name in (*around, before)]
+    return [name for name in names if not name.endswith(".weights")]
+
+
+def _of_head(values: Tensor, head: int, heads: int) -> Tensor:
+    """One query head's part of [H or G, T, K]; what has no heads stays as it is."""
+    if values.ndim < 3:
+        return values
+    # Grouped keys and values (G < H) are shared by neighbouring query heads.
+    return values[min(head, heads - 1) * len(values) // heads]
+
+
+def _vectors(values: Tensor, positions: Sequence[int]) -> Tensor:
+    """[positions, D] of what passes a station."""
+    if values.ndim == 1:  # the output of a memory network is one vector
+        values = values[None]
+    shown = [i for i in positions if i < len(values)] or [0]
+    return values[shown].float()
+
+
+def _sums(run: Look, stack: str, layer: int, rows: Sequence[int]) -> dict[str, Tensor]:
+    """The residual stream after each sublayer but the last, whose sum is the layer's output."""
+    core_stack = stacks(run.model.model)[stack]
+    placement = norm_placement(core_stack)
+    names = set(run.names)
+    if placement not in ("pre", "post") or f"{stack}.{layer}.self.output" not in names:
+        return {}
+    stream = f"{stack}.{layer - 1}.residual" if layer else f"{stack}.embedded"
+    x = run.tensor(stream)[0]
+    sums = {}
+    for kind in ("self", "cross"):
+        output = f"{stack}.{layer}.{kind}.output"
+        if output not in names:
+            continue
+        x = x + run.tensor(output)[0]
+        if placement == "post":
+            # The norm of the sum is what the next sublayer reads.
+            following = "feedforward"
+            if kind == "self" and f"{stack}.{layer}.cross.output" in names:
+                following = "cross"
+            x = run.tensor(f"{stack}.{layer}.{following}.input")[0]
+        sums[f"{stack}.{layer}.{kind}.sum"] = _vectors(x, rows)
+    return sums
+
+
+def _strip(values: Tensor) -> dict[str, Any]:
+    """Some numbers of each vector, evenly spaced, with its length and its largest number."""
+    width = values.shape[-1]
+    index = torch.linspace(0, width - 1, min(NUMBERS, width)).round().long()
+    return {
+        "width": width,
+        "values": to_json(np.round(array(values[:, index]).astype(np.float64), 3).tolist()),
+        "norms": to_json(np.round(array(values.norm(dim=-1)).astype(np.float64), 3).tolist()),
+        "largest": float(values.abs().max()),
+    }
+
+
+def _weights(
+    run: Look, name: str, head: int, rows: Sequence[int], columns: Sequence[int]
+) -> dict[str, Any]:
+    """The weights of one head between the positions shown, and how many positions it can see."""
+    call = run.call(name)
+    number = min(head, call.q.shape[1] - 1)
+    queries = [i for i in rows if i < call.q.shape[2]]
+    weights = run.weights(name, queries, [number])[0]  # [rows, S]
+    return {
+        "heads": call.q.shape[1],
+        "head": number,
+        "values": to_json(np.round(weights[:, list(columns)].astype(np.float64), 4).tolist()),
+        "visible": [int(count) for count in (weights > 0).sum(axis=1)],
+    }
+
+
+def _labels(run: Look, stack: str, rows: Sequence[int], columns: Sequence[int]) -> dict[str, Any]:
+    inputs = run.model_inputs
+    tokens = list(inputs.input_tokens)
+    if stack == "decoder" and inputs.decoder_tokens:
+        tokens = list(inputs.decoder_tokens)
+    if stack == "memory":
+        tokens = tokens[-1:]  # the question; the story is what it looks at
+    return {
+        "rows": [[i, tokens[i] if i < len(tokens) else str(i)] for i in rows],
+        "columns": [[i, inputs.input_tokens[i]] for i in columns if i < len(inputs.input_tokens)],
+        "count": run.tensor(f"{stack}.embedded").shape[1],
+    }

@@ -1,0 +1,96 @@
+// What the model answers: the translation, the class, the filled word, the next token, the transcript, the matching caption.
+
+import { ask } from "./api.js";
+import { clipped, failure, h, loading, percent, put, shareBars, shown } from "./dom.js";
+import { go, offList, offText } from "./route.js";
+
+const MOST = 240; // letters of a heading
+
+const TITLES = {
+  translate: "It translates", transcribe: "It hears", generate: "It goes on with", fill: "It fills in", classify: "It says",
+  answer: "It answers", caption: "It matches", embed: "It gives", tag: "It marks", detect: "It suspects", follows: "It says", regress: "It says",
+};
+
+export const captionsOf = (state, model) => state.captions ? state.captions.split("|").map((each) => each.trim()).filter(Boolean) : model.captions;
+
+const difference = (usual, now) => {
+  const before = new Set(usual.split(" "));
+  return now.split(" ").flatMap((word, i) => [i ? " " : "", before.has(word) ? word : h("span", { class: "changed", text: word })]);
+};
+
+// The answer itself, large.
+function headline(answer, usual, question, model) {
+  const output = (content) => h("span", { id: "output" }, content);
+  const changed = usual && usual.text !== answer.text;
+  const text = clipped(answer.text, MOST);
+  const long = question.text.length + answer.text.length > 160 ? " long" : "";
+  const arrow = h("span", { class: "arrow", text: "→" });
+  if (answer.task === "fill" && answer.text) {
+    const [before, after] = (answer.masked ?? question.text).split(model.mask);
+    return h("p", { class: `said${long}` }, clipped(before, MOST), /\w$/.test(before) ? " " : "", output(h("mark", { text: shown(answer.text) })), clipped(after ?? "", MOST));
+  }
+  if (answer.task === "generate") return h("p", { class: `said${long}` }, clipped(question.text, MOST), " ", output(h("mark", { text: shown(answer.text) })));
+  if (answer.task === "transcribe") return h("p", { class: "said" }, "“", output(text || " "), "”", text ? null : h("span", { class: "note", text: " no word was heard" }));
+  const source = question.text ? [clipped(question.text, MOST), arrow] : [];
+  return h("p", { class: `said${long}` }, source, output(changed && answer.task === "translate" ? difference(usual.text, text) : text));
+}
+
+// Where heads are off: what the answer was with all of them.
+function ablation(answer, usual, surprise, off) {
+  if (!off.length) return null;
+  const best = (one) => one.shares[0] ? `${one.text} (${percent(one.shares[0].probability)})` : one.text;
+  const same = usual && usual.text === answer.text;
+  const changedShare = same && answer.shares[0] ? `: ${percent(usual.shares[0].probability)} before, ${percent(answer.shares[0].probability)} now` : "";
+  const cost = surprise && surprise.usual !== null && surprise.off !== null
+    ? h("span", { class: "note", text: ` The model is ${Math.max(0, surprise.off - surprise.usual).toFixed(2)} nats a token less sure of the usual output (0: the heads do nothing here).` }) : null;
+  return [h("p", { id: "switched" }, h("strong", { text: `${off.length} head${off.length > 1 ? "s" : ""} off. ` }),
+    usual ? (same ? `The answer stays the same${changedShare}.` : `With all heads on: ${best(usual)}`) : "", cost),
+  h("div", { class: "chips" }, off.map(([name, head]) => h("button", { type: "button", text: `${name} ${head} ×`, "aria-label": `switch ${name} head ${head} on`,
+    onclick: () => go({ off: offText(off.filter(([n, k]) => n !== name || k !== head)) }) })),
+  h("button", { type: "button", text: "all on", onclick: () => go({ off: "" }) }))];
+}
+
+// A masked language model can be asked for any word: each is a button that hides it.
+function hiding(answer) {
+  if (answer.task !== "fill" || !answer.words.length) return null;
+  return h("div", { class: "chips" }, h("span", { class: "label", text: "Hide another word" }),
+    answer.words.map(([word, text]) => h("button", { type: "button", text: word, onclick: () => go({ text, pin: "" }) })));
+}
+
+function captions(state, model) {
+  if (model.task !== "caption") return null;
+  const input = h("textarea", { id: "captions", rows: 4, "aria-label": "Captions, one a line", value: captionsOf(state, model).join("\n") });
+  return h("form", { class: "captions", onsubmit: (event) => { event.preventDefault(); go({ captions: input.value.split("\n").map((each) => each.trim()).filter(Boolean).join("|") }); } },
+    h("label", { class: "label", for: "captions", text: "Captions, one a line" }), input, h("button", { class: "main", text: "Match" }));
+}
+
+const spans = (answer) => answer.spans.length ? h("p", { class: "spans" }, answer.spans.map(([token, label, probability]) =>
+  h("span", { class: label === "O" || label === "original" ? "" : "marked", title: `${label}, ${percent(probability)}` }, shown(token), label === "O" || label === "original" ? null : h("sub", { text: label })))) : null;
+
+// Words that the model does not know are told as what they are.
+export function unknownWords(unknown) {
+  const words = [...new Set(Object.values(unknown || {}))];
+  if (!words.length) return null;
+  return h("p", { class: "warning", role: "alert", id: "unknown" }, h("strong", { text: "Unknown to this model: " }), words.slice(0, 12).map((word, i) => [i ? ", " : "", h("b", { text: word })]),
+    words.length > 12 ? ` and ${words.length - 12} more` : "", ". It reads them all as the same sign, so do not trust what it makes of them.");
+}
+
+// The card, a promise of the answer in it, and a way to put something else in place of the alternatives.
+export function answerCard(state, model, question, { surprise = null, unknown = {}, gone = () => false } = {}) {
+  const card = h("section", { class: "card answer", "aria-label": "Answer" }, loading("The model reads…"));
+  const side = h("div"), body = h("div");
+  const captionList = model.task === "caption" ? { captions: captionsOf(state, model) } : {};
+  const off = offList(state);
+  const alternatives = (...content) => { put(side, content); body.className = "two"; if (!side.isConnected) body.append(side); };
+  const ready = ask("answer", { ...question, ...captionList }).then(({ answer, usual }) => {
+    if (gone()) return null;
+    put(body, h("div", {}, headline(answer, usual, question, model), answer.note ? h("p", { class: "note", text: answer.note }) : null, unknownWords(unknown), spans(answer),
+      hiding(answer), ablation(answer, usual, surprise, off)));
+    put(card, h("header", {}, h("h2", { text: TITLES[answer.task] ?? "It answers" }),
+      answer.masked ? h("span", { class: "note", text: `No ${model.mask} in the sentence: its last word was hidden.` }) : null), body);
+    const bars = answer.shares.length ? shareBars(answer.shares) : null, editor = captions(state, model);
+    if (bars || editor) alternatives(bars, editor);
+    return answer;
+  }, (error) => { if (!gone()) put(card, failure(error)); return null; });
+  return { node: card, ready, alternatives };
+}

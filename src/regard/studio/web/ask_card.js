@@ -1,0 +1,54 @@
+// What a page begins with: the sentence or the file that the model is asked about.
+
+import { h, put } from "./dom.js";
+import { chooser } from "./media.js";
+import { go, offList } from "./route.js";
+
+export const textOf = (state, model) => state.text ?? model.examples[0] ?? "";
+
+const HINTS = {
+  fill: (model) => `write ${model.mask ?? "[MASK]"} where a word is missing`,
+  generate: () => "the beginning of a sentence",
+  answer: (model) => model.kind === "memory network" ? "a story, and at its end the question" : "a question? and then the text that answers it",
+};
+
+function sentence(state, model, button, extras) {
+  const text = textOf(state, model);
+  const hint = HINTS[model.task]?.(model) ?? "a sentence";
+  const input = h("input", { type: "text", name: "text", value: text, "aria-label": "Sentence", placeholder: hint, maxlength: 8000,
+    autocomplete: "off", spellcheck: "false", "aria-describedby": "empty" });
+  const problem = h("p", { id: "empty", class: "problem", role: "alert" });
+  const there = (text) => go({ text, pin: "", step: "", row: "", file: "", name: "" });
+  function submit(event) {
+    event.preventDefault();
+    if (input.value.trim()) { there(input.value.trim()); return; }
+    put(problem, `There is nothing to read: write ${hint}.`);
+    input.focus();
+  }
+  return h("section", { class: "card asks", "aria-label": "Input" },
+    h("form", { class: "ask", onsubmit: submit, oninput: () => put(problem) }, input, h("button", { class: "main", text: button })), problem,
+    h("div", { class: "chips" }, h("span", { class: "label", text: "Try" }),
+      model.examples.map((each) => h("button", { type: "button", text: each, "aria-pressed": String(each === text && !state.file), onclick: () => there(each) }))),
+    extras);
+}
+
+// A sentence, a file, or both, as the model takes them; `extras` are placed below the sentence.
+export function asking(state, model, button, extras = null) {
+  const reads = model.reads || !model.medium;
+  return [reads ? sentence(state, model, button, extras) : null,
+    model.medium ? chooser(model.medium, state, model.reads, reads ? null : extras) : null];
+}
+
+// The question of most views. A model that takes both is shown the picture until a sentence is written.
+export function asked(state, model) {
+  const usesFile = model.medium && (state.file || !model.reads || state.text === undefined);
+  const file = usesFile ? state.file || "example" : undefined;
+  return { model: state.model, text: file ? "" : textOf(state, model), file, off: offList(state) };
+}
+
+// The words for what a model reads, one place at a time.
+export const UNITS = { image: ["patch", "patches"], sound: ["moment", "moments"] };
+export const unit = (model, question, count = 1) => {
+  const usual = model.kind === "memory network" ? ["sentence", "sentences"] : ["token", "tokens"];
+  return (question.file ? UNITS[model.medium] ?? usual : usual)[count === 1 ? 0 : 1];
+};
