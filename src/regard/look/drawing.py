@@ -37,7 +37,7 @@ INK = "#1b1b1f"  # of letters in a PNG; an SVG takes the colour of the text arou
 # Pixels
 CELL = 22.0  # the side of a cell
 FONT = 12.0  # the size of letters
-WIDTH = 6.6  # about how wide a letter is
+WIDTH = 7.2  # about how wide a letter is
 ROW = 18  # the height of a line of text
 MARGIN = 8.0  # around a PNG
 
@@ -258,7 +258,7 @@ def heat(
                     ink = over(paint[i, j])
                     marks.append(Text(x_middle, baseline, inside[i][j], "middle", ink))
     marks += _scale(left, bottom + 8, _largest(values, most), signed)
-    right = max(left + width * len(columns) + 4, left + 200)
+    right = max(left + width * len(columns) + 4, left + 200, 1.1 * _text_width([title]))
     return Scene(right, bottom + 30, tuple(marks))
 
 
