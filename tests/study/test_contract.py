@@ -19,7 +19,7 @@ from regard.study.study import Outcome
 from regard.study.svg import svg
 
 # Studies that take a second or two.
-CHEAP = ["scaling", "lookup", "sinusoids", "wavelengths"]
+CHEAP = ["scaling", "lookup", "sinusoids", "wavelengths", "path_length", "kv_cache"]
 
 
 @pytest.mark.parametrize("name", listing.STUDIES)

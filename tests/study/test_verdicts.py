@@ -5,10 +5,15 @@ from __future__ import annotations
 from xml.etree import ElementTree
 
 import attention_verdicts
+import baselines_verdicts
 import block_verdicts
+import cost_verdicts
+import inside_verdicts
 import numbers_verdicts
 import positions_verdicts
 import pytest
+import tables_verdicts
+import training_verdicts
 
 from regard.study import listing
 from regard.study.study import Outcome
@@ -19,6 +24,11 @@ VERDICTS = {
     **attention_verdicts.VERDICTS,
     **positions_verdicts.VERDICTS,
     **block_verdicts.VERDICTS,
+    **training_verdicts.VERDICTS,
+    **baselines_verdicts.VERDICTS,
+    **cost_verdicts.VERDICTS,
+    **inside_verdicts.VERDICTS,
+    **tables_verdicts.VERDICTS,
     **numbers_verdicts.VERDICTS,
 }
 

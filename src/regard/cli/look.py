@@ -20,7 +20,7 @@ WHAT = {
     "attention": "attention weights, head by head",
     "alignment": "target tokens with the source tokens they attend to",
     "entropy": "how widely each head attends; collapsed and idle heads",
-    "roles": "heads against the grammar of the built-in language (needs no text)",
+    "roles": "heads against the grammar of the built-in language, or of --conllu (needs no text)",
     "ablation": "what each head is worth for this text",
     "circuit": "the fewest heads that resolve pronouns of the built-in language (needs no text)",
     "patching": "which layer and position carry the difference to --other (as many tokens)",
@@ -85,6 +85,7 @@ Examples:
     help="one layer, counted from 0  [the last; alignment: last but one]",
 )
 @click.option("--head", type=int, default=None, help="one head, counted from 0  [all]")
+@click.option("--conllu", metavar="FILE", help="for roles: parsed sentences of your own (CoNLL-U)")
 @click.option("--html", help="write a page, one file that needs nothing else")
 @click.option("--png", help="write a picture (needs Pillow)")
 @click.option("--json", "as_json", is_flag=True, help="print one JSON object with all numbers")
@@ -126,19 +127,22 @@ def command(
 def _result(model: Inspectable, text: str, what: str, flags: dict[str, Any]) -> AnalysisResult:
     """The view that --what names."""
     if what in _WITHOUT_TEXT:
-        return _view_of_weights(model, what)
+        return _view_of_weights(model, what, flags["conllu"])
     if what in _ONE_RUN:
         return _view_of_one_run(model, text, what, flags)
     return _view_of_many_runs(model, text, what, flags)
 
 
-def _view_of_weights(model: Inspectable, what: str) -> AnalysisResult:
+def _view_of_weights(model: Inspectable, what: str, conllu: str | None) -> AnalysisResult:
     """Views of the model itself, or of the built-in language: they need no text."""
     from regard import look as views
+    from regard.data.conllu import read_conllu
 
     match what:
         case "roles":
-            return views.roles(model)
+            # By default the built-in language, whose parse is known.
+            sentences = None if conllu is None else read_conllu(conllu)
+            return views.roles(model, sentences)
         case "positions":
             return views.positions(model)
         case _:

@@ -77,6 +77,77 @@ STUDIES: dict[str, Listing] = {
     "norm_placement": Listing(
         "block", "Post-norm, pre-norm and warm-up", "block.norm_placement.NormPlacement"
     ),
+    # training
+    "warmup": Listing("training", "Warm-up on and off", "training.warmup.Warmup"),
+    "label_smoothing": Listing(
+        "training",
+        "Label smoothing: perplexity, BLEU, calibration",
+        "training.label_smoothing.LabelSmoothing",
+    ),
+    "teacher_forcing": Listing(
+        "training", "Teacher forcing and exposure", "training.teacher_forcing.TeacherForcing"
+    ),
+    "training_memory": Listing(
+        "training",
+        "Mixed precision, accumulation, checkpointing",
+        "training.training_memory.TrainingMemory",
+    ),
+    "depth": Listing("training", "Depth before width", "training.depth.Depth"),
+    # baselines
+    "gradient_distance": Listing(
+        "baselines", "Gradients over distance", "baselines.gradient_distance.GradientDistance"
+    ),
+    "fixed_context": Listing(
+        "baselines", "The fixed context as a bottleneck", "baselines.fixed_context.FixedContext"
+    ),
+    "path_length": Listing(
+        "baselines", "Path lengths, sequential operations", "baselines.path_length.PathLength"
+    ),
+    "complexity": Listing(
+        "baselines", "Complexity over n and d", "baselines.complexity.Complexity"
+    ),
+    "algorithms": Listing(
+        "baselines", "Copying and parity, longer than seen", "baselines.algorithms.Algorithms"
+    ),
+    "universal": Listing(
+        "baselines",
+        "Universal Transformers: parity, brackets",
+        "baselines.universal.UniversalDepth",
+    ),
+    # cost
+    "attention_memory": Listing(
+        "cost", "Memory of attention, fused or not", "cost.attention_memory.AttentionMemory"
+    ),
+    "kv_cache": Listing("cost", "The KV cache: cost of a token", "cost.kv_cache.KVCache"),
+    "efficient_attention": Listing(
+        "cost",
+        "Efficient attention: quality and cost",
+        "cost.efficient_attention.EfficientAttention",
+    ),
+    "scaling_law": Listing(
+        "cost", "A scaling law and its prediction", "cost.scaling_law.ScalingLaw"
+    ),
+    "data_hunger": Listing("cost", "Data hunger and saturation", "cost.data_hunger.DataHunger"),
+    "transfer": Listing("cost", "Do modifications transfer?", "cost.transfer.Transfer"),
+    "decoder_only": Listing(
+        "cost", "Decoder-only or encoder–decoder", "cost.decoder_only.DecoderOnly"
+    ),
+    # inside
+    "induction": Listing(
+        "inside", "Circuits: induction heads, composition", "inside.induction.Induction"
+    ),
+    "feedforward_units": Listing(
+        "inside",
+        "Feed-forward units as keys and values",
+        "inside.feedforward_units.FeedForwardUnits",
+    ),
+    "head_roles": Listing("inside", "Head roles on parsed text", "inside.head_roles.HeadRoles"),
+    "ambiguity": Listing(
+        "inside", "Ambiguity: bank, with the telescope", "inside.ambiguity.Ambiguity"
+    ),
+    # tables
+    "layer_types": Listing("tables", "Table 1: layer types", "tables.layer_types.LayerTypes"),
+    "ablation": Listing("tables", "Table 3: variations of the model", "tables.ablation.Ablation"),
     # numbers
     "printed_numbers": Listing(
         "numbers", "Printed numbers that are wrong", "numbers.printed_numbers.PrintedNumbers"

@@ -1,0 +1,1 @@
+"""Studies against what came before: recurrent and convolutional networks."""

@@ -1,0 +1,1 @@
+"""Studies of cost and scale: memory, caches, efficient attention, scaling laws."""

@@ -1,0 +1,1 @@
+"""Studies of what happens inside: circuits, units, head roles, ambiguity."""

@@ -1,0 +1,1 @@
+"""The tables of the paper, measured on small models."""

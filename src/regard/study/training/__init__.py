@@ -1,0 +1,1 @@
+"""Studies of training: warm-up, label smoothing, teacher forcing, memory, depth."""
