@@ -36,6 +36,8 @@ LEVELS = (
     ("evaluation",),
     ("training",),
     ("compare", "show", "verify"),
+    ("plan",),
+    ("tune",),
     ("convert",),
     ("bench",),
     ("study",),
