@@ -68,6 +68,10 @@ VERBS = {
         "Print a model's architecture on one page: stations, shapes, parameters.",
     ),
     # checking, changing and passing on
+    "doctor": (
+        "regard.cli.doctor",
+        "Examine the installation, or a run and its data: what is wrong, why, and what to change.",
+    ),
     "verify": (
         "regard.cli.verify",
         "Check a model's invariants: cached, batched, padded, fused, saved; and parity.",
