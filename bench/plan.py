@@ -46,7 +46,7 @@ def main() -> None:
     parser.add_argument("--precision", default="float32")
     parser.add_argument("--json", help="a file for the results")
     options = parser.parse_args()
-    cases = ON_CPU if options.device == "cpu" else ON_GPU
+    cases: tuple[tuple[str, int, int], ...] = ON_CPU if options.device == "cpu" else ON_GPU
     if options.models:
         cases = tuple(_case(text) for text in options.models)
     results = []

@@ -35,7 +35,7 @@ LEVELS = (
     ("models",),
     ("evaluation",),
     ("training",),
-    ("compare", "show", "verify"),
+    ("compare", "doctor", "show", "verify"),
     ("plan",),
     ("tune",),
     ("convert",),
