@@ -12,8 +12,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from regard.baselines.linear_forecaster import LinearForecaster
 from regard.baselines.memory_network import MemoryNetwork
 from regard.core.probe import Probe
+from regard.errors import DataError
 from regard.look import Look, MediaInput
 from regard.look.forward import evaluation_mode, forward
 from regard.look.inspectable import CoreModel, special_tokens_for
@@ -86,6 +88,8 @@ def task_of(model: Model) -> str:
             return "answer"
         case DualEncoder():
             return "caption"
+        case LinearForecaster():
+            return "forecast"
     if isinstance(model, CTCModel):
         return "transcribe"
     if core.labels is not None:
@@ -96,6 +100,7 @@ def task_of(model: Model) -> str:
 def examples(model: Model) -> list[str]:
     """Texts to try a model with; none for a model that reads no text."""
     task = task_of(model)
+    # Its positions are sentences, so that it "accepts no text" of tokens.
     if isinstance(model.model, MemoryNetwork):
         return list(STORIES)
     if not model.accepts_text:
@@ -130,7 +135,7 @@ def answer_probes(core: CoreModel) -> tuple[str, ...]:
 
     Logits over a vocabulary are computed at single positions only, from the hidden states.
     """
-    if isinstance(core, DualEncoder | MemoryNetwork) or core.head is None:
+    if isinstance(core, DualEncoder | MemoryNetwork | LinearForecaster) or core.head is None:
         return ("logits",)
     return (f"{list(stacks(core))[-1]}.output",)
 
@@ -157,9 +162,13 @@ def answer(
             return _caption(model, run, text, off, captions)
         case Encoder():
             return _of_encoder(model, core, run, text, off)
+        case LinearForecaster():
+            note = "This model reads numbers over time, which the page cannot give it."
+            return ModelAnswer("forecast", "", note=note)
 
 
 def _written(model: Model, run: Look, text: str | MediaInput) -> ModelAnswer:
+    # BART as a classifier reads the source twice and writes nothing.
     if model.spec.task is not None:
         names = label_names(model.config, run.tensor("logits").shape[-1])
         scores = label_scores(run.tensor("logits")[0].float(), names)
@@ -201,10 +210,13 @@ def _caption(
             "",
             note="This is the text tower. Choose a picture, and the captions are matched with it.",
         )
+    if not model.accepts_text:
+        return ModelAnswer("caption", "", note="The folder has no tokenizer to read captions with.")
     image = run.tensor("logits")[0]  # [D], a unit vector
     scale = core.scale.exp()
     logits = []
     with evaluation_mode(core):
+        # One by one: captions are few, and of unlike lengths.
         for caption in captions:
             ids, _ = model.labelled_input(caption)
             probe = Probe(edits=switched_off(core, off))
@@ -230,7 +242,7 @@ def _of_encoder(
         return ModelAnswer("embed", f"a vector of {width:,} numbers", note=note)
     logits = run.tensor("logits")[0].float()  # [L], or [T, L]
     if isinstance(model, CTCModel):
-        return ModelAnswer("transcribe", model.decoder.text(logits.argmax(dim=-1).tolist()))
+        return _letters(model, logits)
     if task in ("tag", "detect"):
         return _labelled_tokens(model, run, logits, task)
     if task == "answer" and isinstance(text, str):
@@ -247,6 +259,14 @@ def _of_encoder(
     return _classes("classify", scores, len(names) > 1 and problem_type is None)
 
 
+def _letters(model: CTCModel, logits: Tensor) -> ModelAnswer:
+    """The transcript by the likeliest letter of each frame, of logits [T, L]."""
+    try:
+        return ModelAnswer("transcribe", model.decoder.text(logits.argmax(dim=-1).tolist()))
+    except DataError as refusal:  # its attention can be looked at all the same
+        return ModelAnswer("transcribe", "", note=f"{refusal.problem}: {refusal.repair}.")
+
+
 def _classes(task: str, scores: dict[str, float], distribution: bool = True) -> ModelAnswer:
     shares = tuple(Share(label, value) for label, value in list(scores.items())[:TOP])
     return ModelAnswer(task, shares[0].label, shares, distribution=distribution)
@@ -256,6 +276,7 @@ def _labelled_tokens(model: Model, run: Look, logits: Tensor, task: str) -> Mode
     """A label for each token, by logits [T, L]; of a detector whether it was replaced."""
     if task == "detect":
         probabilities = logits[:, 0].sigmoid().tolist()
+        # ELECTRA: one logit a token.
         labels = ["replaced" if value > 0.5 else "original" for value in probabilities]
     else:
         names = label_names(model.config, logits.shape[-1])
@@ -270,6 +291,7 @@ def _labelled_tokens(model: Model, run: Look, logits: Tensor, task: str) -> Mode
 
 def _extracted(model: Model, text: str) -> ModelAnswer:
     """The span that answers the question before the first question mark."""
+    # One text box for both: the question ends with the first question mark.
     question, mark, context = text.partition("?")
     if not mark or not context.strip():
         return ModelAnswer("answer", "", note="Write a question, and after it a text: Who? Text.")
@@ -288,6 +310,7 @@ def _filled(model: Model, run: Look, text: str | MediaInput, off: Sequence[Head]
         spans = [match.span() for match in _WORD.finditer(text)]
         if not spans:
             return ModelAnswer("fill", "", note=f"Write {mask} where a word is to be filled in.")
+        # The last word is what a reader would guess too.
         masked = masked_text(model, text, *spans[-1])
         run = model.look(masked, ask=answer_probes(model.model), off=tuple(off))
     mask_id = model.input_tokenizer.special_token_id("mask")
@@ -334,7 +357,7 @@ def _words_to_mask(model: Model, text: str, word: str) -> tuple[tuple[str, str],
 def position_logits(run: Look, positions: Sequence[int]) -> Tensor:
     """The logits over the vocabulary at some positions of the last stack: [positions, V]."""
     core = run.model.model
-    assert not isinstance(core, DualEncoder)
+    assert not isinstance(core, DualEncoder | LinearForecaster)
     assert core.head is not None
     hidden = run.tensor(answer_probes(core)[0])[0]  # [T, D]
     with evaluation_mode(core):
@@ -345,6 +368,7 @@ def next_tokens(
     model: Model, run: Look, position: int, temperature: float = 1.0, top: int = TOP
 ) -> list[Share]:
     """The likeliest tokens at a position, with the probabilities at a temperature."""
+    # softmax(z / T): T → 0 is greedy, T → ∞ is uniform.
     logits = position_logits(run, [position])[0] / temperature
     return _top(model, logits.softmax(dim=-1), top)
 
@@ -353,6 +377,7 @@ def _top(
     model: Model, probabilities: Tensor, top: int = TOP, *, surface: bool = False
 ) -> list[Share]:
     """The likeliest tokens of probabilities [V]; `surface`: as they stand in a text."""
+    # A vocabulary may be smaller than `top`.
     best = probabilities.topk(min(top, len(probabilities)))
     ids = best.indices.tolist()
     tokenizer = _output_tokenizer(model)
