@@ -59,7 +59,7 @@ class Norms(Study):
     full_seeds = 3
 
     def measure(self, effort: Effort, progress: Progress) -> Numbers:
-        steps = effort.choose(80, 400)
+        steps = effort.choose(80, 250)
         layers = effort.choose(1, 2)
         test = list(islice(builtin_pairs("test", 500, 0, rows=32), effort.choose(2, 6)))
         moves = {

@@ -61,8 +61,8 @@ class Residuals(Study):
                 values = [_gradient_ratio(task, residual, depth, seed) for depth in depths]
                 ratios[name].append(values)
         # A stack of 100 layers would take minutes: the gradients above are measured, these trained.
-        trained = effort.choose([2, 6], [2, 12])
-        steps = effort.choose(100, 400)
+        trained = effort.choose([2, 6], [2, 8])
+        steps = effort.choose(100, 250)
         variants = {
             f"{name}, {depth} layers": _model(task, residual, depth, 64)
             for depth in trained

@@ -57,7 +57,7 @@ class Extrapolation(Study):
     full_seeds = 4
 
     def measure(self, effort: Effort, progress: Progress) -> Numbers:
-        steps = effort.choose(130, 600)
+        steps = effort.choose(130, 500)
         task = TaskBatches(Copying(max_length=TRAINED), LETTERS)
         # The same inputs for all kinds and seeds.
         tests = {length: [_test(task, length, effort.choose(64, 256))] for length in LENGTHS}
