@@ -31,11 +31,23 @@ VERBS = {
         "regard.cli.compare",
         "Train several models at equal data, parameters and budget: one table, one figure.",
     ),
+    "plan": (
+        "regard.cli.plan",
+        "Predict what a training costs: FLOPs, memory, time and money; what fits, which size.",
+    ),
+    "tune": (
+        "regard.cli.tune",
+        "Search the settings that matter within a budget, by successive halving; resumable.",
+    ),
     # using them
     "translate": ("regard.cli.translate", "Translate standard input, line by line."),
     "generate": (
         "regard.cli.generate",
         "Continue a prompt with a language model, token by token.",
+    ),
+    "predict": (
+        "regard.cli.predict",
+        "Ask any model: classes, tags, answers, missing words, vectors, transcripts, captions.",
     ),
     "evaluate": (
         "regard.cli.evaluate",
@@ -55,6 +67,10 @@ VERBS = {
         "Print a model's architecture on one page: stations, shapes, parameters.",
     ),
     # checking, changing and passing on
+    "doctor": (
+        "regard.cli.doctor",
+        "Examine the installation, or a run and its data: what is wrong, why, and what to change.",
+    ),
     "verify": (
         "regard.cli.verify",
         "Check a model's invariants: cached, batched, padded, fused, saved; and parity.",
