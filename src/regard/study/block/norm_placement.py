@@ -100,6 +100,7 @@ class NormPlacement(Study):
             )
             if post > NEEDED > pre
         ]
+        # Theorem 1: of order 1/√layers with pre-norm, independent of them with post-norm.
         gradients_differ = falls["pre-norm"] >= FALLS > falls["post-norm"]
         depths = numbers["depths"]
         reason = (
@@ -121,6 +122,7 @@ class NormPlacement(Study):
             Series.over_seeds(name, depths, [[at[-1] for at in run] for run in runs])
             for name, runs in gradients.items()
         ]
+        # The deepest stack, layer by layer.
         layers = list(range(1, depths[-1] + 1))
         by_layer = [
             Series.over_seeds(name, layers, [run[-1] for run in runs])
@@ -165,6 +167,7 @@ def _model(task: TaskBatches, place: str, layers: int) -> spec.Model:
 
 def _gradients(task: TaskBatches, place: str, depth: int, seed: int) -> list[float]:
     """The norm of the gradient in the outer feed-forward weights of each layer."""
+    # At the initial weights: no step has been taken.
     model: Any = build_seeded(_model(task, place, depth), seed)
     batch = next(task.stream("train", seed))
     mean_loss(logits(model, batch), batch.targets).backward()  # type: ignore[no-untyped-call]

@@ -110,6 +110,7 @@ class Sinusoids(Study):
             for offset, error in zip(numbers["offsets"], numbers["shift_errors"], strict=True)
         ]
         low, high = numbers["norm"]
+        # sin² + cos² = 1 for each of the d_model/2 frequencies: all rows have one norm.
         facts = [
             ["largest absolute value", f"{numbers['largest']:.6g}"],
             ["norm of a row", f"{low:.6g} to {high:.6g} = √(d_model/2)"],
