@@ -41,7 +41,7 @@ INK = "#15181e"  # of letters in a PNG; an SVG takes the colour of the text arou
 # Pixels
 CELL = 22.0  # the side of a cell
 FONT = 12.0  # the size of letters
-WIDTH = 6.6  # about how wide a letter is
+WIDTH = 7.2  # about how wide a letter is
 ROW = 18  # the height of a line of text
 MARGIN = 8.0  # around a PNG
 
@@ -298,7 +298,8 @@ def heat(
         marks += attention_scale(left, bottom + 8)
     else:
         marks += _scale(left, bottom + 8, _largest(values, most), scale == "signed")
-    right = max(left + width * len(columns) + 4, left + 320)  # room for the scale
+    # Room for the scale and the title.
+    right = max(left + width * len(columns) + 4, left + 320, 1.1 * _text_width([title]))
     return Scene(right, bottom + 30, tuple(marks))
 
 
