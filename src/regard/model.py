@@ -24,7 +24,10 @@ from regard.core.frontend import FrontEnd
 from regard.core.global_attention import QuestionTokens
 from regard.core.head import ClassifierHead, DistilledHead, LMHead, Pool
 from regard.core.kv_cache import DecoderState
+from regard.core.node_features import NodeFeatures
 from regard.core.probe import NO_PROBE, NullProbe
+from regard.core.series_head import SeriesHead
+from regard.core.series_patches import SeriesPatches
 from regard.core.stack import Stack
 
 # The sides of an encoder–decoder have one signature: side(x, padding_mask, context, memory).
@@ -127,7 +130,8 @@ class Encoder(nn.Module):
     """A front end and a stack that sees its whole input: BERT, ViT and their kin.
 
     What stands on top is applied to what `forward` gives: `head(hidden)` makes logits over the
-    vocabulary, `classes` those of labels; `vector` pools one for each input.
+    vocabulary, `classes` those of labels, `predict` what follows of a time series; `vector` pools
+    one for each input.
     """
 
     def __init__(
@@ -137,6 +141,7 @@ class Encoder(nn.Module):
         pool: Pool | None,
         head: LMHead | None,
         labels: ClassifierHead | DistilledHead | None,
+        series: SeriesHead | None = None,
     ) -> None:
         super().__init__()
         self.input = input
@@ -144,6 +149,7 @@ class Encoder(nn.Module):
         self.pool = pool
         self.head = head
         self.labels = labels
+        self.series = series
 
     def forward(
         self,
@@ -159,6 +165,10 @@ class Encoder(nn.Module):
         if context.global_tokens is None and isinstance(default, QuestionTokens):
             # Only here are the tokens known, and not just their hidden states.
             context = dataclasses.replace(context, global_tokens=default.which(inputs))
+        if isinstance(self.input, NodeFeatures):
+            # What attends along edges, and what only the front end reads.
+            distances = more.pop("distances", None)
+            context = dataclasses.replace(context, edges=more["edges"], distances=distances)
         x = self.input(inputs, padding_mask, context, **more)  # [B, T, D]
         hidden = self.stack(x, self.input.output_padding_mask(padding_mask), context)
         return hidden, context.losses or {}
@@ -187,6 +197,15 @@ class Encoder(nn.Module):
         if isinstance(self.labels, ClassifierHead):
             logits = self.labels.without_question(logits, inputs)
         return logits
+
+    def predict(
+        self, hidden: Tensor, values: Tensor, observed: Tensor | None = None
+    ) -> Tensor | tuple[Tensor, ...]:
+        """What the head of time series makes of hidden states [B·C, N, D]: forecasts [B, H, C] and
+        the like. `values` and `observed` are the inputs, whose statistics scale it back."""
+        assert self.series is not None, "this model has no head of time series"
+        assert isinstance(self.input, SeriesPatches), "such a head reads time series"
+        return self.series(hidden, self.input.scaling(values, observed))
 
 
 # ------------------------------------------------------------------ decoder (language model)

@@ -109,6 +109,15 @@ def forward(model: spec.Model) -> torch.Tensor:
                 return module(torch.randn(1, 3, size, size))[0]
             case spec.Encoder(input=spec.Waveform()):
                 return module(torch.randn(1, 4000))[0]
+            case spec.Encoder(input=spec.SeriesPatches(length=length, channels=channels)):
+                return module(torch.randn(2, length, channels))[0]
+            case spec.LinearForecaster(length, channels):
+                return module(torch.randn(2, length, channels))[0]
+            case spec.Encoder(input=spec.NodeFeatures(features=features)):
+                edges = torch.tensor([[0, i, j] for i in range(5) for j in (i, (i + 1) % 5)])
+                distances = torch.ones(1, 5, 5)
+                nodes = torch.rand(1, 5, features)
+                return module(nodes, edges=edges, distances=distances)[0]
             case spec.DualEncoder():
                 size = model.image.patches.size
                 return module(tokens, torch.randn(1, 3, size, size))[0]
@@ -154,7 +163,7 @@ OTHER_FAMILIES = {
     "xlm-roberta": "roberta",
 } | dict.fromkeys(
     ["mixtral", "palm", "transformer-xl", "universal", "memory", "rnn-lm", "gru-lm", "lstm-lm",
-     *recurrent.FAMILIES],
+     "dlinear", "nlinear", "graph", "graphormer", *recurrent.FAMILIES],
     "regard",
 )  # fmt: skip
 

@@ -23,6 +23,7 @@ TAG_GUESSES = [["B-X", "O", "O"], ["O"], ["B-Y", "B-Y"], ["I-X"]]
 LIKELIHOODS = [(12.5, 6), (3.0, 2), (20.25, 7), (1.0, 1)]
 NUMBERS = [0.5, 2.0, -1.0, 4.0]
 NUMBER_GUESSES = [0.0, 2.5, -2.0, 3.0]
+QUANTILES = [((0.1, 0.9), np.array([number - 0.7, number + 0.7])) for number in NUMBER_GUESSES]
 CLASSES = ["a", "b", "a", "c"]
 CLASS_GUESSES = ["a", "a", "a", "b"]
 RANKINGS = [["a", "b"], ["c", "b"], ["b", "c"], ["b", "c"]]
@@ -50,9 +51,11 @@ EXAMPLES: dict[str, tuple[list[Any], list[Any]]] = {
     "mse": (NUMBER_GUESSES, NUMBERS),
     "mae": (NUMBER_GUESSES, NUMBERS),
     "pearson": (NUMBER_GUESSES, NUMBERS),
+    "quantile_loss": (QUANTILES, NUMBERS),
+    "coverage": (QUANTILES, NUMBERS),
 }
 LIKELIHOOD = ("loss", "perplexity", "bits_per_character")
-SMALLER_IS_BETTER = (*LIKELIHOOD, "wer", "cer", "mse", "mae")
+SMALLER_IS_BETTER = (*LIKELIHOOD, "wer", "cer", "mse", "mae", "quantile_loss")
 
 
 def test_every_metric_has_examples_here() -> None:
@@ -93,6 +96,8 @@ def test_better_predictions_score_better(name: str) -> None:
         perfect = [(0.0, tokens) for _, tokens in predictions]
     if name == "top_k":
         perfect = [[label] for label in references]
+    if name in ("quantile_loss", "coverage"):
+        perfect = [((0.1, 0.9), np.array([number, number])) for number in references]
     measure = metric(name)
     better = measure.compute(perfect, references)
     worse = measure.compute(predictions, references)

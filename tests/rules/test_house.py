@@ -102,6 +102,7 @@ def test_no_pickle_no_eval(path: Path) -> None:
         ["data", "builtin", "--help"],
         ["show", "--help"],
         ["convert", "--help"],
+        ["study"],
         ["trian"],
     ],
 )

@@ -10,7 +10,14 @@ from regard.study.study import Numbers, Outcome
 def printed(*values: float) -> Numbers:
     """Statements that print these values, where all should be 2.0."""
     rows = [
-        {"text": "a", "printed": [value], "computed": [2.0], "computation": "1 + 1", "unit": ""}
+        {
+            "label": "a",
+            "text": "a sum",
+            "printed": [value],
+            "computed": [2.0],
+            "computation": "1 + 1",
+            "unit": "",
+        }
         for value in values
     ]
     return {"statements": rows}

@@ -43,11 +43,16 @@ SPEECH = ("speech", "ctc")
 IMAGES = ("image", "dual encoder")
 REASONS = {"clip-text": "a tower of CLIP, which learns with its images"}
 # Memory networks attend to sentences, and have no tokens to look at.
-NOT_LOOKED_INTO = {"memory": "its positions are sentences, not tokens"}
+NOT_LOOKED_INTO = {
+    "memory": "its positions are sentences, not tokens",
+    "dlinear": "one linear map", "nlinear": "one linear map",
+}  # fmt: skip
 # A discriminator is scored on what its generator replaces, by the validation of its own run.
 NOT_EVALUATED = {"electra": "needs its generator"}
 # How costs grow with the length is measured on text, and a comparison scales one width.
 NOT_COMPARED = {
+    "patchtst": "reads windows", "dlinear": "reads windows", "nlinear": "reads windows",
+    "graph": "reads graphs", "graphormer": "reads graphs",
     "whisper": "reads sound", "wav2vec2": "reads sound", "clip": "its towers have two widths",
 }  # fmt: skip
 # What has no attention is looked into by its residual stream.
@@ -55,7 +60,7 @@ NO_ATTENTION = ("rnn", "gru", "lstm", "rnn-lm", "gru-lm", "lstm-lm", "bytenet")
 # The data of each kind, where it is not a text.
 DATA = {
     "memory network": "stories", "speech": "sounds", "ctc": "sounds", "image": "images",
-    "dual encoder": "captions",
+    "dual encoder": "captions", "series": "series", "graph": "graph",
 }  # fmt: skip
 TABLE: dict[str, dict[str, str]] = {}
 
@@ -81,8 +86,26 @@ def files(tmp_path: Path) -> dict[str, str]:
     images = write_images(tmp_path / "images")
     return {
         "text": str(text), "stories": str(stories), "sounds": str(sounds), "images": str(images),
-        "captions": str(images / "captions.tsv"),
+        "captions": str(images / "captions.tsv"), "series": str(write_series(tmp_path)),
+        "graph": str(write_graph(tmp_path / "graph")),
     }  # fmt: skip
+
+
+def write_series(folder: Path) -> Path:
+    """Two channels of 120 steps."""
+    path = folder / "series.csv"
+    path.write_text("a,b\n" + "".join(f"{i % 7},{i % 5}\n" for i in range(120)))
+    return path
+
+
+def write_graph(folder: Path) -> Path:
+    """A ring of twelve nodes of two classes."""
+    folder.mkdir()
+    splits = ("train", "train", "valid", "test")
+    rows = [f"{i}\t{'ab'[i % 2]}\t{splits[i % 4]}\t{i % 3}\n" for i in range(12)]
+    (folder / "nodes.tsv").write_text("".join(rows))
+    (folder / "edges.tsv").write_text("".join(f"{i}\t{(i + 1) % 12}\n" for i in range(12)))
+    return folder
 
 
 def write_images(folder: Path) -> Path:
@@ -100,7 +123,7 @@ def test_every_kind_of_model_is_in_the_table() -> None:
     kinds = {type(presets.preset(f"{name}:tiny", 64, 32)).__name__ for name in FAMILIES}
     assert kinds == {
         "EncoderDecoder", "SequenceToSequence", "Encoder", "Decoder", "RecurrentDecoder",
-        "DualEncoder", "MemoryNetwork",
+        "DualEncoder", "MemoryNetwork", "LinearForecaster",
     }  # fmt: skip
 
 
@@ -123,6 +146,10 @@ def test_a_family(name: str, files: dict[str, str], tmp_path: Path) -> None:
         settings = QUICK | {"sounds": data, "valid_sounds": data}
     if kind in IMAGES:
         settings = QUICK | {"images": data, "valid_images": data}
+    if kind in ("series", "graph"):
+        settings = QUICK | {kind: data}
+    if kind == "series":
+        settings |= {"horizon": 4}
     run = tmp_path / "run"
     ask = ("*.residual",) if name in NO_ATTENTION else ("*.weights",)
     cells: dict[str, Callable[[], Any]] = {
@@ -154,10 +181,17 @@ def test_speech_is_refused_where_costs_are_compared(files: dict[str, str], tmp_p
     for name in ("whisper", "wav2vec2"):
         with pytest.raises(SettingError, match="models of speech are not compared"):
             _compared(name, QUICK | {"sounds": files["sounds"]}, tmp_path / name)
+    with pytest.raises(SettingError, match="models of time series are not compared"):
+        _compared("patchtst", QUICK | {"series": files["series"]}, tmp_path / "patchtst")
+    with pytest.raises(SettingError, match="models of graphs are not compared"):
+        _compared("graph", QUICK | {"graph": files["graph"]}, tmp_path / "graph")
 
 
 def _looked_into(run: Path, ask: tuple[str, ...], files: dict[str, str]) -> Any:
     model = regard.load(run)
+    if isinstance(model, regard.models.SeriesModel | regard.models.GraphModel):
+        data = files["graph" if isinstance(model, regard.models.GraphModel) else "series"]
+        return model.look(data, ask=ask)
     if model.medium is None:
         return model.look("The dog sees.", ask=ask)
     if model.medium == "image":

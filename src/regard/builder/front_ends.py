@@ -1,4 +1,4 @@
-"""Front ends from specs: token embeddings, patches, spectrograms, waveforms."""
+"""Front ends from specs: token embeddings, patches, spectrograms, waveforms, time series."""
 
 from __future__ import annotations
 
@@ -6,7 +6,15 @@ from typing import assert_never
 
 from regard import spec
 from regard.builder.norms import build_norm
-from regard.core import embedding, frontend, linear, norm, positional_encoding
+from regard.core import (
+    embedding,
+    frontend,
+    linear,
+    node_features,
+    norm,
+    positional_encoding,
+    series_patches,
+)
 from regard.errors import ModelError
 
 
@@ -24,6 +32,18 @@ def build_front_end(
             return _patches(part, d_model)
         case spec.Waveform():
             return _waveform(part, d_model)
+        case spec.SeriesPatches():
+            return _series_patches(part, d_model)
+        case spec.NodeFeatures():
+            return node_features.NodeFeatures(
+                d_model,
+                part.features,
+                normalized=part.normalized,
+                input_dropout=part.input_dropout,
+                dropout=part.dropout,
+                degrees=part.degrees,
+                laplacian=part.laplacian,
+            )
         case _:
             assert_never(part)
 
@@ -72,6 +92,43 @@ def _waveform(part: spec.Waveform, d_model: int) -> frontend.Waveform:
         dropout=(part.project_dropout, part.dropout),
         masked=part.masked,
     )
+
+
+def _series_patches(part: spec.SeriesPatches, d_model: int) -> series_patches.SeriesPatches:
+    scales = [series_patches.PatchScale(one.length, one.stride) for one in part.scales]
+    maps = 1 if part.shared else part.channels
+    projections = [[linear.Linear(one.length, d_model) for _ in range(maps)] for one in scales]
+    position: positional_encoding.LearnedPosition | positional_encoding.FixedPosition
+    if part.position == "learned":
+        position = positional_encoding.LearnedPosition(d_model, part.positions)
+    else:
+        position = positional_encoding.FixedPosition(d_model, part.positions, standardized=True)
+    return series_patches.SeriesPatches(
+        (part.length, part.channels),
+        scales,
+        projections,
+        position,
+        scaler=part.scaler,
+        class_token=part.class_token,
+        dropout=part.dropout,
+        masking=_masking(part.masking),
+    )
+
+
+def _masking(
+    part: spec.RandomMasking | spec.ForecastMasking | None,
+) -> series_patches.PatchMasking | None:
+    match part:
+        case None:
+            return None
+        case spec.RandomMasking(share, same, never, value):
+            return series_patches.PatchMasking(
+                share=share, same_for_channels=same, never=never, value=value
+            )
+        case spec.ForecastMasking(patches, never, value):
+            return series_patches.PatchMasking(last=patches, never=never, value=value)
+        case _:
+            assert_never(part)
 
 
 def _channel_norm(

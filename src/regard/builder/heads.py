@@ -1,4 +1,4 @@
-"""Heads from specs: language-model head, pooling, classifiers."""
+"""Heads from specs: language-model head, pooling, classifiers, heads of time series."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import assert_never
 
 from regard import spec
 from regard.builder.norms import build_norm
-from regard.core import embedding, feedforward, head
+from regard.core import embedding, feedforward, head, series_head
 
 
 def build_lm_head(part: spec.LMHead, table: embedding.Table, d_model: int) -> head.LMHead:
@@ -65,3 +65,44 @@ def _feedforward(part: spec.HeadFeedForward | None, d_model: int) -> head.HeadFe
     # Dropout acts around the layers, not between them.
     layers = feedforward.FeedForward(d_model, part.d_ff, part.activation, 0.0, bias=True)
     return head.HeadFeedForward(layers, build_norm(part.norm, d_model), part.dropout)
+
+
+# ------------------------------------------------------------------ time series
+
+
+def build_series_head(
+    part: spec.SeriesHead, windows: spec.SeriesPatches, d_model: int
+) -> series_head.SeriesHead:
+    channels = windows.channels
+    match part:
+        case spec.ForecastHead(horizon, output, pool, dropout):
+            width = d_model if pool else d_model * windows.positions
+            return series_head.ForecastHead(
+                width,
+                horizon,
+                channels,
+                pool=pool,
+                dropout=dropout,
+                quantiles=len(output.levels) if isinstance(output, spec.Quantiles) else None,
+                kind=output.kind if isinstance(output, spec.Distribution) else None,
+            )
+        case spec.PatchHead(dropout):
+            return series_head.PatchHead(
+                d_model,
+                windows.scales[0].length,
+                channels,
+                class_token=windows.class_token,
+                dropout=dropout,
+            )
+        case spec.ChannelHead(count, _, output, pool, dropout, bounds):
+            return series_head.ChannelHead(
+                d_model,
+                count,
+                channels,
+                pool=pool,
+                dropout=dropout,
+                kind=output.kind if isinstance(output, spec.Distribution) else None,
+                bounds=bounds,
+            )
+        case _:
+            assert_never(part)

@@ -14,6 +14,8 @@ def build_mask_pattern(part: spec.MaskPattern) -> mask.MaskPattern:
             return mask.CausalMask(window)
         case spec.WindowMask(reach):
             return mask_patterns.DilatedMask(reach)  # with dilation 1
+        case spec.NeighbourMask():
+            return mask_patterns.NeighbourMask()
         case spec.DilatedMask(reach, step):
             return mask_patterns.DilatedMask(reach, step)
         case spec.StridedMask(stride):

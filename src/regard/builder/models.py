@@ -9,9 +9,15 @@ from torch import nn
 
 from regard import memory, spec
 from regard.baselines import recurrent
+from regard.baselines.linear_forecaster import LinearForecaster
 from regard.baselines.memory_network import MemoryHops, MemoryNetwork
 from regard.builder.front_ends import build_embedding, build_front_end
-from regard.builder.heads import build_classifier, build_lm_head, build_pool
+from regard.builder.heads import (
+    build_classifier,
+    build_lm_head,
+    build_pool,
+    build_series_head,
+)
 from regard.builder.sides import (
     build_decoder_side,
     build_encoder_side,
@@ -23,7 +29,7 @@ from regard.errors import ModelError
 from regard.model import Decoder, DualEncoder, Encoder, EncoderDecoder
 from regard.model_variants import LayerMatchedEncoderDecoder, RecomputingDecoder
 
-CoreModel = EncoderDecoder | Encoder | Decoder | DualEncoder | MemoryNetwork
+CoreModel = EncoderDecoder | Encoder | Decoder | DualEncoder | MemoryNetwork | LinearForecaster
 
 
 @overload
@@ -43,6 +49,8 @@ def build(model: spec.DualEncoder) -> DualEncoder: ...
 @overload
 def build(model: spec.MemoryNetwork) -> MemoryNetwork: ...
 @overload
+def build(model: spec.LinearForecaster) -> LinearForecaster: ...
+@overload
 def build(model: spec.Model) -> CoreModel: ...
 def build(model: spec.Model) -> CoreModel:
     """The modules of a spec, with random weights drawn from torch's default generator."""
@@ -54,6 +62,8 @@ def build(model: spec.Model) -> CoreModel:
             return DualEncoder(build(model.text), build(model.image), model.scale)
         case spec.MemoryNetwork():
             return _memory_network(model)
+        case spec.LinearForecaster():
+            return _linear_forecaster(model)
         case spec.EncoderDecoder() | spec.SequenceToSequence():
             return _encoder_decoder(model)
         case spec.Encoder():
@@ -124,7 +134,10 @@ def _encoder(model: spec.Encoder) -> Encoder:
     if model.head is not None and isinstance(front, embedding.Embedding):
         lm_head = build_lm_head(model.head, _output_table(model, front.table, width), width)
     labels = build_classifier(model.labels, model.scored) if model.labels else None
-    return Encoder(front, stack_part, pool, lm_head, labels)
+    series = None
+    if model.series is not None:
+        series = build_series_head(model.series, model.windows, model.d_model)
+    return Encoder(front, stack_part, pool, lm_head, labels, series)
 
 
 def _recurrent_encoder(model: spec.RecurrentEncoder) -> Encoder:
@@ -160,6 +173,11 @@ def _recurrent_decoder(model: spec.RecurrentDecoder) -> Decoder:
 def _memory_network(model: spec.MemoryNetwork) -> MemoryNetwork:
     hops = MemoryHops(model.vocabulary, model.d_model, model.hops, model.sentences)
     return MemoryNetwork(hops)
+
+
+def _linear_forecaster(model: spec.LinearForecaster) -> LinearForecaster:
+    levels = len(model.output.levels) if isinstance(model.output, spec.Quantiles) else None
+    return LinearForecaster(model.length, model.horizon, model.moving_average, levels)
 
 
 def _output_table(

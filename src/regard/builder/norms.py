@@ -28,5 +28,5 @@ def build_norm(part: spec.Norm, width: int) -> norm.LayerNorm | norm.RMSNorm:
 def build_block_norm(part: spec.Norm, width: int) -> norm.Norm:
     """A norm of a block, or after the last one."""
     if isinstance(part, spec.BatchNorm):
-        return norm.BatchNorm(width, part.eps, part.momentum)
+        return norm.BatchNorm(width, part.eps, part.momentum, counts=part.counts)
     return build_norm(part, width)

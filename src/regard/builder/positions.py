@@ -33,6 +33,8 @@ def build_stack_position(part: spec.Stack, d_model: int) -> position_terms.Stack
             return relative_position.T5Bias(heads, count, distance, both_ways)
         case spec.Alibi():
             return relative_position.Alibi(part.block.attention.heads)
+        case spec.ShortestPathBias(distance):
+            return relative_position.ShortestPathBias(part.block.attention.heads, distance)
         case spec.RepeatedBlockBias(size, times, length):
             return relative_position.RepeatedBlockBias(size, times, length)
         case spec.Disentangled(distance, buckets, terms, table_norm, dropout):

@@ -15,10 +15,10 @@ from regard.training.recipe import schema as recipes
 COMMON_KEYS = (
     # data and tokens
     "source", "target", "pairs", "valid_source", "valid_target", "text", "valid_text", "images",
-    "sounds", "generated", "context", "tokenizer", "vocabulary",
+    "sounds", "series", "graph", "generated", "context", "tokenizer", "vocabulary",
     # model
     "model", "preset", "spec", "d_model", "heads", "layers", "dropout", "position", "attention",
-    "residual", "start",
+    "residual", "start", "horizon",
     # training
     "objective", "steps", "batch_tokens", "accumulate", "optimizer", "schedule", "learning_rate",
     "warmup", "floor", "label_smoothing", "agreement", "precision", "compile", "weights",

@@ -28,6 +28,7 @@ Examples:
   regard train --model llama:tiny --text notes.txt --learning-rate 0.001
   regard train --base bert/ --objective classify --text reviews.tsv     fine-tuning
   regard train --model vit:tiny --images flowers/ --image-size 64       a folder for each class
+  regard train --model patchtst --series load.csv --horizon 96         forecasts of a CSV file
   regard train my.toml --steps 5000              your recipe, one setting changed
   regard train --source a.en --target a.de --valid-source v.en --valid-target v.de \\
                --preset tiny --steps 2000 --save-every 500 --seed 1 --out runs/mine
@@ -36,7 +37,7 @@ Examples:
 FINETUNE_KEYS = ("task", "files", "prefixes", "valid", "test")
 # How the table of results writes a metric: its name, and its decimals where they are not two.
 _METRIC_NAMES = {"bleu": "BLEU", "chrf": "chrF", "exact_match": "exact match"}
-_DECIMALS = {"exact_match": 1, "loss": 4, "perplexity": 3}
+_DECIMALS = {"exact_match": 1, "loss": 4, "perplexity": 3, "mse": 4, "mae": 4, "quantile_loss": 4}
 
 
 # ------------------------------------------------------------------ the command

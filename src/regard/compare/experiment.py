@@ -67,6 +67,10 @@ def _silent(text: str) -> None:
 # --- the experiment -------------------------------------------------------------------------------
 
 
+# Data whose models have no length that costs are measured over.
+_NOT_COMPARED = {"sounds": "speech", "series": "time series", "graph": "graphs"}
+
+
 def compare(
     base: Recipe,
     name: str,
@@ -82,9 +86,10 @@ def compare(
 
     All models have about as many `parameters`: by default those of the recipe's own model.
     """
-    if base.objective_settings.data == "sounds":
+    kind = _NOT_COMPARED.get(base.objective_settings.data)
+    if kind is not None:
         raise SettingError(
-            "models of speech are not compared: how costs grow with the length is measured on text",
+            f"models of {kind} are not compared: costs are measured by the length of text",
             "train them one by one, then: regard evaluate RUN RUN --data TABLE",
         )
     data = _shared_data(out / "data", base, name, say)

@@ -84,6 +84,9 @@ class Context:
     documents: MaskPattern | None = None
     # The same for the target sequence of an encoder–decoder.
     target_documents: DocumentMask | None = None
+    # Graphs: edges [E, 3] (row, from, to), and shortest paths [B, N, N], −1 where there is none.
+    edges: Tensor | None = None
+    distances: Tensor | None = None
     # Longformer: tokens [B, S] that attend to everything and are attended to by all.
     global_tokens: Tensor | None = None
     # Caches of decoding, or what segments carry on.

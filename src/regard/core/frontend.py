@@ -1,5 +1,5 @@
 """Front ends: patches of images, spectrogram frames, waveforms. (Token embeddings are in
-`embedding`.)
+`embedding`, patches of time series in `series_patches`, nodes of graphs in `node_features`.)
 
 A front end maps its inputs to [B, T, D]; `output_padding_mask` turns a padding mask of the inputs
 into one of the T positions.
@@ -18,8 +18,10 @@ from regard.core.dropout import Dropout
 from regard.core.embedding import Embedding
 from regard.core.feedforward import ACTIVATIONS
 from regard.core.linear import Linear, normal
+from regard.core.node_features import NodeFeatures
 from regard.core.norm import LayerNorm, Norm
 from regard.core.positional_encoding import InputPosition, LearnedPosition, Sinusoidal2D
+from regard.core.series_patches import SeriesPatches
 from regard.errors import DataError
 
 
@@ -299,4 +301,4 @@ class Waveform(nn.Module):
             )
 
 
-FrontEnd = Embedding | Spectrogram | Patches | Waveform
+FrontEnd = Embedding | Spectrogram | Patches | Waveform | SeriesPatches | NodeFeatures

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from regard.core.mask import EVERYWHERE, FAR, FullMask, MaskPattern, Ranges, merge_ranges
 from regard.core.seeding import generator
+from regard.errors import ModelError
 
 # ------------------------------------------------------------------ by distance
 
@@ -302,6 +303,14 @@ class DocumentMask(MaskPattern):
         first = first.scatter_reduce(1, of, positions, "amin")
         last = positions.new_zeros(len(of), count).scatter_reduce(1, of, positions, "amax")
         return first.gather(1, of), last.gather(1, of)
+
+
+@dataclass(frozen=True)
+class NeighbourMask(MaskPattern):
+    """Adjacency of the graph that a call brings: the stack puts a `GraphMask` in its place."""
+
+    def allows(self, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        raise ModelError("the edges of a graph come with a call", "use NeighbourMask by itself")
 
 
 @dataclass(frozen=True, eq=False)

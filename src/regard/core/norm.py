@@ -51,10 +51,11 @@ class BatchNorm(nn.Module):
     activation checkpointing the second forward pass moves the running statistics once more.
     """
 
-    def __init__(self, width: int, eps: float, momentum: float) -> None:
+    def __init__(self, width: int, eps: float, momentum: float, *, counts: bool = False) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(width))
         self.bias = nn.Parameter(torch.zeros(width))
+        self.batches = nn.Parameter(torch.zeros(()), requires_grad=False) if counts else None
         # Parameters and not buffers: stored, averaged and moved as all weights are.
         self.running_mean = nn.Parameter(torch.zeros(width), requires_grad=False)
         self.running_variance = nn.Parameter(torch.ones(width), requires_grad=False)
@@ -85,6 +86,8 @@ class BatchNorm(nn.Module):
         count = is_token.sum().clamp_min(1.0)
         mean = (x * is_token).sum(dim=0) / count
         variance = ((x - mean).square() * is_token).sum(dim=0) / count
+        if self.batches is not None:
+            self.batches.add_(1)
         with torch.no_grad():
             # The running variance is the unbiased one, as in PyTorch.
             unbiased = variance * count / (count - 1.0).clamp_min(1.0)

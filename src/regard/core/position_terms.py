@@ -14,6 +14,7 @@ from regard.core.relative_position import (
     Disentangled,
     DistanceVectors,
     RepeatedBlockBias,
+    ShortestPathBias,
     T5Bias,
 )
 from regard.core.rotary import Angles, Rope
@@ -39,14 +40,20 @@ class Position(Protocol):
         ...
 
 
-StackPosition = Rope | T5Bias | Alibi | Disentangled | RepeatedBlockBias | Position
+StackPosition = (
+    Rope | T5Bias | Alibi | Disentangled | RepeatedBlockBias | ShortestPathBias | Position
+)
 
 
 def position_terms(
-    position: StackPosition | None, mask: AttentionMask, ids: Tensor, length: int
+    position: StackPosition | None,
+    mask: AttentionMask,
+    ids: Tensor,
+    length: int,
+    distances: Tensor | None = None,
 ) -> PositionTerms:
     """The terms of a stack's position for the positions of one mask; `length` counts all positions
-    of the sequence so far."""
+    of the sequence so far, and `distances` [B, N, N] are the paths between the nodes of graphs."""
     match position:
         case None:
             return PositionTerms(ids)
@@ -55,6 +62,9 @@ def position_terms(
             return PositionTerms(ids, angles=position.angles(mask.queries))
         case Disentangled():
             return PositionTerms(ids, relative=position(mask.queries, mask.keys))
+        case ShortestPathBias():
+            assert distances is not None, "the caller of a graph model gives them"
+            return PositionTerms(ids, bias=ScoreBias(position(distances)))
         case RepeatedBlockBias():
             term = position.over(length)
             if term is None:

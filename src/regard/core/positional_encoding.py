@@ -121,9 +121,13 @@ class FixedPosition(nn.Module):
     """Positional embeddings that are stored but not trained; sinusoids unless a file brings
     others."""
 
-    def __init__(self, d_model: int, length: int) -> None:
+    def __init__(self, d_model: int, length: int, *, standardized: bool = False) -> None:
         super().__init__()
-        rows = sinusoids(torch.arange(length), d_model, "halves", 10_000.0).float()
+        order = "interleaved" if standardized else "halves"
+        rows = sinusoids(torch.arange(length), d_model, order, 10_000.0).float()
+        if standardized:  # PatchTST's: of mean 0 and deviation 0.1
+            rows = rows - rows.mean()
+            rows = rows / (rows.std() * 10)
         self.table = nn.Parameter(rows, requires_grad=False)
 
     def extra_repr(self) -> str:

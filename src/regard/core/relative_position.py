@@ -70,6 +70,25 @@ class Alibi(nn.Module):
         return -(self.slopes[:, None, None] * distance)[None]  # [1, H, T, S]
 
 
+class ShortestPathBias(nn.Module):
+    """Graphormer's spatial encoding: a scalar of each head for each length of a shortest path."""
+
+    def __init__(self, heads: int, distance: int) -> None:
+        super().__init__()
+        # Rows 0 to `distance`, then one for farther nodes, and one for those without a path.
+        self.table = nn.Parameter(torch.zeros(distance + 3, heads))
+        self.distance = distance
+
+    def extra_repr(self) -> str:
+        return f"heads={self.table.shape[1]}, max_distance={self.distance}"
+
+    def forward(self, distances: Tensor) -> Tensor:
+        """distances [B, N, N], −1 without a path → [B, H, N, N]"""
+        rows = distances.long().clamp_max(self.distance + 1)
+        rows = torch.where(distances < 0, self.distance + 2, rows)
+        return self.table[rows].permute(0, 3, 1, 2)
+
+
 def alibi_slopes(heads: int) -> Tensor:
     """2^(-8i/n) for n a power of two; otherwise those of the power below, and every second of the
     one above."""

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from regard.core import block_sparse
+from regard.core import block_sparse, edge_attention
 from regard.core.attention_mask import AttentionMask
 from regard.core.kv_cache import Cache, KVCache, SlidingWindowCache, start_kv_cache
 from regard.core.score_bias import ScoreBias, additive_mask
@@ -54,7 +54,11 @@ def dispatch(
     dropout: float,
     bias: ScoreBias | None = None,
 ) -> Tensor:
-    """The fastest kernel: block-sparse where little may be seen, else a fused dense one."""
+    """The fastest kernel: along edges or block-sparse where little may be seen, else a fused dense
+    one."""
+    edges = edge_attention.edges_of(mask)
+    if edges is not None:
+        return edge_attention.attend(q, k, v, edges, mask, scale, dropout, bias)
     sparse = mask.is_sparse and (bias is None or not bias.is_dense)
     if not sparse:
         return fused(q, k, v, mask, scale, dropout, bias)
@@ -289,6 +293,8 @@ class SoftmaxAttention(nn.Module):
         known_by_name = mask.is_full or mask.is_causal
         if self.kernel is explicit or self.top is not None:
             _ = mask.allowed
+            return
+        if edge_attention.edges_of(mask) is not None:
             return
         if mask.is_sparse and (bias is None or not bias.is_dense):
             return

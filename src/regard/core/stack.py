@@ -26,7 +26,14 @@ from regard.core.global_attention import (
 )
 from regard.core.kv_cache import LayerCache
 from regard.core.mask import MaskPattern, padding_pattern
-from regard.core.mask_patterns import DocumentMask, GlobalMask, GlobalTokenMask, ShiftedMask
+from regard.core.mask_patterns import (
+    DocumentMask,
+    GlobalMask,
+    GlobalTokenMask,
+    GraphMask,
+    NeighbourMask,
+    ShiftedMask,
+)
 from regard.core.norm import BatchNorm, Norm, normalize
 from regard.core.position_terms import PositionTerms, StackPosition, position_terms
 from regard.core.probe import HasHeads
@@ -145,7 +152,7 @@ class Stack(nn.Module):
             positions = context.positions(x.shape[1])
         mask = self._attention_mask(x, positions, padding_mask, context)
         ids = self._position_ids(mask, padding_mask, context)
-        terms = position_terms(self.position, mask, ids, positions.end)
+        terms = position_terms(self.position, mask, ids, positions.end, context.distances)
         memory_mask = cross_attention_mask(memory, state, context.documents)
         inputs = LayerInputs(mask, terms, memory, memory_mask, token_mask)
         self._prepare_kernels(inputs)
@@ -189,6 +196,9 @@ class Stack(nn.Module):
         if ancestry is not None:
             visible = visible & BeamMask(ancestry)
         pattern = self.pattern.over(positions.end, x.device)
+        if isinstance(pattern, NeighbourMask):
+            assert context.edges is not None, "the front end of graphs sets them"
+            pattern = GraphMask(context.edges, positions.end)
         first = self._first_global_tokens(context)
         if first is not None:
             pattern = pattern | GlobalMask(first.count)

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from regard.errors import DataError, SettingError
 from regard.evaluation.table import formatted
 from regard.evaluation.task import DataPath, OutputKind, Outputs, Settings, Task
@@ -15,6 +17,7 @@ from regard.look import terminal
 from regard.metrics.bleu import Bleu
 from regard.metrics.bootstrap import ConfidenceInterval, confidence_interval
 from regard.metrics.classification import TopKAccuracy
+from regard.metrics.forecast import Coverage, QuantileLoss
 from regard.metrics.metric import Metric
 from regard.metrics.perplexity import LikelihoodMetric, Loss, Perplexity
 from regard.metrics.registry import metric as registered_metric
@@ -188,6 +191,8 @@ def output_kind(metric: Metric) -> OutputKind:
         return "likelihood"
     if isinstance(metric, TopKAccuracy):
         return "ranking"
+    if isinstance(metric, QuantileLoss | Coverage):
+        return "quantiles"
     return "prediction"
 
 
@@ -202,6 +207,8 @@ def _outputs(
     # Likelihoods first: decoding may pack the weights in another precision.
     if "likelihood" in needed:
         outputs["likelihood"] = _predicted(model, examples, task, "likelihood", settings)
+    if "quantiles" in needed:
+        outputs["quantiles"] = _predicted(model, examples, task, "quantiles", settings)
     if "prediction" in needed and "prediction" in task.predict:
         outputs["prediction"] = _predicted(model, examples, task, "prediction", settings)
         needed = needed - {"prediction"}
@@ -246,8 +253,16 @@ def paired_tests(first: Evaluation, second: Evaluation) -> dict[str, PairedTest]
     return {name: tests[name] for name in first.results if name in tests}
 
 
+def _equal_references(one: Sequence[Any], other: Sequence[Any]) -> bool:
+    if len(one) != len(other):
+        return False
+    if isinstance(one[0], np.ndarray):  # of time series
+        return all(np.array_equal(a, b, equal_nan=True) for a, b in zip(one, other, strict=True))
+    return list(one) == list(other)
+
+
 def _are_paired(metric: Metric, one: Outputs, other: Outputs) -> bool:
-    if list(one.references) != list(other.references):
+    if not _equal_references(one.references, other.references):
         return False
     if not isinstance(metric, Loss | Perplexity):
         return True

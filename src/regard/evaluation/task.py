@@ -10,8 +10,9 @@ from regard.decode.strategy import Limit, Strategy
 from regard.models import Model
 
 # What a metric is computed from: the prediction of an example, the candidates ranked from the
-# likeliest on (top-k accuracy), or its negative log-likelihood and number of tokens.
-OutputKind: TypeAlias = Literal["prediction", "ranking", "likelihood"]
+# likeliest on (top-k accuracy), its negative log-likelihood and number of tokens, or levels and
+# quantiles of a forecast.
+OutputKind: TypeAlias = Literal["prediction", "ranking", "likelihood", "quantiles"]
 # A file, two files of parallel text, or a folder; standard input is "-".
 DataPath: TypeAlias = str | tuple[str, str]
 

@@ -23,6 +23,13 @@ from regard.evaluation.corrupted_text import (
     predict_masked,
     span_likelihood,
 )
+from regard.evaluation.forecasting import (
+    forecast_points,
+    forecast_quantiles,
+    forecasts,
+    read_series_file,
+)
+from regard.evaluation.graphs import rank_graph_classes, read_graph_data
 from regard.evaluation.language_modelling import read_text, text_likelihood
 from regard.evaluation.media import (
     rank_captions,
@@ -38,6 +45,7 @@ from regard.evaluation.translation import read_pairs, reference_likelihood, tran
 from regard.models import (
     CTCModel,
     DualEncoderModel,
+    GraphModel,
     ImageEncoder,
     LanguageModel,
     Model,
@@ -49,6 +57,10 @@ from regard.models import (
 from regard.models.memory_network import MemoryNetworkModel
 
 # --- which models a task is for ---
+
+
+def _classifies_graphs(level: str) -> Callable[[Model], bool]:
+    return lambda model: isinstance(model, GraphModel) and model.level == level
 
 
 def _translates(model: Model) -> bool:
@@ -212,6 +224,33 @@ TASKS: dict[str, Task] = {
         read=read_captions,
         predict={"ranking": rank_captions},
         metrics=("accuracy", "top_k:5"),
+    ),
+    "forecast": Task(
+        data="a time series (.csv with a header); FILE.csv:START:END are some of its rows",
+        unit="windows",
+        accepts=forecasts,
+        read=read_series_file,
+        predict={"prediction": forecast_points, "quantiles": forecast_quantiles},
+        metrics=("mse", "mae"),
+        other_metrics=("quantile_loss", "coverage"),
+    ),
+    "nodes": Task(
+        data="a folder of tables (nodes.tsv, edges.tsv), or an .npz file",
+        unit="nodes",
+        accepts=_classifies_graphs("nodes"),
+        read=read_graph_data,
+        predict={"ranking": rank_graph_classes},
+        metrics=("accuracy", "f1"),
+        other_metrics=("top_k", "exact_match"),
+    ),
+    "graphs": Task(
+        data="a folder of tables (nodes.tsv, edges.tsv), or an .npz file",
+        unit="graphs",
+        accepts=_classifies_graphs("graphs"),
+        read=read_graph_data,
+        predict={"ranking": rank_graph_classes},
+        metrics=("accuracy", "f1"),
+        other_metrics=("top_k", "exact_match"),
     ),
     "contrastive": Task(
         data="pairs of texts that belong together (.tsv or .jsonl)",

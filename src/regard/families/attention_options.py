@@ -29,6 +29,7 @@ def _bigbird_mask(size: int = 64, random_blocks: int = 1) -> spec.MaskPattern:
 MASK_PATTERNS: dict[str, Callable[..., spec.MaskPattern]] = {
     "softmax": spec.FullMask,
     "window": spec.WindowMask,
+    "neighbours": spec.NeighbourMask,  # of the nodes of graphs
     "dilated": spec.DilatedMask,  # a window with gaps
     "strided": spec.StridedMask,  # Child et al. 2019
     "blocks": spec.BlockLocalMask,  # blocks of neighbours
@@ -51,6 +52,7 @@ def parse_attention(option: str) -> tuple[spec.Mixer, spec.MaskPattern]:
     """The mixer and the mask pattern that an attention option names.
 
     - `softmax`: full attention
+    - `neighbours`: along the edges of a graph
     - `window:128`: so many positions on each side; `dilated:64:2`, `strided:16`, `blocks:64`
     - `global`: a window, and a global first position, which sees all and is seen by all
     - `longformer`: the same; in encoders it sees by projections of its own

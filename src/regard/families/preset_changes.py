@@ -17,6 +17,7 @@ from regard.families.attention_options import (
     parse_compressed_memory,
     self_attention,
 )
+from regard.families.forecast_options import parse_forecast, parse_scales
 from regard.options import parse_option
 
 # ------------------------------------------------------------------ words
@@ -221,6 +222,10 @@ def _position(model: spec.Model, word: str, length: int) -> spec.Model:
     if isinstance(model, spec.Encoder) and isinstance(model.input, spec.Patches):
         kind = _word("position of image patches", word, ("learned", "sinusoidal"))
         return replace(model, input=replace(model.input, position=kind))
+    if isinstance(model, spec.Encoder) and isinstance(model.input, spec.SeriesPatches):
+        kind = _word("position of time patches", word, ("learned", "sinusoidal"))
+        position: Any = "learned" if kind == "learned" else "fixed"
+        return replace(model, input=replace(model.input, position=position))
     if isinstance(model, spec.Encoder) and isinstance(model.input, spec.Waveform):
         raise SettingError(
             "a convolution over the frames tells their positions", "leave `position` out"
@@ -309,12 +314,33 @@ def _share(model: spec.Model, word: str, length: int) -> spec.Model:
     share = _word("share", word, SHARES)
     if isinstance(model, spec.EncoderDecoder | spec.SequenceToSequence):
         return replace(model, share=share, head=_untied_head(model.head, word))
-    if isinstance(model, spec.DualEncoder | spec.MemoryNetwork) or model.head is None:
+    others = spec.DualEncoder | spec.MemoryNetwork | spec.LinearForecaster
+    if isinstance(model, others) or model.head is None:
         raise SettingError(
             "this model has no output matrix that could share the embedding", "leave `share` out"
         )
     # With one embedding, `all` and `target` are the same: it is the output matrix too.
     return replace(model, tied=word != "none", head=_untied_head(model.head, word))
+
+
+def _forecast(model: spec.Model, option: str, length: int) -> spec.Model:
+    output = parse_forecast(option)
+    if isinstance(model, spec.LinearForecaster):
+        if isinstance(output, spec.Distribution):
+            raise SettingError(
+                "a linear forecaster gives points or quantiles", "say forecast = points"
+            )
+        return replace(model, output=output)
+    if isinstance(model, spec.Encoder) and isinstance(model.series, spec.ForecastHead):
+        return replace(model, series=replace(model.series, output=output))
+    raise SettingError("this model does not forecast", "leave `forecast` out")
+
+
+def _scales(model: spec.Model, option: str, length: int) -> spec.Model:
+    scales = parse_scales(option)
+    if isinstance(model, spec.Encoder) and isinstance(model.input, spec.SeriesPatches):
+        return replace(model, input=replace(model.input, scales=scales))
+    raise SettingError("only time series have patches of several scales", "leave `scales` out")
 
 
 def _untied_head(head: spec.LMHead, share: str) -> spec.LMHead:
@@ -351,6 +377,8 @@ CHANGES: dict[str, Change] = {
     "attention_dropout": _attention_dropout,
     "memory": _memory,
     "compressed": _compressed,
+    "forecast": _forecast,
+    "scales": _scales,
 }
 
 # ------------------------------------------------------------------ parts of any wiring

@@ -29,6 +29,8 @@ from regard.families import (
     gpt3,
     gpt_decoder,
     gpt_neox,
+    graph,
+    linear_forecaster,
     llama,
     longformer,
     marian,
@@ -39,6 +41,7 @@ from regard.families import (
     mpnet,
     mt5,
     palm,
+    patchtst_presets,
     pegasus,
     qwen2,
     recurrent,
@@ -65,6 +68,8 @@ Kind = Literal[
     "speech",  # an encoder–decoder over spectrograms
     "ctc",  # an encoder of sound that spells letters
     "memory network",
+    "graph",  # a classifier of nodes or graphs; the vocabulary are its classes
+    "series",  # a forecaster; the vocabulary are its channels, the context its look-back
 ]
 
 
@@ -144,6 +149,22 @@ def _electra(size: str, vocabulary: int, context: int, **changes: Any) -> spec.E
 
 def _memory_network(size: str, vocabulary: int, context: int, **changes: Any) -> spec.MemoryNetwork:
     return memory_network.preset(size, vocabulary, **changes)
+
+
+def _linear_forecaster(name: Literal["dlinear", "nlinear"]) -> PresetFamily:
+    def make(size: str, vocabulary: int, context: int, **changes: Any) -> spec.LinearForecaster:
+        return linear_forecaster.preset(name, vocabulary, context, **changes)
+
+    options = linear_forecaster.OPTIONS
+    return PresetFamily("series", make, options, 7, 336, "tiny", {"tiny": Size()})
+
+
+def _graph(*, neighbours: bool) -> PresetFamily:
+    def make(size: str, vocabulary: int, context: int, **changes: Any) -> spec.Encoder:
+        return graph.preset(size, vocabulary, context, neighbours=neighbours, **changes)
+
+    sizes = dict.fromkeys(graph.PRESETS, Size())
+    return PresetFamily("graph", make, _options(graph.PRESETS, graph.DEFAULTS), 7, 1, "tiny", sizes)
 
 
 def _sequence_to_sequence(name: str) -> PresetFamily:
@@ -679,6 +700,15 @@ PRESET_FAMILIES: dict[str, PresetFamily] = {
         base=Size(95, "the paper counts the quantizer of pretraining too"),
         large=Size(317),
     ),
+    # Time series: seven channels as the electricity transformers (ETT) have.
+    "patchtst": _from_config(
+        "series", patchtst_presets.preset, 7, 336, "tiny", tiny=Size(), base=Size()
+    ),
+    "dlinear": _linear_forecaster("dlinear"),
+    "nlinear": _linear_forecaster("nlinear"),
+    # Graphs.
+    "graph": _graph(neighbours=True),
+    "graphormer": _graph(neighbours=False),
     # Before the Transformer. Their papers print no counts for these sizes.
     **{name: _sequence_to_sequence(name) for name in recurrent.FAMILIES},
     "rnn-lm": _recurrent_language_model("rnn"),

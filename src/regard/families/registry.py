@@ -32,6 +32,7 @@ from regard.families import (
     mpnet,
     mt5,
     native,
+    patchtst,
     pegasus,
     qwen2,
     reformer,
@@ -105,10 +106,11 @@ FAMILIES: dict[str, Family] = {
     "longformer": longformer,
     "big_bird": bigbird,
     "reformer": reformer,
-    # Images, sound, and pairs of text and image.
+    # Images, sound, time series, and pairs of text and image.
     "vit": vit.VIT,
     "deit": deit.DEIT,
     "wav2vec2": wav2vec2,
+    "patchtst": patchtst,
     "clip": clip,
     "clip_text_model": clip_text.TEXT,
     "clip_vision_model": clip_vision.VISION,
@@ -144,7 +146,7 @@ def _can_store(family: Family, model: spec.Model) -> bool:
 
 def _front_end(model: spec.Model) -> spec.FrontEnd | None:
     match model:
-        case spec.MemoryNetwork():
+        case spec.MemoryNetwork() | spec.LinearForecaster():
             return None
         case spec.Encoder() | spec.RecurrentEncoder():
             return model.input

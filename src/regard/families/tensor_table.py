@@ -116,6 +116,20 @@ class InterleavedQkv:
 
 
 @dataclass(frozen=True)
+class Count:
+    """A whole number there (of batches, in a batch norm), and a number among our parameters."""
+
+    parameter: str
+    hf: str
+
+    def to_hf(self, tensor: Tensor) -> Sequence[Tensor]:
+        return (tensor.long(),)
+
+    def from_hf(self, tensors: Sequence[Tensor]) -> Tensor:
+        return tensors[0].float()
+
+
+@dataclass(frozen=True)
 class Constant:
     """A buffer that follows from the spec, such as position ids or a causal mask.
 
@@ -140,7 +154,7 @@ class Unused:
     shape: tuple[int, ...] | None = None
 
 
-ParameterRule = Rename | Concat | Reshape | Transpose | InterleavedQkv
+ParameterRule = Rename | Concat | Reshape | Transpose | InterleavedQkv | Count
 Rule = ParameterRule | Constant | Unused
 
 
@@ -306,7 +320,8 @@ def _pop_tensor(rule: ParameterRule, name: str, unused: dict[str, Tensor]) -> Te
     aliases = rule.aliases if isinstance(rule, Rename) else ()
     copies = {key: unused.pop(key) for key in (name, *aliases) if key in unused}
     for key, copy in copies.items():
-        _check_floating(key, copy)
+        if not isinstance(rule, Count):
+            _check_floating(key, copy)
     if not copies:
         return None
     first, *others = copies

@@ -26,6 +26,7 @@ UNSUPPORTED_KEYS: dict[str, frozenset[str]] = {
     "gpt2": frozenset({"hidden_dropout", "summary_last_dropout"}),
     "gpt_neox": frozenset({"head_dim"}),
     "openai-gpt": frozenset({"summary_last_dropout"}),
+    "patchtst": frozenset({"default_scale", "keepdim", "minimum_scale", "scaling_dim"}),
     "reformer": frozenset({"chunk_length", "n_layers"}),
     "vit": frozenset({"head_dim"}),
     "deit": frozenset({"head_dim"}),

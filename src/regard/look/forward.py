@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 
+from regard.baselines.linear_forecaster import LinearForecaster
 from regard.baselines.memory_network import MemoryNetwork
 from regard.core.context import Context
+from regard.core.node_features import NodeFeatures
 from regard.core.probe import NO_PROBE, Probe
+from regard.errors import SettingError
 from regard.look.inspectable import CoreModel
 from regard.model import (
     Decoder,
@@ -41,9 +44,10 @@ def forward(
     decoder_inputs: Tensor | None = None,
     padding_mask: Tensor | None = None,
     probe: Probe | None = None,
+    side_inputs: Mapping[str, Tensor] | None = None,
 ) -> Tensor:
     """The logits of tokens [B, T, V] or labels [B, L]; without a head, the hidden states."""
-    hidden = hidden_states(model, inputs, decoder_inputs, padding_mask, probe)
+    hidden = hidden_states(model, inputs, decoder_inputs, padding_mask, probe, side_inputs)
     logits = apply_head(model, hidden, padding_mask, inputs)
     if probe is None:
         return logits
@@ -56,6 +60,7 @@ def hidden_states(
     decoder_inputs: Tensor | None = None,
     padding_mask: Tensor | None = None,
     probe: Probe | None = None,
+    side_inputs: Mapping[str, Tensor] | None = None,
 ) -> Tensor:
     """The hidden states of the last stack [B, T, D]; of a dual encoder, the embedding [B, D]."""
     context = Context(probe=probe or NO_PROBE)
@@ -66,7 +71,13 @@ def hidden_states(
             return model(inputs, decoder_inputs, padding_mask, context)[0]
         case Decoder():
             return model(inputs, padding_mask, context)[0]
+        case Encoder(input=NodeFeatures()) if not side_inputs:
+            raise SettingError(
+                "this view gives a model no edges", "look at the attention or the rollout of graphs"
+            )
         case Encoder():
+            return model(inputs, padding_mask, context, **side_inputs or {})[0]
+        case LinearForecaster():
             return model(inputs, padding_mask, context)[0]
         case MemoryNetwork():
             # [B, N + 1, S]: the sentences of a story, then the question.
@@ -82,8 +93,12 @@ def apply_head(
     model: CoreModel, hidden: Tensor, padding_mask: Tensor | None, inputs: Tensor
 ) -> Tensor:
     """The output of whatever head stands on the hidden states: LM head, classifier or pooler."""
-    if isinstance(model, DualEncoder):
+    if isinstance(model, DualEncoder | LinearForecaster):
         return hidden
+    if isinstance(model, Encoder) and model.series is not None:
+        predicted = model.predict(hidden, inputs, padding_mask)
+        # Of a distribution, the first of its parameters.
+        return predicted if isinstance(predicted, Tensor) else predicted[0]
     if model.head is not None:
         return model.head(hidden)  # [B, T, V]
     assert isinstance(model, Encoder)

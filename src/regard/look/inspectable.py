@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from regard.baselines.linear_forecaster import LinearForecaster
 from regard.baselines.memory_network import MemoryNetwork
 from regard.decode.batch_decoding import SpecialTokens
 from regard.errors import DataError
@@ -21,7 +22,7 @@ from regard.model import (
 )
 from regard.text.tokenizer import Tokenizer
 
-CoreModel = EncoderDecoder | Encoder | Decoder | DualEncoder | MemoryNetwork
+CoreModel = EncoderDecoder | Encoder | Decoder | DualEncoder | MemoryNetwork | LinearForecaster
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,6 +76,9 @@ class Inspectable(Protocol):
 
         Positions are tokens; those of a memory network are the sentences of a story.
         """
+
+    def side_inputs(self, text: str) -> dict[str, Tensor]:
+        """What the model reads next to that tensor, by argument: the edges of a graph."""
 
     def read_medium(self, data: bytes) -> MediaInput:
         """Prepares the contents of an image or sound file as an input."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
@@ -43,6 +43,8 @@ class ModelInputs:
     decoder_inputs: Tensor | None = None  # [1, T]
     decoder_tokens: tuple[str, ...] = ()  # T + 1 names: the start tokens and the whole target
     next_ids: tuple[int, ...] = ()  # the token id to predict at each position of the last stack
+    # What is read next to the inputs, by argument: the edges of a graph.
+    side_inputs: Mapping[str, Tensor] = field(default_factory=dict)
 
     @property
     def target_tokens(self) -> tuple[str, ...]:
@@ -59,7 +61,9 @@ def prepare_inputs(
     ablated.
     """
     core = model.model
+    side_inputs: dict[str, Tensor] = {}
     if isinstance(text, str):
+        side_inputs = model.side_inputs(text)
         inputs, input_tokens = model.labelled_input(text)
         if not input_tokens:
             raise empty_text()
@@ -85,7 +89,7 @@ def prepare_inputs(
     next_ids: list[int] = []  # encoders predict no next token
     if isinstance(core, Decoder):
         next_ids = inputs[0].tolist()[1:]
-    return ModelInputs(inputs, input_tokens, next_ids=tuple(next_ids))
+    return ModelInputs(inputs, input_tokens, side_inputs=side_inputs, next_ids=tuple(next_ids))
 
 
 def _target_ids(

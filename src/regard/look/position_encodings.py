@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from regard.baselines.linear_forecaster import LinearForecaster
 from regard.baselines.memory_network import MemoryNetwork
 from regard.core.attention import Attention
 from regard.core.embedding import Embedding
@@ -29,6 +30,7 @@ from regard.core.relative_position import (
     T5Bias,
 )
 from regard.core.rotary import Rope
+from regard.core.series_patches import SeriesPatches
 from regard.core.stack import Stack
 from regard.core.universal_transformer import UniversalStack
 from regard.errors import SettingError
@@ -191,7 +193,7 @@ def _of_vectors(what: str, vectors: Tensor) -> PositionEncodings:
 def _input_position(model: CoreModel, stack: str) -> InputPosition | None:
     """The position encoding that is added to the embeddings of a stack."""
     front_end = _front_end(model, stack)
-    if isinstance(front_end, Embedding | Spectrogram | Patches):
+    if isinstance(front_end, Embedding | Spectrogram | Patches | SeriesPatches):
         return front_end.position
     return None
 
@@ -213,5 +215,5 @@ def _front_end(model: CoreModel, stack: str) -> nn.Module | None:
         case DualEncoder():
             tower = model.text if stack.startswith("text") else model.image
             return tower.input
-        case MemoryNetwork():
+        case MemoryNetwork() | LinearForecaster():
             return None

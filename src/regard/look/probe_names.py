@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from regard.baselines.linear_forecaster import LinearForecaster
 from regard.baselines.memory_network import MemoryHops, MemoryNetwork
 from regard.core.probe import PARTS, Edit, HasHeads
 from regard.core.stack import Stack
@@ -35,6 +36,8 @@ def stacks(model: CoreModel) -> dict[str, EncoderSide | DecoderSide | MemoryHops
             return {"decoder": model.stack}
         case MemoryNetwork():
             return {"memory": model.hops}
+        case LinearForecaster():
+            return {}
         case DualEncoder():
             return {"text.encoder": model.text.stack, "image.encoder": model.image.stack}
 

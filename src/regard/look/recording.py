@@ -241,11 +241,12 @@ def look(
         # The translation is made with the same heads off as the pass that is recorded.
         model_inputs = prepare_inputs(model, text, target, off)
         probe = Probe(patterns, switched_off(core, off))
+        arguments = (model_inputs.inputs, model_inputs.decoder_inputs)
         # Logits over a large vocabulary can cost as much as all layers: only if asked for.
         if any(fnmatchcase("logits", pattern) for pattern in patterns):
-            forward(core, model_inputs.inputs, model_inputs.decoder_inputs, probe=probe)
+            forward(core, *arguments, probe=probe, side_inputs=model_inputs.side_inputs)
         elif patterns:
-            hidden_states(core, model_inputs.inputs, model_inputs.decoder_inputs, probe=probe)
+            hidden_states(core, *arguments, probe=probe, side_inputs=model_inputs.side_inputs)
     return Look(model, model_inputs, probe)
 
 

@@ -9,6 +9,7 @@ from regard.metrics.bleu import Bleu, Chrf
 from regard.metrics.classification import Accuracy, MacroF1, TopKAccuracy
 from regard.metrics.entity_f1 import EntityF1, TagAccuracy
 from regard.metrics.exact_match import ExactMatch
+from regard.metrics.forecast import Coverage, QuantileLoss
 from regard.metrics.metric import Metric
 from regard.metrics.perplexity import BitsPerCharacter, Loss, Perplexity
 from regard.metrics.question_answering import AnswerExactMatch, AnswerF1
@@ -39,6 +40,8 @@ METRICS: dict[str, Callable[..., Metric]] = {
     "mse": MeanSquaredError,
     "mae": MeanAbsoluteError,
     "pearson": PearsonCorrelation,
+    "quantile_loss": QuantileLoss,
+    "coverage": Coverage,
 }
 
 

@@ -100,5 +100,9 @@ def _differences(predictions: Sequence[ArrayLike], references: Sequence[ArrayLik
 
 
 def _sums(errors: Array) -> Array:
-    """The sum of the errors of each example, and how many they are: [examples, 2]."""
-    return np.stack([errors.sum(axis=1), np.full(len(errors), errors.shape[1])], axis=1)
+    """The sum of the errors of each example, and how many they are: [examples, 2].
+
+    What has no reference (NaN, in time series) is left out.
+    """
+    has_value = ~np.isnan(errors)
+    return np.stack([np.where(has_value, errors, 0.0).sum(axis=1), has_value.sum(axis=1)], axis=1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from regard.metrics.bleu import TranslationScore
 from regard.metrics.classification import ClassificationScore
+from regard.metrics.forecast import ForecastScore, QuantileScore
 from regard.metrics.perplexity import NegativeLogLikelihood
 from regard.metrics.question_answering import AnswerScore
 from regard.metrics.regression import RegressionScore
@@ -16,4 +17,6 @@ AnyScore = (
     | AnswerScore
     | RegressionScore
     | TranscriptionScore
+    | ForecastScore
+    | QuantileScore
 )

@@ -5,10 +5,12 @@ from __future__ import annotations
 from regard.models.base import Model, ModelOutput, choose_device
 from regard.models.ctc_model import CTCModel
 from regard.models.dual_encoder import DualEncoderModel
+from regard.models.graph_model import GraphModel
 from regard.models.image_encoder import ImageEncoder
 from regard.models.language_model import LanguageModel
 from regard.models.loading import load, load_language_model, load_translator
 from regard.models.sequence_classifier import SequenceClassifier
+from regard.models.series_model import SeriesModel
 from regard.models.spans import Answer, Filling, Suspect, Tagged
 from regard.models.speech_to_text import SpeechToText
 from regard.models.text_encoder import TextEncoder
@@ -19,11 +21,13 @@ __all__ = [
     "CTCModel",
     "DualEncoderModel",
     "Filling",
+    "GraphModel",
     "ImageEncoder",
     "LanguageModel",
     "Model",
     "ModelOutput",
     "SequenceClassifier",
+    "SeriesModel",
     "SpeechToText",
     "Suspect",
     "Tagged",

@@ -219,6 +219,10 @@ class Model(Tasks):
         ids = self.input_tokenizer.input_ids(text)
         return torch.tensor([ids]), tuple(self.input_tokenizer.tokens(ids))
 
+    def side_inputs(self, text: str) -> dict[str, Tensor]:
+        """What the model reads next to that tensor, by argument; nothing, but of graphs."""
+        return {}
+
     def read_medium(self, data: bytes) -> MediaInput:
         """Prepares the contents of an image or sound file as an input."""
         raise SettingError("this model reads text only", "give it a sentence")

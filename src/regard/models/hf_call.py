@@ -14,11 +14,13 @@ from torch import Tensor
 from torch.nn import functional
 
 from regard import spec as kinds
+from regard.baselines.linear_forecaster import LinearForecaster
 from regard.baselines.memory_network import MemoryNetwork
 from regard.builder import CoreModel
 from regard.core.context import Context
 from regard.core.head import DistilledHead
 from regard.core.question import question_ends
+from regard.core.series_patches import SeriesPatches
 from regard.data.padding import IGNORED
 from regard.errors import SettingError, did_you_mean
 from regard.families import folder as folders
@@ -29,6 +31,7 @@ from regard.model import (
     EncoderDecoder,
 )
 from regard.models.recorded_outputs import RecordedOutputs
+from regard.models.series_call import call_series, channel_outputs
 
 # Arguments of a call that are no inputs.
 OUTPUT_OPTIONS = ("output_hidden_states", "output_attentions")
@@ -104,6 +107,13 @@ def call(
     """Runs a model on named inputs; the main output tensors, in the order of transformers."""
     recorded = RecordedOutputs.of(model, output_hidden_states, output_attentions)
     match model:
+        case Encoder(input=SeriesPatches(channels=channels)):
+            assert isinstance(spec, kinds.Encoder)
+            series_output = call_series(model, spec, inputs, Context(recorded.probe))
+            return ModelOutput(series_output | channel_outputs(recorded, channels))
+        case LinearForecaster():
+            forecasts, _ = model(inputs["past_values"])
+            return ModelOutput(prediction_outputs=forecasts)
         case Encoder():
             assert isinstance(spec, kinds.Encoder)
             global_tokens = _global_tokens(spec, inputs)
@@ -156,7 +166,8 @@ def _call_encoder(
     if mask is None and pools_last_token and pad_token_id is not None:
         # transformers finds the last token of a text by the padding id, even without a mask.
         mask = padding_mask(main_input != pad_token_id)
-    options = {}
+    graph = ("edges", "eigenvectors", "distances")
+    options = {name: inputs[name] for name in graph if name in inputs}
     if "token_type_ids" in inputs:
         options["segments"] = inputs["token_type_ids"]
     elif spec.labels is not None and spec.labels.excludes is not None:

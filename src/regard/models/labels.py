@@ -27,6 +27,14 @@ def label_names(config: Mapping[str, Any], count: int) -> list[str]:
     return [name if occurrences[name] == 1 else f"{name} ({i})" for i, name in enumerate(names)]
 
 
+def label_config(labels: Sequence[str]) -> dict[str, Any]:
+    """The names of labels, under the keys of Hugging Face's config.json."""
+    return {
+        "id2label": {str(i): name for i, name in enumerate(labels)},
+        "label2id": {name: i for i, name in enumerate(labels)},
+    }
+
+
 def label_scores(logits: Tensor, names: Sequence[str], problem_type: str | None = None) -> Scores:
     """Label → probability of one input's logits [labels], likeliest first.
 

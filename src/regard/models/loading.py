@@ -10,6 +10,7 @@ from typing import Any, Literal
 import torch
 
 from regard import spec as kinds
+from regard.baselines.linear_forecaster import LinearForecaster
 from regard.baselines.memory_network import MemoryNetwork
 from regard.builder import CoreModel
 from regard.checkpoint import Checkpoints
@@ -27,11 +28,13 @@ from regard.models.base import Model, choose_device, to_standard_error
 from regard.models.ctc_model import CTCModel
 from regard.models.dual_encoder import DualEncoderModel
 from regard.models.generation_config import generation_defaults
+from regard.models.graph_model import GraphModel
 from regard.models.image_encoder import ImageEncoder
 from regard.models.language_model import LanguageModel
 from regard.models.memory_network import MemoryNetworkModel
 from regard.models.precision import cast, choose_dtype
 from regard.models.sequence_classifier import SequenceClassifier
+from regard.models.series_model import SeriesModel
 from regard.models.speech_to_text import SpeechToText
 from regard.models.text_encoder import TextEncoder
 from regard.models.translator import Translator
@@ -163,6 +166,8 @@ def _wrap(
             return MemoryNetworkModel(model, spec, None, config)
         case DualEncoder():
             return DualEncoderModel(model, spec, None, config)
+        case LinearForecaster():
+            return SeriesModel(model, spec, config)
     return Model(model, spec, config)
 
 
@@ -217,6 +222,10 @@ def _encoder(
             return TextEncoder(model, spec, None, config)
         case "pixel_values":
             return ImageEncoder(model, spec, config)
+        case "node_features" if spec.labels is not None:
+            return GraphModel(model, spec, config)
+        case "past_values":
+            return SeriesModel(model, spec, config)
         case "input_values" if spec.labels is not None:
             return CTCModel(model, spec, None, config)
         case _:

@@ -35,6 +35,8 @@ TASKS = {
     "detect": "an encoder with a replaced-token head, such as ELECTRA",
     "fill": "an encoder with a masked-language-model head, such as BERT",
     "answer": "an encoder with a question-answering head",
+    # time series
+    "forecast": "a forecaster of time series, such as PatchTST",
     # speech
     "transcribe": "a speech model, such as Whisper or Wav2Vec2",
 }
@@ -171,3 +173,9 @@ class Tasks:
     def transcribe(self, *args: Any, **kwargs: Any) -> Any:
         """The text of a recording, or of each of a list; see `SpeechToText.transcribe`."""
         self._no_task("transcribe")
+
+    # --- time series ---
+
+    def forecast(self, series: Any) -> Any:
+        """Forecasts the steps after a series; see `SeriesModel.forecast`."""
+        self._no_task("forecast")

@@ -39,6 +39,8 @@ def summarize(model: spec.Model) -> list[ModuleSummary]:
             ]
         case spec.MemoryNetwork():
             return _memory_network(model, counts)
+        case spec.LinearForecaster():
+            return _linear_forecaster(model, counts)
 
 
 # ------------------------------------------------------------------ architectures
@@ -116,6 +118,9 @@ def _encoder(model: spec.Encoder, counts: ParameterCounts) -> list[ModuleSummary
         vocabulary = model.tokens.vocabulary
         head_counts = counts.under("head")
         modules += _lm_head(model.head, vocabulary, width, head_counts, tied=model.tied)
+    if model.series is not None:
+        text = wording.named(model.series)
+        modules.append(ModuleSummary("series head", text, "", counts["series"]))
     return [*modules, *_classifier(model, counts)]
 
 
@@ -183,6 +188,23 @@ def _memory_network(model: spec.MemoryNetwork, counts: ParameterCounts) -> list[
     ]
 
 
+def _linear_forecaster(
+    model: spec.LinearForecaster, counts: ParameterCounts
+) -> list[ModuleSummary]:
+    window = f"[B, {model.length}, {model.channels}]"
+    text = f"a linear map to {model.horizon} steps, for all channels"
+    forecast = f"[B, {model.horizon}, {model.channels}]"
+    if model.moving_average is None:
+        less = ModuleSummary("window", "less its last value, which is added again", window)
+        return [less, ModuleSummary("forecast", text, forecast, counts["seasonal"])]
+    trend = f"mean of {model.moving_average} steps: {text}"
+    return [
+        ModuleSummary("window", wording.named(model.output), window),
+        ModuleSummary("trend", trend, forecast, counts["trend"]),
+        ModuleSummary("rest", text, forecast, counts["seasonal"]),
+    ]
+
+
 # ------------------------------------------------------------------ front ends
 
 
@@ -213,6 +235,14 @@ def _front_end(
             yield ModuleSummary("sound", "samples", "[B, N]")
             text = wording.waveform(part, d_model)
             yield ModuleSummary("convolutions", text, shape, counts.total)
+        case spec.NodeFeatures(features):
+            yield ModuleSummary("nodes", "features", f"[B, {length}, {features}]")
+            yield ModuleSummary("embedding", wording.node_features(part), shape, counts.total)
+        case spec.SeriesPatches():
+            yield ModuleSummary("window", "values", f"[B, {part.length}, {part.channels}]")
+            text = f"{wording.series_patches(part)}; {length} = {part.positions}"
+            shape = f"[B·{part.channels}, {length}, D]"
+            yield ModuleSummary("patches", text, shape, counts.total)
         case _:  # a front end from outside the package
             name = type(part).__name__.lower()
             yield ModuleSummary(name, wording.named(part), shape, counts.total)

@@ -34,6 +34,7 @@ _ARCHITECTURES: dict[type, str] = {
     spec.RecurrentDecoder: "decoder",
     spec.DualEncoder: "two towers",
     spec.MemoryNetwork: "memory network",
+    spec.LinearForecaster: "linear forecaster",
 }
 
 

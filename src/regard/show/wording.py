@@ -100,6 +100,8 @@ def pattern(part: spec.MaskPattern) -> str:
     match part:
         case spec.FullMask():
             return "all to all"
+        case spec.NeighbourMask():
+            return "along edges"
         case spec.CausalMask(None):
             return "causal"
         case spec.CausalMask(window):  # Mistral
@@ -165,6 +167,8 @@ def _stack_position(part: Any) -> str:
             return f"Shaw's: a vector in each layer for each distance up to {distance}, on the keys"
         case spec.RelativeSinusoids():
             return "Transformer-XL's: sines and cosines of distances, a key of them in each layer"
+        case spec.ShortestPathBias(distance):
+            return f"a bias for each shortest path up to {distance}"
         case spec.RepeatedBlockBias(_, times):
             return f"the first block counts {times} times more, for BigBird's random ones"
         case _:
@@ -240,6 +244,23 @@ def waveform(part: spec.Waveform, d_model: int) -> str:
     if part.norm is not None:
         text += f"; {norm(part.norm)}"
     return text
+
+
+def node_features(part: spec.NodeFeatures) -> str:
+    text = f"a linear map of {part.features:,} features"
+    if part.degrees:
+        text += f" + degrees up to {part.degrees - 1}"
+    if part.laplacian:
+        text += f" + {part.laplacian} eigenvectors of the Laplacian"
+    return text
+
+
+def series_patches(part: spec.SeriesPatches) -> str:
+    scales = " and ".join(f"{one.length} steps, every {one.stride}" for one in part.scales)
+    text = f"each channel by itself, {scales}, each a vector; {part.position} positions"
+    if part.class_token:
+        text += "; a class token"
+    return f"{text}; scaled by its {part.scaler}" if part.scaler else text
 
 
 # ------------------------------------------------------------------ heads

@@ -1,4 +1,4 @@
-"""Input embeddings: of tokens, spectrograms, image patches and waveforms."""
+"""Input embeddings: of tokens, spectrograms, image patches, waveforms, time series and graphs."""
 
 from __future__ import annotations
 
@@ -161,4 +161,114 @@ class Waveform:
         return "input_values"
 
 
-FrontEnd = Tokens | Spectrogram | Patches | Waveform
+@dataclass(frozen=True)
+class TimeScale:
+    """Patches over time of one length; the next one begins `stride` steps later."""
+
+    length: int  # time steps of a patch
+    stride: int  # smaller than the length, patches overlap
+
+    def __post_init__(self) -> None:
+        sizes(self, "length", "stride")
+
+
+@dataclass(frozen=True)
+class RandomMasking:
+    """Masked pre-training of series: a share of the patches, drawn at random."""
+
+    share: float = 0.5
+    same_for_channels: bool = False  # one draw for all channels of a series
+    never: tuple[int, ...] = ()  # channels without masks
+    value: float = 0.0  # what stands in masked patches
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.share < 1:
+            raise ModelError(f"a share of {self.share} cannot be masked", "give one below 1")
+
+
+@dataclass(frozen=True)
+class ForecastMasking:
+    """Masked pre-training of series: the last patches, of each series as many as drawn for it."""
+
+    patches: tuple[int, ...] = (2,)  # numbers to draw from
+    never: tuple[int, ...] = ()  # channels without masks
+    value: float = 0.0  # what stands in masked patches
+
+
+@dataclass(frozen=True)
+class SeriesPatches:
+    """Patch embeddings of time series (Nie et al. 2023, PatchTST): each channel by itself.
+
+    A window is normalized by its own statistics, cut into patches, and each of them mapped to a
+    vector. Patches end with the window; steps before the first one are ignored. With several
+    scales, the patches of all of them are one sequence.
+    """
+
+    length: int  # of the window, in time steps: the look-back
+    channels: int
+    scales: tuple[TimeScale, ...]
+    class_token: bool = False
+    # Instance normalization: by mean and deviation (RevIN without its affine map), or by the mean
+    # of absolute values.
+    scaler: Literal["std", "mean"] | None = "std"
+    position: Literal["learned", "fixed"] = "learned"  # fixed: sinusoids, standardized
+    dropout: float = 0.0
+    shared: bool = True  # one linear map for all channels
+    masking: RandomMasking | ForecastMasking | None = None
+
+    def __post_init__(self) -> None:
+        sizes(self, "length", "channels")
+        if not self.scales:
+            raise ModelError("series have at least one length of patches", "give `scales`")
+        for scale in self.scales:
+            if scale.length > self.length:
+                raise ModelError(
+                    f"no patch of {scale.length} steps fits into {self.length}",
+                    "give a smaller `patch`, or a longer `context`",
+                )
+        if self.masking is not None and len(self.scales) > 1:
+            raise ModelError("masked patches are of one length", "give one scale")
+
+    @property
+    def patches(self) -> int:
+        """How many patches a channel has, of all scales together."""
+        return sum((self.length - one.length) // one.stride + 1 for one in self.scales)
+
+    @property
+    def positions(self) -> int:
+        """The sequence length of a channel."""
+        return self.patches + int(self.class_token)
+
+    @property
+    def main_input_name(self) -> str:
+        """The argument for windows [B, length, channels]."""
+        return "past_values"
+
+
+@dataclass(frozen=True)
+class NodeFeatures:
+    """Node embeddings of graphs: a linear map of each node's features, and where the node is.
+
+    Structural encodings: the node's degree (Graphormer's centrality encoding), and the first
+    eigenvectors of the graph's Laplacian (Dwivedi and Bresson 2021), whose signs are drawn anew in
+    each training step.
+    """
+
+    features: int  # numbers of a node
+    normalized: bool = True  # each node's features are divided by their sum of absolute values
+    input_dropout: float = 0.0  # on the features
+    dropout: float = 0.0  # on the embedding
+    degrees: int = 0  # rows of the embedding of degrees; 0 for none
+    laplacian: int = 0  # eigenvectors; 0 for none
+
+    def __post_init__(self) -> None:
+        sizes(self, "features")
+        sizes(self, "degrees", "laplacian", least=0)
+
+    @property
+    def main_input_name(self) -> str:
+        """The argument for features [B, nodes, features]."""
+        return "node_features"
+
+
+FrontEnd = Tokens | Spectrogram | Patches | Waveform | SeriesPatches | NodeFeatures

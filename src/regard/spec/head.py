@@ -1,4 +1,4 @@
-"""Output heads: language modelling, pooling and classification."""
+"""Output heads: language modelling, pooling, classification and forecasting."""
 
 from __future__ import annotations
 
@@ -129,3 +129,78 @@ class DistilledHead:
     def excludes(self) -> None:
         """Nothing: no part of an image is a question."""
         return None
+
+
+# ------------------------------------------------------------------ time series
+
+
+@dataclass(frozen=True)
+class Points:
+    """Point forecasts: one number for each step, by the squared error."""
+
+
+@dataclass(frozen=True)
+class Quantiles:
+    """Quantile forecasts: a number for each level, by the pinball loss (Koenker, Bassett 1978)."""
+
+    levels: tuple[float, ...] = (0.1, 0.5, 0.9)
+
+    def __post_init__(self) -> None:
+        inside = all(0 < level < 1 for level in self.levels)
+        if not self.levels or not inside or list(self.levels) != sorted(set(self.levels)):
+            raise ModelError(
+                f"{self.levels} are no levels of quantiles",
+                "give numbers between 0 and 1 that grow, such as 0.1, 0.5, 0.9",
+            )
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """Distribution forecasts: the parameters of a distribution for each step, by its −log p."""
+
+    kind: Literal["student_t", "normal", "negative_binomial"] = "student_t"
+
+
+Forecast = Points | Quantiles | Distribution
+ChannelPool = Literal["mean", "max", "first"]
+
+
+@dataclass(frozen=True)
+class ForecastHead:
+    """Forecasting head: a linear map of a channel's hidden states to its next values.
+
+    Without a `pool`, the hidden states of all patches are concatenated (PatchTST's flatten head).
+    """
+
+    horizon: int  # steps that are forecast
+    output: Forecast = field(default_factory=Points)
+    pool: ChannelPool | None = None
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        sizes(self, "horizon")
+
+
+@dataclass(frozen=True)
+class PatchHead:
+    """Reconstruction head of masked pre-training: the values of each patch, normalized."""
+
+    dropout: float = 0.0
+
+
+@dataclass(frozen=True)
+class ChannelHead:
+    """Classification or regression of a series: a linear map of the pooled vectors of all channels.
+
+    `range` bounds the numbers of a regression, by a sigmoid.
+    """
+
+    count: int  # classes, or numbers
+    task: Literal["classify", "regress"] = "classify"
+    output: Points | Distribution = field(default_factory=Points)
+    pool: ChannelPool = "mean"
+    dropout: float = 0.0
+    range: tuple[float, float] | None = None
+
+
+SeriesHead = ForecastHead | PatchHead | ChannelHead

@@ -35,6 +35,14 @@ class WindowMask:
 
 
 @dataclass(frozen=True)
+class NeighbourMask:
+    """Adjacency mask: a node of a graph attends to its neighbours, and to itself.
+
+    The edges come with each call, so that it cannot be combined with other patterns.
+    """
+
+
+@dataclass(frozen=True)
 class DilatedMask:
     """Dilated sliding-window mask (Longformer, Section 3.1): a window with gaps."""
 
@@ -135,6 +143,7 @@ MaskPattern = (
     FullMask
     | CausalMask
     | WindowMask
+    | NeighbourMask
     | DilatedMask
     | StridedMask
     | BlockLocalMask

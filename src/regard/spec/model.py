@@ -11,9 +11,28 @@ from typing import Literal, Self
 from regard.errors import ModelError
 from regard.spec.attention import ChunkedAttention, LshAttention
 from regard.spec.baselines import Convolutional, Recurrent
-from regard.spec.frontend import FrontEnd, Patches, Spectrogram, Tokens, Waveform
-from regard.spec.head import ClassifierHead, DistilledHead, HeadTask, LMHead, Pool
-from regard.spec.mask import counts_from_the_end, is_causal
+from regard.spec.frontend import (
+    FrontEnd,
+    NodeFeatures,
+    Patches,
+    SeriesPatches,
+    Spectrogram,
+    Tokens,
+    Waveform,
+)
+from regard.spec.head import (
+    ClassifierHead,
+    DistilledHead,
+    HeadTask,
+    LMHead,
+    PatchHead,
+    Points,
+    Pool,
+    Quantiles,
+    SeriesHead,
+)
+from regard.spec.mask import NeighbourMask, counts_from_the_end, is_causal
+from regard.spec.position import ShortestPathBias
 from regard.spec.stack import Stack
 from regard.spec.validation import sizes
 
@@ -290,8 +309,11 @@ class Encoder(ModelSpec):
     head: LMHead | None = None  # masked language modelling
     labels: ClassifierHead | DistilledHead | None = None
     tied: bool = True  # weight tying: the LM head's matrix is the embedding's
+    series: SeriesHead | None = None  # of time series
 
     def __post_init__(self) -> None:
+        _check_series(self)
+        _check_graph(self)
         if isinstance(self.labels, ClassifierHead) and not self.labels.each and self.pool is None:
             raise ModelError(
                 "labels for a whole input need one vector of it",
@@ -323,6 +345,16 @@ class Encoder(ModelSpec):
             if self.stack.block.attention.projection == "global":
                 inputs["global_attention_mask"] = False
             return {**inputs, "token_type_ids": False}
+        if isinstance(self.input, SeriesPatches):
+            return {name: True, "past_observed_mask": False}
+        if isinstance(self.input, NodeFeatures):
+            return {
+                name: True,
+                "attention_mask": False,
+                "edges": True,
+                "eigenvectors": self.input.laplacian > 0,
+                "distances": isinstance(self.stack.position, ShortestPathBias),
+            }
         return {name: True, "attention_mask": False}
 
     @property
@@ -365,10 +397,50 @@ class Encoder(ModelSpec):
         return self.input
 
     @property
+    def nodes(self) -> NodeFeatures:
+        """The front end of an encoder of graphs."""
+        assert isinstance(self.input, NodeFeatures)
+        return self.input
+
+    @property
+    def windows(self) -> SeriesPatches:
+        """The front end of an encoder of time series."""
+        assert isinstance(self.input, SeriesPatches)
+        return self.input
+
+    @property
     def waves(self) -> Waveform:
         """The waveform front end of a speech encoder."""
         assert isinstance(self.input, Waveform)
         return self.input
+
+
+def _check_series(model: Encoder) -> None:
+    """Heads of time series and their front end belong together."""
+    if not isinstance(model.input, SeriesPatches):
+        if model.series is not None:
+            raise ModelError("only time series have a head `series`", "give `labels` instead")
+        return
+    if model.labels is not None or model.pool is not None:
+        raise ModelError("time series have no `labels` and no `pool`", "give `series` instead")
+    if isinstance(model.series, PatchHead):
+        if len(model.input.scales) > 1:
+            raise ModelError("patches of several lengths have no one head", "give one scale")
+    elif model.series is not None:
+        first = model.series.pool == "first"
+        if first != model.input.class_token:
+            raise ModelError(
+                "a head pools at the class token if there is one, and only then",
+                "give both, or neither: class_token=True, pool='first'",
+            )
+
+
+def _check_graph(model: Encoder) -> None:
+    """What attends along edges reads graphs."""
+    stack = model.stack
+    along_edges = stack.pattern == NeighbourMask() or isinstance(stack.position, ShortestPathBias)
+    if along_edges and not isinstance(model.input, NodeFeatures):
+        raise ModelError("only graphs have neighbours and paths", "give it NodeFeatures")
 
 
 @dataclass(frozen=True)
@@ -599,6 +671,32 @@ class MemoryNetwork(ModelSpec):
         return self.vocabulary
 
 
+@dataclass(frozen=True)
+class LinearForecaster(ModelSpec):
+    """Linear forecaster of time series (Zeng et al. 2023): each channel by itself, one map for all.
+
+    DLinear maps a moving average, the trend, and the rest of a window; NLinear maps the window
+    less its last value.
+    """
+
+    length: int  # of the window, in time steps: the look-back
+    channels: int
+    horizon: int  # steps that are forecast
+    output: Points | Quantiles = field(default_factory=Points)
+    moving_average: int | None = 25  # steps of DLinear's trend; None: NLinear
+
+    def __post_init__(self) -> None:
+        sizes(self, "length", "channels", "horizon", "moving_average")
+
+    @property
+    def inputs(self) -> dict[str, bool]:
+        return {"past_values": True, "past_observed_mask": False}
+
+    @property
+    def widths(self) -> dict[str, int]:
+        return {"": self.length}
+
+
 Model = (
     EncoderDecoder
     | SequenceToSequence
@@ -608,4 +706,5 @@ Model = (
     | RecurrentDecoder
     | DualEncoder
     | MemoryNetwork
+    | LinearForecaster
 )

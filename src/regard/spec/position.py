@@ -198,6 +198,17 @@ class RepeatedBlockBias:
 
 
 @dataclass(frozen=True)
+class ShortestPathBias:
+    """Spatial encoding of graphs (Ying et al. 2021, Graphormer): a learned scalar per head and
+    shortest path between two nodes."""
+
+    distance: int = 8  # farther nodes share one scalar, and nodes without a path another
+
+    def __post_init__(self) -> None:
+        sizes(self, "distance")
+
+
+@dataclass(frozen=True)
 class RelativeKeys:
     """Relative position representations (Shaw et al. 2018): learned vectors added to the keys.
 
@@ -250,5 +261,6 @@ StackPosition = (
     | RepeatedBlockBias
     | RelativeKeys
     | RelativeSinusoids
+    | ShortestPathBias
     | BuildsPosition
 )

@@ -36,6 +36,7 @@ class BatchNorm:
 
     eps: float = 1e-5
     momentum: float = 0.1  # share of a batch in the running statistics, as in PyTorch
+    counts: bool = False  # batches are counted, as in PyTorch's files; nothing follows from it
 
     def __post_init__(self) -> None:
         if not 0 < self.momentum <= 1:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard import look as analyses
+from regard.baselines.linear_forecaster import LinearForecaster
 from regard.baselines.memory_network import MemoryNetwork
 from regard.core.frontend import Patches
 from regard.core.probe import Probe
@@ -86,6 +87,7 @@ KINDS: dict[type[nn.Module], str] = {
     Encoder: "encoder",
     DualEncoder: "two towers",
     MemoryNetwork: "memory network",
+    LinearForecaster: "linear forecaster",
 }
 
 

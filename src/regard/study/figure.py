@@ -72,13 +72,15 @@ class Bars:
 class BarChart:
     """A bar chart: mean over the seeds, with a line from the least to the largest.
 
-    Several series stand side by side in each category.
+    Several series stand side by side in each category. Bars begin at `base`: by default at 0, or
+    at the lower end of an axis that has no 0.
     """
 
     title: str
     y: Axis
     categories: Sequence[str]
     series: Sequence[Bars]
+    base: float | None = None
     note: str = ""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,6 +32,8 @@ class Section:
     tables: Sequence[Table]
 
 
+LONG_CELL = 36  # letters of a cell that is a sentence
+MOST_LETTERS = 66  # of a row of a table that fits beside a figure
 MOST_COLUMNS = 240  # of a table in a terminal, which breaks the lines that are longer than it is
 
 # ------------------------------------------------------------------ style
@@ -89,7 +92,10 @@ STYLE = f"""
 .studies .scroll {{ overflow-x: auto; }}
 .studies table {{ border-collapse: collapse; font-variant-numeric: tabular-nums;
   font-size: .93rem; color: inherit; }}
-.studies caption {{ text-align: left; font-weight: 600; padding: .3rem 0; }}
+.studies th.sentence {{ text-align: left; }}
+.studies td.sentence {{ white-space: normal; text-align: left; min-width: 15rem; }}
+.studies .wide {{ grid-column: 1 / -1; }}
+.studies sup {{ font-size: .72em; line-height: 0; }}
 .studies th, .studies td {{ padding: .28rem .8rem .28rem 0; text-align: right;
   border-bottom: 1px solid var(--line); background: none; white-space: nowrap; }}
 .studies th {{ color: var(--faint); font-weight: 600; vertical-align: bottom; }}
@@ -131,11 +137,11 @@ def section(study: Section) -> str:
         f'<p class="claim">{escape(study.claim)}</p>',
         f'<p class="faint">{escape(study.source)}</p>',
         f'<p class="verdict {_CLASSES[verdict.outcome]}"><b>{escape(verdict.outcome)}</b> '
-        f"{escape(verdict.reason)}</p>",
+        f"{_prose(verdict.reason)}</p>",
         '<div class="charts">',
         *(_figure(figure) for figure in study.figures),
-        "</div>",
         *(_table(table) for table in study.tables),
+        "</div>",
         f"<details><summary>How it was measured ({escape(study.settings)})</summary>"
         f"<p>{escape(study.measurement)}</p><p>Rule: {escape(study.rule)}</p>"
         f"<p><code>regard study {escape(study.name)}</code></p></details></article>",
@@ -150,14 +156,43 @@ def _figure(figure: Figure) -> str:
 
 
 def _table(table: Table) -> str:
-    head = "".join(f"<th>{escape(name)}</th>" for name in table.columns)
-    rows = "".join(
-        "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in table.rows
+    # A wide table takes a row of the grid for itself.
+    columns = list(zip(table.columns, *table.rows, strict=True))
+    widths = [max(map(len, column)) for column in columns]
+    width = sum(widths) + 2 * len(widths)
+    # Columns of sentences are broken into lines, numbers never.
+    kinds = [' class="sentence"' if width > LONG_CELL else "" for width in widths]
+    rows = "".join(f"<tr>{_cells(row, kinds)}</tr>" for row in table.rows)
+    head = "".join(
+        f"<th{kind}>{escape(name)}</th>" for name, kind in zip(table.columns, kinds, strict=True)
     )
+    kind = "table wide" if width > MOST_LETTERS else "table"
     return (
-        f'<div class="scroll"><table><caption>{escape(table.title)}</caption>'
-        f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
+        f'<figure class="{kind}"><figcaption>{escape(table.title)}</figcaption>'
+        f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>'
+        "</div></figure>"
     )
+
+
+def _cells(row: Sequence[str], kinds: Sequence[str]) -> str:
+    return "".join(f"<td{kind}>{_prose(text)}</td>" for text, kind in zip(row, kinds, strict=True))
+
+
+def _prose(text: str) -> str:
+    """Text as HTML, with 1.5e-07 as a power of ten."""
+    return _SCIENTIFIC.sub(_power, escape(text))
+
+
+_SCIENTIFIC = re.compile(r"\b(\d(?:\.\d+)?)e([+-]?\d+)\b")
+
+
+def _power(match: re.Match[str]) -> str:
+    mantissa = match[1]
+    exponent = int(match[2])
+    if exponent == 0:
+        return mantissa
+    power = f"10<sup>{exponent}</sup>".replace("-", "−")
+    return power if mantissa == "1" else f"{mantissa}·{power}"
 
 
 def standalone(study: Section) -> str:

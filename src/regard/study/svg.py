@@ -33,6 +33,7 @@ LETTER = 6.7  # about how wide a letter is
 LEGEND_ROW = 20.0
 MARKER = 3.2  # radius of a point
 MOST_CELLS = 1500  # beyond this a heat map is one embedded image
+MOST_LETTERS = 26  # of a name below a bar
 MOST_NAMES = 40  # of rows or columns of a heat map
 
 
@@ -304,6 +305,8 @@ def _bar_chart(chart: BarChart) -> str:
     if not chart.y.log and min(values, default=0.0) >= 0 and chart.y.low is None:
         scale = Scale(0.0, scale.high, bottom, top, False)
     zero = scale.start if chart.y.log or chart.y.low is not None else scale(0.0)
+    if chart.base is not None:
+        zero = scale(chart.base)
     # Each category has a slot, of which its bars take three quarters.
     slot = (WIDTH - RIGHT - LEFT) / max(1, len(chart.categories))
     width = slot * 0.74 / max(1, len(chart.series))
@@ -352,7 +355,8 @@ def _bar(
 
 
 def _category_names(names: Sequence[str], slot: float, bottom: float) -> tuple[list[str], float]:
-    """The names below the bars, upright where they are too long, and the height they take."""
+    """The names below the bars, slanted where they are too long, and the height they take."""
+    names = [name if len(name) <= MOST_LETTERS else f"{name[:MOST_LETTERS]}…" for name in names]
     longest = max((len(name) for name in names), default=0) * LETTER
     if longest <= slot - 4:
         parts = [
@@ -424,7 +428,7 @@ def _colour_bar(x: float, y: float, most: float, signed: bool) -> list[str]:
     least = -1.0 if signed else 0.0
     strip = drawing.colours(np.linspace(least, 1.0, 64)[None], signed=signed, most=1.0)
     low = number(least * most)
-    start = x + LETTER * len(low) + 6
+    start = x + LETTER * len(low) + 14
     return [
         _text(x, y + 12, low, "start"),
         _image(strip, start, y + 1, 90, 13),

@@ -10,6 +10,7 @@ from typing import Any
 from regard import __version__, disk
 from regard.metrics.bleu import TranslationScore
 from regard.metrics.classification import ClassificationScore
+from regard.metrics.forecast import ForecastScore, QuantileScore
 from regard.metrics.perplexity import NegativeLogLikelihood
 from regard.metrics.question_answering import AnswerScore
 from regard.metrics.regression import RegressionScore
@@ -19,7 +20,15 @@ from regard.training.recipe.schema import SECTIONS, Recipe
 from regard.training.run_folder import RunFolder
 
 # Scores that are a row of numbers.
-RatedScore = ClassificationScore | AnswerScore | RegressionScore | TranscriptionScore
+RatedScore = (
+    ClassificationScore
+    | AnswerScore
+    | RegressionScore
+    | TranscriptionScore
+    | ForecastScore
+    | QuantileScore
+)
+_DECIMALS = {"mse": 4, "mae": 4, "quantile_loss": 4}  # two of all others
 
 
 @dataclass(frozen=True)
@@ -93,6 +102,19 @@ _KINDS = {
         "zero-shot-image-classification",
         "A dual encoder of images and texts",
         'regard.load("FOLDER").classify("image.png", ["a photo of a cat", "a photo of a dog"])',
+    ),
+    "forecast": _Kind(
+        "time-series-forecasting",
+        "A forecaster of time series",
+        'regard.load("FOLDER").forecast("series.csv")',
+    ),
+    "nodes": _Kind(
+        "graph-ml",
+        "A classifier of the nodes of a graph",
+        'regard.load("FOLDER").classify("graph/")',
+    ),
+    "graphs": _Kind(
+        "graph-ml", "A classifier of graphs", 'regard.load("FOLDER").classify("graphs/")'
     ),
     "stories": _Kind(
         "question-answering",
@@ -178,12 +200,12 @@ def _data_source(recipe: Recipe) -> str:
     data = recipe.data
     objective = recipe.objective
     if recipe.is_finetuning:
-        media = data.images or data.sounds
+        media = data.images or data.sounds or data.series or data.graph
         names = recipe.tune.files or (data.text or media or data.pairs or data.source,)
         files = ", ".join(f"`{file}`" for file in names)
         return f"{files}, beginning with `{recipe.tune.base}`"
-    if data.images is not None:
-        return f"`{data.images}`"
+    if data.images or data.series or data.graph:
+        return f"`{data.images or data.series or data.graph}`"
     if data.generated is not None:
         return f"{data.builtin_lines:,} examples of the generated task `{data.generated}`"
     if objective == "classify" and data.text is None:
@@ -231,7 +253,7 @@ def _classification_table(scores: Mapping[str, RatedScore]) -> list[str]:
         "|---" * (len(keys) + 2) + "|",
     ]
     for name, score in scores.items():
-        values = " | ".join(f"{vars(score)[key]:.2f}" for key in keys)
+        values = " | ".join(f"{vars(score)[key]:.{_DECIMALS.get(key, 2)}f}" for key in keys)
         lines.append(f"| {name} | {values} | {score.examples:,} |")
     return lines
 

@@ -147,7 +147,7 @@ def _context(recipe: Recipe) -> int | None:
     match recipe.objective_settings.data:
         case "pairs":
             return data.max_length
-        case "images" if "context" not in data.model_fields_set:
+        case "images" | "series" | "graph" if "context" not in data.model_fields_set:
             return None
         case _:
             return data.context

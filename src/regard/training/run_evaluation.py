@@ -7,8 +7,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from regard.data.audio import Recording
 from regard.data.corpus import Corpus
+from regard.data.series import Series
 from regard.decode.strategy import BeamSearch
 from regard.errors import SettingError
 from regard.evaluation import evaluation
@@ -16,9 +19,11 @@ from regard.evaluation.evaluation import Data, Evaluation, MetricChoice
 from regard.evaluation.task import DecodingOptions, Settings, TextReading
 from regard.evaluation.tasks import TASKS
 from regard.metrics.metric import Metric
-from regard.models import Model, load
+from regard.models import Model, SeriesModel, load
 from regard.training.data.sound_files import RecordedSpeech
+from regard.training.data.stored_graphs import open_graphs
 from regard.training.data.stored_images import stored_examples
+from regard.training.data.stored_series import open_series
 from regard.training.recipe.schema import Recipe
 from regard.training.run_folder import RunFolder, resume
 
@@ -134,15 +139,26 @@ def score_run(
     settings = replace(run.settings, prefix="")
     scores = {}
     for split in splits:
-        examples = _stored_examples(run_folder, run.task, split)
+        examples = _stored_examples(run_folder, run.task, split, model)
         result = evaluation.evaluate(model, examples, metrics, run.task, settings)
         scores[split] = result.scores
         model.say(f"{split}: {result!r}")
     return scores
 
 
-def _stored_examples(run_folder: RunFolder, task: str, split: str) -> list[Any]:
+def _stored_examples(run_folder: RunFolder, task: str, split: str, model: Model) -> list[Any]:
     """The examples of a split, as the run has stored them."""
+    if task == "forecast":
+        assert isinstance(model, SeriesModel), "a forecaster"
+        stored = open_series(run_folder)
+        values = stored.processor.restored(stored.rows(split, model.length))
+        return [Series(values.astype(np.float32), stored.processor.columns)]
+    if task in ("nodes", "graphs"):
+        data = open_graphs(run_folder)
+        rows = set(data.rows(split))
+        # Only what is in the split has a label to compare with.
+        labels = tuple(label if i in rows else "" for i, label in enumerate(data.labels))
+        return [replace(data, labels=labels, splits=("",) * len(labels))]
     if task == "transcribe":
         speech = RecordedSpeech.open(run_folder.data / split)
         return [Recording(speech[row], text) for row, text in enumerate(speech.transcripts)]

@@ -175,9 +175,15 @@ def _why_not_padded(model: specs.Model) -> str:
     """The reason why a batch of this model cannot be padded; "" if it can."""
     if isinstance(model, specs.MemoryNetwork):
         return ""
+    if isinstance(model, specs.LinearForecaster):
+        return "windows of time series have no padding"
     match front_end(model):
         case specs.Patches():
             return "images have no padding"
+        case specs.NodeFeatures():
+            return "the nodes of a graph belong to its edges"
+        case specs.SeriesPatches():
+            return "windows of time series have no padding"
         case specs.Spectrogram():
             return "sound is filled with silence to one length, which this model hears"
         case specs.Waveform(normalizes_over_time=True):

@@ -8,9 +8,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from regard.baselines.linear_forecaster import LinearForecaster
 from regard.baselines.memory_network import MemoryNetwork
 from regard.builder import CoreModel
 from regard.core.head import DistilledHead
+from regard.core.series_head import ChannelHead, ForecastHead
+from regard.core.series_patches import SeriesPatches
 from regard.model import (
     Decoder,
     DualEncoder,
@@ -96,6 +99,10 @@ def forward(model: CoreModel, inputs: Mapping[str, Tensor]) -> dict[str, MaskedO
                 "text_embeds": MaskedOutput(texts),
                 "image_embeds": MaskedOutput(images),
             }
+        case LinearForecaster():
+            return {"prediction_outputs": MaskedOutput(model(inputs["past_values"])[0])}
+        case Encoder(input=SeriesPatches()):
+            return _series(model, inputs["past_values"])
         case Encoder():
             return _encoder(model, inputs, padding_mask)
         case MemoryNetwork():
@@ -107,11 +114,28 @@ def forward(model: CoreModel, inputs: Mapping[str, Tensor]) -> dict[str, MaskedO
             return {"logits": MaskedOutput(model.head(hidden))}
 
 
+def _series(model: Encoder, values: Tensor) -> dict[str, MaskedOutput]:
+    """The hidden states of each channel, and what the head makes of them."""
+    hidden, _ = model(values)  # [B·C, N, D]
+    by_channel = hidden.unflatten(0, (len(values), -1))
+    # PatchTST for pre-training draws its masks: here and there they would differ.
+    if not isinstance(model.series, ForecastHead | ChannelHead):
+        return {"last_hidden_state": MaskedOutput(by_channel)}
+    predicted = model.predict(hidden, values)
+    name = "prediction_outputs"
+    if isinstance(model.series, ChannelHead):
+        name = "prediction_logits"
+    # Of a distribution, the first parameter is compared: all come from one hidden state.
+    first = predicted if isinstance(predicted, Tensor) else predicted[0]
+    return {name: MaskedOutput(first), "last_hidden_state": MaskedOutput(by_channel)}
+
+
 def _encoder(
     model: Encoder, inputs: Mapping[str, Tensor], padding_mask: Tensor | None
 ) -> dict[str, MaskedOutput]:
     main = _main_input(inputs)
-    segments = {}
+    graph = ("edges", "eigenvectors", "distances")
+    segments = {name: inputs[name] for name in graph if name in inputs}
     if "token_type_ids" in inputs:
         segments["segments"] = inputs["token_type_ids"]
     hidden, _ = model(main, padding_mask, **segments)  # [B, T, D]
@@ -136,5 +160,5 @@ def _encoder(
 
 
 def _main_input(inputs: Mapping[str, Tensor]) -> Tensor:
-    names = ("input_ids", "input_features", "pixel_values", "input_values")
+    names = ("input_ids", "input_features", "pixel_values", "input_values", "node_features")
     return next(inputs[name] for name in names if name in inputs)

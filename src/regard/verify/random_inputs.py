@@ -14,6 +14,7 @@ from regard.builder import CoreModel
 from regard.errors import ModelError
 
 ROWS = 3  # of every batch
+_FIXED_LENGTH = specs.Patches | specs.Spectrogram | specs.SeriesPatches | specs.NodeFeatures
 LENGTHS = (14, 9, 5)  # of its rows, unless the model has fewer positions
 
 
@@ -107,11 +108,14 @@ def front_end(model: specs.Model) -> specs.FrontEnd:
             raise ModelError(
                 "a memory network reads stories, not one text", "write it with --to regard"
             )
+        case specs.LinearForecaster():
+            raise ModelError("a linear forecaster has no front end", "write it with --to regard")
 
 
 def fixed_length(model: specs.Model) -> bool:
-    """Whether the main input has one length only: images, and sound filled up with silence."""
-    return isinstance(front_end(model), specs.Patches | specs.Spectrogram)
+    """Whether the main input has one length only: images, windows of time series, sound filled up
+    with silence; the nodes of graphs belong to their edges."""
+    return isinstance(front_end(model), _FIXED_LENGTH)
 
 
 # ------------------------------------------------------------------ random batches
@@ -144,6 +148,8 @@ def random_batch(model: specs.Model, pad: int = 0, seed: int = 0) -> RandomBatch
             return replace(batch, inputs={**batch.inputs, **pixels})
         case specs.MemoryNetwork():
             return _story(model, generator)
+        case specs.LinearForecaster(length, channels):
+            return _windows(length, channels, generator)
         case specs.Encoder() | specs.RecurrentEncoder():
             batch = _main_inputs(model.input, pad, generator, _window(model.stack))
             if model.pool is not None and isinstance(model.input, specs.Tokens):
@@ -176,6 +182,27 @@ def _main_inputs(
             lengths = _waveform_lengths(part)
             samples = torch.randn(ROWS, lengths[0], generator=generator)  # [B, N]
             return RandomBatch({"input_values": samples}, "input_values", lengths)
+        case specs.NodeFeatures():
+            return _random_graph(part, generator)
+        case specs.SeriesPatches(length, channels):
+            return _windows(length, channels, generator)
+
+
+def _random_graph(part: specs.NodeFeatures, generator: torch.Generator) -> RandomBatch:
+    """Graphs of random edges, each with both directions, and a loop at each node."""
+    nodes = LENGTHS[0]
+    features = torch.rand(ROWS, nodes, part.features, generator=generator)  # [B, N, F]
+    joined = torch.rand(ROWS, nodes, nodes, generator=generator) < 0.2
+    joined = joined | joined.mT | torch.eye(nodes, dtype=torch.bool)
+    inputs = {"node_features": features, "edges": joined.nonzero()}
+    if part.laplacian:
+        inputs["eigenvectors"] = torch.randn(ROWS, nodes, part.laplacian, generator=generator)
+    return RandomBatch(inputs, "node_features", (nodes,) * ROWS)
+
+
+def _windows(length: int, channels: int, generator: torch.Generator) -> RandomBatch:
+    values = torch.randn(ROWS, length, channels, generator=generator)  # [B, L, C]
+    return RandomBatch({"past_values": values}, "past_values", (length,) * ROWS)
 
 
 def _window(part: specs.Stack | specs.Recurrent | specs.Convolutional) -> int | None:

@@ -26,6 +26,7 @@ TOLERANCE = 0.02  # relative; of a printed zero, absolute
 class Statement:
     """A printed statement as numbers, and the function that computes them."""
 
+    label: str  # for a figure
     text: str
     printed: tuple[float, ...]
     compute: Callable[[], list[float]]
@@ -158,68 +159,84 @@ def _list(tensor: torch.Tensor) -> list[float]:
 
 STATEMENTS = (
     Statement(
+        "softmax",
         "softmax of [2.1, 0.3, −0.5, 1.8]", (0.58, 0.10, 0.04, 0.28), softmax_example,
         "exp of each, divided by their sum",
     ),
     Statement(
+        "GPT-3 forward",
         "a GPT-3 forward over 2,048 tokens takes 700 GFLOP", (7e11,), forward_flop,
         "2 · 175e9 parameters · 2,048 tokens, about 717 TFLOP", "FLOP",
     ),
     Statement(
+        "training 110 M",
         "training 110 M parameters on 10 B tokens takes 1e20 FLOP", (1e20,), training_flop,
         "6 · 110e6 · 10e9", "FLOP",
     ),
     Statement(
+        "training GPT-3",
         "training GPT-3 takes 3.14e23 FLOP", (3.14e23,), gpt3_training_flop,
         "6 · 175e9 · 300e9", "FLOP",
     ),
     Statement(
+        "smoothed targets",
         "smoothed targets with ε = 0.1 are [.025, .9, .025, .025]", (0.975,), smoothed_targets,
         "a distribution sums to 1: 1 − ε and ε/(K−1) each, [.033, .9, .033, .033]", "sum",
     ),
     Statement(
+        "slow dimensions",
         "the slow sinusoids are the low dimensions", (0.0,), slowest_dimension,
         "the sine of d_model = 512 that changes least from position to position", "dimension",
     ),
     Statement(
+        "d = 4 sinusoids",
         "d = 4: the second pair is sin and cos of pos / 1000^½", (1000**0.5,), second_divisor,
         "10000^(2/4) = 100", "divisor",
     ),
     Statement(
+        "memory, 512",
         "attention of 512 tokens and 8 heads needs 512 MB a layer", (512e6,),
         lambda: score_bytes(512), "8 · 512² · 4 bytes, 8.4 MB", "bytes",
     ),
     Statement(
+        "memory, 2,048",
         "attention of 2,048 tokens and 8 heads needs 8 GB a layer", (8e9,),
         lambda: score_bytes(2048), "8 · 2048² · 4 bytes, 134 MB", "bytes",
     ),
     Statement(
+        "memory, 1,024",
         "attention of 1,024 tokens and 8 heads needs 33 MB a layer", (33e6,),
         lambda: score_bytes(1024), "8 · 1024² · 4 bytes", "bytes",
     ),
     Statement(
+        "d_k",
         "d_k = h / d_model, for 8 heads and 512", (8 / 512,), head_width,
         "d_model / h, the width in the spec of transformer:base", "d_k",
     ),
     Statement(
+        "attention / recurrent",
         "self-attention costs no more than a recurrent layer, n = 1,024, d = 512", (1.0,),
         attention_to_recurrent,
         "FLOPs n²·d over n·d², counted: recurrent layers cost less where n > d", "ratio",
     ),
     Statement(
+        "permuted words",
         "without positions, “cats love I” has the same representations as “I love cats”",
         (0.0, 0.0), permuted_difference,
         "relative difference at the same places, and of the same words: permuted, not equal",
     ),
     Statement(
+        "path length",
         "convolutions of width 3 join 1,024 positions in log₃ n = 7 layers", (7.0, 7.0),
         convolution_layers, "layers needed, contiguous and dilated: only dilated ones do", "layers",
     ),
     Statement(
+        "causal mask",
         "token i attends to tokens 1 … i − 1, so the fourth to 3", (3.0,), visible_tokens,
         "weights above zero in row 4 of a causal model: it attends to itself too", "tokens",
     ),
     Statement(
+        "scores to 0",
         "as scores go to 0 the softmax becomes one-hot", (1.0, 0.25), small_scores,
         "largest weight of scores · 0.001 and · 1000: it is the other way round", "weight",
     ),
@@ -247,6 +264,7 @@ class PrintedNumbers(Study):
         for statement in progress.over(STATEMENTS, lambda one: one.text):
             rows.append(
                 {
+                    "label": statement.label,
                     "text": statement.text,
                     "printed": list(statement.printed),
                     "computed": statement.compute(),
@@ -272,14 +290,15 @@ class PrintedNumbers(Study):
             row for row in numbers["statements"] if len(row["printed"]) == 1 and row["printed"][0]
         ]
         ratios = [[row["printed"][0] / row["computed"][0]] for row in single]
-        names = [_short(row["text"]) for row in single]
+        names = [row["label"] for row in single]
         return [
             BarChart(
                 "Printed over computed",
                 Axis("ratio", log=True),
                 names,
                 [Bars("", ratios)],
-                note="On a logarithmic scale; 1 is right.",
+                note="On a logarithmic scale; bars begin at 1, which is right.",
+                base=1.0,
             )
         ]
 
@@ -304,9 +323,3 @@ def stands(printed: list[float], computed: list[float]) -> bool:
 
 def _numbers(values: list[float]) -> str:
     return ", ".join(f"{value:.3g}" for value in values)
-
-
-def _short(text: str) -> str:
-    """The first words of a statement."""
-    words = text.replace(",", "").split()
-    return " ".join(words[:4])

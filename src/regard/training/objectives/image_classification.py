@@ -18,6 +18,7 @@ from regard.families import folder as folders
 from regard.metrics.classification import RankingScore, ranking_score
 from regard.model import Encoder
 from regard.models import ImageEncoder, Model
+from regard.models.labels import label_config
 from regard.models.saving import config_json
 from regard.training import model_spec
 from regard.training.data.stored_images import StoredImages, stored_images
@@ -77,7 +78,7 @@ class ImageClassification(ImageObjective):
         cls, model: Any, description: Any, data: ClassifiedImages, setup: Setup
     ) -> ImageEncoder:
         config = folders.describe(description, model_type=setup.recipe.model_name)
-        return ImageEncoder(model, description, config | _label_config(data.labels))
+        return ImageEncoder(model, description, config | label_config(data.labels))
 
     @classmethod
     def adapt(cls, base: Model, data: ClassifiedImages, setup: Setup) -> ImageEncoder:
@@ -89,7 +90,7 @@ class ImageClassification(ImageObjective):
         torch.manual_seed(setup.recipe.train.seed)  # for the new head
         model = build(description)
         copy_weights(base, model)
-        config = config_json(description, base.config) | _label_config(data.labels)
+        config = config_json(description, base.config) | label_config(data.labels)
         encoder = ImageEncoder(model, description, config)
         encoder.folder = base.folder
         encoder.say = base.say
@@ -146,11 +147,3 @@ def _with_classes(description: spec.Encoder, count: int) -> spec.Encoder:
     norm = None if description.pool is None else description.pool.norm
     pool = spec.Pool("first", None, norm=norm)
     return replace(description, head=None, pool=pool, labels=spec.ClassifierHead(count))
-
-
-def _label_config(labels: list[str]) -> dict[str, Any]:
-    """The names of the labels, under the keys of Hugging Face."""
-    return {
-        "id2label": {str(i): name for i, name in enumerate(labels)},
-        "label2id": {name: i for i, name in enumerate(labels)},
-    }

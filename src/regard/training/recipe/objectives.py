@@ -11,8 +11,8 @@ from typing import Literal
 from regard.errors import SettingError, did_you_mean
 
 # What a source of data yields: pairs of texts, one long text, labelled examples, images with labels
-# or captions, or recordings.
-DataKind = Literal["pairs", "text", "examples", "images", "sounds"]
+# or captions, recordings, time series, or graphs.
+DataKind = Literal["pairs", "text", "examples", "images", "sounds", "series", "graph"]
 # The key of a recipe that names a file, or a folder, of each kind.
 DATA_KEYS: dict[DataKind, str] = {
     "pairs": "pairs",
@@ -20,6 +20,8 @@ DATA_KEYS: dict[DataKind, str] = {
     "examples": "text",
     "images": "images",
     "sounds": "sounds",
+    "series": "series",
+    "graph": "graph",
 }
 
 _CLASSIFICATION_METRICS = ("loss", "accuracy", "f1")
@@ -162,10 +164,36 @@ OBJECTIVES: dict[str, ObjectiveSettings] = {
         # model begin all alike.
         initialization="xavier",
     ),
+    "forecast": ObjectiveSettings(
+        "forecasting:Forecasting",
+        "series",
+        "patchtst",
+        ("series",),
+        metrics=("loss", "mse", "mae"),
+        initialization="xavier",  # models are small, and their maps of one patch narrow
+    ),
+    "nodes": ObjectiveSettings(
+        "graph_classification:NodeClassification",
+        "graph",
+        "graph",
+        ("graph",),
+        metrics=_CLASSIFICATION_METRICS,
+        finetuning_metric="accuracy",
+        initialization="xavier",  # with 0.02, few labels take long to be heard
+    ),
+    "graphs": ObjectiveSettings(
+        "graph_classification:GraphClassification",
+        "graph",
+        "graph",
+        ("graph",),
+        metrics=_CLASSIFICATION_METRICS,
+        finetuning_metric="accuracy",
+        initialization="xavier",
+    ),
 }
 # The words of `regard finetune` for objectives that have another name here.
 TASKS = {"lm": "causal", "summarize": "translate"}
-# What a kind of model learns, from plain text, images or sound, unless its family is named below.
+# What a kind of model learns, unless its family is named below.
 _OF_KIND = {
     "encoder": "masked",
     "decoder": "causal",
@@ -175,6 +203,8 @@ _OF_KIND = {
     "dual encoder": "image_text",
     "speech": "transcribe",
     "ctc": "ctc",
+    "series": "forecast",
+    "graph": "nodes",
 }
 _FAMILY_OBJECTIVES = {"electra": "replaced", "t5": "span", "t5-v1.1": "span", "mt5": "span"}
 # Each is a language model, or both sides of a translator.

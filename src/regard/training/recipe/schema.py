@@ -21,6 +21,7 @@ from regard.errors import SettingError, did_you_mean
 from regard.families.recurrent import FAMILIES as BASELINES
 from regard.training.recipe.objectives import (
     CELLS,
+    DATA_KEYS,
     OBJECTIVES,
     TASKS,
     ObjectiveSettings,
@@ -66,6 +67,9 @@ LORA_LEARNING_RATE = 5e-4  # few parameters, which start at zero, have farther t
 # Settings of [model] that say how training starts, and not what the model is.
 # Models whose size is that of the objective, where none is named.
 _DEFAULT_SIZED = (None, "transformer", *BASELINES)
+LINEAR_FORECASTERS = ("dlinear", "nlinear")
+# Settings of [model] that a new head of a fine-tuned model has.
+NEW_HEAD = ("horizon",)
 STARTING_POINT = ("start", "vectors", "freeze_embeddings")
 
 
@@ -117,6 +121,12 @@ class Recipe(Section):
         if self.objective_settings.data == "images":
             self._check_images()
             return
+        if self.objective_settings.data == "series" or data.series:
+            self._check_series()
+            return
+        if self.objective_settings.data == "graph" or data.graph:
+            self._check_graph()
+            return
         if data.images:
             raise SettingError(
                 f"the objective {self.objective!r} learns from text, not from images",
@@ -150,6 +160,32 @@ class Recipe(Section):
         inputs = "images" if self.objective == "images" else "images with texts"
         raise SettingError(f"{self.model_name} reads {inputs}", "give --images, and no other data")
 
+    def _check_series(self) -> None:
+        data = self.data
+        others = (data.text, data.source, data.pairs, data.generated, data.sounds, data.images)
+        if self.objective_settings.data != "series":
+            raise SettingError(
+                f"the objective {self.objective!r} does not learn from time series",
+                "say --objective forecast",
+            )
+        if not data.series or any(others):
+            raise SettingError(
+                f"{self.model_name} reads time series", "give --series FILE.csv, and no other data"
+            )
+
+    def _check_graph(self) -> None:
+        data = self.data
+        others = (data.text, data.source, data.pairs, data.generated, data.sounds, data.images)
+        if self.objective_settings.data != "graph":
+            raise SettingError(
+                f"the objective {self.objective!r} does not learn from graphs",
+                "say --objective nodes, or graphs",
+            )
+        if not data.graph or any(others):
+            raise SettingError(
+                f"{self.model_name} reads graphs", "give --graph DIR, and no other data"
+            )
+
     def _check_sounds(self, has_sounds: bool) -> None:
         learns_from_sounds = self.objective_settings.data == "sounds"
         if not learns_from_sounds:
@@ -181,11 +217,12 @@ class Recipe(Section):
         """Settings that only some objectives have."""
         objective = self.objective
         has_memory = objective == "causal" and not self.is_baseline
+        agrees = objective in ("translate", "nodes", "graphs")
         has_test_text = self.objective_settings.data == "examples"
         has_images = self.objective_settings.data == "images"
         # key, whether it is set, whether the objective has it
         settings = (
-            ("agreement", self.train.agreement > 0, objective == "translate"),
+            ("agreement", self.train.agreement > 0, agrees),
             ("memory", self.model.memory is not None, has_memory),
             ("next_sentence", self.train.next_sentence, objective == "masked"),
             ("hidden", self.train.hidden is not None, self.objective_settings.corrupts),
@@ -195,6 +232,8 @@ class Recipe(Section):
             ("crop_padding", self.train.crop_padding is not None, has_images),
             ("flip", self.train.flip is not None, has_images),
             ("mixup", self.train.mixup > 0, objective == "images"),
+            ("columns", self.data.columns is not None, objective == "forecast"),
+            ("horizon", self.model.horizon is not None, objective == "forecast"),
             ("cutmix", self.train.cutmix > 0, objective == "images"),
             ("augment", self.train.augment != "none", has_images),
         )
@@ -213,7 +252,7 @@ class Recipe(Section):
         """The folder decides what the model is."""
         for key in ModelSettings.model_fields:
             is_set = getattr(self.model, key) not in (None, False)
-            if is_set and key not in STARTING_POINT:
+            if is_set and key not in (*STARTING_POINT, *NEW_HEAD):
                 raise SettingError(
                     f"{key} is decided by the model that is fine-tuned", "leave it out"
                 )
@@ -487,9 +526,11 @@ def _add_finetuning_defaults(values: dict[str, dict[str, Any]]) -> None:
 def applicable_settings(settings: Mapping[str, Any], model: str | None) -> dict[str, Any]:
     """The model settings of a recipe that another model than the recipe's can take.
 
-    A baseline takes the sizes that it shares with a Transformer, and nothing else.
+    A baseline takes what it shares with a Transformer, and nothing else.
     """
     name = (model or "").partition(":")[0]
+    if name in LINEAR_FORECASTERS:
+        return {key: value for key, value in settings.items() if key in ("horizon", "forecast")}
     if name not in BASELINES or settings.get("model") in BASELINES:
         return dict(settings)
     return {key: value for key, value in settings.items() if key not in TRANSFORMER_ONLY}
@@ -503,7 +544,7 @@ def choose(
     Without a recipe: the user's files with the defaults, or a recipe that generates its data.
     """
     name: str | Path | None = recipe
-    data_keys = ("source", "pairs", "text", "images", "sounds", "files", "generated")
+    data_keys = {*DATA_KEYS.values(), "source", "files", "generated"}
     has_files = any(key in changes for key in data_keys)
     if not name and not has_files:
         name = "stories" if changes.get("model") == "memory" else "builtin"
@@ -532,6 +573,8 @@ FILE_KEYS = {
         "sounds",
         "valid_sounds",
         "test_sounds",
+        "series",
+        "graph",
     ),
     "model": ("vectors", "spec"),
     "tune": ("base",),

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from regard.decode.length_penalty import parse_length_penalty
 from regard.families.attention_options import parse_attention, parse_compressed_memory
+from regard.families.forecast_options import parse_forecast, parse_scales
 from regard.training.recipe.options import (
     parse_generated_task,
     parse_initialization,
@@ -29,8 +30,8 @@ class Section(BaseModel):
 class DataSettings(Section):
     """Where the data comes from. With no file named, the built-in parallel language is generated.
 
-    Pairs are for translation, `images` and `sounds` for models that read these; `text` is for all
-    other objectives.
+    Pairs are for translation, `images`, `sounds`, `series` and `graph` for models that read these;
+    `text` is for all other objectives.
     """
 
     # Parallel text, for translation.
@@ -79,6 +80,25 @@ class DataSettings(Section):
         None, description="validation recordings; without them a tenth of `sounds` is held out"
     )
     test_sounds: str | None = Field(None, description="scored once, after training")
+    # Time series.
+    series: str | None = Field(
+        None,
+        description="time series: a CSV file; with a header and one row for each time step",
+    )
+    series_split: str = Field(
+        "0.7:0.1:0.2",
+        description="steps that train, validate and test, one after the other: shares, or numbers "
+        "as 8640:2880:2880 (12, 4 and 4 months of hours)",
+    )
+    columns: str | None = Field(
+        None, description="columns of `series`, with commas; without it all that are numbers"
+    )
+    # Graphs.
+    graph: str | None = Field(
+        None,
+        description="graphs: a folder of tables; nodes.tsv (number, class, split, features) and "
+        "edges.tsv (two numbers), or an .npz file of arrays",
+    )
     test_lines: int | None = Field(
         None,
         ge=1,
@@ -90,7 +110,8 @@ class DataSettings(Section):
     context: int = Field(
         256,
         ge=8,
-        description="context length: tokens of text seen at once; special tokens included",
+        description="context length: tokens of text seen at once; special tokens included; of time "
+        "series, the steps that a forecast looks back  [256; series 336]",
     )
     languages: str | None = Field(
         None,
@@ -172,10 +193,30 @@ class ModelSettings(Section):
     layers: int | None = Field(None, ge=1, description="layers; of each side")
     decoder_layers: int | None = Field(None, ge=1, description="if other than layers")
     image_size: int | None = Field(None, ge=1, description="side of the images, in pixels")
-    patch: int | None = Field(None, ge=1, description="side of an image patch, in pixels")
+    patch: int | None = Field(
+        None, ge=1, description="side of an image patch, in pixels, or steps of a patch over time"
+    )
+    stride: int | None = Field(None, ge=1, description="steps from a patch over time to the next")
+    scales: str | None = Field(
+        None, description="patches over time at several scales, LENGTH:STRIDE, as 16:8,48:24"
+    )
+    horizon: int | None = Field(None, ge=1, description="time steps that are forecast")
+    forecast: str | None = Field(
+        None,
+        description="what is forecast for each step: points, quantiles:LEVEL:LEVEL…, or the "
+        "parameters of a student_t, normal or negative_binomial distribution",
+    )
+    degrees: int | None = Field(None, ge=0, description="graphs: rows of the degree embedding")
+    laplacian: int | None = Field(
+        None, ge=0, description="graphs: eigenvectors of the Laplacian at the input"
+    )
+    distances: int | None = Field(
+        None, ge=0, description="graphs: shortest paths up to this length have a bias each"
+    )
     # Dropout, by where it is applied.
     dropout: float | None = Field(None, ge=0, lt=1, description="on residuals and embeddings")
     attention_dropout: float | None = Field(None, ge=0, lt=1, description="on attention weights")
+    input_dropout: float | None = Field(None, ge=0, lt=1, description="graphs: on node features")
     feedforward_dropout: float | None = Field(
         None, ge=0, lt=1, description="inside the feed-forward"
     )
@@ -203,7 +244,7 @@ class ModelSettings(Section):
     attention: str | None = Field(
         None,
         description="self-attention: softmax, window:N, linear, performer, …; all of them: "
-        "softmax (the default), window:N, dilated:N:STEP, strided:N, "
+        "softmax (the default), neighbours (of graphs), window:N, dilated:N:STEP, strided:N, "
         "blocks:N, global[:N], longformer[:N], bigbird[:N], topk:N, linear, performer[:FEATURES], "
         "linformer[:RANK], reformer[:BUCKETS[:CHUNK]]",
     )
@@ -254,6 +295,20 @@ class ModelSettings(Section):
             parse_initialization(value)
         return value
 
+    @field_validator("forecast")
+    @classmethod
+    def _forecast(cls, value: str | None) -> str | None:
+        if value is not None:
+            parse_forecast(value)
+        return value
+
+    @field_validator("scales")
+    @classmethod
+    def _scales(cls, value: str | None) -> str | None:
+        if value is not None:
+            parse_scales(value)
+        return value
+
     @field_validator("compressed")
     @classmethod
     def _compressed(cls, value: str | None) -> str | None:
@@ -280,8 +335,9 @@ class TrainSettings(Section):
         "class of a text (classify; without --text, of ListOps expressions), the tags of its words "
         "(tag), the answer to a question (answer), a number (regress), which texts belong together "
         "(contrastive), the transcript of a recording (ctc, Wav2Vec2; transcribe, Whisper), the "
-        "class of an image (images), which caption belongs to an image (image_text, CLIP), the "
-        "answer to a question about a story (stories; without --text, generated ones)  "
+        "class of an image (images), which caption belongs to an image (image_text, CLIP), what "
+        "follows in a time series (forecast), the classes of nodes or of graphs (nodes, graphs), "
+        "the answer to a question about a story (stories; without --text, generated ones)  "
         "[that of the model]",
     )
     # Masked LM, span corruption and denoising.
@@ -330,7 +386,8 @@ class TrainSettings(Section):
     agreement: float = Field(
         0.0,
         ge=0,
-        description="R-Drop: weight of the agreement of two passes; which have other dropout",
+        description="R-Drop: weight of the agreement of two passes; which have other dropout, and "
+        "in graphs agree on nodes without labels too",
     )
     crop_padding: int | None = Field(
         None,

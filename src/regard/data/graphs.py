@@ -1,0 +1,280 @@
+"""Graphs: nodes with features, edges, labels of nodes or of whole graphs; structural encodings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regard.data import text_files
+from regard.errors import DataError
+
+Level = Literal["nodes", "graphs"]
+SPLITS = ("train", "valid", "test")
+_FILES = ("nodes", "edges")
+_SUFFIXES = (".tsv", ".tsv.gz", ".csv", ".csv.gz")
+_LARGEST_DENSE = 20_000  # nodes of a graph whose pairs are listed (eigenvectors, shortest paths)
+
+
+@dataclass(frozen=True)
+class GraphData:
+    """Graphs, their nodes one after the other; nodes or graphs have a label and a split each."""
+
+    features: NDArray[np.float32]  # [nodes, features]
+    edges: NDArray[np.int64]  # [edges, 2]: both directions, and a loop at each node
+    graph: NDArray[np.int64]  # [nodes], the graph that a node belongs to, ascending
+    labels: tuple[str, ...]  # of nodes or graphs; "" without one
+    splits: tuple[str, ...]  # of nodes or graphs; "" without one
+    level: Level  # what has labels
+
+    @property
+    def graphs(self) -> int:
+        return int(self.graph[-1]) + 1
+
+    def rows(self, split: str) -> list[int]:
+        """The labelled nodes, or graphs, of a split."""
+        return [
+            i
+            for i, (name, label) in enumerate(zip(self.splits, self.labels, strict=True))
+            if name == split and label
+        ]
+
+    def split_names(self) -> list[str]:
+        """The splits that have labels, training first."""
+        return [name for name in SPLITS if self.rows(name)]
+
+
+# ------------------------------------------------------------------ files
+
+
+def read_graphs(path: str | Path) -> GraphData:
+    """A folder of tables, or an .npz file of arrays.
+
+    `nodes`: number, class, split, features; `edges`: two numbers. With `graphs` (number, class,
+    split) these have the labels, and the second column of `nodes` is the graph. Columns are
+    divided by tabs (.tsv) or commas (.csv). Features are numbers with spaces between them: INDEX
+    or INDEX:VALUE. The arrays of an .npz file are features, edges, labels, split, and graph where
+    graphs have the labels.
+    """
+    path = Path(path)
+    if path.suffix == ".npz":
+        return _read_arrays(path)
+    if not path.is_dir():
+        raise DataError(
+            f"{path} is no folder of a graph", "give a folder with nodes.tsv and edges.tsv"
+        )
+    tables = {name: list(_rows(path, name)) for name in _FILES}
+    # Labels of graphs stand in a table of their own; without it, nodes have them.
+    has_graphs = _table(path, "graphs") is not None
+    nodes = tables["nodes"]
+    if not nodes:
+        raise DataError(f"{path} has no nodes", "write one a line: number, class, split, features")
+    _check_numbers([row[0] for row in nodes], f"{path}/nodes")
+    features = _features([row[3] if len(row) > 3 else "" for row in nodes], f"{path}/nodes")
+    edges = np.array([[int(row[0]), int(row[1])] for row in tables["edges"]], np.int64)
+    if not has_graphs:
+        labels = [row[1] for row in nodes]
+        splits = [row[2] if len(row) > 2 else "" for row in nodes]
+        return _checked(features, edges, np.zeros(len(nodes), np.int64), labels, splits, "nodes")
+    graphs = list(_rows(path, "graphs"))
+    _check_numbers([row[0] for row in graphs], f"{path}/graphs")
+    graph = np.array([int(row[1]) for row in nodes], np.int64)
+    labels = [row[1] for row in graphs]
+    splits = [row[2] if len(row) > 2 else "" for row in graphs]
+    return _checked(features, edges, graph, labels, splits, "graphs")
+
+
+def _table(folder: Path, name: str) -> Path | None:
+    for suffix in _SUFFIXES:
+        file = folder / f"{name}{suffix}"
+        if file.is_file():
+            return file
+    return None
+
+
+def _rows(folder: Path, name: str) -> Iterator[list[str]]:
+    """The rows of a table; one of names at its top is left out."""
+    file = _table(folder, name)
+    if file is None:
+        raise DataError(f"{folder} has no {name}.tsv", "give nodes.tsv and edges.tsv")
+    # Features have spaces between them, so that both dividers are free.
+    divider = "," if ".csv" in file.name else "\t"
+    for number, line in enumerate(text_files.lines(file), 1):
+        row = [cell.strip() for cell in line.split(divider)]
+        if not row[0].isdigit() or len(row) < 2:
+            if number == 1 or not line.strip():
+                continue
+            raise DataError(f"{file}, line {number}: {line!r} is no row", "begin with a number")
+        yield row
+
+
+def _check_numbers(numbers: Sequence[str], where: str) -> None:
+    if [int(number) for number in numbers] != list(range(len(numbers))):
+        raise DataError(f"the rows of {where} are not numbered 0, 1, 2, …", "sort and number them")
+
+
+def _features(texts: Sequence[str], where: str) -> NDArray[np.float32]:
+    """INDEX or INDEX:VALUE, with spaces between them: [nodes, features]."""
+    entries = []
+    width = 0
+    for node, text in enumerate(texts):
+        for item in text.split():
+            index, _, value = item.partition(":")
+            try:
+                entries.append((node, int(index), float(value) if value else 1.0))
+            except ValueError:
+                raise DataError(
+                    f"{where}, node {node}: {item!r} is no feature", "write INDEX or INDEX:VALUE"
+                ) from None
+            width = max(width, int(index) + 1)
+    features = np.zeros((len(texts), max(1, width)), np.float32)
+    for node, column, number in entries:
+        features[node, column] = number
+    if not entries:
+        features[:] = 1.0  # nodes without features are all alike
+    return features
+
+
+def _read_arrays(path: Path) -> GraphData:
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            values: dict[str, Any] = {name: arrays[name] for name in arrays.files}
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path} cannot be read: {error}", "write it with numpy.savez") from None
+    for name in ("features", "edges", "labels"):
+        if name not in values:
+            raise DataError(f"{path} has no array {name!r}", f"it has: {', '.join(values)}")
+    # As many as nodes, or as graphs.
+    count = len(values["labels"])
+    splits = [_split_name(value) for value in values.get("split", [""] * count)]
+    nodes = len(values["features"])
+    graph = values.get("graph", np.zeros(nodes, np.int64)).astype(np.int64)
+    level: Level = "graphs" if "graph" in values else "nodes"
+    labels = [str(label) for label in values["labels"]]
+    edges = values["edges"].astype(np.int64)
+    return _checked(values["features"].astype(np.float32), edges, graph, labels, splits, level)
+
+
+def _split_name(value: Any) -> str:
+    """The name of a split: as it is, or 0, 1, 2."""
+    text = str(value)
+    return SPLITS[int(text)] if text in ("0", "1", "2") else text
+
+
+def _checked(
+    features: NDArray[np.float32],
+    edges: NDArray[np.int64],
+    graph: NDArray[np.int64],
+    labels: Sequence[str],
+    splits: Sequence[str],
+    level: Level,
+) -> GraphData:
+    nodes = len(features)
+    expected = nodes if level == "nodes" else int(graph.max(initial=-1)) + 1
+    if len(labels) != expected or len(splits) != expected:
+        raise DataError(
+            f"{expected} {level} have {len(labels)} labels and {len(splits)} splits",
+            "give each one of both",
+        )
+    if len(edges) and (edges.min() < 0 or edges.max() >= nodes):
+        raise DataError(f"an edge leads to a node that is none of 0 to {nodes - 1}", "correct it")
+    # Batches cut out the nodes and edges of a graph as slices.
+    if (np.diff(graph) < 0).any() or len(np.unique(graph)) != graph[-1] + 1:
+        raise DataError("the nodes of a graph do not follow each other", "sort them by graph")
+    if len(edges) and (graph[edges[:, 0]] != graph[edges[:, 1]]).any():
+        raise DataError("an edge leads from one graph to another", "leave it out")
+    edges = undirected(edges.reshape(-1, 2), nodes)
+    return GraphData(features, edges, graph, tuple(labels), tuple(splits), level)
+
+
+def undirected(edges: NDArray[np.int64], nodes: int) -> NDArray[np.int64]:
+    """Both directions of each edge once, and a loop at each node, sorted."""
+    loops = np.repeat(np.arange(nodes)[:, None], 2, axis=1)
+    every: NDArray[np.int64] = np.unique(np.concatenate([edges, edges[:, ::-1], loops]), axis=0)
+    return every
+
+
+def surroundings(data: GraphData, node: int, steps: int) -> list[int]:
+    """A node, then all that are so many edges away or less, nearest first."""
+    if not 0 <= node < len(data.features):
+        raise DataError(f"there is no node {node}", f"the nodes are 0 to {len(data.features) - 1}")
+    nodes = [node]
+    for _ in range(steps):
+        is_near = np.isin(data.edges[:, 0], nodes)
+        nodes += sorted(set(data.edges[is_near, 1].tolist()) - set(nodes))
+    return nodes
+
+
+def subgraph(data: GraphData, nodes: Sequence[int]) -> GraphData:
+    """These nodes as one graph, in this order, with the edges between them."""
+    place = np.full(len(data.features), -1)
+    place[list(nodes)] = np.arange(len(nodes))
+    # −1 where an end is left out.
+    edges = place[data.edges]
+    edges = edges[(edges >= 0).all(axis=1)]
+    of_nodes = data.level == "nodes"
+    return GraphData(
+        data.features[list(nodes)],
+        np.unique(edges, axis=0),
+        np.zeros(len(nodes), np.int64),
+        tuple(data.labels[i] for i in nodes) if of_nodes else ("",),
+        tuple(data.splits[i] for i in nodes) if of_nodes else ("",),
+        data.level,
+    )
+
+
+# ------------------------------------------------------------------ structural encodings
+
+
+def laplacian_eigenvectors(edges: NDArray[np.int64], nodes: int, count: int) -> NDArray[np.float32]:
+    """Eigenvectors of the normalized Laplacian I − D^-½ A D^-½, lowest frequencies first.
+
+    The first, which is as large as the degrees alone say, is left out. [nodes, count]; zeros where
+    a small graph has fewer.
+    """
+    adjacency = _dense(edges, nodes, np.float64)
+    # Loops are for attention; the Laplacian has none.
+    np.fill_diagonal(adjacency, 0)
+    scale = 1 / np.sqrt(np.maximum(adjacency.sum(axis=1), 1))
+    laplacian = np.eye(nodes) - scale[:, None] * adjacency * scale
+    _, vectors = np.linalg.eigh(laplacian)
+    chosen = np.zeros((nodes, count), np.float32)
+    available = vectors[:, 1 : count + 1]
+    chosen[:, : available.shape[1]] = available
+    return chosen
+
+
+def shortest_paths(edges: NDArray[np.int64], nodes: int, longest: int) -> NDArray[np.int16]:
+    """Edges of the shortest path between each two nodes, −1 if there is none: [nodes, nodes].
+
+    Paths of more than `longest` edges have length `longest` + 1.
+    """
+    adjacency = _dense(edges, nodes, np.float32)
+    # Breadth-first search from all nodes at once: one matrix product for each step.
+    reached = np.eye(nodes, dtype=np.float32)
+    distances = np.full((nodes, nodes), -1, np.int16)
+    distances[reached > 0] = 0
+    for step in range(1, nodes):
+        # The loop at each node keeps what was reached before.
+        wider = ((reached @ adjacency) > 0).astype(np.float32)
+        is_new = (wider > 0) & (reached == 0)
+        if not is_new.any():
+            break
+        distances[is_new] = min(step, longest + 1)
+        reached = wider
+    return distances
+
+
+def _dense(edges: NDArray[np.int64], nodes: int, dtype: Any) -> NDArray[Any]:
+    if nodes > _LARGEST_DENSE:
+        raise DataError(
+            f"the pairs of {nodes:,} nodes are too many to list",
+            "leave eigenvectors and shortest paths out",
+        )
+    adjacency = np.zeros((nodes, nodes), dtype)
+    adjacency[edges[:, 0], edges[:, 1]] = 1
+    return adjacency

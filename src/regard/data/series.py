@@ -1,0 +1,186 @@
+"""Time series: tables of numbers over time (CSV), and their standardization."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regard.data import text_files
+from regard.disk import read_json_object
+from regard.errors import DataError, did_you_mean
+
+Values = NDArray[np.float32]  # [time steps, channels]; NaN where a value is missing
+
+PROCESSOR_FILE = "preprocessor_config.json"
+_PROCESSOR_TYPE = "SeriesProcessor"
+_MISSING = ("", "nan", "na", "null", "none")  # cells without a value, in any case of letters
+
+
+@dataclass(frozen=True)
+class Series:
+    """Values over time, oldest first, with the names of their channels."""
+
+    values: Values
+    columns: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+
+def read_series(path: str | Path, columns: Sequence[str] | None = None) -> Series:
+    """A CSV file (.gz too) with a header: its numeric columns, or those of these names.
+
+    The first column is left out if it holds no numbers: it is the date. `FILE.csv:START:END` are
+    the rows from START to before END, counted from 0. Empty cells and NaN are missing values.
+    """
+    file, rows = _row_range(str(path))
+    reader = csv.reader(text_files.lines(file))
+    header = next(reader, None)
+    if header is None:
+        raise DataError(f"{file} is empty", "give a CSV file with a header")
+    # Blank lines are no steps.
+    table = [row for row in reader if row][rows]
+    if not table:
+        raise DataError(f"{path} has no rows", "give a CSV file with a header and one row a step")
+    names = [name.strip() for name in header]
+    # csv.reader takes rows of any length.
+    for number, row in enumerate(table, 1):
+        if len(row) != len(names):
+            raise DataError(
+                f"{file}, row {number} has {len(row)} cells, but the header {len(names)}",
+                "write one cell for each column, with commas between them",
+            )
+    chosen = _chosen(names, table, columns, file)
+    values = [_numbers([row[i] for row in table], names[i], file) for i in chosen]
+    return Series(np.stack(values, axis=1), tuple(names[i] for i in chosen))
+
+
+def _row_range(path: str) -> tuple[str, slice]:
+    # A file may have colons in its name: one that exists is meant as it is.
+    match = re.fullmatch(r"(.+):(\d*):(\d*)", path)
+    if match is None or Path(path).exists():
+        return path, slice(None)
+    start, end = (int(text) if text else None for text in match.groups()[1:])
+    return match[1], slice(start, end)
+
+
+def _chosen(
+    names: list[str], table: list[list[str]], columns: Sequence[str] | None, file: str
+) -> list[int]:
+    """The numbers of the columns to read."""
+    # In the order in which they are named, which is that of the channels.
+    if columns is not None:
+        for name in columns:
+            if name not in names:
+                raise DataError(f"{file} has no column {name!r}", did_you_mean(name, names))
+        return [names.index(name) for name in columns]
+    # Only the first one may be something else than numbers: a date.
+    first = 0 if all(_number(row[0]) is not None for row in table) else 1
+    if len(names) <= first:
+        raise DataError(f"{file} has no column of numbers", "give at least one")
+    return list(range(first, len(names)))
+
+
+def _numbers(cells: list[str], name: str, file: str) -> Values:
+    values = np.empty(len(cells), np.float32)
+    for i, cell in enumerate(cells):
+        number = _number(cell)
+        if number is None:
+            raise DataError(
+                f"{file}, column {name!r}, row {i + 1}: {cell!r} is no number",
+                "leave cells without a value empty",
+            )
+        values[i] = number
+    return values
+
+
+def _number(cell: str) -> float | None:
+    """The number in a cell, NaN if it is missing; None of anything else."""
+    cell = cell.strip()
+    if cell.lower() in _MISSING:
+        return float("nan")
+    try:
+        return float(cell)
+    except ValueError:
+        return None
+
+
+@dataclass(frozen=True)
+class SeriesProcessor:
+    """Standardization of channels by the mean and the deviation of the training data."""
+
+    columns: tuple[str, ...]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    @classmethod
+    def of(cls, series: Series) -> SeriesProcessor:
+        """The statistics of a series; what is missing is left out."""
+        values = series.values.astype(np.float64)
+        has_value = ~np.isnan(values)
+        # Its mean would be NaN, and with it the loss.
+        if not has_value.any(axis=0).all():
+            name = series.columns[int(np.argmin(has_value.any(axis=0)))]
+            raise DataError(f"column {name!r} has no values to train on", "leave it out")
+        std = np.nanstd(values, axis=0)
+        std[std == 0] = 1.0  # a constant stays one
+        mean = np.nanmean(values, axis=0)
+        return cls(series.columns, tuple(mean.tolist()), tuple(std.tolist()))
+
+    def standardized(self, series: Series) -> Values:
+        """[time steps, channels], missing values as NaN."""
+        if series.columns != self.columns:
+            raise DataError(
+                f"the channels are {', '.join(series.columns)}, but the model's "
+                f"{', '.join(self.columns)}",
+                "give the same columns in the same order",
+            )
+        # In float64: large values with small deviations would lose their digits.
+        scaled = (series.values.astype(np.float64) - self.mean) / self.std
+        return scaled.astype(np.float32)
+
+    def restored(self, values: NDArray[Any]) -> NDArray[np.float64]:
+        """Standardized values [..., channels] in their own units."""
+        restored: NDArray[np.float64] = values * np.array(self.std) + np.array(self.mean)
+        return restored
+
+    def to_config(self) -> dict[str, Any]:
+        """The content of preprocessor_config.json."""
+        return {
+            "series_processor_type": _PROCESSOR_TYPE,
+            "columns": list(self.columns),
+            "mean": list(self.mean),
+            "std": list(self.std),
+        }
+
+
+def read_series_processor(folder: Path) -> SeriesProcessor | None:
+    """The standardization that a model's folder describes; None if it has none."""
+    path = folder / PROCESSOR_FILE
+    if not path.is_file():
+        return None
+    config = read_json_object(path, DataError)
+    try:
+        return SeriesProcessor(
+            tuple(map(str, config["columns"])),
+            tuple(map(float, config["mean"])),
+            tuple(map(float, config["std"])),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise DataError(
+            f"{path} does not say how series are standardized: {error}",
+            "write columns, mean and std, a list each",
+        ) from None
+
+
+def windows(values: Values, length: int) -> Values:
+    """All windows of so many steps, [windows, length, channels]: views, nothing is copied."""
+    view = np.lib.stride_tricks.sliding_window_view(values, length, axis=0)
+    return view.transpose(0, 2, 1)

@@ -1,0 +1,74 @@
+"""Evaluation of forecasts: every window of a series, on standardized values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from regard import spec
+from regard.data.series import Series, read_series, windows
+from regard.errors import DataError
+from regard.evaluation.task import DataPath, Outputs, Settings
+from regard.metrics.forecast import point_forecasts
+from regard.models import Model, SeriesModel
+
+
+def forecasts(model: Model) -> bool:
+    """Whether a model forecasts time series."""
+    if not isinstance(model, SeriesModel):
+        return False
+    if isinstance(model.spec, spec.LinearForecaster):
+        return True
+    return isinstance(model.spec.series, spec.ForecastHead)
+
+
+def read_series_file(path: DataPath) -> list[Series]:
+    """One series: a CSV file, or some of its rows (FILE.csv:START:END)."""
+    assert isinstance(path, str), "a series is one file"
+    return [read_series(path)]
+
+
+def forecast_points(model: SeriesModel, examples: Sequence[Series], settings: Settings) -> Outputs:
+    """The forecasts of all windows as points, the median of quantiles: [H, C] each."""
+    predicted, references = _forecasts(model, examples)
+    levels = _levels(model)
+    return Outputs(list(point_forecasts(predicted, levels)), list(references))
+
+
+def forecast_quantiles(
+    model: SeriesModel, examples: Sequence[Series], settings: Settings
+) -> Outputs:
+    """The levels and the quantiles [H, C, Q] of all windows."""
+    # Points have no interval to cover anything.
+    levels = _levels(model)
+    if levels is None:
+        raise DataError("this model forecasts no quantiles", "give mse and mae as metrics")
+    predicted, references = _forecasts(model, examples)
+    return Outputs([(levels, one) for one in predicted], list(references))
+
+
+def _levels(model: SeriesModel) -> tuple[float, ...] | None:
+    output = model.head.output
+    return output.levels if isinstance(output, spec.Quantiles) else None
+
+
+def _forecasts(model: SeriesModel, examples: Sequence[Series]) -> tuple[Any, Any]:
+    """Forecasts [N, H, C] or [N, H, C, Q], and what came: [N, H, C]."""
+    length = model.length
+    horizon = model.head.horizon
+    parts = []
+    references = []
+    for series in examples:
+        values = model.standardized(series)
+        if len(values) < length + horizon:
+            raise DataError(
+                f"a series of {len(values)} steps has no window of {length} and {horizon} to come",
+                "give a longer one",
+            )
+        # On standardized values: errors of channels with other units could not be added.
+        both = windows(values, length + horizon)
+        parts += list(model.forecasts(both[:, :length]))
+        references.append(both[:, length:])
+    return np.concatenate(parts), np.concatenate(references)

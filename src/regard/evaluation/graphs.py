@@ -1,0 +1,35 @@
+"""Evaluation of graph models: the classes of nodes, or of graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from regard.data.graphs import GraphData, read_graphs
+from regard.errors import DataError
+from regard.evaluation.task import DataPath, Outputs, Settings
+from regard.models import GraphModel
+
+
+def read_graph_data(path: DataPath) -> list[GraphData]:
+    """The graphs of a folder or a file, as one set."""
+    assert isinstance(path, str), "graphs are one folder"
+    return [read_graphs(path)]
+
+
+def rank_graph_classes(
+    model: GraphModel, examples: Sequence[GraphData], settings: Settings
+) -> Outputs:
+    """The classes of labelled nodes or graphs, likeliest first: of the split `test`, if there is
+    one, otherwise of all."""
+    rankings = []
+    references = []
+    names = model.labels
+    for data in examples:
+        # A file with splits is that of a run: what was trained on is no test.
+        rows = data.rows("test") or [i for i, label in enumerate(data.labels) if label]
+        if not rows:
+            raise DataError("nothing in this graph has a label", "give labels to compare with")
+        order = model.logits(data)[rows].argsort(dim=-1, descending=True, stable=True)
+        rankings += [[names[i] for i in row] for row in order.tolist()]
+        references += [data.labels[row] for row in rows]
+    return Outputs(rankings, references)

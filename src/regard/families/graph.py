@@ -1,0 +1,63 @@
+"""Graph Transformers: nodes that attend to their neighbours, or to all with Graphormer's biases."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from regard import spec
+from regard.families.preset_settings import transformer_settings
+
+# Of our own: small enough for graphs with few labels. Attention along edges, as GAT's.
+PRESETS: dict[str, dict[str, Any]] = {
+    "tiny": {"layers": 2, "d_model": 128, "heads": 4, "d_ff": 128},
+    "small": {"layers": 4, "d_model": 256, "heads": 8, "d_ff": 512},
+}
+DEFAULTS: dict[str, Any] = {
+    "features": 1433,  # of a node
+    "task": "tag",  # classes of nodes; `classify`: of graphs
+    "dropout": 0.3,
+    "attention_dropout": 0.3,
+    "feedforward_dropout": 0.0,
+    "input_dropout": 0.7,
+    "activation": "gelu",
+    "degrees": 0,  # rows of the embedding of degrees
+    "laplacian": 0,  # eigenvectors
+    "distances": 0,  # shortest paths with a bias of their own
+}
+# Ying et al. 2021: every node attends to all, and the paths between them are told apart.
+GRAPHORMER: dict[str, Any] = {"degrees": 64, "distances": 8, "input_dropout": 0.0, "dropout": 0.1}
+
+
+def preset(
+    name: str, vocabulary: int, context: int, *, neighbours: bool = True, **changes: Any
+) -> spec.Encoder:
+    """A graph Transformer; the vocabulary are classes, and there is no context."""
+    defaults = DEFAULTS if neighbours else DEFAULTS | GRAPHORMER
+    settings = transformer_settings("graph", PRESETS, name, defaults, changes)
+    nodes = spec.NodeFeatures(
+        settings["features"],
+        input_dropout=settings["input_dropout"],
+        dropout=settings["dropout"],
+        degrees=settings["degrees"],
+        laplacian=settings["laplacian"],
+    )
+    mixer = spec.SoftmaxAttention(settings["attention_dropout"])
+    width = settings["d_k"]
+    block = spec.Block(
+        spec.Attention(settings["heads"], width, width, mixer=mixer),
+        spec.FeedForward(settings["d_ff"], settings["activation"], settings["feedforward_dropout"]),
+        residual=spec.PreNorm(),
+        dropout=settings["dropout"],
+    )
+    paths = settings["distances"]
+    stack = spec.Stack(
+        settings["layers"],
+        block,
+        pattern=spec.NeighbourMask() if neighbours else spec.FullMask(),
+        position=spec.ShortestPathBias(paths) if paths else None,
+        final=block.norm,
+    )
+    # A node is classified by its own hidden state, a graph by the mean of its nodes.
+    pool = None if settings["task"] == "tag" else spec.Pool("mean", None)
+    head = spec.ClassifierHead(vocabulary, settings["task"])
+    return spec.Encoder(settings["d_model"], nodes, stack, pool, labels=head)

@@ -1,0 +1,203 @@
+"""A model of graphs: classes of nodes, or of whole graphs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from regard import spec as kinds
+from regard.data.graphs import (
+    GraphData,
+    laplacian_eigenvectors,
+    read_graphs,
+    shortest_paths,
+    subgraph,
+    surroundings,
+)
+from regard.errors import DataError
+from regard.model import Encoder
+from regard.models.base import Model
+from regard.models.labels import Scores, label_names, label_scores
+
+_BATCH_NODES = 4096
+_MOST_LOOKED_AT = 512  # nodes whose attention to each other is shown
+
+
+class GraphModel(Model):
+    """Classifies the nodes of a graph, or graphs; made by `regard.load(folder)`."""
+
+    model: Encoder
+    spec: kinds.Encoder
+
+    @property
+    def labels(self) -> list[str]:
+        """The names of the classes, in the order of the logits."""
+        assert self.spec.labels is not None, "a graph model has classes"
+        return label_names(self.config, self.spec.labels.count)
+
+    @property
+    def level(self) -> str:
+        """What is classified."""
+        return "nodes" if self.spec.task == "tag" else "graphs"
+
+    # ------------------------------------------------------------------ for `regard.look`
+
+    def labelled_input(self, text: str) -> tuple[Tensor, tuple[str, ...]]:
+        """The features [1, N, F] of a graph, and the numbers of its nodes with their classes.
+
+        `FOLDER:NUMBER` is a node with all that its layers reach, or one of several graphs.
+        """
+        data, nodes = self._looked_at(text)
+        names = [f"{node}" for node in nodes]
+        if data.level == "nodes":
+            names = [f"{node} {data.labels[i]}".strip() for i, node in enumerate(nodes)]
+        return self.inputs(data, [0])["node_features"], tuple(names)
+
+    def side_inputs(self, text: str) -> dict[str, Tensor]:
+        data, _ = self._looked_at(text)
+        tensors = self.inputs(data, [0])
+        # The main input comes from `labelled_input`.
+        del tensors["node_features"]
+        return tensors
+
+    def _looked_at(self, text: str) -> tuple[GraphData, list[int]]:
+        """One graph, or the surroundings of one node, and the numbers that its nodes have."""
+        folder, number = text, None
+        match = re.fullmatch(r"(.+):(\d+)", text)
+        if match is not None and not Path(text).exists():
+            folder, number = match[1], int(match[2])
+        data = read_graphs(folder)
+        # Attention is shown for each pair: a large graph is looked at around one node.
+        if data.level == "graphs":
+            nodes = np.flatnonzero(data.graph == (number or 0)).tolist()
+        elif number is None:
+            nodes = list(range(len(data.features)))
+        else:
+            nodes = surroundings(data, number, self.spec.stack.layers)
+        if not nodes or len(nodes) > _MOST_LOOKED_AT:
+            raise DataError(
+                f"{len(nodes):,} nodes are none to look at", "name one, as FOLDER:NUMBER"
+            )
+        return subgraph(data, nodes), nodes
+
+    # ------------------------------------------------------------------ classes
+
+    def classify(self, graphs: str | Path | GraphData) -> list[Scores]:  # type: ignore[override]
+        """Label → probability, likeliest first, of each node or of each graph."""
+        data = graphs if isinstance(graphs, GraphData) else read_graphs(graphs)
+        return [label_scores(row, self.labels) for row in self.logits(data)]
+
+    @torch.inference_mode()
+    def logits(self, data: GraphData) -> Tensor:
+        """Logits [nodes or graphs, classes], on the CPU."""
+        if data.level != self.level:
+            raise DataError(
+                f"this model classifies {self.level}, and the data has labels of {data.level}",
+                "give other data, or another model",
+            )
+        self.model.eval()
+        parts = []
+        for graphs in batches_of_graphs(data, _BATCH_NODES):
+            inputs = self.inputs(data, graphs)
+            parts.append(self.graph_logits(inputs).float().cpu())
+        return torch.cat(parts)
+
+    def graph_logits(self, inputs: dict[str, Tensor]) -> Tensor:
+        """Logits of a batch: [nodes, classes] without padding, or [graphs, classes]."""
+        mask = inputs.get("attention_mask")
+        names = ("edges", "eigenvectors", "distances")
+        more = {name: inputs[name] for name in names if name in inputs}
+        features = inputs["node_features"]
+        hidden, _ = self.model(features, mask, **more)
+        # The pool of a graph leaves padding out; nodes at padding are cut off below.
+        logits = self.model.classes(hidden, mask, features)
+        if self.level == "graphs":
+            return logits
+        return logits.flatten(0, 1) if mask is None else logits[mask]
+
+    def inputs(self, data: GraphData, graphs: Sequence[int]) -> dict[str, Tensor]:
+        """The tensors of some graphs, padded to the largest of them, on the model's device."""
+        tensors = graph_tensors(self.spec, data, graphs)
+        return {
+            name: tensor.to(self.device, self.dtype if tensor.is_floating_point() else None)
+            for name, tensor in tensors.items()
+        }
+
+
+def batches_of_graphs(data: GraphData, nodes: int) -> Iterator[list[int]]:
+    """Graphs in their order, as many at once as have so many nodes when padded."""
+    sizes = np.bincount(data.graph)
+    batch: list[int] = []
+    largest = 0
+    for graph, size in enumerate(sizes.tolist()):
+        largest = max(largest, size)
+        # All graphs of a batch are as long as its largest; a single one may exceed the budget.
+        if batch and largest * (len(batch) + 1) > nodes:
+            yield batch
+            batch = []
+            largest = size
+        batch.append(graph)
+    yield batch
+
+
+def graph_tensors(spec: kinds.Encoder, data: GraphData, graphs: Sequence[int]) -> dict[str, Tensor]:
+    """Features [B, N, F], edges [E, 3], the padding mask, and what else the model reads."""
+    front_end = spec.nodes
+    if data.features.shape[1] != front_end.features:
+        raise DataError(
+            f"a node has {data.features.shape[1]} features, but the model reads "
+            f"{front_end.features}",
+            "give graphs with the features that it was trained on",
+        )
+    # Where the nodes of each graph begin, and the last one ends.
+    starts = np.searchsorted(data.graph, np.arange(data.graphs + 1))
+    sizes = [int(starts[graph + 1] - starts[graph]) for graph in graphs]
+    longest = max(sizes)
+    features = np.zeros((len(graphs), longest, data.features.shape[1]), np.float32)
+    mask = np.zeros((len(graphs), longest), bool)
+    # Edges are sorted by where they start, and so by graph.
+    edge_starts = np.searchsorted(data.edges[:, 0], starts)
+    edges = []
+    for row, (graph, size) in enumerate(zip(graphs, sizes, strict=True)):
+        begin = starts[graph]
+        features[row, :size] = data.features[begin : begin + size]
+        mask[row, :size] = True
+        # Edges number the nodes of all graphs; here, those of one graph from 0 on.
+        graph_edges = data.edges[edge_starts[graph] : edge_starts[graph + 1]] - begin
+        edges.append(np.concatenate([np.full((len(graph_edges), 1), row), graph_edges], axis=1))
+    tensors = {
+        "node_features": torch.from_numpy(features),
+        "edges": torch.from_numpy(np.concatenate(edges)),
+    }
+    if not mask.all():
+        tensors["attention_mask"] = torch.from_numpy(mask)
+    tensors |= _structure(spec, [part[:, 1:] for part in edges], sizes)
+    return tensors
+
+
+def _structure(
+    spec: kinds.Encoder,
+    edges: Sequence[np.ndarray[tuple[int, int], np.dtype[np.int64]]],
+    sizes: Sequence[int],
+) -> dict[str, Tensor]:
+    """Eigenvectors [B, N, k] and shortest paths [B, N, N], where the model reads them."""
+    tensors: dict[str, Tensor] = {}
+    longest = max(sizes)
+    count = spec.nodes.laplacian
+    if count:
+        vectors = torch.zeros(len(sizes), longest, count)
+        for row, (graph_edges, size) in enumerate(zip(edges, sizes, strict=True)):
+            vectors[row, :size] = torch.from_numpy(laplacian_eigenvectors(graph_edges, size, count))
+        tensors["eigenvectors"] = vectors
+    if isinstance(spec.stack.position, kinds.ShortestPathBias):
+        distances = torch.full((len(sizes), longest, longest), -1, dtype=torch.int16)
+        for row, (graph_edges, size) in enumerate(zip(edges, sizes, strict=True)):
+            paths = shortest_paths(graph_edges, size, spec.stack.position.distance)
+            distances[row, :size, :size] = torch.from_numpy(paths)
+        tensors["distances"] = distances
+    return tensors

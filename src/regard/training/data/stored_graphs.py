@@ -1,0 +1,80 @@
+"""The graphs of a run: read once, stored as arrays without pickle in the run folder."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from regard import disk
+from regard.data.graphs import GraphData, Level, read_graphs
+from regard.errors import DataError, SettingError
+from regard.training.run_folder import RunFolder
+from regard.training.setup import Setup
+
+_FILE = "graphs.npz"
+
+
+def stored_graphs(setup: Setup, level: Level) -> GraphData:
+    """The graphs of a run, stored in its folder on the first call."""
+    path = setup.run_folder.data / _FILE
+    if not path.exists():
+        data = _read(setup)
+        if data.level != level:
+            raise SettingError(
+                f"the data has labels of {data.level}, and the objective learns {level}",
+                f"say --objective {data.level}",
+            )
+        if not data.rows("train"):
+            raise DataError("nothing is in the split 'train'", "write it into the split column")
+        # Once, with all splits in it: a resumed run needs no other file.
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with disk.disk_errors(str(path)), disk.atomic_file(path) as temporary:
+            _write(temporary, data)
+    data = open_graphs(setup.run_folder)
+    counts = ", ".join(f"{len(data.rows(name)):,} {name}" for name in data.split_names())
+    edges = (len(data.edges) - len(data.features)) // 2
+    setup.say(f"data: {len(data.features):,} nodes, {edges:,} edges; {data.level}: {counts}")
+    return data
+
+
+def _read(setup: Setup) -> GraphData:
+    """The graphs of the source, as one `GraphData` in a split of any name, or of the recipe."""
+    if setup.source is not None:
+        # The splits of a graph are marks on its nodes: all of it is one example.
+        for split in setup.source.splits().values():
+            for data in split():
+                if isinstance(data, GraphData):
+                    return data
+        raise DataError("the source has no GraphData", "yield one, with the splits in it")
+    assert setup.recipe.data.graph is not None, "the recipe has checked that"
+    return read_graphs(setup.recipe.data.graph)
+
+
+def _write(path: object, data: GraphData) -> None:
+    with open(str(path), "wb") as file:
+        np.savez_compressed(
+            file,
+            features=data.features,
+            edges=data.edges,
+            graph=data.graph,
+            labels=np.array(data.labels, dtype=np.str_),
+            splits=np.array(data.splits, dtype=np.str_),
+            level=np.array(data.level),
+        )
+
+
+def open_graphs(run_folder: RunFolder) -> GraphData:
+    """The graphs that a run has stored."""
+    path = run_folder.data / _FILE
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            level: Level = "nodes" if str(arrays["level"]) == "nodes" else "graphs"
+            return GraphData(
+                arrays["features"],
+                arrays["edges"],
+                arrays["graph"],
+                tuple(map(str, arrays["labels"])),
+                tuple(map(str, arrays["splits"])),
+                level,
+            )
+    except (OSError, ValueError, KeyError) as error:
+        raise DataError(f"{path} cannot be read: {error}", "start a new run") from None

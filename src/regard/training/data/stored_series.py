@@ -1,0 +1,165 @@
+"""The time series of a run: standardized once, in one array; an example is the number of a window.
+
+A split follows the one before it in time. As in the literature, windows of validation and test
+data may look back into the split before theirs, but what they forecast lies in their own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regard import disk
+from regard.data.series import Series, SeriesProcessor, Values, read_series, windows
+from regard.errors import DataError, SettingError
+from regard.training.run_folder import RunFolder
+from regard.training.setup import Setup, Split
+
+_VALUES = "series.npy"
+_BORDERS = "series.json"
+_ORDER = ("train", "valid", "test")  # in time; other splits follow
+
+
+@dataclass(frozen=True)
+class StoredSeries:
+    """Standardized values [time steps, channels], and where each split begins and ends."""
+
+    values: Values
+    borders: dict[str, tuple[int, int]]
+    processor: SeriesProcessor
+
+    def rows(self, split: str, length: int) -> Values:
+        """The steps of a split, after as many as its first window looks back."""
+        begin, end = self.borders[split]
+        return self.values[max(0, begin - length) : end]
+
+    def windows(self, split: str, length: int, horizon: int) -> Values:
+        """All windows with what follows them: [windows, length + horizon, channels]."""
+        rows = self.rows(split, length)
+        if len(rows) < length + horizon:
+            raise DataError(
+                f"{split!r} has {len(rows)} steps, too few for {length} and the {horizon} after",
+                "give more data, or a shorter context or horizon",
+            )
+        return windows(rows, length + horizon)
+
+
+def stored_series(setup: Setup, processor: SeriesProcessor | None) -> StoredSeries:
+    """The series of a run, stored in its folder on the first call.
+
+    `processor` is that of a model to fine-tune; by default the training data is standardized by
+    its own statistics.
+    """
+    folder = setup.run_folder.data
+    if not (folder / _BORDERS).exists():
+        splits = setup.splits(_series_splits)
+        parts = {name: _joined(splits[name]()) for name in _in_time(splits)}
+        # By the training data alone: the statistics of later data would be known too early.
+        train = parts["train"]
+        processor = processor or SeriesProcessor.of(train)
+        borders = {}
+        end = 0
+        for name, part in parts.items():
+            borders[name] = (end, end + len(part))
+            end += len(part)
+        values = np.concatenate([processor.standardized(part) for part in parts.values()])
+        folder.mkdir(parents=True, exist_ok=True)
+        with (
+            disk.disk_errors(str(folder)),
+            disk.atomic_file(folder / _VALUES) as temporary,
+            open(temporary, "wb") as file,
+        ):
+            np.save(file, values)
+        # Written last: its presence says that all is there.
+        disk.write_json(folder / _BORDERS, {"borders": borders, **processor.to_config()})
+    return open_series(setup.run_folder)
+
+
+def open_series(run_folder: RunFolder) -> StoredSeries:
+    """The series that a run has stored."""
+    folder = run_folder.data
+    content = json.loads(disk.read_text(folder / _BORDERS, DataError))
+    try:
+        values = np.load(folder / _VALUES, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise DataError(f"{folder / _VALUES} cannot be read: {error}", "start a new run") from None
+    borders = {name: (begin, end) for name, (begin, end) in content["borders"].items()}
+    # The array and its borders are two files: both must be of one run.
+    if max(end for _, end in borders.values()) != len(values):
+        raise DataError(f"the stored series in {folder} are damaged", "start a new run")
+    processor = SeriesProcessor(
+        tuple(content["columns"]), tuple(content["mean"]), tuple(content["std"])
+    )
+    return StoredSeries(values, borders, processor)
+
+
+def _in_time(splits: Mapping[str, Split]) -> list[str]:
+    others = [name for name in splits if name not in _ORDER]
+    return [name for name in (*_ORDER, *others) if name in splits]
+
+
+def _joined(parts: Iterator[Series]) -> Series:
+    """A split may come in pieces, one after the other."""
+    pieces = list(parts)
+    if not pieces:
+        raise DataError("a split has no time steps", "give some, or leave it out")
+    for piece in pieces:
+        if piece.columns != pieces[0].columns:
+            raise DataError("the pieces of a series differ in their columns", "give the same ones")
+    return Series(np.concatenate([piece.values for piece in pieces]), pieces[0].columns)
+
+
+def _series_splits(setup: Setup) -> dict[str, Split]:
+    """The parts of the file that a recipe names."""
+    recipe = setup.recipe
+    data = recipe.data
+    if recipe.tune.files:
+        raise SettingError("series are fine-tuned by `regard train`", "give --base and --series")
+    assert data.series is not None, "the recipe has checked that"
+    columns = None if data.columns is None else [name.strip() for name in data.columns.split(",")]
+    series = read_series(data.series, columns)
+    setup.say(f"data: {len(series):,} steps of {', '.join(series.columns)}")
+    # Splits follow each other in time: nothing that is forecast has been trained on.
+    counts = split_counts(data.series_split, len(series))
+    ends = np.cumsum(counts)
+    unused = len(series) - int(ends[-1])
+    if unused:
+        setup.say(f"the last {unused:,} steps are in no split ({data.series_split})")
+    splits: dict[str, Split] = {}
+    # One number is all training data; two have no test.
+    for name, begin, end in zip(_ORDER, ends - counts, ends, strict=False):
+        if end > begin:
+            part = Series(series.values[begin:end], series.columns)
+            splits[name] = partial(iter, [part])
+    return splits
+
+
+def split_counts(text: str, length: int) -> NDArray[np.int64]:
+    """The steps of training, validation and test: `8640:2880:2880`, or shares as `0.7:0.1:0.2`."""
+    try:
+        numbers = [float(part) for part in text.split(":")]
+    except ValueError:
+        numbers = []
+    if not 1 <= len(numbers) <= 3 or min(numbers) < 0 or not numbers[0]:
+        raise SettingError(
+            f"series_split {text!r} is not understood", "write 8640:2880:2880, or 0.7:0.1:0.2"
+        )
+    if sum(numbers) <= 1 + 1e-9:
+        # Of shares, the test has its own, and validation what is left (as in the literature).
+        counts = [int(length * number) for number in numbers]
+        if len(counts) == 3 and abs(sum(numbers) - 1) < 1e-9:
+            counts[1] = length - counts[0] - counts[2]
+    else:
+        counts = [int(number) for number in numbers]
+    # Fewer steps than there are is allowed, and said: ETT is used so.
+    if sum(counts) > length:
+        raise SettingError(
+            f"series_split {text} has {sum(counts):,} steps, but the series {length:,}",
+            "give smaller numbers",
+        )
+    return np.array(counts, np.int64)

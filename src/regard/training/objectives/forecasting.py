@@ -1,0 +1,290 @@
+"""Forecasting of time series: points, quantiles or distributions (PatchTST, Nie et al. 2023)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from regard import spec
+from regard.baselines.linear_forecaster import LinearForecaster
+from regard.builder import build
+from regard.core.series_head import distribution
+from regard.core.series_patches import SeriesPatches
+from regard.data.batching import Batch, BatchSampler, Rows
+from regard.data.series import PROCESSOR_FILE, Values
+from regard.errors import ModelError
+from regard.families import folder as folders
+from regard.metrics.forecast import ForecastScore, QuantileScore, forecast_score
+from regard.metrics.scores import AnyScore
+from regard.model import Encoder
+from regard.models import Model, SeriesModel
+from regard.models.saving import config_json
+from regard.training import model_spec
+from regard.training.data.stored_series import StoredSeries, stored_series
+from regard.training.objectives.loss import add_auxiliary_losses
+from regard.training.objectives.objective import Objective
+from regard.training.setup import Setup
+
+# A validation batch has no gradients and may be this much larger than a training batch.
+EVALUATION_BATCH_FACTOR = 4
+# Steps of a linear model that count as one position: its batches are as large as PatchTST's.
+LINEAR_STEPS = 8
+
+
+class Forecasting(Objective):
+    """What follows a window: each step of each channel, by squared error, pinball loss or −log p.
+
+    Windows begin at every step, so that the number of a window is all that a position needs.
+    """
+
+    name = "forecast"
+    unit = "values"
+    model_classes = (SeriesModel,)
+    base_advice = "give a model of time series, such as PatchTST"
+    spec_classes = (spec.Encoder, spec.LinearForecaster)
+    trained_model: SeriesModel
+    data: StoredSeries
+
+    def __init__(self, model: SeriesModel, data: StoredSeries, setup: Setup) -> None:
+        super().__init__(model, data, setup)
+        self.length = model.length
+        self.horizon = model.head.horizon
+        self.output = model.head.output
+        self.windows = {
+            split: data.windows(split, self.length, self.horizon) for split in data.borders
+        }
+        self.has_missing = bool(np.isnan(data.values).any())
+        # Views of the stored array: windows overlap, and none is copied before its batch.
+        counts = ", ".join(f"{len(windows):,} {name}" for name, windows in self.windows.items())
+        setup.say(f"windows of {self.length} steps, {self.horizon} to forecast: {counts}")
+
+    # --- assembling a run -------------------------------------------------------------------------
+
+    @classmethod
+    def prepare(cls, setup: Setup, base: Model | None) -> StoredSeries:
+        processor = base.processor if isinstance(base, SeriesModel) else None
+        return stored_series(setup, processor)
+
+    @classmethod
+    def describe(cls, setup: Setup, data: StoredSeries) -> spec.Model:
+        channels = len(data.processor.columns)
+        description = model_spec.describe(setup.recipe, channels)
+        model_spec.check_kind(description, cls.spec_classes, cls.name)
+        return _with_channels(description, channels)
+
+    @classmethod
+    def with_tokenizer(
+        cls, model: Any, description: Any, data: StoredSeries, setup: Setup
+    ) -> SeriesModel:
+        # PatchTST's config.json where transformers has the model, our own for quantiles and scales.
+        config = folders.describe(description, model_type=setup.recipe.model_name)
+        forecaster = SeriesModel(model, description, config)
+        forecaster.processor = data.processor
+        return forecaster
+
+    @classmethod
+    def adapt(cls, base: Model, data: StoredSeries, setup: Setup) -> SeriesModel:
+        """The same stack; a new head if none forecasts, or another horizon is asked for."""
+        assert isinstance(base, SeriesModel), "checked before"
+        channels = len(data.processor.columns)
+        description = _with_channels(base.spec, channels)
+        if isinstance(description, spec.Encoder):
+            description = _with_forecast(description, setup.recipe.model.horizon)
+        # Built anew even if nothing changes: one way for all, and the weights are copied.
+        torch.manual_seed(setup.recipe.train.seed)  # for a new head
+        model = build(description)
+        _copy_weights(base, model)
+        forecaster = SeriesModel(model, description, config_json(description, base.config))
+        forecaster.folder = base.folder
+        forecaster.say = base.say
+        forecaster.processor = data.processor
+        return forecaster
+
+    @classmethod
+    def files(cls, model: Model, setup: Setup) -> dict[str, dict[str, Any]]:
+        assert isinstance(model, SeriesModel), "made by with_tokenizer"
+        assert model.processor is not None, "set by with_tokenizer"
+        return {"config.json": model.config, PROCESSOR_FILE: model.processor.to_config()}
+
+    # --- training ---------------------------------------------------------------------------------
+
+    @property
+    def model(self) -> Encoder | LinearForecaster:
+        return self.trained_model.model
+
+    @property
+    def positions(self) -> int:
+        """What a window counts in a batch: the patches of all its channels."""
+        description = self.trained_model.spec
+        if isinstance(description, spec.LinearForecaster):
+            return description.channels * -(-description.length // LINEAR_STEPS)
+        return description.windows.channels * description.windows.positions
+
+    def _sampler(self) -> BatchSampler:
+        lengths = np.full((len(self.windows["train"]), 1), self.positions)
+        return BatchSampler(lengths, self.settings.batch_tokens, seed=self.settings.seed)
+
+    def batches_per_epoch(self) -> int:
+        return len(self._sampler().batches(0))
+
+    def batches(self, epoch: int, index: int) -> Iterator[tuple[tuple[int, int], Batch]]:
+        for now, i, rows in self._sampler().iterate(epoch, index):
+            yield (now, i + 1), self._batch(self.windows["train"], rows)
+
+    def _batch(self, windows: Values, rows: Rows) -> Batch:
+        values = torch.from_numpy(np.ascontiguousarray(windows[rows]))  # [B, L + H, C]
+        tensors = {}
+        count = values[:, self.length :].numel()
+        # Without gaps there are no masks, so that the model takes its plain path.
+        if self.has_missing:
+            observed = ~values.isnan()
+            values = values.nan_to_num()
+            tensors = {"observed": observed[:, : self.length], "known": observed[:, self.length :]}
+            count = int(tensors["known"].sum())
+        tensors |= {"past": values[:, : self.length], "future": values[:, self.length :]}
+        return Batch(tensors, count, rows)
+
+    def forecast(
+        self, tensors: Mapping[str, Tensor]
+    ) -> tuple[Tensor | tuple[Tensor, ...], dict[str, Tensor]]:
+        """Forecasts as the head has them, and auxiliary losses."""
+        past = tensors["past"]
+        observed = tensors.get("observed")
+        hidden, auxiliary = self.model(past, observed)
+        return self.model.predict(hidden, past, observed), auxiliary
+
+    def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """There is no −log p of points and quantiles: the loss stands for both."""
+        forecast, auxiliary = self.forecast(tensors)
+        errors = self._errors(forecast, tensors)  # [B, H, C]
+        if "known" in tensors:
+            errors = torch.where(tensors["known"], errors, 0.0)
+        loss = errors.sum()
+        return add_auxiliary_losses(loss, auxiliary, errors.numel()), loss.detach()
+
+    def _errors(
+        self, forecast: Tensor | tuple[Tensor, ...], tensors: Mapping[str, Tensor]
+    ) -> Tensor:
+        future = tensors["future"]
+        match self.output:
+            case spec.Distribution(kind):
+                assert isinstance(forecast, tuple), "parameters of a distribution"
+                assert isinstance(self.model, Encoder), "linear models have no distributions"
+                assert isinstance(self.model.input, SeriesPatches), "it reads time series"
+                scaling = self.model.input.scaling(tensors["past"], tensors.get("observed"))
+                return -distribution(kind, forecast, scaling).log_prob(future)
+            case spec.Quantiles(levels):
+                assert isinstance(forecast, Tensor), "one number for each level"
+                return pinball_loss(forecast, future, levels).mean(dim=-1)
+            case _:
+                assert isinstance(forecast, Tensor), "points"
+                return (forecast.float() - future).square()
+
+    def examples(self, rows: Sequence[int]) -> list[dict[str, Any]]:
+        return [{"row": int(row), "text": f"steps {row} to {row + self.length}"} for row in rows]
+
+    # --- evaluation -------------------------------------------------------------------------------
+
+    def validate(self, autocast: AbstractContextManager[Any]) -> dict[str, Any] | None:
+        if "valid" not in self.windows:
+            return None
+        total = torch.zeros((), dtype=torch.float64)
+        count = 0
+        for batch in self._evaluation_batches("valid"):
+            with torch.inference_mode(), autocast:
+                _, loss = self.loss(batch.tensors)
+            total += loss.double().cpu()
+            count += batch.tokens
+        score = self.score("valid", autocast)
+        return {"loss": total.item() / max(1, count), **vars(score)}
+
+    def _evaluation_batches(self, split: str) -> Iterator[Batch]:
+        """Once over the windows of a split in their order, with the model in eval mode."""
+        self.model.eval()
+        windows = self.windows[split]
+        budget = EVALUATION_BATCH_FACTOR * self.settings.batch_tokens
+        size = max(1, budget // self.positions)
+        for begin in range(0, len(windows), size):
+            rows = np.arange(begin, min(begin + size, len(windows)))
+            yield self._batch(windows, rows).to(self.trained_model.device)
+
+    def score(
+        self, split: str, autocast: AbstractContextManager[Any]
+    ) -> ForecastScore | QuantileScore:
+        """Errors on standardized values, as the literature has them."""
+        self.model.eval()
+        windows = self.windows[split]
+        # All forecasts at once: metrics take the windows of a split as examples.
+        parts = []
+        with torch.inference_mode(), autocast:
+            for batch in self._evaluation_batches(split):
+                past = batch.tensors["past"]
+                if "observed" in batch.tensors:
+                    past = past.masked_fill(~batch.tensors["observed"], torch.nan)
+                parts.append(self.trained_model.forecast_tensor(past).float().cpu().numpy())
+        levels = self.output.levels if isinstance(self.output, spec.Quantiles) else None
+        return forecast_score(np.concatenate(parts), windows[:, self.length :], levels)
+
+    def scores(self) -> dict[str, AnyScore]:
+        results: dict[str, AnyScore] = {}
+        for split in self.windows:
+            if split == "train":
+                continue
+            score = self.score(split, nullcontext())
+            results[split] = score
+            numbers = [f"{name} {value:.4f}" for name, value in vars(score).items()][:-1]
+            self.setup.say(f"{split}: {'  '.join(numbers)}  ({score.examples:,} windows)")
+        return results
+
+
+def pinball_loss(forecast: Tensor, future: Tensor, levels: Sequence[float]) -> Tensor:
+    """Pinball loss of quantiles: [B, H, C, Q] against [B, H, C] → [B, H, C, Q]."""
+    level = torch.tensor(levels, device=forecast.device, dtype=torch.float32)
+    error = future[..., None] - forecast.float()
+    return torch.maximum(level * error, (level - 1) * error)
+
+
+def _with_channels(description: Any, channels: int) -> Any:
+    """The model of a preset, a file or a folder for so many channels."""
+    if isinstance(description, spec.LinearForecaster):
+        return replace(description, channels=channels)
+    if not isinstance(description.input, spec.SeriesPatches):
+        raise ModelError("this model reads no time series", "give one with SeriesPatches")
+    if not description.input.shared and description.input.channels != channels:
+        raise ModelError(
+            f"the model has maps of its own for {description.input.channels} channels",
+            f"give a series of as many, not of {channels}",
+        )
+    return replace(description, input=replace(description.input, channels=channels))
+
+
+def _with_forecast(description: spec.Encoder, horizon: int | None) -> spec.Encoder:
+    """The encoder without masks and with a head that forecasts, its own if the horizon fits."""
+    # What pre-training hid is seen from now on.
+    windows = replace(description.windows, masking=None)
+    head = description.series
+    if isinstance(head, spec.ForecastHead):
+        head = replace(head, horizon=horizon or head.horizon)
+    else:
+        pool: spec.ChannelPool | None = "first" if windows.class_token else None
+        dropout = 0.0 if head is None else head.dropout
+        head = spec.ForecastHead(horizon or 96, pool=pool, dropout=dropout)
+    return replace(description, input=windows, series=head)
+
+
+@torch.no_grad()
+def _copy_weights(base: SeriesModel, model: torch.nn.Module) -> None:
+    """Copies the weights of the base model; a head of another shape stays as it was drawn."""
+    old = dict(base.model.named_parameters())
+    for name, parameter in model.named_parameters():
+        # With another horizon the head has another shape, and is learnt anew.
+        if name in old and old[name].shape == parameter.shape:
+            parameter.copy_(old[name])
+        elif not name.startswith("series."):
+            raise ModelError(f"{base.folder} holds nothing for {name}", "give a whole model")

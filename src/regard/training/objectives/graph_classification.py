@@ -1,0 +1,194 @@
+"""Classification of nodes and graphs (GAT, Veličković et al. 2018; Graphormer, Ying et al. 2021).
+
+Nodes are learnt transductively: each step reads the whole graph, and the loss counts the labelled
+nodes of the training split.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from regard import spec
+from regard.data.batching import Batch, BatchSampler
+from regard.data.graphs import GraphData, Level
+from regard.data.padding import IGNORED
+from regard.families import folder as folders
+from regard.metrics.classification import ClassificationScore, classification_score
+from regard.metrics.scores import AnyScore
+from regard.model import Encoder
+from regard.models import GraphModel, Model
+from regard.models.graph_model import graph_tensors
+from regard.models.labels import label_config
+from regard.training import model_spec
+from regard.training.data.stored_graphs import stored_graphs
+from regard.training.objectives.head_objective import class_names
+from regard.training.objectives.loss import add_auxiliary_losses, cross_entropy, r_drop
+from regard.training.objectives.objective import Objective
+from regard.training.setup import Setup
+
+
+class GraphObjective(Objective):
+    """Base of both: the class of what has labels, from its hidden state or the graph's mean."""
+
+    level: ClassVar[Level]
+    model_classes = (GraphModel,)
+    base_advice = "give a model of graphs"
+    spec_classes = (spec.Encoder,)
+    trained_model: GraphModel
+    data: GraphData
+
+    def __init__(self, model: GraphModel, data: GraphData, setup: Setup) -> None:
+        super().__init__(model, data, setup)
+        ids = {name: i for i, name in enumerate(model.labels)}
+        # Whatever has a class that training does not know, or none, is in no score.
+        self._labels = torch.tensor([ids.get(label, IGNORED) for label in data.labels])
+        self._rows = {name: data.rows(name) for name in data.split_names()}
+
+    # --- assembling a run -------------------------------------------------------------------------
+
+    @classmethod
+    def prepare(cls, setup: Setup, base: Model | None) -> GraphData:
+        return stored_graphs(setup, cls.level)
+
+    @classmethod
+    def describe(cls, setup: Setup, data: GraphData) -> spec.Model:
+        count = len(_classes(data))
+        features = data.features.shape[1]
+        task = "tag" if cls.level == "nodes" else "classify"
+        description = model_spec.describe(setup.recipe, count, features=features, task=task)
+        model_spec.check_kind(description, cls.spec_classes, cls.name)
+        return description
+
+    @classmethod
+    def with_tokenizer(
+        cls, model: Any, description: Any, data: GraphData, setup: Setup
+    ) -> GraphModel:
+        config = folders.describe(description, model_type=setup.recipe.model_name)
+        return GraphModel(model, description, config | label_config(_classes(data)))
+
+    # --- training ---------------------------------------------------------------------------------
+
+    @property
+    def model(self) -> Encoder:
+        return self.trained_model.model
+
+    def tensors(self, graphs: Sequence[int]) -> dict[str, Tensor]:
+        """The tensors of some graphs, as the model reads them."""
+        return graph_tensors(self.trained_model.spec, self.data, graphs)
+
+    def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        logits = self.trained_model.graph_logits(dict(tensors))
+        labels = tensors["labels"]
+        loss, nll = cross_entropy(logits, labels, self.settings.label_smoothing)
+        weight = self.settings.agreement
+        if weight and self.model.training:
+            # Two passes with other dropout should agree, on what has no label too: nodes without
+            # one say more about the graph than the few that have it (GRAND, Feng et al. 2020).
+            other = self.trained_model.graph_logits(dict(tensors))
+            other_loss, _ = cross_entropy(other, labels, self.settings.label_smoothing)
+            everything = torch.zeros(len(logits), dtype=torch.long, device=logits.device)
+            # The step divides by the labelled nodes: so the mean over all nodes counts once.
+            share = (labels != IGNORED).sum() / len(labels)
+            agreement = r_drop(logits, other, everything) * share
+            loss = (loss + other_loss) / 2 + weight * agreement
+        return add_auxiliary_losses(loss, {}, len(labels)), nll
+
+    def examples(self, rows: Sequence[int]) -> list[dict[str, Any]]:
+        return [{"row": int(row), "text": f"{self.level[:-1]} {row}"} for row in rows]
+
+    # --- evaluation -------------------------------------------------------------------------------
+
+    def validate(self, autocast: AbstractContextManager[Any]) -> dict[str, Any] | None:
+        rows = self._rows.get("valid")
+        if not rows:
+            return None
+        # One pass for all splits: nodes are read together anyway.
+        logits = self._logits(autocast)
+        labels = self._labels[rows]
+        _, nll = cross_entropy(logits[rows], labels)
+        count = max(1, int((labels != IGNORED).sum()))
+        return {"loss": nll.item() / count, **vars(self._score(logits, rows))}
+
+    def _logits(self, autocast: AbstractContextManager[Any]) -> Tensor:
+        with autocast:
+            return self.trained_model.logits(self.data)
+
+    def _score(self, logits: Tensor, rows: Sequence[int]) -> ClassificationScore:
+        predictions = logits[rows].argmax(dim=-1).tolist()
+        return classification_score(predictions, self._labels[rows].tolist())
+
+    def scores(self) -> dict[str, AnyScore]:
+        results: dict[str, AnyScore] = {}
+        logits = self._logits(torch.no_grad())
+        for split, rows in self._rows.items():
+            if split == "train":
+                continue
+            score = self._score(logits, rows)
+            results[split] = score
+            self.setup.say(
+                f"{split}: accuracy {score.accuracy:.2f}  f1 {score.f1:.2f}  "
+                f"({score.examples:,} {self.level})"
+            )
+        return results
+
+
+class NodeClassification(GraphObjective):
+    """The classes of nodes, of which few are labelled; all nodes are read in each step."""
+
+    name = "nodes"
+    unit = "nodes"
+    level = "nodes"
+
+    def __init__(self, model: GraphModel, data: GraphData, setup: Setup) -> None:
+        super().__init__(model, data, setup)
+        # Validation and test nodes are read, but their labels are not.
+        labels = torch.full_like(self._labels, IGNORED)
+        rows = self._rows["train"]
+        labels[rows] = self._labels[rows]
+        tensors = {**self.tensors(range(data.graphs)), "labels": labels}
+        # The same at each step: moved to the device once.
+        count = int((labels != IGNORED).sum())
+        self._batch = Batch(tensors, count, np.array(rows, np.int64)).to(model.device)
+
+    def batches_per_epoch(self) -> int:
+        return 1
+
+    def batches(self, epoch: int, index: int) -> Iterator[tuple[tuple[int, int], Batch]]:
+        while True:
+            epoch += 1
+            yield (epoch, 0), self._batch
+
+
+class GraphClassification(GraphObjective):
+    """The classes of whole graphs, from the mean of their nodes."""
+
+    name = "graphs"
+    unit = "graphs"
+    level = "graphs"
+    cuda_graphs = False  # batches differ in their number of edges
+
+    def _sampler(self) -> BatchSampler:
+        # Batches of graphs of similar sizes, as of sentences of similar lengths.
+        sizes = np.bincount(self.data.graph)[self._rows["train"]]
+        return BatchSampler(sizes[:, None], self.settings.batch_tokens, seed=self.settings.seed)
+
+    def batches_per_epoch(self) -> int:
+        return len(self._sampler().batches(0))
+
+    def batches(self, epoch: int, index: int) -> Iterator[tuple[tuple[int, int], Batch]]:
+        train = np.array(self._rows["train"], np.int64)
+        for now, i, rows in self._sampler().iterate(epoch, index):
+            graphs = train[rows]
+            tensors = {**self.tensors(graphs.tolist()), "labels": self._labels[graphs]}
+            yield (now, i + 1), Batch(tensors, len(graphs), graphs)
+
+
+def _classes(data: GraphData) -> list[str]:
+    """The names of the classes that training knows, sorted."""
+    return class_names([data.labels[row] for row in data.rows("train")])
