@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from regard import look, spec, study
+    from regard import doctor, look, spec, study
     from regard.builder import build
     from regard.models import (
         CTCModel,
@@ -36,6 +36,7 @@ __all__ = [
     "TextEncoder",
     "Translator",
     "build",
+    "doctor",
     "evaluate",
     "finetune",
     "load",
@@ -49,7 +50,7 @@ __all__ = [
 
 # Public names are imported when they are first used (PEP 562), so that `import regard` and
 # `regard --help` do not wait for torch.
-_MODULES = ("look", "spec", "study")
+_MODULES = ("doctor", "look", "spec", "study")
 _FUNCTIONS = {
     "build": "regard.builder",
     "evaluate": "regard.training.run_evaluation",

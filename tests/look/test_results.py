@@ -153,15 +153,16 @@ def test_json_holds_the_very_numbers() -> None:
 def test_colours_follow_the_value_and_can_be_told_apart_in_grey() -> None:
     painted = drawing.colours(np.linspace(0, 1, 50)).astype(float)
     grey = painted @ [0.299, 0.587, 0.114]
-    assert (np.diff(grey) > 0).all()
-    assert drawing.code(drawing.colours(np.array([0.0]), most=1.0)[0]) == "#440154"
-    assert drawing.code(drawing.colours(np.array([2.0]), most=1.0)[0]) == "#fde725"
+    # From white to dark blue, as in the studio.
+    assert (np.diff(grey) < 0).all()
+    assert drawing.code(drawing.colours(np.array([0.0]), most=1.0)[0]) == "#f7fbff"
+    assert drawing.code(drawing.colours(np.array([2.0]), most=1.0)[0]) == "#08306b"
     both = drawing.colours(np.array([-1.0, 0.0, 1.0]), signed=True)
-    assert both[0][2] > both[0][0]
-    assert both[2][0] > both[2][2]
+    assert both[0][0] > both[0][2]
+    assert both[2][2] > both[2][0]
     assert (both[1] == both[1][0]).all()
-    assert drawing.over(drawing.colours(np.array([1.0]))[0]) == "#000000"
-    assert drawing.over(drawing.colours(np.array([0.0]), most=1.0)[0]) == "#ffffff"
+    assert drawing.over(drawing.colours(np.array([1.0]))[0]) == "#ffffff"
+    assert drawing.over(drawing.colours(np.array([0.0]), most=1.0)[0]) == "#000000"
 
 
 def test_a_large_map_is_one_image() -> None:

@@ -113,7 +113,11 @@ def studio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Studio]:
         "--device",
         "cpu",
     ]
-    server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    # The list of recent folders is kept in the cache, which is not the user's here.
+    environment = {**os.environ, "REGARD_CACHE": str(tmp_path_factory.mktemp("cache"))}
+    server = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment
+    )
     try:
         assert server.stdout is not None
         address = re.search(r"http://127\.0\.0\.1:\d+/#token=\S+", server.stdout.readline())
@@ -423,6 +427,63 @@ def test_a_recording(studio: Studio, name: str) -> None:
     assert page.locator("svg.anatomy").count() == 1
 
 
+def test_the_keyboard_reaches_heads_and_cells_by_arrow_keys(studio: Studio) -> None:
+    page = studio.page(link("look"))
+    assert page.locator("[data-head][tabindex='0']").count() == 1  # of 24
+    page.locator("[data-head][tabindex='0']").focus()
+    page.keyboard.press("ArrowRight")
+    assert page.evaluate("document.activeElement.dataset.head") == "decoder.1.cross.1"
+    page.keyboard.press("Enter")
+    until(page, "document.querySelector('canvas.map').dataset.title === 'decoder.1.cross, head 1'")
+    page.locator("[aria-label=Attention] canvas.map").focus()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowDown")
+    assert "“Katze” → “The”" in page.inner_text("[aria-label=Attention]")
+    page.keyboard.press("Enter")
+    until(page, "location.hash.includes('pin=1')")
+    assert page.locator("h1").inner_text() == "Look: demo"
+
+
+def test_empty_input_unknown_words_and_300_tokens(studio: Studio) -> None:
+    page = studio.page(link("look", text="The xylophone sat on the mat."))
+    assert "xylophone" in page.inner_text("#unknown")
+    assert page.locator("svg.links text", has_text="xylophone ⁇").count() >= 1
+    before = page.url
+    page.fill("input[name=text]", "  ")
+    page.keyboard.press("Enter")
+    assert "There is nothing to read" in page.inner_text("#empty")
+    assert page.url == before
+    page = studio.page(link("look", text="The cat sat on the mat. " * 43))
+    until(page, "document.querySelector('[aria-label=Alignment] svg') !== null")
+    box = page.locator("[aria-label=Alignment] svg").bounding_box()
+    words = page.locator("[aria-label=Alignment] svg text").evaluate_all(
+        "(words) => words.map((word) => word.getBoundingClientRect().x)"
+    )
+    # Both lines begin at the left edge, inside the card.
+    assert sum(x < box["x"] + 200 for x in words) >= 4
+    assert len(page.inner_text(".said")) < 600
+    page.screenshot(path=studio.shots / "look-300.png", full_page=True)
+
+
+def test_another_model_is_opened_from_the_page(studio: Studio, tmp_path: Path) -> None:
+    shutil.copytree(DEMO, tmp_path / "elsewhere")
+    page = studio.page(link("look"))
+    page.click("#open")
+    page.fill("#path", str(tmp_path / "nowhere"))
+    page.keyboard.press("Enter")
+    page.wait_for_selector("dialog .error")
+    assert "there is no folder" in page.inner_text("dialog .error")
+    studio.complaints[:] = [texts for texts in studio.complaints if "400" not in texts]
+    page.fill("#path", str(tmp_path))
+    page.click("dialog button:text-is('Browse')")
+    page.click("dialog button:text-is('Open elsewhere')")
+    until(page, "document.querySelector('#model').value === 'elsewhere'")
+    ready(page)
+    assert page.inner_text("#output") == "Die Katze saß auf der Matte."
+    page.click("#open")
+    assert str(tmp_path / "elsewhere") in page.inner_text("dialog")
+
+
 def test_decode(studio: Studio) -> None:
     page = studio.page(link("decode"))
     assert page.inner_text("#which") == "Step 1 of 8: “Die” is written"
@@ -495,6 +556,10 @@ def test_learn(studio: Studio) -> None:
         ".16",
     ]
     assert page.inner_text("#mixed") == "[.22 .14 .24 .57]"
+    page.click("[data-token='2']")  # the path of another token, and what follows it
+    until(page, "document.querySelector('#out')?.innerText.includes('After “Katze” comes')")
+    page.locator("input[aria-label=Temperature]").press("ArrowRight")
+    until(page, "location.hash.includes('temperature=1.1')")
     page.locator("[data-station='decoder.0.cross.k']").focus()
     page.keyboard.press("Enter")
     until(page, "document.querySelector('#station h2')?.textContent === 'Keys'")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +134,21 @@ TRAINABLE: dict[str, Callable[[kinds.EncoderDecoder, torch.device], tuple[Any, F
     "transformers": marian,
     "x-transformers": x_transformers,
 }
+
+
+# The modules of the peers that are packages of their own.
+MODULES = {
+    "transformers": "transformers",
+    "x-transformers": "x_transformers",
+    "ctranslate2": "ctranslate2",
+}
+
+
+def require_installed(names: Sequence[str]) -> None:
+    """Raises `SettingError` for the first peer that is missing, before anything is measured."""
+    for name in names:
+        if name in MODULES and importlib.util.find_spec(MODULES[name]) is None:
+            raise SettingError(f"{name} is not installed", f"pip install {name}, or leave it out")
 
 
 def import_peer(module: str, package: str) -> Any:

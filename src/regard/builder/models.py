@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import assert_never, overload
+from typing import overload
 
 import torch
 from torch import nn
@@ -54,6 +54,7 @@ def build(model: spec.LinearForecaster) -> LinearForecaster: ...
 def build(model: spec.Model) -> CoreModel: ...
 def build(model: spec.Model) -> CoreModel:
     """The modules of a spec, with random weights drawn from torch's default generator."""
+    spec.check_parts(model)
     # The meta device needs no memory, and a GPU reports what it lacks by itself.
     if torch.get_default_device().type == "cpu":
         memory.require(trainable(outline(model)), "this model")
@@ -75,7 +76,10 @@ def build(model: spec.Model) -> CoreModel:
         case spec.RecurrentDecoder():
             return _recurrent_decoder(model)
         case _:
-            assert_never(model)
+            raise ModelError(
+                f"{type(model).__name__} is no model",
+                "give a spec.Encoder, spec.Decoder, …",
+            )
 
 
 def outline(model: spec.Model) -> CoreModel:

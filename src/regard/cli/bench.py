@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -115,7 +116,7 @@ def train(name: str, against: tuple[str, ...], **flags: Any) -> None:
 
     Peers get our batches, and such as their own trainers make.
     """
-    device = _prepare(flags)
+    device = _prepare(flags, against)
     from regard.bench.train import TrainingCase, run
 
     keys = ("lengths", "length", "batch_tokens", "batches", "precision", "compile")
@@ -162,7 +163,7 @@ def decode(
     **flags: Any,
 ) -> None:
     """Decoding: new tokens a second (with a beam, those of the best hypothesis)."""
-    device = _prepare(flags)
+    device = _prepare(flags, against)
     from regard.bench.decode import DecodingCase, run
 
     # One report for each combination of beam width and batch size.
@@ -181,7 +182,7 @@ def decode(
 @_common_options
 def forward(name: str, batch: int, length: int, against: tuple[str, ...], **flags: Any) -> None:
     """One pass of an encoder over a batch: tokens a second."""
-    device = _prepare(flags)
+    device = _prepare(flags, against)
     from regard.bench.forward import ForwardCase, run
 
     case = ForwardCase(name, batch, length, **_rounds(flags))
@@ -194,7 +195,7 @@ def forward(name: str, batch: int, length: int, against: tuple[str, ...], **flag
 @_common_options
 def load(name: str, against: tuple[str, ...], **flags: Any) -> None:
     """A fresh process from nothing to its first translation: import, open the folder, translate."""
-    _prepare(flags)
+    _prepare(flags, against)
     from regard.bench.load import LoadingCase, run
 
     case = LoadingCase(name, **_rounds(flags))
@@ -246,15 +247,26 @@ def attention(kinds: str, lengths: str, heads: int, window: int, **flags: Any) -
 # ------------------------------------------------------------------ shared by all
 
 
-def _prepare(flags: dict[str, Any]) -> Any:
-    """Sets the number of threads and returns the device."""
+def _prepare(flags: dict[str, Any], against: Sequence[str] = ()) -> Any:
+    """Checks the peers, looks for other load, sets the threads, and returns the device."""
     # Kineto, the profiler that counts bytes, logs to standard error unless told not to, and reads
     # its log level when torch is imported.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     import torch
 
+    from regard.bench.machine_load import load_note
+    from regard.bench.peers import require_installed
     from regard.models import choose_device
 
+    # A process of its own would only say that it has ended.
+    require_installed(against)
+    flags["load"] = load_note()
+    if flags["load"] is not None:
+        print(
+            f"warning: this machine is busy: {flags['load']}\n"
+            "  → figures will be too low and uneven; run again when it is idle",
+            file=sys.stderr,
+        )
     # Without the flag, PyTorch's default: all cores.
     if flags["threads"]:
         torch.set_num_threads(flags["threads"])
@@ -293,6 +305,9 @@ def _command_line() -> str:
 
 def _print_report(report: Any, flags: dict[str, Any]) -> None:
     """Prints a report, and adds it to the page of results if one is named."""
+    if flags["load"] is not None:
+        # The table says it as well: figures outlive the messages of their run.
+        report = replace(report, notes={**report.notes, "busy:": flags["load"]})
     if flags["as_json"]:
         click.echo(json.dumps(report.as_json(), ensure_ascii=False))
     else:

@@ -70,6 +70,11 @@ rnn_relu-lm tiny small base big
 gru-lm tiny small base big
 lstm-lm tiny small base big
 memory tiny small
+patchtst tiny base
+dlinear tiny
+nlinear tiny
+graph tiny small
+graphormer tiny small
 """
 
 

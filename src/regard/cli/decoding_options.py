@@ -176,7 +176,7 @@ def length_limit(text: str | None) -> Limit | None:
     try:
         factor, extra = text.split(",")
         limit = Limit(float(factor), int(extra))
-        if not 0 <= limit.factor < math.inf or limit(1) < 1:
+        if not 0 <= limit.factor < math.inf or limit.extra < 0 or limit.factor == limit.extra == 0:
             raise ValueError(text)
         return limit
     except ValueError:

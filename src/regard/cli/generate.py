@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
+from typing import Any
 
 import click
 
 from regard.cli.completion import MODEL_FOLDER
 from regard.cli.decoding_options import generation_strategy, sampling_options
+from regard.cli.model_options import device_option, download_option
 from regard.errors import DataError
 
 DEFAULT_NEW_TOKENS = 200
@@ -43,7 +45,8 @@ Examples:
     default=None,
     help="a smaller model with the same tokenizer, for speculative decoding: faster, same text",
 )
-@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N")
+@device_option
+@download_option
 @click.option(
     "--json", "as_json", is_flag=True, help="print one JSON object at the end instead of streaming"
 )
@@ -54,9 +57,8 @@ def command(
     greedy: bool,
     beam: int | None,
     draft: str | None,
-    device: str,
     as_json: bool,
-    **sampling: float | None,
+    **flags: Any,
 ) -> None:
     """Continue PROMPT, and print it with what follows, token by token.
 
@@ -66,14 +68,14 @@ def command(
     the model's end token or after --max-new-tokens.
     """
     # Wrong flags are reported before torch is loaded.
-    strategy = generation_strategy(greedy, beam, sampling)
+    strategy = generation_strategy(greedy, beam, flags)
     if prompt is None or prompt == "-":
         prompt = _read_prompt()
     from regard.decode.strategy import Sampling
     from regard.models import load_language_model
 
-    language_model = load_language_model(model, device=device)
-    draft_model = None if draft is None else load_language_model(draft, device=device)
+    language_model = load_language_model(model, device=flags["device"], download=flags["download"])
+    draft_model = None if draft is None else load_language_model(draft, device=flags["device"])
     defaults = language_model.defaults
     # Flags come first, then generation_config.json, then sampling from the full distribution.
     strategy = strategy or defaults.strategy or Sampling()

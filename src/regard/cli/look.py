@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from regard.cli.completion import MODEL_FOLDER, Suggested
 from regard.cli.decoding_options import decoding_options, decoding_strategy, length_limit
-from regard.errors import SettingError, did_you_mean
+from regard.cli.model_options import download_option
+from regard.errors import DataError, SettingError, did_you_mean
 
 if TYPE_CHECKING:
     from regard.decode.batch_decoding import DecodingSettings
     from regard.look import AnalysisResult, Inspectable
+    from regard.look.inspectable import Input
+    from regard.models import Model
 
 WHAT = {
     "attention": "attention weights, head by head",
@@ -82,21 +86,23 @@ Examples:
     "--layer",
     type=int,
     default=None,
-    help="one layer, counted from 0  [the last; alignment: last but one]",
+    help="one layer, counted from 0  [the last; alignment: the one that aligns best]",
 )
 @click.option("--head", type=int, default=None, help="one head, counted from 0  [all]")
 @click.option("--conllu", metavar="FILE", help="for roles: parsed sentences of your own (CoNLL-U)")
 @click.option("--html", help="write a page, one file that needs nothing else")
 @click.option("--png", help="write a picture (needs Pillow)")
 @click.option("--json", "as_json", is_flag=True, help="print one JSON object with all numbers")
+@download_option
 @decoding_options
 def command(
     model: str, text: str, what: str, html: str | None, png: str | None, as_json: bool, **flags: Any
 ) -> None:
-    """Look inside a model while it reads TEXT.
+    """Look inside a model while it reads TEXT, an image or a recording.
 
-    MODEL is a run folder or a folder in Hugging Face's layout. The model runs as always; attention
-    weights are recomputed for what is shown.
+    TEXT is the path of a file for a model of images or sound. MODEL is a run folder or a folder in
+    Hugging Face's layout. The model runs as always; attention weights are recomputed for what is
+    shown.
     """
     if what not in WHAT:
         raise SettingError(f"there is no view {what!r}", did_you_mean(what, WHAT))
@@ -108,7 +114,8 @@ def command(
     # Imported late: wrong flags are reported before torch is loaded.
     from regard.models import load
 
-    result = _result(load(model, device=flags["device"]), text, what, flags)
+    loaded = load(model, device=flags["device"], download=flags["download"])
+    result = _result(loaded, _input(loaded, text), what, flags)
     # Files are extra: standard output has the result in any case.
     for path, write in ((html, result.to_html), (png, result.to_png)):
         if path:
@@ -121,10 +128,27 @@ def command(
         click.echo(str(result))
 
 
+def _input(model: Model, text: str) -> Input:
+    """The text, or the image or recording at its path for a model that reads these."""
+    if model.medium is None or not text:
+        return text
+    path = Path(text)
+    # CLIP reads both.
+    if not path.is_file() and model.accepts_text:
+        return text
+    try:
+        return model.read_medium(path.read_bytes())
+    except OSError as error:
+        raise DataError(
+            f"cannot read {text}: {error.strerror}",
+            f"give the path of a file: this model reads {model.medium}s",
+        ) from None
+
+
 # ------------------------------------------------------------------ which view
 
 
-def _result(model: Inspectable, text: str, what: str, flags: dict[str, Any]) -> AnalysisResult:
+def _result(model: Inspectable, text: Input, what: str, flags: dict[str, Any]) -> AnalysisResult:
     """The view that --what names."""
     if what in _WITHOUT_TEXT:
         return _view_of_weights(model, what, flags["conllu"])
@@ -150,7 +174,7 @@ def _view_of_weights(model: Inspectable, what: str, conllu: str | None) -> Analy
 
 
 def _view_of_one_run(
-    model: Inspectable, text: str, what: str, flags: dict[str, Any]
+    model: Inspectable, text: Input, what: str, flags: dict[str, Any]
 ) -> AnalysisResult:
     """Views of what one forward pass computes, recorded by the probes that are asked for."""
     from regard import look as views
@@ -174,7 +198,7 @@ def _view_of_one_run(
 
 
 def _view_of_many_runs(
-    model: Inspectable, text: str, what: str, flags: dict[str, Any]
+    model: Inspectable, text: Input, what: str, flags: dict[str, Any]
 ) -> AnalysisResult:
     """Views that differentiate, edit activations, switch heads off, or decode."""
     from regard import look as views
@@ -190,19 +214,26 @@ def _view_of_many_runs(
                     "patching needs a second text", 'give --other "a text of as many tokens"'
                 )
             stack = _stack(model, flags["part"])
-            return views.patching(model, text, flags["other"], target=target, stack=stack)
+            original = _require_text(text, what)
+            return views.patching(model, original, flags["other"], target=target, stack=stack)
         case "ablation":
             # An encoder–decoder is scored on a target: what it translates itself, by default.
             targets = None
             if isinstance(model.model, EncoderDecoder):
                 targets = [target or _translation(model, text, flags)]
-            return views.ablation(model, [text], targets)
+            return views.ablation(model, [_require_text(text, what)], targets)
         case "cache":
             return views.cache(model, text)
         case "beam":
             return views.beam(model, text, _settings(what, flags))
         case _:
             return views.steps(model, text, _settings(what, flags))
+
+
+def _require_text(text: Input, what: str) -> str:
+    if not isinstance(text, str):
+        raise SettingError(f"{what} compares texts", "look at the attention of images and sound")
+    return text
 
 
 # ------------------------------------------------------------------ what flags name
@@ -254,7 +285,7 @@ def _settings(what: str, flags: dict[str, Any]) -> DecodingSettings:
     )
 
 
-def _translation(model: Inspectable, text: str, flags: dict[str, Any]) -> str:
+def _translation(model: Inspectable, text: Input, flags: dict[str, Any]) -> str:
     """The model's own translation, by beam search."""
     from regard import look as views
 

@@ -13,6 +13,7 @@ import click
 from regard.cli import show_warnings_once
 from regard.cli.completion import MODEL_FOLDER
 from regard.cli.decoding_options import decoding_options, decoding_strategy, length_limit
+from regard.cli.model_options import download_option
 
 if TYPE_CHECKING:
     from regard.decode.strategy import Hypothesis
@@ -38,8 +39,11 @@ Examples:
     default=None,
     help="what to translate into, if the model knows several: de_DE, fra",
 )
+@download_option
 @decoding_options
-def command(model: str, path: str, as_json: bool, language: str | None, **flags: Any) -> None:
+def command(
+    model: str, path: str, as_json: bool, language: str | None, download: bool, **flags: Any
+) -> None:
     """Translate lines of text: one line out for each line in, an empty one for an empty one.
 
     MODEL is a run folder. Translations go to standard output, messages to standard error. With
@@ -50,7 +54,7 @@ def command(model: str, path: str, as_json: bool, language: str | None, **flags:
     from regard.decode.strategy import BeamSearch
     from regard.models import load_translator
 
-    translator = load_translator(model, device=flags["device"])
+    translator = load_translator(model, device=flags["device"], download=download)
     # Nothing is trained here: pack the weights for speed.
     translator.prepare_for_inference(flags["quantize"])
     settings = translator.settings(strategy, length_limit(flags["limit"]), flags["batch_tokens"])

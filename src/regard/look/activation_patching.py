@@ -58,7 +58,7 @@ class Patching(AnalysisResult):
 
     def scene(self) -> drawing.Scene:
         positions = self._position_names()
-        return drawing.heat(self.effect, self.layers, positions, title=self.title, signed=True)
+        return drawing.heat(self.effect, self.layers, positions, title=self.title, scale="signed")
 
     def lines(self, width: int = 100) -> list[str]:
         rows = [["", *self.layers]]

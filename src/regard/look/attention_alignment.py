@@ -23,6 +23,8 @@ class Alignment(AnalysisResult):
     links: tuple[tuple[int, int], ...]  # (target, source)
     layer: int
     heads: tuple[int, ...]
+    layers: int = 1  # of the decoder
+    is_best: bool = False  # the layer was chosen because it aligns best
 
     note = (
         "Cross-attention while each target token was written, as a mean over the heads. "
@@ -31,7 +33,9 @@ class Alignment(AnalysisResult):
 
     @property
     def title(self) -> str:
-        return f"alignment by decoder layer {self.layer}, heads {', '.join(map(str, self.heads))}"
+        heads = ", ".join(map(str, self.heads))
+        chosen = f", which aligns best of {self.layers}" if self.is_best else ""
+        return f"alignment by decoder layer {self.layer}{chosen}, heads {heads}"
 
     def numpy(self) -> Array:
         return self.weights
@@ -39,27 +43,35 @@ class Alignment(AnalysisResult):
     def scene(self) -> drawing.Scene:
         # Lines for the strongest weights only; the heat map shows all.
         strongest = np.zeros_like(self.weights)
+        shades = np.zeros_like(self.weights)
+        all_shades = drawing.attention_shades(self.weights)
         for row, column in self.links:
             strongest[row, column] = self.weights[row, column]
+            shades[row, column] = all_shades[row, column]
         return drawing.below(
             [
-                drawing.heat(self.weights, self.target, self.source, title=self.title),
-                drawing.links(strongest, self.target, self.source),
+                drawing.heat(
+                    self.weights, self.target, self.source, title=self.title, scale="attention"
+                ),
+                drawing.links(strongest, self.target, self.source, shades=shades),
             ]
         )
 
     def lines(self, width: int = 100) -> list[str]:
-        return terminal.heat(self.weights, self.target, self.source, width=width)
+        return terminal.heat(self.weights, self.target, self.source, width=width, attention=True)
 
 
 def alignment(run: Look, layer: int | None = None, heads: Sequence[int] | None = None) -> Alignment:
     """The alignment by one decoder layer's cross-attention, as the mean of some heads.
 
-    By default of the penultimate layer, which aligns best (Garg et al. 2019), and of all heads.
+    By default of the layer whose attention says most about which source token belongs to which
+    target token, and of all heads.
     """
     names = recorded_attentions(run, "cross")
+    is_best = layer is None
     if layer is None:
-        layer = max(0, len(names) - 2)
+        scores = [mutual_information(mean_over_heads(run.call(name))) for name in names]
+        layer = int(np.argmax(scores))
     if not 0 <= layer < len(names):
         raise SettingError(
             f"there is no decoder layer {layer}", f"the layers are 0 to {len(names) - 1}"
@@ -76,4 +88,19 @@ def alignment(run: Look, layer: int | None = None, heads: Sequence[int] | None =
     weights = mean_over_heads(call, heads)  # [target, source]
     links = tuple((row, int(column)) for row, column in enumerate(weights.argmax(axis=1)))
     target, source = run.labels(name)
-    return Alignment(source, target, weights, links, layer, tuple(heads))
+    return Alignment(source, target, weights, links, layer, tuple(heads), len(names), is_best)
+
+
+def mutual_information(weights: Array) -> float:
+    """The mutual information of target and source positions, in nats, of weights [target, source].
+
+    It is high where each target token attends to few places, and different tokens to different
+    ones. Garg et al. (2019) take the penultimate of six layers; of two, the last one aligns.
+    """
+    mean = weights.mean(axis=0)
+    return float(_entropy(mean) - np.mean([_entropy(row) for row in weights]))
+
+
+def _entropy(shares: Array) -> float:
+    positive = shares[shares > 0]
+    return float(-(positive * np.log(positive)).sum())

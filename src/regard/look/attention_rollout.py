@@ -35,10 +35,12 @@ class Rollout(AnalysisResult):
         return self.weights
 
     def scene(self) -> drawing.Scene:
-        return drawing.heat(self.weights, self.tokens, self.tokens, title=self.title)
+        return drawing.heat(
+            self.weights, self.tokens, self.tokens, title=self.title, scale="attention"
+        )
 
     def lines(self, width: int = 100) -> list[str]:
-        return terminal.heat(self.weights, self.tokens, self.tokens, width=width)
+        return terminal.heat(self.weights, self.tokens, self.tokens, width=width, attention=True)
 
 
 def rollout(run: Look, stack: str | None = None) -> Rollout:

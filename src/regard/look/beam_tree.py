@@ -101,10 +101,15 @@ class BeamTree(AnalysisResult):
         return drawing.Scene(8 + steps * column, 44 + (max(rows) + 1) * ROW, tuple(marks))
 
     def _rows(self) -> list[float]:
-        """The row of each node: leaves one after the other, parents in the middle of children."""
+        """The row of each node: leaves one after the other, parents level with their first child.
+
+        The way to the answer comes first: it is the first row, where a page opens.
+        """
         children: list[list[int]] = [[] for _ in self.nodes]
         for i, node in enumerate(self.nodes[1:], start=1):
             children[node.parent].append(i)
+        for siblings in children:
+            siblings.sort(key=lambda i: self.nodes[i].fate != "best")  # stable
         rows = [0.0] * len(self.nodes)
         leaves = 0
         # Depth-first with a stack instead of recursion: a hypothesis may be long.
@@ -112,7 +117,7 @@ class BeamTree(AnalysisResult):
         while pending:
             i, children_done = pending.pop()
             if children_done:
-                rows[i] = sum(rows[child] for child in children[i]) / len(children[i])
+                rows[i] = rows[children[i][0]]
             elif children[i]:
                 pending.append((i, True))
                 pending += [(child, False) for child in reversed(children[i])]

@@ -1,13 +1,17 @@
 """Drawing: pictures as lists of marks, written as SVG, as a self-contained HTML page, or as PNG.
 
-There are two colour maps, both safe for colour-blind readers and in greyscale: viridis for amounts,
-blue–orange for signed values. Text is escaped where it is written; markup is never made from it.
+There are two colour maps, those of the studio, both safe for colour-blind readers and in greyscale:
+white to blue for amounts, brown–blue for signed values. Attention is shaded against even attention:
+scaled to its own largest weight, a head that looks everywhere alike would be a solid wall.
+
+Text is escaped where it is written; markup is never made from it.
 """
 
 from __future__ import annotations
 
 import base64
 import itertools
+import math
 import struct
 import unicodedata
 import zlib
@@ -26,25 +30,32 @@ from regard.errors import SettingError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-VIRIDIS = ("440154", "472d7b", "3b528b", "2c728e", "21918c", "28ae80", "5ec962", "addc30", "fde725")
-SIGNED = ("14508c", "5b93c7", "b9d3ea", "f5f5f5", "f6cfa5", "dd8b3c", "9c4f05")
-POSITIVE = "#21918c"  # of bars and lines
-NEGATIVE = "#dd8b3c"
+AMOUNT = ("f7fbff", "c6dbef", "6baed6", "2171b5", "08306b")
+SIGNED = ("8c510a", "dfc27d", "f7f7f7", "6baed6", "08306b")
+POSITIVE = "#2a72d5"  # of bars and lines, between the studio's accents by day and by night
+NEGATIVE = "#c9741d"
 # Of the lines of a chart: told apart by colour-blind readers, and seen on white and on black.
-LINES = (POSITIVE, NEGATIVE, "#5b93c7", "#b05a8c", "#8a8a2b", "#7d6bb5", "#808088")
-INK = "#1b1b1f"  # of letters in a PNG; an SVG takes the colour of the text around it
+LINES = (POSITIVE, NEGATIVE, "#3f9c7a", "#b05a8c", "#8a8a2b", "#7d6bb5", "#808088")
+INK = "#15181e"  # of letters in a PNG; an SVG takes the colour of the text around it
 
 # Pixels
 CELL = 22.0  # the side of a cell
 FONT = 12.0  # the size of letters
-WIDTH = 6.6  # about how wide a letter is
+WIDTH = 7.2  # about how wide a letter is
 ROW = 18  # the height of a line of text
 MARGIN = 8.0  # around a PNG
 
 FONTS = ("DejaVuSans.ttf", "NotoSans-Regular.ttf", "Arial Unicode.ttf", "arial.ttf", "Arial.ttf")
 MOST_CELLS = 4096  # beyond this a heat map is one embedded image instead of a mark for each cell
 MOST_PIXELS = 40_000_000  # of a PNG
-FAINTEST = 0.04  # the share of the largest weight below which no line is drawn
+EVEN_SHADE = 0.12  # of a weight as large as if all places that can be seen had the same
+CLEAR = 1.5  # times even attention: links below are faint
+FAINT = 0.07  # their opacity
+# Small maps side by side
+PANEL = 420.0  # the widest
+PANEL_CELL = 14.0
+PANEL_GAP = 24.0
+PAGE_WIDTH = 1200.0
 
 PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8">\
@@ -53,8 +64,11 @@ PAGE = """<!doctype html>
 content="default-src 'none'; style-src 'unsafe-inline'; img-src data:">
 <title>{title}</title>
 <style>:root {{ color-scheme: light dark; }} \
-body {{ margin: 1rem; background: #fff; color: #1b1b1f; }}
-@media (prefers-color-scheme: dark) {{ body {{ background: #17171b; color: #ececf1; }} }}\
+body {{ margin: 1rem; background: #fff; color: #15181e; \
+font: 16px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", sans-serif; }}
+figcaption {{ max-width: 60rem; color: #5b6472; }}
+@media (prefers-color-scheme: dark) {{ body {{ background: #181b21; color: #eceff4; }} \
+figcaption {{ color: #a0a9b8; }} }}\
 </style></head>
 <body>{body}</body></html>
 """
@@ -169,13 +183,29 @@ def colours(
         scaled = values / largest
     if signed:
         scaled = (scaled + 1) / 2
-    codes = SIGNED if signed else VIRIDIS
+    codes = SIGNED if signed else AMOUNT
     table = np.array([[int(code[i : i + 2], 16) for i in (0, 2, 4)] for code in codes])
     # Between two entries of the table, colours are interpolated.
     index = np.clip(scaled, 0.0, 1.0) * (len(table) - 1)
     low = np.minimum(index.astype(int), len(table) - 2)
     share = (index - low)[..., None]
     return np.round(table[low] * (1 - share) + table[low + 1] * share).astype(np.uint8)
+
+
+def attention_shades(weights: NDArray[Any]) -> NDArray[Any]:
+    """Shades from 0 to 1 of attention weights [rows, columns], against even attention.
+
+    A weight as large as if all places that its row can see had the same is pale, and 1 is full;
+    between them the shade grows with the logarithm.
+    """
+    # A masked place has the weight 0.
+    visible = np.maximum(2, (weights > 0).sum(axis=-1, keepdims=True))
+    ratio = weights * visible
+    rising = np.log(np.maximum(ratio, 1.0)) / np.log(visible)
+    shades: NDArray[Any] = np.where(
+        ratio > 1, EVEN_SHADE + (1 - EVEN_SHADE) * rising, EVEN_SHADE * ratio
+    )
+    return shades
 
 
 def _largest(values: NDArray[Any], most: float | None) -> float:
@@ -220,12 +250,16 @@ def heat(
     columns: Sequence[str],
     *,
     title: str = "",
-    signed: bool = False,
+    scale: Literal["amount", "signed", "attention"] = "amount",
     most: float | None = None,
     inside: Sequence[Sequence[str]] | None = None,
     cell: float | None = None,
 ) -> Scene:
-    """A heat map: a coloured cell for each value; `inside` is written into the cells."""
+    """A heat map: a coloured cell for each value; `inside` is written into the cells.
+
+    Amounts go from 0 to `most`, signed values from −most; attention weights are shaded against even
+    attention.
+    """
     rows = [shown(row) for row in rows]
     columns = [shown(column) for column in columns]
     width = CELL
@@ -236,7 +270,10 @@ def heat(
     left = _text_width(rows) + 10
     top = _text_width(columns) + 12 + (20 if title else 0)  # column names are upright
     bottom = top + CELL * len(rows)
-    paint = colours(values, signed=signed, most=most)  # [rows, columns, 3]
+    if scale == "attention":
+        paint = colours(attention_shades(values), most=1.0)  # [rows, columns, 3]
+    else:
+        paint = colours(values, signed=scale == "signed", most=most)
     marks = _title(title)
     for i, row in enumerate(rows):
         marks.append(Text(left - 6, top + (i + 0.7) * CELL, row, "end"))
@@ -257,8 +294,12 @@ def heat(
                     baseline = y + 0.7 * CELL
                     ink = over(paint[i, j])
                     marks.append(Text(x_middle, baseline, inside[i][j], "middle", ink))
-    marks += _scale(left, bottom + 8, _largest(values, most), signed)
-    right = max(left + width * len(columns) + 4, left + 200)
+    if scale == "attention":
+        marks += attention_scale(left, bottom + 8)
+    else:
+        marks += _scale(left, bottom + 8, _largest(values, most), scale == "signed")
+    # Room for the scale and the title.
+    right = max(left + width * len(columns) + 4, left + 320, 1.1 * _text_width([title]))
     return Scene(right, bottom + 30, tuple(marks))
 
 
@@ -273,45 +314,86 @@ def _scale(x: float, y: float, most: float, signed: bool) -> list[Mark]:
     ]
 
 
+def attention_scale(x: float, y: float) -> list[Mark]:
+    """The colour bar of attention that is shaded against even attention."""
+    strip = colours(np.linspace(0.0, 1.0, 64)[None], most=1.0)  # [1, 64, 3]
+    even = "even or less"
+    start = x + _text_width([even]) + 6
+    return [
+        Text(x, y + 11, even),
+        Pixels(start, y, 80, 14, strip),
+        Text(start + 86, y + 11, "all of it (logarithmic)"),
+    ]
+
+
 def grid(
     panels: Sequence[tuple[str, NDArray[Any]]],
+    rows: Sequence[str],
+    columns: Sequence[str],
     *,
     title: str = "",
-    across: int = 4,
-    side: float = 150,
 ) -> Scene:
-    """Small heat maps side by side under their names, on one scale from 0 to the largest value."""
+    """Small maps of attention side by side under their names, with the tokens of both sides.
+
+    Of long texts every second, third … token has its label, as many as there is room for.
+    """
+    rows = [shown(row) for row in rows]
+    columns = [shown(column) for column in columns]
+    cell = min(PANEL_CELL, PANEL / max(1, len(rows), len(columns)))
+    step = max(1, math.ceil(PANEL_CELL / cell))  # from one label to the next
+    left = _text_width(rows[::step]) + 8
+    top = _text_width(columns[::step]) + 30  # column names are upright, above them the panel's
+    width = left + cell * len(columns) + PANEL_GAP
+    height = top + cell * len(rows) + PANEL_GAP
+    across = max(1, min(len(panels), int(PAGE_WIDTH // width)))
     marks = _title(title)
-    across = min(across, max(1, len(panels)))
-    down = -(-len(panels) // across)  # rounded up
-    most = max((float(values.max(initial=0.0)) for _, values in panels), default=1.0)
+    heading = 24.0 if title else 0.0
     for number, (name, values) in enumerate(panels):
-        row, column = divmod(number, across)
-        x = column * (side + 16)
-        y = row * (side + 34) + 40
-        marks.append(Text(x, y - 5, name))
-        marks.append(Pixels(x, y, side, side, colours(values, most=most)))
-    bottom = down * (side + 34)
-    marks += _scale(0, bottom + 16, most, False)
-    return Scene(max(200, across * (side + 16)), bottom + 36, tuple(marks))
+        down, right = divmod(number, across)
+        x = right * width
+        y = heading + down * height
+        marks.append(Text(x + left, y + 12, name, strong=True))
+        for i in range(0, len(rows), step):
+            baseline = y + top + (i + 0.5) * cell + 4
+            marks.append(Text(x + left - 5, baseline, rows[i], "end"))
+        for j in range(0, len(columns), step):
+            middle = x + left + (j + 0.5) * cell + 4
+            marks.append(Text(middle, y + top - 5, columns[j], upright=True))
+        paint = colours(attention_shades(values), most=1.0)
+        marks.append(Pixels(x + left, y + top, cell * len(columns), cell * len(rows), paint))
+    bottom = heading + math.ceil(len(panels) / across) * height
+    marks += attention_scale(0, bottom)
+    return Scene(max(300, across * width), bottom + 24, tuple(marks))
 
 
 def links(
-    values: NDArray[Any], left: Sequence[str], right: Sequence[str], *, title: str = ""
+    values: NDArray[Any],
+    left: Sequence[str],
+    right: Sequence[str],
+    *,
+    title: str = "",
+    shades: NDArray[Any] | None = None,
 ) -> Scene:
-    """A bipartite graph: two columns of tokens, and a line for each weight, darker if larger."""
+    """A bipartite graph: two columns of tokens, and a line for each attention weight.
+
+    The more a weight is above even attention, the darker is its line. `shades` are those of the
+    weights, if `values` are some of them only.
+    """
     left = [shown(token) for token in left]
     right = [shown(token) for token in right]
     x_left = _text_width(left) + 10
     x_right = x_left + 160
     top = 34.0 if title else 10.0
     marks = _title(title)
-    largest = float(values.max(initial=0.0)) or 1.0
+    if shades is None:
+        shades = attention_shades(values)
+    visible = (values > 0).sum(axis=1)
     for i, weights in enumerate(values):
-        for j in np.nonzero(weights >= FAINTEST * largest)[0].tolist():
+        for j in np.nonzero(shades[i] > EVEN_SHADE)[0].tolist():
             y_left = top + (i + 0.5) * ROW
             y_right = top + (j + 0.5) * ROW
-            opacity = float(weights[j] / largest)
+            is_clear = weights[j] * visible[i] >= CLEAR or visible[i] == 1
+            opacity = float(shades[i, j]) if is_clear else FAINT
             tooltip = f"{left[i]} → {right[j]}: {weights[j]:.3f}"
             marks.append(Line(x_left, y_left, x_right, y_right, 2.0, opacity, POSITIVE, tooltip))
     for i, token in enumerate(left):
@@ -416,7 +498,7 @@ def svg(scene: Scene, title: str) -> str:
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{escape(title)}" '
         f'width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
-        f'font-family="system-ui, sans-serif" font-size="{FONT:g}">'
+        f'font-family="system-ui, Segoe UI, Roboto, sans-serif" font-size="{FONT:g}">'
         f"{''.join(map(element, scene.marks))}</svg>"
     )
 

@@ -46,7 +46,7 @@ class Attribution(AnalysisResult):
 
     def scene(self) -> drawing.Scene:
         return drawing.heat(
-            self.values, self.predictions, self.tokens, title=self.title, signed=True
+            self.values, self.predictions, self.tokens, title=self.title, scale="signed"
         )
 
     def lines(self, width: int = 100) -> list[str]:

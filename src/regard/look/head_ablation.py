@@ -57,7 +57,7 @@ class Ablation(AnalysisResult):
             self.names,
             columns,
             title=self.title,
-            signed=True,
+            scale="signed",
             inside=inside,
         )
 

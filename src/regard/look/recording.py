@@ -54,9 +54,9 @@ class AttentionMap(AnalysisResult):
                 (f"head {head}", weights)
                 for head, weights in zip(self.heads, self.weights, strict=True)
             ]
-            return drawing.grid(panels, title=self.name)
+            return drawing.grid(panels, self.rows, self.columns, title=self.name)
         weights = self.weights[0]
-        maps = [drawing.heat(weights, self.rows, self.columns, title=self.title)]
+        maps = [drawing.heat(weights, self.rows, self.columns, title=self.title, scale="attention")]
         if weights.size <= drawing.MOST_CELLS:
             # Beyond that, the lines would be a black block.
             maps.append(drawing.links(weights, self.rows, self.columns))
@@ -69,7 +69,7 @@ class AttentionMap(AnalysisResult):
                 lines.append("")
             if len(self.heads) > 1:
                 lines.append(f"head {head}")
-            lines += terminal.heat(weights, self.rows, self.columns, width=width)
+            lines += terminal.heat(weights, self.rows, self.columns, width=width, attention=True)
         return lines
 
 

@@ -6,12 +6,13 @@ import unicodedata
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from regard.look.drawing import shown
+from regard.look.drawing import attention_shades, shown
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 SHADES = " ░▒▓█"
+_ATTENTION_LEGEND = f"blank: even attention or less; {SHADES[1:]} up to all of it (logarithmic)"
 MAX_LABEL = 16  # columns of the terminal for the name of a row
 MAX_STRONGEST = 14  # … for the name of the strongest column
 
@@ -23,10 +24,12 @@ def heat(
     *,
     width: int = 100,
     most: float | None = None,
+    attention: bool = False,
 ) -> list[str]:
     """A heat map: a line for each row, which ends with the name of its strongest column.
 
-    The scale goes up to `most`, by default the largest value. Columns that do not fit follow below.
+    The scale goes up to `most`, by default the largest value; `attention` weights are shaded
+    against even attention. Columns that do not fit follow below.
     """
     rows = [shown(row) for row in rows]
     columns = [shown(column) for column in columns]
@@ -39,6 +42,7 @@ def heat(
     if most is None:
         most = float(values.max(initial=0.0))
     largest = most or 1.0  # of zeros alone
+    shades = attention_shades(values) if attention else values / largest
     lines: list[str] = []
     for first in range(0, len(columns), columns_at_once):
         last = first + columns_at_once
@@ -46,18 +50,16 @@ def heat(
             lines.append("")
         names = "".join(fitted(column, cell - 1) + " " for column in columns[first:last])
         lines.append(" " * (label + 1) + names.rstrip())
-        for name, row in zip(rows, values, strict=True):
-            shades = "".join(
-                _shade(value / largest) * (cell - 1) + " " for value in row[first:last]
-            )
+        for name, row, row_shades in zip(rows, values, shades, strict=True):
+            cells = "".join(_shade(share) * (cell - 1) + " " for share in row_shades[first:last])
             end = ""
             # Only the last part has room for the strongest column of the whole row.
             if last >= len(columns):
                 strongest = int(row.argmax())
                 column = fitted(columns[strongest], MAX_STRONGEST).rstrip()
                 end = f"→ {column} {row[strongest]:.2f}"
-            lines.append(f"{fitted(name, label)} {shades} {end}".rstrip())
-    return [*lines, "", _legend(largest)]
+            lines.append(f"{fitted(name, label)} {cells} {end}".rstrip())
+    return [*lines, "", _ATTENTION_LEGEND if attention else _legend(largest)]
 
 
 def _shade(share: float) -> str:

@@ -56,6 +56,12 @@ def load(
 ) -> Model:
     """Opens a run folder, or a folder in Hugging Face's layout.
 
+    What comes back depends on the folder: a `Translator` (`translate`), a `LanguageModel`
+    (`generate`), a `TextEncoder` (`classify`, `tag`, `answer`, `fill`, `embed`), an `ImageEncoder`
+    (`classify`, `embed`), a `DualEncoderModel` (`classify` by captions), a `SpeechToText` or
+    `CTCModel` (`transcribe`). Its `tasks` names the methods it has; all can be called with tensors
+    by transformers' names, saved (`save`) and looked into (`look`).
+
     `dtype` is the data type of the parameters: float32, bfloat16 or float16. By default it is
     float32 on a CPU, and on a GPU that in which the weights are stored. With `download`, a name on
     the hub (owner/name) is fetched once. `say` receives messages, which otherwise go to standard
@@ -102,25 +108,35 @@ def _open(
 
 
 def load_translator(
-    folder: str | Path, *, device: str = "auto", say: Callable[[str], None] | None = None
+    folder: str | Path,
+    *,
+    device: str = "auto",
+    download: bool = False,
+    say: Callable[[str], None] | None = None,
 ) -> Translator:
     """Opens a model that translates; `ModelError` if the folder holds another one."""
-    model = load(folder, device=device, say=say)
+    model = load(folder, device=device, download=download, say=say)
     if isinstance(model, Translator):
         return model
     if model.spec.is_encoder_decoder and model.spec.main_input_name == "input_ids":
-        open_translation_tokenizers(Path(folder))  # raises an error that names the missing file
+        assert model.folder is not None
+        open_translation_tokenizers(model.folder)  # raises an error that names the missing file
     raise ModelError(
         f"{folder} holds a model that does not translate ({model.family})",
+        f"it can: {', '.join(model.tasks) or 'be called with tensors'} (`regard predict`); "
         "give an encoder–decoder over text",
     )
 
 
 def load_language_model(
-    folder: str | Path, *, device: str = "auto", say: Callable[[str], None] | None = None
+    folder: str | Path,
+    *,
+    device: str = "auto",
+    download: bool = False,
+    say: Callable[[str], None] | None = None,
 ) -> LanguageModel:
     """Opens a language model; `ModelError` if the folder holds another one."""
-    model = load(folder, device=device, say=say)
+    model = load(folder, device=device, download=download, say=say)
     if not isinstance(model, LanguageModel):
         raise ModelError(
             f"{folder} holds a model that does not generate text ({model.family})",
@@ -139,7 +155,8 @@ def _find_folder(folder: str | Path, download: bool, say: Callable[[str], None])
         return hub.fetch(name, say)
     raise ModelError(
         f"there is no folder {name}",
-        f'give one; or fetch the model of this name: load("{name}", download=True)',
+        "check the path; the model of this name on the hub is fetched by --download, or in Python: "
+        f'load("{name}", download=True)',
     )
 
 

@@ -168,6 +168,7 @@ from regard.spec.stack import (
     prunable,
     with_heads,
 )
+from regard.spec.validation import check_parts
 # fmt: on
 # isort: on
 
@@ -296,6 +297,7 @@ __all__ = [
     "Universal",
     "Waveform",
     "WindowMask",
+    "check_parts",
     "counts_from_the_end",
     "fewer",
     "from_dict",

@@ -34,7 +34,7 @@ from regard.spec.head import (
 from regard.spec.mask import NeighbourMask, counts_from_the_end, is_causal
 from regard.spec.position import ShortestPathBias
 from regard.spec.stack import Stack
-from regard.spec.validation import sizes
+from regard.spec.validation import check_fields, sizes
 
 
 class ModelSpec(ABC):
@@ -140,6 +140,7 @@ class EncoderDecoder(ModelSpec):
     labels: ClassifierHead | None = None
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if self.looks == "matching" and self.encoder.layers != self.decoder.layers:
             raise ModelError(
                 f"{self.encoder.layers} and {self.decoder.layers} layers do not match",
@@ -234,6 +235,7 @@ class SequenceToSequence(ModelSpec):
     share: Literal["all", "target", "inputs", "none"] = "all"  # as in EncoderDecoder
 
     def __post_init__(self) -> None:
+        check_fields(self)
         _check_vocabulary(self.share, self.source.vocabulary, self.target.vocabulary)
         encoder = self.encoder
         decoder = self.decoder
@@ -312,6 +314,7 @@ class Encoder(ModelSpec):
     series: SeriesHead | None = None  # of time series
 
     def __post_init__(self) -> None:
+        check_fields(self)
         _check_series(self)
         _check_graph(self)
         if isinstance(self.labels, ClassifierHead) and not self.labels.each and self.pool is None:
@@ -454,6 +457,7 @@ class RecurrentEncoder(ModelSpec):
     labels: ClassifierHead | None = None
 
     def __post_init__(self) -> None:
+        check_fields(self)
         _check_recurrent_encoder(self.stack, self.d_model)
         if self.labels is not None and not self.labels.each and self.pool is None:
             raise ModelError(
@@ -502,6 +506,7 @@ class Decoder(ModelSpec):
     tied: bool = True  # weight tying: the LM head's matrix is the embedding's
 
     def __post_init__(self) -> None:
+        check_fields(self)
         _check_decoder(self.stack)
         _check_tied(self)
         if any(
@@ -550,6 +555,7 @@ class RecurrentDecoder(ModelSpec):
     tied: bool = True  # weight tying: the LM head's matrix is the embedding's
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if self.stack.bidirectional:
             raise ModelError(
                 "a language model cannot read backwards what follows", "say bidirectional=False"
@@ -616,6 +622,7 @@ class DualEncoder(ModelSpec):
     scale: float = 2.6592  # initial logit scale, ln(1 / 0.07): cosines are multiplied by e^scale
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if not isinstance(self.text.input, Tokens) or not isinstance(self.image.input, Patches):
             raise ModelError(
                 "a pair is one tower of texts and one of images", "give it Tokens and Patches"
@@ -660,6 +667,7 @@ class MemoryNetwork(ModelSpec):
     sentences: int = 50  # rows of the temporal encoding T_A (Section 4.1): the longest memory
 
     def __post_init__(self) -> None:
+        check_fields(self)
         sizes(self, "d_model", "vocabulary", "hops", "sentences")
 
     @property
@@ -686,6 +694,7 @@ class LinearForecaster(ModelSpec):
     moving_average: int | None = 25  # steps of DLinear's trend; None: NLinear
 
     def __post_init__(self) -> None:
+        check_fields(self)
         sizes(self, "length", "channels", "horizon", "moving_average")
 
     @property

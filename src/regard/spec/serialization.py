@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import types
-import typing
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from typing import Any
 
 from regard.errors import ModelError, did_you_mean
 from regard.spec import (
@@ -22,9 +20,7 @@ from regard.spec import (
     residual,
     stack,
 )
-from regard.spec.validation import is_number, is_whole
-
-_LARGEST_SEED = 2**63 - 1  # of torch's generators
+from regard.spec.validation import fits, type_hints
 
 # The `kind` written to JSON → its class: all dataclasses of the other files.
 _KINDS: dict[str, type] = {
@@ -177,16 +173,16 @@ def _read(data: Any, kinds: Mapping[str, type]) -> Any:
             + did_you_mean(str(name), kinds),
         )
     kind = kinds[name]
-    hints = typing.get_type_hints(kind)
+    hints = type_hints(kind)
     values = {}
     for key, value in data.items():
         if key == "kind":
             continue
-        key = _FORMER_FIELDS.get((name, key), key)
+        key = str(_FORMER_FIELDS.get((name, key), key))
         if key not in hints:
             raise ModelError(f"{name} has no option {key!r}", did_you_mean(key, hints))
         values[key] = _read(value, kinds)
-        if not _fits(values[key], hints[key]):
+        if not fits(values[key], hints[key]):
             raise ModelError(f"{name}.{key} cannot be {value!r}", f"expected {hints[key]}")
     try:
         return kind(**values)
@@ -195,25 +191,3 @@ def _read(data: Any, kinds: Mapping[str, type]) -> Any:
             f"{name} is incomplete: {error}",
             "compare it with a config.json written by this version",
         ) from None
-
-
-def _fits(value: Any, hint: Any) -> bool:
-    """Whether a value has the annotated type, for the annotations that specs use."""
-    origin = typing.get_origin(hint)
-    if origin in (typing.Union, types.UnionType):
-        return any(_fits(value, option) for option in typing.get_args(hint))
-    if origin is Literal:
-        return value in typing.get_args(hint)
-    if origin is tuple:
-        return isinstance(value, tuple) and all(
-            _fits(item, typing.get_args(hint)[0]) for item in value
-        )
-    # bool is a subclass of int in Python, but `true` is no number in JSON.
-    if hint is float:
-        return is_number(value)
-    if hint is int:
-        # Seeds may have 63 bits; sizes are checked by the parts themselves.
-        return is_whole(value, -_LARGEST_SEED, _LARGEST_SEED)
-    if hint is type(None):
-        return value is None
-    return isinstance(value, hint)

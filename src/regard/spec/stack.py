@@ -38,7 +38,7 @@ from regard.spec.residual import (
     Residual,
     Reversible,
 )
-from regard.spec.validation import sizes
+from regard.spec.validation import check_fields, sizes
 
 # Each layer is an object of its own, also on the meta device; DeepNet (Wang et al. 2022) has 1,000.
 _MOST_LAYERS = 4096
@@ -58,6 +58,7 @@ class Block:
     dropout: float = 0.1  # P_drop of Section 5.4, on the output of each sublayer
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if self.cross is not None and self.cross.projection != "apart":
             raise ModelError(
                 "queries of one sequence are no keys of another",
@@ -135,6 +136,7 @@ class Stack:
     cross_heads: tuple[int, ...] | None = None  # the same of the cross-attention
 
     def __post_init__(self) -> None:
+        check_fields(self)
         sizes(self, "memory")
         sizes(self, "layers", most=_MOST_LAYERS)
         _check_pruned_heads(self)

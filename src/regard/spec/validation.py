@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import math
-from typing import Any, TypeGuard
+import types
+import typing
+from typing import Any, Literal, TypeGuard
 
 from regard.errors import ModelError
 
@@ -11,6 +15,7 @@ from regard.errors import ModelError
 LARGEST_SIZE = 2**31 - 1
 # Other numbers: far from the end of float32 (3.4e38), so that a few of them can be multiplied.
 LARGEST_NUMBER = 1e18
+LARGEST_SEED = 2**63 - 1  # of torch's generators
 
 
 def sizes(part: Any, *names: str, least: int = 1, most: int = LARGEST_SIZE) -> None:
@@ -36,3 +41,87 @@ def is_number(
         return False
     # Comparisons of nan are false; whole numbers of any length can be compared.
     return least <= value <= most and math.isfinite(value)
+
+
+# --- which part fits where ---
+
+
+def check_parts(part: Any) -> None:
+    """Raises `ModelError` for a part in a place where it does not fit, at any depth of a spec.
+
+    Python does not check annotations: `Tokens(512, Rope())` is made without complaint.
+    """
+    if isinstance(part, tuple):
+        for item in part:
+            check_parts(item)
+    if not dataclasses.is_dataclass(part) or isinstance(part, type):
+        return
+    check_fields(part)
+    for field in dataclasses.fields(part):
+        check_parts(getattr(part, field.name))
+
+
+def check_fields(part: Any) -> None:
+    """The same for the fields of one part; the checks of a spec that ask its parts come after."""
+    # Annotations of classes from outside may name what cannot be resolved here.
+    if not type(part).__module__.startswith("regard.spec"):
+        return
+    kind: type = type(part)
+    hints = type_hints(kind)
+    for field in dataclasses.fields(part):
+        value = getattr(part, field.name)
+        _check_part(type(part).__name__, field.name, value, hints[field.name])
+
+
+def _check_part(owner: str, name: str, value: Any, hint: Any) -> None:
+    options = [option for option in _options(hint) if option is not type(None)]
+    parts = [option for option in options if isinstance(option, type) and _is_part(option)]
+    is_part = dataclasses.is_dataclass(value)
+    # Numbers and texts are checked by the parts themselves.
+    if fits(value, hint) or not (is_part or (parts and len(parts) == len(options))):
+        return
+    described = type(value).__name__ if is_part else repr(value)
+    fitting = ", ".join(option.__name__ for option in parts) or str(hint)
+    raise ModelError(f"{owner}.{name} cannot be {described}", f"what fits there: {fitting}")
+
+
+def _is_part(option: type) -> bool:
+    # Protocols are the open seam: parts from outside satisfy them.
+    return dataclasses.is_dataclass(option) or getattr(option, "_is_protocol", False)
+
+
+def _options(hint: Any) -> tuple[Any, ...]:
+    """The alternatives of a union, of the items where it is a tuple's."""
+    origin = typing.get_origin(hint)
+    if origin in (typing.Union, types.UnionType):
+        return tuple(inner for option in typing.get_args(hint) for inner in _options(option))
+    if origin is tuple:
+        return _options(typing.get_args(hint)[0])
+    return (hint,)
+
+
+@functools.cache
+def type_hints(kind: type) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
+
+
+def fits(value: Any, hint: Any) -> bool:
+    """Whether a value has the annotated type, for the annotations that specs use."""
+    origin = typing.get_origin(hint)
+    if origin in (typing.Union, types.UnionType):
+        return any(fits(value, option) for option in typing.get_args(hint))
+    if origin is Literal:
+        return value in typing.get_args(hint)
+    if origin is tuple:
+        return isinstance(value, tuple) and all(
+            fits(item, typing.get_args(hint)[0]) for item in value
+        )
+    # bool is a subclass of int in Python, but `true` is no number in JSON.
+    if hint is float:
+        return is_number(value)
+    if hint is int:
+        # Seeds may have 63 bits; sizes are checked by the parts themselves.
+        return is_whole(value, -LARGEST_SEED, LARGEST_SEED)
+    if hint is type(None):
+        return value is None
+    return isinstance(value, hint)

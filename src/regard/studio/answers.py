@@ -14,6 +14,7 @@ from torch import Tensor
 
 from regard.baselines.memory_network import MemoryNetwork
 from regard.core.probe import Probe
+from regard.errors import DataError
 from regard.look import Look, MediaInput
 from regard.look.forward import evaluation_mode, forward
 from regard.look.inspectable import CoreModel, special_tokens_for
@@ -201,6 +202,8 @@ def _caption(
             "",
             note="This is the text tower. Choose a picture, and the captions are matched with it.",
         )
+    if not model.accepts_text:
+        return ModelAnswer("caption", "", note="The folder has no tokenizer to read captions with.")
     image = run.tensor("logits")[0]  # [D], a unit vector
     scale = core.scale.exp()
     logits = []
@@ -230,7 +233,7 @@ def _of_encoder(
         return ModelAnswer("embed", f"a vector of {width:,} numbers", note=note)
     logits = run.tensor("logits")[0].float()  # [L], or [T, L]
     if isinstance(model, CTCModel):
-        return ModelAnswer("transcribe", model.decoder.text(logits.argmax(dim=-1).tolist()))
+        return _letters(model, logits)
     if task in ("tag", "detect"):
         return _labelled_tokens(model, run, logits, task)
     if task == "answer" and isinstance(text, str):
@@ -245,6 +248,14 @@ def _of_encoder(
     if problem_type == "regression":
         return ModelAnswer("regress", "  ".join(f"{value:.3f}" for value in scores.values()))
     return _classes("classify", scores, len(names) > 1 and problem_type is None)
+
+
+def _letters(model: CTCModel, logits: Tensor) -> ModelAnswer:
+    """The transcript by the likeliest letter of each frame, of logits [T, L]."""
+    try:
+        return ModelAnswer("transcribe", model.decoder.text(logits.argmax(dim=-1).tolist()))
+    except DataError as refusal:  # its attention can be looked at all the same
+        return ModelAnswer("transcribe", "", note=f"{refusal.problem}: {refusal.repair}.")
 
 
 def _classes(task: str, scores: dict[str, float], distribution: bool = True) -> ModelAnswer:

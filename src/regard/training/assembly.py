@@ -45,14 +45,33 @@ def assemble(setup: Setup, objective: type[Objective] | None = None) -> Objectiv
     `objective` is a class from outside the package, in place of the recipe's.
     """
     objective = objective or objective_class(setup.recipe.objective)
+    model, data = _model_and_data(setup, objective)
+    if setup.recipe.is_finetuning:
+        _write_base_files(setup.run_folder.folder, model)
+    else:
+        _write_json_files(setup.run_folder.folder, objective.files(model, setup))
+    return _created(objective, model, data, setup)
+
+
+def reassemble(setup: Setup, objective: type[Objective] | None = None) -> Objective:
+    """The objective of a run that was assembled before, with the weights it began with.
+
+    Nothing is written: the run may be going on in another process.
+    """
+    objective = objective or objective_class(setup.recipe.objective)
+    model, data = _model_and_data(setup, objective)
+    return _created(objective, model, data, setup)
+
+
+def _model_and_data(setup: Setup, objective: type[Objective]) -> tuple[Model, Any]:
     base = _open_base(setup, objective)
     data = objective.prepare(setup, base)
     if base is None:
-        model = new_model(setup, objective, data)
-        _write_json_files(setup.run_folder.folder, objective.files(model, setup))
-    else:
-        model = _prepare_base(setup, objective.adapt(base, data, setup))
-        _write_base_files(setup.run_folder.folder, model)
+        return new_model(setup, objective, data), data
+    return _prepare_base(setup, objective.adapt(base, data, setup)), data
+
+
+def _created(objective: type[Objective], model: Model, data: Any, setup: Setup) -> Objective:
     created = objective.create(model, data, setup)
     batch_tokens = _batch_tokens_for(created, setup)
     if batch_tokens == setup.recipe.train.batch_tokens:

@@ -292,16 +292,17 @@ def _settings(recipe: Recipe) -> list[str]:
         # None is no value of TOML: such keys keep their defaults.
         lines.append(f"[{section}]")
         values = getattr(recipe, section).model_dump(exclude_none=True)
-        lines += [f"{key} = {_toml(value)}" for key, value in values.items()]
+        lines += [f"{key} = {toml_value(value)}" for key, value in values.items()]
     return lines
 
 
-def _toml(value: object) -> str:
+def toml_value(value: object) -> str:
+    """A setting as TOML writes it."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):
         escaped = value.replace("\\", "\\\\").replace('"', '\\"')
         return f'"{escaped}"'
-    if isinstance(value, tuple):
-        return str(list(value))
+    if isinstance(value, tuple | list):
+        return f"[{', '.join(map(toml_value, value))}]"
     return str(value)

@@ -36,7 +36,7 @@ function headline(answer, usual, question, model) {
 }
 
 // Where heads are off: what the answer was with all of them.
-function ablation(answer, usual, surprise, off) {
+function ablation(answer, usual, surprise, off, compares) {
   if (!off.length) return null;
   const best = (one) => one.shares[0] ? `${one.text} (${percent(one.shares[0].probability)})` : one.text;
   const same = usual && usual.text === answer.text;
@@ -44,7 +44,7 @@ function ablation(answer, usual, surprise, off) {
   const cost = surprise && surprise.usual !== null && surprise.off !== null
     ? h("span", { class: "note", text: ` The model is ${Math.max(0, surprise.off - surprise.usual).toFixed(2)} nats a token less sure of the usual output (0: the heads do nothing here).` }) : null;
   return [h("p", { id: "switched" }, h("strong", { text: `${off.length} head${off.length > 1 ? "s" : ""} off. ` }),
-    usual ? (same ? `The answer stays the same${changedShare}.` : `With all heads on: ${best(usual)}`) : "", cost),
+    usual ? (same ? `The answer${compares ? " to the first sentence" : ""} stays the same${changedShare}.` : `With all heads on: ${best(usual)}`) : "", cost),
   h("div", { class: "chips" }, off.map(([name, head]) => h("button", { type: "button", text: `${name} ${head} ×`, "aria-label": `switch ${name} head ${head} on`,
     onclick: () => go({ off: offText(off.filter(([n, k]) => n !== name || k !== head)) }) })),
   h("button", { type: "button", text: "all on", onclick: () => go({ off: "" }) }))];
@@ -85,7 +85,7 @@ export function answerCard(state, model, question, { surprise = null, unknown = 
   const ready = ask("answer", { ...question, ...captionList }).then(({ answer, usual }) => {
     if (gone()) return null;
     put(body, h("div", {}, headline(answer, usual, question, model), answer.note ? h("p", { class: "note", text: answer.note }) : null, unknownWords(unknown), spans(answer),
-      hiding(answer), ablation(answer, usual, surprise, off)));
+      hiding(answer), ablation(answer, usual, surprise, off, Boolean(state.compare))));
     put(card, h("header", {}, h("h2", { text: TITLES[answer.task] ?? "It answers" }),
       answer.masked ? h("span", { class: "note", text: `No ${model.mask} in the sentence: its last word was hidden.` }) : null), body);
     const bars = answer.shares.length ? shareBars(answer.shares) : null, editor = captions(state, model);

@@ -8,7 +8,7 @@ export const short = (v) => {
   const size = Math.abs(v);
   if (v === 0) return "0";
   if (size >= 1e5) return `${(v / 1000).toFixed(0)}k`;
-  if (size >= 100) return v.toFixed(0);
+  if (size >= 100) return Math.round(v).toLocaleString("en");
   if (size >= 1) return v.toFixed(2);
   return size >= 1e-3 ? v.toPrecision(3) : v.toExponential(1);
 };

@@ -161,6 +161,7 @@ async function whole({ main, state, shelf, gone }, key) {
   }
   const second = { model: state.model2 || state.model, text: state.text2 || question.text, file: state.text2 ? undefined : question.file, off: state.model2 && state.model2 !== state.model ? [] : off };
   const heading = (asked, found) => state.compare ? [h("p", { class: "said", text: found.output === null ? clipped(asked.text, MOST) : `${clipped(asked.text, MOST)} → ${clipped(found.output, MOST)}` }),
+    found.usual && found.usual !== found.output ? h("p", {}, h("span", { class: "changed", text: "changed" }), ` With all heads on: ${clipped(found.usual, MOST)}`) : null,
     asked.model !== state.model ? h("p", { class: "note", text: asked.model }) : null].filter(Boolean) : [];
   const places = [h("div", {}, loading()), ...(state.compare ? [h("div", {}, loading())] : [])];
   const paneRoom = state.compare && window.innerWidth >= 980 ? (room - 16) / 2 : room;

@@ -25,6 +25,7 @@ from regard.core.linear_attention import redraw
 from regard.data.batching import Batch, prefetch
 from regard.edit import compiled
 from regard.errors import DivergenceError, RegardWarning
+from regard.training.diagnostics.monitor import Monitor
 from regard.training.engine import stop_signals
 from regard.training.engine.early_stopping import EarlyStopping
 from regard.training.engine.metrics_log import MetricsLog
@@ -81,6 +82,7 @@ class Loop:
         self.progress_bar = progress_bar
         self.after_save = after_save
         self.on_step = on_step
+        self.monitor = Monitor(objective, optimizer, metrics, progress_bar.say)
 
         self.device = next(self.model.parameters()).device
         self.progress = Progress(threads=torch.get_num_threads())
@@ -117,6 +119,7 @@ class Loop:
         ):
             self.progress_bar.start(progress.step)
             try:
+                self.monitor.start(progress.step)
                 self._say_estimate()
                 self._clock = time.perf_counter()
                 self._warm_up()
@@ -233,14 +236,17 @@ class Loop:
         else:
             what = "loss or gradient is not finite"
             shown = "".join("\n    " + " ⇒ ".join(_texts(example)) for example in examples)
+        # An overflow is normal while the loss scale still has room to fall.
+        if not (overflow and scaler.scale.item() >= 1):
+            self.progress.bad += 1
+        if self.progress.bad >= MAX_SKIPPED_UPDATES:
+            with self._autocast():
+                record["origin"] = self.monitor.origin(pending.batches)
         self.metrics.write(record)
         self.progress_bar.say(
             f"step {pending.step}: {what}; update skipped "
             f"(loss {loss}, gradient norm {norm}){shown}"
         )
-        # An overflow is normal while the loss scale still has room to fall.
-        if not (overflow and scaler.scale.item() >= 1):
-            self.progress.bad += 1
         if self.progress.bad >= MAX_SKIPPED_UPDATES:
             raise DivergenceError(
                 f"loss or gradients were not finite {MAX_SKIPPED_UPDATES} steps in a row, "
@@ -350,20 +356,20 @@ class Loop:
         self._logged_tokens = progress.tokens
         mean_loss = loss / max(1.0, tokens)
         unit = self.objective.unit
-        self.metrics.write(
-            {
-                "step": progress.step,
-                "loss": mean_loss,
-                "nll": nll / max(1.0, tokens),
-                "gradient_norm": self.gradient_norm,
-                "learning_rate": self.optimizer.schedule(progress.step),
-                "epoch": progress.epoch,
-                "tokens": progress.tokens,
-                "seconds": round(seconds, 3),
-                "tokens_per_second": round(rate, 1),
-                "unit": unit,  # of what the keys above call tokens
-            }
-        )
+        record = {
+            "step": progress.step,
+            "loss": mean_loss,
+            "nll": nll / max(1.0, tokens),
+            "gradient_norm": self.gradient_norm,
+            "learning_rate": self.optimizer.schedule(progress.step),
+            "epoch": progress.epoch,
+            "tokens": progress.tokens,
+            "seconds": round(seconds, 3),
+            "tokens_per_second": round(rate, 1),
+            "unit": unit,  # of what the keys above call tokens
+        }
+        self.metrics.write(record)
+        self.monitor.after_log(record)
         # Compilation happens once: it says nothing of the steps to come.
         seconds_per_step = (seconds - progress.compiling) / progress.step
         remaining = seconds_per_step * (self.settings.steps - progress.step)
@@ -378,9 +384,9 @@ class Loop:
             return
         improved = self.early_stopping.update(progress, validation)
         self.averaging.after_validation(progress, improved)
-        self.metrics.write(
-            {"event": "validation", "step": progress.step, **validation, "best": improved}
-        )
+        record = {"event": "validation", "step": progress.step, **validation, "best": improved}
+        self.metrics.write(record)
+        self.monitor.after_validation(record)
         self._say_validation(validation, improved)
         if progress.finished:
             self.progress_bar.say(

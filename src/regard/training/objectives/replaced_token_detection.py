@@ -63,7 +63,7 @@ class ReplacedTokenDetection(MaskedText):
         self.generator_model = _generator(model, data, setup)
         self.discriminator = model.model
         self.generator = self.generator_model.model
-        _share_embeddings(self.generator, self.discriminator)
+        share_embeddings(self.generator, self.discriminator)
         self.both = nn.ModuleDict(
             {"discriminator": self.discriminator, "generator": self.generator}
         )
@@ -193,7 +193,7 @@ def _generator_spec(folder: Path, data: TextCorpora, setup: Setup) -> spec.Model
     return model_spec.electra_specs(setup.recipe, len(data.tokenizer))[1]
 
 
-def _share_embeddings(generator: Encoder, discriminator: Encoder) -> None:
+def share_embeddings(generator: Encoder, discriminator: Encoder) -> None:
     """Token, position and segment embeddings, and the generator's output, are one (Section 3.2)."""
     ours = generator.input
     theirs = discriminator.input

@@ -352,7 +352,7 @@ class TrainSettings(Section):
         3.0, ge=1, description="mean length of a masked span (span, denoise)"
     )
     # Steps and batches.
-    steps: int = Field(20_000, ge=1, description="updates")
+    steps: int = Field(20_000, ge=1, description="updates  [30 epochs, 300 to 20000]")
     batch_tokens: int = Field(
         4096,
         ge=1,
@@ -368,7 +368,11 @@ class TrainSettings(Section):
     learning_rate: float | None = Field(
         None, gt=0, description="peak learning rate; the paper's own if not given"
     )
-    warmup: int = Field(4000, ge=1, description="steps until the peak")
+    warmup: int = Field(
+        4000,
+        ge=1,
+        description="warm-up steps, until the peak  [a tenth of the steps, at most 4000]",
+    )
     floor: float = Field(
         0.0,
         ge=0,

@@ -1,0 +1,51 @@
+"""The doctor on sick and healthy runs: the cause that was planted, and what it names first.
+
+Run it: python bench/doctor.py [--seed N] [--only TEXT]
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from doctor_cases import HEALTHY, SICK, examine_case, is_right
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, default=0, help="of sizes, data and severities")
+    parser.add_argument("--only", default="", help="cases whose name has one of these texts: A|B")
+    parser.add_argument("--verbose", action="store_true", help="print all findings")
+    arguments = parser.parse_args()
+    counts = {"sick": [0, 0], "healthy": [0, 0]}
+    print(f"{'run':40} {'planted':24} {'first finding':26} right  seconds")
+    for case in [*HEALTHY, *SICK]:
+        if not any(part in case.name for part in arguments.only.split("|")):
+            continue
+        started = time.perf_counter()
+        with tempfile.TemporaryDirectory() as folder:
+            report = examine_case(case, Path(folder), arguments.seed)
+        right = is_right(case, report)
+        group = counts["sick" if case.planted else "healthy"]
+        group[0] += right
+        group[1] += 1
+        first = report.findings[0].check if report.findings else "–"
+        planted = case.planted[0] if case.planted else "–"
+        seconds = time.perf_counter() - started
+        print(f"{case.name:40} {planted:24} {first:26} {'yes' if right else 'NO':5} {seconds:8.1f}")
+        if arguments.verbose or not right:
+            for finding in report.findings:
+                print(f"    {finding.line()}")
+            for problem in report.problems:
+                print(f"    ({problem})")
+        sys.stdout.flush()
+    for name, (count, total) in counts.items():
+        if total:
+            print(f"{name}: {count} of {total} right ({100 * count / total:.0f} %)")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,72 @@
+"""regard doctor"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import click
+
+EXAMPLES = """\b
+Examples:
+  regard doctor                          the installation
+  regard doctor runs/mine                a run, finished or going on, and its data
+  regard doctor my.toml                  a recipe, before it is run
+  regard doctor runs/mine --html report.html
+  regard doctor runs/mine --json | jq .findings[0].check
+"""
+
+
+@click.command(epilog=EXAMPLES, context_settings={"max_content_width": 110})
+@click.argument("run", required=False)
+@click.option("--json", "as_json", is_flag=True, help="print one JSON object")
+@click.option("--html", metavar="FILE", help="write the report as a page, with the losses")
+@click.option(
+    "--trial-seconds",
+    type=click.FloatRange(min=0),
+    default=60.0,
+    show_default=True,
+    help="for short trials of other settings, where a run has learnt little; 0 makes none",
+)
+def command(run: str | None, as_json: bool, html: str | None, trial_seconds: float) -> None:
+    """Examine the installation, or a RUN folder or RECIPE with its data.
+
+    Each finding has its evidence, its cause, the change to make and how sure it is; the likeliest
+    cause comes first. The same checks speak up while training. The exit code is 1 if anything is
+    found. Runs with parts of your own are examined in Python: regard.doctor.examine(RUN,
+    objective=…, kinds=…).
+    """
+    if run is None:
+        _installation(as_json)
+        return
+    # Imported late: help does not wait for torch.
+    from regard.doctor import examine
+    from regard.doctor.report_page import text_lines, write_page
+
+    report = examine(run, trial_seconds=trial_seconds)
+    if html is not None:
+        write_page(report, Path(html))
+    if as_json:
+        click.echo(report.to_json())
+    else:
+        for line in text_lines(report):
+            click.echo(line)
+    sys.exit(0 if report.is_healthy else 1)
+
+
+def _installation(as_json: bool) -> None:
+    from regard.doctor.installation import check_installation
+
+    checks = []
+    for check in check_installation():
+        checks.append(check)
+        if as_json:
+            continue
+        mark = {"good": "  ", "warning": "! ", "bad": "✗ "}[check.state]
+        click.echo(f"{mark}{check.name:14} {check.value}")
+        if check.change:
+            click.echo(f"{'':17}→ {check.change}")
+    if as_json:
+        click.echo(json.dumps([check.to_dict() for check in checks]))
+    sys.exit(1 if any(check.state == "bad" for check in checks) else 0)

@@ -1,0 +1,117 @@
+"""regard predict"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from regard.cli.completion import MODEL_FOLDER
+from regard.cli.model_options import device_option, download_option
+from regard.errors import DataError, SettingError
+
+if TYPE_CHECKING:
+    from regard.models import Model
+
+LINES_AT_ONCE = 256
+# Of files that hold texts, one a line; other names are texts themselves.
+TEXT_SUFFIXES = (".txt", ".tsv", ".gz")
+EXAMPLES = """\b
+Examples:
+  regard predict runs/mood "A fine film." "Too long."         a class, with its probability
+  regard predict runs/mood reviews.txt --json                 a text on each line
+  regard predict bert/ "Paris is the [MASK] of France."       the missing word
+  regard predict runs/qa "Who sat?" --context story.txt       the answer in a text
+  regard predict vit/ cat.png dog.jpg                         the class of each image
+  regard predict clip/ cat.png --label "a cat" --label "a dog"
+  regard predict whisper/ speech.wav                          the transcript
+  regard predict bert/ "A text." --task embed                 its vector
+"""
+
+
+@click.command(epilog=EXAMPLES, context_settings={"max_content_width": 110})
+@click.argument("model", type=MODEL_FOLDER)
+@click.argument("inputs", nargs=-1, metavar="[TEXT | FILE | -]...")
+@click.option(
+    "--task", default=None, help="what the model is asked for, if it can do several  [its head's]"
+)
+@click.option(
+    "--label",
+    "labels",
+    multiple=True,
+    help="a class or caption to choose from, for models that have none (GPT, CLIP); several times",
+)
+@click.option("--context", default=None, help="the text, or the file, that questions are about")
+@click.option("--top", type=click.IntRange(1), default=5, show_default=True, help="answers each")
+@click.option("--json", "as_json", is_flag=True, help="one JSON object a line")
+@device_option
+@download_option
+def command(
+    model: str,
+    inputs: tuple[str, ...],
+    task: str | None,
+    as_json: bool,
+    device: str,
+    download: bool,
+    **flags: Any,
+) -> None:
+    """Ask any model: classes, tags, answers, missing words, vectors, transcripts, captions.
+
+    An INPUT is a text, a file of texts (.txt or .tsv, one a line), an image, a recording, or - for
+    standard input. Two texts that belong together have a tab between them. One line comes out for
+    each input: the input, a tab, the answer.
+    """
+    # Imported late: help must not wait for torch.
+    from regard.models import load
+    from regard.models.prediction import PredictionOptions, predict
+
+    if not inputs and sys.stdin.isatty():
+        raise SettingError("there is nothing to answer", "give a text, a file, or - (see --help)")
+    loaded = load(model, device=device, download=download)
+    texts = _inputs(loaded, inputs or ("-",), task)
+    options = PredictionOptions(flags["labels"], _text_of(flags["context"]), flags["top"])
+    for first in range(0, len(texts), LINES_AT_ONCE):
+        for prediction in predict(loaded, texts[first : first + LINES_AT_ONCE], task, options):
+            if as_json:
+                values = {key: value for key, value in asdict(prediction).items() if key != "text"}
+                # NaN is no JSON, although Python would write it.
+                click.echo(json.dumps(values, ensure_ascii=False, allow_nan=False))
+            else:
+                click.echo(f"{prediction.input}\t{prediction.text}")
+        # Whoever reads the pipe gets each chunk as soon as it is done.
+        sys.stdout.flush()
+
+
+def _inputs(model: Model, names: tuple[str, ...], task: str | None) -> list[str]:
+    """The texts, or the paths of images and recordings, that the arguments name."""
+    from regard.data.text_files import lines
+    from regard.models.prediction import MEDIA_TASKS
+
+    if model.medium is not None and (task is None or task in MEDIA_TASKS):
+        for name in names:
+            if not Path(name).is_file():
+                raise DataError(
+                    f"{name!r} is no file, and this model reads {model.medium}s",
+                    "give the path of one",
+                )
+        return list(names)
+    texts: list[str] = []
+    for name in names:
+        if name == "-" or (name.endswith(TEXT_SUFFIXES) and Path(name).is_file()):
+            texts += [line for line in lines(name) if line.strip()]
+        else:
+            texts.append(name)
+    return texts
+
+
+def _text_of(context: str | None) -> str | None:
+    """The text of --context, which may be a file."""
+    from regard.data.text_files import text
+
+    if context is None or not Path(context).is_file():
+        return context
+    return "".join(text(context))

@@ -1,0 +1,109 @@
+"""regard tune"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from regard.cli.recipe_options import RecipeCommand, recipe_changes, recipe_option
+from regard.cli.train import FINETUNE_KEYS, exit_on_interruption
+from regard.errors import SettingError
+from regard.training.recipe import schema as recipes
+
+ORDER = "rate,warmup,batch,dropout,size"
+EXAMPLES = """\b
+Examples:
+  regard tune --minutes 10                          the built-in language
+  regard tune my.toml --flops 1e15 --out searches/mine
+  regard tune --model gpt2:tiny --text notes.txt --minutes 30 --order rate,dropout
+  regard tune --resume searches/mine                goes on where it was
+  regard train searches/mine/best.toml
+"""
+
+
+def tune(
+    recipe: str | None,
+    out: str | None,
+    resume: str | None,
+    data: str | None,
+    minutes: float | None,
+    as_json: bool,
+    **flags: Any,
+) -> None:
+    """Search the settings that matter most, one after the other, within a budget.
+
+    Learning rate, warm-up, batch, dropout, size: for each setting several values are tried by
+    successive halving, where the better half of the runs goes on for twice as long. RECIPE and
+    flags are those of `regard train`; the best recipe is written to best.toml.
+    """
+    flops = flags.pop("flops")
+    updates = flags.pop("updates")
+    order = flags.pop("order")
+    changes = recipe_changes(flags)
+    if resume is not None:
+        if recipe or changes or out:
+            raise SettingError("--resume goes on with the search as it began", "leave flags out")
+        from regard.tune import tuning
+
+        with exit_on_interruption():
+            _print(tuning.resume(Path(resume), _say), as_json)
+        return
+    settings, name = recipes.choose(recipe, changes, data)
+    from regard.tune import tuning
+
+    budget = tuning.Budget(minutes, flops, updates)
+    folder = Path(out) if out else Path("searches") / name
+    with exit_on_interruption():
+        _print(tuning.tune(settings, name, folder, budget, order.split(","), _say), as_json)
+
+
+def _say(message: str) -> None:
+    click.echo(message, err=True)
+
+
+def _print(result: Any, as_json: bool) -> None:
+    rows = result.table()
+    if as_json:
+        trials = [
+            {"changes": trial.changes, "updates": updates, "score": abs(score)}
+            for trial, updates, score in rows
+        ]
+        content = {
+            "folder": str(result.folder),
+            "recipe": str(result.recipe),
+            "metric": result.metric,
+            "best": result.best,
+            "score": abs(result.score),
+            "trials": trials,
+        }
+        click.echo(json.dumps(content))
+        return
+    click.echo(f"{result.metric}\tupdates\tsettings")
+    for trial, updates, score in rows:
+        words = "  ".join(f"{key} {value}" for key, value in trial.changes.items())
+        click.echo(f"{abs(score):.4f}\t{updates}\t{words}")
+    click.echo(f"best\t{result.recipe}")
+
+
+command = RecipeCommand(
+    "tune",
+    callback=tune,
+    help=tune.__doc__,
+    epilog=EXAMPLES,
+    context_settings={"max_content_width": 110},
+    params=[
+        click.Argument(["recipe"], required=False),
+        click.Option(["--out"], help="the folder of the search  [searches/NAME]"),
+        click.Option(["--resume"], metavar="DIR", help="go on with the search in DIR"),
+        click.Option(["--data"], metavar="DIR", help="where a recipe's files are  [$REGARD_DATA]"),
+        click.Option(["--minutes"], type=float, help="the budget, in minutes of training"),
+        click.Option(["--flops"], type=float, help="the budget, in FLOPs"),
+        click.Option(["--updates"], type=int, help="the budget, in updates of all runs together"),
+        click.Option(["--order"], default=ORDER, show_default=True, help="what is tuned"),
+        click.Option(["--json", "as_json"], is_flag=True, help="the result as one JSON object"),
+        *(recipe_option(key) for key in recipes.KEYS if key not in FINETUNE_KEYS),
+    ],
+)

@@ -1,0 +1,289 @@
+"""Checks of a forward and a backward pass: gradients by layer, dead units, attention weights."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.module_tracker import ModuleTracker
+
+from regard.core.context import Context
+from regard.core.probe import AttentionCall, Probe
+from regard.data.batching import Batch
+from regard.doctor.run_evidence import RunEvidence
+from regard.models import LanguageModel, TextEncoder, Translator
+from regard.training.diagnostics.finding import Finding
+from regard.training.diagnostics.information_flow import ROWS
+from regard.training.objectives.objective import CarriesState, Objective
+
+FADED = 3e-3  # a gradient of the first layer, as a share of the last one's, that has vanished
+DEAD_SHARE = 0.8  # of a layer's units
+BATCHES = 4  # whose activations are counted
+SATURATED = 1e-8  # the second largest attention weight, where the softmax has no gradient
+UNIFORM = 1e-2  # how much of its first deviation from uniform weights an attention has left
+
+
+def check_activations(run: RunEvidence) -> Iterator[Finding]:
+    if run.objective is None:
+        return
+    yield from gradient_by_layer(run)
+    if run.weights is not None and all(t.isfinite().all() for t in run.weights.values()):
+        yield from dead_units(run)
+        yield from attention_weights(run)
+
+
+# --- gradients ------------------------------------------------------------------------------------
+
+_BLOCK = re.compile(r"^(.*?)\.(\d+)\.")
+
+
+def gradient_by_layer(run: RunEvidence) -> Iterator[Finding]:
+    """Gradients of the first layers far from those of the last, as training began."""
+    # A healthy run proves that its gradients arrive.
+    if run.has_run and not run.is_weak:
+        return
+    with run.loaded(run.initial):
+        norms = _gradient_norms(run)
+    for stack, layers in norms.items():
+        if len(layers) < 3:
+            continue
+        first = layers[min(layers)]
+        last = layers[max(layers)]
+        evidence = (
+            f"at the start the gradient of {stack}.{min(layers)} is {first:.1e}, "
+            f"that of {stack}.{max(layers)} is {last:.1e}"
+        )
+        if first < FADED * last:
+            yield Finding(
+                "vanishing_gradients",
+                evidence,
+                f"gradients vanish on their way through {len(layers)} layers",
+                "put the norm first (residual = pre), or use fewer layers and a longer warmup",
+                0.85,
+            )
+        elif last < FADED * first:
+            yield Finding(
+                "exploding_gradients",
+                evidence,
+                f"gradients explode on their way through {len(layers)} layers",
+                "put the norm first (residual = pre), start from smaller weights, set clip = 1.0",
+                0.85,
+            )
+
+
+def _gradient_norms(run: RunEvidence) -> dict[str, dict[int, float]]:
+    """The gradient norm of each block, by stack and number."""
+    objective = run.objective
+    assert objective is not None
+    model = objective.model
+    model.eval()  # without dropout
+    squares: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
+    with _carry_untouched(objective):
+        batch = run.batches[0].to(_device(model))
+        loss, _ = objective.loss(batch.tensors)
+        (loss / max(1, batch.tokens)).backward()
+    for name, parameter in model.named_parameters():
+        # encoder.blocks.3.attention… → encoder.blocks, 3; biases and norms have other sizes
+        match = _BLOCK.match(name)
+        if match is None or parameter.grad is None or parameter.ndim < 2:
+            continue
+        squares[match[1]][int(match[2])] += float(parameter.grad.double().square().sum())
+    model.zero_grad(set_to_none=True)
+    return {
+        stack: {number: square**0.5 for number, square in layers.items()}
+        for stack, layers in squares.items()
+    }
+
+
+@contextmanager
+def _carry_untouched(objective: Objective) -> Iterator[None]:
+    """What an objective carries from batch to batch is afterwards what it was."""
+    if not isinstance(objective, CarriesState):
+        yield
+        return
+    carry = {name: tensor.clone() for name, tensor in objective.carry.items()}
+    try:
+        yield
+    finally:
+        for name, tensor in carry.items():
+            objective.carry[name].detach_().copy_(tensor)
+
+
+def _device(model: nn.Module) -> torch.device:
+    return next(model.parameters()).device
+
+
+# --- dead units -----------------------------------------------------------------------------------
+
+_ACTIVATIONS = ("relu", "gelu", "silu")
+
+
+class _UnitActivity(TorchDispatchMode):
+    """The largest activation of each unit of the feed-forward layers, by module."""
+
+    def __init__(self, tracker: ModuleTracker) -> None:
+        super().__init__()
+        self.tracker = tracker
+        self.largest: dict[str, Tensor] = {}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func.overloadpacket.__name__ in _ACTIVATIONS:
+            names = [name for name in self.tracker.parents if "feedforward" in name]
+            if names:
+                module = max(names, key=len).partition(".")[2]
+                size = result.abs().reshape(-1, result.shape[-1]).amax(dim=0)  # [F]
+                before = self.largest.get(module)
+                self.largest[module] = size if before is None else torch.maximum(before, size)
+        return result
+
+
+def _dead_shares(run: RunEvidence) -> dict[str, float]:
+    """The share of units that no position of some batches activates, by module."""
+    objective = run.objective
+    assert objective is not None
+    tracker = ModuleTracker()
+    activity = _UnitActivity(tracker)
+    objective.model.eval()
+    with torch.no_grad(), _carry_untouched(objective), tracker, activity:
+        for batch in run.batches[:BATCHES]:
+            objective.loss(batch.to(_device(objective.model)).tensors)
+    return {
+        module: float((largest < 1e-6).to(torch.float32).mean())
+        for module, largest in activity.largest.items()
+    }
+
+
+def dead_units(run: RunEvidence) -> Iterator[Finding]:
+    """Units of a feed-forward layer that nothing activates, and that were alive at the start."""
+    assert run.weights is not None
+    with run.loaded(run.weights):
+        now = _dead_shares(run)
+    worst = max(now, key=lambda module: now[module], default=None)
+    if worst is None or now[worst] < DEAD_SHARE:
+        return
+    # Some activations are never positive by chance, even of new weights.
+    with run.loaded(run.initial):
+        began = _dead_shares(run)
+    yield Finding(
+        "dead_units",
+        f"{100 * now[worst]:.0f} % of the units of {worst} are zero for every token, "
+        f"{100 * began.get(worst, 0.0):.0f} % were so at the start",
+        "the units of a feed-forward layer are dead: no gradient reaches them",
+        "lower learning_rate, use activation = gelu, or start that layer anew",
+        0.9,
+    )
+
+
+# --- attention ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class AttentionSummary:
+    """One attention over some rows, the median over positions; of all its heads the extreme."""
+
+    deviation: float  # 1 − entropy / log n of the head that is farthest from uniform
+    second: float  # the largest, over heads, of the second largest weight
+
+
+def _summaries(run: RunEvidence) -> dict[str, AttentionSummary]:
+    probe = Probe(["*.weights"])
+    objective = run.objective
+    assert objective is not None
+    objective.model.eval()
+    with torch.no_grad():
+        if not _forward(objective, run.batches[0], probe):
+            return {}
+        summaries = {}
+        for name, call in probe.attentions.items():
+            summary = _summary(call)
+            if summary is not None:
+                summaries[name] = summary
+    return summaries
+
+
+def _forward(objective: Objective, batch: Batch, probe: Probe) -> bool:
+    """Runs a few rows through the model; False where it has no text to run."""
+    model = objective.trained_model
+    tensors = {key: tensor[:ROWS].to(model.device) for key, tensor in batch.tensors.items()
+               if tensor.ndim}  # fmt: skip
+    context = Context(probe=probe)
+    mask = tensors.get("padding_mask")
+    if isinstance(model, Translator) and "source" in tensors:
+        model.model(tensors["source"], tensors["target"], mask, context)
+    elif isinstance(model, LanguageModel) and "tokens" in tensors:
+        if isinstance(objective, CarriesState):
+            return False
+        model.model(tensors["tokens"], None, context)
+    elif isinstance(model, TextEncoder) and "tokens" in tensors:
+        model.model(tensors["tokens"], mask, context, **_segments(tensors))
+    else:
+        return False
+    return True
+
+
+def _segments(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {"segments": tensors["segments"]} if "segments" in tensors else {}
+
+
+def _summary(call: AttentionCall) -> AttentionSummary | None:
+    rows = torch.arange(call.q.shape[2], device=call.q.device)
+    # In float64: saturated weights differ by less than float32 can tell.
+    weights = call.weights().double().clamp_min(0)  # [B, H, T, S]
+    # Not every kernel's weights sum to one.
+    weights = weights / weights.sum(dim=-1, keepdim=True).clamp_min(1e-30)
+    visible = call.visible(rows).expand(weights.shape).sum(dim=-1)  # [B, H, T]
+    counted = (visible >= 4).all(dim=1)  # [B, T]: positions with a choice
+    if not counted.any():
+        return None
+    entropy = -torch.xlogy(weights, weights).sum(dim=-1) / visible.clamp_min(2).double().log()
+    second = weights.topk(2, dim=-1).values[..., 1]  # [B, H, T]
+    return AttentionSummary(
+        deviation=float((1 - entropy).transpose(1, 2)[counted].median(dim=0).values.max()),
+        second=float(second.transpose(1, 2)[counted].median(dim=0).values.max()),
+    )
+
+
+def attention_weights(run: RunEvidence) -> Iterator[Finding]:
+    """Attention that has become one-hot in all heads, or uniform, compared with the start."""
+    assert run.weights is not None
+    with run.loaded(run.weights):
+        now = _summaries(run)
+    with run.loaded(run.initial):
+        began = _summaries(run)
+    saturated = [
+        name
+        for name, summary in now.items()
+        if summary.second < SATURATED and began[name].second > SATURATED
+    ]
+    uniform = [
+        name
+        for name, summary in now.items()
+        if summary.deviation < min(1e-4, UNIFORM * began[name].deviation)
+    ]
+    if saturated:
+        yield Finding(
+            "saturated_attention",
+            f"all heads of {', '.join(saturated[:3])} put their whole weight on one position",
+            "attention has collapsed: the softmax is saturated and has no gradient",
+            "scale its query and key weights down or start them anew; lower learning_rate",
+            0.85,
+        )
+    if uniform:
+        yield Finding(
+            "uniform_attention",
+            f"all heads of {', '.join(uniform[:3])} weigh every position alike, "
+            "more evenly than at the start",
+            "attention is uniform: queries or keys carry nothing",
+            "start the query and key weights of these layers anew; check for erased weights",
+            0.85,
+        )

@@ -1,0 +1,105 @@
+"""Checks of how a run begins: the loss of its initial weights, and the size of its first steps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import torch
+
+from regard.doctor.run_evidence import RunEvidence
+from regard.training.diagnostics.finding import Finding
+from regard.training.diagnostics.run_log import median
+from regard.training.run import lr_schedule
+
+# One update of Adam changes a weight by about the learning rate, whatever the gradient is.
+LARGEST_STEP = 1.0  # of an update as a share of the weights; 1e-3 is usual
+SHORTEST_WAY = 0.02  # of all updates together, as a share of the weights
+FEW_UPDATES = 50
+# A new model knows nothing: its loss is about the logarithm of the number of classes.
+HIGHEST = 1.5
+
+
+def check_step_size(run: RunEvidence) -> Iterator[Finding]:
+    """Learning rates that replace the weights at once, or never move them."""
+    if run.objective is None or not run.is_weak or run.log.last_step <= 0:
+        return
+    sizes = [
+        float(tensor.double().square().mean().sqrt())
+        for tensor in run.initial.values()
+        if tensor.ndim >= 2
+    ]
+    weight = median(size for size in sizes if size > 0)
+    schedule = lr_schedule(run.recipe, run.objective.d_model)
+    way = sum(schedule(step) for step in range(1, run.log.last_step + 1)) / weight
+    largest = run.peak_rate / weight
+    if largest > LARGEST_STEP:
+        yield Finding(
+            "rate_too_high",
+            f"one update changes a weight by {run.peak_rate:.1e}, {largest:.0f} times its initial "
+            f"size of {weight:.1e}; about a thousandth of it is usual",
+            f"the learning rate of {run.peak_rate:.1e} is too high",
+            f"set learning_rate = {1e-2 * weight:.1e}, or less",
+            0.85,
+        )
+    elif way < SHORTEST_WAY and run.log.last_step > run.recipe.train.warmup:
+        yield Finding(
+            "rate_too_low",
+            f"all {run.log.last_step:,} updates together can change the weights by "
+            f"{100 * way:.2g} % of their size",
+            f"the learning rate of {run.peak_rate:.1e} is too low",
+            f"set learning_rate = {1e-2 * weight:.1e}",
+            0.85,
+        )
+
+
+def check_batch_size(run: RunEvidence) -> Iterator[Finding]:
+    """Batches of half the data or more, so that few updates are made of many passes."""
+    steps = run.log.last_step
+    if run.objective is None or not run.is_weak or not 0 < steps < FEW_UPDATES:
+        return
+    updates = run.objective.batches_per_epoch() / run.recipe.train.accumulate
+    if updates > 2:
+        return
+    yield Finding(
+        "batch_too_large",
+        f"the run has read its data {steps / updates:.0f} times in {steps} updates, and has "
+        f"learnt little: its loss is {run.final_loss:.2f}, that of the label frequencies "
+        f"{run.reference:.2f}",
+        "a batch holds half of the data or more, so that there are few updates",
+        f"set batch_tokens = {max(64, run.recipe.train.batch_tokens // 16):,} and more steps",
+        0.75,
+    )
+
+
+def check_start(run: RunEvidence) -> Iterator[Finding]:
+    """Initial weights that predict worse than chance."""
+    objective = run.objective
+    if objective is None or run.baseline.uniform is None or not run.batches:
+        return
+    if run.has_run and not run.is_weak:
+        return  # whatever it was, training has mended it
+    model = objective.model
+    model.eval()
+    batch = run.batches[0].to(next(model.parameters()).device)
+    with torch.no_grad(), run.loaded(run.initial):
+        loss = float(objective.loss(batch.tensors)[1]) / max(1, batch.tokens)
+    chance = max(run.baseline.uniform, math.log(2))
+    if loss < HIGHEST * chance and math.isfinite(loss):
+        return
+    if run.recipe.is_finetuning:
+        yield Finding(
+            "tokenizer_mismatch",
+            f"the base model begins with a loss of {loss:.2f}; guessing has {chance:.2f}",
+            "the base model does not know these token ids: its tokenizer is another one",
+            "put the tokenizer into the folder that the base model was trained with",
+            0.7,
+        )
+        return
+    yield Finding(
+        "bad_initialization",
+        f"the initial weights have a loss of {loss:.2f}; guessing has {chance:.2f}",
+        "the initial weights are too large",
+        "leave start out, or choose a smaller deviation, e.g. start = normal:0.02",
+        0.85,
+    )

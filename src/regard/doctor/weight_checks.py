@@ -1,0 +1,103 @@
+"""Checks of weights: not finite, erased, altered after they were written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import torch
+from torch import Tensor
+
+from regard.doctor.run_evidence import RunEvidence
+from regard.training.diagnostics.finding import Finding
+
+NAMED = 3  # tensors that a finding names
+
+
+def check_weights(run: RunEvidence) -> Iterator[Finding]:
+    yield from altered_weights(run)
+    yield from nonfinite_weights(run)
+    yield from zero_weights(run)
+
+
+def altered_weights(run: RunEvidence) -> Iterator[Finding]:
+    """Weights that do not have the hash that was written with them."""
+    if run.is_altered:
+        yield Finding(
+            "altered_weights",
+            f"{run.run_folder.weights.name} does not have the content that was written",
+            "the file was changed or damaged after it was written",
+            f"resume the run, which writes it anew: regard train --resume {run.run_folder.folder}",
+            0.8,
+        )
+
+
+def nonfinite_weights(run: RunEvidence) -> Iterator[Finding]:
+    """NaN or infinity in stored weights, wherever they are stored."""
+    stores: list[tuple[str, Mapping[str, Tensor]]] = [
+        (run.run_folder.weights.name, run.exported_file)
+    ]
+    if run.saved is not None:
+        stores.append((f"the checkpoint of step {run.saved.step}", run.saved.groups["weights"]))
+    for place, tensors in stores:
+        bad = [
+            name
+            for name, tensor in tensors.items()
+            if tensor.is_floating_point() and not tensor.isfinite().all()
+        ]
+        if bad:
+            yield Finding(
+                "nonfinite_weights",
+                f"{len(bad)} tensors of {place} hold NaN or infinity: {', '.join(bad[:NAMED])}",
+                "weights are damaged",
+                "go back to a checkpoint from before, or start again from a base model that is "
+                "intact",
+                0.97,
+            )
+            return
+    yield from _nonfinite_while_training(run)
+
+
+def _nonfinite_while_training(run: RunEvidence) -> Iterator[Finding]:
+    """A skipped update whose trace ends in a weight: an update cannot have made it so.
+
+    The optimizer leaves weights alone where gradients are not finite.
+    """
+    origins = [str(record["origin"]) for record in run.log.skipped if record.get("origin")]
+    if not origins or not origins[0].startswith("the weights"):
+        return
+    step = int(run.log.skipped[0]["step"])
+    yield Finding(
+        "nonfinite_weights",
+        f"from step {step} on NaN or infinity stood in {origins[0]}, "
+        "and no update writes such values",
+        "weights were damaged from outside training: by a callback, a file or the memory",
+        "look for what writes to parameters; go on from a checkpoint before that step",
+        0.95,
+        step,
+    )
+
+
+def zero_weights(run: RunEvidence) -> Iterator[Finding]:
+    """Matrices that are zero for the most part and did not begin so."""
+    weights = run.weights
+    if weights is None:
+        return
+    erased = []
+    for name, tensor in weights.items():
+        began = run.initial.get(name)
+        if tensor.ndim < 2 or began is None:
+            continue
+        if _zero_share(tensor) > 0.5 and _zero_share(began) < 0.5:
+            erased.append(name)
+    if erased:
+        yield Finding(
+            "zero_weights",
+            f"{len(erased)} matrices are zero: {', '.join(erased[:NAMED])}",
+            "weights are damaged: training does not make a weight exactly zero",
+            "go back to a checkpoint from before, or to intact weights",
+            0.95,
+        )
+
+
+def _zero_share(tensor: Tensor) -> float:
+    return float((tensor == 0).to(torch.float32).mean())

@@ -1,0 +1,242 @@
+"""One call for every model that opens: inputs as texts or files, answers as plain data.
+
+`predict` chooses the task of the model's head and calls its method; what comes back can be printed
+on one line or written as JSON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from regard.errors import DataError, ModelError, SettingError, did_you_mean
+from regard.models.base import Model
+from regard.models.dual_encoder import DualEncoderModel
+from regard.models.language_model import LanguageModel
+from regard.models.memory_network import MemoryNetworkModel
+
+DEFAULT_TOP = 5
+_NEW_TOKENS = 50  # of a language model's continuation
+# Of a model with several tasks, the first of these is its own: heads before what they stand on.
+_PREFERENCE = (
+    "translate",
+    "transcribe",
+    "answer",
+    "tag",
+    "classify",
+    "follows",
+    "detect",
+    "fill",
+    "generate",
+    "embed",
+    "embed_image",
+)
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The answer of a model to one input.
+
+    `answer` is plain data: a text, label → probability, a list of spans, or a vector. `text` is the
+    same on one line.
+    """
+
+    input: str
+    task: str
+    answer: Any
+    text: str
+
+
+@dataclass(frozen=True)
+class PredictionOptions:
+    """`labels` of a model that has none of its own, `context` of questions, `top` answers each."""
+
+    labels: Sequence[str] = ()
+    context: str | None = None
+    top: int = DEFAULT_TOP
+
+
+def predict(
+    model: Model,
+    inputs: Sequence[str],
+    task: str | None = None,
+    options: PredictionOptions | None = None,
+) -> list[Prediction]:
+    """The answers to texts, or to image or sound files, by the model's own task or that named."""
+    options = options or PredictionOptions()
+    task = task or default_task(model, options)
+    if task not in _TASKS:
+        raise SettingError(f"there is no task {task!r}", did_you_mean(task, _TASKS))
+    able = [name for name in model.tasks if name in _TASKS]
+    if "tag" in able:
+        able.append("entities")  # merged from the tags of words
+    if task not in able:
+        raise ModelError(f"this model ({model!r}) cannot `{task}`", f"it can: {', '.join(able)}")
+    answers = _TASKS[task](model, list(inputs), options)
+    return [
+        Prediction(one, task, answer, _as_text(answer))
+        for one, answer in zip(inputs, answers, strict=True)
+    ]
+
+
+def default_task(model: Model, options: PredictionOptions) -> str:
+    """The task that a model is asked for where none is named."""
+    able = model.tasks
+    # A language model and a dual encoder classify by labels that are given to them.
+    if isinstance(model, LanguageModel | DualEncoderModel) and not options.labels:
+        able = [name for name in able if name != "classify"]
+    for name in _PREFERENCE:
+        if name in able:
+            return name
+    raise ModelError(f"this model ({model!r}) answers tensors only", "call it in Python")
+
+
+# --- tasks ----------------------------------------------------------------------------------------
+
+
+def _classify(model: Any, inputs: list[str], options: PredictionOptions) -> list[Any]:
+    scores: list[dict[str, float]]
+    if isinstance(model, LanguageModel | DualEncoderModel):
+        if not options.labels:
+            raise SettingError("this model has no classes of its own", "give --label for each")
+        scores = _classify_by_labels(model, inputs, options.labels)
+    elif model.medium is not None:
+        scores = model.classify(inputs)
+    else:
+        scores = model.classify([_text_or_pair(one) for one in inputs])
+    return [_first(one, options.top) for one in scores]
+
+
+def _classify_by_labels(
+    model: LanguageModel | DualEncoderModel, inputs: list[str], labels: Sequence[str]
+) -> list[dict[str, float]]:
+    """Classes that are given in words: as continuations of a prompt, or as captions."""
+    if isinstance(model, LanguageModel):
+        return model.classify(inputs, labels)
+    return model.classify([*inputs], labels)
+
+
+def _answer(model: Any, inputs: list[str], options: PredictionOptions) -> list[Any]:
+    pairs = [_question_and_context(one, options) for one in inputs]
+    if isinstance(model, MemoryNetworkModel):
+        return [_first(model.answer(*pair), options.top) for pair in pairs]
+    questions = [question for question, _ in pairs]
+    contexts = [context for _, context in pairs]
+    return [asdict(answer) for answer in model.answer(questions, contexts)]
+
+
+def _follows(model: Any, inputs: list[str], options: PredictionOptions) -> list[Any]:
+    pairs = [one.partition("\t") for one in inputs]
+    if not all(tab for _, tab, _ in pairs):
+        raise DataError("this model compares two texts", "write them with a tab between")
+    first = [text for text, _, _ in pairs]
+    second = [text for _, _, text in pairs]
+    answers: list[Any] = model.follows(first, second)
+    return answers
+
+
+def _fill(model: Any, inputs: list[str], options: PredictionOptions) -> list[Any]:
+    return [
+        {filling.token: filling.probability for filling in fillings}
+        for fillings in model.fill(inputs, options.top)
+    ]
+
+
+def _spans(method: str) -> Callable[[Any, list[str], PredictionOptions], list[Any]]:
+    """A task that gives a list of labelled spans for each text."""
+
+    def run(model: Any, inputs: list[str], options: PredictionOptions) -> list[Any]:
+        return [[asdict(span) for span in spans] for spans in getattr(model, method)(inputs)]
+
+    return run
+
+
+def _plain(method: str) -> Callable[[Any, list[str], PredictionOptions], list[Any]]:
+    """A task whose answers are texts."""
+
+    def run(model: Any, inputs: list[str], options: PredictionOptions) -> list[Any]:
+        return list(getattr(model, method)(inputs))
+
+    return run
+
+
+def _vectors(method: str) -> Callable[[Any, list[str], PredictionOptions], list[Any]]:
+    """A task whose answers are vectors."""
+
+    def run(model: Any, inputs: list[str], options: PredictionOptions) -> list[Any]:
+        vectors: list[Any] = getattr(model, method)(inputs).tolist()
+        return vectors
+
+    return run
+
+
+def _generate(model: Any, inputs: list[str], options: PredictionOptions) -> list[Any]:
+    return list(model.generate(inputs, max_new_tokens=_NEW_TOKENS))
+
+
+_TASKS: dict[str, Callable[[Any, list[str], PredictionOptions], list[Any]]] = {
+    "translate": _plain("translate"),
+    "generate": _generate,
+    "transcribe": _plain("transcribe"),
+    "classify": _classify,
+    "tag": _spans("tag"),
+    "entities": _spans("entities"),
+    "detect": _spans("detect"),
+    "answer": _answer,
+    "follows": _follows,
+    "fill": _fill,
+    "embed": _vectors("embed"),
+    "embed_text": _vectors("embed_text"),
+    "embed_image": _vectors("embed_image"),
+}
+# Tasks that read files of the model's medium, where it has one.
+MEDIA_TASKS = ("classify", "embed", "embed_image", "transcribe")
+TASK_NAMES = tuple(_TASKS)
+
+
+# --- forms of inputs and answers ------------------------------------------------------------------
+
+
+def _text_or_pair(line: str) -> str | tuple[str, str]:
+    """A text, or two of them with a tab between."""
+    first, tab, second = line.partition("\t")
+    return (first, second) if tab else line
+
+
+def _question_and_context(line: str, options: PredictionOptions) -> tuple[str, str]:
+    question, tab, context = line.partition("\t")
+    if tab:
+        return question, context
+    if options.context is None:
+        raise DataError(
+            "a question needs a text to look for its answer in",
+            "give --context, or write question and text with a tab between",
+        )
+    return question, options.context
+
+
+def _first(scores: Mapping[str, float], count: int) -> dict[str, float]:
+    return dict(list(scores.items())[:count])
+
+
+def _as_text(answer: Any) -> str:
+    """An answer on one line."""
+    if isinstance(answer, str):
+        return answer.replace("\n", " ")
+    if isinstance(answer, float):
+        return f"{answer:.4f}"
+    if isinstance(answer, dict):
+        if "text" in answer:  # a span
+            return f"{answer['text']} {answer['probability']:.4f}"
+        return "  ".join(f"{label} {probability:.4f}" for label, probability in answer.items())
+    if answer and isinstance(answer[0], float):
+        return " ".join(f"{value:.5g}" for value in answer)
+    return "  ".join(_span_text(span) for span in answer)
+
+
+def _span_text(span: Mapping[str, Any]) -> str:
+    label = span.get("label")
+    if label is None:
+        return f"{span['text']} {span['probability']:.2f}"
+    return f"{span['text']}/{label}"

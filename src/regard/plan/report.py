@@ -1,0 +1,267 @@
+"""The plan as text, and as plain data for JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from regard.memory import amount
+from regard.plan.accelerators import (
+    BANDWIDTH_EFFICIENCY,
+    KERNEL_SECONDS,
+    MATRIX_EFFICIENCY,
+    PRICES_OF,
+)
+from regard.plan.compute_optimal import Optimum
+from regard.plan.failures import DEVICE_HOURS_PER_FAILURE, WRITE_RATE
+from regard.plan.measurement import Measurement
+from regard.plan.planner import Plan
+from regard.show.layers import summarize
+
+_WIDTH = 26
+
+
+def lines(plan: Plan) -> Iterator[str]:
+    """The page that `regard plan` prints."""
+    subject = plan.subject
+    yield f"{subject.name}  {_batch(plan)}"
+    for note in subject.notes:
+        yield f"  assumed: {note}"
+    yield ""
+    yield from _parameters(plan)
+    yield ""
+    yield from _flops(plan)
+    yield ""
+    yield from _memory(plan)
+    yield from _remedies(plan)
+    yield ""
+    yield from _time(plan)
+    if plan.devices > 1:
+        yield ""
+        yield from _devices(plan)
+
+
+def _batch(plan: Plan) -> str:
+    sizes = plan.subject.sizes
+    settings = plan.subject.settings
+    text = f"{plan.subject.objective}, {sizes.rows} rows × {sizes.length:,} positions"
+    if settings.accumulate > 1:
+        text += f" × {settings.accumulate} micro-batches"
+    text += f", {settings.precision}"
+    return text + (", activations recomputed" if settings.recompute else "")
+
+
+def _line(name: str, value: str, note: str = "") -> str:
+    return f"  {name:<{_WIDTH}} {value:>12}  {note}".rstrip()
+
+
+def _parameters(plan: Plan) -> Iterator[str]:
+    yield f"parameters  {plan.trace.parameters:,}"
+    for part in summarize(plan.subject.description):
+        for child in part.children or (part,):
+            if child.parameters:
+                name = f"{part.name}: {child.name}" if part.children else child.name
+                share = 100 * child.parameters / plan.trace.parameters
+                yield _line(name, f"{child.parameters:,}", f"{share:.1f} %")
+    if plan.subject.generator is not None:
+        yield "  (without its own embeddings, the generator's parameters are in the total)"
+
+
+def _flops(plan: Plan) -> Iterator[str]:
+    trace = plan.trace
+    positions = plan.subject.sizes.positions
+    yield "FLOPs, counted operation by operation (a multiplication and an addition are two)"
+    yield _line("forward", f"{trace.forward_flops:.4g}", f"{trace.forward_flops / positions:.4g} a "
+                f"position; 2 N = {2 * trace.parameters:.4g}")  # fmt: skip
+    yield _line("forward and backward", f"{trace.flops:.4g}",
+                f"{trace.flops / positions:.4g} a position; 6 N = "
+                f"{6 * trace.parameters:.4g}")  # fmt: skip
+    yield _line("update", f"{plan.flops_per_step:.4g}")
+    if plan.total_flops is not None and plan.six_n_d is not None:
+        tokens = plan.subject.tokens or 0.0
+        yield _line(
+            "training",
+            f"{plan.total_flops:.3g}",
+            f"{tokens:.4g} tokens; 6 N D = {plan.six_n_d:.3g}",
+        )
+
+
+def _memory(plan: Plan) -> Iterator[str]:
+    memory = plan.memory
+    yield f"memory of an update at its peak, on {plan.device.name}"
+    yield _line("weights", amount(memory.weights))
+    yield _line("gradients", amount(memory.gradients), "at the peak")
+    yield _line("optimizer", amount(memory.optimizer), "Adam's two moments")
+    yield _line("activations", amount(memory.activations), "kept for backward, at the peak")
+    yield _line("temporary", amount(memory.temporary))
+    extra = plan.needed - memory.total
+    if extra:
+        yield _line("workspaces", amount(extra), "of the matrix libraries")
+    yield _line("peak", amount(plan.needed), _verdict(plan))
+    yield _line("after forward", amount(plan.trace.saved), "activations that backward reads")
+    if plan.attention_bytes_per_layer:
+        yield _line(
+            "attention weights",
+            amount(plan.attention_bytes_per_layer),
+            "a layer in float32, if they were stored; fused kernels do not",
+        )
+    if plan.kv_cache_bytes:
+        yield _line("KV cache", amount(plan.kv_cache_bytes), "decoding this batch at this length")
+
+
+def _verdict(plan: Plan) -> str:
+    if plan.fits is None or plan.device.memory is None:
+        return ""
+    of = f"of {amount(plan.device.memory)}"
+    return f"{of}: fits" if plan.fits else f"{of}: does not fit"
+
+
+def _remedies(plan: Plan) -> Iterator[str]:
+    if not plan.remedies:
+        return
+    yield ""
+    yield "to make it fit, each on top of the ones before"
+    for remedy in plan.remedies:
+        mark = "fits" if remedy.fits else "does not fit"
+        cost = "" if remedy.flops < 1.01 else f", {remedy.flops:.2f} × the FLOPs"
+        yield f"  {remedy.change}: {amount(remedy.memory)}, {mark}{cost}"
+    if not plan.remedies[-1].fits:
+        yield "  a smaller model or a device with more memory"
+
+
+def _time(plan: Plan) -> Iterator[str]:
+    yield f"time on {plan.device.name}"
+    if plan.seconds is None:
+        yield "  not calibrated"
+        return
+    positions = plan.subject.positions_per_step
+    yield _line("update", _duration(plan.seconds), f"{positions / plan.seconds:,.0f} positions/s, "
+                f"{plan.flops_per_step / plan.seconds / 1e12:.3g} TFLOP/s")  # fmt: skip
+    if plan.device.accelerator is not None:
+        yield (
+            f"  assumed: {MATRIX_EFFICIENCY:.0%} of the peak rate in matrix products, "
+            f"{BANDWIDTH_EFFICIENCY:.0%} of the memory bandwidth, {KERNEL_SECONDS * 1e6:.0f} µs "
+            "a kernel"
+        )
+    else:
+        yield "  each operation of the step was timed here by itself"
+    if plan.hours is not None and plan.steps is not None:
+        yield _line("training", _duration(3600 * plan.hours), f"{plan.steps:,.0f} updates")
+        if plan.cost is not None:
+            yield _line("cost", f"${plan.cost:,.0f}", f"at ${plan.price:.2f} a device and hour; "
+                        f"default prices are rough ones of {PRICES_OF} (--price)")  # fmt: skip
+
+
+def _devices(plan: Plan) -> Iterator[str]:
+    yield f"{plan.devices:,} × {plan.device.name}, each with a batch of its own"
+    for parallel in plan.parallel:
+        limit = plan.device.memory
+        fits = "" if limit is None or parallel.memory <= limit else ", does not fit"
+        yield (
+            f"  {parallel.name}: {amount(parallel.memory)} a device{fits}; sends "
+            f"{amount(parallel.traffic)} an update, {_duration(parallel.seconds)}; "
+            f"{parallel.efficiency:.0%} of the time computes if nothing overlaps"
+        )
+    yield "  (regard trains on one device; these are for trainers that use several)"
+    checkpoints = plan.checkpoints
+    yield (
+        f"  failures: one in {checkpoints.failure_hours:,.1f} h (a device fails every "
+        f"{DEVICE_HOURS_PER_FAILURE:,.0f} h, as in Llama 3's training); a checkpoint takes "
+        f"{_duration(checkpoints.write_seconds)} at {amount(WRITE_RATE)}/s"
+    )
+    yield (
+        f"  save every {_duration(checkpoints.interval_seconds)} (Young, Daly); saving and "
+        f"failures lose {checkpoints.lost_hours_per_day:.2f} h a day"
+    )
+
+
+def comparison_lines(plan: Plan, measured: Measurement) -> Iterator[str]:
+    """The prediction beside what was measured."""
+    yield "predicted and measured"
+    yield _compared("peak memory", plan.needed, measured.memory, amount)
+    if plan.seconds is not None:
+        yield _compared("update", plan.seconds, measured.seconds, _duration)
+
+
+def _compared(name: str, predicted: float, measured: float, show: Callable[[float], str]) -> str:
+    difference = 100 * (predicted / measured - 1)
+    return _line(name, show(predicted), f"measured {show(measured)}: {difference:+.1f} %")
+
+
+def _duration(seconds: float) -> str:
+    units = ((86_400.0, "days"), (3600.0, "h"), (60.0, "min"), (1.0, "s"), (1e-3, "ms"))
+    for size, unit in units:
+        if seconds >= 2 * size or (unit == "s" and seconds >= 1):
+            return f"{seconds / size:,.3g} {unit}"
+    return f"{seconds * 1e6:.3g} µs"
+
+
+# --- plain data -----------------------------------------------------------------------------------
+
+
+def data(plan: Plan) -> dict[str, Any]:
+    """The same as one object for JSON; bytes, seconds and FLOPs are plain numbers."""
+    trace = plan.trace
+    memory = plan.memory
+    return {
+        "model": plan.subject.name,
+        "objective": plan.subject.objective,
+        "rows": plan.subject.sizes.rows,
+        "length": plan.subject.sizes.length,
+        "precision": plan.subject.settings.precision,
+        "accumulate": plan.subject.settings.accumulate,
+        "recompute": plan.subject.settings.recompute,
+        "parameters": trace.parameters,
+        "parts": {
+            f"{part.name}: {child.name}" if part.children else child.name: child.parameters
+            for part in summarize(plan.subject.description)
+            for child in part.children or (part,)
+            if child.parameters
+        },
+        "flops": {
+            "forward": trace.forward_flops,
+            "backward": trace.backward_flops,
+            "update": plan.flops_per_step,
+            "training": plan.total_flops,
+            "six_n_d": plan.six_n_d,
+        },
+        "memory": {
+            "weights": memory.weights,
+            "gradients": memory.gradients,
+            "optimizer": memory.optimizer,
+            "activations": memory.activations,
+            "temporary": memory.temporary,
+            "peak": plan.needed,
+            "saved_for_backward": trace.saved,
+            "attention_per_layer": plan.attention_bytes_per_layer,
+            "kv_cache": plan.kv_cache_bytes,
+        },
+        "device": plan.device.name,
+        "device_memory": plan.device.memory,
+        "fits": plan.fits,
+        "remedies": [vars(remedy) for remedy in plan.remedies],
+        "seconds": plan.seconds,
+        "steps": plan.steps,
+        "hours": plan.hours,
+        "cost": plan.cost,
+        "devices": plan.devices,
+        "parallel": [vars(parallel) for parallel in plan.parallel],
+        "checkpoints": vars(plan.checkpoints),
+    }
+
+
+def optimum_lines(flops: float, optima: list[Optimum]) -> Iterator[str]:
+    """The compute-optimal sizes of a budget."""
+    yield f"compute-optimal for {flops:.3g} FLOPs (Hoffmann et al. 2022, Chinchilla)"
+    for optimum in optima:
+        yield (
+            f"  {optimum.rule:<26} {_count(optimum.parameters)} parameters, "
+            f"{_count(optimum.tokens)} tokens, loss about {optimum.loss:.2f}"
+        )
+
+
+def _count(number: float) -> str:
+    for size, unit in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if number >= size:
+            return f"{number / size:.3g} {unit}"
+    return f"{number:.3g}"

@@ -1,0 +1,377 @@
+"""Which inputs a prediction depends on: tests of masks, shifted targets and padding.
+
+Each test replaces some tokens of a batch and compares losses. What must not be seen must not change
+anything, whatever the weights are: no threshold has to be learnt.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.core.context import Context
+from regard.core.lsh_attention import LshAttention
+from regard.core.mixture_of_experts import MixtureOfExperts
+from regard.data.batching import Batch
+from regard.data.padding import IGNORED
+from regard.models import LanguageModel, TextEncoder, Translator
+from regard.training.diagnostics.finding import Finding
+from regard.training.objectives.objective import CarriesState, Objective
+
+ROWS = 4  # of a batch that are tested
+# Relative difference of two numbers that must be equal. The same kernels sum in the same order, so
+# that what is independent is equal to the bit, up to sums over the whole batch.
+TOLERANCE = 1e-6
+
+
+@dataclass(frozen=True)
+class TokenBatch:
+    """A few rows of a batch of token sequences, on the device."""
+
+    tensors: Mapping[str, Tensor]
+    key: str  # the tensor whose tokens predict the labels: `target` or `tokens`
+    vocabulary: int
+
+    @property
+    def inputs(self) -> Tensor:
+        return self.tensors[self.key]
+
+    @property
+    def labels(self) -> Tensor:
+        return self.tensors["labels"]
+
+    def with_inputs(self, cells: Tensor) -> TokenBatch:
+        """The same with other tokens in these cells [B, T]."""
+        return self.replaced(self.key, cells)
+
+    def replaced(self, key: str, cells: Tensor) -> TokenBatch:
+        """The same with other tokens in these cells of a tensor."""
+        tokens = self.tensors[key]
+        generator = torch.Generator().manual_seed(0)
+        # Any token but the one that was there.
+        shift = torch.randint(1, self.vocabulary, tokens.shape, generator=generator)
+        others = (tokens + shift.to(tokens.device)) % self.vocabulary
+        return self.changed(key, torch.where(cells, others, tokens))
+
+    def with_labels(self, labels: Tensor) -> TokenBatch:
+        return self.changed("labels", labels)
+
+    def changed(self, key: str, tensor: Tensor) -> TokenBatch:
+        return TokenBatch({**self.tensors, key: tensor}, self.key, self.vocabulary)
+
+
+def token_batch(objective: Objective, batch: Batch) -> TokenBatch | None:
+    """The rows to test with, or None where the labels are not those of each token."""
+    labels = batch.tensors.get("labels")
+    key = "target" if "target" in batch.tensors else "tokens"
+    inputs = batch.tensors.get(key)
+    if labels is None or inputs is None or labels.shape != inputs.shape or labels.ndim != 2:
+        return None
+    model = objective.trained_model
+    if not isinstance(model, LanguageModel | Translator | TextEncoder):
+        return None
+    count = len(labels)
+    tensors = {name: tensor.to(model.device) for name, tensor in batch.tensors.items()}
+    # What an objective carries on has as many rows as its batches.
+    if not isinstance(objective, CarriesState):
+        tensors = {
+            name: tensor[:ROWS] if tensor.ndim and len(tensor) == count else tensor
+            for name, tensor in tensors.items()
+        }
+    vocabulary = min(len(model.input_tokenizer), len(model.output_tokenizer))
+    return TokenBatch(tensors, key, vocabulary)
+
+
+@torch.no_grad()
+def check_information_flow(objective: Objective, batches: list[Batch]) -> Iterator[Finding]:
+    """All tests, on the first batch that fits each."""
+    training = objective.model.training
+    objective.model.eval()
+    try:
+        candidates = [token_batch(objective, batch) for batch in batches]
+        rows = [batch for batch in candidates if batch is not None]
+        if rows:
+            yield from _check(objective, rows)
+    finally:
+        objective.model.train(training)
+
+
+def _check(objective: Objective, batches: list[TokenBatch]) -> Iterator[Finding]:
+    if not isinstance(objective.trained_model, TextEncoder):
+        yield from check_causality(objective, batches[0])
+    else:
+        yield from check_masked_labels(batches)
+    for batch in batches:
+        findings = list(check_padding(objective, batch))
+        if findings:
+            yield from findings
+            return
+
+
+# --- losses ---------------------------------------------------------------------------------------
+
+
+def loss_sum(objective: Objective, batch: TokenBatch) -> float:
+    """The loss of a batch; what the objective carries on stays as it was."""
+    if not isinstance(objective, CarriesState):
+        return float(objective.loss(batch.tensors)[0])
+    carry = {name: tensor.clone() for name, tensor in objective.carry.items()}
+    value = float(objective.loss(batch.tensors)[0])
+    for name, tensor in carry.items():
+        objective.carry[name].copy_(tensor)
+    return value
+
+
+def differs(value: float, other: float) -> bool:
+    return abs(value - other) > TOLERANCE * max(abs(value), abs(other))
+
+
+# --- the future -----------------------------------------------------------------------------------
+
+
+def check_causality(objective: Objective, batch: TokenBatch) -> Iterator[Finding]:
+    """The prediction at a position must see the tokens up to it, and none behind."""
+    # Buckets of LSH attention and the room of experts depend on all tokens, by their nature.
+    modules = objective.model.modules()
+    if any(isinstance(module, LshAttention | MixtureOfExperts) for module in modules):
+        return
+    shifted = _shift_of_labels(batch)
+    if shifted is not None and shifted != 1:
+        yield _not_shifted(f"labels equal the inputs {shifted} positions later", shifted)
+        return
+    place = _middle(batch)
+    if place is None:
+        return
+    positions = torch.arange(batch.inputs.shape[1], device=batch.inputs.device)
+    after = (positions > place).expand_as(batch.inputs)
+    if _model_sees(objective, batch, after, place):
+        yield Finding(
+            "future_leak",
+            f"other tokens after position {place} change the model's output at and before it",
+            "the attention mask leaks: a position sees the tokens that it has to predict",
+            "use a causal mask in the decoder; an own attention must leave out what `allowed` "
+            "excludes, in sums and normalizations too",
+            0.99,
+        )
+        return
+    yield from _check_shift(objective, batch, place, after)
+
+
+def _check_shift(
+    objective: Objective, batch: TokenBatch, place: int, after: Tensor
+) -> Iterator[Finding]:
+    other_label = batch.labels.clone()
+    other_label[:, place] = (batch.labels[:, place] + 1) % batch.vocabulary
+    # To the bit: initial weights give all labels almost the same loss.
+    if loss_sum(objective, batch) == loss_sum(objective, batch.with_labels(other_label)):
+        yield from _check_own_labels(objective, batch)
+        return
+    only = torch.full_like(batch.labels, IGNORED)
+    nothing = loss_sum(objective, batch.with_labels(only))
+    if math.isfinite(nothing) and abs(nothing) > TOLERANCE:
+        return  # it counts labels that are to be ignored: no position can be tested by itself
+    only[:, place] = batch.labels[:, place]
+    single = batch.with_labels(only)  # the loss of one position
+    value = loss_sum(objective, single)
+    if differs(value, loss_sum(objective, single.with_inputs(after))):
+        yield _not_shifted("the loss at a position depends on tokens behind it", 0)
+        return
+    positions = torch.arange(batch.inputs.shape[1], device=after.device)
+    here = (positions == place).expand_as(after)
+    before = (positions == place - 1).expand_as(after)
+    sees_before = differs(value, loss_sum(objective, single.with_inputs(before)))
+    if sees_before and not differs(value, loss_sum(objective, single.with_inputs(here))):
+        yield _not_shifted("the loss at a position does not depend on the token there", 2)
+
+
+def _check_own_labels(objective: Objective, batch: TokenBatch) -> Iterator[Finding]:
+    """An objective that makes its labels of the inputs: which position does it compare with?"""
+    logits = _logits(objective, batch)
+    if logits is None:
+        return
+    log_p = logits.float().log_softmax(dim=-1)  # [B, T, V]
+    total, nll = (float(value) for value in objective.loss(batch.tensors))
+    distances = {}
+    for shift in (1, 0, 2):
+        length = batch.inputs.shape[1] - shift
+        labels = batch.inputs[:, shift:, None]
+        expected = -float(log_p[:, :length].gather(2, labels).sum())
+        distances[shift] = min(abs(expected - total), abs(expected - nll)) / abs(expected)
+    closest = min(distances, key=lambda shift: distances[shift])
+    # It must be this one, and clearly none of the others.
+    if closest != 1 and distances[closest] < 1e-5 < distances[1] / 10:
+        yield _not_shifted(f"the loss is that of the inputs {closest} positions later", closest)
+
+
+def _not_shifted(evidence: str, shift: int) -> Finding:
+    cause = "targets are shifted too far: the next token is never learnt"
+    if shift <= 0:
+        cause = "targets are not shifted: a position is given the token that it has to predict"
+    return Finding(
+        "targets_not_shifted",
+        evidence,
+        cause,
+        "the label of position t is the token at t + 1; shift once, in the batch or in the loss",
+        0.98,
+    )
+
+
+def _shift_of_labels(batch: TokenBatch) -> int | None:
+    """By how many positions the labels lag behind the inputs; None if they do not match."""
+    counted = batch.labels != IGNORED
+    matches: dict[int, float] = {}
+    for shift in (1, 0, 2):
+        length = batch.inputs.shape[1] - shift
+        valid = counted[:, :length] & counted[:, shift:]
+        same = (batch.labels[:, :length] == batch.inputs[:, shift:]) & valid
+        matches[shift] = float(same.sum() / valid.sum().clamp_min(1))
+    best = max(matches, key=lambda shift: matches[shift])  # 1 where several are equal
+    return best if matches[best] > 0.98 else None
+
+
+def _middle(batch: TokenBatch) -> int | None:
+    """A position in the middle that has labels before and after it."""
+    columns = (batch.labels != IGNORED).any(dim=0).nonzero()[:, 0]
+    if len(columns) < 4:
+        return None
+    return int(columns[len(columns) // 2])
+
+
+def _model_sees(objective: Objective, batch: TokenBatch, cells: Tensor, until: int) -> bool:
+    """Whether other tokens in these cells change what the model puts out up to a position."""
+    one = _hidden(objective, batch)
+    other = _hidden(objective, batch.with_inputs(cells))
+    if one is None or other is None:
+        return False
+    one = one[:, : until + 1]
+    size = float(one.abs().mean())
+    return float((one - other[:, : until + 1]).abs().max()) > 10 * TOLERANCE * max(size, 1e-6)
+
+
+def _hidden(objective: Objective, batch: TokenBatch) -> Tensor | None:
+    """The hidden states [B, T, D] of the model itself, without its objective."""
+    model = objective.trained_model
+    tensors = batch.tensors
+    if isinstance(model, Translator):
+        if "source" not in tensors:
+            return None
+        mask = tensors.get("padding_mask")
+        hidden: Tensor = model.model(tensors["source"], tensors["target"], mask)[0]
+        return hidden
+    if isinstance(model, LanguageModel):
+        return model.model(batch.inputs, None, Context())[0]
+    return None
+
+
+def _logits(objective: Objective, batch: TokenBatch) -> Tensor | None:
+    hidden = _hidden(objective, batch)
+    if hidden is None:
+        return None
+    model: Any = objective.trained_model.model
+    logits: Tensor = model.head(hidden)
+    return logits
+
+
+# --- masked tokens --------------------------------------------------------------------------------
+
+
+def check_masked_labels(batches: list[TokenBatch]) -> Iterator[Finding]:
+    """Of a masked language model: the tokens to predict must be hidden, but for a tenth."""
+    visible = 0
+    total = 0
+    for batch in batches:
+        counted = batch.labels != IGNORED
+        visible += int((batch.inputs[counted] == batch.labels[counted]).sum())
+        total += int(counted.sum())
+    # BERT leaves 10 % as they are; tags and other labels equal tokens by chance only.
+    if total >= 20 and visible > 0.5 * total:
+        yield Finding(
+            "answers_in_input",
+            f"{100 * visible / total:.0f} % of the labels stand unmasked in the input",
+            "the model is given the tokens that it has to predict",
+            "replace the tokens to predict by the mask token before the forward pass",
+            0.95,
+        )
+
+
+# --- padding --------------------------------------------------------------------------------------
+
+
+def check_padding(objective: Objective, batch: TokenBatch) -> Iterator[Finding]:
+    """What stands in padded cells must change no loss, and padding is no label."""
+    pad = objective.trained_model.output_tokenizer.special_token_id("pad")
+    end = objective.trained_model.output_tokenizer.special_token_id("eos")
+    counted = batch.labels != IGNORED
+    is_padding = _padded(batch, pad)
+    labels_padding = (counted & is_padding & (batch.labels == pad)).any() and pad != end
+    value = loss_sum(objective, batch)
+    other = loss_sum(objective, batch.with_inputs(is_padding))
+    changes = is_padding.any() and differs(value, other)
+    # Either the loss counts padded cells, or real tokens attend to them: the model tells.
+    if labels_padding or changes:
+        if not labels_padding and _attends_to_padding(objective, batch, is_padding):
+            yield _padding_attended()
+            return
+        share = 100 * float(is_padding.float().mean())
+        yield Finding(
+            "padding_in_loss",
+            f"other tokens in the padding ({share:.0f} % of a batch) change the loss"
+            if changes
+            else f"padding tokens are labels ({share:.0f} % of a batch)",
+            "padding is counted in the loss",
+            f"set the labels of padding to {IGNORED} and leave them out of sum and mean",
+            0.97,
+        )
+        return
+    mask = batch.tensors.get("padding_mask")
+    source = batch.tensors.get("source")
+    if mask is None or source is None or bool(mask.all()):
+        return
+    if differs(value, loss_sum(objective, batch.replaced("source", ~mask))):
+        yield _padding_attended()
+
+
+def _padded(batch: TokenBatch, pad: int | None) -> Tensor:
+    """Which cells of the inputs are padding: [B, T]."""
+    mask = batch.tensors.get("padding_mask")
+    if mask is not None and batch.key == "tokens" and mask.shape == batch.inputs.shape:
+        return ~mask
+    if pad is None:
+        return torch.zeros_like(batch.inputs, dtype=torch.bool)
+    # Padding stands at the end: everything behind the last other token.
+    is_token = batch.inputs != pad
+    behind = is_token.flip(1).cumsum(dim=1).flip(1) == 0
+    behind[:, 0] = False  # a first token that is `pad` starts a decoder
+    return behind
+
+
+def _attends_to_padding(objective: Objective, batch: TokenBatch, is_padding: Tensor) -> bool:
+    model = objective.trained_model
+    if not isinstance(model, TextEncoder):
+        return False
+    mask = batch.tensors.get("padding_mask")
+    if mask is None:
+        return False
+
+    def hidden(tokens: Tensor) -> Tensor:
+        return model.model(tokens, mask)[0]
+
+    one = hidden(batch.inputs)[mask]
+    other = hidden(batch.with_inputs(is_padding).inputs)[mask]
+    return float((one - other).abs().max()) > 10 * TOLERANCE * float(one.abs().mean())
+
+
+def _padding_attended() -> Finding:
+    return Finding(
+        "padding_attended",
+        "other tokens in the padding change the outputs of real tokens",
+        "attention looks at padding",
+        "give the padding mask to the model; an own attention must leave out what `allowed` "
+        "excludes",
+        0.97,
+    )

@@ -1,0 +1,171 @@
+"""Checks of the metrics log: non-finite losses, divergence, spikes, plateaus, overfitting.
+
+Losses are compared with the entropy of the labels: what a model reaches that knows their
+frequencies and nothing of its input. No torch here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from regard.training.diagnostics.finding import Finding
+from regard.training.diagnostics.run_log import RunLog, finite, median
+
+MIN_LINES = 8  # of the log: fewer say nothing about a course
+SPIKE_WINDOW = 20  # lines before a spike
+SPIKE_DEVIATIONS = 10.0  # median absolute deviations above the median
+PLATEAU_SHARE = 0.03  # of the entropy: how close to it a plateau is
+MIN_PLATEAU_STEPS = 100
+GRADIENT_LIMIT = 1e3  # of the norm; that of a healthy step is of the order of 1
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """What the losses of a run are compared with, in nats.
+
+    `entropy` is that of the labels alone (unigram entropy), `uniform` the logarithm of their
+    number. None where the labels are not classes.
+    """
+
+    entropy: float | None
+    uniform: float | None = None
+    warmup: int = 0  # steps
+    steps: int = 0  # of the whole run
+
+
+def check_log(log: RunLog, baseline: Baseline) -> Iterator[Finding]:
+    """All checks of this file."""
+    yield from non_finite(log)
+    yield from diverging_loss(log, baseline)
+    yield from loss_spike(log, baseline)
+    yield from exploding_gradients(log)
+    yield from plateau(log, baseline)
+    yield from overfitting(log, baseline)
+
+
+def non_finite(log: RunLog) -> Iterator[Finding]:
+    """Updates that were skipped because loss or gradient were NaN or infinite."""
+    if not log.skipped:
+        return
+    first = log.skipped[0]
+    # Traced once, when the run ends by them.
+    origin = next((r["origin"] for r in log.skipped if r.get("origin")), None)
+    where = f"; it first appeared in {origin}" if origin else ""
+    yield Finding(
+        "nonfinite",
+        f"{len(log.skipped)} updates skipped, the first at step {first['step']}{where}",
+        "loss or gradients are not finite",
+        "lower learning_rate, set clip = 1.0, and look at the examples of that step",
+        0.9,
+        int(first["step"]),
+    )
+
+
+def diverging_loss(log: RunLog, baseline: Baseline) -> Iterator[Finding]:
+    """A loss that ends well above where it has been."""
+    if len(log.steps) < MIN_LINES:
+        return
+    final = log.final_loss()
+    best = log.best_loss()
+    if final > best + max(0.5, 0.2 * (baseline.entropy or best)):
+        yield Finding(
+            "diverging_loss",
+            f"the loss was {best:.2f} and is {final:.2f} at step {log.last_step}",
+            "training diverges",
+            "lower learning_rate, or set clip = 1.0 and a longer warmup",
+            0.8,
+            log.last_step,
+        )
+
+
+def loss_spike(log: RunLog, baseline: Baseline) -> Iterator[Finding]:
+    """A loss far above those before it, by median and median absolute deviation."""
+    # Less than a nat is the noise of small batches.
+    least_jump = max(1.0, 0.5 * (baseline.entropy or 1.0))
+    for i in range(MIN_LINES, len(log.losses)):
+        window = finite(log.losses[max(0, i - SPIKE_WINDOW) : i])
+        if len(window) < MIN_LINES or not math.isfinite(log.losses[i]):
+            continue
+        center = median(window)
+        deviation = median(abs(value - center) for value in window)
+        jump = log.losses[i] - center
+        if jump > max(least_jump, SPIKE_DEVIATIONS * deviation):
+            yield Finding(
+                "loss_spike",
+                f"the loss jumped from {center:.2f} to {log.losses[i]:.2f} at step {log.steps[i]}",
+                "an update was far too large, or a batch is unlike the others",
+                "set clip = 1.0, lower learning_rate, and look at the examples of that step",
+                0.7,
+                log.steps[i],
+            )
+            return
+
+
+def exploding_gradients(log: RunLog) -> Iterator[Finding]:
+    """Gradient norms, before clipping, of a size that no healthy step has."""
+    norms = finite(log.gradient_norms)
+    if len(norms) < MIN_LINES:
+        return
+    typical = median(norms)
+    if typical > GRADIENT_LIMIT:
+        yield Finding(
+            "exploding_gradients",
+            f"the median gradient norm is {typical:.3g}",
+            "gradients explode",
+            "set clip = 1.0, start from smaller weights, or put the norm first (residual = pre)",
+            0.7,
+        )
+
+
+def plateau(log: RunLog, baseline: Baseline) -> Iterator[Finding]:
+    """A loss that stays at the entropy of the labels: only their frequencies are learnt."""
+    entropy = baseline.entropy
+    if entropy is None or len(log.steps) < MIN_LINES or log.last_step <= baseline.warmup:
+        return
+    # Every language model passes through this: it must have lasted.
+    if log.last_step < max(MIN_PLATEAU_STEPS, baseline.steps // 2):
+        return
+    half = log.losses[len(log.losses) // 2 :]
+    earlier = median(finite(half[: len(half) // 2]))
+    later = median(finite(half[len(half) // 2 :]))
+    margin = max(PLATEAU_SHARE * entropy, 0.02)
+    stays = abs(earlier - later) < margin / 2
+    if stays and abs(later - entropy) < margin:
+        yield Finding(
+            "plateau",
+            f"the loss stays at {later:.3f}; that of the label frequencies alone is {entropy:.3f}",
+            "the model has learnt the frequencies of the labels and nothing of its input",
+            "check that inputs and labels belong together, then try another learning_rate",
+            0.6,
+            log.last_step,
+        )
+
+
+def overfitting(log: RunLog, baseline: Baseline) -> Iterator[Finding]:
+    """Validation loss that rises, or stays at the frequencies, while the training loss falls."""
+    validations = finite(log.validation_losses)
+    if not validations or len(log.steps) < 3:
+        return
+    scale = baseline.entropy or max(validations)
+    train = log.final_loss()
+    best = min(validations)
+    last = validations[-1]
+    rises = len(validations) >= 3 and last > best + 0.1 * scale and train < best - 0.1 * scale
+    step = log.validation_steps[log.validation_losses.index(best)]
+    learns_by_heart = last > 0.9 * scale and train < 0.5 * last and last - train > 0.3
+    # A wide gap, while validation has stopped to improve.
+    is_stale = len(validations) >= 4 and step < 0.8 * log.validation_steps[-1]
+    gap = is_stale and last - train > 0.3 * scale
+    if not (rises or learns_by_heart or gap):
+        return
+    yield Finding(
+        "overfitting",
+        f"the training loss fell to {train:.2f}, the validation loss is {last:.2f}"
+        + (f" and was {best:.2f} at step {step}" if rises or gap else ""),
+        "the model learns its training data by heart",
+        "more data, more dropout or a smaller model; or stop earlier: patience = 3",
+        0.85,
+        step,
+    )

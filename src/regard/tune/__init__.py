@@ -1,0 +1,1 @@
+"""Hyperparameter search over training runs: the settings that matter, within a budget."""

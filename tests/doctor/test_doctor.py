@@ -1,0 +1,82 @@
+"""The doctor on sick runs and on the installation; `python bench/doctor.py` has all cases."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from doctor_bench import load
+from regard.cli import regard as command
+from regard.doctor import Finding, Report, examine
+from regard.doctor.installation import check_installation
+from regard.doctor.report_page import text_lines, write_page
+
+cases = load("doctor_cases")
+
+FAST = ["labelled validation in training", "words of another language", "NaN in the weights"]
+
+
+def case(name: str) -> Any:
+    (found,) = [each for each in cases.SICK if each.name == name]
+    return found
+
+
+@pytest.mark.parametrize("name", FAST)
+def test_the_planted_cause_comes_first(name: str, tmp_path: Path) -> None:
+    sick = case(name)
+    report = cases.examine_case(sick, tmp_path, seed=3, steps=24)
+    assert cases.is_right(sick, report), report.findings
+
+
+@pytest.mark.slow
+def test_nine_of_ten_causes_and_no_false_alarm(tmp_path: Path) -> None:
+    wrong = []
+    for number, each in enumerate([*cases.HEALTHY, *cases.SICK]):
+        report = cases.examine_case(each, tmp_path / str(number), seed=0)
+        if not cases.is_right(each, report):
+            wrong.append((each, [finding.check for finding in report.findings]))
+    assert [each for each, _ in wrong if not each.planted] == []
+    assert len(wrong) <= 0.1 * len(cases.SICK), wrong
+
+
+def test_a_recipe_is_examined_before_it_runs(tmp_path: Path) -> None:
+    lines = [(f"the word {i} is number {i}", ["yes", "no"][i % 2]) for i in range(200)]
+    train = cases.write_labelled(tmp_path, "train", lines)
+    valid = cases.write_labelled(tmp_path, "valid", lines[:50])
+    recipe = tmp_path / "mine.toml"
+    recipe.write_text(
+        f'[data]\ntext = "{train}"\nvalid_text = "{valid}"\n'
+        '[model]\nmodel = "bert:tiny"\nlayers = 1\nd_model = 16\nheads = 2\n'
+        '[train]\nobjective = "classify"\nsteps = 5\n'
+    )
+    report = examine(recipe)
+    assert [finding.check for finding in report.findings] == ["test_in_train"]
+    result = CliRunner().invoke(command, ["doctor", str(recipe), "--json"])
+    assert result.exit_code == 1
+    printed = json.loads(result.stdout)
+    assert printed["findings"][0]["check"] == "test_in_train"
+    assert set(printed["findings"][0]) >= {"evidence", "cause", "change", "confidence"}
+
+
+def test_the_report_reads_as_text_and_as_a_page(tmp_path: Path) -> None:
+    finding = Finding("plateau", "<b>evidence</b>", "the cause", "the change", 0.8, 7)
+    report = Report("runs/mine", [finding], ["the model"])
+    text = "\n".join(text_lines(report))
+    for word in ("plateau", "80 % sure", "the cause", "the change", "step", "the model"):
+        assert word in text
+    write_page(report, tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert "&lt;b&gt;evidence" in page
+    assert "<script" not in page
+
+
+def test_the_installation() -> None:
+    checks = {check.name: check for check in check_installation()}
+    assert checks["torch"].state == "good"
+    assert all(check.change for check in checks.values() if check.state != "good")
+    result = CliRunner().invoke(command, ["doctor", "--json"])
+    assert {each["name"] for each in json.loads(result.stdout)} == set(checks)

@@ -1,0 +1,121 @@
+"""Checks of the metrics log: each on a log that has the trouble, and on one that has not."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from regard.training.diagnostics.finding import Finding, ranked
+from regard.training.diagnostics.log_checks import (
+    Baseline,
+    check_log,
+    diverging_loss,
+    exploding_gradients,
+    loss_spike,
+    non_finite,
+    overfitting,
+    plateau,
+)
+from regard.training.diagnostics.run_log import RunLog
+
+ENTROPY = 3.0
+BASELINE = Baseline(ENTROPY, math.log(50), warmup=10, steps=300)
+FALLING = [4 * 0.92**i + 0.5 for i in range(30)]
+
+
+def run_log(losses: list[float], validations: Sequence[float] = (), norm: float = 1.0) -> RunLog:
+    log = RunLog()
+    for i, loss in enumerate(losses, 1):
+        record = {"step": 10 * i, "loss": loss, "nll": loss, "gradient_norm": norm}
+        log.add(record | {"learning_rate": 1e-3})
+    for i, loss in enumerate(validations, 1):
+        log.add({"event": "validation", "step": 50 * i, "loss": loss})
+    return log
+
+
+def checks(log: RunLog, baseline: Baseline = BASELINE) -> set[str]:
+    return {finding.check for finding in check_log(log, baseline)}
+
+
+def test_a_falling_loss_has_no_finding() -> None:
+    assert checks(run_log(FALLING, [3.5, 2.5, 2.2, 2.1])) == set()
+
+
+def test_a_run_without_class_labels_is_judged_by_its_own_course() -> None:
+    assert checks(run_log(FALLING, [3.5, 2.5]), Baseline(None)) == set()
+    assert "diverging_loss" in checks(run_log([*FALLING, 5.0, 5.0, 5.0]), Baseline(None))
+
+
+def test_divergence_is_against_the_best_so_far() -> None:
+    assert len(list(diverging_loss(run_log([*FALLING, 4.0, 4.0, 4.0]), BASELINE))) == 1
+    # One line is noise.
+    assert list(diverging_loss(run_log([*FALLING, 4.0, 1.0, 1.0]), BASELINE)) == []
+
+
+def test_a_spike_names_its_step() -> None:
+    losses = [2.0 + 0.01 * (i % 3) for i in range(30)]
+    losses[20] = 5.0
+    (finding,) = loss_spike(run_log(losses), BASELINE)
+    assert finding.step == 210
+    losses[20] = 2.5  # less than a nat
+    assert list(loss_spike(run_log(losses), BASELINE)) == []
+
+
+def test_noise_is_no_spike() -> None:
+    losses = [2.0 + (i % 2) * 1.2 for i in range(40)]
+    assert list(loss_spike(run_log(losses), BASELINE)) == []
+
+
+@pytest.mark.parametrize(("level", "count"), [(3.0, 1), (2.95, 1), (2.7, 0), (3.4, 0)])
+def test_a_plateau_is_at_the_entropy_of_the_labels(level: float, count: int) -> None:
+    assert len(list(plateau(run_log([4.0] + [level] * 29), BASELINE))) == count
+
+
+def test_no_plateau_before_the_warm_up_ends() -> None:
+    baseline = Baseline(ENTROPY, warmup=1000, steps=2000)
+    assert list(plateau(run_log([3.0] * 30), baseline)) == []
+
+
+def test_overfitting_is_a_rising_validation_loss() -> None:
+    assert len(list(overfitting(run_log(FALLING, [2.5, 2.2, 2.6, 3.1]), BASELINE))) == 1
+    assert list(overfitting(run_log(FALLING, [2.0, 1.6, 1.4, 1.3]), BASELINE)) == []
+    # Learnt by heart, with one validation only.
+    assert len(list(overfitting(run_log([3.0, 1.0, 0.1, 0.1, 0.1], [3.2]), BASELINE))) == 1
+
+
+def test_gradients_of_a_thousand_explode() -> None:
+    assert len(list(exploding_gradients(run_log(FALLING, norm=1e5)))) == 1
+    assert list(exploding_gradients(run_log(FALLING, norm=50))) == []
+
+
+def test_a_skipped_update_names_step_and_module() -> None:
+    log = run_log(FALLING)
+    log.add({"event": "skipped", "step": 77, "loss": "nan", "origin": "stack.blocks.1 (exp)"})
+    (finding,) = non_finite(log)
+    assert finding.step == 77
+    assert "stack.blocks.1 (exp)" in finding.evidence
+
+
+def test_a_finding_survives_the_log(tmp_path: Path) -> None:
+    finding = Finding("plateau", "evidence", "cause", "change", 0.5, 7)
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(json.dumps(finding.record(7)) + '\n{"step": 3, "lo')
+    assert RunLog.read(path).findings == [finding]
+
+
+def test_causes_stand_above_symptoms() -> None:
+    def finding(check: str, confidence: float) -> Finding:
+        return Finding(check, "", "", "", confidence)
+
+    names = ["plateau", "rate_too_high", "misaligned_sides", "saturated_attention"]
+    findings: list[Any] = [finding(name, 0.9) for name in names]
+    order = [each.check for each in ranked(findings)]
+    assert order == ["misaligned_sides", "rate_too_high", "saturated_attention", "plateau"]
+    # Each once, as surely as it was ever seen.
+    twice = ranked([finding("plateau", 0.3), finding("plateau", 0.6)])
+    assert [each.confidence for each in twice] == [0.6]

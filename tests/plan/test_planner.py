@@ -1,0 +1,299 @@
+"""The planner: known totals, predictions equal to counts on real models, monotonicity, errors."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from click.testing import CliRunner
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from regard.cli.plan import command
+from regard.compare.cost import _NoModules
+from regard.errors import ModelError, SettingError
+from regard.families import presets
+from regard.parameter_count import parameter_count
+from regard.plan.accelerators import ACCELERATORS, roofline_seconds
+from regard.plan.compute_optimal import REFITTED, compute_optimal
+from regard.plan.failures import checkpoint_plan, daly_interval, young_interval
+from regard.plan.measurement import MeasuredStep
+from regard.plan.planner import find_device, make_plan
+from regard.plan.recommendation import _WIRINGS, recommend
+from regard.plan.sharding import parallel_plans
+from regard.plan.step_trace import StepSettings, StepTrace, trace_step
+from regard.plan.subject import Request, Subject, resolve
+from regard.plan.workload import modules
+from regard.training.recipe.objectives import OBJECTIVES
+
+CPU = torch.device("cpu")
+# One of each wiring, with few parameters beside the embeddings.
+FAMILIES = (
+    "transformer:tiny",
+    "t5:tiny",
+    "gpt2:tiny",
+    "llama:tiny",
+    "transformer-xl:tiny",
+    "bert:tiny",
+    "electra:tiny",
+    "vit:tiny",
+    "clip:tiny",
+    "lstm:tiny",
+    "memory:tiny",
+)
+
+
+def small(name: str, **changes: Any) -> Subject:
+    request = {"batch": 2, "length": 16, "vocabulary": 300, **changes}
+    return resolve(name, Request(**request))
+
+
+def trace(subject: Subject, **settings: Any) -> StepTrace:
+    return trace_step(
+        subject.description, subject.workload, StepSettings(**settings), subject.generator
+    )
+
+
+# --- known totals ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "millions"),
+    [("transformer:base", 63.08), ("transformer:big", 214.3), ("bert:base", 109.5)],
+)
+def test_parameters_of_published_models(name: str, millions: float) -> None:
+    subject = resolve(name, Request(batch=1, length=8))
+    assert parameter_count(subject.description) / 1e6 == pytest.approx(millions, rel=0.01)
+
+
+def test_attention_weights_of_eight_heads_at_1024_positions_take_33_mb() -> None:
+    subject = resolve("transformer:base", Request(batch=1, length=1024))
+    plan = make_plan(subject, find_device("H100"))
+    assert plan.attention_bytes_per_layer == 8 * 1024 * 1024 * 4  # 33.6 MB
+
+
+def test_gpt3_takes_the_flops_of_its_paper() -> None:
+    # One layer of 96, counted; the rest of them are equal.
+    subject = resolve("gpt3:175b", Request(batch=1, length=128))
+    description: Any = subject.description
+    stack = description.stack
+    counts = {}
+    for layers in (1, 2):
+        changed = replace(
+            subject, description=replace(description, stack=replace(stack, layers=layers))
+        )
+        counts[layers] = trace(changed).flops
+    flops = counts[1] + 95 * (counts[2] - counts[1])
+    parameters = parameter_count(description)
+    assert parameters == pytest.approx(175e9, rel=0.005)
+    assert flops / 128 * 300e9 == pytest.approx(3.14e23, rel=0.01)
+    assert 6 * parameters * 300e9 == pytest.approx(3.14e23, rel=0.005)
+
+
+def test_compute_optimum_of_chinchilla() -> None:
+    usual, published, refitted = compute_optimal(5.76e23)  # Gopher's and Chinchilla's budget
+    assert usual.parameters == pytest.approx(70e9, rel=0.02)
+    assert usual.tokens == pytest.approx(1.4e12, rel=0.02)
+    assert published.parameters == pytest.approx(32e9, rel=0.05)
+    assert 6 * refitted.parameters * refitted.tokens == pytest.approx(5.76e23)
+    # An optimum: a tenth more or fewer parameters at the same budget are worse.
+    for factor in (0.9, 1.1):
+        other = REFITTED.loss(refitted.parameters * factor, refitted.tokens / factor)
+        assert other > refitted.loss
+
+
+# --- the trace and real models --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_the_trace_counts_what_a_real_step_computes(name: str) -> None:
+    subject = small(name)
+    traced = trace(subject)
+    core = modules(subject.description, subject.generator, real=True).train()
+    counter = FlopCounterMode(display=False)
+    counter.mod_tracker = _NoModules()  # type: ignore[assignment]
+    no_onednn = torch.backends.mkldnn.flags(enabled=False)
+    with sdpa_kernel(SDPBackend.MATH), no_onednn, counter:
+        subject.workload.loss(core, subject.workload.create(CPU)).backward()
+    counted = counter.get_total_flops()
+    assert traced.parameters == sum(p.numel() for p in core.parameters())
+    # Fused attention computes its scores once more in backward.
+    assert counted <= traced.flops <= 1.1 * counted
+
+
+@pytest.mark.parametrize("name", ["transformer:tiny", "gpt2:tiny", "bert:tiny"])
+def test_predicted_peak_memory_is_what_the_allocator_counts(name: str) -> None:
+    subject = small(name, batch=4)
+    predicted = trace(subject).memory.total
+    step = MeasuredStep(subject.description, subject.workload, StepSettings(), CPU)
+    assert predicted == pytest.approx(step.memory, rel=0.02)
+
+
+def test_a_tensor_saved_for_backward_is_counted_once_and_only_while_it_lives() -> None:
+    one = trace(small("gpt2:tiny", batch=4, length=64))
+    recomputed = trace(small("gpt2:tiny", batch=4, length=64), recompute=True)
+    assert recomputed.saved < one.saved
+    assert recomputed.flops > one.flops
+    assert recomputed.memory.weights == one.memory.weights
+
+
+# --- monotonicity ---------------------------------------------------------------------------------
+
+
+def test_more_rows_and_longer_inputs_cost_more() -> None:
+    sizes = [(1, 16), (2, 16), (2, 32)]
+    traces = [trace(small("gpt2:tiny", batch=rows, length=n)) for rows, n in sizes]
+    for before, after in itertools.pairwise(traces):
+        assert after.flops > before.flops
+        assert after.saved > before.saved
+        assert after.memory.total >= before.memory.total
+    # Rows are independent of each other.
+    assert traces[1].forward_flops == 2 * traces[0].forward_flops
+
+
+def test_accelerators_store_less_than_a_cpu_and_mixed_precision_less_than_float32() -> None:
+    subject = small("bert:tiny", batch=8, length=128)  # attention dropout: a CPU stores weights
+    on_cpu = trace(subject)
+    on_gpu = trace(subject, accelerator=True)
+    half = trace(subject, accelerator=True, precision="bf16")
+    assert on_gpu.saved < on_cpu.saved
+    assert half.saved < on_gpu.saved
+    h100 = ACCELERATORS["h100"]
+    assert roofline_seconds(on_gpu, h100) < roofline_seconds(on_gpu, ACCELERATORS["t4"])
+
+
+def test_accumulation_keeps_gradients_during_the_next_forward() -> None:
+    subject = small("gpt2:tiny", batch=4, length=64)
+    once = trace(subject)
+    twice = trace(subject, accumulate=2)
+    assert twice.memory.total > once.memory.total
+    assert twice.flops == once.flops  # of one micro-batch
+
+
+def test_sharding_divides_the_states_and_sends_more() -> None:
+    memory = trace(small("gpt2:tiny")).memory
+    few = parallel_plans(memory, 1.0, ACCELERATORS["h100"], 2)
+    many = parallel_plans(memory, 1.0, ACCELERATORS["h100"], 64)
+    for plans in (few, many):
+        replicas, _, sharded = plans
+        assert sharded.memory < replicas.memory
+        assert sharded.traffic == pytest.approx(1.5 * replicas.traffic)
+    assert many[2].memory < few[2].memory
+
+
+def test_checkpoint_interval_is_the_best_by_search() -> None:
+    write = 60.0
+    failure = 20 * 3600.0
+    interval = daly_interval(write, failure)
+
+    def expected(tau: float) -> float:
+        """Wall time for a unit of work (Daly 2006, equation 20, without restarts)."""
+        return failure * (math.exp((tau + write) / failure) - 1) / tau
+
+    assert interval == pytest.approx(young_interval(write, failure), rel=0.05)
+    for factor in (0.8, 1.25):
+        assert expected(interval) < expected(factor * interval)
+    assert (
+        checkpoint_plan(1024, 1e12).lost_hours_per_day > checkpoint_plan(8, 1e12).lost_hours_per_day
+    )
+
+
+# --- what to change -------------------------------------------------------------------------------
+
+
+def test_remedies_end_with_one_that_fits() -> None:
+    subject = resolve("gpt2:tiny", Request(batch=256, length=1024))
+    plan = make_plan(subject, find_device("T4"))
+    assert plan.fits is False
+    assert [remedy.fits for remedy in plan.remedies][-1] is True
+    needed = [remedy.memory for remedy in plan.remedies]
+    assert needed == sorted(needed, reverse=True)
+    assert "fp16" in plan.remedies[0].change  # a T4 has no bf16
+
+
+# --- subjects, recommendations, errors ------------------------------------------------------------
+
+
+def test_a_recipe_and_a_config_file_are_subjects(tmp_path: Path) -> None:
+    recipe = resolve("wmt14_base", Request())
+    assert recipe.objective == "translate"
+    assert recipe.tokens is not None
+    config = {
+        "model_type": "gpt2",
+        "architectures": ["GPT2LMHeadModel"],
+        "vocab_size": 300,
+        "n_embd": 32,
+        "n_layer": 2,
+        "n_head": 2,
+        "n_positions": 64,
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    for target in (tmp_path, tmp_path / "config.json"):
+        subject = resolve(str(target), Request(length=16))
+        assert subject.objective == "causal"
+        assert subject.description.vocab_size == 300
+
+
+def test_every_recommended_model_exists_and_every_objective_has_one() -> None:
+    names = set(presets.names())
+    assert set(_WIRINGS) == set(OBJECTIVES)
+    for wiring in _WIRINGS.values():
+        assert {model for _, model in wiring.sizes} <= names
+    few = recommend("sentiment", 1_000)
+    assert few.pretrained
+    assert few.task == "classify"
+    assert not recommend("translation", 4_500_000).pretrained
+    assert recommend("translate", 4_500_000).model == "transformer:base"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["transfomer:base"], "did you mean"),
+        (["gpt2:tiny", "--device", "H101"], "did you mean"),
+        (["gpt2:tiny", "--length", "4000", "--device", "cuda:0"], "no CUDA device"),
+        (["bert:tiny", "--precision", "bf16", "--device", "T4"], "no bf16"),
+        (["gpt2:tiny", "--devices", "0", "--device", "H100"], "devices"),
+        (
+            ["gpt2:tiny", "--devices", "8", "--device", "cpu", "--batch", "1", "--length", "8"],
+            "table",
+        ),
+        (["--flops", "-1"], "FLOPs"),
+        (["--task", "dance", "--examples", "5"], "no task"),
+        (["--task", "classify"], "--examples"),
+        ([], "no model"),
+        (["gpt2:tiny", "--batch", "0", "--device", "H100"], "rows"),
+    ],
+)
+def test_errors_end_with_the_repair(arguments: list[str], message: str) -> None:
+    if torch.cuda.is_available() and "cuda:0" in arguments:
+        pytest.skip("there is a CUDA device")
+    with pytest.raises((ModelError, SettingError)) as raised:
+        CliRunner().invoke(command, arguments, catch_exceptions=False, standalone_mode=False)
+    assert message in str(raised.value)
+
+
+def test_the_page_and_the_json_agree() -> None:
+    arguments = [
+        "gpt2:tiny",
+        "--device",
+        "H100",
+        "--batch",
+        "2",
+        "--length",
+        "16",
+        "--tokens",
+        "1e9",
+    ]
+    page = CliRunner().invoke(command, arguments, catch_exceptions=False).output
+    content = json.loads(CliRunner().invoke(command, [*arguments, "--json"]).output)
+    assert f"{content['parameters']:,}" in page
+    assert sum(content["parts"].values()) == content["parameters"]
+    assert content["flops"]["six_n_d"] == 6 * content["parameters"] * 1e9
+    assert "fits" in page

@@ -1,0 +1,346 @@
+"""What the studio says a model answers, on every kind of model, and how it opens other folders."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from looked import MODELS, TEXT, WORDS, png, save_sensing, translator, wav
+
+pytest.importorskip("starlette")
+pytest.importorskip("httpx")
+from starlette.testclient import TestClient
+from test_studio_server import InMemory, ask, client
+
+import regard
+from regard import look as looking
+from regard.builder import build
+from regard.errors import SettingError
+from regard.families.presets import preset
+from regard.look import MediaInput
+from regard.look.forward import forward
+from regard.models import DualEncoderModel, Model, Translator
+from regard.models.memory_network import MemoryNetworkModel
+from regard.studio import answers
+from regard.studio.model_store import DEMO, FolderOpener, ModelStore
+from regard.studio.run_status import run_status
+from regard.studio.server import is_loopback
+
+STORY = "The dog sees a cat. Who sees a cat?"
+
+
+def recurrent(name: str) -> Translator:
+    torch.manual_seed(0)
+    description = preset(f"{name}:tiny", len(WORDS), 64, d_model=16, dropout=0.0)
+    core = build(description).eval()
+    return Translator(core, description, WORDS, WORDS, WORDS.required_token_id("bos"))  # type: ignore[arg-type]
+
+
+def memory_network() -> MemoryNetworkModel:
+    torch.manual_seed(0)
+    description = preset("memory:tiny", len(WORDS), 64)
+    return MemoryNetworkModel(build(description).eval(), description, WORDS)  # type: ignore[arg-type]
+
+
+def dual_encoder() -> Any:
+    torch.manual_seed(0)
+    description: Any = preset(
+        "clip:tiny", len(WORDS), 32, image_size=8, patch=4, d_model=16, heads=2, layers=1
+    )
+    return DualEncoderModel(build(description).eval(), description, WORDS)  # type: ignore[arg-type]
+
+
+BASELINES: dict[str, tuple[Callable[[], Model], str]] = {
+    "bahdanau": (lambda: recurrent("bahdanau"), TEXT),
+    "convs2s": (lambda: recurrent("convs2s"), TEXT),
+    "memory": (memory_network, STORY),
+}
+
+
+# ------------------------------------------------------------------ answers
+
+
+@pytest.mark.parametrize("name", ["writer", "reader", "classifier"])
+def test_the_answer_is_the_largest_logit_of_a_forward_pass(name: str) -> None:
+    model = MODELS[name]()
+    with client(InMemory({name: model})) as studio:
+        answer = ask(studio, "answer", model=name, text=TEXT)["answer"]
+        inputs = looking.look(model, TEXT, ask=()).model_inputs
+        with torch.no_grad():
+            logits = forward(model.model, inputs.inputs)[0].float()
+        # Of a text [T, V] at its last position, of a classifier [L].
+        probabilities = (logits if logits.ndim == 1 else logits[-1]).softmax(dim=-1)
+        best = probabilities.topk(3)
+        if name == "classifier":
+            expected = [f"LABEL_{i}" for i in best.indices.tolist()]
+        else:
+            expected = WORDS.tokens(best.indices.tolist())
+        assert [share["label"] for share in answer["shares"][:3]] == expected
+        np.testing.assert_allclose(
+            [share["probability"] for share in answer["shares"][:3]], best.values, atol=1e-5
+        )
+        assert answer["text"] == expected[0]
+
+
+def test_a_translation_and_what_it_is_without_heads() -> None:
+    model = translator()
+    with client(InMemory({"it": model})) as studio:
+        result = ask(studio, "answer", model="it", text=TEXT)
+        assert result["answer"]["text"] == model.translate(TEXT).strip()
+        assert result["usual"] is None
+        off = [[f"decoder.{layer}.cross", head] for layer in range(2) for head in range(3)]
+        ablated = ask(studio, "answer", model="it", text=TEXT, off=off)
+        assert ablated["usual"] == result["answer"]
+
+
+def test_the_temperature_divides_the_logits() -> None:
+    model = MODELS["writer"]()
+    with client(InMemory({"it": model})) as studio:
+        inputs = looking.look(model, TEXT, ask=()).model_inputs
+        with torch.no_grad():
+            logits = forward(model.model, inputs.inputs)[0, 2].double()
+        for temperature in (0.1, 1.0, 3.0):
+            answer = ask(
+                studio, "next", model="it", text=TEXT, position=2, temperature=temperature, top=5
+            )
+            expected = (logits / temperature).softmax(dim=-1).topk(5).values
+            shares = [share["probability"] for share in answer["shares"]]
+            np.testing.assert_allclose(shares, expected, atol=1e-5)
+        refused = ask(studio, "next", expect=422, model="it", text=TEXT, temperature=0)
+        assert "temperature" in refused["error"]["problem"]
+
+
+def test_the_answers_of_pictures_and_recordings_are_the_models_own(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    pytest.importorskip("PIL")
+    contents = {"vit": png(), "clip": png(), "wav2vec2": wav(0.8)}
+    for name in contents:
+        save_sensing(name, tmp_path / name)
+    with client(ModelStore([tmp_path], device="cpu")) as studio:
+        for name, content in contents.items():
+            head = {"x-regard-token": "a-token"}
+            file = studio.post("/api/file", content=content, headers=head).json()["file"]
+            answer = ask(studio, "answer", model=name, file=file)["answer"]
+            model = regard.load(tmp_path / name, device="cpu", say=lambda text: None)
+            if name == "wav2vec2":
+                assert "vocab.json" in answer["note"]  # without letters there is no transcript
+                continue
+            if name == "clip":  # without a tokenizer there are no captions
+                assert "no tokenizer" in answer["note"]
+                continue
+            expected = model.classify(content)
+            shares = {share["label"]: share["probability"] for share in answer["shares"]}
+            assert shares == pytest.approx(expected, abs=1e-5)
+            assert answer["text"] == next(iter(expected))
+
+
+@pytest.mark.parametrize("name", BASELINES)
+def test_models_before_the_transformer_answer_on_every_page(name: str) -> None:
+    make, text = BASELINES[name]
+    with client(InMemory({name: make()})) as studio:
+        model = ask(studio, "model", model=name)
+        question = {"model": name, "text": text}
+        assert set(model["analyses"]) <= {"entropy", "attribution"}
+        for view in ("look", "answer", "anatomy", "path", *model["analyses"]):
+            ask(studio, view, **question)
+        ask(studio, "referent", model=name)
+        path = ask(studio, "path", **question)
+        assert path["weights"] or name != "memory"
+        # Every station of the drawing has numbers to open.
+        for station in path["stations"]:
+            ask(studio, "tensor", **question, name=station)
+
+
+def test_unknown_words_are_named() -> None:
+    model = translator()
+    with client(InMemory({"it": model})) as studio:
+        unknown = ask(studio, "look", model="it", text="The xylophone sees a zebra.")["unknown"]
+        assert list(unknown.values()) == ["xylophone", "zebra"]
+        tokens = ask(studio, "look", model="it", text="The xylophone sees a zebra.")["source"]
+        assert all(tokens[int(position)] == "<unk>" for position in unknown)
+
+
+def test_a_dual_encoder_matches_captions_as_its_own_method_does() -> None:
+    """Cosines, the learned scale and a softmax; with a head off, both towers are without it."""
+    model = dual_encoder()
+    captions = ["The dog sees a cat.", "a small dog"]
+    pixels = MediaInput(torch.rand(1, 3, 8, 8), np.zeros((8, 8, 3), np.uint8))
+    run = looking.look(model, pixels, ask=("logits",))
+    answered = answers.answer(model, run, pixels, (), captions)
+    with torch.no_grad():
+        image = model.model.images(pixels.inputs)[0]
+        texts = [model.model.texts(model.labelled_input(text)[0])[0] for text in captions]
+        logits = torch.stack([image @ text for text in texts]) * model.model.scale.exp()
+    expected = dict(zip(captions, logits.softmax(dim=0).tolist(), strict=True))
+    assert {share.label: share.probability for share in answered.shares} == pytest.approx(expected)
+    assert answered.text == max(expected, key=lambda caption: expected[caption])
+
+
+# ------------------------------------------------------------------ the path of a token
+
+
+@pytest.mark.parametrize("name", ["translator", "pre-norm translator", "writer"])
+def test_what_a_layer_adds_is_the_difference_of_its_stream(name: str) -> None:
+    """Two ways: the sums of the drawing, and the recorded stream."""
+    model = MODELS[name]()
+    run = looking.look(model, TEXT, ask=["*"])
+    stack = "decoder"
+    with client(InMemory({name: model})) as studio:
+        path = ask(studio, "path", model=name, text=TEXT, stack=stack, layer=1)
+    placement = path["stations"]
+    rows = [index for index, _ in path["rows"]]
+    sums = [station for station in placement if station.endswith(".sum")]
+    assert sums
+    for station in sums:
+        following = "feedforward"
+        if station.endswith("self.sum") and f"{stack}.1.cross.output" in run.names:
+            following = "cross"
+        values = run[f"{stack}.1.{following}.input"]
+        if name != "translator":  # pre-norm: the sum has not passed the norm that follows it
+            values = run[f"{stack}.0.residual"] + run[f"{stack}.1.self.output"]
+            if station.endswith("cross.sum"):
+                values = values + run[f"{stack}.1.cross.output"]
+        assert placement[station]["width"] == 24
+        np.testing.assert_allclose(placement[station]["values"], values[rows], atol=2e-3)
+    if name != "translator":
+        residual = values + run[f"{stack}.1.feedforward.output"]
+        np.testing.assert_allclose(run[f"{stack}.1.residual"], residual, atol=1e-4)
+
+
+def test_a_long_input_shows_some_rows_and_always_the_one_that_is_followed() -> None:
+    model = MODELS["writer"]()
+    text = "The dog sees a cat. " * 20
+    with client(InMemory({"it": model})) as studio:
+        path = ask(studio, "path", model="it", text=text, row=37)
+        rows = [index for index, _ in path["rows"]]
+        assert len(rows) <= 29
+        assert {0, 37, path["count"] - 1} <= set(rows)
+
+
+# ------------------------------------------------------------------ opening other folders
+
+
+@pytest.fixture
+def opening(tmp_path: Path) -> tuple[TestClient, Path]:
+    home = tmp_path / "home"
+    (home / "empty").mkdir(parents=True)
+    shutil.copytree(DEMO, home / "models" / "second")
+    (home / "link").symlink_to(home / "models")
+    opener = FolderOpener(tmp_path / "cache" / "studio.json")
+    return client(ModelStore([DEMO], device="cpu", opener=opener)), home
+
+
+def test_a_folder_is_opened_and_remembered(opening: tuple[TestClient, Path]) -> None:
+    studio, home = opening
+    assert ask(studio, "shelf")["recent"] == []
+    inside = ask(studio, "folders", path=str(home))
+    # Links are left out: they could lead anywhere.
+    assert [folder["name"] for folder in inside["folders"]] == ["empty", "models"]
+    assert ask(studio, "folders", path=str(home / "models"))["folders"] == [
+        {"name": "second", "model": True}
+    ]
+    assert ask(studio, "open", path=str(home / "models" / "second"))["model"] == "second"
+    shelf = ask(studio, "shelf")
+    assert shelf["models"] == ["demo", "second"]
+    assert shelf["recent"] == [str(home / "models" / "second")]
+    assert ask(studio, "answer", model="second", text="The cat sat on the mat.")["answer"][
+        "text"
+    ] == ("Die Katze saß auf der Matte.")
+
+
+@pytest.mark.parametrize(
+    ("path", "problem"),
+    [
+        ("empty", "holds no model"),
+        ("nowhere", "there is no folder"),
+        ("models/second/config.json", "there is no folder"),
+        ("a\0b", "no path"),
+    ],
+)
+def test_what_is_no_model_is_refused(
+    opening: tuple[TestClient, Path], path: str, problem: str
+) -> None:
+    studio, home = opening
+    refused = ask(studio, "open", expect=400, path=f"{home}/{path}")["error"]
+    assert problem in refused["problem"]
+    assert refused["repair"]
+    assert ask(studio, "shelf")["models"] == ["demo"]
+
+
+def test_a_pickle_is_not_opened(opening: tuple[TestClient, Path]) -> None:
+    studio, home = opening
+    folder = home / "pickled"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    (folder / "pytorch_model.bin").write_bytes(b"\x80\x04.")
+    ask(studio, "open", expect=400, path=str(folder))
+
+
+def test_names_of_the_hub_only_if_downloads_were_allowed(
+    opening: tuple[TestClient, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    studio, home = opening
+    refused = ask(studio, "open", expect=400, path="owner/name")["error"]
+    assert "--download" in refused["repair"]
+    fetched: list[str] = []
+
+    def fetch(name: str, say: Any) -> Path:
+        fetched.append(name)
+        return home / "models" / "second"
+
+    monkeypatch.setattr("regard.models.hub.fetch", fetch)
+    opener = FolderOpener(download=True)
+    with client(ModelStore([DEMO], device="cpu", opener=opener)) as other:
+        assert ask(other, "open", path="owner/name")["model"] == "second"
+        assert fetched == ["owner/name"]
+
+
+def test_on_the_network_no_other_folder_can_be_reached(tmp_path: Path) -> None:
+    with client(ModelStore([DEMO], device="cpu")) as studio:
+        assert ask(studio, "shelf")["opens"] is False
+        for view in ("open", "folders"):
+            refused = ask(studio, view, expect=400, path=str(tmp_path))["error"]
+            assert "only what it was started with" in refused["problem"]
+    assert all(is_loopback(host) for host in ("127.0.0.1", "127.8.8.8", "::1", "localhost"))
+    assert not any(is_loopback(host) for host in ("0.0.0.0", "::", "192.168.0.7", "my.machine"))
+
+
+# ------------------------------------------------------------------ runs
+
+
+def test_a_run_tells_its_settings_and_how_it_ended(tmp_path: Path) -> None:
+    quick: dict[str, Any] = {"builtin_lines": 100, "test_lines": 8, "steps": 2, "warmup": 1}
+    sizes = {"d_model": 16, "d_ff": 16, "heads": 2, "layers": 1, "vocabulary": 200}
+    regard.train({**quick, **sizes, "device": "cpu", "threads": 1}, out=tmp_path / "run")
+    status = run_status(tmp_path / "run")
+    assert (status["status"], status["step"], status["steps"]) == ("finished", 2, 2)
+    assert status["settings"]["model"]["d_model"] == 16
+    assert status["scores"]["test"]["bleu"] >= 0
+    assert status["seconds_left"] is None
+    with pytest.raises(SettingError):
+        regard.train({**quick, **sizes, "device": "nowhere"}, out=tmp_path / "bad")
+
+
+def test_the_status_of_a_run_that_has_not_ended(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    (run / "state").mkdir(parents=True)
+    lines = [{"step": step, "loss": 1.0, "seconds": 2.0 * step} for step in range(1, 11)]
+    log = run / "metrics.jsonl"
+    log.write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"st')
+    (run / "state" / "recipe.json").write_text(json.dumps({"train": {"steps": 40}}))
+    status = run_status(run)
+    assert (status["status"], status["seconds_left"]) == ("training", 60.0)
+    os.utime(log, (0, 0))  # written long ago
+    assert run_status(run)["status"] == "stopped"
+    outcome = {"status": "failed", "problem": "the loss is not finite", "repair": "lower it"}
+    (run / "state" / "outcome.json").write_text(json.dumps(outcome))
+    status = run_status(run)
+    assert (status["status"], status["problem"]) == ("failed", "the loss is not finite")

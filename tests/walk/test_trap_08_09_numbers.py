@@ -1,0 +1,88 @@
+"""Traps 8 and 9: numbers that nobody checked, and weights that are not numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import regard
+from command_line import Command
+from regard import memory
+from regard.decode.strategy import BeamSearch, Greedy, Sampling, Strategy
+from regard.errors import ModelError
+
+TEXT = "The dog sees a cat.\n"
+
+
+def test_a_beam_beyond_the_memory_is_refused_before_it_begins(
+    command: Command, trained: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command("translate", trained, "--beam", 10**9, text=TEXT).refused("use a beam of", "free")
+    monkeypatch.setattr(memory, "available", lambda: 100_000_000)
+    command("translate", trained, "--beam", "100000", text=TEXT).refused("hypotheses")
+    assert command("translate", trained, "--beam", "50", text=TEXT).code == 0
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--beam", "0"),
+        ("--beam", "-3"),
+        ("--n-best", "0"),
+        ("--sample", "--temperature", "nan"),
+        ("--sample", "--temperature", "inf"),
+        ("--sample", "--temperature", "0"),
+        ("--sample", "--top-p", "nan"),
+        ("--sample", "--top-k", "-1"),
+        ("--sample", "--min-p", "nan"),
+        ("--length-penalty", "gnmt:nan"),
+        ("--max-length", "nan,5"),
+        ("--max-length", "1,-50"),
+        ("--device", "mps"),
+        ("--device", "meta"),
+        ("--device", "gpu"),
+    ],
+    ids=" ".join,
+)
+def test_every_number_is_checked(flags: tuple[str, ...], command: Command, trained: Path) -> None:
+    command("translate", trained, *flags, text=TEXT).refused()
+
+
+def test_memory_that_runs_out_is_no_unexpected_error(
+    command: Command, trained: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: 9 bytes\nat")
+
+    monkeypatch.setattr("regard.models.translator.decode", fail)
+    command("translate", trained, text=TEXT).refused("not enough memory", "--batch-tokens")
+
+
+@pytest.fixture
+def broken(trained: Path, tmp_path: Path) -> Path:
+    model = regard.load(trained)
+    with torch.no_grad():
+        next(model.model.parameters()).fill_(torch.nan)
+    return model.save(tmp_path / "broken")
+
+
+def test_nan_weights_are_an_error_of_every_command(
+    command: Command, broken: Path, files: Path
+) -> None:
+    for flags in ((), ("--beam", "1"), ("--sample",)):
+        command("translate", broken, *flags, text=TEXT).refused("not a number")
+    command("evaluate", broken, "--source", files / "s.en", "--target", files / "s.de").refused(
+        "not a number"
+    )
+    command("predict", broken, TEXT.strip()).refused("not a number")
+
+
+@pytest.mark.parametrize("strategy", [Greedy(), Sampling(), BeamSearch(3)])
+def test_nan_weights_in_python(broken: Path, strategy: Strategy) -> None:
+    model = regard.load_translator(broken)
+    with pytest.raises(ModelError, match="holds NaN or infinity"):
+        model.translate("The dog.", strategy)
+    with pytest.raises(ModelError, match="not a number"):
+        model.perplexity(["The dog."], ["Der Hund."])

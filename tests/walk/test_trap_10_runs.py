@@ -1,0 +1,103 @@
+"""Trap 10: SIGHUP, runs that could not go on, and what a run folder holds."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+
+import regard
+from command_line import SIZES, Command
+from regard.errors import TrainingInterrupted
+from regard.training.engine.loop import Loop
+from regard.training.run import go_on
+
+
+def test_a_closed_terminal_saves_as_sigterm_does(files: Path, tmp_path: Path) -> None:
+    def hang_up(loop: Loop) -> None:
+        if loop.progress.step == 3:
+            os.kill(os.getpid(), signal.SIGHUP)
+
+    data = {"source": str(files / "s.en"), "target": str(files / "s.de")}
+    with pytest.raises(TrainingInterrupted, match="SIGHUP") as stopped:
+        regard.train({**SIZES, **data, "steps": 50}, out=tmp_path / "run", on_step=hang_up)
+    assert stopped.value.exit_code == 128 + signal.SIGHUP
+    assert list((tmp_path / "run/state/checkpoints").glob("step-*"))
+
+
+def test_nohup_is_respected(files: Path, tmp_path: Path) -> None:
+    def hang_up(loop: Loop) -> None:
+        os.kill(os.getpid(), signal.SIGHUP)
+
+    data = {"source": str(files / "s.en"), "target": str(files / "s.de")}
+    previous = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        result = regard.train({**SIZES, **data, "steps": 2}, out=tmp_path / "r", on_step=hang_up)
+    finally:
+        signal.signal(signal.SIGHUP, previous)
+    assert result.steps == 2
+
+
+def test_a_finished_run_trains_longer(command: Command, trained: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(trained, tmp_path / "run")
+    again = command("train", "--resume", run)
+    assert "resuming at step 8; the run is finished" in again.err
+    command("train", "--resume", run, "--steps", "8").refused("at step 8")
+    command("train", "--resume", run, "--steps", "9", "--seed", "2").refused("--steps N alone")
+    done = command("train", "--resume", run, "--steps", "11", "--json")
+    assert done.code == 0, done.err
+    report = json.loads(done.out)
+    assert report["steps"] == 11
+    # The number is stored: a resumed run knows its end.
+    assert json.loads((run / "state/recipe.json").read_text())["train"]["steps"] == 11
+
+
+def test_a_longer_run_is_the_run_that_was_longer_from_the_start(
+    files: Path, tmp_path: Path
+) -> None:
+    """The schedule of this learning rate does not depend on the number of steps."""
+    data = {"source": str(files / "s.en"), "target": str(files / "s.de"), "warmup": 2}
+    settings = {**SIZES, **data, "batch_tokens": 512, "weights": "last"}
+    regard.train({**settings, "steps": 4}, out=tmp_path / "short")
+    go_on(tmp_path / "short", steps=7, quiet=True)
+    regard.train({**settings, "steps": 7}, out=tmp_path / "long")
+    name = "model.safetensors"
+    assert (tmp_path / "short" / name).read_bytes() == (tmp_path / "long" / name).read_bytes()
+
+
+def test_early_stopping_does_not_end_a_run_that_is_to_go_on(files: Path, tmp_path: Path) -> None:
+    data = {"source": str(files / "s.en"), "target": str(files / "s.de"), "warmup": 2}
+    settings = {**SIZES, **data, "validate_every": 1, "learning_rate": 1e-12, "patience": 2}
+    first = regard.train({**settings, "steps": 30}, out=tmp_path / "run")
+    assert first.steps < 30
+    assert go_on(tmp_path / "run", quiet=True).steps == first.steps
+    assert go_on(tmp_path / "run", steps=31, quiet=True).steps > first.steps
+
+
+def test_json_has_the_losses_without_a_test_set(
+    command: Command, files: Path, tmp_path: Path
+) -> None:
+    flags = [w for k, v in SIZES.items() for w in (f"--{k.replace('_', '-')}", str(v))]
+    data = ["--source", files / "s.en", "--target", files / "s.de", "--steps", "2"]
+    done = command("train", *flags, *data, "--out", tmp_path / "run", "--json")
+    assert done.code == 0, done.err
+    report = json.loads(done.out)
+    assert 0 < report["validation_loss"] < 20
+    assert 0 < report["loss"] < 20
+
+
+def test_files_of_a_run_have_one_mode(trained: Path) -> None:
+    names = ("model.safetensors", "config.json", "tokenizer.json", "README.md")
+    modes = {(trained / name).stat().st_mode & 0o777 for name in names}
+    assert len(modes) == 1
+
+
+def test_the_card_tells_nothing_of_this_disk(trained: Path, files: Path) -> None:
+    card = (trained / "README.md").read_text()
+    assert "s.en" in card
+    assert str(files) not in card
+    assert "/tmp" not in card
