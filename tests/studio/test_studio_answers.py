@@ -147,7 +147,7 @@ def test_models_before_the_transformer_answer_on_every_page(name: str) -> None:
     make, text = BASELINES[name]
     with client(InMemory({name: make()})) as studio:
         model = ask(studio, "model", model=name)
-        question = {"model": name, "text": text}
+        question: dict[str, Any] = {"model": name, "text": text}
         assert set(model["analyses"]) <= {"entropy", "attribution"}
         for view in ("look", "answer", "anatomy", "path", *model["analyses"]):
             ask(studio, view, **question)

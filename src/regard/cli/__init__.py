@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import importlib
 import os
+import re
 import sys
 import warnings
 from typing import Any, TextIO
@@ -171,8 +172,7 @@ def main() -> None:
     except RegardError as error:
         _fail(f"error: {error}", error.exit_code, debug)
     except click.ClickException as error:
-        error.show(sys.stderr)
-        sys.exit(error.exit_code)
+        _fail(f"error: {_usage_error(error)}", error.exit_code, debug)
     except (click.Abort, KeyboardInterrupt):
         sys.exit(130)  # 128 + SIGINT, as a shell reports it
     except BrokenPipeError:
@@ -213,6 +213,25 @@ def show_warnings_once() -> None:
     # Python's own filter counts lines of code: it would hide what a second input gives cause for.
     warnings.simplefilter("always", RegardWarning)
     warnings.showwarning = show
+
+
+def _usage_error(error: click.ClickException) -> str:
+    """An error of click in the form of ours: the problem, and the nearest choice or the help."""
+    problem = error.format_message().rstrip(".")
+    problem = problem[:1].lower() + problem[1:]
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    path = context.command_path if context is not None else "regard"
+    repair = f"see `{path} --help`"
+    if isinstance(error, click.NoSuchOption) and context is not None:
+        problem = f"there is no flag {error.option_name}"
+        flags = [name for parameter in context.command.params for name in parameter.opts]
+        repair = did_you_mean(error.option_name, [name for name in flags if name[:2] == "--"])
+    # click names the value and the choices in its text only.
+    choice = re.search(r"'([^']*)' is not one of (.*)$", problem)
+    if choice is not None:
+        repair = did_you_mean(choice[1], re.findall(r"'([^']*)'", choice[2]))
+        problem = problem[: choice.start(2)].removesuffix(" one of ") + " a choice"
+    return f"{problem}\n  → {repair}"
 
 
 def _is_out_of_memory(error: Exception) -> bool:

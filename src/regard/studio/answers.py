@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from regard.baselines.linear_forecaster import LinearForecaster
 from regard.baselines.memory_network import MemoryNetwork
 from regard.core.probe import Probe
 from regard.errors import DataError
@@ -87,6 +88,8 @@ def task_of(model: Model) -> str:
             return "answer"
         case DualEncoder():
             return "caption"
+        case LinearForecaster():
+            return "forecast"
     if isinstance(model, CTCModel):
         return "transcribe"
     if core.labels is not None:
@@ -97,6 +100,7 @@ def task_of(model: Model) -> str:
 def examples(model: Model) -> list[str]:
     """Texts to try a model with; none for a model that reads no text."""
     task = task_of(model)
+    # Its positions are sentences, so that it "accepts no text" of tokens.
     if isinstance(model.model, MemoryNetwork):
         return list(STORIES)
     if not model.accepts_text:
@@ -131,7 +135,7 @@ def answer_probes(core: CoreModel) -> tuple[str, ...]:
 
     Logits over a vocabulary are computed at single positions only, from the hidden states.
     """
-    if isinstance(core, DualEncoder | MemoryNetwork) or core.head is None:
+    if isinstance(core, DualEncoder | MemoryNetwork | LinearForecaster) or core.head is None:
         return ("logits",)
     return (f"{list(stacks(core))[-1]}.output",)
 
@@ -158,9 +162,13 @@ def answer(
             return _caption(model, run, text, off, captions)
         case Encoder():
             return _of_encoder(model, core, run, text, off)
+        case LinearForecaster():
+            note = "This model reads numbers over time, which the page cannot give it."
+            return ModelAnswer("forecast", "", note=note)
 
 
 def _written(model: Model, run: Look, text: str | MediaInput) -> ModelAnswer:
+    # BART as a classifier reads the source twice and writes nothing.
     if model.spec.task is not None:
         names = label_names(model.config, run.tensor("logits").shape[-1])
         scores = label_scores(run.tensor("logits")[0].float(), names)
@@ -208,6 +216,7 @@ def _caption(
     scale = core.scale.exp()
     logits = []
     with evaluation_mode(core):
+        # One by one: captions are few, and of unlike lengths.
         for caption in captions:
             ids, _ = model.labelled_input(caption)
             probe = Probe(edits=switched_off(core, off))
@@ -267,6 +276,7 @@ def _labelled_tokens(model: Model, run: Look, logits: Tensor, task: str) -> Mode
     """A label for each token, by logits [T, L]; of a detector whether it was replaced."""
     if task == "detect":
         probabilities = logits[:, 0].sigmoid().tolist()
+        # ELECTRA: one logit a token.
         labels = ["replaced" if value > 0.5 else "original" for value in probabilities]
     else:
         names = label_names(model.config, logits.shape[-1])
@@ -281,6 +291,7 @@ def _labelled_tokens(model: Model, run: Look, logits: Tensor, task: str) -> Mode
 
 def _extracted(model: Model, text: str) -> ModelAnswer:
     """The span that answers the question before the first question mark."""
+    # One text box for both: the question ends with the first question mark.
     question, mark, context = text.partition("?")
     if not mark or not context.strip():
         return ModelAnswer("answer", "", note="Write a question, and after it a text: Who? Text.")
@@ -299,6 +310,7 @@ def _filled(model: Model, run: Look, text: str | MediaInput, off: Sequence[Head]
         spans = [match.span() for match in _WORD.finditer(text)]
         if not spans:
             return ModelAnswer("fill", "", note=f"Write {mask} where a word is to be filled in.")
+        # The last word is what a reader would guess too.
         masked = masked_text(model, text, *spans[-1])
         run = model.look(masked, ask=answer_probes(model.model), off=tuple(off))
     mask_id = model.input_tokenizer.special_token_id("mask")
@@ -345,7 +357,7 @@ def _words_to_mask(model: Model, text: str, word: str) -> tuple[tuple[str, str],
 def position_logits(run: Look, positions: Sequence[int]) -> Tensor:
     """The logits over the vocabulary at some positions of the last stack: [positions, V]."""
     core = run.model.model
-    assert not isinstance(core, DualEncoder)
+    assert not isinstance(core, DualEncoder | LinearForecaster)
     assert core.head is not None
     hidden = run.tensor(answer_probes(core)[0])[0]  # [T, D]
     with evaluation_mode(core):
@@ -356,6 +368,7 @@ def next_tokens(
     model: Model, run: Look, position: int, temperature: float = 1.0, top: int = TOP
 ) -> list[Share]:
     """The likeliest tokens at a position, with the probabilities at a temperature."""
+    # softmax(z / T): T → 0 is greedy, T → ∞ is uniform.
     logits = position_logits(run, [position])[0] / temperature
     return _top(model, logits.softmax(dim=-1), top)
 
@@ -364,6 +377,7 @@ def _top(
     model: Model, probabilities: Tensor, top: int = TOP, *, surface: bool = False
 ) -> list[Share]:
     """The likeliest tokens of probabilities [V]; `surface`: as they stand in a text."""
+    # A vocabulary may be smaller than `top`.
     best = probabilities.topk(min(top, len(probabilities)))
     ids = best.indices.tolist()
     tokenizer = _output_tokenizer(model)

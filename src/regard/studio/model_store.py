@@ -164,7 +164,7 @@ class ModelStore:
         """The folders of training runs, finished or not."""
         return self._named(_is_run)
 
-    def open(self, path: str) -> str:
+    def open_folder(self, path: str) -> str:
         """Lists another model folder, or a folder of models; the name of the first model in it."""
         if self.opener is None:
             raise not_allowed()
@@ -174,6 +174,7 @@ class ModelStore:
                 f"{folder} holds no model: config.json and *.safetensors are missing",
                 "choose a folder that has them, or one above such folders",
             )
+        # From here on its models are listed like those named at the start.
         if folder not in self.folders:
             self.folders.append(folder)
         self.opener.remember(folder)
@@ -239,6 +240,7 @@ class FolderOpener:
 
     def folder(self, path: str, say: Callable[[str], None]) -> Path:
         """The folder of a path that a page sent, or of a name on the hub."""
+        # A folder wins over a name on the hub.
         if self.download and hub.is_name(path) and not Path(path).exists():
             return hub.fetch(path, say)
         folder = _absolute(path)
@@ -257,6 +259,7 @@ class FolderOpener:
             names = disk.read_json_object(self.recent_file, DataError).get("folders", [])
         except DataError:
             return []
+        # The file may have been written by anyone: only folders that exist are listed.
         paths = [Path(name) for name in names if isinstance(name, str)]
         return [path for path in paths if path.is_dir()]
 
@@ -284,6 +287,7 @@ class FolderOpener:
 
 
 def _absolute(path: str) -> Path:
+    # No path of an operating system holds a zero byte; Python would raise a ValueError.
     if "\0" in path:
         raise SettingError("this is no path", "choose a folder")
     try:

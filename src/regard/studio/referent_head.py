@@ -49,6 +49,7 @@ def referent_head(model: Model) -> ReferentHead | None:
     if not model.accepts_text or isinstance(core, DualEncoder):
         return None
     texts = tuple(TEXT.format(adjective) for adjective in READINGS)
+    # Weights of all heads, of both sentences.
     runs = [look(model, text) for text in texts]
     stack = "decoder" if isinstance(core, Decoder) else "encoder"
     pattern = re.compile(rf"{stack}\.\d+\.self")
@@ -89,6 +90,7 @@ def _heads(
         # A word of several tokens gets the sum of their attention.
         right.append(weights[:, words[nouns[0]]].sum(axis=1))
         wrong.append(weights[:, words[nouns[1]]].sum(axis=1))
+    # Where a page pins it: in the first sentence.
     position = positions[0][query_words[0]][-1]
     rights = np.array(right)  # [sentences, H]
     wrongs = np.array(wrong)
@@ -121,6 +123,7 @@ def _positions(model: Model, text: str) -> dict[str, list[int]] | None:
     needed = [position for word in ("animal", "street", "it") for position in words[word]]
     if not all(words[word] for word in ("animal", "street", "it")):
         return None
+    # As the unknown token, all three would be one word.
     if unknown is not None and any(ids[position] == unknown for position in needed):
         return None
     return words

@@ -20,7 +20,9 @@ def run_status(folder: Path) -> dict[str, Any]:
     recipe = _state_file(folder, "recipe.json")
     training = recipe.get("train") or {}
     tail = _last_records(folder / "metrics.jsonl")
-    last = next((r for r in reversed(tail) if "event" not in r and "step" in r), {})
+    # Validations and findings are events; a line without one is a step of training.
+    steps_logged = [r for r in tail if "event" not in r and "step" in r]
+    last = steps_logged[-1] if steps_logged else {}
     steps = training.get("steps")
     step = int(last.get("step", 0))
     outcome = _state_file(folder, "outcome.json")
@@ -51,6 +53,7 @@ def _settings(recipe: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Section → key → value, without what is not set."""
     sections: dict[str, dict[str, Any]] = {}
     for section, values in recipe.items():
+        # Objectives and names stand beside the sections.
         if isinstance(values, dict):
             shown = {key: value for key, value in values.items() if value is not None}
             if shown:
@@ -105,4 +108,5 @@ def _seconds_left(last: dict[str, Any], step: int, steps: int | None) -> float |
     seconds = last.get("seconds")
     if steps is None or not step or not isinstance(seconds, int | float):
         return None
+    # Compilation and validations are part of the mean: the estimate is on the safe side.
     return round(seconds / step * max(0, steps - step), 1)

@@ -243,6 +243,7 @@ def _json(value: dict[str, Any]) -> bytes:
 
 def is_loopback(host: str) -> bool:
     """Whether an address is reached from this machine only."""
+    # The name needs no look-up: it is of this machine by definition (RFC 6761).
     if host == "localhost":
         return True
     try:

@@ -66,6 +66,7 @@ def norm_placement(stack: nn.Module) -> NormPlacement:
 
 def chosen_rows(count: int, marked: int | None, limit: int = ROWS) -> list[int]:
     """Evenly spaced positions, with the marked one and the last one always among them."""
+    # [0, count) itself where all fit.
     if count <= limit:
         return list(range(count))
     rows = {round(i * (count - 1) / (limit - 1)) for i in range(limit)}
@@ -81,9 +82,11 @@ def token_path(run: Look, stack: str, layer: int, head: int, marked: int | None)
     """The vectors of some tokens at every station of a layer, and the weights of one head."""
     rows, columns = _axes(run, stack, layer, marked)
     stations: dict[str, Any] = {}
+    # Vectors of a probe, at the positions that its rows stand for.
     for name in _stations(run, stack, layer):
         attention, _, part = name.rpartition(".")
         positions = rows
+        # Keys and values of cross-attention have the rows of the memory.
         if part in ("k", "v") and attention.endswith(".cross"):
             positions = columns
         values = run.tensor(name)[0]
@@ -105,6 +108,7 @@ def _axes(run: Look, stack: str, layer: int, marked: int | None) -> tuple[list[i
     """The positions shown of the stack itself, and of what its cross-attention reads."""
     embedded = run.tensor(f"{stack}.embedded")
     rows = chosen_rows(embedded.shape[1], marked)
+    # Only a decoder and a memory network have one.
     cross = run.probe.attentions.get(f"{stack}.{layer}.cross")
     columns = [] if cross is None else chosen_rows(cross.k.shape[2], None)
     return rows, columns
@@ -114,6 +118,7 @@ def _stations(run: Look, stack: str, layer: int) -> list[str]:
     """The recorded probes of vectors that this layer has, in forward order."""
     prefix = f"{stack}.{layer}."
     around = (f"{stack}.embedded", f"{stack}.output")
+    # What the layer reads; of the first one that is the embedding.
     before = f"{stack}.{layer - 1}.residual"
     names = [name for name in run.names if name.startswith(prefix) or name in (*around, before)]
     return [name for name in names if not name.endswith(".weights")]
@@ -162,6 +167,7 @@ def _sums(run: Look, stack: str, layer: int, rows: Sequence[int]) -> dict[str, T
 
 def _strip(values: Tensor) -> dict[str, Any]:
     """Some numbers of each vector, evenly spaced, with its length and its largest number."""
+    # values: [rows, D]
     width = values.shape[-1]
     index = torch.linspace(0, width - 1, min(NUMBERS, width)).round().long()
     return {
@@ -191,6 +197,7 @@ def _weights(
 def _labels(run: Look, stack: str, rows: Sequence[int], columns: Sequence[int]) -> dict[str, Any]:
     inputs = run.model_inputs
     tokens = list(inputs.input_tokens)
+    # Behind an encoder, a decoder reads the target; alone, it reads the input.
     if stack == "decoder" and inputs.decoder_tokens:
         tokens = list(inputs.decoder_tokens)
     if stack == "memory":

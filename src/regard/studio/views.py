@@ -118,7 +118,7 @@ def shelf(store: ModelStore, request: ViewRequest) -> Answer:
 
 def open_folder(store: ModelStore, request: OpenRequest) -> Answer:
     """Lists the models of another folder; `model` is the first of them."""
-    return {"model": store.open(request.path)}
+    return {"model": store.open_folder(request.path)}
 
 
 def folders(store: ModelStore, request: FoldersRequest) -> Answer:
@@ -153,7 +153,7 @@ def model(store: ModelStore, request: ModelRequest) -> Answer:
         "parameters": sum(parameter.numel() for parameter in core.parameters()),
         "reads": opened.model.accepts_text,
         "medium": opened.model.medium,
-        "speaks": not isinstance(core, DualEncoder) and core.head is not None,
+        "speaks": not isinstance(core, DualEncoder | LinearForecaster) and core.head is not None,
         "writes": decodes and opened.model.special_tokens is not None,
         "translates": isinstance(core, EncoderDecoder),
         "stacks": {name: stack.layers for name, stack in sides.items()},
@@ -167,9 +167,11 @@ def _analyses(opened: Model) -> list[str]:
     core = opened.model
     names = list(attentions(core))
     has_self_attention = any(name.endswith(".self") for name in names)
+    # Recurrent and convolutional sides have no residual stream to read or to patch.
     is_transformer = all(isinstance(side, Stack) for side in stacks(core).values())
     reads_tokens = opened.accepts_text and not isinstance(core, DualEncoder)
-    has_tokens_out = not isinstance(core, DualEncoder | MemoryNetwork) and core.head is not None
+    writes_no_tokens = isinstance(core, DualEncoder | MemoryNetwork | LinearForecaster)
+    has_tokens_out = not writes_no_tokens and core.head is not None
     fits = {
         "entropy": bool(names),
         "roles": reads_tokens and has_self_attention,
@@ -243,6 +245,7 @@ def answer(store: ModelStore, request: AnswerRequest) -> Answer:
     opened, text = _open(store, request)
     captions = request.captions or list(answers.CAPTIONS)
     result: dict[str, Any] = {"usual": None}
+    # Asked with the heads off, and once more with all of them, to compare.
     questions = {"answer": request}
     if request.off:
         questions["usual"] = request.model_copy(update={"off": []})
@@ -258,9 +261,10 @@ def next_tokens(store: ModelStore, request: NextRequest) -> Answer:
     """The likeliest tokens at one position of the last stack."""
     opened, run = _record(store, request)
     core = opened.model.model
-    if isinstance(core, DualEncoder | MemoryNetwork) or core.head is None:
+    if isinstance(core, DualEncoder | MemoryNetwork | LinearForecaster) or core.head is None:
         raise SettingError("this model writes no tokens", "give a translator or a language model")
     length = run.tensor(answers.answer_probes(core)[0]).shape[1]
+    # Beyond the end is the last position: a page may hold a number of a longer text.
     position = request.position if 0 <= request.position < length else length - 1
     with opened.lock:
         shares = answers.next_tokens(opened.model, run, position, request.temperature, request.top)
@@ -390,13 +394,10 @@ def contrast(weights: Tensor) -> Tensor:
 
 
 def alignment(store: ModelStore, request: AlignmentRequest) -> Answer:
-    """The alignment by one layer, by default the one of lowest entropy."""
+    """The alignment by one layer, by default the one that aligns best."""
     _, run = _record(store, request)
     layers = sum(name.endswith(".cross") for name in run.probe.attentions)
-    layer = request.layer
-    if layer is None and layers:
-        layer = int(analyses.entropy(run, "cross").share.mean(axis=1).argmin())
-    result = analyses.alignment(run, layer)
+    result = analyses.alignment(run, request.layer)
     if result.weights.size > MAX_WEIGHTS:
         raise SettingError("this translation is too long to show whole", "give a shorter text")
     return {**_with_note(result), "layers": layers}
@@ -466,6 +467,7 @@ def path(store: ModelStore, request: PathRequest) -> Answer:
     # Of a dual encoder, one of the towers was run.
     names = [name for name in sides if f"{name}.embedded" in run.names]
     stack = request.stack if request.stack in names else names[0]
+    # The other stack may have fewer layers.
     layer = min(request.layer, sides[stack].layers - 1)
     return token_path(run, stack, layer, request.head, request.row)
 

@@ -128,7 +128,7 @@ def mean_loss(output: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor
 class Score(NamedTuple):
     """Quality on held-out batches, with the true tokens before each position."""
 
-    loss: float  # mean over tokens
+    loss: float  # nats, mean over tokens
     accuracy: float  # share of tokens, 0–100
     exact: float  # share of rows without a mistake, 0–100
 
@@ -256,6 +256,7 @@ def builtin_vocabulary() -> Vocabulary:
 
 def builtin_text(split: str, count: int, seed: int, rows: int = 16) -> Iterator[Batch]:
     """Endless batches of English sentences for a language model, in an order of the seed."""
+    # One vocabulary for both languages and all splits.
     vocabulary = builtin_vocabulary()
     for chosen in _shuffled(builtin_sentences(split, count), seed, rows):
         texts = [[START, *vocabulary.encode(english), END] for english, _ in chosen]

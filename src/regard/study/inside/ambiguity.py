@@ -250,4 +250,5 @@ def _representations(model: Any, text: Text, words: Vocabulary) -> list[Tensor]:
 def _distances(first: Sequence[Tensor], second: Sequence[Tensor]) -> list[float]:
     """Cosine distances layer by layer."""
     pairs = zip(first, second, strict=True)
-    return [1 - float(torch.cosine_similarity(a, b, dim=0)) for a, b in pairs]
+    # Equal vectors may come out as a little less than 0.
+    return [max(0.0, 1 - float(torch.cosine_similarity(a, b, dim=0))) for a, b in pairs]

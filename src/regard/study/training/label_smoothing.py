@@ -41,7 +41,7 @@ class LabelSmoothing(Study):
     full_seeds = 3
 
     def measure(self, effort: Effort, progress: Progress) -> Numbers:
-        steps = effort.choose(150, 1500)
+        steps = effort.choose(400, 2000)
         jobs = [(seed, variant) for seed in effort.seeds for variant in VARIANTS]
         runs: dict[str, list[dict[str, float]]] = {variant: [] for variant in VARIANTS}
         for seed, variant in progress.over(jobs, lambda job: f"{job[1]}, seed {job[0]}"):

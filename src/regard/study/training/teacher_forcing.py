@@ -32,7 +32,7 @@ class TeacherForcing(Study):
 
     def measure(self, effort: Effort, progress: Progress) -> Numbers:
         # Not until it is perfect: a model without errors has none to accumulate.
-        steps = effort.choose(250, 1000)
+        steps = effort.choose(600, 1500)
         runs = []
         for seed in progress.over(effort.seeds, lambda seed: f"seed {seed}"):
             runs.append(_accuracies(seed, steps, sentences=effort.choose(150, 500)))
