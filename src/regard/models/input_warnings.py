@@ -6,7 +6,8 @@ A model answers such an input as fluently as any other, so that the answer does 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from regard.data.training_coverage import TrainingCoverage
 from regard.errors import LongInputWarning, UnknownWordsWarning
@@ -15,6 +16,15 @@ from regard.text.tokenizer import Tokenizer
 _WORDS_IN_A_MESSAGE = 5
 _TOLERANCE = 1.25  # a source of a quarter more tokens than the longest is still like it
 _STACK_LEVEL = 4  # the caller of the task method
+
+
+@contextmanager
+def without_input_warnings() -> Iterator[None]:
+    """For measurements over a data set: the score itself says what unknown words cost."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UnknownWordsWarning)
+        warnings.simplefilter("ignore", LongInputWarning)
+        yield
 
 
 def unknown_words(
