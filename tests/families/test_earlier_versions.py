@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,7 @@ def with_former_names(data: Any) -> Any:
     if isinstance(data, list):
         return [with_former_names(item) for item in data]
     if isinstance(data, dict):
-        kind = data.get("kind")
+        kind = str(data.get("kind"))
         renamed = {
             former_fields.get((kind, key), key): with_former_names(value)
             for key, value in data.items()
@@ -66,8 +67,9 @@ def test_every_former_name_leads_to_a_kind() -> None:
 
 def test_every_former_field_leads_to_a_field() -> None:
     for (kind, former), field in _FORMER_FIELDS.items():
-        assert field in _KINDS[kind].__dataclass_fields__
-        assert former not in _KINDS[kind].__dataclass_fields__
+        names = [option.name for option in dataclasses.fields(_KINDS[kind])]
+        assert field in names
+        assert former not in names
 
 
 @pytest.mark.parametrize(

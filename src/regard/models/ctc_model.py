@@ -29,9 +29,9 @@ from regard.text.ctc import CTCDecoder
 if TYPE_CHECKING:
     from regard.look import MediaInput
 
-_BATCH_SAMPLES = 60 * RATE
+_BATCH_SAMPLES = 60 * RATE  # a minute of sound, padding included
 _LOOK_SECONDS = 10  # of a recording that `regard.look` shows: this model has no window
-_LOOK_MELS = 80
+_LOOK_MELS = 80  # Whisper's number, for a picture only
 
 
 class CTCModel(Model):

@@ -6,7 +6,8 @@ A model answers such an input as fluently as any other, so that the answer does 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from regard.data.training_coverage import TrainingCoverage
 from regard.errors import LongInputWarning, UnknownWordsWarning
@@ -17,6 +18,15 @@ _TOLERANCE = 1.25  # a source of a quarter more tokens than the longest is still
 _STACK_LEVEL = 4  # the caller of the task method
 
 
+@contextmanager
+def without_input_warnings() -> Iterator[None]:
+    """For measurements over a data set: the score itself says what unknown words cost."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UnknownWordsWarning)
+        warnings.simplefilter("ignore", LongInputWarning)
+        yield
+
+
 def unknown_words(
     tokenizer: Tokenizer, text: str, coverage: TrainingCoverage | None = None
 ) -> list[str]:
@@ -25,6 +35,7 @@ def unknown_words(
     Each comes once, in the order of the text.
     """
     unknown_ids = _unknown_ids(tokenizer, coverage)
+    # Texts without any are the usual case: offsets are computed only where one is needed.
     ids = tokenizer.encode(text)
     if unknown_ids.isdisjoint(ids):
         return []

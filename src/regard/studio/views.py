@@ -394,13 +394,10 @@ def contrast(weights: Tensor) -> Tensor:
 
 
 def alignment(store: ModelStore, request: AlignmentRequest) -> Answer:
-    """The alignment by one layer, by default the one of lowest entropy."""
+    """The alignment by one layer, by default the one that aligns best."""
     _, run = _record(store, request)
     layers = sum(name.endswith(".cross") for name in run.probe.attentions)
-    layer = request.layer
-    if layer is None and layers:
-        layer = int(analyses.entropy(run, "cross").share.mean(axis=1).argmin())
-    result = analyses.alignment(run, layer)
+    result = analyses.alignment(run, request.layer)
     if result.weights.size > MAX_WEIGHTS:
         raise SettingError("this translation is too long to show whole", "give a shorter text")
     return {**_with_note(result), "layers": layers}

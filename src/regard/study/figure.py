@@ -20,8 +20,8 @@ class Axis:
     """
 
     label: str
-    log: bool = False
-    low: float | None = None
+    log: bool = False  # logarithmic
+    low: float | None = None  # None: from the data, with some room
     high: float | None = None
     ticks: tuple[float, ...] = ()
 
@@ -32,7 +32,7 @@ class Series:
 
     name: str
     x: Sequence[float]
-    y: Sequence[float]
+    y: Sequence[float]  # as long as x
     spread: Sequence[tuple[float, float]] = ()
     style: Literal["line", "points", "dashed"] = "line"  # dashed: theory, or for comparison
 
@@ -42,6 +42,7 @@ class Series:
 
         `runs` has for each seed the values at x.
         """
+        # The range and not a deviation: with two or three seeds a deviation says little.
         at_each_x = list(zip(*runs, strict=True))
         spread: list[tuple[float, float]] = []
         if len(runs) > 1:
@@ -57,7 +58,7 @@ class Chart:
     x: Axis
     y: Axis
     series: Sequence[Series]
-    note: str = ""
+    note: str = ""  # below the figure
 
 
 @dataclass(frozen=True)

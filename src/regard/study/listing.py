@@ -8,6 +8,7 @@ from typing import NamedTuple
 from regard.errors import SettingError, did_you_mean
 from regard.study.study import Study
 
+# In the order of a report; a folder of `regard.study` each.
 TOPICS = {
     "attention": "Attention",
     "positions": "Positions",
@@ -24,7 +25,7 @@ TOPICS = {
 class Listing(NamedTuple):
     """A line of the list: where the study stands, and its title."""
 
-    topic: str
+    topic: str  # a key of TOPICS
     title: str
     class_path: str  # below regard.study
 
@@ -170,6 +171,7 @@ def check(name: str) -> None:
 def load(name: str) -> Study:
     """The study of this name."""
     check(name)
+    # Imported here, so that reading the list imports no study.
     module, _, class_name = STUDIES[name].class_path.rpartition(".")
     study: Study = getattr(importlib.import_module(f"regard.study.{module}"), class_name)()
     assert study.name == name, f"{class_name} is listed as {name!r}"

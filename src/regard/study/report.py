@@ -19,13 +19,13 @@ from regard.study.svg import PALETTE, svg
 class Section:
     """What a report has of one study."""
 
-    name: str
+    name: str  # of the study, and its anchor on a page
     title: str
-    topic: str
+    topic: str  # the heading it stands under
     claim: str
-    source: str
-    measurement: str
-    rule: str
+    source: str  # paper and section
+    measurement: str  # what is measured, and on what
+    rule: str  # how the verdict follows
     settings: str  # how it was made
     verdict: Verdict
     figures: Sequence[Figure]
@@ -131,6 +131,7 @@ _CLASSES = {Outcome.HOLDS: "holds", Outcome.LIMITED: "limits", Outcome.FAILS: "f
 
 def section(study: Section) -> str:
     """A study as an HTML fragment without a style of its own; see `STYLE`."""
+    # The verdict stands before the figures: a reader looks for it first.
     verdict = study.verdict
     parts = [
         f'<article class="study" id="{escape(study.name)}"><h3>{escape(study.title)}</h3>',
@@ -227,6 +228,7 @@ def page(studies: Sequence[Section]) -> str:
 
 
 def _summary(studies: Sequence[Section]) -> str:
+    # How many claims hold, at a glance.
     outcomes = [study.verdict.outcome for study in studies]
     counts = [f"{outcomes.count(outcome)} {_PLURAL[outcome]}" for outcome in Outcome]
     return (

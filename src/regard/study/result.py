@@ -22,8 +22,8 @@ class StudyResult:
 
     study: Study
     effort: Effort
-    numbers: Numbers
-    seconds: float
+    numbers: Numbers  # as `measure` returned them
+    seconds: float  # of measuring
     fingerprint: str  # of code and settings
 
     @property
@@ -39,6 +39,7 @@ class StudyResult:
         """The heading that it stands under."""
         return listing.TOPICS[listing.STUDIES[self.name].topic]
 
+    # A page asks for it several times.
     @cached_property
     def verdict(self) -> Verdict:
         return self.study.verdict(self.numbers)
@@ -54,6 +55,7 @@ class StudyResult:
     @property
     def settings(self) -> str:
         """How it was made, in a few words."""
+        # Quick results must not be taken for full ones.
         seeds = len(self.effort.seeds)
         runs = "1 seed" if seeds == 1 else f"{seeds} seeds"
         return f"{'quick' if self.effort.quick else 'full'}, {runs}, {self.seconds:.0f} s"
@@ -121,6 +123,7 @@ class StudyResult:
         try:
             values = json.loads(file.read_text(encoding="utf-8"))
             return cls(
+                # Verdict, figures and tables follow from the numbers, as the code is today.
                 listing.load(values["study"]),
                 Effort(values["quick"], tuple(values["seeds"])),
                 values["numbers"],

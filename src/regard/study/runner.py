@@ -32,6 +32,7 @@ def run(
     """Runs the study of this name, with its usual number of seeds unless others are asked for."""
     study = listing.load(name)
     effort = _effort(study, quick, seeds)
+    # The import of torch is not counted.
     start = time.perf_counter()
     numbers = study.measure(effort, Progress(progress))
     # Through JSON, so that a result is the same when it is read again: tuples become lists, and
@@ -55,6 +56,7 @@ def run_all(
     report is written anew after each study, so that an interrupted run leaves one as well.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    # Of earlier results too: the report has all of them.
     sections: list[report.Section] = []
     for name in names or listing.in_order():
         study = listing.load(name)

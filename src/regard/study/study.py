@@ -18,8 +18,8 @@ Item = TypeVar("Item")
 class Outcome(StrEnum):
     """What the numbers say of a claim."""
 
-    HOLDS = "holds"
-    LIMITED = "holds within limits"
+    HOLDS = "holds"  # all that the claim says
+    LIMITED = "holds within limits"  # a part of it, or under conditions
     FAILS = "does not hold here"
 
 
@@ -36,7 +36,7 @@ class Effort:
     """How much a study computes: `quick` for some ten seconds, else a minute or two."""
 
     quick: bool
-    seeds: tuple[int, ...]
+    seeds: tuple[int, ...]  # one measurement each
 
     def choose(self, quick: Item, full: Item) -> Item:
         """The first setting for a quick study, the second for a full one."""
@@ -72,7 +72,7 @@ class Study(ABC):
     source: ClassVar[str]  # paper and section
     measurement: ClassVar[str]  # what is measured, and on what
     rule: ClassVar[str]  # how the verdict follows from the numbers
-    quick_seeds: ClassVar[int] = 2
+    quick_seeds: ClassVar[int] = 2  # at least two, where chance plays a part
     full_seeds: ClassVar[int] = 5
 
     def effort(self, quick: bool, seeds: int | None = None) -> Effort:

@@ -87,7 +87,7 @@ def _tooltip(text: str) -> str:
 class Scale:
     """A linear or logarithmic map from values to pixels."""
 
-    low: float
+    low: float  # the least value that is shown
     high: float
     start: float  # the pixel of `low`
     end: float
@@ -134,6 +134,7 @@ def _ticks(axis: Axis, scale: Scale) -> list[float]:
         return [tick for tick in axis.ticks if scale.low <= tick <= scale.high]
     if scale.log:
         return _log_ticks(scale)
+    # About five steps, of 1, 2, 2.5 or 5 times a power of ten.
     rough = (scale.high - scale.low) / 5
     magnitude = 10.0 ** math.floor(math.log10(rough))
     step = next(m * magnitude for m in (1, 2, 2.5, 5, 10) if m * magnitude >= rough)
@@ -197,6 +198,7 @@ def _legend_mark(x: float, y: float, style: str, colour: str) -> str:
         return f'<circle cx="{x + 10:.1f}" cy="{y:.1f}" r="4" fill="{colour}"/>'
     if style == "bars":
         return f'<rect x="{x:.1f}" y="{y - 5:.1f}" width="20" height="10" rx="2" fill="{colour}"/>'
+    # Dashed in the legend as in the chart.
     dash = ' stroke-dasharray="5 4"' if style == "dashed" else ""
     return (
         f'<line x1="{x:.1f}" y1="{y:.1f}" x2="{x + 20:.1f}" y2="{y:.1f}" '
@@ -389,6 +391,7 @@ def _heat_map(figure: HeatMap) -> str:
         cell = (WIDTH - left - RIGHT) / values.shape[1]
         tall = 250.0 / values.shape[0]
     bottom = top + tall * values.shape[0]
+    # [rows, columns, 3]
     paint = drawing.colours(values, signed=figure.signed)
     parts = _cells(figure, paint, (left, top, cell, tall))
     for index, name in enumerate(rows):

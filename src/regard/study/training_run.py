@@ -29,6 +29,7 @@ from regard.training.engine.lr_schedule import ConstantRate, Schedule
 PADDING = 0
 START = 1
 END = 2
+# The ids above; words follow them in the order of the vocabulary.
 RESERVED = 3  # ids before the first word
 NO_TARGET = -100  # positions without a loss, as cross_entropy has them
 
@@ -128,7 +129,7 @@ def mean_loss(output: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor
 class Score(NamedTuple):
     """Quality on held-out batches, with the true tokens before each position."""
 
-    loss: float  # mean over tokens
+    loss: float  # nats, mean over tokens
     accuracy: float  # share of tokens, 0–100
     exact: float  # share of rows without a mistake, 0–100
 
@@ -256,6 +257,7 @@ def builtin_vocabulary() -> Vocabulary:
 
 def builtin_text(split: str, count: int, seed: int, rows: int = 16) -> Iterator[Batch]:
     """Endless batches of English sentences for a language model, in an order of the seed."""
+    # One vocabulary for both languages and all splits.
     vocabulary = builtin_vocabulary()
     for chosen in _shuffled(builtin_sentences(split, count), seed, rows):
         texts = [[START, *vocabulary.encode(english), END] for english, _ in chosen]

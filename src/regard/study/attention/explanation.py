@@ -24,7 +24,7 @@ from regard.study.training_run import (
     train,
 )
 
-LAYERS = 2
+LAYERS = 2  # of the small language model
 WEAK = 0.5  # rank correlation; 1 is the same order
 SMALL = 0.1  # total variation of the prediction
 
@@ -163,6 +163,7 @@ def _row(model: Any, tokens: Tensor, targets: Tensor, seed: int) -> list[list[fl
         # With few tokens before it, a rank says nothing; its own token is no earlier one.
         if position < 4 or targets[position] == NO_TARGET:
             continue
+        # Weights and effects of the same tokens, so that their orders can be compared.
         earlier = weights[position, :position]
         effects = effect[:position, position]
         results.append(
@@ -214,5 +215,6 @@ def _variation(a: Tensor, b: Tensor) -> Tensor:
 
 def _rank_correlation(a: Tensor, b: Tensor) -> float:
     """Spearman's correlation: that of the ranks."""
+    # argsort of argsort gives the rank of each element.
     ranks = torch.stack([a.argsort().argsort(), b.argsort().argsort()]).double()
     return float(torch.corrcoef(ranks)[0, 1])

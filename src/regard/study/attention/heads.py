@@ -35,7 +35,7 @@ from regard.study.training_run import (
 )
 
 MANY = 8  # the number of heads that are pruned
-LAYERS = 2
+LAYERS = 2  # of the small language model
 TOLERANCE = 0.01  # relative rise of the loss that a pruned model may have
 
 
@@ -85,6 +85,7 @@ class Heads(Study):
         # A difference counts if it is larger than the noise of both.
         gain = mean(losses["1"]) - mean(losses[best])
         noise = deviation(losses["1"]) + deviation(losses[best])
+        # Of all heads of both layers.
         shares = [removable(run["curve"]) / (len(run["curve"]) - 1) for run in numbers["pruning"]]
         reason = (
             f"Loss {mean_text(losses['1'])} with one head, {mean_text(losses[best])} with {best}; "
@@ -131,6 +132,7 @@ class Heads(Study):
 
 def removable(curve: list[float]) -> int:
     """How many heads can be removed together within the tolerance."""
+    # The curve begins with no head removed.
     limit = curve[0] * (1 + TOLERANCE)
     return max(count for count, loss in enumerate(curve) if loss <= limit)
 

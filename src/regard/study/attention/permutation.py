@@ -10,6 +10,7 @@ from regard.study.figure import Axis, BarChart, Bars, Figure, Table, mean, mean_
 from regard.study.study import Effort, Numbers, Outcome, Progress, Study, Verdict
 from regard.study.training_run import build_seeded
 
+# Words of `families/preset_changes.parse_position`.
 POSITIONS = {
     "none": "none",
     "sinusoidal": "sinusoidal",
@@ -125,6 +126,7 @@ def _differences(position: str, seed: int, sequences: int) -> dict[str, float]:
             parameter.normal_(std=parameter.shape[-1] ** -0.5, generator=generator)
     # Ids below are those of the three words.
     x = torch.randint(len(WORDS), vocabulary, (sequences, LENGTH), generator=generator)
+    # One permutation for all sequences.
     order = torch.randperm(LENGTH, generator=generator)
     backwards = torch.arange(LENGTH - 1, -1, -1)
     hidden, _ = encoder(x)  # [sequences, LENGTH, 64]

@@ -15,9 +15,10 @@ from regard.study.figure import Axis, BarChart, Bars, Chart, Figure, Series, Tab
 from regard.study.study import Effort, Numbers, Outcome, Progress, Study, Verdict
 from regard.study.training_run import TaskBatches, Variants, build_seeded, compare, language_model
 
+# The order of figures and tables.
 SCORES = ("additive", "scaled dot product", "dot product")
 WIDTHS = (4, 64)  # d_k, small and large
-LENGTHS = (32, 64, 128, 256)
+LENGTHS = (32, 64, 128, 256)  # tokens, of the timing
 NEAR = 0.1  # relative difference of losses that counts as similar
 
 
@@ -55,6 +56,7 @@ class ScoreFunction(Study):
             effort.seeds,
             progress,
         )
+        # The wide heads, where the score is most of the cost.
         times = {score: _times(variants[f"{score}, d_k = {WIDTHS[1]}"]) for score in SCORES}
         return {"runs": runs, "times": times, "lengths": list(LENGTHS), "steps": steps}
 
@@ -116,6 +118,7 @@ class ScoreFunction(Study):
 def _variants(vocabulary: int) -> Variants:
     """One language model for each score and each d_k."""
     variants: Variants = {}
+    # One head, so that d_k can be chosen freely.
     model: Any = language_model(vocabulary, max(LENGTHS), heads=1)
     for width in WIDTHS:
         scores: dict[str, dict[str, Any]] = {

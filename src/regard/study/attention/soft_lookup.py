@@ -94,6 +94,7 @@ class SoftLookup(Study):
         ]  # fmt: skip
 
     def tables(self, numbers: Numbers) -> list[Table]:
+        # The columns, in the order of their titles below.
         keys = ["weight", "hard_error", "mean_error", "tied_error"]
         rows = []
         for index, temperature in enumerate(numbers["temperatures"]):
@@ -113,6 +114,7 @@ def _look_up(queries: int, generator: torch.Generator) -> dict[str, object]:
     # The gap between the two best scores decides how low τ must be.
     top = scores.topk(2).values
     gap = top[:, 0] - top[:, 1]
+    # What a dictionary would return.
     hard = values[best]
     # The best key once more at the end, with another value.
     twice = torch.cat([keys.expand(queries, -1, -1), keys[best][:, None]], dim=1)

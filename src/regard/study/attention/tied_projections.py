@@ -74,12 +74,15 @@ class TiedProjections(Study):
         losses = {name: [run["loss"] for run in runs] for name, runs in numbers["runs"].items()}
         # Three of the variants decide; the others are shown.
         separate = losses["separate"]
+        # Fewer parameters
         tied = losses["Q = K = V"]
+        # As many parameters, in the feed-forward network
         equal = losses["Q = K = V, wider"]
         reason = (
             f"Loss after {numbers['steps']} steps: {mean_text(separate)} with separate matrices, "
             f"{mean_text(tied)} with one, {mean_text(equal)} with one and as many parameters."
         )
+        # At equal width, and at equal size.
         worse = [_is_higher(values, separate) for values in (tied, equal)]
         if all(worse):
             return Verdict(Outcome.HOLDS, reason)

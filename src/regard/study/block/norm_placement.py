@@ -22,9 +22,9 @@ from regard.training.engine.lr_schedule import ConstantRate
 
 # Words of `families/preset_changes.RESIDUALS`.
 PLACES = {"post-norm": "post", "pre-norm": "pre"}
-RATES = (0.0005, 0.001, 0.003, 0.01)
+RATES = (0.001, 0.003, 0.01)
 FALLS = 1.5  # factor between gradients that counts as a change
-LEARNED = 1.0  # nats; untrained models have 3.4
+NEEDED = 0.5  # nats by which a loss must rise without warm-up
 
 
 class NormPlacement(Study):
@@ -41,9 +41,10 @@ class NormPlacement(Study):
     )
     rule = (
         f"Two statements: from the smallest to the largest depth the last layer's gradient falls "
-        f"by a factor of {FALLS:g} or more with pre-norm, and less with post-norm; without warm-up "
-        "pre-norm learns (a loss below 1) at a rate at which post-norm does not. Holds if both are "
-        "true, within limits if one is."
+        f"by a factor of {FALLS:g} or more with pre-norm, and less with post-norm; at some rate "
+        f"the loss without warm-up is higher than with it by more than {NEEDED:g} nats with "
+        "post-norm, and by less than that with pre-norm. Holds if both are true, within limits if "
+        "one is."
     )
     full_seeds = 3
 
@@ -51,7 +52,7 @@ class NormPlacement(Study):
         task = TaskBatches(Copying(max_length=5), LETTERS)
         depths = effort.choose([2, 6, 12], [2, 4, 6, 12, 24])
         layers = effort.choose(3, 6)
-        steps = effort.choose(100, 400)
+        steps = effort.choose(100, 200)
         rates = effort.choose((0.001, 0.01), RATES)
         progress(0.0, "gradients at the start")
         gradients = {
@@ -81,21 +82,35 @@ class NormPlacement(Study):
             name: mean([run[0][-1] / run[-1][-1] for run in runs])
             for name, runs in numbers["gradients"].items()
         }
-        pre = _means(numbers["losses"]["pre-norm, none"])
-        post = _means(numbers["losses"]["post-norm, none"])
-        # Rates at which only pre-norm learns.
-        needs_warmup = [
-            rate for rate, a, b in zip(numbers["rates"], pre, post, strict=True) if a < LEARNED < b
+        losses = {name: _means(runs) for name, runs in numbers["losses"].items()}
+        rises = {
+            name: [
+                without - with_warmup
+                for without, with_warmup in zip(
+                    losses[f"{name}, none"], losses[f"{name}, warm-up"], strict=True
+                )
+            ]
+            for name in PLACES
+        }
+        # Rates at which post-norm needs a warm-up and pre-norm does not.
+        needed = [
+            rate
+            for rate, post, pre in zip(
+                numbers["rates"], rises["post-norm"], rises["pre-norm"], strict=True
+            )
+            if post > NEEDED > pre
         ]
+        # Theorem 1: of order 1/√layers with pre-norm, independent of them with post-norm.
         gradients_differ = falls["pre-norm"] >= FALLS > falls["post-norm"]
         depths = numbers["depths"]
         reason = (
             f"From {depths[0]} to {depths[-1]} layers the last layer's gradient falls by a factor "
             f"of {falls['pre-norm']:.2f} with pre-norm and {falls['post-norm']:.2f} with "
-            f"post-norm. Best losses without warm-up: {min(pre):.2f} pre-norm, {min(post):.2f} "
-            f"post-norm; at the highest rate {pre[-1]:.2f} and {post[-1]:.2f}."
+            f"post-norm. At a rate of {numbers['rates'][-1]:g} the loss without warm-up is higher "
+            f"by {rises['post-norm'][-1]:.2f} nats with post-norm and {rises['pre-norm'][-1]:.2f} "
+            "with pre-norm."
         )
-        facts = [gradients_differ, bool(needs_warmup)]
+        facts = [gradients_differ, bool(needed)]
         if all(facts):
             return Verdict(Outcome.HOLDS, reason)
         return Verdict(Outcome.LIMITED if any(facts) else Outcome.FAILS, reason)
@@ -107,6 +122,7 @@ class NormPlacement(Study):
             Series.over_seeds(name, depths, [[at[-1] for at in run] for run in runs])
             for name, runs in gradients.items()
         ]
+        # The deepest stack, layer by layer.
         layers = list(range(1, depths[-1] + 1))
         by_layer = [
             Series.over_seeds(name, layers, [run[-1] for run in runs])
@@ -151,6 +167,7 @@ def _model(task: TaskBatches, place: str, layers: int) -> spec.Model:
 
 def _gradients(task: TaskBatches, place: str, depth: int, seed: int) -> list[float]:
     """The norm of the gradient in the outer feed-forward weights of each layer."""
+    # At the initial weights: no step has been taken.
     model: Any = build_seeded(_model(task, place, depth), seed)
     batch = next(task.stream("train", seed))
     mean_loss(logits(model, batch), batch.targets).backward()  # type: ignore[no-untyped-call]
@@ -162,6 +179,7 @@ def _train(task: TaskBatches, name: str, layers: int, rate: float, steps: int, s
     place, _, warmup = name.partition(", ")
     model = build_seeded(_model(task, PLACES[place], layers), seed)
     # A warm-up of one step is none.
+    # A quarter, because steps are few: the paper's 4 % would be 4 to 8 of them.
     schedule = ConstantRate(rate, steps // 4 if warmup == "warm-up" else 1)
     # Without clipping, which would hide what large gradients do.
     train(model, task.stream("train", seed), steps, schedule=schedule, clip=None)

@@ -30,7 +30,8 @@ NORMS: dict[str, spec.Norm] = {
     "BatchNorm": spec.BatchNorm(),
 }
 INDEPENDENT = 1e-4  # relative change of an output that is rounding
-BATCHES = {"small": 2, "large": 16}  # rows
+# BatchNorm's statistics are over all tokens of these: some twenty, or over a hundred.
+BATCHES = {"small": 2, "large": 16}  # sentences in a batch of training
 
 
 class Norms(Study):
@@ -59,7 +60,7 @@ class Norms(Study):
     full_seeds = 3
 
     def measure(self, effort: Effort, progress: Progress) -> Numbers:
-        steps = effort.choose(80, 400)
+        steps = effort.choose(80, 250)
         layers = effort.choose(1, 2)
         test = list(islice(builtin_pairs("test", 500, 0, rows=32), effort.choose(2, 6)))
         moves = {
@@ -83,6 +84,7 @@ class Norms(Study):
             name: mean([max(run.values()) for run in runs])
             for name, runs in numbers["moves"].items()
         }
+        # Small batches are where BatchNorm should suffer.
         layer = [run["loss"] for run in numbers["runs"]["LayerNorm"]["small"]]
         batch = [run["loss"] for run in numbers["runs"]["BatchNorm"]["small"]]
         reason = (
@@ -139,6 +141,7 @@ class Norms(Study):
 def _model(norm: spec.Norm, layers: int) -> spec.Model:
     """The small translator with this norm in all blocks."""
     model: Any = translator(len(builtin_vocabulary()), 32, layers=layers)
+    # Encoder and decoder alike.
     sides = {}
     for name in ("encoder", "decoder"):
         stack = getattr(model, name)
@@ -153,6 +156,7 @@ def _moves(norm: spec.Norm, layers: int, seed: int) -> dict[str, float]:
     model: Any = build_seeded(_model(norm, layers), seed).train()
     stream = builtin_pairs("train", 5000, seed, rows=8)
     batch = next(stream)
+    # Its sentences replace all but the first.
     other = next(stream)
     assert batch.source is not None
     assert other.source is not None
@@ -165,11 +169,13 @@ def _moves(norm: spec.Norm, layers: int, seed: int) -> dict[str, float]:
     shortened = batch.source.clone()
     # Four tokens of each other sentence are left.
     shortened[1:, 4:] = PADDING
+    # As it is, with other sentences, with shorter ones.
     outputs = [_encode(model, source) for source in (batch.source, replaced, shortened)]
     real = first[0] != PADDING
     # Padding of the first row does not count.
     base, *changed = [output[0, real] for output in outputs]
     return {
+        # At least 1e-9: the figure has a logarithmic axis.
         name: max(float((output - base).norm() / base.norm()), 1e-9)
         for name, output in zip(("replaced", "shortened"), changed, strict=True)
     }

@@ -67,6 +67,7 @@ class Pointwise(Study):
         return {"equality": runs, "runs": losses, "parameters": parameters, "steps": steps}
 
     def verdict(self, numbers: Numbers) -> Verdict:
+        # Of all seeds.
         worst = max(max(run["difference"], run["shifted"]) for run in numbers["equality"])
         losses = {name: [run["loss"] for run in runs] for name, runs in numbers["runs"].items()}
         # The others are the wider ones.
@@ -81,6 +82,7 @@ class Pointwise(Study):
         )
         if worst > ROUNDING:
             return Verdict(Outcome.FAILS, reason)
+        # By more than noise and by more than a trifle.
         wider_helps = gain > 0.01 * mean(base) and gain > noise
         return Verdict(Outcome.LIMITED if wider_helps else Outcome.HOLDS, reason)
 
@@ -141,11 +143,13 @@ def _equality(seed: int) -> dict[str, float]:
     model: Any = build(language_model(100, 32))
     network = model.stack.blocks[0].feedforward
     for parameter in network.parameters():
+        # Biases too, which are 0 at the start and would not be compared.
         parameter.normal_(std=0.1)
     # A batch of the size that the small models train with.
     x = torch.randn(32, 64, D_MODEL)  # [B, T, D]
 
     def convolved(x: Tensor) -> Tensor:
+        # conv1d takes channels before positions: [B, D, T]
         inner = functional.conv1d(x.mT, network.inner.weight[..., None], network.inner.bias)
         hidden = network.activation(inner)
         outer = functional.conv1d(hidden, network.outer.weight[..., None], network.outer.bias)

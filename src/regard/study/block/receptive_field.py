@@ -72,6 +72,7 @@ class ReceptiveField(Study):
             ]
             if any(run != expected for run in runs):
                 wrong.append(kind)
+        # All fields at the largest depth are listed, right and wrong ones.
         last = numbers["depths"][-1]
         measured = ", ".join(f"{kind} {runs[0][-1]}" for kind, runs in numbers["fields"].items())
         reason = f"Positions seen through {last} layers of {numbers['length']}: {measured}."
@@ -123,6 +124,7 @@ def _field(kind: str, depth: int, seed: int) -> int:
 
 def _encode(model: Any, tokens: Tensor) -> Tensor:
     """The encoder's output: [B, T, D]."""
+    # A convolutional network here is the encoder of an encoder–decoder.
     if "encoder" in dict(model.named_children()):
         encoded: Tensor = model.encode(tokens).hidden
         return encoded

@@ -54,6 +54,7 @@ class Residuals(Study):
     def measure(self, effort: Effort, progress: Progress) -> Numbers:
         task = TaskBatches(Copying(max_length=5), LETTERS)
         depths = effort.choose([2, 10, 30, 100], [2, 5, 10, 20, 50, 100])
+        # [seeds][depths] for each kind
         ratios: dict[str, list[list[float]]] = {name: [] for name in RESIDUALS}
         for name, residual in RESIDUALS.items():
             progress(0.0, f"gradients, {name}")
@@ -61,8 +62,8 @@ class Residuals(Study):
                 values = [_gradient_ratio(task, residual, depth, seed) for depth in depths]
                 ratios[name].append(values)
         # A stack of 100 layers would take minutes: the gradients above are measured, these trained.
-        trained = effort.choose([2, 6], [2, 12])
-        steps = effort.choose(100, 400)
+        trained = effort.choose([2, 6], [2, 8])
+        steps = effort.choose(100, 250)
         variants = {
             f"{name}, {depth} layers": _model(task, residual, depth, 64)
             for depth in trained
@@ -97,6 +98,7 @@ class Residuals(Study):
         }
         # Vanishing and exploding gradients are alike here.
         passes = 1 / LARGE < last["pre-norm"] < LARGE
+        # Both stacks without residuals.
         others = [value for name, value in last.items() if name.startswith("none")]
         blocked = all(not 1 / LARGE < value < LARGE for value in others)
         worse = losses["none, norm before"] > losses["pre-norm"]
@@ -159,8 +161,10 @@ def _gradient_ratio(task: TaskBatches, residual: spec.Residual, depth: int, seed
     """‖gradient of the first block‖ / ‖that of the last‖, in their feed-forward weights."""
     # In float64: without residuals the gradient falls below what float32 can hold.
     model: Any = build_seeded(_model(task, residual, depth, 32), seed).double()
+    # One batch of real inputs, at the initial weights.
     batch = next(task.stream("train", seed))
     mean_loss(logits(model, batch), batch.targets).backward()  # type: ignore[no-untyped-call]
+    # The inner weights of the feed-forward networks: all variants have them.
     first = model.stack.blocks[0].feedforward.inner.weight.grad.norm()
     last = model.stack.blocks[-1].feedforward.inner.weight.grad.norm()
     return max(float(first / last), 1e-300)

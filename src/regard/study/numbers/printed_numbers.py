@@ -28,7 +28,7 @@ class Statement:
 
     label: str  # for a figure
     text: str
-    printed: tuple[float, ...]
+    printed: tuple[float, ...]  # as the text has it
     compute: Callable[[], list[float]]
     computation: str  # the same in words
     unit: str = ""
@@ -276,6 +276,7 @@ class PrintedNumbers(Study):
 
     def verdict(self, numbers: Numbers) -> Verdict:
         rows = numbers["statements"]
+        # Those that stand are named, because they are few.
         right = [row for row in rows if stands(row["printed"], row["computed"])]
         reason = f"{len(right)} of {len(rows)} statements stand"
         if right and len(right) < len(rows):
@@ -289,6 +290,7 @@ class PrintedNumbers(Study):
         single = [
             row for row in numbers["statements"] if len(row["printed"]) == 1 and row["printed"][0]
         ]
+        # A ratio needs one number, and none that is zero.
         ratios = [[row["printed"][0] / row["computed"][0]] for row in single]
         names = [row["label"] for row in single]
         return [

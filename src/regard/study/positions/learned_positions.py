@@ -60,6 +60,7 @@ class LearnedPositions(Study):
             parts.append(
                 f"{task}: loss {mean_text(fixed)} sinusoidal, {mean_text(learned)} learned"
             )
+        # By the number of tasks on which they are alike.
         outcomes = (Outcome.FAILS, Outcome.LIMITED, Outcome.HOLDS)
         return Verdict(outcomes[sum(alike)], "; ".join(parts) + ".")
 
@@ -90,6 +91,7 @@ def _english(effort: Effort, progress: Progress) -> Runs:
         {kind: language_model(vocabulary, LENGTH, position=kind) for kind in KINDS},
         lambda seed: builtin_text("train", 5000, seed),
         list(islice(builtin_text("test", 500, 0, rows=64), effort.choose(2, 6))),
+        # Steps: enough for the loss to fall well below that of word frequencies.
         effort.choose(100, 600),
         effort.seeds,
         progress,
@@ -97,6 +99,7 @@ def _english(effort: Effort, progress: Progress) -> Runs:
 
 
 def _reversing(effort: Effort, progress: Progress) -> Runs:
+    # Which letter comes next follows from positions alone.
     task = TaskBatches(Reversing(max_length=4), LETTERS)
     vocabulary = len(task.vocabulary)
     return compare(

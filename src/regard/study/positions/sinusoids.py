@@ -68,10 +68,10 @@ class Sinusoids(Study):
         nearest = numbers["nearest"] / numbers["neighbour"]
         reason = (
             f"Among {numbers['length']:,} positions the largest value is {numbers['largest']:.4g}, "
-            f"the nearest two are {nearest:.3g} times as far apart as neighbours (offset "
-            f"{numbers['nearest_offset']}), and the linear map of a shift misses by at most "
-            f"{worst:.1e}."
+            f"the nearest two are {numbers['nearest_offset']} apart ({nearest:.3g} of the distance "
+            f"of neighbours), and the linear map of a shift misses by at most {worst:.1e}."
         )
+        # 1e-12: rounding of float64, in which the table is computed.
         if numbers["largest"] > 1 + 1e-12 or worst > 1e-6 or nearest < 1e-6:
             return Verdict(Outcome.FAILS, reason)
         return Verdict(Outcome.HOLDS if nearest > 0.1 else Outcome.LIMITED, reason)
@@ -111,6 +111,7 @@ class Sinusoids(Study):
             for offset, error in zip(numbers["offsets"], numbers["shift_errors"], strict=True)
         ]
         low, high = numbers["norm"]
+        # sin² + cos² = 1 for each of the d_model/2 frequencies: all rows have one norm.
         facts = [
             ["largest absolute value", f"{numbers['largest']:.6g}"],
             ["norm of a row", f"{low:.6g} to {high:.6g} = √(d_model/2)"],

@@ -12,7 +12,7 @@ from regard.study.figure import Axis, Chart, Figure, Series, Table
 from regard.study.study import Effort, Numbers, Outcome, Progress, Study, Verdict
 
 D_MODEL = 128
-BASE = 10_000.0
+BASE = 10_000.0  # of the paper's formula
 
 
 class Wavelengths(Study):
@@ -53,6 +53,7 @@ class Wavelengths(Study):
         distances = range(256)
         # Many positions, to see whether the product depends on them.
         starts = torch.arange(0, 1000, 50)
+        # [distances, starts]
         products = torch.stack([(table[starts] * table[starts + k]).sum(-1) for k in distances])
         progress(1.0)
         return {
@@ -118,6 +119,7 @@ class Wavelengths(Study):
         ]
 
     def tables(self, numbers: Numbers) -> list[Table]:
+        # Every sixth frequency is enough for a table.
         chosen = range(0, len(numbers["dimensions"]), 6)
         rows = []
         for place in chosen:
