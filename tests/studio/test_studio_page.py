@@ -49,7 +49,7 @@ class Studio:
     def page(self, view: str = "", width: int = 1400, scheme: str = "light") -> Any:
         """A new visitor, who came by the printed address and then followed a link."""
         context = self.browser.new_context(
-            viewport={"width": width, "height": 900}, color_scheme=scheme
+            viewport={"width": width, "height": 900}, color_scheme=scheme, reduced_motion="reduce"
         )
         page = context.new_page()
         page.on("request", lambda request: self.requests.append(request.url))
@@ -65,6 +65,14 @@ class Studio:
             page.goto(self.base + "#/" + view)
             ready(page)
         return page
+
+
+@pytest.fixture(autouse=True)
+def closed_pages(studio: Studio) -> Iterator[None]:
+    """Pages that a test leaves open would go on drawing beside those of the next."""
+    yield
+    for context in studio.browser.contexts:
+        context.close()
 
 
 def ready(page: Any) -> None:
