@@ -56,6 +56,7 @@ clip-text tiny vit-b/32 vit-b/16 vit-l/14
 clip-image tiny vit-b/32 vit-b/16 vit-l/14
 whisper tiny base small medium large
 wav2vec2 tiny base large
+hubert tiny base large xlarge
 rnn tiny small base big
 rnn_relu tiny small base big
 gru tiny small base big

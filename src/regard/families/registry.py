@@ -24,6 +24,7 @@ from regard.families import (
     gpt,
     gpt2,
     gpt_neox,
+    hubert,
     llama,
     longformer,
     marian,
@@ -109,7 +110,8 @@ FAMILIES: dict[str, Family] = {
     # Images, sound, time series, and pairs of text and image.
     "vit": vit.VIT,
     "deit": deit.DEIT,
-    "wav2vec2": wav2vec2,
+    "wav2vec2": wav2vec2.WAV2VEC2,
+    "hubert": hubert.HUBERT,
     "patchtst": patchtst,
     "clip": clip,
     "clip_text_model": clip_text.TEXT,

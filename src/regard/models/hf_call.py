@@ -232,9 +232,9 @@ def _hidden_state_output(
     if model.pool is None or spec.pool is None:
         return ModelOutput(last_hidden_state=hidden)
     vector = model.pool(hidden, mask, inputs)  # [B, D]
-    if spec.pool.width is None:
+    if spec.pool.width is None or spec.pool.bias:
         return ModelOutput(last_hidden_state=hidden, pooler_output=vector)
-    # A projection to the shared space makes it one tower of CLIP.
+    # A projection to the shared space, which has no bias, makes it one tower of CLIP.
     name = "image_embeds" if spec.main_input_name == "pixel_values" else "text_embeds"
     return ModelOutput({name: vector, "last_hidden_state": hidden})
 
