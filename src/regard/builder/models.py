@@ -60,7 +60,7 @@ def build(model: spec.Model) -> CoreModel:
         memory.require(trainable(outline(model)), "this model")
     match model:
         case spec.DualEncoder():
-            return DualEncoder(build(model.text), build(model.image), model.scale)
+            return DualEncoder(build(model.text), build(model.image), model.scale, model.bias)
         case spec.MemoryNetwork():
             return _memory_network(model)
         case spec.LinearForecaster():

@@ -319,8 +319,7 @@ def _call_dual_encoder(
     mask = padding_mask(inputs.get("attention_mask"))
     texts = model.texts(inputs["input_ids"], mask, context)  # [N, D]
     images = model.images(inputs["pixel_values"], context)  # [M, D]
-    # Cosine similarities, scaled by the learned temperature.
-    logits = texts @ images.mT * model.scale.exp()  # [N, M]
+    logits = model.logits(texts, images)  # [N, M]
     output = ModelOutput(
         logits_per_image=logits.mT, logits_per_text=logits, text_embeds=texts, image_embeds=images
     )

@@ -41,6 +41,7 @@ from regard.spec.feedforward import (
     FeedForward,
 )
 from regard.spec.head import (
+    AttentionPool,
     EndToken,
     ClassifierHead,
     LMHead,
@@ -179,6 +180,7 @@ __all__ = [
     "Alibi",
     "And",
     "Attention",
+    "AttentionPool",
     "AttentionScore",
     "AttentionSizes",
     "AutoBuckets",

@@ -317,7 +317,10 @@ class Encoder(ModelSpec):
         check_fields(self)
         _check_series(self)
         _check_graph(self)
-        if isinstance(self.labels, ClassifierHead) and not self.labels.each and self.pool is None:
+        needs_pool = isinstance(self.labels, ClassifierHead) and not (
+            self.labels.each or self.labels.pool
+        )
+        if needs_pool and self.pool is None:
             raise ModelError(
                 "labels for a whole input need one vector of it",
                 "give a `pool`, or a task such as 'tag'",
@@ -382,7 +385,9 @@ class Encoder(ModelSpec):
     @property
     def scored(self) -> int:
         """The input width of the classification head."""
-        pooled = isinstance(self.labels, ClassifierHead) and not self.labels.each
+        pooled = isinstance(self.labels, ClassifierHead) and not (
+            self.labels.each or self.labels.pool
+        )
         if pooled and self.pool is not None and self.pool.width:
             return self.pool.width
         if pooled and self.pool is not None and self.pool.activation:
@@ -622,6 +627,9 @@ class DualEncoder(ModelSpec):
     text: Encoder
     image: Encoder
     scale: float = 2.6592  # initial logit scale, ln(1 / 0.07): cosines are multiplied by e^scale
+    # Initial logit bias of pairs that are judged one by one, by a sigmoid (SigLIP); None: a softmax
+    # over the batch (CLIP).
+    bias: float | None = None
 
     def __post_init__(self) -> None:
         check_fields(self)
