@@ -18,9 +18,10 @@ from torch.nn import functional
 from regard.baselines.convolutional import ConvolutionalDecoder, ConvolutionalEncoder
 from regard.baselines.recurrent import RecurrentDecoder, RecurrentEncoder
 from regard.core.context import Context
+from regard.core.contrastive_head import ContrastiveHead, ContrastiveOutput
 from regard.core.embedding import Embedding
 from regard.core.encoder_output import EncoderOutput
-from regard.core.frontend import FrontEnd
+from regard.core.frontend import FrontEnd, Waveform
 from regard.core.global_attention import QuestionTokens
 from regard.core.head import ClassifierHead, DistilledHead, LMHead, Pool, mean_of_tokens
 from regard.core.kv_cache import DecoderState
@@ -142,6 +143,7 @@ class Encoder(nn.Module):
         head: LMHead | None,
         labels: ClassifierHead | DistilledHead | None,
         series: SeriesHead | None = None,
+        contrastive: ContrastiveHead | None = None,
     ) -> None:
         super().__init__()
         self.input = input
@@ -150,6 +152,7 @@ class Encoder(nn.Module):
         self.head = head
         self.labels = labels
         self.series = series
+        self.contrastive = contrastive
 
     def forward(
         self,
@@ -210,6 +213,21 @@ class Encoder(nn.Module):
         assert self.series is not None, "this model has no head of time series"
         assert isinstance(self.input, SeriesPatches), "such a head reads time series"
         return self.series(hidden, self.input.scaling(values, observed))
+
+    def contrast(
+        self,
+        waves: Tensor,
+        padding_mask: Tensor | None = None,
+        context: Context | None = None,
+        masked: Tensor | None = None,
+    ) -> ContrastiveOutput:
+        """Both sides of contrastive pre-training, with `masked` positions [B, T] hidden from the
+        encoder; the quantizer hears them."""
+        assert self.contrastive is not None, "this model has no contrastive head"
+        assert isinstance(self.input, Waveform), "such a head hears sound"
+        latents = self.input.latents(waves)  # [B, T, C]
+        hidden, _ = self(waves, padding_mask, context, masked=masked, latents=latents)
+        return self.contrastive(hidden, latents, masked)
 
 
 # ------------------------------------------------------------------ decoder (language model)

@@ -9,6 +9,7 @@ from regard.builder.norms import build_norm
 from regard.core import (
     attention,
     attention_pool,
+    contrastive_head,
     embedding,
     feedforward,
     head,
@@ -101,6 +102,20 @@ def _feedforward(part: spec.HeadFeedForward | None, d_model: int) -> head.HeadFe
     # Dropout acts around the layers, not between them.
     layers = feedforward.FeedForward(d_model, part.d_ff, part.activation, 0.0, bias=True)
     return head.HeadFeedForward(layers, build_norm(part.norm, d_model), part.dropout)
+
+
+def build_contrastive_head(
+    part: spec.ContrastiveHead, channels: int, d_model: int
+) -> contrastive_head.ContrastiveHead:
+    return contrastive_head.ContrastiveHead(
+        d_model,
+        channels,
+        contrastive_head.Codebook(part.groups, part.entries, part.code_width),
+        part.width,
+        temperature=part.temperature,
+        diversity=part.diversity,
+        dropout=part.dropout,
+    )
 
 
 # ------------------------------------------------------------------ time series

@@ -114,6 +114,9 @@ def call(
         case LinearForecaster():
             forecasts, _ = model(inputs["past_values"])
             return ModelOutput(prediction_outputs=forecasts)
+        case Encoder() if model.contrastive is not None:
+            output = _call_contrastive(model, inputs, Context(recorded.probe))
+            return ModelOutput(output | recorded.of_encoder())
         case Encoder():
             assert isinstance(spec, kinds.Encoder)
             global_tokens = _global_tokens(spec, inputs)
@@ -221,6 +224,32 @@ def _classifier_output(
     if spec.task == "detect":
         return ModelOutput(logits=logits[..., 0])  # [B, T]: ELECTRA has one score a token
     return ModelOutput(logits=logits)
+
+
+def _call_contrastive(
+    model: Encoder, inputs: Mapping[str, Tensor], context: Context
+) -> ModelOutput:
+    """wav2vec 2.0's pre-training: both sides, and the losses where negatives are given."""
+    assert model.contrastive is not None
+    mask = padding_mask(inputs.get("attention_mask"))
+    masked = inputs.get("mask_time_indices")
+    if masked is not None:
+        masked = masked.bool()
+    both = model.contrast(inputs["input_values"], mask, context, masked)
+    output = ModelOutput(
+        projected_states=both.states,
+        projected_quantized_states=both.targets,
+        codevector_perplexity=both.perplexity,
+    )
+    if "sampled_negative_indices" not in inputs:
+        return output
+    if masked is None:
+        raise SettingError("negatives are for masked positions", "give mask_time_indices")
+    negatives = inputs["sampled_negative_indices"].long()
+    contrastive, diversity = model.contrastive.losses(both, masked, negatives)
+    loss = contrastive + model.contrastive.diversity * diversity
+    losses = {"contrastive_loss": contrastive, "diversity_loss": diversity}
+    return ModelOutput({"loss": loss, **output, **losses})
 
 
 def _hidden_state_output(

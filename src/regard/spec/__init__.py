@@ -42,6 +42,7 @@ from regard.spec.feedforward import (
 )
 from regard.spec.head import (
     AttentionPool,
+    ContrastiveHead,
     EndToken,
     ClassifierHead,
     LMHead,
@@ -201,6 +202,7 @@ __all__ = [
     "ClassifierHead",
     "CompressiveMemory",
     "ConcatenatedPosition",
+    "ContrastiveHead",
     "ConvFeedForward",
     "ConvLayer",
     "ConvPosition",

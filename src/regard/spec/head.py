@@ -151,6 +151,31 @@ class DistilledHead:
         return None
 
 
+@dataclass(frozen=True)
+class ContrastiveHead:
+    """Contrastive pre-training head (Baevski et al. 2020, wav2vec 2.0, Sections 2 and 3).
+
+    The latents of masked positions, quantized by G codebooks of V entries, are to be told from
+    those of other positions by what the encoder makes of the rest.
+    """
+
+    groups: int = 2  # G
+    entries: int = 320  # V, of each codebook
+    code_width: int = 256  # of an entry of each group, concatenated
+    width: int = 256  # of the space in which both sides are compared
+    temperature: float = 0.1  # κ, of the cosines
+    diversity: float = 0.1  # α, the weight of the loss for entries that are not in use
+    dropout: float = 0.0  # on what is quantized
+
+    def __post_init__(self) -> None:
+        sizes(self, "groups", "entries", "code_width", "width")
+        if self.code_width % self.groups:
+            raise ModelError(
+                f"the width {self.code_width} does not divide by {self.groups} groups of codes",
+                "correct one of them",
+            )
+
+
 # ------------------------------------------------------------------ time series
 
 

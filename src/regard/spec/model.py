@@ -22,6 +22,7 @@ from regard.spec.frontend import (
 )
 from regard.spec.head import (
     ClassifierHead,
+    ContrastiveHead,
     DistilledHead,
     HeadTask,
     LMHead,
@@ -312,6 +313,7 @@ class Encoder(ModelSpec):
     labels: ClassifierHead | DistilledHead | None = None
     tied: bool = True  # weight tying: the LM head's matrix is the embedding's
     series: SeriesHead | None = None  # of time series
+    contrastive: ContrastiveHead | None = None  # of pre-training on sound
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -334,6 +336,8 @@ class Encoder(ModelSpec):
             groups = self.input.position.groups
             problem = f"d_model {self.d_model} does not divide by {groups} groups of channels"
             raise ModelError(problem, "correct one of them")
+        if self.contrastive is not None and not isinstance(self.input, Waveform):
+            raise ModelError("only sound is pre-trained by contrasts", "give it a Waveform")
         if self.head is not None and self.head.transform is None:
             _check_tied(self)
 
@@ -361,7 +365,10 @@ class Encoder(ModelSpec):
                 "eigenvectors": self.input.laplacian > 0,
                 "distances": isinstance(self.stack.position, ShortestPathBias),
             }
-        return {name: True, "attention_mask": False}
+        inputs = {name: True, "attention_mask": False}
+        if self.contrastive is not None:
+            inputs |= {"mask_time_indices": False, "sampled_negative_indices": False}
+        return inputs
 
     @property
     def vocab_size(self) -> int | None:
