@@ -116,6 +116,7 @@ def preset_sizes() -> list[str]:
 
 def recipe_names() -> list[str]:
     """The recipes of the package."""
+    # As a resource: a package may be installed as a zip file, which has no folders on disk.
     folder = importlib.resources.files("regard") / "recipes"
     return sorted(
         file.name.removesuffix(".toml") for file in folder.iterdir() if file.name.endswith(".toml")

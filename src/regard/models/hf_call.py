@@ -51,6 +51,7 @@ class ModelOutput(dict[str, Any]):
 
     def __getitem__(self, name: str | int) -> Any:
         if isinstance(name, int):
+            # Insertion order is that of transformers: loss first if there is one, then logits.
             return list(self.values())[name]
         return super().__getitem__(name)
 
@@ -112,6 +113,7 @@ def call(
             series_output = call_series(model, spec, inputs, Context(recorded.probe))
             return ModelOutput(series_output | channel_outputs(recorded, channels))
         case LinearForecaster():
+            # DLinear and NLinear have no hidden states: the forward pass is the forecast.
             forecasts, _ = model(inputs["past_values"])
             return ModelOutput(prediction_outputs=forecasts)
         case Encoder() if model.contrastive is not None:

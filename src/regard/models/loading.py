@@ -69,6 +69,7 @@ def load(
     the hub (owner/name) is fetched once. `say` receives messages, which otherwise go to standard
     error. `kinds` are the dataclasses of parts from outside the package that the model has.
     """
+    # Before `say` gets its default
     has_listener = say is not None
     say = say or to_standard_error
     # Wrong arguments are errors before anything is read or downloaded.
@@ -122,6 +123,7 @@ def load_translator(
         return model
     if model.spec.is_encoder_decoder and model.spec.main_input_name == "input_ids":
         assert model.folder is not None
+        # The right kind of model, so that only its tokenizer can be missing.
         open_translation_tokenizers(model.folder)  # raises an error that names the missing file
     raise ModelError(
         f"{folder} holds a model that does not translate ({model.family})",
@@ -176,6 +178,7 @@ def _wrap(
                 return SequenceClassifier(model, spec, opened.ids.start, config)
             if holds_tokenizer(folder):
                 return _translator(folder, model, spec, opened.ids, config)
+            # Not an error: whoever calls it with ids needs no tokenizer.
             say(f"{folder} holds no tokenizer: the model can be called with ids, but not with text")
         case Decoder():
             return _language_model(folder, model, spec, config)

@@ -27,9 +27,9 @@ from regard.models.sound import (
 if TYPE_CHECKING:
     from regard.look import MediaInput
 
-_BATCH_SAMPLES = 60 * RATE
+_BATCH_SAMPLES = 60 * RATE  # a minute of sound, padding included
 _LOOK_SECONDS = 10  # of a recording that `regard.look` shows: this model has no window
-_LOOK_MELS = 80
+_LOOK_MELS = 80  # Whisper's number, for a picture only
 
 
 class WaveformModel(Model):
