@@ -23,7 +23,7 @@ PREFIX = ""
 SPEC_TYPES: tuple[Any, Any] = (spec.DualEncoder | spec.Encoder, spec.Tokens | spec.Patches)
 _SCHEMA = ConfigSchema(
     defaults={"text_config": {}, "vision_config": {}, "initializer_factor": 1.0},
-    fixed={},
+    fixed={"is_encoder_decoder": False},
     synonyms={},
 )
 # Section 3.2 of the paper: most pairs of a batch do not belong together, so that the bias begins
