@@ -30,7 +30,17 @@ from zoo import ZOO, save
 
 transformers = pytest.importorskip("transformers")
 
-PADDED = ("whisper", "vit", "deit", "clip, image", "wav2vec2", "reformer")  # which cannot be
+PADDED = (
+    "whisper",
+    "vit",
+    "deit",
+    "clip, image",
+    "wav2vec2",
+    "reformer",
+    "siglip",
+    "siglip, text",
+    "siglip, image",
+)  # which cannot be
 
 
 def opened(name: str, folder: Path) -> tuple[Any, folders.ModelFolder]:
