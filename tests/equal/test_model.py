@@ -134,11 +134,13 @@ def test_probes_record_what_the_mixers_used_and_change_nothing(
     probed, _ = model(source, target, padding_mask, Context(probe=probe))
     assert torch.equal(usual, probed)
     assert set(probe.attentions) == {"encoder.1.self", "decoder.0.self", "decoder.0.cross"}
-    assert set(probe.tensors) == {
-        "decoder.0.residual",
-        "decoder.0.self.mixed",
-        "decoder.0.cross.mixed",
+    sublayers = {
+        f"decoder.0.{sublayer}.{part}"
+        for sublayer in ("self", "cross", "feedforward")
+        for part in ("input", "output")
     }
+    mixed = {"decoder.0.self.mixed", "decoder.0.cross.mixed"}
+    assert set(probe.tensors) == {"decoder.0.residual"} | mixed | sublayers
     for name, call in probe.attentions.items():
         weights = probe.weights(name)
         mixed = weights @ call.v

@@ -162,7 +162,7 @@ OTHER_FAMILIES = {
     "transformer": "marian",
     "xlm-roberta": "roberta",
 } | dict.fromkeys(
-    ["mixtral", "palm", "transformer-xl", "universal", "memory", "rnn-lm", "gru-lm", "lstm-lm",
+    ["mixtral", "palm", "transformer-xl", "universal", "memory", "rnn-lm", "rnn_relu-lm", "gru-lm", "lstm-lm",
      "dlinear", "nlinear", "graph", "graphormer", *recurrent.FAMILIES],
     "regard",
 )  # fmt: skip

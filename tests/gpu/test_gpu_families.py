@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 import test_calls
+import test_patchtst
+import test_siglip
 import test_sparse_encoders
 import torch
+import transformers
 from torch import Tensor
 
 import regard
@@ -38,6 +41,30 @@ def deberta(out: Path) -> Inputs:
     return text_inputs(48)
 
 
+def patchtst(out: Path) -> Inputs:
+    model = test_patchtst.saved(out, "ForPrediction", 0)
+    values, observed = test_patchtst.windows(model.config, 0)
+    return {"past_values": values, "past_observed_mask": observed}
+
+
+def siglip(kind: str, out: Path) -> Inputs:
+    tokens, _ = test_siglip.texts()
+    words = {"input_ids": tokens}
+    pixels = {"pixel_values": test_siglip.images()}
+    if kind == "Model":
+        # A pair compares as many texts as it likes with as many images.
+        config = test_siglip.pair_config()
+        inputs = words | pixels
+    elif kind == "TextModel":
+        config = transformers.SiglipTextConfig(**test_siglip.TEXT)
+        inputs = words
+    else:
+        config = transformers.SiglipVisionConfig(**test_siglip.VISION)
+        inputs = pixels
+    test_siglip.saved(getattr(transformers, f"Siglip{kind}")(config), out)
+    return inputs
+
+
 def text_inputs(length: int) -> Inputs:
     padding_mask = torch.arange(length) < torch.tensor([[length], [length - 11]])
     tokens = torch.randint(5, 61, (2, length))
@@ -51,6 +78,12 @@ CASES: dict[str, Callable[[Path], Inputs]] = {
     "bigbird": lambda out: sparse_encoder("BigBird", out),
     "reformer": reformer,
     "deberta": deberta,
+    "hubert": lambda out: test_calls.sound("HubertForCTC", out)[1],
+    "patchtst": patchtst,
+    **{
+        f"siglip, {kind}": lambda out, kind=kind: siglip(kind, out)  # type: ignore[misc]
+        for kind in ("Model", "TextModel", "VisionModel")
+    },
 }
 
 

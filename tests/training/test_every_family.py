@@ -58,7 +58,9 @@ NOT_COMPARED = {
     "siglip": "its towers have two widths",
 }  # fmt: skip
 # What has no attention is looked into by its residual stream.
-NO_ATTENTION = ("rnn", "gru", "lstm", "rnn-lm", "gru-lm", "lstm-lm", "bytenet")
+NO_ATTENTION = (
+    "rnn", "rnn_relu", "gru", "lstm", "rnn-lm", "rnn_relu-lm", "gru-lm", "lstm-lm", "bytenet",
+)  # fmt: skip
 # The data of each kind, where it is not a text.
 DATA = {
     "memory network": "stories", "speech": "sounds", "ctc": "sounds", "image": "images",

@@ -82,7 +82,7 @@ class Loop:
         self.progress_bar = progress_bar
         self.after_save = after_save
         self.on_step = on_step
-        self.monitor = Monitor(objective, optimizer, metrics, progress_bar.say)
+        self.monitor = Monitor(objective, optimizer, metrics, self._say)
 
         self.device = next(self.model.parameters()).device
         self.progress = Progress(threads=torch.get_num_threads())
@@ -299,6 +299,9 @@ class Loop:
             self.progress.compiling += time.perf_counter() - started
 
     # --- the time that the run will take ----------------------------------------------------------
+
+    def _say(self, text: str) -> None:
+        self.progress_bar.say(text)
 
     def _say_estimate(self) -> None:
         """Says before the first step how long the run will take: one batch is tried and undone."""
