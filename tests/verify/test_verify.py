@@ -30,7 +30,8 @@ from zoo import ZOO, save
 
 transformers = pytest.importorskip("transformers")
 
-PADDED = ("whisper", "vit", "deit", "clip, image", "wav2vec2", "reformer")  # which cannot be
+# Which cannot be padded.
+PADDED = ("whisper", "vit", "deit", "dinov2", "clip, image", "wav2vec2", "reformer")
 
 
 def opened(name: str, folder: Path) -> tuple[Any, folders.ModelFolder]:

@@ -63,6 +63,8 @@ def _patches(part: spec.Patches, d_model: int) -> frontend.Patches:
         bias=part.bias,
         norm=build_norm(part.norm, d_model) if part.norm else None,
         dropout=part.dropout,
+        interpolated=part.interpolated,
+        mask_token=part.mask_token,
     )
 
 

@@ -129,6 +129,8 @@ class Pool(nn.Module):
         batch = torch.arange(x.shape[0], device=x.device)
         if self.which == "first":
             return x[:, 0]
+        if self.which == "first_and_mean":
+            return torch.cat([x[:, 0], x[:, 1:].mean(dim=1)], dim=-1)  # [B, 2 D]
         if self.which == "end":
             assert tokens is not None, "where the end is can only be seen in the tokens"
             # Older CLIP files name a wrong end token (2): the right one has the highest id.

@@ -18,6 +18,7 @@ from regard.families import (
     deberta,
     deberta_v1,
     deit,
+    dinov2,
     distilbert,
     electra,
     gemma,
@@ -109,6 +110,7 @@ FAMILIES: dict[str, Family] = {
     # Images, sound, time series, and pairs of text and image.
     "vit": vit.VIT,
     "deit": deit.DEIT,
+    "dinov2": dinov2,
     "wav2vec2": wav2vec2,
     "patchtst": patchtst,
     "clip": clip,

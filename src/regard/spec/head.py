@@ -49,8 +49,9 @@ class EndToken:
 class Pool:
     """Pooling: one vector for the input, then norm, dropout, dense layer and projection."""
 
-    # Padding is ignored: `last` is the last token, and `mean` is over tokens.
-    which: Literal["first", "last", "mean"] | EndToken = "first"
+    # Padding is ignored: `last` is the last token, and `mean` is over tokens. `first_and_mean` is
+    # the first position beside the mean of all others, twice as wide (DINOv2's classifier).
+    which: Literal["first", "last", "mean", "first_and_mean"] | EndToken = "first"
     activation: Activation | None = "tanh"  # of the dense layer (BERT's pooler); None: no layer
     dropout: float = 0.0
     norm: Norm | None = None
