@@ -31,6 +31,7 @@ class PatchShape(NamedTuple):
     size: int
     patch: int
     channels: int
+    interpolated: bool = False  # images of other sizes are read too
 
     @property
     def side(self) -> int:
@@ -56,7 +57,6 @@ class Patches(nn.Module):
         bias: bool,
         norm: Norm | None,
         dropout: float,
-        interpolated: bool = False,
         mask_token: bool = False,
     ) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ class Patches(nn.Module):
         self.position = position
         self.norm = norm
         self.dropout = Dropout(dropout)
-        self.interpolated = interpolated
+        self.interpolated = shape.interpolated
         self.mask_token = nn.Parameter(torch.zeros(d_model)) if mask_token else None
 
     def extra_repr(self) -> str:

@@ -21,7 +21,7 @@ from regard.families import (
     deberta_presets,
     deberta_v1,
     deit,
-    dinov2,
+    dinov2_presets,
     distilbert,
     electra,
     gemma,
@@ -643,7 +643,7 @@ PRESET_FAMILIES: dict[str, PresetFamily] = {
     ),
     "dinov2": _from_config(
         "image",
-        dinov2.preset,
+        dinov2_presets.preset,
         1000,
         224,
         "base",
