@@ -669,6 +669,8 @@ SICK = [
     Case("gpt, rate too low", ("rate_too_low",), rate("gpt", 1e-7, 3e-6)),
     Case("translator, rate too low", ("rate_too_low",), rate("translator", 1e-7, 3e-6)),
     Case("vit, rate too low", ("rate_too_low",), rate("vit", 1e-8, 1e-6)),
+    Case("gpt, rate ten times too high", ("rate_too_high",), rate("gpt", 0.03, 0.06)),
+    Case("bert, rate fifty times too low", ("rate_too_low",), rate("bert", 4e-5, 8e-5)),
     Case("translator, no warm-up", ("no_warmup", "rate_too_high"),
          changed("translator", warmup=1, learning_rate=0.02, layers=4)),
     Case("gpt, initial weights too large", ("bad_initialization",),

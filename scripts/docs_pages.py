@@ -47,6 +47,7 @@ SMALL = {
     # An untrained model does not end its sentences: FACTOR,EXTRA of the source length.
     "translate": "--max-length 1,2",
     "evaluate": "--max-length 1,2",
+    "tune": "--builtin-lines 100 --layers 1 --d-model 32 --batch-tokens 256",
 }
 
 

@@ -307,6 +307,11 @@ ZOO: dict[str, tuple[str, str, dict[str, Any]]] = {
         {**IMAGES, "projection_dim": 9},
     ),
     "wav2vec2": ("Wav2Vec2ForCTC", "Wav2Vec2Config", SOUND),
+    "hubert": (
+        "HubertForSequenceClassification",
+        "HubertConfig",
+        {**SOUND, "do_stable_layer_norm": True, "feat_extract_norm": "layer", "conv_bias": True},
+    ),
     "wav2vec2, norms before": (
         "Wav2Vec2Model",
         "Wav2Vec2Config",

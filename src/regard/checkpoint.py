@@ -77,6 +77,14 @@ class Checkpoints:
             )
         return None
 
+    def before(self, step: int) -> Saved | None:
+        """The oldest intact checkpoint of an earlier step."""
+        for checkpoint in self._folders():
+            # Loaded only then: a checkpoint may be large.
+            if int(checkpoint.name.removeprefix("step-")) < step and damage(checkpoint) is None:
+                return self._load(checkpoint)
+        return None
+
     def progresses(self) -> list[dict[str, Any]]:
         """The progress of each checkpoint on disk: any of them may be the one to resume from."""
         paths = [checkpoint / "progress.json" for checkpoint in self._folders()]

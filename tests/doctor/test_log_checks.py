@@ -88,6 +88,19 @@ def test_overfitting_is_a_rising_validation_loss() -> None:
     assert len(list(overfitting(run_log([3.0, 1.0, 0.1, 0.1, 0.1], [3.2]), BASELINE))) == 1
 
 
+def test_overfitting_is_validation_that_no_longer_follows() -> None:
+    # Two thirds of what was learnt on the training data, 3.0 → 0.83, are missing in validation.
+    stale = [2.6, 2.35, 2.3, 2.31, 2.32, 2.33]
+    (finding,) = overfitting(run_log(FALLING, stale), BASELINE)
+    assert finding.step == 150
+    # The same gap, but validation still improves: other text, and no memory.
+    assert list(overfitting(run_log(FALLING, sorted(stale, reverse=True)), BASELINE)) == []
+    # A run that diverges has learnt nothing that it could know by heart.
+    assert list(overfitting(run_log([2.9] * 30, [2.9, 2.8, 3.5, 5.0]), BASELINE)) == []
+    # It has stopped improving where training has: nothing is memorized.
+    assert list(overfitting(run_log(FALLING, [1.6, 1.2, 1.0, 1.01, 1.02]), BASELINE)) == []
+
+
 def test_gradients_of_a_thousand_explode() -> None:
     assert len(list(exploding_gradients(run_log(FALLING, norm=1e5)))) == 1
     assert list(exploding_gradients(run_log(FALLING, norm=50))) == []

@@ -88,8 +88,9 @@ def check_back(
     """
     back = place / "ours"
     back.mkdir()
-    disk.write_json(back / "config.json", folders.describe(opened.spec, positions=opened.positions))
-    folders.write_weights(back / "model.safetensors", ours, opened.spec, opened.positions)
+    names = opened.positions, opened.model_type
+    disk.write_json(back / "config.json", folders.describe(opened.spec, None, *names))
+    folders.write_weights(back / "model.safetensors", ours, opened.spec, *names)
     assert folders.read(back).spec == opened.spec
     before, after = (load_file(at / "model.safetensors") for at in (place / "theirs", back))
     assert before.keys() == after.keys()

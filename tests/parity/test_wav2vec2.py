@@ -1,9 +1,10 @@
-"""Wav2Vec2 against transformers: tiny random models, odd sizes, ragged sound, three seeds, both
+"""Wav2Vec2 and HuBERT against transformers: tiny random models, odd sizes, ragged sound, three seeds, both
 directions.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from test_vision import check_back, close, shaken
 from torch import Tensor
 
+import regard
 from regard import spec
 from regard.builder import build, trainable
 from regard.errors import DataError, ModelError
@@ -52,14 +54,24 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "no mask": {"do_stable_layer_norm": True, "mask_time_prob": 0.0},
 }
+KINDS = ["Wav2Vec2Model", "Wav2Vec2ForCTC", "Wav2Vec2ForSequenceClassification"]
+HUBERT_KINDS = ["HubertModel", "HubertForCTC", "HubertForSequenceClassification"]
+# What only HuBERT has, on top of a case of both.
+HUBERT_CASES: dict[str, dict[str, Any]] = {
+    "norms after": {"feat_proj_layer_norm": False, "classifier_proj_size": 13, "num_labels": 3},
+    "norms before": {},
+}
 SAMPLES = [101, 60, 77]
 
 
 def theirs(kind: str, name: str, seed: int, out: Path) -> Any:
     torch.manual_seed(seed)
-    model = shaken(
-        getattr(transformers, kind)(transformers.Wav2Vec2Config(**{**SMALL, **CASES[name]}))
-    )
+    options = {**SMALL, **CASES[name]}
+    if kind.startswith("Hubert"):
+        config = transformers.HubertConfig(**options, **HUBERT_CASES[name])
+    else:
+        config = transformers.Wav2Vec2Config(**options)
+    model = shaken(getattr(transformers, kind)(config))
     model.save_pretrained(out)
     return model
 
@@ -70,8 +82,13 @@ def sound() -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("kind", ["Wav2Vec2Model", "Wav2Vec2ForCTC"])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        *itertools.product(CASES, KINDS),
+        *itertools.product(HUBERT_CASES, HUBERT_KINDS),
+    ],
+)
 def test_open_run_and_write_back(name: str, kind: str, seed: int, tmp_path: Path) -> None:
     model = theirs(kind, name, seed, tmp_path / "theirs")
     ours, opened = folders.open_model(tmp_path / "theirs")
@@ -83,19 +100,23 @@ def test_open_run_and_write_back(name: str, kind: str, seed: int, tmp_path: Path
         model._get_feat_extract_output_lengths(length).item() for length in padding_mask.sum(1)
     ]
 
+    def at_sound(output: Tensor) -> Tensor:
+        """A classifier has no positions."""
+        return output if output.dim() == 2 else output[places]
+
     def run(model: Any) -> dict[str, Tensor]:
         return {
-            "padded": model(waves, attention_mask=padding_mask.long())[0][places],
+            "padded": at_sound(model(waves, attention_mask=padding_mask.long())[0]),
             "whole": model(waves)[0],
         }
 
     def run_ours(padding_mask: Tensor | None) -> Tensor:
         hidden, _ = ours(waves, padding_mask)  # type: ignore[call-arg, arg-type]
-        return hidden if kind == "Wav2Vec2Model" else ours.classes(hidden, padding_mask)  # type: ignore[union-attr, operator]
+        return hidden if kind.endswith("Model") else ours.classes(hidden, padding_mask)  # type: ignore[union-attr, operator]
 
     with torch.inference_mode():
         wanted = run(model)
-        assert close(run_ours(padding_mask)[places], wanted["padded"], 2e-5)
+        assert close(at_sound(run_ours(padding_mask)), wanted["padded"], 2e-5)
         assert close(run_ours(None), wanted["whole"], 2e-5)
         check_back(opened, ours, tmp_path, type(model).from_pretrained, run, wanted)
 
@@ -153,6 +174,41 @@ def test_what_is_not_understood_is_refused(tmp_path: Path) -> None:
         (tmp_path / "config.json").write_text(json.dumps({**config, **change}))
         with pytest.raises(ModelError, match=word):
             folders.open_model(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "word"),
+    [
+        ("HubertModel", {"conv_pos_batch_norm": True}, "conv_pos_batch_norm"),
+        ("HubertModel", {"adapter_attn_dim": 16}, "adapter_attn_dim"),
+        ("HubertModel", {"architectures": ["HubertForXVector"]}, "HubertForXVector"),
+        ("HubertForSequenceClassification", {"use_weighted_layer_sum": True}, "weighted_layer_sum"),
+    ],
+)
+def test_hubert_says_what_it_does_not_know(
+    kind: str, change: dict[str, Any], word: str, tmp_path: Path
+) -> None:
+    theirs(kind, "norms before", 0, tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, **change}))
+    with pytest.raises(ModelError, match=word):
+        folders.open_model(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["HubertForSequenceClassification", KINDS[-1]])
+def test_recordings_are_classified(kind: str, tmp_path: Path) -> None:
+    """Padding changes nothing, and the labels have the names of the folder."""
+    model = theirs(kind, "norms before", 0, tmp_path)
+    waves, padding_mask = sound()
+    recordings = [row[mask].numpy() for row, mask in zip(waves, padding_mask, strict=True)]
+    (tmp_path / "preprocessor_config.json").write_text('{"do_normalize": false}')
+    ours = regard.load(tmp_path, device="cpu")
+    assert ours.tasks == ["classify"]
+    scores: Any = ours.classify([*recordings])
+    for recording, score in zip(recordings, scores, strict=True):
+        with torch.inference_mode():
+            wanted = model(torch.from_numpy(recording)[None]).logits[0].softmax(dim=-1)
+        assert [score["LABEL_0"], score["LABEL_1"]] == pytest.approx(wanted.tolist(), abs=1e-5)
 
 
 def test_too_little_sound_is_refused_and_the_least_is_one_position() -> None:

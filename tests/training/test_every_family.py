@@ -53,7 +53,8 @@ NOT_EVALUATED = {"electra": "needs its generator"}
 NOT_COMPARED = {
     "patchtst": "reads windows", "dlinear": "reads windows", "nlinear": "reads windows",
     "graph": "reads graphs", "graphormer": "reads graphs",
-    "whisper": "reads sound", "wav2vec2": "reads sound", "clip": "its towers have two widths",
+    "whisper": "reads sound", "wav2vec2": "reads sound", "hubert": "reads sound",
+    "clip": "its towers have two widths",
 }  # fmt: skip
 # What has no attention is looked into by its residual stream.
 NO_ATTENTION = ("rnn", "gru", "lstm", "rnn-lm", "gru-lm", "lstm-lm", "bytenet")

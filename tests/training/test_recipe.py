@@ -90,3 +90,16 @@ def test_choices() -> None:
         Ema(0.9),
     ]
     assert parse_length_penalty("power:2").divisor(3) == 9
+
+
+def test_a_size_is_said_once_and_replaces_that_of_the_recipe(tmp_path: Path) -> None:
+    recipe = tmp_path / "mine.toml"
+    recipe.write_text('[data]\ntext = "a.txt"\n[model]\nmodel = "gpt2:medium"\n')
+    (tmp_path / "a.txt").write_text("text")
+    assert recipes.load(recipe, {}).preset_name == "gpt2:medium"
+    assert recipes.load(recipe, {"preset": "large"}).preset_name == "gpt2:large"
+    assert recipes.load(recipe, {"model": "llama:7b"}).preset_name == "llama:7b"
+    both = {"model": "gpt2:small", "preset": "small"}
+    assert recipes.load(recipe, both).preset_name == "gpt2:small"
+    with pytest.raises(SettingError, match="both 'small' and 'large'"):
+        recipes.load(recipe, both | {"preset": "large"})

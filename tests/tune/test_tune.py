@@ -132,5 +132,8 @@ def test_errors(tmp_path: Path) -> None:
         stages(tiny_recipe(), ["rates"], Sizes(8, 1, 10))
     with pytest.raises(CheckpointError, match="no search"):
         tuning.resume(tmp_path / "nowhere")
+    # What was refused does not stand in the way of the corrected command.
+    assert list((tmp_path / "few").iterdir()) == []
+    (tmp_path / "few" / tuning.STATE).touch()
     with pytest.raises(SettingError, match="there is a search"):
         run(tmp_path / "few", updates=30)

@@ -85,7 +85,7 @@ def _waveform(part: spec.Waveform, d_model: int) -> frontend.Waveform:
     position = part.position
     return frontend.Waveform(
         convolutions,
-        build_norm(part.features, channels),
+        build_norm(part.features, channels) if part.features else None,
         linear.Linear(channels, d_model),
         frontend.ConvPosition(d_model, position.kernel, position.groups, part.activation),
         activation=part.activation,

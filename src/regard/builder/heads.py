@@ -33,7 +33,7 @@ def build_pool(part: spec.Pool, input_width: int, d_model: int) -> head.Pool:
         part.dropout,
         end=end,
         norm=build_norm(part.norm, input_width) if part.norm else None,
-        width=part.width,
+        projection=head.PoolProjection(part.width, part.bias) if part.width else None,
         input_width=input_width,
     )
 

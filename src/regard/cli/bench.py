@@ -185,6 +185,7 @@ def forward(name: str, batch: int, length: int, against: tuple[str, ...], **flag
     device = _prepare(flags, against)
     from regard.bench.forward import ForwardCase, run
 
+    # Rows of equal length without padding: both libraries do the same arithmetic.
     case = ForwardCase(name, batch, length, **_rounds(flags))
     _print_report(run(case, list(against), device, _command_line()), flags)
 

@@ -86,6 +86,7 @@ def compare(
         name,
         contenders,
         training_budget,
+        # From 1 on, the default seed of `regard train`: it repeats the first run.
         range(1, seeds + 1),
         folder,
         parameters=parameters,

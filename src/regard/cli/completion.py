@@ -57,6 +57,7 @@ clip-text tiny vit-b/32 vit-b/16 vit-l/14
 clip-image tiny vit-b/32 vit-b/16 vit-l/14
 whisper tiny base small medium large
 wav2vec2 tiny base large
+hubert tiny base large xlarge
 rnn tiny small base big
 rnn_relu tiny small base big
 gru tiny small base big
@@ -115,6 +116,7 @@ def preset_sizes() -> list[str]:
 
 def recipe_names() -> list[str]:
     """The recipes of the package."""
+    # As a resource: a package may be installed as a zip file, which has no folders on disk.
     folder = importlib.resources.files("regard") / "recipes"
     return sorted(
         file.name.removesuffix(".toml") for file in folder.iterdir() if file.name.endswith(".toml")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from regard.decode.strategy import Limit, Strategy
 
 SAMPLING_FLAGS = ("temperature", "top_k", "top_p", "min_p", "seed")
-DEFAULT_BEAM = 4
+DEFAULT_BEAM = 4  # with α = 0.6, as in Section 6.1 of the paper
 DEFAULT_LENGTH_PENALTY = "gnmt:0.6"
 
 # Defaults are None throughout: only then can a flag that was set be told from one that was not,
@@ -174,6 +174,7 @@ def length_limit(text: str | None) -> Limit | None:
     if text is None:
         return None
     try:
+        # The paper's limit is input length + 50 (Section 6.1): 1,50.
         factor, extra = text.split(",")
         limit = Limit(float(factor), int(extra))
         if not 0 <= limit.factor < math.inf or limit.extra < 0 or limit.factor == limit.extra == 0:

@@ -82,6 +82,7 @@ def command(
         if first is None:
             first = evaluation
         else:
+            # Paired: both models have answered the same examples.
             report["p_values"] = _p_values(first, evaluation)
         reports[name] = report
         if output:  # of the one model there is

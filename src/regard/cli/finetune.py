@@ -40,6 +40,7 @@ _SHARED_KEYS = (
 # Defaults of fine-tuning, where they differ from those of training.
 _DEFAULTS = {
     "batch_tokens": "1024", "optimizer": "adamw", "schedule": "linear",
+    # Devlin et al. 2019, Appendix A.3, tries 2e-5, 3e-5 and 5e-5.
     "learning_rate": "3e-5; 5e-4 with --lora", "betas": "0.9,0.999", "adam_eps": "1e-8",
     "weight_decay": "0.01", "clip": "1", "label_smoothing": "0", "validate_every": "an epoch",
     "save_every": "an epoch", "metric": "accuracy, f1 or loss, by task",

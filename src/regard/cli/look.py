@@ -44,7 +44,7 @@ _ONE_RUN = {
     "entropy": ["*.weights"],
     "alignment": ["*.cross.weights"],
     "rollout": ["*.self.weights"],
-    "lens": ["*.embedded", "*.residual"],
+    "lens": ["*.embedded", "*.residual"],  # nostalgebraist 2020: the residual stream of each layer
 }
 
 VIEWS = "\b\nViews:\n" + "\n".join(f"  {name:12} {text}" for name, text in WHAT.items())

@@ -50,6 +50,7 @@ def command(model: str | None, as_json: bool, **options: Any) -> None:
     is trained and no weights are read: one training step is traced with tensors that have shapes
     but no memory.
     """
+    # Two questions that need no MODEL, each answered by itself.
     if options["flops"] is not None:
         _print_optimum(options["flops"], as_json)
         return
@@ -103,6 +104,7 @@ def _print_plan(model: str, options: dict[str, Any], as_json: bool) -> None:
 def _measure(subject: Any, device: Any) -> Any:
     from regard.plan.measurement import MeasuredStep, measure
 
+    # An entry of the table of accelerators is known by its data sheet only.
     if device.accelerator is not None:
         raise SettingError(f"there is no {device.name} here to measure", "say --device cpu or cuda")
     step = MeasuredStep(

@@ -17,7 +17,7 @@ from regard.errors import DataError, SettingError
 if TYPE_CHECKING:
     from regard.models import Model
 
-LINES_AT_ONCE = 256
+LINES_AT_ONCE = 256  # enough to batch by length, few enough to answer a pipe soon
 # Of files that hold texts, one a line; other names are texts themselves.
 TEXT_SUFFIXES = (".txt", ".tsv", ".gz")
 EXAMPLES = """\b
@@ -102,6 +102,7 @@ def _inputs(model: Model, names: tuple[str, ...], task: str | None) -> list[str]
     texts: list[str] = []
     for name in names:
         if name == "-" or (name.endswith(TEXT_SUFFIXES) and Path(name).is_file()):
+            # An empty line is no input: a model would invent an answer to it.
             texts += [line for line in lines(name) if line.strip()]
         else:
             texts.append(name)

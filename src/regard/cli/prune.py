@@ -23,6 +23,7 @@ Examples:
   regard prune runs/shakespeare --heads 4 --lines 200
   regard finetune runs/fewer --task translate --data train.tsv          learns again what it lost
 """
+# Gradients of whole contexts would take far more memory.
 WINDOW = 128  # tokens of a text that are scored together
 
 

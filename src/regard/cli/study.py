@@ -83,6 +83,7 @@ def _run_one(
         result.save(Path(out))
     if page:
         result.to_html(page)
+        # Standard output holds the result alone, so that it can be piped.
         click.echo(f"page: {page}", err=True)
     if as_json:
         click.echo(json.dumps(result.to_dict(), ensure_ascii=False))
@@ -132,5 +133,5 @@ def _progress() -> AbstractContextManager[Progress]:
         TimeElapsedColumn(),
         TextColumn("{task.fields[text]}"),
         console=Console(stderr=True),
-        transient=True,
+        transient=True,  # it vanishes when done: the table that follows is the output
     )

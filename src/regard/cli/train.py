@@ -123,6 +123,7 @@ def print_result(result: Result, as_json: bool) -> None:
         # Signatures and counts are in the JSON only.
         metrics = {name: value for name, value in asdict(score).items() if isinstance(value, float)}
         columns = [_format_metric(name, value) for name, value in metrics.items()]
+        # Tabs, so that `cut` and spreadsheets take the table as it is.
         click.echo("\t".join([split, *columns]))
     click.echo(f"run\t{result.folder}")
 

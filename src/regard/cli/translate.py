@@ -96,6 +96,7 @@ def _chunks(path: str) -> Iterator[list[str]]:
     if path == "-" and sys.stdin.isatty():
         yield from _typed_lines()
         return
+    # Never all of it: a corpus of millions of lines runs through in constant memory.
     stream = lines(path)
     while chunk := list(islice(stream, LINES_AT_ONCE)):
         yield chunk

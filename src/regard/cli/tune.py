@@ -39,6 +39,7 @@ def tune(
     successive halving, where the better half of the runs goes on for twice as long. RECIPE and
     flags are those of `regard train`; the best recipe is written to best.toml.
     """
+    # The search's own flags come out first: all others are keys of the recipe.
     flops = flags.pop("flops")
     updates = flags.pop("updates")
     order = flags.pop("order")
@@ -68,6 +69,7 @@ def _print(result: Any, as_json: bool) -> None:
     rows = result.table()
     if as_json:
         trials = [
+            # Signed in the search, so that less is always better; printed as measured.
             {"changes": trial.changes, "updates": updates, "score": abs(score)}
             for trial, updates, score in rows
         ]
@@ -104,6 +106,7 @@ command = RecipeCommand(
         click.Option(["--updates"], type=int, help="the budget, in updates of all runs together"),
         click.Option(["--order"], default=ORDER, show_default=True, help="what is tuned"),
         click.Option(["--json", "as_json"], is_flag=True, help="the result as one JSON object"),
+        # Every other recipe key, as for `regard train`.
         *(recipe_option(key) for key in recipes.KEYS if key not in FINETUNE_KEYS),
     ],
 )

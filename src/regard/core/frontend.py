@@ -260,7 +260,7 @@ class Waveform(nn.Module):
     def __init__(
         self,
         convolutions: list[Convolution],
-        features: Norm,
+        features: Norm | None,
         project: Linear,
         position: ConvPosition,
         *,
@@ -313,7 +313,10 @@ class Waveform(nn.Module):
         x = waves[:, None]  # [B, 1, samples]
         for convolution in self.convolutions:
             x = self.activation(convolution(x))  # [B, channels, T]
-        x = self.project_dropout(self.project(self.features(x.mT)))  # [B, T, D]
+        x = x.mT  # [B, T, channels]
+        if self.features is not None:
+            x = self.features(x)
+        x = self.project_dropout(self.project(x))  # [B, T, D]
         if masked is not None:
             assert self.mask is not None, "this model has no mask"
             x = torch.where(masked[..., None], self.mask, x)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -76,6 +77,13 @@ class HeadTransform(nn.Module):
         return self.norm(self.activation(self.dense(x)))
 
 
+class PoolProjection(NamedTuple):
+    """The last linear map of a pool: its width, and whether it has a bias."""
+
+    width: int
+    bias: bool = False
+
+
 class Pool(nn.Module):
     """Pooling: [B, T, D] → [B, D], one position or the mean of the tokens, through a dense layer if
     there is an activation.
@@ -94,7 +102,7 @@ class Pool(nn.Module):
         *,
         end: int | None = None,
         norm: Norm | None = None,
-        width: int | None = None,
+        projection: PoolProjection | None = None,
         input_width: int | None = None,
     ) -> None:
         super().__init__()
@@ -106,7 +114,9 @@ class Pool(nn.Module):
         self.dense = Linear(inputs, d_model) if activation else None
         self.activation = ACTIVATIONS[activation] if activation else None
         pooled_width = d_model if activation else inputs
-        self.project = Linear(pooled_width, width, bias=False) if width else None
+        self.project = None
+        if projection is not None:
+            self.project = Linear(pooled_width, projection.width, bias=projection.bias)
 
     def extra_repr(self) -> str:
         return f"which={self.which!r}"

@@ -19,7 +19,9 @@ from regard.training.diagnostics.finding import Finding
 
 LEAST_OVERLAP = 0.05  # of a split: below it lies what chance brings about
 WINDOW = 50  # characters of plain text that do not recur by chance
-WINDOWS = 300  # of them that are searched for
+WINDOWS = 300  # of them that are searched for: a share is then known to within 3 %
+# Words outside a vocabulary that covers a text are a few per cent, by Zipf's law; from a tenth on
+# every other sentence has a hole.
 UNKNOWN_SHARE = 0.1
 FRAGMENTATION = 2.0  # as many tokens as a tokenizer needs that was learnt from this text
 SAMPLE = 200_000  # characters to measure a tokenizer on
@@ -58,7 +60,7 @@ def example_overlap(run: RunEvidence) -> Iterator[Finding]:
             yield _overlap(name, share, f"{inside:,} of its {len(examples):,} examples", expected)
         elif share > 0.5 and _is_replicated(counts):
             yield _copies(counts, total, f"{100 * share:.0f} % of {name} are among them")
-    # One sentence over and over: short ones, such as "Yes.", recur in every corpus.
+    # One sentence over and over, a fifth of all: short ones, such as "Yes.", recur in every corpus.
     dominant, count = counts.most_common(1)[0]
     if count > 0.2 * total and total >= 50 and len(" ".join(dominant).split()) >= 4:
         yield _copies(counts, total, f"one example makes up {100 * count / total:.0f} % of it")
@@ -69,6 +71,7 @@ def _is_replicated(counts: Counter[Example]) -> bool:
     mean = sum(counts.values()) / len(counts)
     variance = sum((count - mean) ** 2 for count in counts.values()) / len(counts)
     # Counts of independent draws have a variance of about their mean (Poisson).
+    # Copies of a whole file have a variance of zero; those of a part of it, of a quarter at most.
     return mean > 1.5 and len(counts) >= 20 and variance < 0.3 * mean
 
 
@@ -107,7 +110,7 @@ def text_overlap(run: RunEvidence) -> Iterator[Finding]:
 
 def _windows_inside(text: str, other: str, least: int) -> float | None:
     """The share of random passages of a text that another has at least so many times."""
-    if len(text) < 4 * WINDOW:
+    if len(text) < 4 * WINDOW:  # passages would overlap each other
         return None
     draw = random.Random(0)  # the same passages each time
     starts = [draw.randrange(len(text) - WINDOW) for _ in range(WINDOWS)]
@@ -117,6 +120,7 @@ def _windows_inside(text: str, other: str, least: int) -> float | None:
 def _occurs(passage: str, text: str, least: int) -> bool:
     start = -1
     for _ in range(least):
+        # One place further on: occurrences may overlap.
         start = text.find(passage, start + 1)
         if start < 0:
             return False
@@ -258,5 +262,6 @@ def _text_differs(run: RunEvidence, data: TextCorpora) -> bool:
         head = file.read(2000)
     ids = data.tokenizer.encode(head)[:-20]  # the last tokens may be cut otherwise
     stored: Sequence[int] = data.train.columns["text"].tokens[: len(ids)].tolist()
+    # Normalization may change a few tokens; another vocabulary changes almost all.
     same = sum(a == b for a, b in zip(ids, stored, strict=False))
     return len(ids) > 20 and same < 0.5 * len(stored)

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from regard import memory
 from regard.doctor.activation_checks import check_activations
 from regard.doctor.data_checks import check_data
+from regard.doctor.memory_checks import check_memory
 from regard.doctor.pair_checks import check_pairs
 from regard.doctor.run_evidence import RunEvidence, open_recipe, open_run
 from regard.doctor.start_checks import check_batch_size, check_start, check_step_size
 from regard.doctor.trials import check_settings
 from regard.doctor.weight_checks import check_weights
+from regard.errors import ModelError
 from regard.training.diagnostics.finding import Finding, ranked
 from regard.training.diagnostics.information_flow import check_information_flow
 from regard.training.diagnostics.log_checks import check_log
@@ -35,10 +33,7 @@ from regard.training.run import Parts, lr_schedule
 from regard.training.run_folder import resume
 from regard.training.setup import DataSource
 
-TRIAL_SECONDS = 60.0
-# Weights, gradients and both averages of Adam, in float32.
-BYTES_PER_PARAMETER = 16
-
+TRIAL_SECONDS = 60.0  # of the processor: about 20 trials of 80 steps of a small model
 SURE = 0.8  # of a learning rate that needs no trial
 # What may follow from a setting: it is still to be tried which one.
 CONSEQUENCES = (
@@ -95,20 +90,27 @@ def examine(
     run that has learnt nothing take at most `trial_seconds`; 0 makes none.
     """
     parts = Parts(data, objective, kinds)
-    with _opened(run, parts) as evidence:
-        findings = list(_findings(evidence, trial_seconds))
-    return Report(str(run), ranked(findings), evidence.problems, evidence.log)
-
-
-@contextmanager
-def _opened(run: str | Path, parts: Parts) -> Iterator[RunEvidence]:
     if Path(run).is_dir():
         run_folder, recipe, _ = resume(Path(run))
-        yield open_run(run_folder, recipe, parts)
-        return
-    recipe, name = recipes.choose(str(run), {})
-    with open_recipe(recipe, name, parts) as evidence:
-        yield evidence
+        evidence = open_run(run_folder, recipe, parts)
+        findings = list(_findings(evidence, trial_seconds))
+        return Report(str(run), ranked(findings), evidence.problems, evidence.log)
+    return _examine_recipe(str(run), parts)
+
+
+def _examine_recipe(target: str, parts: Parts) -> Report:
+    """A recipe, whose model may be too large to be built here."""
+    recipe, name = recipes.choose(target, {})
+    # First: a model that does not fit cannot be assembled for the other checks.
+    too_large = list(check_memory(recipe, name))
+    try:
+        with open_recipe(recipe, name, parts) as evidence:
+            findings = too_large + list(_findings(evidence, trial_seconds=0))
+    except ModelError as error:
+        if not too_large:
+            raise
+        return Report(target, too_large, [error.problem])
+    return Report(target, ranked(findings), evidence.problems, evidence.log)
 
 
 def _findings(run: RunEvidence, trial_seconds: float) -> Iterator[Finding]:
@@ -130,9 +132,14 @@ def _findings(run: RunEvidence, trial_seconds: float) -> Iterator[Finding]:
     direct: list[Finding] = []
     for check in checks:
         direct += _completed(check, run)
-    yield from direct
+    by_trial: list[Finding] = []
     if trial_seconds and not any(_explains_weakness(finding) for finding in direct):
-        yield from _completed(partial(check_settings, seconds=trial_seconds), run)
+        by_trial = _completed(partial(check_settings, seconds=trial_seconds), run)
+    if by_trial:
+        # What was tried is better evidence than a ratio: decayed weights make every step large.
+        direct = [finding for finding in direct if not _is_unsure_rate(finding)]
+    yield from direct
+    yield from by_trial
 
 
 def _completed(check: Check, run: RunEvidence) -> list[Finding]:
@@ -151,6 +158,7 @@ def _name(check: Check) -> str:
 
 def _from_training(run: RunEvidence) -> Iterator[Finding]:
     """Findings of the monitor that are not judged again here."""
+    # The monitor saw only the beginning of the log; here is all of it.
     judged_again = {"rate_too_high", "rate_too_low", "plateau", "memory", "loss_spike"}
     judged_again |= {"diverging_loss", "overfitting", "nonfinite", "exploding_gradients"}
     for finding in run.log.findings:
@@ -160,10 +168,11 @@ def _from_training(run: RunEvidence) -> Iterator[Finding]:
 
 def _explains_weakness(finding: Finding) -> bool:
     """Whether a finding says by itself why little was learnt: no settings have to be tried."""
-    is_rate = finding.check in ("rate_too_high", "rate_too_low")
-    if is_rate and finding.confidence < SURE:
-        return False
-    return finding.check not in CONSEQUENCES
+    return finding.check not in CONSEQUENCES and not _is_unsure_rate(finding)
+
+
+def _is_unsure_rate(finding: Finding) -> bool:
+    return finding.check in ("rate_too_high", "rate_too_low") and finding.confidence < SURE
 
 
 def _check_log(run: RunEvidence) -> Iterator[Finding]:
@@ -193,21 +202,9 @@ def _check_update_ratio(run: RunEvidence) -> Iterator[Finding]:
 
 
 def _check_memory(run: RunEvidence) -> Iterator[Finding]:
-    """Whether weights, gradients and the state of the optimizer fit into memory."""
-    if run.objective is None or run.log.last_step >= run.recipe.train.steps:
-        return
-    parameters = sum(p.numel() for p in run.objective.model.parameters())
-    needed = BYTES_PER_PARAMETER * parameters
-    device = run.objective.setup.device
-    free = memory.available()
-    if device.type == "cuda":
-        free, _ = torch.cuda.mem_get_info(device)
-    if free is not None and needed > free:
-        yield Finding(
-            "memory",
-            f"{parameters:,} parameters train in {memory.amount(needed)}, "
-            f"and {memory.amount(free)} are free",
-            "memory will run out",
-            "use a smaller model, a device with more memory, or fine-tune with LoRA",
-            0.9,
-        )
+    """Of a run that has not made a step; its monitor watches over the others.
+
+    What is free while a run goes on lacks what the run itself takes.
+    """
+    if run.has_run and run.log.last_step == 0:
+        yield from check_memory(run.recipe, run.run_folder.folder.name)

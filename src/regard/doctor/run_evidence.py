@@ -23,14 +23,14 @@ from regard.families.folder import open_model
 from regard.training.assembly import assemble, reassemble
 from regard.training.diagnostics import labels
 from regard.training.diagnostics.log_checks import Baseline
-from regard.training.diagnostics.run_log import RunLog
+from regard.training.diagnostics.run_log import RunLog, median
 from regard.training.objectives.objective import Objective
 from regard.training.recipe.schema import Recipe
 from regard.training.run import Parts, lr_schedule
 from regard.training.run_folder import RunFolder, begin
 from regard.training.setup import Setup
 
-BATCHES = 24  # of the training data that are looked at
+BATCHES = 24  # of the training data that are looked at: enough labels for their entropy
 WEAK_LEARNING = 0.9  # of the label entropy: a loss above it has learnt little of its input
 
 
@@ -91,6 +91,13 @@ class RunEvidence:
         except CheckpointError as error:
             self.problems.append(error.problem)
             return None
+
+    @cached_property
+    def earlier(self) -> Saved | None:
+        """A checkpoint from before the newest one, for what has changed between them."""
+        if self.saved is None:
+            return None
+        return Checkpoints(self.run_folder.checkpoints).before(self.saved.step)
 
     @cached_property
     def exported_file(self) -> dict[str, Tensor]:
@@ -160,9 +167,24 @@ class RunEvidence:
         steps = max(1, self.log.last_step) if self.has_run else self.recipe.train.steps
         return schedule(max(1, min(self.recipe.train.warmup, steps)))
 
+    @cached_property
+    def relative_step(self) -> float:
+        """The peak rate as a share of the initial weights, the median over matrices.
+
+        One update of Adam changes a weight by the learning rate at most, whatever the gradient is.
+        """
+        sizes = [
+            float(tensor.double().square().mean().sqrt())
+            for tensor in self.initial.values()
+            if tensor.ndim >= 2
+        ]
+        # What begins at zero, such as the B of LoRA, has no size yet.
+        return self.peak_rate / median(size for size in sizes if size > 0)
+
     @property
     def final_loss(self) -> float:
         """The loss at the end; infinite where training broke off without a finite one."""
+        # After three skipped updates in a row the training loop gives up.
         if len(self.log.skipped) >= 3 and self.log.skipped[-1]["step"] >= self.log.last_step:
             return math.inf
         final = self.log.final_loss()

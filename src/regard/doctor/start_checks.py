@@ -9,14 +9,16 @@ import torch
 
 from regard.doctor.run_evidence import RunEvidence
 from regard.training.diagnostics.finding import Finding
-from regard.training.diagnostics.run_log import median
 from regard.training.run import lr_schedule
 
 # One update of Adam changes a weight by about the learning rate, whatever the gradient is.
 LARGEST_STEP = 1.0  # of an update as a share of the weights; 1e-3 is usual
-SHORTEST_WAY = 0.02  # of all updates together, as a share of the weights
-FEW_UPDATES = 50
-# A new model knows nothing: its loss is about the logarithm of the number of classes.
+# Of all updates together, as a share of the weights. Even if all had the same sign, the weights
+# would be those of the start within two per cent.
+SHORTEST_WAY = 0.02
+FEW_UPDATES = 50  # fewer than any schedule here has for its warm-up alone
+# A new model knows nothing: its loss is about the logarithm of the number of classes. Half more is
+# outside what the usual initializations give, with and without scaled embeddings.
 HIGHEST = 1.5
 
 
@@ -24,15 +26,10 @@ def check_step_size(run: RunEvidence) -> Iterator[Finding]:
     """Learning rates that replace the weights at once, or never move them."""
     if run.objective is None or not run.is_weak or run.log.last_step <= 0:
         return
-    sizes = [
-        float(tensor.double().square().mean().sqrt())
-        for tensor in run.initial.values()
-        if tensor.ndim >= 2
-    ]
-    weight = median(size for size in sizes if size > 0)
+    largest = run.relative_step
+    weight = run.peak_rate / largest
     schedule = lr_schedule(run.recipe, run.objective.d_model)
     way = sum(schedule(step) for step in range(1, run.log.last_step + 1)) / weight
-    largest = run.peak_rate / weight
     if largest > LARGEST_STEP:
         yield Finding(
             "rate_too_high",

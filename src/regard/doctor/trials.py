@@ -11,7 +11,7 @@ import itertools
 import math
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import nn
@@ -30,15 +30,24 @@ from regard.training.recipe.schema import Recipe
 from regard.training.run import make_optimizer
 from regard.training.setup import Setup
 
-MOST_STEPS = 80
-LEAST_STEPS = 15
-FIRST_STEPS = 30
+MOST_STEPS = 80  # small models have learnt label frequencies by then, and something of the input
+LEAST_STEPS = 15  # fewer do not tell a rate from one ten times lower
+FIRST_STEPS = 30  # of a run, in which it is not judged
 LAST = 5  # steps whose median is the loss of a trial
 GAIN = 0.03  # of the loss without learning: what a trial must gain
 # What a special setting must gain, as a share of the best trial's gain, to be named before the
 # learning rate: a lower rate eases almost every trouble.
 SHARE_OF_BEST = 0.6
 USUAL_CLIP = 1.0
+LONGER = 4  # times as many steps has the last trial, of the treatment that did best
+# The peak rate as a share of the initial weights: 0.016 in the Transformer's base model (7e-4 of
+# 0.044), 0.03 to 0.003 in GPT-3's sizes (6e-4 to 6e-5 of 0.02). Outside of this range a rate is
+# tried even where the run has learnt something.
+HIGH_STEP = 0.05
+LOW_STEP = 1e-3
+# The same where the run learns, or its rate is in that range. Few runs have the best rate of all,
+# and a higher one is often faster at first.
+CLEAR_GAIN = 0.1
 
 
 @dataclass(frozen=True)
@@ -54,16 +63,25 @@ class Treatment:
 
 
 def check_settings(run: RunEvidence, seconds: float) -> Iterator[Finding]:
-    """Trials of a run that has learnt little or has broken off, within that many seconds."""
+    """Trials of a run that has learnt little, has broken off, or has an unusual learning rate.
+
+    All of them together take at most that many seconds of the processor.
+    """
     broke_off = math.isinf(run.final_loss)
     # The first steps of a healthy run learn little, too.
     is_early = run.log.last_step < FIRST_STEPS and not broke_off
-    if run.objective is None or not run.is_weak or is_early:
+    if run.objective is None or not run.has_run or is_early:
         return
-    special = [*_special_settings(run), *_warmup(run)]
-    rates = list(_learning_rates(run))
-    # With the control; of the rates half are tried on average.
-    steps = _affordable_steps(run, seconds, 1 + len(special) + len(rates) // 2)
+    special: list[Treatment] = []
+    rates = list(_unusual_rates(run))
+    if run.is_weak:
+        special = [*_special_settings(run), *_warmup(run)]
+        rates = list(_learning_rates(run))
+    if not rates:
+        return
+    # With the control and the last, longer one; of the rates half are tried on average.
+    trials = 1 + len(special) + -(-len(rates) // 2) + LONGER
+    steps = _affordable_steps(run, seconds, trials)
     if steps < LEAST_STEPS:
         run.problems.append("one step takes too long for trials of other settings")
         return
@@ -72,15 +90,35 @@ def check_settings(run: RunEvidence, seconds: float) -> Iterator[Finding]:
     control = _trial(run, Treatment("", "", ""), steps)
     # A run that broke off is compared with what is reached without learning.
     reference = min(run.final_loss, run.reference * 1.5, control)
-    margin = max(0.03, GAIN * run.reference)
     outcomes: list[Outcome] = []
     for treatment in (*special, *rates):
-        outcome = Outcome(treatment, _trial(run, treatment, steps), reference)
+        loss = _trial(run, treatment, steps)
+        outcome = Outcome(treatment, loss, reference, _margin(run, treatment))
         outcomes.append(outcome)
         # The rates stand in the order of what is likeliest: the first that helps will do.
-        if treatment in rates and outcome.gain > margin:
+        if treatment in rates and outcome.helps:
             break
-    yield from _verdict(run, [each for each in outcomes if each.gain > margin], steps)
+    if run.is_weak and not any(outcome.helps for outcome in outcomes):
+        # A lower rate is slower at first: the best of them has as many steps as the run had.
+        lower = [each for each in outcomes if each.treatment.check == "rate_too_high"]
+        best = max(lower, key=lambda outcome: outcome.gain)
+        steps = min(LONGER * steps, run.log.last_step)
+        outcomes = [replace(best, loss=_trial(run, best.treatment, steps))]
+    yield from _verdict(run, [outcome for outcome in outcomes if outcome.helps], steps)
+
+
+def _margin(run: RunEvidence, treatment: Treatment) -> float:
+    """What a trial must gain over the run, in nats: more than the noise between batches.
+
+    A rate in the usual range has to be far worse than another to be called sick.
+    """
+    is_unusual = {
+        "rate_too_high": run.relative_step > HIGH_STEP,
+        "rate_too_low": run.relative_step < LOW_STEP,
+    }
+    if run.is_weak and is_unusual.get(treatment.check, True):
+        return max(0.03, GAIN * run.reference)
+    return max(0.1, CLEAR_GAIN * run.reference)
 
 
 @dataclass(frozen=True)
@@ -90,10 +128,15 @@ class Outcome:
     treatment: Treatment
     loss: float
     reference: float
+    margin: float
 
     @property
     def gain(self) -> float:
         return self.reference - self.loss
+
+    @property
+    def helps(self) -> bool:
+        return self.gain > self.margin
 
 
 def _verdict(run: RunEvidence, outcomes: list[Outcome], steps: int) -> Iterator[Finding]:
@@ -125,6 +168,7 @@ def _warmup(run: RunEvidence) -> Iterator[Treatment]:
             "no_warmup",
             f"there is no warm-up: the full rate comes after {train.warmup} steps",
             "set warmup to a tenth of the steps",
+            # A quarter of the trial; the rest has the full rate, as the run had.
             {"schedule": "constant", "learning_rate": run.peak_rate, "warmup": 20},
         )
 
@@ -153,6 +197,17 @@ def _learning_rates(run: RunEvidence) -> Iterator[Treatment]:
         )
 
 
+def _unusual_rates(run: RunEvidence) -> Iterator[Treatment]:
+    """The next rate towards the usual ones, where that of the run is far from them."""
+    for treatment in _learning_rates(run):
+        factor = treatment.train["learning_rate"] / run.peak_rate
+        if run.relative_step > HIGH_STEP and 0.05 < factor < 1:
+            yield treatment
+        # Fine-tuning takes small steps on purpose, away from weights that are good.
+        if run.relative_step < LOW_STEP and 1 < factor < 20 and not run.recipe.is_finetuning:
+            yield treatment
+
+
 def _special_settings(run: RunEvidence) -> Iterator[Treatment]:
     train = run.recipe.train
     if train.precision == "fp16":
@@ -178,6 +233,7 @@ def _special_settings(run: RunEvidence) -> Iterator[Treatment]:
             "set weight_decay = 0.01",
             {"weight_decay": 0.01},
         )
+    # 0.1 is usual, 0.3 in small models; 0.5 was that of wide layers before attention.
     if _largest_dropout(run) > 0.4:
         yield Treatment(
             "dropout_too_high",
@@ -185,6 +241,7 @@ def _special_settings(run: RunEvidence) -> Iterator[Treatment]:
             "set dropout = 0.1",
             without_dropout=True,
         )
+    # Norms of a healthy step are of the order of 1.
     is_unstable = bool(run.log.skipped) or max(finite(run.log.gradient_norms), default=0.0) > 100
     if train.clip == 0 and is_unstable:
         yield Treatment(

@@ -85,8 +85,10 @@ def zero_weights(run: RunEvidence) -> Iterator[Finding]:
     erased = []
     for name, tensor in weights.items():
         began = run.initial.get(name)
+        # Biases and gains begin at zero or one, and may stay there.
         if tensor.ndim < 2 or began is None:
             continue
+        # Pruning leaves zeros on purpose, and seldom more than half before it is retrained.
         if _zero_share(tensor) > 0.5 and _zero_share(began) < 0.5:
             erased.append(name)
     if erased:

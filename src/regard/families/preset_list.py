@@ -31,6 +31,7 @@ from regard.families import (
     gpt_decoder,
     gpt_neox,
     graph,
+    hubert,
     linear_forecaster,
     llama,
     longformer,
@@ -713,6 +714,17 @@ PRESET_FAMILIES: dict[str, PresetFamily] = {
         tiny=Size(),
         base=Size(95, "the paper counts the quantizer of pretraining too"),
         large=Size(317),
+    ),
+    "hubert": _from_config(
+        "ctc",
+        hubert.preset,
+        32,
+        480_000,
+        "base",
+        tiny=Size(),
+        base=Size(95, "with the norms and the letters of CTC"),
+        large=Size(317),
+        xlarge=Size(964),
     ),
     # Time series: seven channels as the electricity transformers (ETT) have.
     "patchtst": _from_config(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from regard.families import wav2vec2
 from regard.families.preset_settings import ENCODER_DEFAULTS, ConfigPresets, encoder_config
+from regard.families.wav2vec2 import WAV2VEC2
 
 # Section 4.2. `channels` are those of the seven convolutions.
 PRESETS: dict[str, dict[str, Any]] = {
@@ -14,7 +14,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "base": {"layers": 12, "d_model": 768, "heads": 12},
     "large": {"layers": 24, "d_model": 1024, "heads": 16},
 }
-_DEFAULTS: dict[str, Any] = {
+PRESET_DEFAULTS: dict[str, Any] = {
     **ENCODER_DEFAULTS,
     "feedforward_dropout": 0.1,
     "channels": 512,
@@ -22,7 +22,8 @@ _DEFAULTS: dict[str, Any] = {
 }
 
 
-def _config(settings: Mapping[str, Any]) -> dict[str, Any]:
+def preset_config(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The config of an encoder that spells letters."""
     config = encoder_config(settings)
     # wav2vec 2.0's names of BERT's keys.
     config["hidden_dropout"] = config.pop("hidden_dropout_prob")
@@ -38,4 +39,4 @@ def _config(settings: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-preset = ConfigPresets("wav2vec2", PRESETS, _DEFAULTS, _config, wav2vec2.to_spec)
+preset = ConfigPresets("wav2vec2", PRESETS, PRESET_DEFAULTS, preset_config, WAV2VEC2.to_spec)

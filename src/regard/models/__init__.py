@@ -11,6 +11,7 @@ from regard.models.language_model import LanguageModel
 from regard.models.loading import load, load_language_model, load_translator
 from regard.models.sequence_classifier import SequenceClassifier
 from regard.models.series_model import SeriesModel
+from regard.models.sound_classifier import SoundClassifier
 from regard.models.spans import Answer, Filling, Suspect, Tagged
 from regard.models.speech_to_text import SpeechToText
 from regard.models.text_encoder import TextEncoder
@@ -28,6 +29,7 @@ __all__ = [
     "ModelOutput",
     "SequenceClassifier",
     "SeriesModel",
+    "SoundClassifier",
     "SpeechToText",
     "Suspect",
     "Tagged",

@@ -66,6 +66,7 @@ class DualEncoderModel(TokenizerModel):
     def embed_image(self, image: Picture | list[Picture]) -> Tensor:
         """The unit vector of an image, [D], or [N, D] for a list."""
         images = image if isinstance(image, list) else [image]
+        # [N, D]; `images` of the core model normalizes them already.
         vectors = map_images(self, images, self.model.images)
         return vectors if isinstance(image, list) else vectors[0]
 

@@ -25,7 +25,7 @@ from regard.models.base import Model
 from regard.models.labels import Scores, label_names, label_scores
 
 _BATCH_NODES = 4096
-_MOST_LOOKED_AT = 512  # nodes whose attention to each other is shown
+_MAX_NODES_SHOWN = 512  # nodes whose attention to each other is shown
 
 
 class GraphModel(Model):
@@ -52,25 +52,27 @@ class GraphModel(Model):
 
         `FOLDER:NUMBER` is a node with all that its layers reach, or one of several graphs.
         """
-        data, nodes = self._looked_at(text)
+        data, nodes = self._graph_of(text)
         names = [f"{node}" for node in nodes]
         if data.level == "nodes":
             names = [f"{node} {data.labels[i]}".strip() for i, node in enumerate(nodes)]
         return self.inputs(data, [0])["node_features"], tuple(names)
 
     def side_inputs(self, text: str) -> dict[str, Tensor]:
-        data, _ = self._looked_at(text)
+        data, _ = self._graph_of(text)
         tensors = self.inputs(data, [0])
         # The main input comes from `labelled_input`.
         del tensors["node_features"]
         return tensors
 
-    def _looked_at(self, text: str) -> tuple[GraphData, list[int]]:
+    def _graph_of(self, text: str) -> tuple[GraphData, list[int]]:
         """One graph, or the surroundings of one node, and the numbers that its nodes have."""
-        folder, number = text, None
+        folder = text
+        number = None
         match = re.fullmatch(r"(.+):(\d+)", text)
         if match is not None and not Path(text).exists():
-            folder, number = match[1], int(match[2])
+            folder = match[1]
+            number = int(match[2])
         data = read_graphs(folder)
         # Attention is shown for each pair: a large graph is looked at around one node.
         if data.level == "graphs":
@@ -79,7 +81,7 @@ class GraphModel(Model):
             nodes = list(range(len(data.features)))
         else:
             nodes = surroundings(data, number, self.spec.stack.layers)
-        if not nodes or len(nodes) > _MOST_LOOKED_AT:
+        if not nodes or len(nodes) > _MAX_NODES_SHOWN:
             raise DataError(
                 f"{len(nodes):,} nodes are none to look at", "name one, as FOLDER:NUMBER"
             )
@@ -111,13 +113,14 @@ class GraphModel(Model):
         """Logits of a batch: [nodes, classes] without padding, or [graphs, classes]."""
         mask = inputs.get("attention_mask")
         names = ("edges", "eigenvectors", "distances")
-        more = {name: inputs[name] for name in names if name in inputs}
+        structure = {name: inputs[name] for name in names if name in inputs}
         features = inputs["node_features"]
-        hidden, _ = self.model(features, mask, **more)
+        hidden, _ = self.model(features, mask, **structure)
         # The pool of a graph leaves padding out; nodes at padding are cut off below.
         logits = self.model.classes(hidden, mask, features)
         if self.level == "graphs":
             return logits
+        # [B, N, classes] → [nodes, classes], in the order of the nodes in the data.
         return logits.flatten(0, 1) if mask is None else logits[mask]
 
     def inputs(self, data: GraphData, graphs: Sequence[int]) -> dict[str, Tensor]:
@@ -195,6 +198,7 @@ def _structure(
             vectors[row, :size] = torch.from_numpy(laplacian_eigenvectors(graph_edges, size, count))
         tensors["eigenvectors"] = vectors
     if isinstance(spec.stack.position, kinds.ShortestPathBias):
+        # −1 is "no path", for padding too; int16, because N² of them are the largest input.
         distances = torch.full((len(sizes), longest, longest), -1, dtype=torch.int16)
         for row, (graph_edges, size) in enumerate(zip(edges, sizes, strict=True)):
             paths = shortest_paths(graph_edges, size, spec.stack.position.distance)

@@ -94,6 +94,7 @@ def prune_heads(model: M, heads: Sequence[Head]) -> M:
         if not remaining:
             raise SettingError(f"no head of {name} would be left", "leave at least one")
         edit.prune(parts[name], torch.tensor(remaining))
+    # The spec follows the weights, so that config.json describes what was saved.
     pruned_stacks: dict[str, Any] = stacks(pruned.model)  # type: ignore[arg-type,assignment]
     pruned.spec = model.spec.with_stacks(
         {name: _count_heads(spec, pruned_stacks[name]) for name, spec in model.spec.stacks.items()}

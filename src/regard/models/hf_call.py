@@ -51,6 +51,7 @@ class ModelOutput(dict[str, Any]):
 
     def __getitem__(self, name: str | int) -> Any:
         if isinstance(name, int):
+            # Insertion order is that of transformers: loss first if there is one, then logits.
             return list(self.values())[name]
         return super().__getitem__(name)
 
@@ -112,6 +113,7 @@ def call(
             series_output = call_series(model, spec, inputs, Context(recorded.probe))
             return ModelOutput(series_output | channel_outputs(recorded, channels))
         case LinearForecaster():
+            # DLinear and NLinear have no hidden states: the forward pass is the forecast.
             forecasts, _ = model(inputs["past_values"])
             return ModelOutput(prediction_outputs=forecasts)
         case Encoder():
@@ -232,9 +234,9 @@ def _hidden_state_output(
     if model.pool is None or spec.pool is None:
         return ModelOutput(last_hidden_state=hidden)
     vector = model.pool(hidden, mask, inputs)  # [B, D]
-    if spec.pool.width is None:
+    if spec.pool.width is None or spec.pool.bias:
         return ModelOutput(last_hidden_state=hidden, pooler_output=vector)
-    # A projection to the shared space makes it one tower of CLIP.
+    # A projection to the shared space, which has no bias, makes it one tower of CLIP.
     name = "image_embeds" if spec.main_input_name == "pixel_values" else "text_embeds"
     return ModelOutput({name: vector, "last_hidden_state": hidden})
 

@@ -23,8 +23,8 @@ from regard.models.saving import COMPANION_FILES, SENTENCEPIECE_FILES
 
 _MODEL_NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
 _SHARD_NAME = re.compile(r"[\w-][\w.-]*\.safetensors")
-_CHUNK_BYTES = 1 << 20
-_TIMEOUT_SECONDS = 30
+_CHUNK_BYTES = 1 << 20  # of a response held in memory at a time
+_TIMEOUT_SECONDS = 30  # without a byte, not of the whole download
 _MEGABYTE = 1e6
 
 # HTTP status codes
@@ -60,9 +60,11 @@ def fetch(name: str, say: Callable[[str], None]) -> Path:
             f"HF_ENDPOINT is {hub!r}, which is no address of the web",
             "give one that begins with https://",
         )
+    # The same name each time, so that a second attempt resumes what the first one left.
     incomplete = cache / f".{folder.name}.arriving"
     with disk.disk_errors(name):
         incomplete.mkdir(parents=True, exist_ok=True)
+        # resolve/main is the hub's address of a file on the main branch, LFS pointers followed.
         _Download(name, f"{hub}/{name}/resolve/main", incomplete, say).fetch_all()
         for path in incomplete.rglob("*"):
             disk.sync(path)

@@ -118,7 +118,8 @@ def map_images(
     for start in range(0, len(images), _BATCH_SIZE):
         batch = model.image_processor.batch(images[start : start + _BATCH_SIZE])  # [B, C, H, W]
         outputs = function(batch.to(model.device, model.dtype)).float().cpu()
+        # NaN compares false with everything, so that a ranking of NaN would look like an answer.
         results.append(require_finite(outputs, model.model))
     if not results:
-        return torch.empty(0)
+        return torch.empty(0)  # torch.cat refuses an empty list
     return torch.cat(results)

@@ -35,6 +35,7 @@ def unknown_words(
     Each comes once, in the order of the text.
     """
     unknown_ids = _unknown_ids(tokenizer, coverage)
+    # Texts without any are the usual case: offsets are computed only where one is needed.
     ids = tokenizer.encode(text)
     if unknown_ids.isdisjoint(ids):
         return []

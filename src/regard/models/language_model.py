@@ -230,6 +230,7 @@ class LanguageModel(TokenizerModel):
                 minimum = self._min_new_tokens(len(prompts[row]), len(sequences[row]))
                 batches.setdefault((limit, minimum), []).append(row)
             for (limit, minimum), rows in sorted(batches.items()):
+                # Limit: 0 times the length of the prompt, and so many tokens more.
                 settings = DecodingSettings(
                     strategy,
                     Limit(0.0, limit),

@@ -35,6 +35,7 @@ from regard.models.memory_network import MemoryNetworkModel
 from regard.models.precision import cast, choose_dtype
 from regard.models.sequence_classifier import SequenceClassifier
 from regard.models.series_model import SeriesModel
+from regard.models.sound_classifier import SoundClassifier
 from regard.models.speech_to_text import SpeechToText
 from regard.models.text_encoder import TextEncoder
 from regard.models.translator import Translator
@@ -59,14 +60,16 @@ def load(
     What comes back depends on the folder: a `Translator` (`translate`), a `LanguageModel`
     (`generate`), a `TextEncoder` (`classify`, `tag`, `answer`, `fill`, `embed`), an `ImageEncoder`
     (`classify`, `embed`), a `DualEncoderModel` (`classify` by captions), a `SpeechToText` or
-    `CTCModel` (`transcribe`). Its `tasks` names the methods it has; all can be called with tensors
-    by transformers' names, saved (`save`) and looked into (`look`).
+    `CTCModel` (`transcribe`), a `SoundClassifier` (`classify`). Its `tasks` names the methods it
+    has; all can be called with tensors by transformers' names, saved (`save`) and looked into
+    (`look`).
 
     `dtype` is the data type of the parameters: float32, bfloat16 or float16. By default it is
     float32 on a CPU, and on a GPU that in which the weights are stored. With `download`, a name on
     the hub (owner/name) is fetched once. `say` receives messages, which otherwise go to standard
     error. `kinds` are the dataclasses of parts from outside the package that the model has.
     """
+    # Before `say` gets its default
     has_listener = say is not None
     say = say or to_standard_error
     # Wrong arguments are errors before anything is read or downloaded.
@@ -120,6 +123,7 @@ def load_translator(
         return model
     if model.spec.is_encoder_decoder and model.spec.main_input_name == "input_ids":
         assert model.folder is not None
+        # The right kind of model, so that only its tokenizer can be missing.
         open_translation_tokenizers(model.folder)  # raises an error that names the missing file
     raise ModelError(
         f"{folder} holds a model that does not translate ({model.family})",
@@ -174,6 +178,7 @@ def _wrap(
                 return SequenceClassifier(model, spec, opened.ids.start, config)
             if holds_tokenizer(folder):
                 return _translator(folder, model, spec, opened.ids, config)
+            # Not an error: whoever calls it with ids needs no tokenizer.
             say(f"{folder} holds no tokenizer: the model can be called with ids, but not with text")
         case Decoder():
             return _language_model(folder, model, spec, config)
@@ -243,7 +248,9 @@ def _encoder(
             return GraphModel(model, spec, config)
         case "past_values":
             return SeriesModel(model, spec, config)
-        case "input_values" if spec.labels is not None:
+        case "input_values" if spec.task == "classify":
+            return SoundClassifier(model, spec, config)
+        case "input_values" if spec.task == "transcribe":
             return CTCModel(model, spec, None, config)
         case _:
             # A bare Wav2Vec2 has no alphabet to transcribe with.

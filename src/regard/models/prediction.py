@@ -73,6 +73,7 @@ def predict(
         able.append("entities")  # merged from the tags of words
     if task not in able:
         raise ModelError(f"this model ({model!r}) cannot `{task}`", f"it can: {', '.join(able)}")
+    # All inputs at once: each method batches them by length itself.
     answers = _TASKS[task](model, list(inputs), options)
     return [
         Prediction(one, task, answer, _as_text(answer))
@@ -127,6 +128,7 @@ def _answer(model: Any, inputs: list[str], options: PredictionOptions) -> list[A
 
 
 def _follows(model: Any, inputs: list[str], options: PredictionOptions) -> list[Any]:
+    # A tab, as in TSV: it does not occur inside a text, so that nothing needs quotes.
     pairs = [one.partition("\t") for one in inputs]
     if not all(tab for _, tab, _ in pairs):
         raise DataError("this model compares two texts", "write them with a tab between")
@@ -231,6 +233,7 @@ def _as_text(answer: Any) -> str:
             return f"{answer['text']} {answer['probability']:.4f}"
         return "  ".join(f"{label} {probability:.4f}" for label, probability in answer.items())
     if answer and isinstance(answer[0], float):
+        # Five of the about seven digits that a float32 has.
         return " ".join(f"{value:.5g}" for value in answer)
     return "  ".join(_span_text(span) for span in answer)
 

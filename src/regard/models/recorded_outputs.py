@@ -28,6 +28,7 @@ class RecordedOutputs:
     @classmethod
     def of(cls, model: CoreModel, hidden_states: bool, attentions: bool) -> RecordedOutputs:
         """What is asked for; with nothing, a probe that records nothing."""
+        # Only what is asked for is recorded: a probe holds every tensor until the call is over.
         wanted: list[str] = []
         if hidden_states:
             wanted += _HIDDEN_STATES
@@ -86,6 +87,7 @@ class RecordedOutputs:
         """The weights [B, H, T, S] of each layer; None if nobody asked, or there are none."""
         if not isinstance(self.probe, Probe) or _ATTENTIONS[0] not in self.probe.wanted:
             return None
+        # The fused kernels return no weights: a probe records their arguments instead.
         calls = self.probe.attentions
         if not calls:
             raise SettingError("this model has no attention", "leave output_attentions out")

@@ -68,6 +68,7 @@ def save(
     `origin` is the folder that the model was opened from, whose other files are copied; `files`
     are their contents, by name, where there is none.
     """
+    # Before anything is written: the folder is replaced as a whole.
     _check_replaceable(target)
     additions = files.get("config.json")
     if not isinstance(additions, dict):
@@ -113,6 +114,7 @@ def copy_companion_files(origin: Path, folder: Path, names: Sequence[str]) -> No
         if path.is_file():
             copy = folder / path.relative_to(origin)
             copy.parent.mkdir(exist_ok=True)
+            # Contents only: files of a read-only cache must not stay read-only.
             shutil.copyfile(path, copy)
 
 

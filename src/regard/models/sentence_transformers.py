@@ -35,6 +35,7 @@ def _mean_tokens(x: Tensor, w: Tensor) -> Tensor:
 
 
 def _mean_sqrt_len_tokens(x: Tensor, w: Tensor) -> Tensor:
+    # The sum of n independent vectors grows as √n: texts of all lengths get alike norms.
     return (x * w).sum(dim=1) / w.sum(dim=1).sqrt()
 
 
@@ -137,6 +138,7 @@ class SentencePooling:
             weights = torch.ones_like(hidden[..., :1])  # [B, T, 1]
         else:
             weights = padding_mask[..., None].to(hidden.dtype)
+        # In the order of sentence-transformers: the dimensions of stored vectors depend on it.
         vectors = torch.cat([_POOLING[mode](hidden, weights) for mode in self.modes], dim=-1)
         if self.normalize:
             return functional.normalize(vectors, dim=-1)

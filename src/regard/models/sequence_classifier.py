@@ -94,7 +94,9 @@ class SequenceClassifier(TokenizerModel):
         for batch in batch_by_length([len(row) for row in rows], self.budget):
             ids, padding_mask = pad_rows([rows[i] for i in batch], pad_id)  # [B, T]
             ids = ids.to(self.device)
+            # BART (Lewis et al. 2020, Section 3.1): the decoder reads the same text as the encoder.
             target = shift_right(ids, self.start)
+            # The decoder needs no mask: labels are read at the end token, before all padding.
             hidden, _ = self.model(ids, target, padding_mask.to(self.device))  # [B, T, D]
             logits = require_finite(self.model.classes(hidden, inputs=ids), self.model)
             for i, row in zip(batch, logits.float().cpu(), strict=True):

@@ -82,6 +82,7 @@ class SeriesModel(Model):
                 first = (self.length - scale.length) % scale.stride
                 for begin in range(first, self.length - scale.length + 1, scale.stride):
                     names.append(f"{begin}–{begin + scale.length - 1}")
+        # 0 is the mean of standardized values: the best guess for one that is missing.
         return torch.from_numpy(np.nan_to_num(values))[None], tuple(names)
 
     @property
@@ -132,6 +133,7 @@ class SeriesModel(Model):
         # A long look-back or many channels make a batch of few windows.
         size = max(1, _BATCH_VALUES // (self.length * self.channels))
         for begin in range(0, len(windows), size):
+            # A copy: windows are overlapping views of one array, which torch must not write to.
             values = torch.from_numpy(np.array(windows[begin : begin + size], np.float32))
             yield self.forecast_tensor(values.to(self.device)).float().cpu().numpy()
 

@@ -25,7 +25,7 @@ Sound = str | Path | bytes | Samples
 def read_samples(sound: Sound) -> Samples:
     """The samples of a recording: [samples], float32."""
     if isinstance(sound, str | Path | bytes):
-        samples = read_wav(sound)
+        samples = read_wav(sound)  # refuses other rates than 16 kHz
     else:
         samples = np.asarray(sound, np.float32)
     if samples.ndim != 1 or not len(samples) or not np.isfinite(samples).all():
@@ -45,6 +45,7 @@ def read_recordings(sounds: Sequence[Sound], say: Callable[[str], None]) -> list
             samples, rate = read_wav_and_rate(sound)
             rates.add(rate)
             sound = resample(samples, rate)
+        # An array has no header that tells its rate: it is taken as 16 kHz.
         recordings.append(read_samples(sound))
     say_resampled(rates, say)
     return recordings
@@ -62,6 +63,7 @@ def spectrogram_image(features: Tensor) -> NDArray[np.uint8]:
     """A spectrogram [mels, frames] in shades of grey, low frequencies in the first row."""
     low = features.amin()
     high = features.amax()
+    # Silence has one value everywhere: without the bound it would be 0 / 0.
     brightness = (features - low) / (high - low).clamp_min(1e-9)
     return (brightness * 255).round().to(torch.uint8).numpy()
 
@@ -70,4 +72,5 @@ def read_folder_json(model: Model, name: str) -> dict[str, Any]:
     """A JSON file of the model's folder; empty without the folder or the file."""
     if model.folder is None:
         return {}
+    # Models that are made in memory have no files: transformers' defaults apply.
     return read_json_object(model.folder / name, DataError)

@@ -35,7 +35,7 @@ _ENGLISH_ONLY_VOCABULARY = 51864  # one token fewer than the multilingual models
 _START = "<|startoftranscript|>"
 _NO_TIMESTAMPS = "<|notimestamps|>"
 _DEFAULT_MAX_TOKENS = 448  # Whisper's, where positions are not learned
-_WINDOWS_AT_ONCE = 8
+_WINDOWS_AT_ONCE = 8  # 12,000 encoder positions
 
 Task = Literal["transcribe", "translate"]
 
@@ -176,6 +176,7 @@ class SpeechToText(TokenizerModel):
         self, recordings: list[Tensor], prompt: tuple[int, ...], strategy: Strategy | None
     ) -> list[str]:
         """The texts of recordings with one decoder prompt; their windows form one batch."""
+        # [mels, frames] each; windows of one recording are decoded independently of each other.
         windows = [window.to(self.dtype) for recording in recordings for window in recording]
         max_tokens = _DEFAULT_MAX_TOKENS
         if self.spec.target.max_length is not None:

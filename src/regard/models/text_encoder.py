@@ -104,6 +104,7 @@ class TextEncoder(TokenizerModel):
         otherwise the mean over the text's tokens. A text that is too long is an error, or is
         truncated with a warning if `cut`.
         """
+        # No pairs here: a sentence vector is of one text.
         texts = [text] if isinstance(text, str) else list(text)
         prepared = [self.sentence.prepare_text(one) for one in texts]
         encodings = self._encode(prepared, cut, self.sentence.max_seq_length)
@@ -147,6 +148,7 @@ class TextEncoder(TokenizerModel):
     def follows(self, first: str | list[str], second: str | list[str]) -> float | list[float]:
         """The probability that the second text follows the first (next-sentence prediction)."""
         self._require("next")
+        # [2] of each pair
         logits = self._map(self._encode(_as_pairs(first, second)), self._logits)
         # BERT's label 0 is "is next", 1 is "random".
         probabilities = [float(row.softmax(dim=-1)[0]) for row in logits]

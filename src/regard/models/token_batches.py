@@ -44,6 +44,7 @@ def texts_to_truncate(
         raise DataError(
             f"{problem}; the first is text {first + 1}, which has {lengths[first]}", repair
         )
+    # Never silently: what is cut off may be what the answer depends on.
     say(f"{problem}; their ends are cut off")
     return too_long
 
@@ -60,6 +61,7 @@ def template_encodings(
     encodings = tokenizer.encode_with_template(texts)
     lengths = [len(encoding) for encoding in encodings]
     too_long = texts_to_truncate(lengths, limit, truncation, say, repair)
+    # Encoded anew, not sliced: the special tokens behind the text must stay.
     truncated = tokenizer.encode_with_template([texts[i] for i in too_long], limit)
     for i, encoding in zip(too_long, truncated, strict=True):
         encodings[i] = encoding
@@ -78,6 +80,7 @@ def framed_rows(
     rows = [tokenizer.frame(ids) for ids in contents]
     for i in texts_to_truncate([len(row) for row in rows], limit, truncation, say):
         assert limit is not None
+        # What the start and end tokens leave for the text.
         room = limit - len(tokenizer.frame([]))
         rows[i] = tokenizer.frame(contents[i][: max(0, room)])
     return rows
@@ -86,6 +89,7 @@ def framed_rows(
 def text_list(text: str | Sequence[str]) -> list[str]:
     """One text or several as a list; anything else is an error that says so."""
     texts = [text] if isinstance(text, str) else text
+    # bytes are a Sequence too, of numbers.
     if isinstance(texts, bytes) or not isinstance(texts, Sequence):
         raise DataError(f"{type(text).__name__} is no text", "give a string, or a list of strings")
     for one in texts:
@@ -100,6 +104,7 @@ def single_texts(texts: Text | Sequence[Text]) -> list[str]:
     """Texts as a list; a pair is an error."""
     if isinstance(texts, str):
         return [texts]
+    # A tuple of two texts is a pair everywhere in this package, never a list.
     if isinstance(texts, tuple) or not all(isinstance(text, str) for text in texts):
         raise DataError(
             "this model reads one text at a time, and no pairs", "give a text or a list of texts"
@@ -112,4 +117,5 @@ def padded_inputs(rows: Sequence[Sequence[int]], pad_token_id: int) -> dict[str,
     if not rows:
         raise DataError("there are no texts", "give one or more")
     ids, padding_mask = pad_rows(rows, pad_token_id)
+    # 0 and 1, as the tokenizers of transformers have them, although the models take booleans.
     return {"input_ids": ids, "attention_mask": padding_mask.long()}

@@ -89,6 +89,7 @@ class Translator(Model):
             special.forced_bos,
             special.forced_eos,
         )
+        # The layout of Marian's two vocabularies: one file if both sides share theirs.
         files: dict[str, str | dict[str, Any]] = {"tokenizer.json": source.to_json()}
         if target is not source:
             files["target_tokenizer.json"] = target.to_json()
@@ -304,6 +305,7 @@ class Translator(Model):
         lengths = [max(len(a), len(b)) for a, b in zip(source_ids, target_ids, strict=True)]
         results = [(0.0, 0)] * len(lengths)
         for rows in batch_by_length(lengths, tokens):
+            # Any id may stand in the padding of the source: the mask hides it.
             source, padding_mask = pad_rows([source_ids[i] for i in rows], 0)  # [B, S]
             labels, _ = pad_rows([target_ids[i] for i in rows], IGNORED)  # [B, T]
             # The decoder reads the labels shifted to the right, behind the start token.
@@ -317,6 +319,7 @@ class Translator(Model):
                 logits.mT, labels.to(self.device), ignore_index=IGNORED, reduction="none"
             )  # [B, T]
             require_finite(token_nlls, self.model)
+            # Summed in float64: long targets add up thousands of small numbers.
             for i, nll in zip(rows, token_nlls.double().sum(dim=1).tolist(), strict=True):
                 results[i] = (nll, len(target_ids[i]))
         return results

@@ -26,8 +26,8 @@ from regard.training.engine.mixed_precision import autocast
 from regard.training.engine.optimizer import Optimizer
 from regard.training.engine.train_step import Step
 
-LEARNING_RATE = 1e-5
-ROUNDS = 5
+LEARNING_RATE = 1e-5  # small: weights must stay finite over all rounds
+ROUNDS = 5  # odd, so that the median is one of them
 WARM_UP = 3  # steps: one eager, one captured into a CUDA graph, one replayed
 
 
@@ -62,6 +62,7 @@ class MeasuredStep:
         self.before = 0  # bytes that are in use already
         if device.type == "cuda":
             torch.cuda.empty_cache()
+            # The peak is that of the process: earlier models must not count.
             torch.cuda.reset_peak_memory_stats(device)
             self.before = torch.cuda.memory_allocated(device)
         torch.manual_seed(0)
@@ -71,6 +72,7 @@ class MeasuredStep:
             partial(_loss, core, workload),
             Optimizer(core.named_parameters(), ConstantRate(LEARNING_RATE, 1)),
             partial(_autocast, settings.precision, device),
+            # As in `Loop`: a recomputed forward cannot be captured.
             cuda_graphs=not settings.recompute and settings.accumulate == 1,
         )
         # The same batch again and again: its values do not change what is computed.
@@ -116,6 +118,7 @@ def _peak_memory(step: MeasuredStep) -> int:
     """Bytes at the peak of a step, as PyTorch's allocator counts them."""
     if step.device.type == "cuda":
         return torch.cuda.max_memory_allocated(step.device) - step.before
+    # The CPU allocator keeps no statistics; the profiler records each allocation.
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         step.time()
     events = [

@@ -197,12 +197,15 @@ def recommend(task: str, examples: int | None) -> Recommendation:
     if examples is None or examples < 1:
         raise SettingError("how much there is to learn from decides the size", "give --examples N")
     wiring = _WIRINGS[name]
+    # The last limit is infinite: there is always one.
     model = next(model for limit, model in wiring.sizes if examples <= limit)
+    # Decided apart from the size, which tells what pretrained model to look for, too.
     pretrained = examples < wiring.enough
     start = f"fewer than {wiring.enough:,} examples: {wiring.few.format(task=name)}"
     if not pretrained:
         start = f"{wiring.enough:,} examples or more are enough to train from nothing"
     why = (wiring.why, start, wiring.evidence)
+    # The flag of `regard train` that takes this kind of data.
     kind = OBJECTIVES[name].data
     key = "text" if kind == "examples" else kind
     source = "--base FOLDER" if pretrained else f"--model {model}"

@@ -18,7 +18,7 @@ from regard.plan.measurement import Measurement
 from regard.plan.planner import Plan
 from regard.show.layers import summarize
 
-_WIDTH = 26
+_WIDTH = 26  # of the column of names
 
 
 def lines(plan: Plan) -> Iterator[str]:
@@ -70,6 +70,7 @@ def _parameters(plan: Plan) -> Iterator[str]:
 def _flops(plan: Plan) -> Iterator[str]:
     trace = plan.trace
     positions = plan.subject.sizes.positions
+    # 2 N forward and 6 N with backward: Kaplan et al. 2020, Section 2.1.
     yield "FLOPs, counted operation by operation (a multiplication and an addition are two)"
     yield _line("forward", f"{trace.forward_flops:.4g}", f"{trace.forward_flops / positions:.4g} a "
                 f"position; 2 N = {2 * trace.parameters:.4g}")  # fmt: skip
@@ -94,6 +95,7 @@ def _memory(plan: Plan) -> Iterator[str]:
     yield _line("optimizer", amount(memory.optimizer), "Adam's two moments")
     yield _line("activations", amount(memory.activations), "kept for backward, at the peak")
     yield _line("temporary", amount(memory.temporary))
+    # cuBLAS and cuDNN allocate these themselves, outside of the tensors that are traced.
     extra = plan.needed - memory.total
     if extra:
         yield _line("workspaces", amount(extra), "of the matrix libraries")
@@ -123,6 +125,7 @@ def _remedies(plan: Plan) -> Iterator[str]:
     yield "to make it fit, each on top of the ones before"
     for remedy in plan.remedies:
         mark = "fits" if remedy.fits else "does not fit"
+        # Below one per cent it is rounding: only recomputation costs operations.
         cost = "" if remedy.flops < 1.01 else f", {remedy.flops:.2f} × the FLOPs"
         yield f"  {remedy.change}: {amount(remedy.memory)}, {mark}{cost}"
     if not plan.remedies[-1].fits:
@@ -184,6 +187,7 @@ def comparison_lines(plan: Plan, measured: Measurement) -> Iterator[str]:
 
 
 def _compared(name: str, predicted: float, measured: float, show: Callable[[float], str]) -> str:
+    # Positive where the prediction was too high.
     difference = 100 * (predicted / measured - 1)
     return _line(name, show(predicted), f"measured {show(measured)}: {difference:+.1f} %")
 
@@ -191,6 +195,7 @@ def _compared(name: str, predicted: float, measured: float, show: Callable[[floa
 def _duration(seconds: float) -> str:
     units = ((86_400.0, "days"), (3600.0, "h"), (60.0, "min"), (1.0, "s"), (1e-3, "ms"))
     for size, unit in units:
+        # From two of a unit on: 90 min says more than 1.5 h, and 1.2 s more than 1,200 ms.
         if seconds >= 2 * size or (unit == "s" and seconds >= 1):
             return f"{seconds / size:,.3g} {unit}"
     return f"{seconds * 1e6:.3g} µs"

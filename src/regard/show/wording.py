@@ -241,7 +241,9 @@ def waveform(part: spec.Waveform, d_model: int) -> str:
         stride *= convolution.stride
     channels = part.convolutions[-1].channels
     text = f"{len(part.convolutions)} to {channels} channels: "
-    text += f"{receptive_field} samples a position, every {stride}; {norm(part.features)}; "
+    text += f"{receptive_field} samples a position, every {stride}; "
+    if part.features is not None:
+        text += f"{norm(part.features)}; "
     text += f"{channels} → {d_model}; + {position(part.position)}"
     if part.norm is not None:
         text += f"; {norm(part.norm)}"

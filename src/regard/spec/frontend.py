@@ -145,7 +145,7 @@ class Waveform:
     convolutions: tuple[Convolution, ...]
     position: ConvPosition = field(default_factory=ConvPosition)
     activation: Activation = "gelu"  # after each convolution
-    features: Norm = field(default_factory=LayerNorm)  # before the linear map
+    features: Norm | None = field(default_factory=LayerNorm)  # before the linear map
     project_dropout: float = 0.0  # after the linear map
     norm: Norm | None = None  # after the positions
     dropout: float = 0.1

@@ -55,7 +55,8 @@ class Pool:
     activation: Activation | None = "tanh"  # of the dense layer (BERT's pooler); None: no layer
     dropout: float = 0.0
     norm: Norm | None = None
-    width: int | None = None  # of a last linear map without bias (CLIP's projection)
+    width: int | None = None  # of a last linear map (CLIP's projection)
+    bias: bool = False  # of that map
 
 
 # The pooled vector is scored to

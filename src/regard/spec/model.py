@@ -384,6 +384,8 @@ class Encoder(ModelSpec):
     def scored(self) -> int:
         """The input width of the classification head."""
         pooled = isinstance(self.labels, ClassifierHead) and not self.labels.each
+        if pooled and self.pool is not None and self.pool.width:
+            return self.pool.width
         if pooled and self.pool is not None and self.pool.activation:
             return self.d_model  # the pooler's dense layer ends at d_model
         width = self.stack.width(self.d_model)

@@ -45,12 +45,15 @@ class _StorageTracker(TorchDispatchMode):
             self.current -= size
             del self.tracked[key]
 
+        # PyTorch keeps one Python object for a storage as long as the storage lives, so that the
+        # callback comes when the memory is freed.
         self.tracked[key] = weakref.ref(storage, free)
         self.current += size
         self.peak = max(self.peak, self.current)
 
 
 def _key(tensor: Tensor) -> int:
+    # The address of the C++ object: views share it, and data_ptr() is 0 for empty tensors.
     return tensor.untyped_storage()._cdata
 
 

@@ -29,6 +29,7 @@ from regard.training.engine.lr_schedule import ConstantRate, Schedule
 PADDING = 0
 START = 1
 END = 2
+# The ids above; words follow them in the order of the vocabulary.
 RESERVED = 3  # ids before the first word
 NO_TARGET = -100  # positions without a loss, as cross_entropy has them
 

@@ -33,7 +33,7 @@ from regard.training.recipe.objectives import objective_settings
 from regard.training.recipe.schema import Recipe
 from regard.training.setup import Setup
 
-UPDATES_PER_EPOCH = 50
+UPDATES_PER_EPOCH = 50  # 1,500 in the 30 epochs of a run that names no steps
 SMALLEST_BATCH = 512  # positions
 # Parameters of a new head, which LoRA does not freeze.
 _NEW_HEADS = ("labels.", "pool.")
@@ -92,17 +92,18 @@ def _batch_tokens_for(objective: Objective, setup: Setup) -> int:
     batches = objective.batches_per_epoch()
     while batches < UPDATES_PER_EPOCH and size > SMALLEST_BATCH:
         size //= 2
-        batches *= 2
+        batches *= 2  # about: half the tokens a batch are twice the batches
     return size
 
 
 def objective_class(name: str) -> type[Objective]:
     """The class of an objective, by its name in a recipe."""
     module, _, class_name = objective_settings(name).implementation.partition(":")
-    found: type[Objective] = getattr(
+    # Imported by name: an objective brings its metrics and data formats along.
+    implementation: type[Objective] = getattr(
         importlib.import_module(f"regard.training.objectives.{module}"), class_name
     )
-    return found
+    return implementation
 
 
 def export(objective: Objective) -> None:
@@ -157,6 +158,7 @@ def _open_base(setup: Setup, objective: type[Objective]) -> Model | None:
     folder = setup.recipe.tune.base
     if folder is None:
         return None
+    # In float32 whatever the file has: updates of 1e-5 vanish in a bfloat16 of 8 bits.
     base = load(folder, device="cpu", dtype="float32", say=setup.say, kinds=setup.kinds)
     objective.check_base(base, setup)
     return base

@@ -32,6 +32,7 @@ def read_curves(metrics: Path) -> dict[str, Curve]:
             training.append((record["step"], loss))
         elif record["event"] == "validation":
             validation.append((record["step"], loss))
+    # Strided, not averaged: the noise of single steps stays visible.
     stride = max(1, len(training) // MOST_POINTS)
     curves = {"training": training[::stride], "validation": validation}
     return {name: curve for name, curve in curves.items() if curve}

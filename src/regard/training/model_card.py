@@ -43,6 +43,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class _Kind:
+    # The hub lists a model, and chooses its widget, by this key of the card's YAML header.
     pipeline_tag: str  # Hugging Face's name of the task
     description: str
     usage: str

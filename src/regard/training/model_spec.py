@@ -42,8 +42,9 @@ def without_architecture(recipe: Recipe, changes: Collection[str]) -> Recipe:
             raise SettingError(
                 f"{key} is decided by the model that was given", f"leave `{key}` or `model` out"
             )
-    kept = recipe.model.model_dump(include=set(STARTING_POINT))
-    return recipe.model_copy(update={"model": ModelSettings.model_validate(kept)})
+    # How weights start is the recipe's choice also for a spec that comes from outside.
+    settings = recipe.model.model_dump(include=set(STARTING_POINT))
+    return recipe.model_copy(update={"model": ModelSettings.model_validate(settings)})
 
 
 def check_kind(
@@ -166,6 +167,7 @@ def with_task_head(
     """An encoder, or a decoder, with a head for a task in place of its other heads."""
     if isinstance(description, spec.RecurrentDecoder):
         return _recurrent_with_head(description, task, count)
+    # transformers' default names; those of the data go into config.json later.
     labels = [f"LABEL_{i}" for i in range(count)]
     try:
         # As transformers has it, if the family is known there.

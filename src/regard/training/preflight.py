@@ -27,6 +27,7 @@ def check(recipe: Recipe, *, has_source: bool = False, has_spec: bool = False) -
 
     `has_source` and `has_spec`: data and model come from Python, not from the recipe.
     """
+    # Cheapest first: what costs a read of files comes after what costs nothing.
     choose_device(recipe.train.device)
     if recipe.train.tensorboard:
         require_tensorboard()
@@ -69,5 +70,6 @@ def _check_readable(name: str) -> None:
 def _check_model(recipe: Recipe) -> None:
     """Sizes that do not fit together, and a model that does not fit into memory."""
     target = _NOMINAL if recipe.objective_settings.data == "pairs" else None
+    # Only the spec, no weights: the largest preset is checked in milliseconds.
     description: Any = model_spec.describe(recipe, _NOMINAL, target)
     memory.require(parameter_count(description), "the model")

@@ -82,6 +82,7 @@ def of_recipe(recipe: Recipe) -> RunSettings:
         max_length,
         TextReading(
             context,
+            # As many rows as in training: segment models read the text in that many streams.
             max(1, recipe.train.batch_tokens // context),
             recipe.train.seed,
             recipe.train.hidden,
@@ -151,6 +152,7 @@ def _stored_examples(run_folder: RunFolder, task: str, split: str, model: Model)
     if task == "forecast":
         assert isinstance(model, SeriesModel), "a forecaster"
         stored = open_series(run_folder)
+        # In the units of the data: `forecast` standardizes its input itself.
         values = stored.processor.restored(stored.rows(split, model.length))
         return [Series(values.astype(np.float32), stored.processor.columns)]
     if task in ("nodes", "graphs"):

@@ -46,11 +46,13 @@ class Setup:
 
     @property
     def device(self) -> torch.device:
+        # By name, not stored: a run may be resumed on another machine.
         return choose_device(self.recipe.train.device)
 
     @property
     def pad_to_multiple_of(self) -> int:
         """What lengths are rounded up to: on a GPU, so that few shapes occur."""
+        # Tensor cores work on tiles whose sides are multiples of 8 in half precision.
         default = 8 if self.device.type == "cuda" else 1
         return self.recipe.train.multiple or default
 

@@ -164,7 +164,6 @@ class _Search:
         state = self.state
         if not state.updates:
             state.updates = self._updates()
-            self._save()
         # How many candidates there are does not depend on the longest run, but warm-ups do.
         self.most = longest_run(self._stages(state.updates), state.updates)
         if self.most < MIN_UPDATES:
@@ -172,6 +171,7 @@ class _Search:
                 f"the budget is {state.updates:,} updates, too few for this search",
                 "raise it, or tune less: --order rate",
             )
+        self._save()  # not before: a budget that was refused must not stand in the way of another
         self.say(f"{state.updates:,} updates in all, {self.most:,} for the longest run")
         self.stages = self._stages(self.most)
         best = search(self.stages, self.most, self._evaluate)

@@ -144,7 +144,8 @@ def _encoder(
     outputs = {"last_hidden_state": MaskedOutput(hidden, position_mask)}
     if model.pool is not None:
         name = "pooler_output"
-        if model.pool.project is not None:  # one tower of CLIP
+        project = model.pool.project
+        if project is not None and project.bias is None:  # one tower of CLIP
             name = "text_embeds" if "input_ids" in inputs else "image_embeds"
         outputs[name] = MaskedOutput(model.pool(hidden, position_mask, main))
     if model.head is not None:

@@ -26,6 +26,7 @@ TWICE_THE_TOLERANCE = {
     "clip_text_model",
     "clip_vision_model",
     "wav2vec2",
+    "hubert",
     "gemma",
     "reformer",
 }

@@ -107,6 +107,7 @@ class ScoreScaling(Study):
 
 def _at_width(width: int, queries: int, generator: torch.Generator) -> dict[str, float]:
     """The measurements at one d_k."""
+    # [SETS, queries / SETS, d_k] and [SETS, KEYS, d_k]
     q = torch.randn(SETS, queries // SETS, width, generator=generator)
     k = torch.randn(SETS, KEYS, width, generator=generator)
     scores = q @ k.mT  # [SETS, queries / SETS, KEYS]

@@ -13,7 +13,7 @@ from regard.study.figure import Axis, Chart, Figure, Series, Table, mean, mean_t
 from regard.study.study import Effort, Numbers, Outcome, Progress, Study, Verdict
 from regard.study.training_run import END, NO_TARGET, START, Batch, Vocabulary, pad
 
-LENGTHS = [2, 4, 6, 8, 10, 12]
+LENGTHS = [2, 4, 6, 8, 10, 12]  # all within the lengths of training
 MODELS = {
     "GRU, one vector": "gru:tiny",
     "GRU with attention": "bahdanau:tiny",

@@ -15,6 +15,7 @@ from regard.study.study import Effort, Numbers, Outcome, Progress, Study, Verdic
 
 TASKS: dict[str, GeneratedTask] = {"parity": Parity(1, 10), "brackets": Dyck(2, 10)}
 WIDTH = 64
+# As many as the layers of the Transformer's base model.
 STEPS_OF_DEPTH = 6  # how often the Universal Transformer applies its one block
 MODELS = ("1 layer", "Universal", "LSTM")
 SPLITS = {"test": "seen lengths", "longer": "up to twice as long"}
@@ -93,6 +94,7 @@ def _model(name: str, vocabulary: int) -> spec.Model:
     if name == "LSTM":
         return preset("lstm-lm:tiny", vocabulary, 64, d_model=WIDTH, layers=1, dropout=0.0)
     # The same block for both, so that only the depth differs.
+    # 4 heads with d_k = d_v = 16
     attention = spec.Attention(4, WIDTH // 4, WIDTH // 4)
     block = spec.Block(attention, spec.FeedForward(4 * WIDTH), residual=spec.PreNorm(), dropout=0.0)
     if name == "Universal":
@@ -119,6 +121,7 @@ def _accuracy(task: GeneratedTask, name: str, seed: int, steps: int) -> dict[str
     training_run.train(model, data.stream("train", seed), steps)
     scores = {}
     for split in SPLITS:
+        # 192 texts, the same for all models and seeds
         held_out = list(islice(data.stream(split, seed=0), 6))
         # The answer is one word and the end: exact rows are right answers.
         scores[split] = training_run.evaluate(model, held_out).exact

@@ -179,6 +179,7 @@ def _train(task: TaskBatches, name: str, layers: int, rate: float, steps: int, s
     place, _, warmup = name.partition(", ")
     model = build_seeded(_model(task, PLACES[place], layers), seed)
     # A warm-up of one step is none.
+    # A quarter, because steps are few: the paper's 4 % would be 4 to 8 of them.
     schedule = ConstantRate(rate, steps // 4 if warmup == "warm-up" else 1)
     # Without clipping, which would hide what large gradients do.
     train(model, task.stream("train", seed), steps, schedule=schedule, clip=None)

@@ -30,6 +30,7 @@ NORMS: dict[str, spec.Norm] = {
     "BatchNorm": spec.BatchNorm(),
 }
 INDEPENDENT = 1e-4  # relative change of an output that is rounding
+# BatchNorm's statistics are over all tokens of these: some twenty, or over a hundred.
 BATCHES = {"small": 2, "large": 16}  # sentences in a batch of training
 
 
@@ -174,6 +175,7 @@ def _moves(norm: spec.Norm, layers: int, seed: int) -> dict[str, float]:
     # Padding of the first row does not count.
     base, *changed = [output[0, real] for output in outputs]
     return {
+        # At least 1e-9: the figure has a logarithmic axis.
         name: max(float((output - base).norm() / base.norm()), 1e-9)
         for name, output in zip(("replaced", "shortened"), changed, strict=True)
     }

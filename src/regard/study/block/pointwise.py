@@ -143,6 +143,7 @@ def _equality(seed: int) -> dict[str, float]:
     model: Any = build(language_model(100, 32))
     network = model.stack.blocks[0].feedforward
     for parameter in network.parameters():
+        # Biases too, which are 0 at the start and would not be compared.
         parameter.normal_(std=0.1)
     # A batch of the size that the small models train with.
     x = torch.randn(32, 64, D_MODEL)  # [B, T, D]

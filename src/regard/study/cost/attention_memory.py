@@ -42,7 +42,7 @@ class AttentionMemory(Study):
             # Scores, weights and their gradients: about three times the weights at the peak.
             explicit.append(_peak(n, fused=False))
             fused.append(_peak(n, fused=True))
-        weights = [HEADS * n * n * 4 for n in lengths]
+        weights = [HEADS * n * n * 4 for n in lengths]  # bytes, in float32
         return {"lengths": lengths, "explicit": explicit, "fused": fused, "weights": weights}
 
     def verdict(self, numbers: Numbers) -> Verdict:

@@ -40,6 +40,7 @@ class DataHunger(Study):
 
     def measure(self, effort: Effort, progress: Progress) -> Numbers:
         steps = effort.choose(150, 2500)
+        # From what a model soon knows by heart to what it reads a few times at most.
         sizes = effort.choose([2_000, 500_000], [2_000, 10_000, 50_000, 500_000])
         by_data: dict[str, dict[str, list[float]]] = {name: {} for name in MODELS}
         by_width: dict[str, dict[str, list[float]]] = {name: {} for name in MODELS}
@@ -68,6 +69,7 @@ class DataHunger(Study):
             losses = [mean(values) for values in numbers["by_width"][name].values()]
             # Loss falls: the exponent that is reported is positive.
             exponents[name] = -growth_exponent(numbers["parameters"][name], losses)
+        # One per cent better: a smaller difference may be noise.
         is_hungry = with_least["LSTM"] <= 0.99 * with_least["Transformer"]
         goes_on = exponents["Transformer"] > exponents["LSTM"]
         reason = (
@@ -123,6 +125,7 @@ def _model(name: str, width: int) -> spec.Model:
         # An LSTM layer has 8·d² weights, a Transformer layer 12·d²: √3 of the width for 2 layers.
         width = round(width * math.sqrt(3))
         return preset("lstm-lm:tiny", vocabulary, LENGTH, d_model=width, layers=1, dropout=0.0)
+    # d_ff = 4·d_model and 4 heads at every width: only the size is varied.
     changes: dict[str, Any] = {"d_model": width, "d_ff": 4 * width, "heads": 4}
     return training_run.language_model(vocabulary, LENGTH, **changes)
 

@@ -50,6 +50,7 @@ class DecoderOnly(Study):
         losses = {name: numbers["scores"][name]["loss"] for name in MODELS}
         both = mean(losses["encoder–decoder"])
         alone = mean(losses["decoder-only"])
+        # The larger of the two: either model may be the noisier one.
         noise = max(deviation(values) for values in losses.values())
         # Perplexities would exaggerate: losses are compared.
         ratio = alone / both
@@ -79,6 +80,7 @@ class DecoderOnly(Study):
 def _model(name: str) -> spec.Model:
     words = len(training_run.builtin_vocabulary())
     if name == "encoder–decoder":
+        # Pre-norm, as the language model has it: only the wiring differs.
         return training_run.translator(words, 64, d_model=WIDTH, d_ff=4 * WIDTH, residual="pre")
     # Two layers with cross-attention have 28·d² more weights than two without: 4 + 2/3 layers in
     # all; d_ff makes up for the rest.

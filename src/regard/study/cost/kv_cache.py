@@ -44,12 +44,14 @@ class KVCache(Study):
             runs.append(_times(seed, lengths))
         size = training_run.language_model(VOCABULARY, 8).kv_cache_size
         assert size is not None, "Transformers have a KV cache"
+        # Four bytes for each number of the cache, in float32.
         return {"lengths": lengths, "bytes_per_token": 4 * size, "runs": runs}
 
     def verdict(self, numbers: Numbers) -> Verdict:
         lengths = numbers["lengths"]
         cached = _means(numbers, "cached")
         again = _means(numbers, "again")
+        # 0 would be the same cost everywhere, 1 a cost in proportion to the text.
         exponent = growth_exponent(lengths, cached)
         factor = again[-1] / cached[-1]
         same = all(run["same"] for run in numbers["runs"])
@@ -103,6 +105,7 @@ def _times(seed: int, lengths: list[int]) -> dict[str, Any]:
     same = True
     for length in lengths:
         prompt = tokens[:, :length]
+        # Room for the five steps below.
         state = model.start(model.encode(prompt), capacity=8)
         # The first step takes the prompt's last token; the others only show how long one takes.
         seconds, first = _fastest(partial(model.step, prompt[:, -1:], state), 5)
@@ -128,4 +131,5 @@ def _fastest(step: Any, repeats: int) -> tuple[float, Tensor]:
         start = time.perf_counter()
         results.append(step())
         times.append(time.perf_counter() - start)
+    # The minimum: whatever else the machine does only ever adds to a time.
     return min(times), results[0]

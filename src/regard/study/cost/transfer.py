@@ -54,7 +54,9 @@ class Transfer(Study):
         changes = _changes(numbers)
         others = [name for name in changes[TASKS[0]] if name != "softmax"]
         # Negative changes are better: losses.
+        # At least one per cent: a tie is no improvement.
         everywhere = [n for n in others if all(changes[task][n] <= -0.01 for task in changes)]
+        # Over the three pairs of tasks; 1 would be one order of attentions for all.
         correlation = mean(
             [rank_correlation(changes[a], changes[b]) for a, b in combinations(changes, 2)]
         )

@@ -53,6 +53,7 @@ class FeedForwardUnits(Study):
     def verdict(self, numbers: Numbers) -> Verdict:
         values = {key: _mean(numbers, key) for key in ("shared", "chance", "follows", "shuffled")}
         has_key = values["shared"] >= 2 * values["chance"]
+        # Both may be 0 in a model that learned little, and 0 ≥ 2 · 0.
         has_value = values["follows"] >= 2 * values["shuffled"] and values["follows"] > 0
         reason = (
             f"The triggers of a unit share their last word in {values['shared']:.0%} (chance "
@@ -136,6 +137,7 @@ def unit_activations(model: Any, batch: Batch) -> list[Tensor]:
                 y, inputs.mask, inputs.positions, LayerContext()
             ),
         )
+        # Geva et al. 2021, Section 2: f(x · Kᵀ) are the coefficients of the memories.
         hidden = block.feedforward.inner(feedforward.norm(after))  # [B, T, F]
         activations.append(block.feedforward.activation(hidden)[is_position])
         x = block(x, inputs.mask, inputs.positions, LayerContext())
@@ -155,6 +157,7 @@ def _layer(
     promoted = model.head(values).argmax(-1).tolist()
     # Dead units have no triggers.
     units = [unit for unit in range(active.shape[1]) if bool(active[:, unit].max() > 0)]
+    # A permutation, so that on the whole the same tokens are promoted.
     other = dict(zip(units, rng.sample(units, len(units)), strict=True))
     shared = []
     chance = []

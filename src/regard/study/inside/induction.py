@@ -26,7 +26,7 @@ VOCABULARY = 32
 LAYERS = 2
 HEADS = 4
 PERIODS = (6, 16)  # a text repeats after a random number of tokens: no fixed distance helps
-TEST_PERIOD = 12
+TEST_PERIOD = 12  # inside the range of training
 
 
 class Induction(Study):
@@ -159,8 +159,9 @@ def _run(seed: int, steps: int) -> dict[str, Any]:
     # Of the weights alone, without a text
     scores = composition_scores(head_circuits(model.stack), "K")  # [L, H, L, H]
     return {
-        "loss": mean(losses[-20:]),
+        "loss": mean(losses[-20:]),  # of the last updates: single batches vary
         "previous": [previous_token_scores(one).tolist() for one in weights],
         "induction": [induction_scores(one, TEST_PERIOD).tolist() for one in weights],
+        # [H, H]: from the heads of layer 1 to those of layer 2
         "composition": scores[0, :, 1].tolist(),
     }

@@ -27,7 +27,7 @@ KINDS = {
 }
 TRAINED = 6  # letters in training, at most
 LENGTHS = (3, 6, 9, 12)
-LONGER = 9
+LONGER = 9  # half as long again as in training
 EXTRAPOLATES = 0.9  # share of the accuracy within the training length that is left beyond it
 
 
@@ -122,5 +122,6 @@ def share_left(numbers: Numbers, kind: str) -> float:
 def _test(task: TaskBatches, length: int, rows: int) -> Batch:
     """Inputs of exactly this length; which are in training too is too unlikely to matter."""
     rng = random.Random(length)
+    # Seeded by the length: a test set does not depend on which others are made.
     letters = [" ".join(rng.choices(LETTERS, k=length)) for _ in range(rows)]
     return task.batch([(text, text) for text in letters])

@@ -71,6 +71,7 @@ class Sinusoids(Study):
             f"the nearest two are {numbers['nearest_offset']} apart ({nearest:.3g} of the distance "
             f"of neighbours), and the linear map of a shift misses by at most {worst:.1e}."
         )
+        # 1e-12: rounding of float64, in which the table is computed.
         if numbers["largest"] > 1 + 1e-12 or worst > 1e-6 or nearest < 1e-6:
             return Verdict(Outcome.FAILS, reason)
         return Verdict(Outcome.HOLDS if nearest > 0.1 else Outcome.LIMITED, reason)

@@ -99,6 +99,7 @@ class Ablation(Study):
             if name == "base":
                 continue
             here = _direction(mean(values) - base, noise)
+            # 2 % of the paper's base perplexity, as there is one printed value for each row.
             printed = _direction(ROWS[name].perplexity - ROWS["base"].perplexity, 0.02 * 4.92)
             (agree if here == printed else differ).append(name)
         share = len(agree) / (len(agree) + len(differ))
@@ -186,6 +187,7 @@ def _read_pairs(folder: Path, split: str) -> list[tuple[list[str], list[str]]]:
     sides = []
     for language in ("en", "de"):
         lines = (folder / f"{split}.{language}").read_text(encoding="utf-8").splitlines()
+        # 40 words: few captions of Multi30k are longer, and positions end at 64.
         sides.append([words_of(line)[:40] for line in lines])
     return list(zip(*sides, strict=True))
 
@@ -219,4 +221,5 @@ def _scores(row: Row, seed: int, steps: int) -> tuple[float, float]:
     # 100 sentences, the same for all rows
     held_out = next(training_run.pair_batches(data.held_out, data.words, seed=0, rows=100))
     loss = training_run.evaluate(model, [held_out]).loss
+    # Per word here; the paper's perplexities are per subword, so that only directions compare.
     return math.exp(loss), greedy_decoding.bleu(model, held_out, data.words)

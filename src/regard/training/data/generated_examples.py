@@ -61,6 +61,7 @@ def _splits(setup: Setup, form: Callable[[str, str], Any]) -> dict[str, Split]:
     task = recipe.generated_task
     assert task is not None, "asked for where the recipe names a task"
     test = recipe.data.test_lines or TEST_EXAMPLES
+    # "longer" holds lengths beyond those of training: it measures extrapolation.
     counts = {
         "train": recipe.data.builtin_lines,
         "valid": recipe.data.test_lines or VALIDATION_EXAMPLES,

@@ -95,6 +95,7 @@ class Augmentation:
         # A box of the share 1 - weight of the area, cut off at the borders of the image.
         ends = []
         for length, center in zip(size, middle, strict=True):
+            # Yun et al. 2019, Section 3.1: sides of √(1 − λ) of the image's.
             half = length * np.sqrt(1 - weight) / 2
             first = max(0, round(center * length - half))
             last = min(length, round(center * length + half))
@@ -112,6 +113,7 @@ class Augmentation:
         # Three words for each row, whatever the settings: they do not shift each other.
         raw = bits.random_raw(3 * self.rows).reshape(self.rows, 3)  # uint64
         offsets = np.uint64(2 * self.padding + 1)
+        # The upper 53 bits: as many as the mantissa of a float64 holds.
         uniform = (raw[:, 2] >> np.uint64(11)) * 2.0**-53  # [0, 1)
         weights = np.ones(self.rows, dtype=np.float32)
         if self.mixup:

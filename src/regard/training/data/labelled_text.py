@@ -102,6 +102,7 @@ def with_held_out(sets: Sets) -> Sets:
     examples = sets["train"]
     if "valid" in sets or len(examples) < MIN_TO_HOLD_OUT:
         return sets
+    # Every tenth, not the last tenth: files are often sorted by class.
     valid = examples[HOLD_OUT_EVERY - 1 :: HOLD_OUT_EVERY][:MAX_HELD_OUT]
     last = len(valid) * HOLD_OUT_EVERY  # behind the limit, every tenth trains again
     train = [

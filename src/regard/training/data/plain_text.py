@@ -126,6 +126,7 @@ def text_splits(setup: Setup) -> dict[str, Split]:
             "train": lambda: text_files.text(path),
             "valid": lambda: text_files.text(valid_file),
         }
+    # A pass of its own: where the validation part begins depends on the length.
     total = sum(len(block) for block in text_files.text(path))
     if total == 0:
         raise DataError(f"{path} is empty", "give a file with some text in it")
@@ -199,7 +200,9 @@ def _base_tokenizer(base: Model) -> Tokenizer:
 
 def _write_corpus(blocks: Split, tokenizer: Tokenizer, recipe: Recipe, folder: Path) -> str:
     """Writes a corpus; returns a report of what is in it."""
+    # Half the file for most vocabularies; numpy reads either through the memory map.
     dtype = "uint16" if len(tokenizer) <= MAX_UINT16_VOCABULARY else "uint32"
+    # Filled while the generators below are written out: the text is read only once.
     counts: Counter[str] = Counter()
     unknown = tokenizer.special_token_id("unk")
 

@@ -25,7 +25,7 @@ from regard.training.setup import Say, Setup, Split
 _SAMPLES = "samples"
 _OFFSETS = "offsets.npy"
 _TRANSCRIPTS = "transcripts.json"
-_DTYPE = np.dtype("<f4")
+_DTYPE = np.dtype("<f4")  # little endian on every machine: run folders travel
 
 
 class RecordedSpeech:
@@ -47,6 +47,7 @@ class RecordedSpeech:
             samples = np.memmap(folder / _SAMPLES, dtype=_DTYPE, mode="r")
         except (OSError, ValueError) as error:
             raise _damaged(folder, str(error)) from None
+        # Three files that belong together: an interrupted copy may have one of them only.
         if len(offsets) != len(transcripts) + 1 or offsets[-1] != len(samples):
             raise _damaged(folder, "its files do not fit each other")
         # A plain array is faster to slice than np.memmap itself.
@@ -63,7 +64,7 @@ class RecordedSpeech:
     @property
     def lengths(self) -> NDArray[np.int64]:
         """The number of samples of each recording."""
-        return np.diff(self.offsets)
+        return np.diff(self.offsets)  # [N]
 
 
 def recorded_speech(setup: Setup) -> dict[str, RecordedSpeech]:
@@ -119,6 +120,7 @@ def write_recordings(recordings: Iterable[Recording], folder: Path, rates: set[i
     transcripts = []
     folder.parent.mkdir(parents=True, exist_ok=True)
     with disk.atomic_folder(folder) as partial_folder:
+        # Streamed: an hour of speech is 230 MB, and only one recording is in memory.
         with open(partial_folder / _SAMPLES, "wb") as file:
             for recording in recordings:
                 samples = _samples(recording, rates)

@@ -31,6 +31,7 @@ def stored_graphs(setup: Setup, level: Level) -> GraphData:
             _write(temporary, data)
     data = open_graphs(setup.run_folder)
     counts = ", ".join(f"{len(data.rows(name)):,} {name}" for name in data.split_names())
+    # Edges are stored in both directions, with a loop at each node: neither counts for a reader.
     edges = (len(data.edges) - len(data.features)) // 2
     setup.say(f"data: {len(data.features):,} nodes, {edges:,} edges; {data.level}: {counts}")
     return data
@@ -56,6 +57,7 @@ def _write(path: object, data: GraphData) -> None:
             features=data.features,
             edges=data.edges,
             graph=data.graph,
+            # Fixed-width strings: an object array could only be stored as a pickle.
             labels=np.array(data.labels, dtype=np.str_),
             splits=np.array(data.splits, dtype=np.str_),
             level=np.array(data.level),
@@ -66,6 +68,7 @@ def open_graphs(run_folder: RunFolder) -> GraphData:
     """The graphs that a run has stored."""
     path = run_folder.data / _FILE
     try:
+        # A run folder may come from anywhere, and a pickle in it could run code.
         with np.load(path, allow_pickle=False) as arrays:
             level: Level = "nodes" if str(arrays["level"]) == "nodes" else "graphs"
             return GraphData(

@@ -84,7 +84,7 @@ def _write(
 ) -> None:
     if not examples:
         raise DataError(f"there are no images for {name!r}", "give some, or leave that split out")
-    shape = processor.resized(examples[0].image).shape
+    shape = processor.resized(examples[0].image).shape  # (height, width, 3)
     path = folder / f"{name}.npy"
     with disk.disk_errors(str(path)), disk.atomic_file(path) as temporary:
         # Row by row: all of them may be more than fits into memory.
@@ -106,6 +106,7 @@ def _write(
 def _open(folder: Path, name: str) -> StoredImages:
     texts = json.loads(disk.read_text(folder / f"{name}.json", DataError))
     try:
+        # Memory-mapped: ImageNet at 224² would take 190 GB of memory.
         pixels = np.load(folder / f"{name}.npy", mmap_mode="r")
     except (OSError, ValueError) as error:
         raise DataError(f"{folder / name}.npy cannot be read: {error}", "start a new run") from None

@@ -149,6 +149,7 @@ def split_counts(text: str, length: int) -> NDArray[np.int64]:
         raise SettingError(
             f"series_split {text!r} is not understood", "write 8640:2880:2880, or 0.7:0.1:0.2"
         )
+    # 0.7 + 0.1 + 0.2 is not exactly 1 in binary.
     if sum(numbers) <= 1 + 1e-9:
         # Of shares, the test has its own, and validation what is left (as in the literature).
         counts = [int(length * number) for number in numbers]

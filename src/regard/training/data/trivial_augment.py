@@ -102,6 +102,7 @@ def _sharpness(values: Tensor, scale: Tensor) -> Tensor:
 
 
 def _posterize(values: Tensor, scale: Tensor) -> Tensor:
+    # Clearing the n lowest bits of a byte is rounding down to a multiple of 2ⁿ.
     step = 2 ** (MAX_LOST_BITS * scale.abs()).round()
     return (values / step).floor() * step
 

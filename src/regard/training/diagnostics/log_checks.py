@@ -18,6 +18,8 @@ SPIKE_WINDOW = 20  # lines before a spike
 SPIKE_DEVIATIONS = 10.0  # median absolute deviations above the median
 PLATEAU_SHARE = 0.03  # of the entropy: how close to it a plateau is
 MIN_PLATEAU_STEPS = 100
+HAS_LEARNT = 0.9  # of the entropy: a training loss below it has learnt something of the input
+MEMORIZED = 1 / 3  # of what was learnt on the training data: the part that validation lacks
 GRADIENT_LIMIT = 1e3  # of the norm; that of a healthy step is of the order of 1
 
 
@@ -150,14 +152,17 @@ def overfitting(log: RunLog, baseline: Baseline) -> Iterator[Finding]:
         return
     scale = baseline.entropy or max(validations)
     train = log.final_loss()
+    if train > HAS_LEARNT * scale:
+        return  # a run that has not even learnt its training data does not know it by heart
     best = min(validations)
     last = validations[-1]
     rises = len(validations) >= 3 and last > best + 0.1 * scale and train < best - 0.1 * scale
     step = log.validation_steps[log.validation_losses.index(best)]
     learns_by_heart = last > 0.9 * scale and train < 0.5 * last and last - train > 0.3
-    # A wide gap, while validation has stopped to improve.
+    # Validation has not improved for a fifth of the run, and much of what was learnt since the
+    # frequencies does not carry over. A shifted domain has a gap too, but goes on improving.
     is_stale = len(validations) >= 4 and step < 0.8 * log.validation_steps[-1]
-    gap = is_stale and last - train > 0.3 * scale
+    gap = is_stale and last - train > MEMORIZED * (scale - train)
     if not (rises or learns_by_heart or gap):
         return
     yield Finding(

@@ -41,6 +41,7 @@ def attention_entropy(
                 counted = padding_mask[:, positions].double()
             total += (entropy * counted).sum().item()
             count += counted.sum().item()
+        # 0 is a head with all its weight on one key, log(keys) one that attends evenly.
         entropies[name] = total / max(1.0, count)
     if not entropies:
         return {}

@@ -27,6 +27,7 @@ class EarlyStopping:
             progress.stale = 0
         else:
             progress.stale += 1
+        # Counted in validations, not in steps: `validate_every` decides how long that is.
         progress.finished = bool(self.patience) and progress.stale >= self.patience
         return improved
 

@@ -35,6 +35,7 @@ def initialize(model: nn.Module, choice: Initialization) -> None:
 
 def _normal(model: nn.Module, deviation: float) -> None:
     for module in model.modules():
+        # A shared table is visited once: modules() yields each module once.
         if isinstance(module, Linear | Table):
             module.weight.normal_(std=deviation)
         elif isinstance(module, LearnedPosition | T5Bias):
@@ -49,6 +50,7 @@ def _normal(model: nn.Module, deviation: float) -> None:
 
 def _scale_residual_projections(model: nn.Module) -> None:
     """GPT-2, Section 2.3: weights of residual layers are divided by √N, their number."""
+    # Each adds its output to the residual stream, whose variance would grow with their number.
     projections: list[Linear | DilatedConvolution] = []
     for module in model.modules():
         if isinstance(module, Attention):

@@ -39,8 +39,8 @@ from regard.training.objectives.objective import CarriesState, Objective
 from regard.training.recipe.schema import Recipe
 
 MAX_SKIPPED_UPDATES = 3  # in a row, before the run has diverged
-EXAMPLES_IN_A_REPORT = 3
-STEPS_WORTH_AN_ESTIMATE = 200
+EXAMPLES_IN_A_REPORT = 3  # enough to see what is wrong with a batch
+STEPS_WORTH_AN_ESTIMATE = 200  # shorter runs end about as soon as they are estimated
 SAMPLE_WIDTH = 100  # characters
 LONG_TRIAL = 2.0  # seconds of a batch
 

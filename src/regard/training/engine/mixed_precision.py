@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 AUTOCAST_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
-INITIAL_LOSS_SCALE = 65536.0
+INITIAL_LOSS_SCALE = 65536.0  # 2¹⁶, that of torch.amp.GradScaler
 GROWTH_INTERVAL = 2000  # good steps in a row after which the loss scale doubles
 
 

@@ -21,6 +21,7 @@ def handled(on_signal: Callable[[int], None]) -> Iterator[None]:
         nonlocal received
         received += 1
         if received > 1:
+            # For a run that hangs: the user must be able to end it without `kill -9`.
             signal.signal(number, signal.SIG_DFL)
         on_signal(number)
 

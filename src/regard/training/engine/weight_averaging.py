@@ -28,6 +28,7 @@ class WeightAveraging:
         self.parameters = dict(model.named_parameters())
         self.ema: Tensors | None = None
         if isinstance(choice, Ema):
+            # It begins with the initial weights, and so needs no bias correction as Adam's.
             self.ema = {name: p.detach().clone() for name, p in self.parameters.items()}
 
     def after_update(self) -> None:
@@ -42,6 +43,7 @@ class WeightAveraging:
     def after_validation(self, progress: Progress, improved: bool) -> None:
         """Writes a snapshot of the weights if they are to be averaged, or are the best so far."""
         if isinstance(self.choice, Average):
+            # The last ones only: others are deleted once no checkpoint on disk needs them.
             progress.averaged = [*progress.averaged, progress.step][-self.choice.count :]
             self.snapshots.write(progress.step, self.current())
         elif isinstance(self.choice, Best) and improved:

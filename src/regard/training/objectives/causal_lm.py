@@ -163,6 +163,7 @@ class CausalLM(Objective):
         length = self.context
         count = len(self.validation_tokens) - 1
         positions = min(MAX_POSITIONS, MAX_LOGITS // len(self.language_model.tokenizer))
+        # Without gradients, more rows fit: few large batches are faster than many small ones.
         rows = max(self.rows, positions // length)  # never fewer than training has
         starts = np.arange(0, count - length + 1, length)  # of windows that fit completely
         for first in range(0, len(starts), rows):
@@ -187,6 +188,7 @@ class CausalLM(Objective):
     def _answers(self, prompts: list[str], targets: list[str]) -> list[str]:
         """What greedy decoding writes after each prompt, up to the end of the line."""
         longest = max(len(ids) for ids in self.language_model.tokenizer.encode_batch(targets))
+        # + 1: the line end, which the model must write too.
         texts = self.language_model.generate(prompts, Greedy(), max_new_tokens=longest + 1)
         return [text.partition(LINE_END)[0].strip() for text in texts]
 

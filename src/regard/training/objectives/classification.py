@@ -47,6 +47,7 @@ class Classification(HeadObjective[LabelledText]):
     def generator(cls, setup: Setup) -> Generator | None:
         if setup.recipe.generated_task is not None:
             return None
+        # As Long Range Arena's generator has them: 500 to 2,000 tokens.
         longest = min(2000, setup.recipe.data.context - 1)  # one position is the start token's
         shape = listops.Shape(min(500, longest // 4), longest)
         setup.say(f"data: ListOps expressions of {shape.least} to {shape.most} tokens")
@@ -109,6 +110,7 @@ def against_majority(
 
 def majority(train: Sequence[LabelledText], examples: Sequence[LabelledText]) -> float:
     """The percentage of examples with the most frequent class of training."""
+    # Of the training split: a baseline may not look at the labels that it is scored by.
     most_frequent = Counter(example.label for example in train).most_common(1)[0][0]
     hits = sum(example.label == most_frequent for example in examples)
     return 100.0 * hits / max(1, len(examples))

@@ -139,17 +139,19 @@ class ContrastivePairs(Objective):
         padding_mask = tensors["padding_mask"]
         hidden, _ = self.model(tensors["tokens"], padding_mask)  # [2 B, T, D]
         pooled = self.encoder.sentence(hidden.float(), padding_mask)  # [2 B, D]
+        # Of length 1, so that a dot product is a cosine.
         first, second = functional.normalize(pooled, dim=-1).chunk(2)
         return first, second
 
     def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """The mean of both directions: which second text belongs to a first one, and back."""
         first, second = self.vectors(tensors)
+        # Row i, column j: first text of pair i, second of pair j. Off the diagonal: negatives.
         logits = first @ second.T / TEMPERATURE  # [B, B]
         labels = torch.arange(len(logits), device=logits.device)
-        there = functional.cross_entropy(logits, labels, reduction="sum")
-        back = functional.cross_entropy(logits.T, labels, reduction="sum")
-        loss = (there + back) / 2
+        to_second = functional.cross_entropy(logits, labels, reduction="sum")
+        to_first = functional.cross_entropy(logits.T, labels, reduction="sum")
+        loss = (to_second + to_first) / 2
         return loss, loss.detach()
 
     def examples(self, rows: Sequence[int]) -> list[dict[str, Any]]:
@@ -193,6 +195,7 @@ class ContrastivePairs(Objective):
                 a, b = self.vectors(batch.tensors)
             first.append(a)
             second.append(b)
+        # Harder than the loss: all pairs are candidates, not those of one batch.
         similarity = torch.cat(first) @ torch.cat(second).T  # [N, N], rows in the same order
         correct = similarity.argmax(dim=1) == torch.arange(
             len(similarity), device=similarity.device

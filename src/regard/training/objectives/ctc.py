@@ -139,6 +139,7 @@ class ConnectionistTemporalClassification(SpeechObjective[CTCDecoder]):
         decoder = self.data.vocabulary
         labels = [decoder.labels(text, allow_unknown=not is_train) for text in speech.transcripts]
         frames = self.front_end.output_lengths(torch.from_numpy(speech.lengths)).numpy()
+        # Checked for all splits before the first step: one infinite loss would skip an update.
         needed = np.array([alignment_length(row) for row in labels])
         _check_frames(name, speech, frames, needed)
         return LabelledSpeech(speech, labels, frames[:, None])

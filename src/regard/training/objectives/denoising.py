@@ -97,6 +97,7 @@ class Denoising(CorruptedText):
         pairs = [self._corrupt(corpus, int(row), epoch) for row in rows]
         sources = [source for source, _ in pairs]
         targets = [target for _, target in pairs]
+        # [B, S] and [B, T]: the target is the whole text (BART), or the spans alone (T5).
         source, padding_mask = self.pad(sources, self.frame.pad, min_width=self.min_width)
         target_width = self.min_width if self.widens_targets else 0
         labels, _ = self.pad(targets, IGNORED, min_width=target_width)
@@ -163,9 +164,11 @@ class Denoising(CorruptedText):
 
     def _sample(self, row: int) -> dict[str, Any]:
         """A validation row and what greedy decoding restores of it."""
+        # Always epoch 0: samples of different validations show the same holes.
         source, _ = self._corrupt(self.validation_corpus, row, 0)
         frame = self.frame
         special = SpecialTokens(frame.pad, frame.start, frame.end, forced_bos=frame.opening)
+        # At most the context: BART restores the whole text, T5 the spans alone.
         settings = DecodingSettings(Greedy(), Limit(0.0, self.context))
         hypotheses = decode(self.model, [source], special, settings)
         best = hypotheses[0][0]
@@ -207,6 +210,7 @@ class SpanCorruption(Denoising):
 
 
 def _sentinels(tokenizer: Tokenizer) -> list[int]:
+    # Raffel et al. 2020, Section 3.1.4; T5's vocabulary has 100 of them.
     candidates = [tokenizer.token_to_id(f"<extra_id_{i}>") for i in range(SENTINELS)]
     sentinels = [token for token in candidates if token is not None]
     if not sentinels:

@@ -39,6 +39,7 @@ class Teacher:
         """
         with torch.no_grad():
             teacher_logits = self.logits(tensors)
+        # Hinton et al. 2015, Section 2: the weighted sum of both cross-entropies.
         hard_loss, nll = cross_entropy(logits, labels, smoothing)
         soft_loss = distillation_loss(teacher_logits, logits, labels, self.temperature)
         return (1 - self.weight) * hard_loss + self.weight * soft_loss, nll
@@ -114,6 +115,7 @@ def classification_teacher(recipe: Recipe, student: TextEncoder) -> Teacher | No
     _check_positions(teacher.spec.tokens, student.spec.tokens, max_length, "--max-length")
     model = teacher.model
     # A student with segment embeddings may learn from a teacher without.
+    # RoBERTa and DistilBERT have none.
     takes_segments = teacher.spec.tokens.segments > 1
 
     def logits(tensors: Mapping[str, Tensor]) -> Tensor:

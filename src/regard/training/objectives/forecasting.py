@@ -209,6 +209,7 @@ class Forecasting(Objective):
         self.model.eval()
         windows = self.windows[split]
         budget = EVALUATION_BATCH_FACTOR * self.settings.batch_tokens
+        # One window may be larger than the budget: many channels, long look-back.
         size = max(1, budget // self.positions)
         for begin in range(0, len(windows), size):
             rows = np.arange(begin, min(begin + size, len(windows)))
@@ -247,6 +248,7 @@ def pinball_loss(forecast: Tensor, future: Tensor, levels: Sequence[float]) -> T
     """Pinball loss of quantiles: [B, H, C, Q] against [B, H, C] → [B, H, C, Q]."""
     level = torch.tensor(levels, device=forecast.device, dtype=torch.float32)
     error = future[..., None] - forecast.float()
+    # Its minimum over forecasts is the quantile of that level (Koenker and Bassett 1978).
     return torch.maximum(level * error, (level - 1) * error)
 
 
@@ -274,6 +276,7 @@ def _with_forecast(description: spec.Encoder, horizon: int | None) -> spec.Encod
     else:
         pool: spec.ChannelPool | None = "first" if windows.class_token else None
         dropout = 0.0 if head is None else head.dropout
+        # 96 is the first horizon of the usual benchmarks (Nie et al. 2023, Table 3).
         head = spec.ForecastHead(horizon or 96, pool=pool, dropout=dropout)
     return replace(description, input=windows, series=head)
 

@@ -162,6 +162,7 @@ class NodeClassification(GraphObjective):
     def batches(self, epoch: int, index: int) -> Iterator[tuple[tuple[int, int], Batch]]:
         while True:
             epoch += 1
+            # An epoch is one step: Veličković et al. 2018 count full-graph updates in epochs.
             yield (epoch, 0), self._batch
 
 

@@ -56,6 +56,7 @@ class ImageObjective(Objective):
         side = self.train_images.pixels.shape[1]
         padding = self.settings.crop_padding
         if padding is None:
+            # 4 pixels at CIFAR's 32 (He et al. 2016, Section 4.2), in proportion for larger images.
             padding = side // 8
         flip = self.settings.flip
         if flip is None:

@@ -140,6 +140,7 @@ class ImageTextContrastive(ImageObjective):
 
     def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """The mean of both directions."""
+        # The batch is the set of negatives: its size changes the task, not only the noise.
         texts = self.model.texts(tensors["tokens"], tensors["padding_mask"])  # [B, D], unit vectors
         images = self.model.images(self.pixel_values(tensors))  # [B, D]
         if self.model.training:

@@ -35,6 +35,7 @@ class _LabelSmoothing(torch.autograd.Function):
         is_token = labels != IGNORED  # [N]
         index = labels.clamp_min(0)[:, None]  # [N, 1]
         scores = logits.float()  # [N, V]
+        # Saved instead of p [N, V]: backward computes the probabilities again from it.
         normalizer = scores.logsumexp(dim=-1)  # [N]
         nll = normalizer - scores.gather(1, index)[:, 0]  # −log p(label)
         loss = nll

@@ -174,9 +174,11 @@ class MaskedLM(MaskedText):
     def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """The mean over masked tokens plus the mean over pairs, times the number of tokens."""
         logits, next_sentence, auxiliary = self._forward(tensors)
+        # Labels are IGNORED but at masked tokens: the mean is over these (BERT, Appendix A.2).
         loss, nll = cross_entropy(logits, tensors["labels"])
         if next_sentence is not None:
             pairs = functional.cross_entropy(next_sentence.float(), tensors["stranger"])
+            # A mean over pairs, which `add_auxiliary_losses` scales up to the sum over tokens.
             auxiliary = {**auxiliary, "pairs": pairs}
         return add_auxiliary_losses(loss, auxiliary, (tensors["labels"] >= 0).sum()), nll
 
@@ -215,7 +217,7 @@ class MaskedLM(MaskedText):
 
     def _sample(self, batch: Batch, predicted: Tensor) -> dict[str, Any]:
         """The first row of a batch, masked and filled in."""
-        padding_mask = batch.tensors["padding_mask"][0]
+        padding_mask = batch.tensors["padding_mask"][0]  # [T]
         tokens = batch.tensors["tokens"][0]
         filled = torch.where(batch.tensors["labels"][0] >= 0, predicted, tokens)
         return {
@@ -225,6 +227,7 @@ class MaskedLM(MaskedText):
 
     def _attention_entropy(self) -> dict[str, Any]:
         """Attention entropy on the first validation rows."""
+        # One batch: it is to show how attention develops, which needs no precision.
         batch = next(self.validation_batches())
         tensors = {name: tensor[:ROWS] for name, tensor in batch.tensors.items()}
         return attention_entropy(

@@ -87,6 +87,7 @@ class StoryQuestions(Objective):
                 " ".join([*split_sentences(example.text), example.label])
                 for example in sets["train"]
             )
+            # Words, since answers are single words; no [CLS], since a sentence is a bag of words.
             disk.write_file(path, word_level_json(texts, cls_token=False))
         return StoryData(sets, open_encoder_tokenizer(setup.run_folder.folder))
 
@@ -193,6 +194,7 @@ class StoryQuestions(Objective):
         for batch in self.evaluation_batches(rows):
             with torch.inference_mode(), autocast:
                 logits, _ = self.logits(batch.tensors)
+            # Over the whole vocabulary (Sukhbaatar et al. 2015, Section 2.1).
             best = logits.argmax(dim=-1).tolist()
             # Batches are sorted by length: each prediction goes back to its row.
             for row, token in zip(batch.rows, best, strict=True):
@@ -209,4 +211,5 @@ class StoryQuestions(Objective):
 
 def _lengths(rows: Sequence[StoryRow]) -> Any:
     """[rows, 1]: tokens of each story when all its sentences are padded to the longest."""
+    # Sentences of a story are rows of one tensor, so that its area is what it costs.
     return np.array([[len(row.sentences) * max(map(len, row.sentences))] for row in rows])

@@ -90,7 +90,9 @@ def answer_windows(
         ]
         span = NO_ANSWER
         if tokens and example.text:
-            first, last = tokens[0], tokens[-1]
+            first = tokens[0]
+            last = tokens[-1]
+            # Where a window cuts the answer off there is none: another window may have all of it.
             if encoding.offsets[first][0] <= start and encoding.offsets[last][1] >= end:
                 span = (first, last)
         windows.append((encoding, span))

@@ -35,6 +35,7 @@ class Regression(HeadObjective[RatedText]):
 
     @classmethod
     def label_names(cls, examples: Sequence[RatedText]) -> list[str]:
+        # transformers' name for the one output of a regression head.
         return ["LABEL_0"]
 
     @classmethod

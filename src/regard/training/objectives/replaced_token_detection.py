@@ -115,6 +115,7 @@ class ReplacedTokenDetection(MaskedText):
         logits = self.generator.head(hidden)  # [B, T, V]
         generator_loss, generator_nll = cross_entropy(logits, labels)
         with torch.no_grad():
+            # Sampled, not the likeliest: the discriminator would see too few kinds of mistakes.
             sampled = _sample(logits)
             corrupted = torch.where(labels >= 0, sampled, tokens)  # [B, T]
             # A token that was sampled right counts as original (Section 2 of the paper).

@@ -58,6 +58,7 @@ class SegmentLM(CausalLM):
     def batches(self, epoch: int, index: int) -> Iterator[tuple[tuple[int, int], Batch]]:
         stream_starts = np.arange(self.rows) * self.stream_length  # [B]
         while True:
+            # Segment `index` of every stream: row i goes on where it stopped in the batch before.
             starts = stream_starts + index * self.context
             batch = windows(self.train_tokens, starts, self.context)
             batch.tensors["goes_on"] = torch.tensor(index > 0)  # False resets the carried state

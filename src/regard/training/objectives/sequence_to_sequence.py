@@ -82,6 +82,7 @@ class SequenceToSequence(Objective):
         target = data.target_tokenizer
         model_spec.check_vocabulary("source", description.source, len(source))
         model_spec.check_vocabulary("target", description.target, len(target))
+        # Marian starts from padding and BART from the end; a model of our own has a start token.
         start = target.required_token_id("bos")
         ids = _special_token_ids(target, start)
         config = folders.describe(description, ids, model_type=setup.recipe.model_name)
@@ -187,6 +188,7 @@ class SequenceToSequence(Objective):
             "loss": nll / tokens,
             "perplexity": perplexity(nll, tokens),
         }
+        # Entropy that collapses announces unstable training (Zhai et al. 2023).
         metrics |= self._attention_entropy(self.validation_corpus)
         return metrics | self._translation_metrics()
 
@@ -234,6 +236,7 @@ class SequenceToSequence(Objective):
     def _attention_entropy(self, corpus: Corpus) -> dict[str, Any]:
         """Attention entropy on the first few validation pairs."""
         rows = np.arange(min(ROWS, len(corpus)))
+        # source [B, S], target and labels [B, T]
         tensors = self.collate(corpus, rows).to(self.device).tensors
         source = tensors["source"]
         target = tensors["target"]
@@ -248,6 +251,7 @@ class SequenceToSequence(Objective):
         scores: dict[str, AnyScore] = {}
         decode = self.setup.recipe.decode
         penalty = self.setup.recipe.length_penalty
+        # Beam 4 and α = 0.6 by default (Section 6.1 of the paper).
         settings = DecodingSettings(BeamSearch(decode.beam, penalty))
         for name, pairs in self.data.test_sets.items():
             started = time.perf_counter()

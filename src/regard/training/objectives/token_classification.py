@@ -35,6 +35,7 @@ class TokenClassification(HeadObjective[TaggedWords]):
 
     @classmethod
     def texts(cls, example: TaggedWords) -> list[str]:
+        # Words that are split already: the tokenizer only ever sees them between spaces.
         return [" ".join(example.tokens)]
 
     @classmethod
@@ -50,6 +51,7 @@ class TokenClassification(HeadObjective[TaggedWords]):
         return rows
 
     def label_tensor(self, rows: Sequence[Row], width: int) -> Tensor:
+        # As wide as the tokens, which may be rounded up beyond the longest row: [B, T].
         labels, _ = pad_rows([row.labels for row in rows], IGNORED, min_width=width)
         return labels
 
@@ -67,6 +69,7 @@ class TokenClassification(HeadObjective[TaggedWords]):
         predicted_tags = []
         true_tags = []
         for predicted, row in zip(self.predict(rows, autocast), rows, strict=True):
+            # Of words only: continuation and special tokens have no tag to be right or wrong.
             counted = [i for i, label in enumerate(row.labels) if label != IGNORED]
             predicted_tags.append([names[predicted[i]] for i in counted])
             true_tags.append([names[row.labels[i]] for i in counted])

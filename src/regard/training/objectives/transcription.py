@@ -117,7 +117,9 @@ class Transcription(SpeechObjective[Tokenizer]):
         eos = model.ids.end
         labels = [[*ids, eos] for ids in self.data.vocabulary.encode_batch(speech.transcripts)]
         self._check_lengths(speech, labels)
+        # − 1: the label of the prompt's last token is the first of the transcript.
         tokens = np.array([len(self.prompt) - 1 + len(row) for row in labels])
+        # The same for all: every recording is padded to the window with silence.
         positions = np.full(len(speech), round(model.seconds * _POSITIONS_PER_SECOND))
         return LabelledSpeech(speech, labels, np.stack([positions, tokens], axis=1))
 
@@ -145,11 +147,11 @@ class Transcription(SpeechObjective[Tokenizer]):
         selected = [split.labels[i] for i in rows]
         decoder_inputs = [[*self.prompt, *row[:-1]] for row in selected]
         # What stands in the prompt is given, not learnt.
-        given = [IGNORED] * (len(self.prompt) - 1)
+        ignored = [IGNORED] * (len(self.prompt) - 1)
         multiple = self.pad_to_multiple_of
         target, _ = pad_rows(decoder_inputs, model.ids.pad, pad_to_multiple_of=multiple)
         labels, _ = pad_rows(
-            [[*given, *row] for row in selected], IGNORED, pad_to_multiple_of=multiple
+            [[*ignored, *row] for row in selected], IGNORED, pad_to_multiple_of=multiple
         )
         tensors = {"features": features, "target": target, "labels": labels}
         return Batch(tensors, sum(len(row) for row in selected), np.asarray(rows))

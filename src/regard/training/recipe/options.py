@@ -39,7 +39,7 @@ class Average:
 class Ema:
     """EMA: the exponential moving average of the weights over all updates; it is validated too."""
 
-    decay: float = 0.999
+    decay: float = 0.999  # averages over about the last 1 / (1 − decay) = 1,000 updates
 
 
 ExportedWeights = Last | Best | Average | Ema

@@ -460,6 +460,7 @@ def load(
         _resolve_paths(values, name, data_root)
     # `--model gru` on a recipe of a Transformer: its heads and the like do not apply.
     values["model"] = applicable_settings(values["model"], changes.get("model"))
+    _choose_size(values["model"], changes)
     # Keys are unique across sections, so a flag needs no section.
     for key, value in changes.items():
         if key not in KEYS:
@@ -472,6 +473,20 @@ def load(
         _add_finetuning_defaults(values)
     # Only now, with all values in place: some checks compare sections.
     return parse(values)
+
+
+def _choose_size(model: dict[str, Any], changes: Mapping[str, Any]) -> None:
+    """`--preset` replaces the size in a recipe's NAME:SIZE; with `--model` it must agree."""
+    size = changes.get("preset")
+    if size is None:
+        return
+    name, _, named_size = str(changes.get("model") or "").partition(":")
+    if named_size and named_size != size:
+        raise SettingError(
+            f"{name} cannot be both {named_size!r} and {size!r}", "give its size once: NAME:SIZE"
+        )
+    if "model" in model:
+        model["model"] = model["model"].partition(":")[0]
 
 
 def _add_generated_defaults(values: dict[str, dict[str, Any]]) -> None:

@@ -150,6 +150,7 @@ class TokenSettings(Section):
     target_tokenizer: str | None = Field(
         None, description="a second tokenizer.json, for the target side"
     )
+    # Small data wants a small vocabulary; the paper's 37,000 (Section 5.1) are for WMT.
     vocabulary: int = Field(8000, ge=8, description="vocabulary size: how many tokens to learn")
     joint: bool = Field(True, description="shared vocabulary: one for both sides")
 
@@ -348,10 +349,12 @@ class TrainSettings(Section):
         lt=1,
         description="mask ratio: share of the tokens that is masked  [0.15, denoise 0.3]",
     )
+    # T5's choice (Raffel et al. 2020, Section 3.3.4); BART draws lengths from Poisson(3).
     span_length: float = Field(
         3.0, ge=1, description="mean length of a masked span (span, denoise)"
     )
     # Steps and batches.
+    # Where no one names them, they follow from the size of the data.
     steps: int = Field(20_000, ge=1, description="updates  [30 epochs, 300 to 20000]")
     batch_tokens: int = Field(
         4096,
@@ -379,6 +382,7 @@ class TrainSettings(Section):
         lt=1,
         description="minimum learning rate, as a share of the peak; of the cosine schedule",
     )
+    # Section 5.3; Adam's own β₂ is 0.999 (Kingma and Ba 2015).
     betas: tuple[float, float] = Field((0.9, 0.98), description="Adam's β₁,β₂")
     adam_eps: float = Field(1e-9, gt=0, description="Adam's ε")
     weight_decay: float = Field(0.0, ge=0, description="decoupled in AdamW, L2 in Adam")
@@ -540,6 +544,7 @@ class TuneSettings(Section):
     epochs: float | None = Field(
         None, gt=0, description="passes over the data, instead of steps  [3 in fine-tuning]"
     )
+    # The warmup_proportion of BERT's fine-tuning scripts.
     warm_up: float = Field(
         0.1,
         ge=0,
@@ -565,6 +570,7 @@ class TuneSettings(Section):
         None, gt=0, description="LoRA is scaled by alpha / rank  [2 · rank]"
     )
     lora_dropout: float = Field(0.0, ge=0, lt=1, description="dropout before LoRA")
+    # Hu et al. 2022, Section 7.1: several projections of attention, each of low rank.
     lora_in: str = Field("qkv,q,kv", description="the linear layers that get LoRA, by name, or all")
 
     @field_validator("base")
