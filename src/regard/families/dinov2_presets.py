@@ -64,8 +64,10 @@ def _preset_spec(config: Mapping[str, Any]) -> spec.Encoder:
         {key: value for key, value in config.items() if key != "intermediate_size"}
     )
     block = model.stack.block
+    feedforward = block.feedforward
+    assert isinstance(feedforward, spec.FeedForward | spec.GatedFeedForward)
     width = dinov2.swiglu_width(d_ff) if config["use_swiglu_ffn"] else d_ff
-    block = replace(block, feedforward=replace(block.feedforward, d_ff=width))
+    block = replace(block, feedforward=replace(feedforward, d_ff=width))
     return replace(model, stack=replace(model.stack, block=block))
 
 

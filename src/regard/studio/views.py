@@ -308,10 +308,11 @@ def picture(store: ModelStore, request: InputRequest) -> Answer:
     patches = _patches(opened.model.model)
     if patches is not None:
         # A model that interpolates its positions may read pictures of another size than its own.
-        header["side"] = values.shape[0] // patches.patch
+        side = values.shape[0] // patches.patch
+        header["side"] = side
         header["extras"] = len(patches.extras)
-        side = header["side"] * patches.patch
-        values = values[:side, :side]  # pixels beyond the last whole patch are not read
+        covered = side * patches.patch
+        values = values[:covered, :covered]  # pixels beyond the last whole patch are not read
     return Packed(header, values)
 
 
