@@ -62,6 +62,7 @@ TEXTS = {
     "pad_token_id": 1,
     "projection_dim": 9,
 }
+SIGLIP_TEXTS = {key: value for key, value in TEXTS.items() if key != "projection_dim"}
 SOUND = {
     "vocab_size": 11,
     "hidden_size": 20,
@@ -306,6 +307,13 @@ ZOO: dict[str, tuple[str, str, dict[str, Any]]] = {
         "CLIPVisionConfig",
         {**IMAGES, "projection_dim": 9},
     ),
+    "siglip": (
+        "SiglipModel",
+        "SiglipConfig",
+        {"text_config": SIGLIP_TEXTS, "vision_config": IMAGES},
+    ),
+    "siglip, text": ("SiglipTextModel", "SiglipTextConfig", SIGLIP_TEXTS),
+    "siglip, image": ("SiglipVisionModel", "SiglipVisionConfig", IMAGES),
     "wav2vec2": ("Wav2Vec2ForCTC", "Wav2Vec2Config", SOUND),
     "hubert": (
         "HubertForSequenceClassification",

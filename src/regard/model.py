@@ -18,11 +18,12 @@ from torch.nn import functional
 from regard.baselines.convolutional import ConvolutionalDecoder, ConvolutionalEncoder
 from regard.baselines.recurrent import RecurrentDecoder, RecurrentEncoder
 from regard.core.context import Context
+from regard.core.contrastive_head import ContrastiveHead, ContrastiveOutput
 from regard.core.embedding import Embedding
 from regard.core.encoder_output import EncoderOutput
-from regard.core.frontend import FrontEnd
+from regard.core.frontend import FrontEnd, Waveform
 from regard.core.global_attention import QuestionTokens
-from regard.core.head import ClassifierHead, DistilledHead, LMHead, Pool
+from regard.core.head import ClassifierHead, DistilledHead, LMHead, Pool, mean_of_tokens
 from regard.core.kv_cache import DecoderState
 from regard.core.node_features import NodeFeatures
 from regard.core.probe import NO_PROBE, NullProbe
@@ -142,6 +143,7 @@ class Encoder(nn.Module):
         head: LMHead | None,
         labels: ClassifierHead | DistilledHead | None,
         series: SeriesHead | None = None,
+        contrastive: ContrastiveHead | None = None,
     ) -> None:
         super().__init__()
         self.input = input
@@ -150,6 +152,7 @@ class Encoder(nn.Module):
         self.head = head
         self.labels = labels
         self.series = series
+        self.contrastive = contrastive
 
     def forward(
         self,
@@ -191,8 +194,12 @@ class Encoder(nn.Module):
         """Logits of the labels: [B, T, count] if each token has one, else [B, count]. A pool that
         looks for the end token needs the `inputs`."""
         assert self.labels is not None, "this model has no labels"
-        if self.pool is not None and not self.labels.per_token:
-            hidden = self.pool(hidden, self.input.output_padding_mask(padding_mask), inputs)
+        if not self.labels.per_token:
+            mask = self.input.output_padding_mask(padding_mask)
+            if self.labels.scores == "mean":
+                hidden = mean_of_tokens(hidden, mask)
+            elif self.pool is not None:
+                hidden = self.pool(hidden, mask, inputs)
         logits = self.labels(hidden)
         if isinstance(self.labels, ClassifierHead):
             logits = self.labels.without_question(logits, inputs)
@@ -206,6 +213,21 @@ class Encoder(nn.Module):
         assert self.series is not None, "this model has no head of time series"
         assert isinstance(self.input, SeriesPatches), "such a head reads time series"
         return self.series(hidden, self.input.scaling(values, observed))
+
+    def contrast(
+        self,
+        waves: Tensor,
+        padding_mask: Tensor | None = None,
+        context: Context | None = None,
+        masked: Tensor | None = None,
+    ) -> ContrastiveOutput:
+        """Both sides of contrastive pre-training, with `masked` positions [B, T] hidden from the
+        encoder; the quantizer hears them."""
+        assert self.contrastive is not None, "this model has no contrastive head"
+        assert isinstance(self.input, Waveform), "such a head hears sound"
+        latents = self.input.latents(waves)  # [B, T, C]
+        hidden, _ = self(waves, padding_mask, context, masked=masked, latents=latents)
+        return self.contrastive(hidden, latents, masked)
 
 
 # ------------------------------------------------------------------ decoder (language model)
@@ -279,13 +301,19 @@ class Decoder(nn.Module):
 
 
 class DualEncoder(nn.Module):
-    """Dual encoder (CLIP, Radford et al. 2021): texts and images as vectors of one space."""
+    """Dual encoder (CLIP, Radford et al. 2021): texts and images as vectors of one space.
 
-    def __init__(self, text: Encoder, image: Encoder, scale: float) -> None:
+    With a `bias`, pairs are judged one by one, by a sigmoid (SigLIP, Zhai et al. 2023).
+    """
+
+    def __init__(
+        self, text: Encoder, image: Encoder, scale: float, bias: float | None = None
+    ) -> None:
         super().__init__()
         self.text = text
         self.image = image
         self.scale = nn.Parameter(torch.tensor(scale))  # logit scale of the cosines, as a logarithm
+        self.bias = None if bias is None else nn.Parameter(torch.tensor(bias))
 
     def texts(
         self, tokens: Tensor, padding_mask: Tensor | None = None, context: Context | None = None
@@ -309,8 +337,12 @@ class DualEncoder(nn.Module):
         """Logits of each text with each image [texts, images], and auxiliary losses (none here)."""
         texts = self.texts(tokens, padding_mask, context)  # [texts, width]
         images = self.images(pixels, context)  # [images, width]
-        # Vectors of length 1: their products are cosines.
-        return texts @ images.mT * self.scale.exp(), {}
+        return self.logits(texts, images), {}
+
+    def logits(self, texts: Tensor, images: Tensor) -> Tensor:
+        """Scaled cosines of unit vectors, plus the bias if there is one: [texts, images]."""
+        logits = texts @ images.mT * self.scale.exp()
+        return logits if self.bias is None else logits + self.bias
 
 
 class Function(nn.Module):

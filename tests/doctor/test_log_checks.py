@@ -129,6 +129,9 @@ def test_causes_stand_above_symptoms() -> None:
     findings: list[Any] = [finding(name, 0.9) for name in names]
     order = [each.check for each in ranked(findings)]
     assert order == ["misaligned_sides", "rate_too_high", "saturated_attention", "plateau"]
+    # A low rate kills no units: they are a cause of their own beside it.
+    low = [finding("rate_too_low", 0.9), finding("dead_units", 0.5), finding("rate_too_high", 0.1)]
+    assert [each.check for each in ranked(low)] == ["rate_too_high", "dead_units", "rate_too_low"]
     # Each once, as surely as it was ever seen.
     twice = ranked([finding("plateau", 0.3), finding("plateau", 0.6)])
     assert [each.confidence for each in twice] == [0.6]

@@ -30,7 +30,9 @@ def known_keys(model_type: str) -> set[str]:
     keys = {*config_class().to_dict(), *config_class.attribute_map}
     keys |= {*config_class.__dataclass_fields__}
     module = sys.modules[config_class.__module__]
-    if model_type.startswith("clip"):  # one file has three classes, each with keys of its own
+    if model_type.startswith(
+        ("clip", "siglip")
+    ):  # one file has three classes, each with keys of its own
         return keys
     keys |= {*re.findall(r'kwargs\.(?:pop|get)\(\s*"(\w+)"', inspect.getsource(module))}
     for path in Path(str(module.__file__)).parent.glob("modeling_*.py"):

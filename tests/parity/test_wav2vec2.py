@@ -135,6 +135,48 @@ def test_a_mask_stands_in_for_positions(tmp_path: Path) -> None:
     assert close(result[places], wanted[places], 2e-5)
 
 
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("name", ["norms after", "norms before"])
+def test_pre_training(name: str, seed: int, tmp_path: Path) -> None:
+    """Quantizer, projections and both losses, with the masks and negatives that are given."""
+    torch.manual_seed(seed)
+    codes = {"num_codevectors_per_group": 5, "codevector_dim": 6, "proj_codevector_dim": 9}
+    weights = {"contrastive_logits_temperature": 0.3, "diversity_loss_weight": 0.7}
+    config = transformers.Wav2Vec2Config(**{**SMALL, **CASES[name]}, **codes, **weights)
+    model = shaken(transformers.Wav2Vec2ForPreTraining(config))
+    model.save_pretrained(tmp_path / "theirs")
+    ours = regard.load(tmp_path / "theirs", device="cpu")
+    waves, padding_mask = sound()
+    places = ours.model.input.output_padding_mask(padding_mask)  # type: ignore[union-attr, operator]
+    masked = (torch.rand(places.shape) < 0.5) & places
+    # Positions of the same recording, the target's own among them.
+    negatives = torch.randint(places.shape[1], (*places.shape, 4))
+    negatives += torch.arange(len(places))[:, None, None] * places.shape[1]
+    inputs = {
+        "input_values": waves,
+        "attention_mask": padding_mask.long(),
+        "mask_time_indices": masked,
+        "sampled_negative_indices": negatives,
+    }
+
+    def run(model: Any) -> dict[str, Tensor]:
+        out = model(**inputs)
+        results = {key: value for key, value in out.items() if value is not None}
+        results["projected_states"] = results["projected_states"][places]
+        return results
+
+    with torch.inference_mode():
+        wanted = run(model)
+        results = run(ours)
+        assert results.keys() == wanted.keys()
+        for key, value in wanted.items():
+            assert close(results[key], value, 5e-5), key
+        plain = model(waves)
+        assert close(ours(input_values=waves).codevector_perplexity, plain[2], 2e-5)
+        _, opened = folders.open_model(tmp_path / "theirs")
+        check_back(opened, ours.model, tmp_path, type(model).from_pretrained, run, wanted)
+
+
 def test_files_of_other_times(tmp_path: Path) -> None:
     """Old files name the halves of the kernel otherwise, and may lack the mask that their config
     speaks of.
@@ -166,7 +208,7 @@ def test_what_is_not_understood_is_refused(tmp_path: Path) -> None:
         ({"feat_extract_norm": "batch"}, "batch"),
         ({"conv_kernel": [5, 3]}, "conv_kernel"),
         ({"num_conv_pos_embedding_groups": 3}, "groups"),
-        ({"architectures": ["Wav2Vec2ForPreTraining"]}, "Wav2Vec2ForPreTraining"),
+        ({"architectures": ["Wav2Vec2ForXVector"]}, "Wav2Vec2ForXVector"),
         ({"conv_kernel": [5, 3, 3]}, "shape"),
         ({"num_hidden_layers": 1}, "wav2vec2.encoder.layers.1"),
         ({"conv_bias": True}, "lacks"),

@@ -55,6 +55,7 @@ NOT_COMPARED = {
     "graph": "reads graphs", "graphormer": "reads graphs",
     "whisper": "reads sound", "wav2vec2": "reads sound", "hubert": "reads sound",
     "clip": "its towers have two widths",
+    "siglip": "its towers have two widths",
 }  # fmt: skip
 # What has no attention is looked into by its residual stream.
 NO_ATTENTION = ("rnn", "gru", "lstm", "rnn-lm", "gru-lm", "lstm-lm", "bytenet")

@@ -30,8 +30,18 @@ from zoo import ZOO, save
 
 transformers = pytest.importorskip("transformers")
 
-# Which cannot be padded.
-PADDED = ("whisper", "vit", "deit", "dinov2", "clip, image", "wav2vec2", "reformer")
+PADDED = (
+    "whisper",
+    "vit",
+    "deit",
+    "dinov2",
+    "clip, image",
+    "wav2vec2",
+    "reformer",
+    "siglip",
+    "siglip, text",
+    "siglip, image",
+)  # which cannot be
 
 
 def opened(name: str, folder: Path) -> tuple[Any, folders.ModelFolder]:

@@ -6,7 +6,19 @@ from typing import assert_never
 
 from regard import spec
 from regard.builder.norms import build_norm
-from regard.core import embedding, feedforward, head, series_head
+from regard.core import (
+    attention,
+    attention_pool,
+    contrastive_head,
+    embedding,
+    feedforward,
+    head,
+    linear,
+    projection,
+    series_head,
+    softmax_attention,
+)
+from regard.errors import ModelError
 
 
 def build_lm_head(part: spec.LMHead, table: embedding.Table, d_model: int) -> head.LMHead:
@@ -19,13 +31,16 @@ def build_lm_head(part: spec.LMHead, table: embedding.Table, d_model: int) -> he
 
 
 def build_pool(part: spec.Pool, input_width: int, d_model: int) -> head.Pool:
-    which: str
+    which: str | attention_pool.AttentionPool
     end = None
-    if isinstance(part.which, spec.EndToken):
-        end = part.which.token
-        which = "end" if part.which.which == "first" else "last end"
-    else:
-        which = part.which
+    match part.which:
+        case spec.EndToken(token, position):
+            end = token
+            which = "end" if position == "first" else "last end"
+        case spec.AttentionPool():
+            which = _attention_pool(part.which, input_width)
+        case _:
+            which = part.which
     return head.Pool(
         d_model,
         which,
@@ -38,6 +53,21 @@ def build_pool(part: spec.Pool, input_width: int, d_model: int) -> head.Pool:
     )
 
 
+def _attention_pool(part: spec.AttentionPool, d_model: int) -> attention_pool.AttentionPool:
+    if d_model % part.heads:
+        raise ModelError(
+            f"the width {d_model} does not divide by {part.heads} heads", "correct one of them"
+        )
+    d_head = d_model // part.heads
+    attend = attention.Attention(
+        projection.JointProjection(d_model, part.heads, part.heads, d_head, d_head, "qkvo"),
+        softmax_attention.SoftmaxAttention(d_head**-0.5, 0.0),
+        linear.Linear(d_model, d_model),
+    )
+    layers = feedforward.FeedForward(d_model, part.d_ff, part.activation, 0.0, bias=True)
+    return attention_pool.AttentionPool(d_model, attend, build_norm(part.norm, d_model), layers)
+
+
 def build_classifier(
     part: spec.ClassifierHead | spec.DistilledHead, d_model: int
 ) -> head.ClassifierHead | head.DistilledHead:
@@ -46,7 +76,7 @@ def build_classifier(
             return head.ClassifierHead(
                 d_model,
                 count,
-                per_token=part.each,
+                scores=_scores(part),
                 hidden=hidden,
                 bias=bias,
                 dropout=dropout,
@@ -59,12 +89,33 @@ def build_classifier(
             assert_never(part)
 
 
+def _scores(part: spec.ClassifierHead) -> str:
+    """What a classifier reads."""
+    if part.each:
+        return "positions"
+    return part.pool or "pooled"
+
+
 def _feedforward(part: spec.HeadFeedForward | None, d_model: int) -> head.HeadFeedForward | None:
     if part is None:
         return None
     # Dropout acts around the layers, not between them.
     layers = feedforward.FeedForward(d_model, part.d_ff, part.activation, 0.0, bias=True)
     return head.HeadFeedForward(layers, build_norm(part.norm, d_model), part.dropout)
+
+
+def build_contrastive_head(
+    part: spec.ContrastiveHead, channels: int, d_model: int
+) -> contrastive_head.ContrastiveHead:
+    return contrastive_head.ContrastiveHead(
+        d_model,
+        channels,
+        contrastive_head.Codebook(part.groups, part.entries, part.code_width),
+        part.width,
+        temperature=part.temperature,
+        diversity=part.diversity,
+        dropout=part.dropout,
+    )
 
 
 # ------------------------------------------------------------------ time series

@@ -14,6 +14,7 @@ from regard.baselines.memory_network import MemoryHops, MemoryNetwork
 from regard.builder.front_ends import build_embedding, build_front_end
 from regard.builder.heads import (
     build_classifier,
+    build_contrastive_head,
     build_lm_head,
     build_pool,
     build_series_head,
@@ -60,7 +61,7 @@ def build(model: spec.Model) -> CoreModel:
         memory.require(trainable(outline(model)), "this model")
     match model:
         case spec.DualEncoder():
-            return DualEncoder(build(model.text), build(model.image), model.scale)
+            return DualEncoder(build(model.text), build(model.image), model.scale, model.bias)
         case spec.MemoryNetwork():
             return _memory_network(model)
         case spec.LinearForecaster():
@@ -141,7 +142,11 @@ def _encoder(model: spec.Encoder) -> Encoder:
     series = None
     if model.series is not None:
         series = build_series_head(model.series, model.windows, model.d_model)
-    return Encoder(front, stack_part, pool, lm_head, labels, series)
+    contrastive = None
+    if model.contrastive is not None:
+        channels = model.waves.convolutions[-1].channels
+        contrastive = build_contrastive_head(model.contrastive, channels, model.d_model)
+    return Encoder(front, stack_part, pool, lm_head, labels, series, contrastive)
 
 
 def _recurrent_encoder(model: spec.RecurrentEncoder) -> Encoder:

@@ -55,6 +55,7 @@ dinov2 tiny small base large giant
 clip tiny vit-b/32 vit-b/16 vit-l/14
 clip-text tiny vit-b/32 vit-b/16 vit-l/14
 clip-image tiny vit-b/32 vit-b/16 vit-l/14
+siglip tiny base/16 large/16 so400m/14
 whisper tiny base small medium large
 wav2vec2 tiny base large
 hubert tiny base large xlarge

@@ -306,17 +306,13 @@ class Waveform(nn.Module):
         context: Context | None = None,
         *,
         masked: Tensor | None = None,
+        latents: Tensor | None = None,
     ) -> Tensor:
         """waves [B, samples] → [B, T, D]; at the `masked` positions [B, T] the mask vector stands
-        in for what is heard."""
-        self._check(waves.shape[1])
-        x = waves[:, None]  # [B, 1, samples]
-        for convolution in self.convolutions:
-            x = self.activation(convolution(x))  # [B, channels, T]
-        x = x.mT  # [B, T, channels]
-        if self.features is not None:
-            x = self.features(x)
-        x = self.project_dropout(self.project(x))  # [B, T, D]
+        in for what is heard. `latents` are what `self.latents` made of the waves."""
+        if latents is None:
+            latents = self.latents(waves)
+        x = self.project_dropout(self.project(latents))  # [B, T, D]
         if masked is not None:
             assert self.mask is not None, "this model has no mask"
             x = torch.where(masked[..., None], self.mask, x)
@@ -327,6 +323,15 @@ class Waveform(nn.Module):
         if self.norm is not None:
             x = self.norm(x)
         return self.dropout(x)
+
+    def latents(self, waves: Tensor) -> Tensor:
+        """What the convolutions make of waves [B, samples], normalised: [B, T, channels]."""
+        self._check(waves.shape[1])
+        x = waves[:, None]  # [B, 1, samples]
+        for convolution in self.convolutions:
+            x = self.activation(convolution(x))  # [B, channels, T]
+        x = x.mT  # [B, T, channels]
+        return x if self.features is None else self.features(x)
 
     def _check(self, samples: int) -> None:
         # The receptive field of one position, from the last convolution back to the first.

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard import disk
+from regard.core.attention_pool import AttentionPool
 from regard.core.dropout import Dropout
 from regard.core.embedding import Table
 from regard.core.feedforward import ACTIVATIONS, FeedForward
@@ -89,14 +90,15 @@ class Pool(nn.Module):
     there is an activation.
 
     `end` is the token that marks the position of "end", the first such token, and of "last end";
-    without one it is the highest token of the row. `input_width` is the width of what comes in,
+    without one it is the highest token of the row. "attention" is pooled by the part that is given
+    as `which`. `input_width` is the width of what comes in,
     where it is not D.
     """
 
     def __init__(
         self,
         d_model: int,
-        which: str,
+        which: str | AttentionPool,
         activation: str | None,
         dropout: float,
         *,
@@ -107,7 +109,8 @@ class Pool(nn.Module):
     ) -> None:
         super().__init__()
         inputs = input_width or d_model
-        self.which = which
+        self.which = which if isinstance(which, str) else "attention"
+        self.attention = None if isinstance(which, str) else which
         self.end = end
         self.norm = norm
         self.dropout = Dropout(dropout)
@@ -137,10 +140,14 @@ class Pool(nn.Module):
     def _select(self, x: Tensor, padding_mask: Tensor | None, tokens: Tensor | None) -> Tensor:
         """One position of each row, or the mean of its tokens: [B, D]."""
         batch = torch.arange(x.shape[0], device=x.device)
+        if self.attention is not None:
+            return self.attention(x, padding_mask)
         if self.which == "first":
             return x[:, 0]
         if self.which == "first_and_mean":
             return torch.cat([x[:, 0], x[:, 1:].mean(dim=1)], dim=-1)  # [B, 2 D]
+        if self.which == "final":
+            return x[:, -1]
         if self.which == "end":
             assert tokens is not None, "where the end is can only be seen in the tokens"
             # Older CLIP files name a wrong end token (2): the right one has the highest id.
@@ -158,10 +165,15 @@ class Pool(nn.Module):
                 # The last token of each row, whichever side is padded: [B]
                 last = torch.where(padding_mask, positions, 0).amax(dim=1)
             return x[batch, last]
-        if padding_mask is None:
-            return x.mean(dim=1)
-        weight = padding_mask.to(x.dtype)[..., None]  # [B, T, 1]
-        return (x * weight).sum(dim=1) / weight.sum(dim=1).clamp_min(1)
+        return mean_of_tokens(x, padding_mask)
+
+
+def mean_of_tokens(x: Tensor, padding_mask: Tensor | None) -> Tensor:
+    """The mean of each row's tokens: [B, T, D] → [B, D]."""
+    if padding_mask is None:
+        return x.mean(dim=1)
+    weight = padding_mask.to(x.dtype)[..., None]  # [B, T, 1]
+    return (x * weight).sum(dim=1) / weight.sum(dim=1).clamp_min(1)
 
 
 class HeadFeedForward(nn.Module):
@@ -178,7 +190,8 @@ class HeadFeedForward(nn.Module):
 
 
 class ClassifierHead(nn.Module):
-    """Logits of classes: [..., D] → [..., count]. `per_token`: each position has its own.
+    """Logits of classes: [..., D] → [..., count], of what `scores` names: "positions", each by
+    itself, the "pooled" vector, or the "mean" of all positions.
 
     `separator` is the token after a question whose scores are taken out of the competition.
     """
@@ -188,7 +201,7 @@ class ClassifierHead(nn.Module):
         d_model: int,
         count: int,
         *,
-        per_token: bool,
+        scores: str,
         hidden: str | None,
         bias: bool,
         dropout: float,
@@ -196,7 +209,8 @@ class ClassifierHead(nn.Module):
         separator: int | None = None,
     ) -> None:
         super().__init__()
-        self.per_token = per_token
+        self.scores = scores
+        self.per_token = scores == "positions"
         self.feedforward = feedforward
         self.separator = separator
         self.dense = Linear(d_model, d_model) if hidden else None
@@ -227,6 +241,7 @@ class DistilledHead(nn.Module):
     """DeiT's head: the mean of the logits that the first positions give, each through its own map:
     [B, T, D] → [B, count]."""
 
+    scores = "positions"
     per_token = True  # it reads hidden states of several positions itself
 
     def __init__(self, d_model: int, count: int, voters: int) -> None:

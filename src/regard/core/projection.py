@@ -70,6 +70,17 @@ class SelfProjection(_Projection):
         self.groups = len(key_heads)
 
 
+class JointProjection(SelfProjection):
+    """Queries of one sequence, keys and values of another, by one fused matrix."""
+
+    def forward(self, x: Tensor, memory: Tensor | CrossKV | None) -> Qkv:
+        assert isinstance(memory, Tensor), "there is something to attend to, and no cache of it"
+        q, _, _ = self.qkv(x).split(self.qkv.parts, dim=-1)
+        # The queries of the memory are computed and left: the matrix is one, the layer one of many.
+        _, k, v = self.qkv(memory).split(self.qkv.parts, dim=-1)
+        return split_heads(q, self.heads), split_heads(k, self.groups), split_heads(v, self.groups)
+
+
 class CrossProjection(_Projection):
     """Queries of one sequence; keys and values of another, or as they were cached."""
 

@@ -221,6 +221,7 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
         "do_center_crop": True,
         "crop_size": {"height": 224, "width": 224},
     },
+    "siglip": {**_COMMON, "resample": 3},
     "clip": {
         **_COMMON,
         "resample": 3,

@@ -15,7 +15,7 @@ from regard.doctor.memory_checks import check_memory
 from regard.doctor.pair_checks import check_pairs
 from regard.doctor.run_evidence import RunEvidence, open_recipe, open_run
 from regard.doctor.start_checks import check_batch_size, check_start, check_step_size
-from regard.doctor.trials import check_settings
+from regard.doctor.trials import check_collapse, check_settings
 from regard.doctor.weight_checks import check_weights
 from regard.errors import ModelError
 from regard.training.diagnostics.finding import Finding, ranked
@@ -135,6 +135,7 @@ def _findings(run: RunEvidence, trial_seconds: float) -> Iterator[Finding]:
     by_trial: list[Finding] = []
     if trial_seconds and not any(_explains_weakness(finding) for finding in direct):
         by_trial = _completed(partial(check_settings, seconds=trial_seconds), run)
+        by_trial = by_trial or _completed(partial(check_collapse, symptoms=direct), run)
     if by_trial:
         # What was tried is better evidence than a ratio: decayed weights make every step large.
         direct = [finding for finding in direct if not _is_unsure_rate(finding)]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -48,6 +48,9 @@ LOW_STEP = 1e-3
 # The same where the run learns, or its rate is in that range. Few runs have the best rate of all,
 # and a higher one is often faster at first.
 CLEAR_GAIN = 0.1
+LEARNT_NOTHING = 0.97  # of the loss without learning: within the noise of batches
+# Symptoms of updates that were too large, unless the model had learnt before they came.
+COLLAPSE = ("dead_units", "saturated_attention", "uniform_attention")
 
 
 @dataclass(frozen=True)
@@ -156,6 +159,25 @@ def _verdict(run: RunEvidence, outcomes: list[Outcome], steps: int) -> Iterator[
             min(0.95, 0.6 + 0.4 * outcome.gain / max(run.reference, 0.1)),
         )
         return
+
+
+def check_collapse(run: RunEvidence, symptoms: Sequence[Finding]) -> Iterator[Finding]:
+    """A model that has collapsed without ever learning, at a rate above the usual range.
+
+    For runs too short to show by trials what a lower rate would reach.
+    """
+    signs = [each for each in symptoms if each.check in COLLAPSE]
+    never_learnt = run.is_weak and not run.log.best_loss() < LEARNT_NOTHING * run.reference
+    if not signs or not never_learnt or run.relative_step <= HIGH_STEP:
+        return
+    yield Finding(
+        "rate_too_high",
+        f"the rate is {run.relative_step:.2f} of the initial weights, about 0.01 is usual; the "
+        f"loss was never below {run.log.best_loss():.2f}, and {signs[0].evidence}",
+        f"the learning rate of {run.peak_rate:.1e} is too high, or its warm-up too short",
+        f"set learning_rate = {run.peak_rate / 10:.1e}, and warmup to a tenth of the steps",
+        0.6,
+    )
 
 
 # --- what is tried --------------------------------------------------------------------------------

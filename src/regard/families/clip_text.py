@@ -28,7 +28,7 @@ def _encoder(
     )
 
 
-def _position_count(model: spec.Encoder) -> int:
+def position_count(model: spec.Encoder) -> int:
     position = model.tokens.position
     return position.length if isinstance(position, spec.LearnedPosition) else 1
 
@@ -37,7 +37,7 @@ def _input_config(model: spec.Encoder) -> dict[str, Any]:
     pooled = model.pool.which if model.pool else None
     return {
         "vocab_size": model.tokens.vocabulary,
-        "max_position_embeddings": _position_count(model),
+        "max_position_embeddings": position_count(model),
         "eos_token_id": (pooled.token or _LEGACY_END)
         if isinstance(pooled, spec.EndToken)
         else None,
@@ -67,6 +67,6 @@ TEXT = ClipTower(
     front_end=spec.Tokens,
     encoder=_encoder,
     input_config=_input_config,
-    position_count=_position_count,
+    position_count=position_count,
     input_rules=_input_rules,
 )

@@ -96,14 +96,17 @@ class ClipTower:
 
     def tower_config(self, model: spec.Encoder) -> dict[str, Any]:
         """The config of the tower alone, which is also a part of that of the pair."""
-        config = {
+        return {
             "model_type": self.model_type,
             **stack_config(model.d_model, model.stack, _DROPOUT),
             **self.input_config(model),
+            **self.projection_config(model),
         }
-        if projection_dim(model):
-            config["projection_dim"] = projection_dim(model)
-        return config
+
+    def projection_config(self, model: spec.Encoder) -> dict[str, Any]:
+        """The width of the projection, if there is one."""
+        width = projection_dim(model)
+        return {"projection_dim": width} if width else {}
 
     def tower_spec(self, config: Mapping[str, Any], projected: int | None) -> spec.Encoder:
         """The tower of a config, with a projection to that width or none."""
@@ -114,7 +117,7 @@ class ClipTower:
     def tower_rules(self, model: spec.Encoder, prefix: str, hf_prefix: str) -> list[Rule]:
         """The rules of the tower, whose names begin with these prefixes."""
         embeddings = f"{hf_prefix}embeddings"
-        rules = [
+        rules: list[Rule] = [
             *self.input_rules(model, prefix, hf_prefix),
             Rename(f"{prefix}input.position.table", f"{embeddings}.position_embedding.weight"),
             Constant(
@@ -124,9 +127,13 @@ class ClipTower:
             ),
             *per_layer(model.stack.layers, _LAYER.layer_template(model, hf_prefix, prefix)),
         ]
-        if projection_dim(model):
-            rules += module_rules(f"{prefix}pool.project", self.projection, bias=False)
-        return rules
+        return rules + self.projection_rules(model, prefix)
+
+    def projection_rules(self, model: spec.Encoder, prefix: str) -> list[Rule]:
+        """The rules of the projection, which stands outside the tower in the files."""
+        if projection_dim(model) is None:
+            return []
+        return [*module_rules(f"{prefix}pool.project", self.projection, bias=False)]
 
 
 def projection_dim(model: spec.Encoder) -> int | None:

@@ -32,11 +32,11 @@ def _encoder(
     )
 
 
-def _position_count(model: spec.Encoder) -> int:
+def position_count(model: spec.Encoder) -> int:
     return model.patches.positions
 
 
-def _input_config(model: spec.Encoder) -> dict[str, Any]:
+def image_config(model: spec.Encoder) -> dict[str, Any]:
     return {
         "image_size": model.patches.size,
         "patch_size": model.patches.patch,
@@ -70,7 +70,7 @@ VISION = ClipTower(
     },
     front_end=spec.Patches,
     encoder=_encoder,
-    input_config=_input_config,
-    position_count=_position_count,
+    input_config=image_config,
+    position_count=position_count,
     input_rules=_input_rules,
 )

@@ -49,6 +49,7 @@ from regard.families import (
     recurrent,
     reformer_presets,
     roberta,
+    siglip,
     t5,
     transformer,
     transformer_xl,
@@ -691,6 +692,19 @@ PRESET_FAMILIES: dict[str, PresetFamily] = {
             "vit-b/32": Size(87.8),
             "vit-b/16": Size(86.2),
             "vit-l/14": Size(304),
+        },
+    ),
+    "siglip": _from_config(
+        "dual encoder",
+        siglip.preset,
+        32_000,
+        64,
+        "base/16",
+        **{
+            "tiny": Size(),
+            "base/16": Size(203),
+            "large/16": Size(652),
+            "so400m/14": Size(878),
         },
     ),
     "whisper": _from_config(

@@ -39,6 +39,8 @@ from regard.families import (
     qwen2,
     reformer,
     roberta,
+    siglip,
+    siglip_tower,
     t5,
     vit,
     wav2vec2,
@@ -118,6 +120,9 @@ FAMILIES: dict[str, Family] = {
     "clip": clip,
     "clip_text_model": clip_text.TEXT,
     "clip_vision_model": clip_vision.VISION,
+    "siglip": siglip,
+    "siglip_text_model": siglip_tower.TEXT,
+    "siglip_vision_model": siglip_tower.VISION,
     # Our own format.
     "regard": native,
 }

@@ -23,7 +23,7 @@ from regard.families.block_config import (
 from regard.families.classifier_labels import classifier_head, label_count, label_names
 from regard.families.config_schema import ConfigSchema
 from regard.families.encoder_layer import LayerNames
-from regard.families.tensor_table import Rename, Rule, module_rules, per_layer
+from regard.families.tensor_table import Rename, Reshape, Rule, module_rules, per_layer
 from regard.families.waveform_config import (
     SCHEMA,
     convolution_rules,
@@ -78,6 +78,7 @@ class SpeechEncoderFamily:
             "num_conv_pos_embedding_groups": waves.position.groups,
             "do_stable_layer_norm": isinstance(model.stack.block.residual, spec.PreNorm),
             **_head_config(model),
+            **_contrastive_config(model.contrastive),
         }
         if waves.features is None:
             config["feat_proj_layer_norm"] = False
@@ -109,12 +110,19 @@ class SpeechEncoderFamily:
         )
         final = block.norm if pre_norm else None
         stack = spec.Stack(values["num_hidden_layers"], block, final=final)
-        return spec.Encoder(values["hidden_size"], waves, stack, pool, labels=labels)
+        contrastive = None
+        if _architecture(config) == _PRETRAINING:
+            contrastive = _contrastive_head(values)
+        return spec.Encoder(
+            values["hidden_size"], waves, stack, pool, labels=labels, contrastive=contrastive
+        )
 
     def _heads(
         self, config: Mapping[str, Any], values: Mapping[str, Any]
     ) -> tuple[spec.Pool | None, spec.ClassifierHead | None]:
-        architecture = (config.get("architectures") or [f"{self.class_prefix}Model"])[0]
+        architecture = _architecture(config) or f"{self.class_prefix}Model"
+        if architecture == _PRETRAINING and self.class_prefix == "Wav2Vec2":
+            return None, None
         match architecture.removeprefix(self.class_prefix):
             case "Model":
                 return None, None
@@ -134,13 +142,15 @@ class SpeechEncoderFamily:
                 pool = spec.Pool("mean", None, width=values["classifier_proj_size"], bias=True)
                 return pool, spec.ClassifierHead(label_count(config))
         known = [self.class_prefix + suffix for suffix in _SUFFIXES]
+        if self.class_prefix == "Wav2Vec2":
+            known.append(_PRETRAINING)
         raise ModelError(f"a {architecture} is not understood", f"known: {', '.join(known)}")
 
     # -------------------------------------------------------------- tensors
 
     def tensor_table(self, model: spec.Encoder, positions: int) -> list[Rule]:
         waves = model.waves
-        prefix = self.PREFIX if model.labels else ""
+        prefix = self.PREFIX if model.labels or model.contrastive else ""
         rules: list[Rule] = []
         for i, convolution in enumerate(waves.convolutions):
             rules += convolution_rules(convolution, i, prefix)
@@ -153,6 +163,8 @@ class SpeechEncoderFamily:
         norm = "input.norm" if waves.norm else "stack.final_norm"
         rules += module_rules(norm, f"{prefix}encoder.layer_norm")
         rules += per_layer(model.stack.layers, _LAYER.layer_template(model, prefix))
+        if model.contrastive:
+            rules += _contrastive_rules(model.contrastive)
         if model.pool:
             rules += module_rules("pool.project", "projector")
             rules += module_rules("labels.output", "classifier")
@@ -167,10 +179,17 @@ WAV2VEC2 = SpeechEncoderFamily("wav2vec2", "Wav2Vec2", SCHEMA)
 # ------------------------------------------------------------------ heads
 
 _SUFFIXES = ("Model", "ForCTC", "ForSequenceClassification")
+_PRETRAINING = "Wav2Vec2ForPreTraining"  # of HuBERT, transformers has none
+
+
+def _architecture(config: Mapping[str, Any]) -> str:
+    return str((config.get("architectures") or [""])[0])
 
 
 def _suffix(model: spec.Encoder) -> str:
     """What follows the family's name in the architecture of a model."""
+    if model.contrastive is not None:
+        return "ForPreTraining"
     if model.labels is None:
         return "Model"
     return "ForCTC" if model.task == "transcribe" else "ForSequenceClassification"
@@ -184,3 +203,42 @@ def _head_config(model: spec.Encoder) -> dict[str, Any]:
         return {"vocab_size": labels.count, "final_dropout": labels.dropout}
     width = model.pool.width if model.pool else None
     return {"classifier_proj_size": width, **label_names(labels.count)}
+
+
+# ------------------------------------------------------------------ pre-training
+
+
+def _contrastive_head(values: Mapping[str, Any]) -> spec.ContrastiveHead:
+    return spec.ContrastiveHead(
+        groups=values["num_codevector_groups"],
+        entries=values["num_codevectors_per_group"],
+        code_width=values["codevector_dim"],
+        width=values["proj_codevector_dim"],
+        temperature=values["contrastive_logits_temperature"],
+        diversity=values["diversity_loss_weight"],
+        dropout=values["feat_quantizer_dropout"],
+    )
+
+
+def _contrastive_config(head: spec.ContrastiveHead | None) -> dict[str, Any]:
+    if head is None:
+        return {}
+    return {
+        "num_codevector_groups": head.groups,
+        "num_codevectors_per_group": head.entries,
+        "codevector_dim": head.code_width,
+        "proj_codevector_dim": head.width,
+        "contrastive_logits_temperature": head.temperature,
+        "diversity_loss_weight": head.diversity,
+        "feat_quantizer_dropout": head.dropout,
+    }
+
+
+def _contrastive_rules(head: spec.ContrastiveHead) -> list[Rule]:
+    shape = (head.groups * head.entries, head.code_width // head.groups)
+    return [
+        Reshape("contrastive.quantizer.codes", "quantizer.codevectors", (1, *shape), shape),
+        *module_rules("contrastive.quantizer.choose", "quantizer.weight_proj"),
+        *module_rules("contrastive.project_states", "project_hid"),
+        *module_rules("contrastive.project_targets", "project_q"),
+    ]

@@ -38,6 +38,14 @@ SCHEMA = ConfigSchema(
         "num_feat_extract_layers": None,  # as many as conv_dim has
         "classifier_proj_size": 256,  # width of the vector that is classified
         "use_weighted_layer_sum": False,  # a classifier reads all layers
+        # Pre-training: codebooks, their entries and widths, and the contrastive loss.
+        "num_codevector_groups": 2,
+        "num_codevectors_per_group": 320,
+        "codevector_dim": 256,
+        "proj_codevector_dim": 256,
+        "contrastive_logits_temperature": 0.1,
+        "diversity_loss_weight": 0.1,
+        "feat_quantizer_dropout": 0.0,
     },
     fixed={
         **NOT_ENCODER_DECODER,
@@ -48,15 +56,15 @@ SCHEMA = ConfigSchema(
     synonyms={"hidden_dropout_prob": "hidden_dropout"},
     # What acts in training only, and parts of other models than these.
     ignored=IGNORED_KEYS | {
-        "adapter_kernel_size", "adapter_stride", "apply_spec_augment", "codevector_dim",
-        "contrastive_logits_temperature", "ctc_loss_reduction",
-        "ctc_zero_infinity", "diversity_loss_weight", "feat_quantizer_dropout",
+        "adapter_kernel_size", "adapter_stride", "apply_spec_augment",
+        "ctc_loss_reduction",
+        "ctc_zero_infinity",
         "freeze_feat_extract_train", "layerdrop", "mask_channel_length", "mask_channel_min_space",
         "mask_channel_other", "mask_channel_prob", "mask_channel_selection", "mask_feature_length",
         "mask_feature_min_masks", "mask_time_length", "mask_time_min_masks", "mask_time_min_space",
         "mask_time_other", "mask_time_selection", "no_mask_channel_overlap", "no_mask_time_overlap",
-        "num_adapter_layers", "num_codevector_groups", "num_codevectors_per_group",
-        "num_negatives", "output_hidden_size", "proj_codevector_dim", "tdnn_dilation", "tdnn_dim",
+        "num_adapter_layers",
+        "num_negatives", "output_hidden_size", "tdnn_dilation", "tdnn_dim",
         "tdnn_kernel", "xvector_output_dim",
     },
 )  # fmt: skip

@@ -86,10 +86,13 @@ class DualEncoderModel(TokenizerModel):
             )
         images = self.embed_image(image if isinstance(image, list) else [image])  # [N, D]
         with torch.inference_mode():
-            # The learned scale is stored as its logarithm.
-            temperature = self.model.scale.exp().float().cpu()
-            logits = images @ self.embed_text(names).mT * temperature  # [N, captions]
-        if len(names) == 1:
+            texts = self.embed_text(names).to(self.device, self.dtype)  # [captions, D]
+            images = images.to(self.device, self.dtype)
+            logits = self.model.logits(texts, images).mT.float().cpu()  # [N, captions]
+        if self.model.bias is not None:
+            # Each caption is judged by itself: their probabilities need not add up to 1.
+            scores = [label_scores(row, names, "multi_label_classification") for row in logits]
+        elif len(names) == 1:
             # A softmax over one caption, where `label_scores` would apply a sigmoid.
             scores = [{names[0]: 1.0} for _ in logits]
         else:

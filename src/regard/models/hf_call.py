@@ -116,6 +116,9 @@ def call(
             # DLinear and NLinear have no hidden states: the forward pass is the forecast.
             forecasts, _ = model(inputs["past_values"])
             return ModelOutput(prediction_outputs=forecasts)
+        case Encoder() if model.contrastive is not None:
+            output = _call_contrastive(model, inputs, Context(recorded.probe))
+            return ModelOutput(output | recorded.of_encoder())
         case Encoder():
             assert isinstance(spec, kinds.Encoder)
             global_tokens = _global_tokens(spec, inputs)
@@ -227,6 +230,32 @@ def _classifier_output(
     return ModelOutput(logits=logits)
 
 
+def _call_contrastive(
+    model: Encoder, inputs: Mapping[str, Tensor], context: Context
+) -> ModelOutput:
+    """wav2vec 2.0's pre-training: both sides, and the losses where negatives are given."""
+    assert model.contrastive is not None
+    mask = padding_mask(inputs.get("attention_mask"))
+    masked = inputs.get("mask_time_indices")
+    if masked is not None:
+        masked = masked.bool()
+    both = model.contrast(inputs["input_values"], mask, context, masked)
+    output = ModelOutput(
+        projected_states=both.states,
+        projected_quantized_states=both.targets,
+        codevector_perplexity=both.perplexity,
+    )
+    if "sampled_negative_indices" not in inputs:
+        return output
+    if masked is None:
+        raise SettingError("negatives are for masked positions", "give mask_time_indices")
+    negatives = inputs["sampled_negative_indices"].long()
+    contrastive, diversity = model.contrastive.losses(both, masked, negatives)
+    loss = contrastive + model.contrastive.diversity * diversity
+    losses = {"contrastive_loss": contrastive, "diversity_loss": diversity}
+    return ModelOutput({"loss": loss, **output, **losses})
+
+
 def _hidden_state_output(
     model: Encoder, spec: kinds.Encoder, hidden: Tensor, mask: Tensor | None, inputs: Tensor
 ) -> ModelOutput:
@@ -323,8 +352,7 @@ def _call_dual_encoder(
     mask = padding_mask(inputs.get("attention_mask"))
     texts = model.texts(inputs["input_ids"], mask, context)  # [N, D]
     images = model.images(inputs["pixel_values"], context)  # [M, D]
-    # Cosine similarities, scaled by the learned temperature.
-    logits = texts @ images.mT * model.scale.exp()  # [N, M]
+    logits = model.logits(texts, images)  # [N, M]
     output = ModelOutput(
         logits_per_image=logits.mT, logits_per_text=logits, text_embeds=texts, image_embeds=images
     )

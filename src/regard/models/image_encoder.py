@@ -63,7 +63,8 @@ class ImageEncoder(Model):
     def embed(self, image: Picture | list[Picture]) -> Tensor:
         """The vector of an image, [D], or [N, D] for a list.
 
-        The projected vector of a CLIP tower, otherwise the hidden state of the class token.
+        The projected vector of a CLIP tower, the pooled one of SigLIP, otherwise the hidden state
+        of the class token.
         """
         images = image if isinstance(image, list) else [image]
         vectors = map_images(self, images, self._vectors)  # [N, D]
@@ -82,8 +83,8 @@ class ImageEncoder(Model):
         if pool is not None and pool.activation is None:
             return self.model.vector(pixel_values)
         hidden, _ = self.model(pixel_values)  # [B, T, D]
-        # The class token stands first.
-        return hidden[:, 0]
+        # The class token stands first; where there is none, the mean of the patches.
+        return hidden[:, 0] if self.spec.patches.extras else hidden.mean(dim=1)
 
 
 def open_image_processor(model: Model) -> ImageProcessor:

@@ -350,7 +350,7 @@ class TextEncoder(TokenizerModel):
     def _run(self, encodings: Sequence[Encoding], head: Head) -> Tensor:
         """Runs one batch through the encoder and a head."""
         batch = self._batch(encodings)
-        mask = padding_mask(batch["attention_mask"])
+        mask = padding_mask(batch.get("attention_mask"))
         options = {}
         if "token_type_ids" in batch:
             options["segments"] = batch["token_type_ids"]
@@ -360,7 +360,13 @@ class TextEncoder(TokenizerModel):
     def _batch(self, encodings: Sequence[Encoding]) -> dict[str, Tensor]:
         """The padded tensors of the call, on the model's device."""
         pad_token_id = self.tokenizer.special_token_id("pad") or 0  # masked, so any id will do
-        batch = padded_inputs([encoding.ids for encoding in encodings], pad_token_id)
+        rows = [encoding.ids for encoding in encodings]
+        pool = self.spec.pool
+        if pool is not None and pool.which == "final":
+            # SigLIP reads all texts at one length, padding included: nothing is masked.
+            ids, _ = pad_rows(rows, pad_token_id, min_width=self._positions() or 0)
+            return {"input_ids": ids.to(self.device)}
+        batch = padded_inputs(rows, pad_token_id)
         # RoBERTa has one segment: its embedding is the same for all tokens, and no input.
         if self.spec.tokens.segments > 1:
             batch["token_type_ids"], _ = pad_rows([one.type_ids for one in encodings], 0)

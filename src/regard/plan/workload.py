@@ -203,7 +203,7 @@ def _image_vectors(core: Any, tensors: Tensors, _unused: TokenLoss) -> Tensor:
 def _image_text(core: Any, tensors: Tensors, _unused: TokenLoss) -> Tensor:
     texts = core.texts(tensors["tokens"], tensors["padding_mask"])  # [B, D]
     images = core.images(tensors["pixels"])
-    return _contrast(core.scale.exp() * (images.float() @ texts.float().mT))
+    return _contrast(core.logits(texts.float(), images.float()))
 
 
 def _contrast(logits: Tensor) -> Tensor:

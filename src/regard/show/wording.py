@@ -277,6 +277,8 @@ def pool(part: spec.Pool) -> str:
 def _pool_steps(part: spec.Pool) -> Iterator[str]:
     if isinstance(part.which, spec.EndToken):  # CLIP's text tower
         yield "the end token's position"
+    elif isinstance(part.which, spec.AttentionPool):  # SigLIP's image tower
+        yield f"a learned query, {part.which.heads} heads, then FFN {part.which.d_ff:,}"
     elif part.which == "mean":  # sentence embeddings
         yield "mean of all positions"
     elif part.which == "first_and_mean":  # DINOv2's classifier

@@ -41,6 +41,8 @@ from regard.spec.feedforward import (
     FeedForward,
 )
 from regard.spec.head import (
+    AttentionPool,
+    ContrastiveHead,
     EndToken,
     ClassifierHead,
     LMHead,
@@ -179,6 +181,7 @@ __all__ = [
     "Alibi",
     "And",
     "Attention",
+    "AttentionPool",
     "AttentionScore",
     "AttentionSizes",
     "AutoBuckets",
@@ -199,6 +202,7 @@ __all__ = [
     "ClassifierHead",
     "CompressiveMemory",
     "ConcatenatedPosition",
+    "ContrastiveHead",
     "ConvFeedForward",
     "ConvLayer",
     "ConvPosition",

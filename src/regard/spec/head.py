@@ -46,12 +46,31 @@ class EndToken:
 
 
 @dataclass(frozen=True)
+class AttentionPool:
+    """Multi-head attention pooling (Lee et al. 2019): a learned query attends to all positions.
+
+    A feed-forward sublayer with a norm before it and a residual follows (SigLIP).
+    """
+
+    heads: int
+    d_ff: int
+    activation: Activation = "gelu_tanh"
+    norm: Norm = field(default_factory=LayerNorm)
+
+    def __post_init__(self) -> None:
+        sizes(self, "heads", "d_ff")
+
+
+@dataclass(frozen=True)
 class Pool:
     """Pooling: one vector for the input, then norm, dropout, dense layer and projection."""
 
-    # Padding is ignored: `last` is the last token, and `mean` is over tokens. `first_and_mean` is
-    # the first position beside the mean of all others, twice as wide (DINOv2's classifier).
-    which: Literal["first", "last", "mean", "first_and_mean"] | EndToken = "first"
+    # Padding is ignored: `last` is the last token, and `mean` is over tokens. Only `final` is the
+    # last position, padding or not: of texts that are all padded to one length (SigLIP).
+    # `first_and_mean`: the first position beside the mean of all others, twice as wide (DINOv2).
+    which: (
+        Literal["first", "last", "mean", "final", "first_and_mean"] | EndToken | AttentionPool
+    ) = "first"
     activation: Activation | None = "tanh"  # of the dense layer (BERT's pooler); None: no layer
     dropout: float = 0.0
     norm: Norm | None = None
@@ -96,6 +115,8 @@ class ClassifierHead:
     # The question cannot be the answer: 10⁶ is taken from the scores of its tokens and of the
     # separator, but not from those of the first token (BigBird).
     excludes: QuestionTokens | None = None
+    # What is scored instead of the pooled vector: the mean of all positions (SigLIP).
+    pool: Literal["mean"] | None = None
 
     def __post_init__(self) -> None:
         # Two classes; the start and the end of a span; one logit of a binary decision.
@@ -131,6 +152,31 @@ class DistilledHead:
     def excludes(self) -> None:
         """Nothing: no part of an image is a question."""
         return None
+
+
+@dataclass(frozen=True)
+class ContrastiveHead:
+    """Contrastive pre-training head (Baevski et al. 2020, wav2vec 2.0, Sections 2 and 3).
+
+    The latents of masked positions, quantized by G codebooks of V entries, are to be told from
+    those of other positions by what the encoder makes of the rest.
+    """
+
+    groups: int = 2  # G
+    entries: int = 320  # V, of each codebook
+    code_width: int = 256  # of an entry of each group, concatenated
+    width: int = 256  # of the space in which both sides are compared
+    temperature: float = 0.1  # κ, of the cosines
+    diversity: float = 0.1  # α, the weight of the loss for entries that are not in use
+    dropout: float = 0.0  # on what is quantized
+
+    def __post_init__(self) -> None:
+        sizes(self, "groups", "entries", "code_width", "width")
+        if self.code_width % self.groups:
+            raise ModelError(
+                f"the width {self.code_width} does not divide by {self.groups} groups of codes",
+                "correct one of them",
+            )
 
 
 # ------------------------------------------------------------------ time series

@@ -22,6 +22,7 @@ from regard.spec.frontend import (
 )
 from regard.spec.head import (
     ClassifierHead,
+    ContrastiveHead,
     DistilledHead,
     HeadTask,
     LMHead,
@@ -312,12 +313,16 @@ class Encoder(ModelSpec):
     labels: ClassifierHead | DistilledHead | None = None
     tied: bool = True  # weight tying: the LM head's matrix is the embedding's
     series: SeriesHead | None = None  # of time series
+    contrastive: ContrastiveHead | None = None  # of pre-training on sound
 
     def __post_init__(self) -> None:
         check_fields(self)
         _check_series(self)
         _check_graph(self)
-        if isinstance(self.labels, ClassifierHead) and not self.labels.each and self.pool is None:
+        needs_pool = isinstance(self.labels, ClassifierHead) and not (
+            self.labels.each or self.labels.pool
+        )
+        if needs_pool and self.pool is None:
             raise ModelError(
                 "labels for a whole input need one vector of it",
                 "give a `pool`, or a task such as 'tag'",
@@ -331,6 +336,8 @@ class Encoder(ModelSpec):
             groups = self.input.position.groups
             problem = f"d_model {self.d_model} does not divide by {groups} groups of channels"
             raise ModelError(problem, "correct one of them")
+        if self.contrastive is not None and not isinstance(self.input, Waveform):
+            raise ModelError("only sound is pre-trained by contrasts", "give it a Waveform")
         if self.head is not None and self.head.transform is None:
             _check_tied(self)
 
@@ -359,7 +366,10 @@ class Encoder(ModelSpec):
                 "eigenvectors": self.input.laplacian > 0,
                 "distances": isinstance(self.stack.position, ShortestPathBias),
             }
-        return {name: True, "attention_mask": False}
+        inputs = {name: True, "attention_mask": False}
+        if self.contrastive is not None:
+            inputs |= {"mask_time_indices": False, "sampled_negative_indices": False}
+        return inputs
 
     @property
     def vocab_size(self) -> int | None:
@@ -383,7 +393,9 @@ class Encoder(ModelSpec):
     @property
     def scored(self) -> int:
         """The input width of the classification head."""
-        pooled = isinstance(self.labels, ClassifierHead) and not self.labels.each
+        pooled = isinstance(self.labels, ClassifierHead) and not (
+            self.labels.each or self.labels.pool
+        )
         if pooled and self.pool is not None and self.pool.width:
             return self.pool.width
         if pooled and self.pool is not None and self.pool.activation:
@@ -626,6 +638,9 @@ class DualEncoder(ModelSpec):
     text: Encoder
     image: Encoder
     scale: float = 2.6592  # initial logit scale, ln(1 / 0.07): cosines are multiplied by e^scale
+    # Initial logit bias of pairs that are judged one by one, by a sigmoid (SigLIP); None: a softmax
+    # over the batch (CLIP).
+    bias: float | None = None
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -191,6 +191,9 @@ def _why_not_padded(model: specs.Model) -> str:
             return (
                 "this model normalises over time, padding included: give it one recording at a time"
             )
+    text = model.text if isinstance(model, specs.DualEncoder) else model
+    if isinstance(text, specs.Encoder) and text.pool is not None and text.pool.which == "final":
+        return "texts are padded to one length, and the model reads the padding"
     if isinstance(model, specs.Encoder | specs.Decoder) and model.stack.rings:
         return "chunks on a ring meet the padding at its end"
     return ""

@@ -11,6 +11,7 @@ from torch import Tensor
 from regard.baselines.linear_forecaster import LinearForecaster
 from regard.baselines.memory_network import MemoryNetwork
 from regard.builder import CoreModel
+from regard.core.frontend import Waveform
 from regard.core.head import DistilledHead
 from regard.core.series_head import ChannelHead, ForecastHead
 from regard.core.series_patches import SeriesPatches
@@ -142,6 +143,10 @@ def _encoder(
     # Positions are not always those of the input: convolutions shorten sound.
     position_mask = model.input.output_padding_mask(padding_mask)
     outputs = {"last_hidden_state": MaskedOutput(hidden, position_mask)}
+    if model.contrastive is not None:
+        assert isinstance(model.input, Waveform)
+        both = model.contrastive(hidden, model.input.latents(main))
+        outputs["projected_states"] = MaskedOutput(both.states, position_mask)
     if model.pool is not None:
         name = "pooler_output"
         project = model.pool.project

@@ -67,10 +67,11 @@ _TIERS: tuple[tuple[str, ...], ...] = (
         "weight_decay_too_high",
         "dropout_too_high",
         "rate_too_high",
-        "rate_too_low",
     ),
     # what becomes of a model
     ("dead_units", "saturated_attention", "uniform_attention"),
+    # A low rate leaves a model as it began, so that it explains none of these.
+    ("rate_too_low",),
     ("nonfinite",),
     ("overfitting",),
     ("diverging_loss", "loss_spike", "plateau"),

@@ -143,6 +143,9 @@ def _with_classes(description: spec.Encoder, count: int) -> spec.Encoder:
     """An encoder of images with so many classes, by a head as it has one, or by a new one."""
     if description.labels is not None:
         return replace(description, labels=replace(description.labels, count=count))
+    if not description.patches.extras:  # SigLIP has no class token
+        labels = spec.ClassifierHead(count, pool="mean")
+        return replace(description, head=None, labels=labels)
     # The class token as ViT's classifier reads it; CLIP's has a norm before it.
     norm = None if description.pool is None else description.pool.norm
     pool = spec.Pool("first", None, norm=norm)

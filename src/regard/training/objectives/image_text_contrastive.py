@@ -1,7 +1,8 @@
 """Contrastive language–image pre-training (CLIP, Radford et al. 2021): images and their captions.
 
 The loss is symmetric InfoNCE with a learned temperature: which of the batch's captions belongs to
-an image, and which of its images to a caption.
+an image, and which of its images to a caption. A model with a bias (SigLIP, Zhai et al. 2023)
+judges each pair of the batch by itself: a sigmoid.
 """
 
 from __future__ import annotations
@@ -66,6 +67,11 @@ class ImageTextContrastive(ImageObjective):
         captions = sorted(set(data.sets["train"].texts))
         encoded = data.tokenizer.encode_with_template(captions, self.max_length)
         self._longest = max(len(encoding.ids) for encoding in encoded)
+        pool = model.spec.text.pool
+        # SigLIP reads all texts at one length, padding included.
+        self._pads_to_max = pool is not None and pool.which == "final"
+        if self._pads_to_max:
+            self._longest = model.spec.text.max_length or self.max_length
         super().__init__(model, data, setup)
 
     # --- assembling a run -------------------------------------------------------------------------
@@ -93,10 +99,13 @@ class ImageTextContrastive(ImageObjective):
         assert isinstance(description, spec.DualEncoder), "checked above"
         text = description.text
         assert text.pool is not None, "both towers of a dual encoder have one"
-        # The vector of a text is that of its end token, whose id the tokenizer decides.
-        end_token = spec.EndToken(data.tokenizer.required_token_id("eos"))
+        pool = text.pool
+        if isinstance(pool.which, spec.EndToken):
+            # The vector of a text is that of its end token, whose id the tokenizer decides.
+            end_token = spec.EndToken(data.tokenizer.required_token_id("eos"))
+            pool = replace(pool, which=end_token)
         tokens = replace(text.tokens, vocabulary=len(data.tokenizer))
-        text = replace(text, input=tokens, pool=replace(text.pool, which=end_token))
+        text = replace(text, input=tokens, pool=pool)
         return replace(description, text=text)
 
     @classmethod
@@ -134,20 +143,26 @@ class ImageTextContrastive(ImageObjective):
         tokens, padding_mask = pad_rows(
             [encoding.ids for encoding in encoded],
             self._pad_id,
-            pad_to_multiple_of=self.pad_to_multiple_of,
+            min_width=self._longest if self._pads_to_max else 0,
+            pad_to_multiple_of=1 if self._pads_to_max else self.pad_to_multiple_of,
         )
+        if self._pads_to_max:
+            padding_mask = torch.ones_like(padding_mask)
         return {"tokens": tokens, "padding_mask": padding_mask}
 
     def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """The mean of both directions."""
+        """The mean of both directions; with a bias, the sum over all pairs."""
         # The batch is the set of negatives: its size changes the task, not only the noise.
         texts = self.model.texts(tensors["tokens"], tensors["padding_mask"])  # [B, D], unit vectors
         images = self.model.images(self.pixel_values(tensors))  # [B, D]
+        if self.model.bias is not None:
+            loss = sigmoid_loss(self.model.logits(texts.float(), images.float()))
+            return loss, loss.detach()
         if self.model.training:
             # The parameter itself, as in the paper: a clamp in the loss would stop its gradient.
             with torch.no_grad():
                 self.model.scale.clamp_(max=MAX_SCALE)
-        logits = self.model.scale.exp() * (images.float() @ texts.float().mT)  # [B, B]
+        logits = self.model.logits(texts.float(), images.float()).mT  # [B, B]
         labels = torch.arange(len(logits), device=logits.device)
         to_text = functional.cross_entropy(logits, labels, reduction="sum")
         to_image = functional.cross_entropy(logits.mT, labels, reduction="sum")
@@ -174,6 +189,15 @@ class ImageTextContrastive(ImageObjective):
         ranked = (queries @ candidates.mT).argsort(dim=-1, descending=True, stable=True)
         rankings = [[captions[i] for i in row] for row in ranked[:, :5].tolist()]
         return ranking_score(rankings, images.texts)
+
+
+def sigmoid_loss(logits: Tensor) -> Tensor:
+    """The pairwise sigmoid loss of logits [B, B] (Zhai et al. 2023, equation 1), not divided by B.
+
+    The diagonal are the pairs that belong together.
+    """
+    signs = 2 * torch.eye(len(logits), device=logits.device) - 1  # 1 for pairs, -1 for others
+    return -functional.logsigmoid(signs * logits).sum()
 
 
 def _max_length(model: DualEncoderModel, setup: Setup) -> int:
