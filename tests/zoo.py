@@ -291,6 +291,11 @@ ZOO: dict[str, tuple[str, str, dict[str, Any]]] = {
     ),
     "vit": ("ViTForImageClassification", "ViTConfig", IMAGES),
     "deit": ("DeiTForImageClassificationWithTeacher", "DeiTConfig", IMAGES),
+    "dinov2": (
+        "Dinov2ForImageClassification",
+        "Dinov2Config",
+        {key: value for key, value in IMAGES.items() if key != "intermediate_size"},
+    ),
     "clip": (
         "CLIPModel",
         "CLIPConfig",

@@ -34,6 +34,7 @@ PADDED = (
     "whisper",
     "vit",
     "deit",
+    "dinov2",
     "clip, image",
     "wav2vec2",
     "reformer",

@@ -49,7 +49,7 @@ def build_front_end(
 
 
 def _patches(part: spec.Patches, d_model: int) -> frontend.Patches:
-    shape = frontend.PatchShape(part.size, part.patch, part.channels)
+    shape = frontend.PatchShape(part.size, part.patch, part.channels, part.interpolated)
     position: positional_encoding.LearnedPosition | positional_encoding.Sinusoidal2D
     if part.position == "learned":
         position = positional_encoding.LearnedPosition(d_model, part.positions)
@@ -63,6 +63,7 @@ def _patches(part: spec.Patches, d_model: int) -> frontend.Patches:
         bias=part.bias,
         norm=build_norm(part.norm, d_model) if part.norm else None,
         dropout=part.dropout,
+        mask_token=part.mask_token,
     )
 
 

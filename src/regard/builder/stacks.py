@@ -96,19 +96,15 @@ def _block(part: spec.Block, shared: SharedParts, d_model: int) -> block.AnyBloc
     feed_forward = _feedforward(part.feedforward, d_model, causal=causal)
     sublayers = 3 if part.cross else 2  # one norm for each
     norms = [build_block_norm(part.norm, d_model) for _ in range(sublayers)]
+    connections: list[residual.Residual]
     match part.residual:
         case spec.PostNorm():
-            post_norm = [residual.PostNorm(norm, part.dropout) for norm in norms]
-            connections = residual.SequentialResidual(list(post_norm))
-            return block.Block(self_attention, cross, feed_forward, connections)
+            connections = [residual.PostNorm(norm, part.dropout) for norm in norms]
         case spec.PreNorm():
-            pre_norm = [residual.PreNorm(norm, part.dropout) for norm in norms]
-            connections = residual.SequentialResidual(list(pre_norm))
-            return block.Block(self_attention, cross, feed_forward, connections)
+            connections = [residual.PreNorm(norm, part.dropout) for norm in norms]
         case spec.NoResidual(place):
-            plain = [residual.NoResidual(norm, part.dropout, pre=place == "pre") for norm in norms]
-            connections = residual.SequentialResidual(list(plain))
-            return block.Block(self_attention, cross, feed_forward, connections)
+            pre = place == "pre"
+            connections = [residual.NoResidual(norm, part.dropout, pre=pre) for norm in norms]
         case spec.Reversible(gives):
             streams = reversible.ReversibleResidual(norms, part.dropout, gives)
             return reversible.ReversibleBlock(self_attention, cross, feed_forward, streams)
@@ -117,6 +113,17 @@ def _block(part: spec.Block, shared: SharedParts, d_model: int) -> block.AnyBloc
             return block.ParallelBlock(self_attention, feed_forward, parallel)
         case _:
             assert_never(part.residual)
+    layer_scales = None
+    if part.layer_scale is not None:
+        layer_scales = [residual.LayerScale(d_model, part.layer_scale) for _ in norms]
+    return block.Block(
+        self_attention,
+        cross,
+        feed_forward,
+        residual.SequentialResidual(connections),
+        layer_scales,
+        part.drop_path,
+    )
 
 
 def _feedforward(part: spec.PositionWise, d_model: int, *, causal: bool) -> block.PositionWise:

@@ -217,6 +217,8 @@ def _refuse_layers(part: specs.Stack) -> None:
         _refuse(f"feed-forward network of the kind {type(block.feedforward).__name__}")
     if isinstance(block.norm, specs.BatchNorm):
         _refuse("BatchNorm")
+    if block.layer_scale is not None:
+        _refuse("LayerScale")
     if part.heads is not None or part.cross_heads is not None:
         _refuse("layers with other numbers of heads")
     if block.feedforward.activation not in _ACTIVATIONS:

@@ -10,12 +10,13 @@ from regard.core.attention import Attention
 from regard.core.attention_mask import AttentionMask
 from regard.core.context import LayerContext
 from regard.core.convolution import ConvState
+from regard.core.dropout import DropPath
 from regard.core.feedforward import ConvFeedForward, FeedForward, GatedFeedForward
 from regard.core.kv_cache import CrossKV, LayerCache
 from regard.core.mixture_of_experts import MixtureOfExperts
 from regard.core.norm import normalize
 from regard.core.position_terms import PositionTerms
-from regard.core.residual import ParallelResidual, SequentialResidual
+from regard.core.residual import LayerScale, ParallelResidual, SequentialResidual
 
 PositionWise = FeedForward | GatedFeedForward | ConvFeedForward | MixtureOfExperts
 Memory = Tensor | CrossKV
@@ -45,7 +46,8 @@ class AnyBlock(nn.Module, ABC):
     ) -> Tensor:
         context = context.scope("self")
         x = context.probe.through("input", x)
-        return context.probe.through("output", self.attention(x, mask, positions, context))
+        attended = self.scaled(0, self.attention(x, mask, positions, context))
+        return context.probe.through("output", attended)
 
     def cross_attention(
         self,
@@ -60,7 +62,7 @@ class AnyBlock(nn.Module, ABC):
         x = context.probe.through("input", x)
         # No position terms: positions of source and target are not comparable.
         attended = self.cross(x, memory_mask, None, context, memory=context.cross_cache or memory)
-        return context.probe.through("output", attended)
+        return context.probe.through("output", self.scaled(1, attended))
 
     def feed_forward(self, x: Tensor, context: LayerContext) -> Tensor:
         probe = context.scope("feedforward").probe
@@ -71,7 +73,11 @@ class AnyBlock(nn.Module, ABC):
             y = self.feedforward(x, context.padding_mask, context.convolutions)
         else:
             y = self.feedforward(x)
-        return probe.through("output", y)
+        return probe.through("output", self.scaled(-1, y))
+
+    def scaled(self, sublayer: int, y: Tensor) -> Tensor:
+        """A sublayer's output [B, T, D] as the residual connection adds it."""
+        return y
 
     def start(
         self,
@@ -100,12 +106,24 @@ class Block(AnyBlock):
         cross: Attention | None,
         feedforward: PositionWise,
         residual: SequentialResidual,
+        layer_scales: list[LayerScale] | None = None,
+        drop_path: float = 0.0,
     ) -> None:
         super().__init__()
         self.attention = attention
         self.cross = cross
         self.feedforward = feedforward
         self.residual = residual
+        self.layer_scales = None if layer_scales is None else nn.ModuleList(layer_scales)
+        self.drop_path = DropPath(drop_path) if drop_path else None
+
+    def scaled(self, sublayer: int, y: Tensor) -> Tensor:
+        """LayerScale and stochastic depth; the sublayers are counted, -1 is the feed-forward."""
+        if self.layer_scales is not None:
+            y = self.layer_scales[sublayer](y)
+        if self.drop_path is not None:
+            y = self.drop_path(y)
+        return y
 
     def forward(
         self,

@@ -36,6 +36,25 @@ class Dropout(nn.Module):
         return functional.dropout(x, self.rate)
 
 
+class DropPath(nn.Module):
+    """Stochastic depth: in training, zeroes a sublayer's output for whole examples with probability
+    `rate`, and scales the others (Huang et al. 2016)."""
+
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        self.rate = rate
+
+    def extra_repr(self) -> str:
+        return f"rate={self.rate}"
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [B, T, D] → the same, or zeros, row by row."""
+        if not self.training:
+            return x
+        survives = torch.rand(len(x), 1, 1, device=x.device) >= self.rate
+        return x * (survives / (1 - self.rate)).to(x.dtype)
+
+
 class _CpuDropout(torch.autograd.Function):
     """Four decisions from each 64-bit draw. PyTorch draws one number for each decision on a CPU,
     which costs more than the matrix products around it; 16 bits give the rate to within 0.00001,

@@ -31,6 +31,7 @@ class PatchShape(NamedTuple):
     size: int
     patch: int
     channels: int
+    interpolated: bool = False  # images of other sizes are read too
 
     @property
     def side(self) -> int:
@@ -56,6 +57,7 @@ class Patches(nn.Module):
         bias: bool,
         norm: Norm | None,
         dropout: float,
+        mask_token: bool = False,
     ) -> None:
         super().__init__()
         self.size = shape.size
@@ -67,41 +69,75 @@ class Patches(nn.Module):
         self.position = position
         self.norm = norm
         self.dropout = Dropout(dropout)
+        self.interpolated = shape.interpolated
+        self.mask_token = nn.Parameter(torch.zeros(d_model)) if mask_token else None
 
     def extra_repr(self) -> str:
         return f"size={self.size}, patch={self.patch}, channels={self.channels}"
+
+    def grid(self, pixels: Tensor) -> tuple[int, int]:
+        """Rows and columns of patches in images [..., height, width]."""
+        height, width = pixels.shape[-2:]
+        return height // self.patch, width // self.patch
 
     def output_padding_mask(self, padding_mask: Tensor | None) -> Tensor | None:
         """An image has no padding."""
         return None
 
     def forward(
-        self, pixels: Tensor, padding_mask: Tensor | None = None, context: Context | None = None
+        self,
+        pixels: Tensor,
+        padding_mask: Tensor | None = None,
+        context: Context | None = None,
+        masked: Tensor | None = None,
     ) -> Tensor:
-        """pixels [B, channels, size, size] → [B, extras + patches, D], patches row by row"""
-        if pixels.shape[1:] != (self.channels, self.size, self.size):
+        """pixels [B, channels, size, size] → [B, extras + patches, D], patches row by row.
+
+        At the `masked` patches [B, patches] the mask token stands instead.
+        """
+        self._check_size(pixels)
+        x = self.project(self._unfold(pixels))  # [B, patches, D]
+        if masked is not None:
+            assert self.mask_token is not None, "this model has no mask token"
+            x = torch.where(masked[..., None], self.mask_token.to(x.dtype), x)
+        if len(self.extras):
+            extras = torch.stack(list(self.extras)).expand(x.shape[0], -1, -1)
+            x = torch.cat([extras, x], dim=1)  # [B, extras + patches, D]
+        x = x + self._positions(self.grid(pixels))
+        if self.norm is not None:
+            x = self.norm(x)
+        return self.dropout(x)
+
+    def _check_size(self, pixels: Tensor) -> None:
+        fits = pixels.shape[1:] == (self.channels, self.size, self.size)
+        if self.interpolated:
+            fits = pixels.shape[1] == self.channels and min(self.grid(pixels)) > 0
+        if not fits:
             raise DataError(
                 f"an image of {tuple(pixels.shape[1:])} does not fit this model: its images are "
                 f"{(self.channels, self.size, self.size)} (channels, height, width)",
                 "resize and crop images as the preprocessor_config.json of the model says",
             )
-        x = self.project(self._unfold(pixels))  # [B, patches, D]
-        if len(self.extras):
-            extras = torch.stack(list(self.extras)).expand(x.shape[0], -1, -1)
-            x = torch.cat([extras, x], dim=1)  # [B, extras + patches, D]
-        x = x + self.position.rows(x.shape[1])
-        if self.norm is not None:
-            x = self.norm(x)
-        return self.dropout(x)
+
+    def _positions(self, grid: tuple[int, int]) -> Tensor:
+        """The position of each patch, behind those of the extras: [extras + patches, D]."""
+        count = len(self.extras) + self.side**2
+        table = self.position.rows(count)
+        if grid == (self.side, self.side):
+            return table
+        extras, patches = table.split([len(self.extras), self.side**2])
+        square = patches.unflatten(0, (self.side, self.side)).permute(2, 0, 1)  # [D, side, side]
+        # In float32: bicubic weights in half precision would move the positions.
+        scaled = functional.interpolate(square[None].float(), grid, mode="bicubic")[0]
+        return torch.cat([extras, scaled.flatten(1).mT.to(table.dtype)])
 
     def _unfold(self, pixels: Tensor) -> Tensor:
         """[B, patches, channels · patch · patch]"""
-        grid = (self.side, self.patch)
-        covered = self.side * self.patch
+        rows, columns = self.grid(pixels)
         # Pixels beyond the last complete patch are ignored, as by a convolution.
-        pixels = pixels[:, :, :covered, :covered]
-        # [B, channels, side, patch, side, patch]
-        squares = pixels.unflatten(3, grid).unflatten(2, grid)
+        pixels = pixels[:, :, : rows * self.patch, : columns * self.patch]
+        # [B, channels, rows, patch, columns, patch]
+        squares = pixels.unflatten(3, (columns, self.patch)).unflatten(2, (rows, self.patch))
         # In a patch: channel, row, column, which is the order of a convolution's weight.
         return squares.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
 

@@ -144,6 +144,8 @@ class Pool(nn.Module):
             return self.attention(x, padding_mask)
         if self.which == "first":
             return x[:, 0]
+        if self.which == "first_and_mean":
+            return torch.cat([x[:, 0], x[:, 1:].mean(dim=1)], dim=-1)  # [B, 2 D]
         if self.which == "final":
             return x[:, -1]
         if self.which == "end":

@@ -5,12 +5,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor, nn
 
 from regard.core.dropout import Dropout
 from regard.core.norm import Norm, normalize
 
 Sublayer = Callable[[Tensor], Tensor]
+
+
+class LayerScale(nn.Module):
+    """LayerScale: a learned factor for each dimension of a sublayer's output, so that deep stacks
+    can start close to the identity (Touvron et al. 2021, CaiT)."""
+
+    def __init__(self, d_model: int, value: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.full((d_model,), value))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.weight
 
 
 class PostNorm(nn.Module):

@@ -233,6 +233,8 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
         "image_std": [0.26862954, 0.26130258, 0.27577711],
     },
 }
+# DINOv2's files name BiT's processor, which has CLIP's defaults.
+_DEFAULTS |= {"bit": _DEFAULTS["clip"], "dinov2": _DEFAULTS["clip"]}
 # Keys that may have one value only.
 _FIXED: dict[str, Any] = {
     "do_pad": False,

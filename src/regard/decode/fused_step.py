@@ -123,6 +123,8 @@ def _is_usual_block(block: nn.Module) -> bool:
         return False
     if not all(isinstance(part, PostNorm | PreNorm) for part in block.residual.each):
         return False
+    if block.layer_scales is not None:
+        return False
     attentions = [part for part in (block.attention, block.cross) if part is not None]
     if not all(_is_usual_attention(part) for part in attentions):
         return False

@@ -21,6 +21,7 @@ from regard.families import (
     deberta_presets,
     deberta_v1,
     deit,
+    dinov2_presets,
     distilbert,
     electra,
     gemma,
@@ -192,6 +193,7 @@ def _recurrent_language_model(cell: recurrent.Cell) -> PresetFamily:
 # Reasons that several sizes have.
 ROUNDED = "rounded in the paper"
 _POOLER = "without the pooler, which the published number counts"
+_LINEAR_HEAD = "rounded, and without the head of 1,000 classes"
 
 
 def _rounded(millions: int) -> str:
@@ -640,6 +642,18 @@ PRESET_FAMILIES: dict[str, PresetFamily] = {
         tiny=Size(6, ROUNDED),
         small=Size(22, ROUNDED),
         base=Size(87),
+    ),
+    "dinov2": _from_config(
+        "image",
+        dinov2_presets.preset,
+        1000,
+        224,
+        "base",
+        tiny=Size(),
+        small=Size(21, _LINEAR_HEAD),
+        base=Size(86, _LINEAR_HEAD),
+        large=Size(300, _LINEAR_HEAD),
+        giant=Size(1100, _LINEAR_HEAD),
     ),
     "clip": _from_config(
         "dual encoder",

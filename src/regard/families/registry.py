@@ -18,6 +18,7 @@ from regard.families import (
     deberta,
     deberta_v1,
     deit,
+    dinov2,
     distilbert,
     electra,
     gemma,
@@ -112,6 +113,7 @@ FAMILIES: dict[str, Family] = {
     # Images, sound, time series, and pairs of text and image.
     "vit": vit.VIT,
     "deit": deit.DEIT,
+    "dinov2": dinov2,
     "wav2vec2": wav2vec2.WAV2VEC2,
     "hubert": hubert.HUBERT,
     "patchtst": patchtst,

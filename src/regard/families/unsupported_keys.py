@@ -30,6 +30,7 @@ UNSUPPORTED_KEYS: dict[str, frozenset[str]] = {
     "reformer": frozenset({"chunk_length", "n_layers"}),
     "vit": frozenset({"head_dim"}),
     "deit": frozenset({"head_dim"}),
+    "dinov2": frozenset({"head_dim"}),
     "whisper": frozenset({"n_positions"}),
 }
 

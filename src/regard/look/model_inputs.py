@@ -108,7 +108,8 @@ def _position_names(model: CoreModel, inputs: Tensor) -> Iterator[str]:
     front_end = _front_end(model)
     if isinstance(front_end, Patches):
         yield from (f"extra {i}" for i in range(len(front_end.extras)))
-        yield from (f"{i // front_end.side},{i % front_end.side}" for i in range(front_end.side**2))
+        rows, columns = front_end.grid(inputs)
+        yield from (f"{row},{column}" for row in range(rows) for column in range(columns))
         return
     length = inputs.shape[1]
     if front_end is not None:

@@ -173,6 +173,8 @@ def _call_encoder(
         mask = padding_mask(main_input != pad_token_id)
     graph = ("edges", "eigenvectors", "distances")
     options = {name: inputs[name] for name in graph if name in inputs}
+    if "bool_masked_pos" in inputs:
+        options["masked"] = inputs["bool_masked_pos"].bool()
     if "token_type_ids" in inputs:
         options["segments"] = inputs["token_type_ids"]
     elif spec.labels is not None and spec.labels.excludes is not None:

@@ -107,7 +107,8 @@ def _block(
             for sublayer in sublayers:
                 yield norm
                 yield sublayer
-                yield ModuleSummary("add", "x + sublayer(norm(x))", shape)
+                scaled = "" if part.layer_scale is None else "scale · "
+                yield ModuleSummary("add", f"x + {scaled}sublayer(norm(x))", shape)
         case spec.PostNorm():
             text = f"norm(x + sublayer(x)): {norm.text}"
             for sublayer in sublayers:

@@ -224,6 +224,8 @@ def patches(part: spec.Patches) -> str:
         "sinusoidal": "sines and cosines of row and column",
     }[part.position]
     text = f"squares of {part.patch} × {part.patch}, each a vector{tokens}; {positions}"
+    if part.interpolated:
+        text += ", interpolated for other sizes"
     if part.norm is not None:
         text += f"; {norm(part.norm)}"
     return text
@@ -279,6 +281,8 @@ def _pool_steps(part: spec.Pool) -> Iterator[str]:
         yield f"a learned query, {part.which.heads} heads, then FFN {part.which.d_ff:,}"
     elif part.which == "mean":  # sentence embeddings
         yield "mean of all positions"
+    elif part.which == "first_and_mean":  # DINOv2's classifier
+        yield "the first position beside the mean of the others"
     else:  # BERT's first position, a GPT's last
         yield f"the {part.which} position"
     if part.norm is not None:

@@ -77,12 +77,17 @@ class Patches:
     norm: Norm | None = None
     dropout: float = 0.0
     position: Literal["learned", "sinusoidal"] = "learned"  # sinusoids are of rows and columns
+    # Images of other sizes are read too: the positions are interpolated, bicubically (DINOv2).
+    interpolated: bool = False
+    mask_token: bool = False  # has a learned vector that replaces masked patches in pretraining
 
     def __post_init__(self) -> None:
         if self.patch > self.size:
             raise ModelError(
                 f"no patch of {self.patch} pixels fits into {self.size}", "give a smaller `patch`"
             )
+        if self.interpolated and self.position != "learned":
+            raise ModelError("only learned positions are interpolated", "leave `interpolated` out")
 
     @property
     def positions(self) -> int:

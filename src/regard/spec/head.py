@@ -67,7 +67,10 @@ class Pool:
 
     # Padding is ignored: `last` is the last token, and `mean` is over tokens. Only `final` is the
     # last position, padding or not: of texts that are all padded to one length (SigLIP).
-    which: Literal["first", "last", "mean", "final"] | EndToken | AttentionPool = "first"
+    # `first_and_mean`: the first position beside the mean of all others, twice as wide (DINOv2).
+    which: (
+        Literal["first", "last", "mean", "final", "first_and_mean"] | EndToken | AttentionPool
+    ) = "first"
     activation: Activation | None = "tanh"  # of the dense layer (BERT's pooler); None: no layer
     dropout: float = 0.0
     norm: Norm | None = None

@@ -349,7 +349,8 @@ class Encoder(ModelSpec):
     def inputs(self) -> dict[str, bool]:
         name = self.input.main_input_name
         if isinstance(self.input, Patches):
-            return {name: True}  # images have one size: nothing is padded
+            # Images of a batch have one size: nothing is padded.
+            return {name: True, "bool_masked_pos": False} if self.input.mask_token else {name: True}
         if isinstance(self.input, Tokens):
             inputs = {name: True, "attention_mask": False}
             if self.stack.block.attention.projection == "global":
@@ -399,7 +400,10 @@ class Encoder(ModelSpec):
             return self.pool.width
         if pooled and self.pool is not None and self.pool.activation:
             return self.d_model  # the pooler's dense layer ends at d_model
-        return self.stack.width(self.d_model)
+        width = self.stack.width(self.d_model)
+        if pooled and self.pool is not None and self.pool.which == "first_and_mean":
+            return 2 * width
+        return width
 
     @property
     def tokens(self) -> Tokens:

@@ -56,9 +56,25 @@ class Block:
     residual: Residual = field(default_factory=PostNorm)  # around each sublayer
     norm: Norm = field(default_factory=LayerNorm)
     dropout: float = 0.1  # P_drop of Section 5.4, on the output of each sublayer
+    # LayerScale (Touvron et al. 2021, CaiT): a learned factor for each dimension of a sublayer's
+    # output. The number is what all of them start with; None: no such factors.
+    layer_scale: float | None = None
+    # Stochastic depth (Huang et al. 2016): P that training skips a sublayer for one example.
+    drop_path: float = 0.0
 
     def __post_init__(self) -> None:
         check_fields(self)
+        if not 0 <= self.drop_path < 1:
+            raise ModelError(
+                f"sublayers cannot be skipped with probability {self.drop_path}",
+                "give a `drop_path` of at least 0 and below 1",
+            )
+        changes_outputs = self.layer_scale is not None or self.drop_path > 0
+        if changes_outputs and isinstance(self.residual, Parallel | Reversible):
+            raise ModelError(
+                "LayerScale and stochastic depth are of sublayers one after the other",
+                "use PreNorm or PostNorm, or leave `layer_scale` and `drop_path` out",
+            )
         if self.cross is not None and self.cross.projection != "apart":
             raise ModelError(
                 "queries of one sequence are no keys of another",

@@ -307,10 +307,12 @@ def picture(store: ModelStore, request: InputRequest) -> Answer:
     header = {"kind": opened.model.medium, "side": 0, "extras": 0, "seconds": seconds}
     patches = _patches(opened.model.model)
     if patches is not None:
-        header["side"] = patches.side
+        # A model that interpolates its positions may read pictures of another size than its own.
+        side = values.shape[0] // patches.patch
+        header["side"] = side
         header["extras"] = len(patches.extras)
-        side = patches.side * patches.patch
-        values = values[:side, :side]  # pixels beyond the last whole patch are not read
+        covered = side * patches.patch
+        values = values[:covered, :covered]  # pixels beyond the last whole patch are not read
     return Packed(header, values)
 
 

@@ -96,7 +96,7 @@ def forward(model: CoreModel, inputs: Mapping[str, Tensor]) -> dict[str, MaskedO
             texts = model.texts(inputs["input_ids"], padding_mask)  # [texts, D]
             images = model.images(inputs["pixel_values"])  # [images, D]
             return {
-                "logits_per_text": MaskedOutput(texts @ images.mT * model.scale.exp()),
+                "logits_per_text": MaskedOutput(model.logits(texts, images)),
                 "text_embeds": MaskedOutput(texts),
                 "image_embeds": MaskedOutput(images),
             }
