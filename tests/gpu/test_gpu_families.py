@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import test_calls
+import test_dinov2
 import test_patchtst
 import test_siglip
 import test_sparse_encoders
@@ -47,6 +48,11 @@ def patchtst(out: Path) -> Inputs:
     return {"past_values": values, "past_observed_mask": observed}
 
 
+def dinov2(out: Path) -> Inputs:
+    test_dinov2.theirs("Dinov2ForImageClassification", "small", 0, out)
+    return {"pixel_values": torch.randn(3, 3, 12, 12)}
+
+
 def siglip(kind: str, out: Path) -> Inputs:
     tokens, _ = test_siglip.texts()
     words = {"input_ids": tokens}
@@ -78,6 +84,7 @@ CASES: dict[str, Callable[[Path], Inputs]] = {
     "bigbird": lambda out: sparse_encoder("BigBird", out),
     "reformer": reformer,
     "deberta": deberta,
+    "dinov2": dinov2,
     "hubert": lambda out: test_calls.sound("HubertForCTC", out)[1],
     "patchtst": patchtst,
     **{
