@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import test_calls
@@ -13,7 +14,6 @@ import test_patchtst
 import test_siglip
 import test_sparse_encoders
 import torch
-import transformers
 from torch import Tensor
 
 import regard
@@ -21,6 +21,8 @@ import zoo
 from regard import spec
 from regard.families import presets
 from regard.families.registry import FAMILIES
+
+transformers: Any = pytest.importorskip("transformers")
 
 Inputs = dict[str, Tensor]
 
