@@ -32,10 +32,13 @@ def summarize(model: spec.Model) -> list[ModuleSummary]:
             text_tower = tuple(_encoder(text, counts.under("text")))
             image_tower = tuple(_encoder(image, counts.under("image")))
             cosine = "cosine of both vectors × e^scale"
+            if model.bias:  # SigLIP
+                cosine += " + bias"
+            own_parameters = counts["scale"] + counts["bias"]
             return [
                 ModuleSummary("text tower", children=text_tower),
                 ModuleSummary("image tower", children=image_tower),
-                ModuleSummary("scores", cosine, "[texts, images]", counts["scale"]),
+                ModuleSummary("scores", cosine, "[texts, images]", own_parameters),
             ]
         case spec.MemoryNetwork():
             return _memory_network(model, counts)

@@ -73,7 +73,8 @@ def _blocks(
         sublayers = tuple(_block(stack, d_model, block_counts, length, memory))
         copies = 1 if part.shared else times  # ALBERT applies one block many times
         shape = f"[B, {length}, D]"
-        yield ModuleSummary("block", text, shape, 0, sublayers, times, copies)
+        own_parameters = 0 if block.layer_scale is None else block_counts["layer_scales"]
+        yield ModuleSummary("block", text, shape, own_parameters, sublayers, times, copies)
 
 
 def _block_notes(part: spec.Stack) -> Iterator[str]:
