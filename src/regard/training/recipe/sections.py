@@ -458,6 +458,16 @@ class TrainSettings(Section):
     recompute: bool = Field(
         False, description="activation (gradient) checkpointing: less memory, a second forward"
     )
+    # Loss spikes.
+    spike_threshold: float = Field(
+        0.0,
+        ge=0,
+        description="roll-back: a loss so many standard deviations above the last 100 is a spike; "
+        "the run goes back to before it and skips those batches (PaLM); 0 never does",
+    )
+    rollback_steps: int = Field(
+        100, ge=1, description="updates before a spike that are undone and their batches skipped"
+    )
     # Validation, early stopping and checkpoints.
     weights: str = Field(
         "best",
