@@ -11,15 +11,24 @@ import math
 import signal
 import time
 import warnings
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from regard.checkpoint import Checkpoints, Saved, Snapshots
+from regard import disk
+from regard.checkpoint import (
+    BackgroundSave,
+    Checkpoints,
+    HostCopy,
+    Saved,
+    Snapshots,
+    Tensors,
+)
 from regard.core.global_attention import counts_global_tokens
 from regard.core.linear_attention import redraw
 from regard.data.batching import Batch, prefetch
@@ -57,9 +66,9 @@ class _PendingStep:
 class Loop:
     """One run.
 
-    `after_save` is called after each checkpoint, with the weights to export in the model. `on_step`
-    is called after each update, once its logging, validation and saving are done: it may read
-    `progress`, or end the run with `request_stop()`.
+    `exported_files` returns the files to write after a checkpoint, from the weights that are then
+    in the model. `on_step` is called after each update, once its logging and validation are done
+    and its saving has begun: it may read `progress`, or end the run with `request_stop()`.
     """
 
     def __init__(
@@ -70,7 +79,7 @@ class Loop:
         stores: tuple[Checkpoints, Snapshots],
         metrics: MetricsLog,
         progress_bar: ProgressBar,
-        after_save: Callable[[], None] | None = None,
+        exported_files: Callable[[], Mapping[Path, Tensors]] | None = None,
         on_step: Callable[[Loop], None] | None = None,
     ) -> None:
         self.settings = recipe.train
@@ -80,7 +89,7 @@ class Loop:
         self.checkpoints, self.snapshots = stores
         self.metrics = metrics
         self.progress_bar = progress_bar
-        self.after_save = after_save
+        self.exported_files = exported_files
         self.on_step = on_step
         self.monitor = Monitor(objective, optimizer, metrics, self._say)
 
@@ -98,6 +107,8 @@ class Loop:
         self.gradient_norm = 0.0  # of the last inspected step, before clipping
         self.stop_signal = 0  # number of the signal, 0 for none
         self._pending: _PendingStep | None = None
+        self._background_save = BackgroundSave()
+        self._exported_step: int | None = None  # of the best weights, once they are written
         self._clock = time.perf_counter()
         self._logged_seconds = 0.0  # at the last line of the metrics log
         self._logged_tokens = 0
@@ -107,7 +118,7 @@ class Loop:
     def run(self) -> None:
         """Trains to the last step, until early stopping, or until a stop is requested.
 
-        The state is saved in every case; after a requested stop `interrupted` is true.
+        The state is saved in every case, and on disk; after a requested stop `interrupted` is true.
         """
         progress = self.progress
         self._logged_seconds = progress.seconds
@@ -116,6 +127,8 @@ class Loop:
             stop_signals.handled(self._on_signal),
             self._compiled(),
             closing(self._batches()) as batches,
+            # Its end waits for the last save, while signals are still handled.
+            self._background_save,
         ):
             self.progress_bar.start(progress.step)
             try:
@@ -173,7 +186,8 @@ class Loop:
             self._log()
         if step % self.settings.validate_every == 0 or last:
             self._validate()
-        saved = step % self.settings.save_every == 0 or self.at_end
+        is_new_best = bool(self.settings.keep_best) and self.progress.best_step == step
+        saved = step % self.settings.save_every == 0 or self.at_end or is_new_best
         if saved:
             self.save()
         if self.on_step is not None:
@@ -185,6 +199,7 @@ class Loop:
     # --- one step ---------------------------------------------------------------------------------
 
     def train_step(self, batches: list[Batch]) -> None:
+        self._background_save.check()  # nobody trains on for hours without checkpoints
         progress = self.progress
         progress.step += 1
         self.model.train()  # validation left it in eval mode
@@ -420,9 +435,14 @@ class Loop:
     # --- checkpoints ------------------------------------------------------------------------------
 
     def save(self) -> None:
-        """Commits a checkpoint of everything the next step depends on."""
+        """Copies everything the next step depends on, and has a thread commit it as a checkpoint.
+
+        Training goes on meanwhile; an error in the thread is raised by the next step.
+        """
         self._inspect()
         self._update_clock()
+        # One save in flight: host memory has room for one copy of the state.
+        self._background_save.wait()
         progress = self.progress
         loss, nll, tokens = self.window.tolist()
         progress.window = (loss, nll, tokens)
@@ -433,20 +453,37 @@ class Loop:
             groups["ema"] = self.averaging.ema
         if isinstance(self.objective, CarriesState):
             groups["carry"] = self.objective.carry
-        self.checkpoints.save(progress.step, groups, asdict(progress))
-        self._delete_unused_snapshots()
-        # After the checkpoint: a failed export loses no training.
-        if self.after_save is not None:
-            with self.exported():
-                self.after_save()
+        state = HostCopy.of(groups)
+        values = asdict(progress)  # a deep copy
+        export = self._copy_exported()
+        self._background_save.start(lambda: self._write(values, state, export))
         self._update_clock()
 
-    def _delete_unused_snapshots(self) -> None:
+    def _copy_exported(self) -> HostCopy | None:
+        """The files to export, unless they are already written and the same."""
+        best_step = self.averaging.best_step(self.progress)
+        if self.exported_files is None or (best_step and best_step == self._exported_step):
+            return None
+        self._exported_step = best_step
+        with self.exported():
+            files = self.exported_files()
+            return HostCopy.of({str(path): tensors for path, tensors in files.items()})
+
+    def _write(self, progress: dict[str, Any], state: HostCopy, export: HostCopy | None) -> None:
+        """Commits a checkpoint, in the thread that saves."""
+        step = progress["step"]
+        # Before the commit: the checkpoint says how long the log is.
+        self.metrics.sync()
+        self.checkpoints.save(step, state.wait(), progress)
         # Any checkpoint on disk may be the one to resume from, so the snapshots of all stay.
         used: set[int] = set()
-        for progress in self.checkpoints.progresses():
-            used |= {progress["best_step"], *progress["averaged"]}
-        self.snapshots.delete_all_but(used)
+        for saved in self.checkpoints.progresses():
+            used |= {saved["best_step"], *saved["averaged"]}
+        self.snapshots.delete_all_but(used, until=step)
+        # After the checkpoint: a failed export loses no training.
+        if export is not None:
+            for path, tensors in export.wait().items():
+                disk.replace_tensors(Path(path), tensors)
 
     def restore(self, saved: Saved) -> None:
         """Resumes from a checkpoint: weights, optimizer, averages, position, log and threads."""

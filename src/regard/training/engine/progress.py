@@ -16,6 +16,7 @@ class Progress:
     seconds: float = 0.0
     best: float | None = None  # best validation score
     best_step: int = 0
+    score: float | None = None  # of the last validation
     stale: int = 0  # validations since the best one (early stopping)
     averaged: list[int] = field(default_factory=list)  # steps of the snapshots to average
     bad: int = 0  # updates skipped in a row

@@ -487,6 +487,16 @@ class TrainSettings(Section):
         description="early stopping: validations without improvement; 0 never stops the run",
     )
     save_every: int = Field(500, ge=1, description="steps between checkpoints")
+    keep_last: int = Field(2, ge=1, description="checkpoints kept: so many of the last")
+    keep_best: int = Field(
+        0,
+        ge=0,
+        description="checkpoints kept: so many of the best by `metric`; a new best is saved at "
+        "once",
+    )
+    keep_every: int = Field(
+        0, ge=0, description="checkpoints kept: the first of every so many steps; 0 keeps none"
+    )
     log_every: int = Field(10, ge=1, description="steps between lines of metrics.jsonl")
     samples: int = Field(
         2, ge=0, description="validation sentences translated, or texts written, at each validation"
