@@ -100,7 +100,8 @@ class Checkpoints:
 
     def save(self, step: int, groups: Mapping[str, Tensors], progress: Mapping[str, Any]) -> Path:
         checkpoint = self.folder / f"step-{step:09d}"
-        self.folder.mkdir(parents=True, exist_ok=True)
+        with disk.disk_errors(checkpoint.name):
+            disk.make_folder(self.folder)
         with disk.atomic_folder(checkpoint) as temporary:
             for name, tensors in groups.items():
                 disk.write_tensors(temporary / f"{name}.safetensors", tensors)
@@ -194,8 +195,8 @@ class Checkpoints:
         try:
             files = sorted(checkpoint.glob("*.safetensors"))
             groups = {path.stem: _load_tensors(path) for path in files}
-            progress = json.loads((checkpoint / _PROGRESS).read_text())
-        except (OSError, ValueError, SafetensorError) as error:
+            progress = json.loads(disk.read_bytes(checkpoint / _PROGRESS))
+        except (OSError, ValueError, RecursionError, SafetensorError) as error:
             raise CheckpointError(
                 f"{checkpoint} cannot be read: {error}", "start the run again in another folder"
             ) from None
@@ -211,16 +212,16 @@ def step_of(checkpoint: Path) -> int:
 def damage(checkpoint: Path) -> str | None:
     """What is wrong with a checkpoint folder, or None if it is intact."""
     try:
-        hashes = json.loads((checkpoint / _HASHES).read_text())
+        hashes = json.loads(disk.read_bytes(checkpoint / _HASHES))
         names = {path.name for path in checkpoint.iterdir()} - {_HASHES}
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return "its list of hashes is missing or unreadable"
     if not isinstance(hashes, dict) or _PROGRESS not in hashes:
         return "its list of hashes is incomplete"
     for name in sorted(names | hashes.keys()):
         if name not in hashes:
             return f"{name} has no hash"
-        if name not in names:
+        if name not in names or not (checkpoint / name).is_file():
             return f"{name} is missing"
         try:
             if disk.sha256(checkpoint / name) != hashes[name]:
@@ -230,11 +231,22 @@ def damage(checkpoint: Path) -> str | None:
     return None
 
 
+def check_tensors(tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
+    """Raises `CheckpointError` unless all names are there, with their shapes."""
+    for name, tensor in expected.items():
+        if name not in tensors or tensors[name].shape != tensor.shape:
+            shape = list(tensors[name].shape) if name in tensors else "nothing"
+            raise CheckpointError(
+                f"the checkpoint has {shape} for {name}, and the model {list(tensor.shape)}",
+                "resume with the recipe and the files that the run began with",
+            )
+
+
 def _read_progress(checkpoint: Path) -> dict[str, Any] | None:
     """The progress of a checkpoint that may be damaged; None if it cannot be read."""
     try:
-        progress = json.loads((checkpoint / _PROGRESS).read_text())
-    except (OSError, ValueError):
+        progress = json.loads(disk.read_bytes(checkpoint / _PROGRESS))
+    except (OSError, ValueError, RecursionError):
         return None
     return progress if isinstance(progress, dict) else None
 
@@ -339,8 +351,23 @@ class Snapshots:
         return self.folder / f"step-{step:09d}.safetensors"
 
     def write(self, step: int, weights: Tensors) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        disk.replace_tensors(self.path(step), weights)
+        path = self.path(step)
+        with disk.disk_errors(path.name):
+            disk.make_folder(self.folder)
+        disk.replace_tensors(path, weights)
+
+    def damage(self, step: int, expected: Mapping[str, Tensor]) -> str | None:
+        """What is wrong with a snapshot of tensors like the `expected` ones, or None."""
+        path = self.path(step)
+        try:
+            if disk.is_altered(path):
+                return f"{path.name} has changed"
+            check_tensors(_load_tensors(path), expected)
+        except (OSError, SafetensorError):
+            return f"{path.name} is missing or damaged"
+        except CheckpointError as error:
+            return f"{path.name}: {error.problem}"
+        return None
 
     def mean(self, steps: list[int]) -> Tensors:
         """Checkpoint averaging: the mean of these snapshots, summed in float64."""

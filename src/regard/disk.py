@@ -14,6 +14,7 @@ import mmap
 import os
 import re
 import shutil
+import stat
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -47,6 +48,7 @@ def lock(file: IO[Any]) -> bool:
 # --- atomic writes --------------------------------------------------------------------------------
 
 _FETCH_AGAIN = "fetch or write the folder again"
+_LARGEST_TEXT = 2**30  # bytes of a JSON or text file that is read as a whole
 
 
 @contextmanager
@@ -76,6 +78,14 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
+def make_folder(folder: Path) -> None:
+    """mkdir with parents, whose entries are on disk when it returns."""
+    new = [path for path in (folder, *folder.parents) if not path.exists()]
+    for path in reversed(new):
+        path.mkdir(exist_ok=True)
+        sync(path.parent)
+
+
 def write_file(path: Path, content: bytes | str) -> None:
     """Replaces `path` atomically."""
     data = content.encode() if isinstance(content, str) else content
@@ -87,10 +97,23 @@ def write_json(path: Path, value: Any) -> None:
     write_file(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
+def read_bytes(path: Path) -> bytes:
+    """The content of a file; an OSError for what is no file, or too large to be meant.
+
+    A device may have no end, and a pipe may never have a writer.
+    """
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, "it is no regular file", str(path))
+    if status.st_size > _LARGEST_TEXT:
+        raise OSError(errno.EFBIG, f"{status.st_size:,} bytes are too many", str(path))
+    return path.read_bytes()
+
+
 def read_text(path: Path, error: type[RegardError]) -> str:
     """The content of a UTF-8 text file; `error` where it cannot be read."""
     try:
-        return path.read_text(encoding="utf-8")
+        return read_bytes(path).decode()
     except OSError as failure:
         raise error(f"cannot read {path}: {failure.strerror}", _FETCH_AGAIN) from None
     except UnicodeDecodeError as failure:
@@ -101,7 +124,7 @@ def read_text(path: Path, error: type[RegardError]) -> str:
 def read_json(path: Path, error: type[RegardError]) -> Any:
     """The content of a JSON file; `error` where it cannot be read or is damaged."""
     try:
-        return json.loads(path.read_bytes().decode())
+        return json.loads(read_bytes(path).decode())
     except OSError as failure:
         raise error(f"cannot read {path}: {failure.strerror}", _FETCH_AGAIN) from None
     except (ValueError, RecursionError) as failure:  # no UTF-8 is a ValueError, too
@@ -263,7 +286,9 @@ def _mmap_tensor(path: Path, tensor: Tensor, offset: int) -> Tensor:
     """The same tensor, at this offset of the file, in a mapping that ends with it."""
     import torch
 
-    if not tensor.nbytes:  # an empty mapping is an error
+    # An empty mapping is an error; a header of any length is valid, also one that shifts the data
+    # off the boundaries that a view of a mapping needs.
+    if not tensor.nbytes or offset % tensor.element_size():
         return tensor
     size = offset + tensor.nbytes
     try:

@@ -26,7 +26,7 @@ def parse_option(
     `subject` names the setting in error messages, `usage` shows how to write it, and `convert` is
     applied to each option (for instance `int`) before the constructor is called.
     """
-    word, _, rest = text.partition(":")
+    word, _, rest = str(text).partition(":")  # a number, where a file has no quotes
     if word not in constructors:
         raise SettingError(f"there is no {subject} {text!r}", did_you_mean(word, constructors))
     # A trailing colon without an option (`gnmt:`) asks for the defaults, as the word alone does.

@@ -39,6 +39,7 @@ class Kernel(Protocol):
 
 HAS_TRITON = find_spec("triton") is not None
 MAX_FEW_QUERIES = 16  # queries of a head in a decoding step
+LEAST_DROPOUT = 1e-9  # what is less is none
 MAX_SHORT = 64  # positions of a short sequence, of which one Triton program holds all
 
 
@@ -79,6 +80,9 @@ def fused(
     # PyTorch takes `is_causal` or `attn_mask`, never both.
     causal = bias is None and mask.is_causal
     tensor = _mask_tensor(mask, bias)
+    # PyTorch takes it for none when it chooses a kernel, and for some inside.
+    if dropout < LEAST_DROPOUT:
+        dropout = 0.0
     if q.is_cuda and HAS_TRITON:
         if dropout == 0 and _has_few_queries(q, k, v) and (q.shape[2] == 1 or not causal):
             return few_query_kernel(q, k, v, tensor, mask, scale)

@@ -50,10 +50,10 @@ def corpus_coverage(corpus: Corpus, vocabulary: int) -> TrainingCoverage:
 def read_coverage(folder: Path) -> TrainingCoverage:
     """The coverage that a folder states; without the file, or a sound one, everything."""
     try:
-        values = json.loads((folder / FILE).read_text(encoding="utf-8"))
+        values = json.loads(disk.read_bytes(folder / FILE))
         unseen = frozenset(int(token) for token in values["unseen_tokens"])
         return TrainingCoverage(int(values["longest_source"]), unseen)
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, OverflowError):
         # Only warnings depend on it: it is no reason to refuse a model.
         return TrainingCoverage()
 

@@ -8,6 +8,8 @@ from typing import Any
 
 from torch import Tensor
 
+from regard.errors import ModelError
+
 Scores = dict[str, float]  # label → probability, likeliest first
 
 
@@ -17,6 +19,11 @@ def label_names(config: Mapping[str, Any], count: int) -> list[str]:
     Where two have the same name (ImageNet has two cranes), each gets its number.
     """
     id2label = config.get("id2label") or {}
+    if not isinstance(id2label, Mapping):
+        raise ModelError(
+            f"id2label of config.json is a {type(id2label).__name__}, not an object",
+            "write it as number → name",
+        )
     names = []
     for i in range(count):
         # JSON has strings for keys; a config made in Python may have integers.

@@ -17,6 +17,7 @@ from pathlib import Path
 import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
 
+from regard import disk
 from regard.errors import DataError
 
 NORMAL, UNKNOWN, CONTROL, DEFINED, UNUSED, BYTE = range(1, 7)  # SentencePiece.Type
@@ -64,7 +65,7 @@ class SentencePieceModel:
 def read_sentencepiece(path: Path) -> SentencePieceModel:
     """Everything that decides about ids; DataError for what is damaged or not understood."""
     try:
-        data = path.read_bytes()
+        data = disk.read_bytes(path)
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}", _FETCH_AGAIN) from None
     try:

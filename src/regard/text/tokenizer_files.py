@@ -95,13 +95,13 @@ def translation_tokenizer_from_json(text: str, *, origin: str = "this tokenizer"
 def read_vocabulary(path: Path) -> dict[int, str]:
     """id → token of any tokenizer.json, whatever special tokens it has or lacks."""
     with library_errors(f"{path} is not a usable tokenizer.json", _LEARN_AGAIN):
-        backend = tokenizers.Tokenizer.from_str(path.read_text(encoding="utf-8"))
+        backend = tokenizers.Tokenizer.from_str(disk.read_bytes(path).decode())
     return {i: token for token, i in backend.get_vocab().items()}
 
 
 def _read_tokenizer_json(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return disk.read_bytes(path).decode()
     except OSError as error:
         raise DataError(f"cannot read the tokenizer {path}: {error.strerror}", _NO_FILE) from error
     except UnicodeDecodeError as error:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from regard.training.engine.metrics_log import records
 
 if TYPE_CHECKING:
     from regard.look import drawing
@@ -23,15 +24,16 @@ def read_curves(metrics: Path) -> dict[str, Curve]:
     """
     training: Curve = []
     validation: Curve = []
-    for line in metrics.read_text(encoding="utf-8").splitlines():
-        record = json.loads(line)
+    for record in records(metrics):
         loss = record.get("nll", record.get("loss"))
-        if not isinstance(loss, int | float):  # NaN is written as a word
+        step = record.get("step")
+        # NaN is written as a word.
+        if not (isinstance(loss, int | float) and isinstance(step, int)):
             continue
         if "event" not in record:
-            training.append((record["step"], loss))
+            training.append((step, loss))
         elif record["event"] == "validation":
-            validation.append((record["step"], loss))
+            validation.append((step, loss))
     # Strided, not averaged: the noise of single steps stays visible.
     stride = max(1, len(training) // MOST_POINTS)
     curves = {"training": training[::stride], "validation": validation}

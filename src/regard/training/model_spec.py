@@ -5,7 +5,6 @@ It is written to state/model.json, so that a run resumes with the model it began
 
 from __future__ import annotations
 
-import json
 import tomllib
 from collections.abc import Collection, Sequence
 from dataclasses import replace
@@ -71,12 +70,7 @@ def read(run_folder: RunFolder, kinds: Sequence[type] = ()) -> spec.Model | None
         # Runs of earlier versions have it in config.json only.
         has_config = (run_folder.folder / "config.json").is_file()
         return folders.peek(run_folder.folder).spec if has_config else None
-    try:
-        data = json.loads(disk.read_text(run_folder.model, CheckpointError))
-    except ValueError as error:
-        raise CheckpointError(
-            f"{run_folder.model} cannot be read: {error}", "start a new run"
-        ) from None
+    data = disk.read_json(run_folder.model, CheckpointError)
     model: spec.Model = spec.from_dict(data, kinds)
     return model
 

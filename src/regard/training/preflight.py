@@ -61,9 +61,10 @@ def _check_readable(name: str) -> None:
             os.listdir(path)
         else:
             path.open("rb").close()
-    except OSError as error:
+    except (OSError, ValueError) as error:  # a name with a null byte is a ValueError
+        reason = error.strerror if isinstance(error, OSError) else error
         raise DataError(
-            f"cannot read {name}: {error.strerror}", "check the path; it must be a readable file"
+            f"cannot read {name!r}: {reason}", "check the path; it must be a readable file"
         ) from None
 
 

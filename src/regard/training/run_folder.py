@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import shutil
 from collections.abc import Callable, Collection, Iterator
@@ -95,7 +94,7 @@ class RunFolder:
 
     def check_objective(self, objective: str | None) -> None:
         """Refuses to resume with another objective class than that from outside it began with."""
-        values = json.loads(self.recipe.read_text(encoding="utf-8"))
+        values = self.read_recipe()
         expected = values.get(_OBJECTIVE_CLASS)
         if objective != expected:
             raise SettingError(
@@ -104,9 +103,18 @@ class RunFolder:
                 "resume it in Python: regard.training.run.go_on(folder, objective=…)",
             )
 
+    def read_recipe(self) -> dict[str, Any]:
+        """The content of state/recipe.json."""
+        values = disk.read_json_object(self.recipe, CheckpointError)
+        intervals = values.get(_INTERVALS, [])
+        is_sound = isinstance(intervals, list) and all(isinstance(key, str) for key in intervals)
+        if not is_sound or not isinstance(values.get("name"), str):
+            raise CheckpointError(f"{self.recipe} is damaged", "start a new run")
+        return values
+
     def counts(self, key: str) -> bool:
         """Whether a setting is still to be counted once the data is prepared."""
-        values = json.loads(self.recipe.read_text(encoding="utf-8"))
+        values = self.read_recipe()
         return key in values.get(_INTERVALS, ())
 
     def with_counted_steps(
@@ -116,7 +124,7 @@ class RunFolder:
 
         It is written back, so that a resumed run goes on with the same numbers.
         """
-        values = json.loads(self.recipe.read_text(encoding="utf-8"))
+        values = self.read_recipe()
         intervals = values.pop(_INTERVALS, None)
         if intervals is None:
             return recipe
@@ -144,7 +152,7 @@ class RunFolder:
                 f"the run in {self.folder} is at step {done:,}",
                 f"ask for more than that: --steps {2 * max(done, 1)}",
             )
-        values = json.loads(self.recipe.read_text(encoding="utf-8"))
+        values = self.read_recipe()
         intervals = [key for key in values.pop(_INTERVALS, ()) if key != "steps"]
         if intervals:
             values[_INTERVALS] = intervals
@@ -160,10 +168,10 @@ class RunFolder:
         if self.metrics.exists() and self.metrics.stat().st_size > 0:
             return False
         try:
-            data = json.loads(self.recipe.read_text(encoding="utf-8"))["data"]
+            data = self.read_recipe()["data"]
             # A copy of standard input cannot be read again.
             return "-" not in (data["text"], data["pairs"])
-        except (ValueError, KeyError, TypeError):
+        except (CheckpointError, KeyError, TypeError):
             return False
 
 
@@ -226,7 +234,7 @@ def begin(recipe: Recipe, out: Path | None, name: str, objective: str | None = N
         _take_again(run_folder)
     # First of all: a full or read-only disk is reported before hours of work.
     with disk.disk_errors(str(folder)):
-        run_folder.state.mkdir(parents=True, exist_ok=True)
+        disk.make_folder(run_folder.state)
     values = {"name": name, **recipe.model_dump(mode="json")}
     # They follow from the number of batches, which is not known yet.
     if keys := _keys_to_count(recipe):
@@ -274,15 +282,10 @@ def resume(folder: Path, steps: int | None = None) -> tuple[RunFolder, Recipe, s
             f"{folder} is not a run: it has no state/recipe.json",
             "give the folder that `regard train` printed, or start a new run",
         )
-    try:
-        values = json.loads(run_folder.recipe.read_text(encoding="utf-8"))
-        name = values.pop("name")
-        for key in (_INTERVALS, _OBJECTIVE_CLASS):
-            values.pop(key, None)
-    except (ValueError, KeyError) as error:
-        raise CheckpointError(
-            f"{run_folder.recipe} cannot be read: {error}", "start a new run"
-        ) from None
+    values = run_folder.read_recipe()
+    name = values.pop("name")
+    for key in (_INTERVALS, _OBJECTIVE_CLASS):
+        values.pop(key, None)
     recipe = parse(_in_todays_words(values, folder))
     if steps is not None:
         recipe = run_folder.with_steps(recipe, steps)
@@ -294,12 +297,14 @@ def _in_todays_words(values: dict[str, Any], folder: Path) -> dict[str, Any]:
 
     There `longformer` was what `global` is now: without projections of its own.
     """
-    model = values.get("model") or {}
+    model = values.get("model")
+    if not isinstance(model, dict):
+        return values
     kind, colon, size = str(model.get("attention")).partition(":")
     config = folder / "config.json"
     if kind != "longformer" or not config.is_file():
         return values
-    if '"projection": "global"' in config.read_text(encoding="utf-8"):
+    if '"projection": "global"' in disk.read_text(config, CheckpointError):
         return values
     return {**values, "model": {**model, "attention": f"global{colon}{size}"}}
 

@@ -108,5 +108,5 @@ def load_tensors(files: Iterable[Path]) -> dict[str, Tensor]:
 def _checking(path: Path) -> Iterator[None]:
     try:
         yield
-    except (SafetensorError, OSError) as error:
+    except (SafetensorError, OSError, MemoryError) as error:
         raise CheckpointError(f"{path} is damaged or incomplete: {error}", _FETCH_AGAIN) from None

@@ -7,7 +7,6 @@ little endian, 16 kHz), `offsets.npy`, where each begins and the last one ends, 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -44,7 +43,7 @@ class RecordedSpeech:
         """A split that `write_recordings` stored; its sizes are checked."""
         try:
             offsets = np.load(folder / _OFFSETS, allow_pickle=False)
-            transcripts = json.loads((folder / _TRANSCRIPTS).read_text(encoding="utf-8"))
+            transcripts = disk.read_json(folder / _TRANSCRIPTS, DataError)
             samples = np.memmap(folder / _SAMPLES, dtype=_DTYPE, mode="r")
         except (OSError, ValueError) as error:
             raise _damaged(folder, str(error)) from None

@@ -5,7 +5,6 @@ The position of a run is then a row number, and a step costs no decoding.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -104,7 +103,7 @@ def _write(
 
 
 def _open(folder: Path, name: str) -> StoredImages:
-    texts = json.loads(disk.read_text(folder / f"{name}.json", DataError))
+    texts = disk.read_json(folder / f"{name}.json", DataError)
     try:
         # Memory-mapped: ImageNet at 224² would take 190 GB of memory.
         pixels = np.load(folder / f"{name}.npy", mmap_mode="r")

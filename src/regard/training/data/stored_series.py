@@ -6,7 +6,6 @@ data may look back into the split before theirs, but what they forecast lies in 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -83,7 +82,7 @@ def stored_series(setup: Setup, processor: SeriesProcessor | None) -> StoredSeri
 def open_series(run_folder: RunFolder) -> StoredSeries:
     """The series that a run has stored."""
     folder = run_folder.data
-    content = json.loads(disk.read_text(folder / _BORDERS, DataError))
+    content = disk.read_json(folder / _BORDERS, DataError)
     try:
         values = np.load(folder / _VALUES, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError) as error:

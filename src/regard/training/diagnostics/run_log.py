@@ -5,14 +5,15 @@ No torch here.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from regard.training.diagnostics.finding import EVENT, Finding
+from regard.training.engine.metrics_log import records
 
 
 @dataclass
@@ -33,14 +34,9 @@ class RunLog:
     def read(cls, path: Path) -> RunLog:
         """The log in a file; a line that is still being written is left out."""
         log = cls()
-        if not path.is_file():
-            return log
-        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-            try:
-                record = json.loads(line)
-            except ValueError:
-                continue
-            if isinstance(record, dict):
+        for record in records(path):
+            # A damaged line is left out as a whole.
+            with suppress(KeyError, TypeError, ValueError, OverflowError):
                 log.add(record)
         return log
 
@@ -48,14 +44,20 @@ class RunLog:
         """One more record of the log."""
         match record.get("event"):
             case None if "loss" in record:
-                self.steps.append(int(record["step"]))
+                step = int(record["step"])
                 # Log lines of earlier versions may lack −log p.
-                self.losses.append(_number(record.get("nll", record["loss"])))
-                self.gradient_norms.append(_number(record.get("gradient_norm", 0.0)))
-                self.learning_rates.append(_number(record.get("learning_rate", 0.0)))
+                loss = _number(record.get("nll", record["loss"]))
+                gradient_norm = _number(record.get("gradient_norm", 0.0))
+                learning_rate = _number(record.get("learning_rate", 0.0))
+                self.steps.append(step)
+                self.losses.append(loss)
+                self.gradient_norms.append(gradient_norm)
+                self.learning_rates.append(learning_rate)
             case "validation" if "loss" in record:
-                self.validation_steps.append(int(record["step"]))
-                self.validation_losses.append(_number(record["loss"]))
+                step = int(record["step"])
+                loss = _number(record["loss"])
+                self.validation_steps.append(step)
+                self.validation_losses.append(loss)
             case "skipped":
                 self.skipped.append(dict(record))
             case "overflow":

@@ -12,7 +12,7 @@ import signal
 import time
 import warnings
 from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from regard.checkpoint import (
     Saved,
     Snapshots,
     Tensors,
+    check_tensors,
 )
 from regard.core.global_attention import counts_global_tokens
 from regard.core.linear_attention import redraw
@@ -580,8 +581,10 @@ class Loop:
         self.checkpoints.save(step, state.wait(), progress)
         # Any checkpoint on disk may be the one to resume from, so the snapshots of all stay.
         used: set[int] = set()
-        for saved in self.checkpoints.progresses():
-            used |= {saved["best_step"], *saved["averaged"]}
+        for values in self.checkpoints.progresses():
+            with suppress(CheckpointError):  # of one that cannot be resumed
+                saved = Progress.from_json(values)
+                used |= {saved.best_step, *saved.averaged}
         self.snapshots.delete_all_but(used, until=step)
         # After the checkpoint: a failed export loses no training.
         if export is not None:
@@ -592,15 +595,21 @@ class Loop:
         """Resumes from a checkpoint: weights, optimizer, averages, position, log and threads."""
         self.progress = Progress.from_json(saved.progress)
         # As many as before: the order of sums on a CPU depends on it.
-        torch.set_num_threads(self.progress.threads)
-        self.averaging.assign(saved.groups["weights"])
-        self.optimizer.load(saved.groups["optimizer"])
+        torch.set_num_threads(self.progress.threads or torch.get_num_threads())
+        weights = saved.groups.get("weights", {})
+        check_tensors(weights, self.averaging.parameters)
+        self.averaging.assign(weights)
+        self.optimizer.load(saved.groups.get("optimizer", {}))
+        copied = {}
         if self.averaging.ema is not None:
-            for name, average in self.averaging.ema.items():
-                average.copy_(saved.groups["ema"][name])
+            copied["ema"] = self.averaging.ema
         if isinstance(self.objective, CarriesState):
-            for name, tensor in saved.groups["carry"].items():
-                self.objective.carry[name].copy_(tensor)
+            copied["carry"] = self.objective.carry
+        for group, tensors in copied.items():
+            check_tensors(saved.groups.get(group, {}), tensors)
+            for name, tensor in tensors.items():
+                tensor.copy_(saved.groups[group][name])
+        self.averaging.leave_out_damaged(self.progress, self._say)
         self.window = torch.tensor(self.progress.window, dtype=torch.float64, device=self.device)
         self.metrics.truncate(self.progress.metrics_position)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -68,11 +69,23 @@ def _json_value(value: Any) -> Any:
     return value
 
 
+def records(path: Path) -> Iterator[dict[str, Any]]:
+    """The objects of a metrics log; lines that are damaged or still being written are left out."""
+    if not path.is_file():
+        return
+    for line in disk.read_bytes(path).decode(errors="replace").splitlines():
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(record, dict):
+            yield record
+
+
 def last_losses(path: Path) -> dict[str, float]:
     """The last training loss of a log, and the numbers of its last validation."""
     losses: dict[str, float] = {}
-    for line in path.read_text(encoding="utf-8").splitlines():
-        record = json.loads(line)
+    for record in records(path):
         if record.get("event") == "validation":
             losses |= {
                 f"validation_{key}": value

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from regard.checkpoint import check_tensors
 from regard.training.engine.lr_schedule import Schedule
 from regard.training.engine.mixed_precision import LossScaler
 
@@ -119,14 +120,17 @@ class Optimizer:
         return tensors
 
     def load(self, tensors: dict[str, Tensor]) -> None:
+        check_tensors(tensors, {"scale": self.scaler.scale, "streak": self.scaler.streak})
         self.scaler.scale.copy_(tensors["scale"])
         self.scaler.streak.copy_(tensors["streak"])
         for name, parameter in self.named:
             if f"step/{name}" not in tensors:
                 self.adam.state.pop(parameter, None)  # it had no gradient yet
                 continue
+            moments = (f"exp_avg/{name}", f"exp_avg_sq/{name}")
+            check_tensors(tensors, dict.fromkeys(moments, parameter))
             self.adam.state[parameter] = {
-                "step": tensors[f"step/{name}"].to(parameter.device),
+                "step": tensors[f"step/{name}"].reshape(()).to(parameter.device, torch.float32),
                 # The fused kernel goes through memory, so that averages need the parameter's
                 # strides: files hold some matrices transposed (GPT-2).
                 "exp_avg": torch.empty_like(parameter).copy_(tensors[f"exp_avg/{name}"]),

@@ -60,7 +60,8 @@ class Progress:
     window: tuple[float, float, float] = (0.0, 0.0, 0.0)
     metrics_position: Count = 0  # bytes of metrics.jsonl
     compiling: float = 0.0  # seconds of `seconds` spent on compiling and on capturing CUDA graphs
-    threads: Count = 0  # the order of float sums on a CPU depends on it
+    # The order of float sums on a CPU depends on it.
+    threads: Annotated[int, Field(ge=0, le=4096)] = 0
     # Where loss spikes are watched.
     recent: list[RecentUpdate] = field(default_factory=list)
     skipped: list[SkippedBatches] = field(default_factory=list)

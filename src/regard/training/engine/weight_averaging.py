@@ -5,7 +5,7 @@ Training goes on with the raw weights. What is averaged here is only validated (
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -48,6 +48,19 @@ class WeightAveraging:
             self.snapshots.write(progress.step, self.current())
         elif isinstance(self.choice, Best) and improved:
             self.snapshots.write(progress.step, self.current())
+
+    def leave_out_damaged(self, progress: Progress, say: Callable[[str], None]) -> None:
+        """Goes on without snapshots that are missing or damaged: a run must not be lost by them."""
+        if isinstance(self.choice, Best) and progress.best_step:
+            if problem := self.snapshots.damage(progress.best_step, self.parameters):
+                say(f"the best weights cannot be read ({problem}); the next validation is the best")
+                progress.best = None
+                progress.best_step = 0
+        elif isinstance(self.choice, Average):
+            problems = {s: self.snapshots.damage(s, self.parameters) for s in progress.averaged}
+            progress.averaged = [step for step, problem in problems.items() if problem is None]
+            for problem in filter(None, problems.values()):
+                say(f"the average goes on without a snapshot ({problem})")
 
     def selected(self, progress: Progress) -> Tensors:
         """The weights to export, as far as the run has come."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from regard.data.algorithmic_tasks import TASKS
 from regard.data.generated_task import GeneratedTask
+from regard.errors import SettingError
 from regard.options import parse_option
 
 # --- which weights are exported -------------------------------------------------------------------
@@ -52,7 +53,12 @@ def parse_weights(text: str) -> ExportedWeights:
         "average": lambda count="5": Average(int(count)),
         "ema": lambda decay="0.999": Ema(float(decay)),
     }
-    return parse_option(text, constructors)
+    choice = parse_option(text, constructors)
+    if isinstance(choice, Average) and choice.count < 1:
+        raise SettingError(f"{text}: there is nothing to average", "write it like average:5")
+    if isinstance(choice, Ema) and not 0 <= choice.decay < 1:
+        raise SettingError(f"{text}: a decay is at least 0 and less than 1", "as in ema:0.999")
+    return choice
 
 
 # --- weight initialization ------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 from pydantic import ValidationError, field_validator, model_validator
 
+from regard import disk
 from regard.data.generated_task import GeneratedTask
 from regard.decode.length_penalty import LengthPenalty, parse_length_penalty
 from regard.errors import SettingError, did_you_mean
@@ -603,7 +604,9 @@ def _resolve_paths(
             "give --data DIR, or set REGARD_DATA",
         )
     for section, key in paths:
-        values[section][key] = str(Path(root or Path(name).parent) / values[section][key])
+        value = values[section][key]
+        if isinstance(value, str):  # anything else is refused with the other values
+            values[section][key] = str(Path(root or Path(name).parent) / value)
 
 
 def parse(values: Mapping[str, Mapping[str, Any]]) -> Recipe:
@@ -645,7 +648,7 @@ def _read(name: str | Path) -> dict[str, Any]:
             f"give the path of a TOML file, or a packaged one; {hint}",
         )
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(disk.read_bytes(path).decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingError(f"{path} is not valid TOML: {error}", "correct that line") from None
 

@@ -7,7 +7,7 @@ Every key has a name of its own across the sections, so the flag `--batch-tokens
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
@@ -19,6 +19,8 @@ from regard.training.recipe.options import (
     parse_initialization,
     parse_weights,
 )
+
+Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
 class Section(BaseModel):
@@ -386,7 +388,7 @@ class TrainSettings(Section):
         description="minimum learning rate, as a share of the peak; of the cosine schedule",
     )
     # Section 5.3; Adam's own β₂ is 0.999 (Kingma and Ba 2015).
-    betas: tuple[float, float] = Field((0.9, 0.98), description="Adam's β₁,β₂")
+    betas: tuple[Beta, Beta] = Field((0.9, 0.98), description="Adam's β₁,β₂")
     adam_eps: float = Field(1e-9, gt=0, description="Adam's ε")
     weight_decay: float = Field(0.0, ge=0, description="decoupled in AdamW, L2 in Adam")
     clip: float = Field(

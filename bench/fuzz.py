@@ -1,0 +1,356 @@
+"""Fuzzing: mutated model folders, run folders and recipes, each opened in a process of its own.
+
+python bench/fuzz.py [--count 20000] [--seed 1] [--only models|runs|recipes] [--case N] [--out FILE]
+
+A case is valid input with a few mutations, drawn from (seed, number). Allowed outcomes are success
+and an error of `regard.errors`. Everything else is a finding and is printed with its number: another
+exception, a crash, more than LIMIT_SECONDS or LIMIT_BYTES; code from the folder that is run, a file
+written outside, a process started, a connection made. `--case N` shows one case with its traceback.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import resource
+import select
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import fuzz_cases
+import torch
+
+import regard
+from regard.doctor.examination import examine
+from regard.errors import RegardError
+from regard.models.text_encoder import TextEncoder
+from regard.training import preflight
+from regard.training.diagnostics.run_log import RunLog
+from regard.training.recipe import schema as recipes
+from regard.training.run import go_on
+from regard.verify import outputs
+from regard.verify.random_inputs import pad_token_id, random_batch
+
+BATCH = 20  # cases of one process: forking a process with PyTorch in it takes as long as a case
+# A file system in memory, where there is one: runs wait for fsync most of their time.
+MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None
+LIMIT_SECONDS = 30.0
+LIMIT_BYTES = 2 * 10**9  # of address space, beyond that of the process it is forked from
+SHARES = {"models": 0.55, "runs": 0.2, "recipes": 0.25}
+# What no file to read can ask for.
+FORBIDDEN_EVENTS = (
+    "os.exec", "os.posix_spawn", "os.system", "os.spawn", "subprocess.Popen", "os.fork",
+    "os.forkpty", "socket.connect", "socket.getaddrinfo", "socket.bind", "pickle.find_class",
+    "webbrowser.open", "urllib.Request",
+)  # fmt: skip
+# Audit events whose arguments are paths that are changed.
+WRITING_EVENTS = (
+    "os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.symlink", "os.link", "os.truncate",
+    "os.chmod", "os.chown", "shutil.rmtree", "os.utime",
+)  # fmt: skip
+
+
+# The number of a case and a folder for it → what opens it.
+Make = Callable[[int, Path], Callable[[], None]]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a case ended: success, typed, untyped, crash, hang or violation."""
+
+    kind: str
+    text: str = ""
+
+    @property
+    def is_finding(self) -> bool:
+        return self.kind not in ("success", "typed")
+
+
+# --- what is done with a case ---------------------------------------------------------------------
+
+
+def open_model(folder: Path, chance: random.Random) -> None:
+    """Loads a model and uses it: a forward pass, and its task on a short text."""
+    model = regard.load(folder, device="cpu", say=lambda _: None)
+    with torch.inference_mode():
+        batch = random_batch(model.spec, pad_token_id(model.config))
+        outputs.run(model.model, batch.like(model.model))
+        if not model.accepts_text:
+            return
+        for task in model.tasks:
+            if task == "translate":
+                model.translate(["The dog sees a cat."], max_new_tokens=8)
+            elif task == "generate":
+                model.generate("The dog", max_new_tokens=4)
+            elif task == "classify" and model.spec.main_input_name == "input_ids":
+                labels = () if isinstance(model, TextEncoder) else (["yes", "no"],)
+                model.classify("The dog sees a cat.", *labels)
+            elif task in ("embed", "tag"):
+                getattr(model, task)("The dog sees a cat.")
+    if chance.random() < 0.2:
+        model.save(folder.parent / "saved")
+
+
+def open_run(folder: Path, chance: random.Random) -> None:
+    """Resumes a run, opens its model, reads its log, or examines it."""
+    action = chance.random()
+    if action < 0.7:
+        go_on(folder, quiet=True, steps=chance.choice((None, None, None, 8)))
+    elif action < 0.8:
+        regard.load(folder, device="cpu", say=lambda _: None)
+    elif action < 0.9:
+        RunLog.read(folder / "metrics.jsonl")
+    else:
+        examine(folder, trial_seconds=0)
+
+
+def open_recipe(path: Path, chance: random.Random) -> None:
+    """Reads a recipe and checks it; a part of the small ones is trained for a step."""
+    recipe, _ = recipes.choose(path, {}, data_root=str(path.parent))
+    preflight.check(recipe)
+    if path.name.startswith("small_") and chance.random() < 0.5:
+        # Whatever the recipe asks for, a step of it is enough.
+        bounds: dict[str, Any] = {
+            "steps": 1, "batch_tokens": 128, "accumulate": 1, "beam": 1, "samples": 0,
+            "builtin_lines": 100, "test_lines": 10, "device": "cpu", "threads": 1, "epochs": None,
+        }  # fmt: skip
+        regard.train(path, out=path.parent / "run", **bounds)
+
+
+ACTIONS: dict[str, tuple[Callable[..., None], Callable[..., None]]] = {
+    "models": (fuzz_cases.mutate_folder, open_model),
+    "runs": (fuzz_cases.mutate_folder, open_run),
+    "recipes": (fuzz_cases.mutate_recipe, open_recipe),
+}
+
+
+def case(
+    originals: Path, seed: int, number: int, only: str | None, work: Path
+) -> Callable[[], None]:
+    """Makes the mutated input under `work`; returns what opens it."""
+    chance = random.Random(f"{seed}/{number}")
+    kind = only or chance.choices(list(SHARES), list(SHARES.values()))[0]
+    original = chance.choice(sorted((originals / kind).iterdir()))
+    target = work / original.name
+    if original.is_dir():
+        shutil.copytree(original, target)
+    else:
+        shutil.copyfile(original, target)
+    mutate, action = ACTIONS[kind]
+    mutate(chance, target)
+    return lambda: action(target, chance)
+
+
+# --- processes ------------------------------------------------------------------------------------
+
+
+def run_cases(make: Make, numbers: range, show: bool = False) -> list[Outcome]:
+    """The outcomes of some cases, up to the first that ends its process.
+
+    A fork makes and opens them one after the other under limits, and reports through a pipe.
+    """
+    work = Path(tempfile.mkdtemp(prefix="fuzz-", dir=MEMORY))
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(reader)
+        _child(make, numbers, work, writer, show)
+    os.close(writer)
+    outcomes: list[Outcome] = []
+    try:
+        with open(reader, "rb", closefd=False) as pipe:
+            while len(outcomes) < len(numbers):
+                ready, _, _ = select.select([reader], [], [], LIMIT_SECONDS)
+                line = pipe.readline() if ready else None
+                if line:
+                    outcomes.append(Outcome(*json.loads(line)))
+                    continue
+                os.kill(pid, signal.SIGKILL)
+                ending = Outcome("hang", f"more than {LIMIT_SECONDS:.0f} s")
+                if line is not None:
+                    ending = Outcome("crash", "the process ended")
+                return [*outcomes, ending]
+        return outcomes
+    finally:
+        os.close(reader)
+        os.waitpid(pid, 0)
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _child(make: Make, numbers: range, work: Path, writer: int, show: bool) -> None:
+    """Never returns: it ends the process."""
+    try:
+        if not show:
+            null = os.open(os.devnull, os.O_RDWR)
+            for handle in (0, 1, 2):
+                os.dup2(null, handle)
+        warnings.simplefilter("ignore")
+        size = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+        resource.setrlimit(resource.RLIMIT_AS, (size + LIMIT_BYTES, resource.RLIM_INFINITY))
+        violations = _watch(work)
+        for number in numbers:
+            folder = work / str(number)
+            folder.mkdir()
+            os.chdir(folder)  # where code from a folder would write
+            tempfile.tempdir = str(folder)  # temporary files belong to the case
+            action = make(number, folder)
+            violations.clear()  # of the harness
+            outcome = _outcome(action, show)
+            if any(folder.glob("code-*")):
+                violations.append("code was run")
+            if violations:
+                outcome = Outcome("violation", "; ".join(sorted(set(violations))[:5]))
+                violations.clear()
+            os.write(writer, json.dumps([outcome.kind, outcome.text]).encode() + b"\n")
+            os.chdir(work)
+            shutil.rmtree(folder, ignore_errors=True)
+    except BaseException:
+        text = "the harness failed: " + traceback.format_exc()[-2000:]
+        os.write(writer, json.dumps(["crash", text]).encode() + b"\n")
+    finally:
+        os._exit(0)
+
+
+def _outcome(action: Callable[[], None], show: bool) -> Outcome:
+    try:
+        action()
+    except RegardError as error:
+        if show:
+            traceback.print_exc()
+        return Outcome("typed", type(error).__name__)
+    except BaseException as error:
+        if show:
+            traceback.print_exc()
+        frames = traceback.extract_tb(error.__traceback__)
+        own = [frame for frame in frames if "/regard/" in frame.filename] or frames
+        places = " < ".join(f"{Path(f.filename).name}:{f.lineno}" for f in reversed(own[-4:]))
+        return Outcome("untyped", f"{type(error).__name__}: {str(error)[:200]} [{places}]")
+    return Outcome("success")
+
+
+def _watch(work: Path) -> list[str]:
+    """An audit hook; the list fills with what the case must not do."""
+    violations: list[str] = []
+    allowed = (str(work), "/dev/null", "/dev/tty", "/proc/")
+    inside = str(work)
+
+    def is_outside(path: Any) -> bool:
+        if not isinstance(path, str | bytes | os.PathLike):
+            return False  # a handle that is already open
+        absolute = os.path.abspath(os.fsdecode(path))
+        return not absolute.startswith(allowed)
+
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        if event in FORBIDDEN_EVENTS:
+            violations.append(f"{event} {str(arguments[:1])[:80]}")
+        elif event == "open":
+            path, mode, flags = arguments
+            writes = any(c in (mode or "") for c in "wax+") or (flags or 0) & (
+                os.O_WRONLY | os.O_RDWR | os.O_CREAT
+            )
+            if writes and is_outside(path):
+                violations.append(f"open for writing: {path}")
+        elif event in WRITING_EVENTS and is_outside(arguments[0]):
+            violations.append(f"{event} {arguments[0]}")
+        elif event == "exec" and str(getattr(arguments[0], "co_filename", "")).startswith(inside):
+            violations.append(f"exec of {arguments[0].co_filename}")
+
+    sys.addaudithook(hook)
+    return violations
+
+
+# --- many cases -----------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def originals(*, zoo: bool = True) -> Iterator[Path]:
+    """The valid inputs, in a temporary folder; with `zoo`, models of all families."""
+    with tempfile.TemporaryDirectory(prefix="fuzz-originals-", dir=MEMORY) as folder:
+        # What runs and models say is not of interest here.
+        with open(os.devnull, "w") as null, contextlib.redirect_stderr(null):
+            fuzz_cases.make_originals(Path(folder), zoo=zoo)
+            warm_up(Path(folder))
+        yield Path(folder)
+
+
+def warm_up(folder: Path) -> None:
+    """Opens everything once: imports and caches are then in the process that is forked."""
+    with warnings.catch_warnings(), tempfile.TemporaryDirectory() as work:
+        warnings.simplefilter("ignore")
+        for kind, (_, action) in ACTIONS.items():
+            for original in sorted((folder / kind).iterdir()):
+                target = Path(work) / kind / original.name
+                if original.is_dir():
+                    shutil.copytree(original, target)
+                else:
+                    target.parent.mkdir(exist_ok=True)
+                    shutil.copyfile(original, target)
+                with contextlib.suppress(RegardError):
+                    action(target, random.Random(0))
+
+
+def fuzz(
+    folder: Path, seed: int, numbers: range, only: str | None = None
+) -> Iterator[tuple[int, Outcome]]:
+    """The outcome of each case."""
+    number = numbers.start
+    while number < numbers.stop:
+        batch = range(number, min(number + BATCH, numbers.stop))
+        for outcome in run_cases(lambda n, work: case(folder, seed, n, only, work), batch):
+            yield number, outcome
+            number += 1
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--count", type=int, default=20_000)
+    parser.add_argument("--first", type=int, default=0, help="number of the first case")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", choices=sorted(SHARES))
+    parser.add_argument("--case", type=int, help="one case, with its traceback")
+    parser.add_argument("--out", type=Path, help="a file of JSON lines for the findings")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    numbers = range(arguments.first, arguments.first + arguments.count)
+    counts: Counter[str] = Counter()
+    started = time.perf_counter()
+    with originals() as folder:
+        if arguments.case is not None:
+            numbers = range(arguments.case, arguments.case + 1)
+
+            def make(number: int, work: Path) -> Callable[[], None]:
+                return case(folder, arguments.seed, number, arguments.only, work)
+
+            print(*run_cases(make, numbers, show=True))
+            return 0
+        for number, outcome in fuzz(folder, arguments.seed, numbers, arguments.only):
+            counts[outcome.kind] += 1
+            if outcome.is_finding:
+                print(f"case {number}: {outcome.kind}: {outcome.text}", flush=True)
+                if arguments.out:
+                    with arguments.out.open("a") as file:
+                        file.write(json.dumps([number, outcome.kind, outcome.text]) + "\n")
+            if sum(counts.values()) % 1000 == 0:
+                print(f"{sum(counts.values())} cases: {dict(counts)}", flush=True)
+    seconds = time.perf_counter() - started
+    print(f"{sum(counts.values())} cases in {seconds:.0f} s: {dict(counts)}")
+    return int(bool(set(counts) - {"success", "typed"}))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,212 @@
+"""What fuzzing found: each class of it has a typed error now, or is no error at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch.nn import functional
+
+from regard import disk
+from regard.checkpoint import Checkpoints, damage
+from regard.core.attention_mask import AttentionMask
+from regard.core.mask import CausalMask
+from regard.core.softmax_attention import fused
+from regard.errors import CheckpointError, DataError, ModelError, RegardError, SettingError
+from regard.models.labels import label_names
+from regard.training import preflight
+from regard.training.diagnostics.run_log import RunLog
+from regard.training.engine.metrics_log import last_losses
+from regard.training.engine.progress import Progress
+from regard.training.recipe import schema as recipes
+from regard.training.run import go_on, train
+from regard.training.run_folder import resume
+
+SETTINGS: dict[str, Any] = {
+    "preset": "tiny", "d_model": 16, "d_ff": 24, "heads": 2, "layers": 1, "batch_tokens": 64,
+    "context": 16, "tokenizer": "characters", "steps": 4, "warmup": 2, "validate_every": 2,
+    "save_every": 2, "log_every": 1, "samples": 0, "threads": 1, "device": "cpu",
+    "objective": "causal",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs")
+    text = folder / "text.txt"
+    text.write_text("the dog sees a cat and the cat sees a dog\n" * 20)
+    train({**SETTINGS, "text": str(text)}, out=folder / "run")
+    return folder / "run"
+
+
+@pytest.fixture
+def run(finished: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(finished, tmp_path / "run"))
+
+
+# --- files that are none --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["device", "pipe", "huge", "deep", "folder"])
+def test_special_files_are_not_read(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "config.json"
+    match kind:
+        case "device":
+            path.symlink_to("/dev/zero")
+        case "pipe":
+            os.mkfifo(path)
+        case "huge":
+            with path.open("wb") as file:
+                file.truncate(2**33)
+        case "deep":
+            path.write_bytes(b"[" * 100_000)
+        case "folder":
+            path.mkdir()
+    with pytest.raises(DataError):
+        disk.read_json(path, DataError)
+
+
+def test_a_header_of_any_length_is_valid(tmp_path: Path) -> None:
+    """The data of a safetensors file may begin off the boundaries of its numbers."""
+    path = tmp_path / "x.safetensors"
+    save_file({"x": torch.arange(6.0)}, path)
+    content = path.read_bytes()
+    length = int.from_bytes(content[:8], "little")
+    header = content[8 : 8 + length].rstrip() + b" "
+    while len(header) % 4 != 1:
+        header += b" "
+    path.write_bytes(len(header).to_bytes(8, "little") + header + content[8 + length :])
+    assert disk.mmap_tensors(path)["x"].tolist() == list(range(6))
+
+
+# --- run folders ----------------------------------------------------------------------------------
+
+
+def test_a_damaged_log_is_read_where_it_can_be(run: Path) -> None:
+    metrics = run / "metrics.jsonl"
+    before = RunLog.read(metrics)
+    losses = last_losses(metrics)
+    damage = '{"step": \n[1]\nnull\n{"step": "x", "loss": 1}\n{"loss": 1}\n' + "[" * 100_000 + "\n"
+    metrics.write_text(damage + metrics.read_text())
+    assert RunLog.read(metrics).losses == before.losses
+    assert last_losses(metrics) == losses
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", "{", '{"name": 3}', "[" * 100_000])
+def test_a_damaged_recipe_of_a_run(run: Path, text: str) -> None:
+    (run / "state" / "recipe.json").write_text(text)
+    with pytest.raises(CheckpointError):
+        resume(run)
+
+
+@pytest.mark.parametrize(
+    "values", [{"step": "x"}, {"x": 1}, {"threads": 10**9}, {"step": -1}, {"window": [1]}]
+)
+def test_a_damaged_progress(values: dict[str, Any]) -> None:
+    with pytest.raises(CheckpointError, match=r"progress\.json"):
+        Progress.from_json(values)
+
+
+def newest(run: Path) -> Path:
+    return sorted((run / "state" / "checkpoints").iterdir())[-1]
+
+
+def rehash(checkpoint: Path) -> None:
+    files = [path for path in checkpoint.iterdir() if path.name != "hashes.json"]
+    hashes = {path.name: disk.sha256(path) for path in files}
+    (checkpoint / "hashes.json").write_text(json.dumps(hashes))
+    assert damage(checkpoint) is None
+
+
+@pytest.mark.parametrize("group", ["weights", "optimizer"])
+@pytest.mark.parametrize("change", ["missing", "shape"])
+def test_tensors_of_another_model(run: Path, group: str, change: str) -> None:
+    """With hashes that agree: not damaged, but not of this run."""
+    path = newest(run) / f"{group}.safetensors"
+    tensors = load_file(path)
+    name = next(name for name in tensors if name.endswith("norm.weight"))
+    if change == "missing":
+        del tensors[name]
+    else:
+        tensors[name] = tensors[name][:1]
+    if group == "optimizer" and name.startswith("step/"):
+        tensors = {key: t for key, t in tensors.items() if not key.startswith("exp_avg/")}
+    save_file({key: tensor.contiguous() for key, tensor in tensors.items()}, path)
+    rehash(newest(run))
+    with pytest.raises(CheckpointError, match="the checkpoint has"):
+        go_on(run, quiet=True, steps=6)
+
+
+def test_a_run_goes_on_without_a_damaged_snapshot(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for path in (run / "state" / "snapshots").iterdir():
+        content = bytearray(path.read_bytes())
+        content[-1] ^= 1
+        path.write_bytes(content)
+    go_on(run, steps=6)
+    assert "the best weights cannot be read" in capsys.readouterr().err
+
+
+def test_stored_data_that_has_changed(run: Path) -> None:
+    path = run / "state" / "data" / "train" / "text.tokens"
+    content = bytearray(path.read_bytes())
+    content[7] ^= 64
+    path.write_bytes(content)
+    with pytest.raises(DataError, match="not what was written"):
+        go_on(run, quiet=True, steps=6)
+
+
+# --- recipes --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[data]\ntext = []\n",
+        "[data]\ngenerated = 1.5\n",
+        "[train]\nbetas = [0.9, 1e30]\n",
+        '[train]\nweights = "average:0"\n',
+        "[data]\n[data]\n",
+    ],
+)
+def test_strange_recipes(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "recipe.toml"
+    path.write_text(text)
+    with pytest.raises(SettingError):
+        recipes.load(path, {})
+
+
+def test_a_name_with_a_null_byte() -> None:
+    recipe = recipes.load(None, {"text": "a\0b", "objective": "causal"})
+    with pytest.raises(DataError, match="null"):
+        preflight.check(recipe)
+
+
+# --- models ---------------------------------------------------------------------------------------
+
+
+def test_labels_that_are_no_object() -> None:
+    with pytest.raises(ModelError, match="id2label"):
+        label_names({"id2label": ["a", "b"]}, 2)
+
+
+def test_a_dropout_that_is_almost_none() -> None:
+    q = torch.randn(1, 2, 5, 8)
+    mask = AttentionMask(CausalMask(), torch.arange(5), torch.arange(5))
+    out = fused(q, q, q, mask, 1.0, 5e-324)
+    expected = functional.scaled_dot_product_attention(q, q, q, is_causal=True, scale=1.0)
+    assert torch.allclose(out, expected)
+
+
+def test_all_of_these_are_errors_of_the_package() -> None:
+    kinds: list[Callable[..., RegardError]] = [CheckpointError, DataError, ModelError, SettingError]
+    assert all(isinstance(kind("a", "b"), RegardError) for kind in kinds)
+    assert Checkpoints(Path("/nowhere")).newest(print) is None
