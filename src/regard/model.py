@@ -21,11 +21,12 @@ from regard.core.context import Context
 from regard.core.contrastive_head import ContrastiveHead, ContrastiveOutput
 from regard.core.embedding import Embedding
 from regard.core.encoder_output import EncoderOutput
-from regard.core.frontend import FrontEnd, Waveform
+from regard.core.frontend import FrontEnd, Patches, VisiblePatches, Waveform
 from regard.core.global_attention import QuestionTokens
 from regard.core.head import ClassifierHead, DistilledHead, LMHead, Pool, mean_of_tokens
 from regard.core.kv_cache import DecoderState
 from regard.core.node_features import NodeFeatures
+from regard.core.pixel_decoder import PixelDecoder
 from regard.core.probe import NO_PROBE, NullProbe
 from regard.core.series_head import SeriesHead
 from regard.core.series_patches import SeriesPatches
@@ -144,6 +145,7 @@ class Encoder(nn.Module):
         labels: ClassifierHead | DistilledHead | None,
         series: SeriesHead | None = None,
         contrastive: ContrastiveHead | None = None,
+        pixels: PixelDecoder | None = None,
     ) -> None:
         super().__init__()
         self.input = input
@@ -153,6 +155,7 @@ class Encoder(nn.Module):
         self.labels = labels
         self.series = series
         self.contrastive = contrastive
+        self.pixels = pixels
 
     def forward(
         self,
@@ -228,6 +231,16 @@ class Encoder(nn.Module):
         latents = self.input.latents(waves)  # [B, T, C]
         hidden, _ = self(waves, padding_mask, context, masked=masked, latents=latents)
         return self.contrastive(hidden, latents, masked)
+
+    def reconstruct(
+        self, pixels: Tensor, noise: Tensor, context: Context | None = None
+    ) -> tuple[Tensor, VisiblePatches]:
+        """The pixels of all patches [B, N, P] from those that the noise [B, N] leaves visible."""
+        assert self.pixels is not None, "this model has no decoder of pixels"
+        assert isinstance(self.input, Patches), "such a decoder reads images"
+        order = self.input.random_masking(noise)
+        hidden, _ = self(pixels, None, context, visible=order.visible)
+        return self.pixels(hidden, order.restore), order
 
 
 # ------------------------------------------------------------------ decoder (language model)

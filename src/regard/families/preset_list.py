@@ -55,6 +55,7 @@ from regard.families import (
     transformer_xl,
     universal,
     vit,
+    vit_mae,
     wav2vec2_presets,
     whisper,
 )
@@ -654,6 +655,19 @@ PRESET_FAMILIES: dict[str, PresetFamily] = {
         base=Size(86, _LINEAR_HEAD),
         large=Size(300, _LINEAR_HEAD),
         giant=Size(1100, _LINEAR_HEAD),
+    ),
+    "vit-mae": _from_config(
+        "image",
+        vit_mae.preset,
+        1000,
+        224,
+        "base/16",
+        **{
+            "tiny": Size(),
+            "base/16": Size(),
+            "large/16": Size(),
+            "huge/14": Size(),
+        },
     ),
     "clip": _from_config(
         "dual encoder",
