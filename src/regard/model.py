@@ -21,7 +21,7 @@ from regard.core.context import Context
 from regard.core.contrastive_head import ContrastiveHead, ContrastiveOutput
 from regard.core.embedding import Embedding
 from regard.core.encoder_output import EncoderOutput
-from regard.core.frontend import FrontEnd, Patches, VisiblePatches, Waveform
+from regard.core.frontend import FrontEnd, VisiblePatches, Waveform
 from regard.core.global_attention import QuestionTokens
 from regard.core.head import ClassifierHead, DistilledHead, LMHead, Pool, mean_of_tokens
 from regard.core.kv_cache import DecoderState
@@ -233,14 +233,12 @@ class Encoder(nn.Module):
         return self.contrastive(hidden, latents, masked)
 
     def reconstruct(
-        self, pixels: Tensor, noise: Tensor, context: Context | None = None
-    ) -> tuple[Tensor, VisiblePatches]:
-        """The pixels of all patches [B, N, P] from those that the noise [B, N] leaves visible."""
+        self, pixels: Tensor, order: VisiblePatches, context: Context | None = None
+    ) -> Tensor:
+        """The pixels of all patches [B, N, P] from the visible ones."""
         assert self.pixels is not None, "this model has no decoder of pixels"
-        assert isinstance(self.input, Patches), "such a decoder reads images"
-        order = self.input.random_masking(noise)
         hidden, _ = self(pixels, None, context, visible=order.visible)
-        return self.pixels(hidden, order.restore), order
+        return self.pixels(hidden, order.restore)
 
 
 # ------------------------------------------------------------------ decoder (language model)

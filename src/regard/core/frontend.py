@@ -29,7 +29,6 @@ from regard.core.positional_encoding import (
 from regard.core.series_patches import SeriesPatches
 from regard.errors import DataError
 
-
 PatchPosition = LearnedPosition | FixedPosition | Sinusoidal2D
 
 

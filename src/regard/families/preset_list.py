@@ -804,4 +804,5 @@ ALIASES = {
     "big_bird": "bigbird",
     "clip_text_model": "clip-text",
     "clip_vision_model": "clip-image",
+    "vit_mae": "vit-mae",
 }

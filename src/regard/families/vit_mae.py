@@ -170,8 +170,8 @@ PRESETS: dict[str, dict[str, Any]] = {
         "d_model": 128,
         "heads": 4,
         "decoder_layers": 2,
-        "decoder_d_model": 64,
-        "decoder_heads": 4,
+        "decoder_d_model": None,
+        "decoder_heads": None,
     },
     "base/16": {"layers": 12, "d_model": 768, "heads": 12},
     "large/16": {"layers": 24, "d_model": 1024, "heads": 16},
@@ -185,15 +185,16 @@ PRESET_DEFAULTS: dict[str, Any] = {
     "image_size": None,  # side, in pixels; None: the context
     "channels": 3,
     "decoder_layers": 8,
-    "decoder_d_model": 512,
-    "decoder_heads": 16,
+    "decoder_d_model": 512,  # None: half of the encoder's
+    "decoder_heads": 16,  # None: as many as in the encoder
     "masked_share": 0.75,
 }
 
 
 def _preset_config(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The config of a preset; the context is the image's side."""
-    width = settings["decoder_d_model"]
+    heads = settings["decoder_heads"] or settings["heads"]
+    width = settings["decoder_d_model"] or max(1, settings["d_k"] // 2) * heads
     return {
         "architectures": ["ViTMAEForPreTraining"],
         **encoder_config(settings),
@@ -202,7 +203,7 @@ def _preset_config(settings: Mapping[str, Any]) -> dict[str, Any]:
         "num_channels": settings["channels"],
         "decoder_hidden_size": width,
         "decoder_num_hidden_layers": settings["decoder_layers"],
-        "decoder_num_attention_heads": settings["decoder_heads"],
+        "decoder_num_attention_heads": heads,
         "decoder_intermediate_size": 4 * width,
         "mask_ratio": settings["masked_share"],
         "norm_pix_loss": True,  # the better representations (Table 1d)

@@ -7,6 +7,7 @@ from regard.metrics.classification import ClassificationScore
 from regard.metrics.forecast import ForecastScore, QuantileScore
 from regard.metrics.perplexity import NegativeLogLikelihood
 from regard.metrics.question_answering import AnswerScore
+from regard.metrics.reconstruction import ReconstructionScore
 from regard.metrics.regression import RegressionScore
 from regard.metrics.word_error_rate import TranscriptionScore
 
@@ -19,4 +20,5 @@ AnyScore = (
     | TranscriptionScore
     | ForecastScore
     | QuantileScore
+    | ReconstructionScore
 )

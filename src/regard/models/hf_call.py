@@ -270,12 +270,12 @@ def _call_masked_images(
     noise = inputs.get("noise")
     if noise is None:
         noise = torch.rand(len(pixels), front.side**2, device=pixels.device)
+    order = front.random_masking(noise)
     if model.pixels is None:
-        order = front.random_masking(noise)
         hidden, _ = model(pixels, None, context, visible=order.visible)
         output = ModelOutput(last_hidden_state=hidden)
     else:
-        predicted, order = model.reconstruct(pixels, noise, context)
+        predicted = model.reconstruct(pixels, order, context)
         error = model.pixels.error(predicted, front.unfold(pixels), order)
         output = ModelOutput(loss=error.sum() / order.masked.sum(), logits=predicted)
     masks = {"mask": order.masked.to(pixels.dtype), "ids_restore": order.restore}

@@ -130,7 +130,7 @@ class Recipe(Section):
         if data.images:
             raise SettingError(
                 f"the objective {self.objective!r} learns from text, not from images",
-                "say --objective images, or image_text",
+                "say --objective images, masked_images or image_text",
             )
         if self.generated_task is not None:
             self._check_generated(self.generated_task)
@@ -157,7 +157,7 @@ class Recipe(Section):
         others = (data.text, data.source, data.pairs, data.generated, data.sounds)
         if data.images and not any(others):
             return
-        inputs = "images" if self.objective == "images" else "images with texts"
+        inputs = "images with texts" if self.objective == "image_text" else "images"
         raise SettingError(f"{self.model_name} reads {inputs}", "give --images, and no other data")
 
     def _check_series(self) -> None:

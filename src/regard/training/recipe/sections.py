@@ -336,7 +336,8 @@ class TrainSettings(Section):
         "class of a text (classify; without --text, of ListOps expressions), the tags of its words "
         "(tag), the answer to a question (answer), a number (regress), which texts belong together "
         "(contrastive), the transcript of a recording (ctc, Wav2Vec2; transcribe, Whisper), the "
-        "class of an image (images), which caption belongs to an image (image_text, CLIP), what "
+        "class of an image (images), its hidden patches (masked_images, MAE), which caption "
+        "belongs to an image (image_text, CLIP), what "
         "follows in a time series (forecast), the classes of nodes or of graphs (nodes, graphs), "
         "the answer to a question about a story (stories; without --text, generated ones)  "
         "[that of the model]",
@@ -347,7 +348,8 @@ class TrainSettings(Section):
         None,
         gt=0,
         lt=1,
-        description="mask ratio: share of the tokens that is masked  [0.15, denoise 0.3]",
+        description="mask ratio: share of the tokens or patches that is masked  [0.15, denoise "
+        "0.3, masked_images 0.75]",
     )
     # T5's choice (Raffel et al. 2020, Section 3.3.4); BART draws lengths from Poisson(3).
     span_length: float = Field(
