@@ -12,8 +12,6 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from regard.decode.length_penalty import parse_length_penalty
-from regard.families.attention_options import parse_attention, parse_compressed_memory
-from regard.families.forecast_options import parse_forecast, parse_scales
 from regard.training.recipe.options import (
     parse_generated_task,
     parse_initialization,
@@ -301,6 +299,9 @@ class ModelSettings(Section):
     @classmethod
     def _forecast(cls, value: str | None) -> str | None:
         if value is not None:
+            # Imported late, as below: help does not wait for the classes of the spec.
+            from regard.families.forecast_options import parse_forecast
+
             parse_forecast(value)
         return value
 
@@ -308,6 +309,8 @@ class ModelSettings(Section):
     @classmethod
     def _scales(cls, value: str | None) -> str | None:
         if value is not None:
+            from regard.families.forecast_options import parse_scales
+
             parse_scales(value)
         return value
 
@@ -315,6 +318,8 @@ class ModelSettings(Section):
     @classmethod
     def _compressed(cls, value: str | None) -> str | None:
         if value is not None:
+            from regard.families.attention_options import parse_compressed_memory
+
             parse_compressed_memory(value)
         return value
 
@@ -322,6 +327,8 @@ class ModelSettings(Section):
     @classmethod
     def _attention(cls, value: str | None) -> str | None:
         if value is not None:
+            from regard.families.attention_options import parse_attention
+
             parse_attention(value)
         return value
 
