@@ -77,6 +77,10 @@ class Checkpoints:
             )
         return None
 
+    def load(self, step: int) -> Saved:
+        """The checkpoint of a step, which another rank has found intact."""
+        return self._load(self.folder / f"step-{step:09d}")
+
     def before(self, step: int) -> Saved | None:
         """The oldest intact checkpoint of an earlier step."""
         for checkpoint in self._folders():

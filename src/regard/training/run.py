@@ -6,24 +6,23 @@ import shutil
 import signal
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from regard import disk
 from regard import spec as specs
 from regard.allocator import keep_large_blocks
-from regard.checkpoint import Checkpoints, Snapshots
+from regard.checkpoint import Checkpoints, Saved, Snapshots
 from regard.errors import RegardError, RegardWarning, SettingError, TrainingInterrupted
 from regard.metrics.metric import Metric
 from regard.metrics.scores import AnyScore
-from regard.models import Model, choose_device
+from regard.models import Model
 from regard.training import learning_curves, model_card, model_spec, preflight, run_evaluation
-from regard.training.assembly import assemble, export, objective_class
+from regard.training.assembly import assemble_on_ranks, export, objective_class
 from regard.training.engine import layerwise_lr_decay
 from regard.training.engine.loop import Loop
 from regard.training.engine.lr_schedule import (
@@ -33,15 +32,19 @@ from regard.training.engine.lr_schedule import (
     LinearDecay,
     Schedule,
 )
-from regard.training.engine.metrics_log import MetricsLog, last_losses
+from regard.training.engine.metrics_log import MetricsLog, NoMetrics, last_losses
 from regard.training.engine.optimizer import AdamConfig, Optimizer
 from regard.training.engine.progress_bar import ProgressBar
 from regard.training.objectives.objective import Objective
+from regard.training.parallel.choice import make_strategy
+from regard.training.parallel.launch import joined, may_be_restarted, was_restarted
+from regard.training.parallel.ranks import ONE_RANK, Ranks
+from regard.training.parallel.strategy import Strategy
 from regard.training.recipe import schema as recipes
 from regard.training.recipe.objectives import DATA_KEYS, objective_settings
 from regard.training.recipe.schema import Recipe
 from regard.training.run_folder import RunFolder, begin, resume
-from regard.training.setup import DataSource, Setup
+from regard.training.setup import DataSource, Say, Setup
 
 OnStep = Callable[[Loop], None]
 
@@ -134,13 +137,10 @@ def train(
         parsed = model_spec.without_architecture(parsed, changes)
     if metrics:
         run_evaluation.check_metrics(parsed, metrics)  # before hours of training
-    preflight.check(parsed, has_source=parts.source is not None, has_spec=spec is not None)
-    run_folder = begin(parsed, Path(out) if out else None, name, parts.objective_name)
-    if spec is not None:
-        model_spec.write(run_folder, spec)
-    result = start(run_folder, parsed, name, on_step=on_step, parts=parts)
+    result = launch(parsed, out, name, spec=spec, on_step=on_step, parts=parts)
     if not metrics:
         return result
+    run_folder = RunFolder(result.folder)
     scores = run_evaluation.score_run(run_folder, metrics, list(result.scores), parts.kinds)
     return replace(result, metrics=scores)
 
@@ -203,10 +203,7 @@ def finetune(
     for key in ("valid", "test"):
         if changes.get(key) is not None:
             values[key] = str(Path(changes[key]).absolute())
-    recipe = recipes.load(None, values)
-    preflight.check(recipe)
-    run_folder = begin(recipe, Path(out) if out else None, task)
-    return start(run_folder, recipe, task, quiet=quiet, on_step=on_step)
+    return launch(recipes.load(None, values), out, task, quiet=quiet, on_step=on_step)
 
 
 def go_on(
@@ -227,15 +224,59 @@ def go_on(
     """
     run_folder, recipe, name = resume(Path(folder), steps)
     parts = Parts(data, objective, kinds)
-    return run(
-        run_folder,
-        recipe,
-        name,
-        quiet=quiet,
-        on_step=on_step,
-        parts=parts,
-        longer=steps is not None,
-    )
+    with joined(recipe.train.device, recipe.tensor_ranks) as ranks:
+        return run(
+            run_folder,
+            recipe,
+            name,
+            quiet=quiet,
+            on_step=on_step,
+            parts=parts,
+            longer=steps is not None,
+            ranks=ranks,
+        )
+
+
+def launch(
+    recipe: Recipe,
+    out: str | Path | None,
+    name: str,
+    *,
+    spec: specs.Model | None = None,
+    quiet: bool = False,
+    on_step: OnStep | None = None,
+    parts: Parts | None = None,
+) -> Result:
+    """Checks a recipe, makes its run folder, and runs it: on all ranks, where torchrun started some.
+
+    A run that torchrun's elastic agent starts again goes on in its folder.
+    """
+    parts = parts or Parts()
+    folder = Path(out) if out else None
+    with joined(recipe.train.device, recipe.tensor_ranks) as ranks:
+        if folder is not None and was_restarted() and RunFolder(folder).recipe.is_file():
+            run_folder, recipe, name = resume(folder)
+            return run(
+                run_folder, recipe, name, quiet=quiet, on_step=on_step, parts=parts, ranks=ranks
+            )
+        begun = ranks.broadcast(ranks.on_main(lambda: _begin(recipe, folder, name, spec, parts)))
+        assert begun is not None, "the main rank's, where it did not fail"
+        return start(begun, recipe, name, quiet=quiet, on_step=on_step, parts=parts, ranks=ranks)
+
+
+def _begin(
+    recipe: Recipe, folder: Path | None, name: str, spec: specs.Model | None, parts: Parts
+) -> RunFolder:
+    """A new run folder, after all checks that need no data."""
+    preflight.check(recipe, has_source=parts.source is not None, has_spec=spec is not None)
+    if folder is None and may_be_restarted():
+        raise SettingError(
+            "a run that may be restarted has to find its folder again", "name it: --out DIR"
+        )
+    run_folder = begin(recipe, folder, name, parts.objective_name)
+    if spec is not None:
+        model_spec.write(run_folder, spec)
+    return run_folder
 
 
 def start(
@@ -246,10 +287,12 @@ def start(
     quiet: bool = False,
     on_step: OnStep | None = None,
     parts: Parts | None = None,
+    ranks: Ranks = ONE_RANK,
 ) -> Result:
     """Runs a run that has just begun; one that cannot be assembled leaves no folder behind."""
-    with _removed_if_not_assembled(run_folder, recipe):
-        return run(run_folder, recipe, name, quiet=quiet, on_step=on_step, parts=parts)
+    removal = _removed_if_not_assembled(run_folder, recipe) if ranks.is_main else nullcontext()
+    with removal:
+        return run(run_folder, recipe, name, quiet=quiet, on_step=on_step, parts=parts, ranks=ranks)
 
 
 @contextmanager
@@ -274,14 +317,21 @@ def run(
     on_step: OnStep | None = None,
     parts: Parts | None = None,
     longer: bool = False,
+    ranks: Ranks = ONE_RANK,
 ) -> Result:
     """Assembles model, data and objective; trains, scores, and writes the model card.
 
-    `longer`: a finished run goes on, also one that early stopping ended.
+    `longer`: a finished run goes on, also one that early stopping ended. Of several ranks, the main
+    one alone writes, locks and shows progress.
     """
-    with run_folder.locked(), _outcome_written(run_folder) as outcome:
-        progress_bar = ProgressBar(recipe.train.steps, quiet)
-        result = _run(run_folder, recipe, name, progress_bar, on_step, parts, longer)
+    progress_bar = ProgressBar(recipe.train.steps, quiet or not ranks.is_main)
+    if not ranks.is_main:
+        ranks.on_main(lambda: None)  # waits for the lock
+        return _run(run_folder, recipe, name, progress_bar, on_step, parts, longer, ranks)
+    with ExitStack() as stack:
+        ranks.on_main(lambda: stack.enter_context(run_folder.locked()))
+        outcome = stack.enter_context(_outcome_written(run_folder))
+        result = _run(run_folder, recipe, name, progress_bar, on_step, parts, longer, ranks)
         outcome |= {"status": "finished", "scores": _score_numbers(result.scores)}
         return result
 
@@ -325,6 +375,7 @@ def _run(
     on_step: OnStep | None,
     parts: Parts | None,
     longer: bool,
+    ranks: Ranks,
 ) -> Result:
     parts = parts or Parts()
     run_folder.check_objective(parts.objective_name)
@@ -333,11 +384,17 @@ def _run(
         torch.set_num_threads(recipe.train.threads)
     # TF32 is a switch of PyTorch, not a dtype: products of float32 matrices with 10-bit mantissas.
     torch.backends.cuda.matmul.allow_tf32 = recipe.train.precision == "tf32"
-    setup = Setup(run_folder, recipe, progress_bar.say, parts.source, parts.kinds)
-    objective = assemble(setup, parts.objective)
+    setup = Setup(run_folder, recipe, progress_bar.say, parts.source, parts.kinds, ranks)
+    if setup.device.type == "cuda":
+        torch.cuda.set_device(setup.device)
+    objective = assemble_on_ranks(setup, parts.objective)
     # The recipe of the objective has the batch size that was chosen for its data.
-    recipe = run_folder.with_counted_steps(
-        objective.setup.recipe, objective.batches_per_epoch, objective.d_model
+    recipe = ranks.broadcast(
+        run_folder.with_counted_steps(
+            objective.setup.recipe, objective.batches_per_epoch, objective.d_model
+        )
+        if ranks.is_main
+        else recipe
     )
     progress_bar.set_steps(recipe.train.steps)
     # ELECTRA trains two models at once: the objective holds all that has gradients.
@@ -345,22 +402,23 @@ def _run(
     parameters = sum(parameter.numel() for parameter in model.parameters())
     progress_bar.say(
         f"model: {parameters:,} parameters, {recipe.train.precision} "
-        f"on {choose_device(recipe.train.device)}; run folder: {run_folder.folder}"
+        f"on {setup.device}{_on_ranks(recipe, ranks)}; run folder: {run_folder.folder}"
     )
     _say_schedule(recipe, progress_bar)
     tensorboard = run_folder.folder / "tensorboard" if recipe.train.tensorboard else None
-    metrics = MetricsLog(run_folder.metrics, tensorboard)
+    metrics = MetricsLog(run_folder.metrics, tensorboard) if ranks.is_main else NoMetrics()
+    strategy = make_strategy(recipe, objective)
     loop = Loop(
         recipe,
-        objective,
-        make_optimizer(recipe, model, objective.d_model),
+        strategy,
+        make_optimizer(recipe, strategy, objective.d_model),
         (Checkpoints(run_folder.checkpoints), Snapshots(run_folder.snapshots)),
         metrics,
         progress_bar,
-        after_save=lambda: export(objective),
+        after_save=lambda: export(strategy.evaluation),
         on_step=on_step,
     )
-    saved = loop.checkpoints.newest(progress_bar.say)
+    saved = newest_checkpoint(loop.checkpoints, ranks, progress_bar.say)
     if saved is not None:
         loop.restore(saved)
         if longer:
@@ -376,13 +434,17 @@ def _run(
     if loop.interrupted:
         raise _interruption(loop, run_folder, progress_bar)
     # The scores are of the weights in the folder: averaged, or the best, not the last.
+    scores: dict[str, AnyScore] = {}
     with loop.exported(), warnings.catch_warnings():
         # Unknown words of the data were counted when it was prepared.
         warnings.simplefilter("ignore", RegardWarning)
-        scores = objective.scores()
+        if ranks.is_main:
+            scores = strategy.evaluation.scores()
+    scores = ranks.broadcast(scores)
     progress = loop.progress
-    facts = model_card.Facts(parameters, progress.step, progress.seconds, scores)
-    model_card.write(run_folder, recipe, name, facts)
+    if ranks.is_main:
+        facts = model_card.Facts(parameters, progress.step, progress.seconds, scores)
+        model_card.write(run_folder, recipe, name, facts)
     return Result(
         run_folder.folder,
         scores,
@@ -392,6 +454,19 @@ def _run(
         steps=progress.step,
         losses=last_losses(run_folder.metrics),
     )
+
+
+def newest_checkpoint(checkpoints: Checkpoints, ranks: Ranks, say: Say) -> Saved | None:
+    """The newest intact checkpoint, on all ranks: the main one finds it, the others read it."""
+    saved = ranks.on_main(lambda: checkpoints.newest(say))
+    step = ranks.broadcast(None if saved is None else saved.step)
+    if step is None or ranks.is_main:
+        return saved
+    return checkpoints.load(step)
+
+
+def _on_ranks(recipe: Recipe, ranks: Ranks) -> str:
+    return f", {ranks.size} ranks ({recipe.parallel.strategy})" if ranks.several else ""
 
 
 def _say_schedule(recipe: Recipe, progress_bar: ProgressBar) -> None:
@@ -423,18 +498,20 @@ def _interruption(
 # --- optimization ---------------------------------------------------------------------------------
 
 
-def make_optimizer(recipe: Recipe, model: nn.Module, d_model: int) -> Optimizer:
+def make_optimizer(recipe: Recipe, strategy: Strategy, d_model: int) -> Optimizer:
     train = recipe.train
     lr_multipliers = None  # one learning rate for all parameters
     if recipe.is_finetuning:
+        model = strategy.objective.model
         lr_multipliers = layerwise_lr_decay.lr_multipliers(model, recipe.tune.layer_decay)
     return Optimizer(
-        model.named_parameters(),
+        strategy.parameters.items(),
         lr_schedule(recipe, d_model),
         AdamConfig(train.optimizer, train.betas, train.adam_eps, train.weight_decay),
         max_grad_norm=train.clip,
         loss_scaling=train.precision == "fp16",  # bf16 has the exponents of float32
         lr_multipliers=lr_multipliers,
+        total_norm=strategy.total_norm,
     )
 
 

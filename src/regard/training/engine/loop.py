@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.checkpoint import Checkpoints, Saved, Snapshots
+from regard.checkpoint import Checkpoints, Saved, Snapshots, Tensors
 from regard.core.global_attention import counts_global_tokens
 from regard.core.linear_attention import redraw
 from regard.data.batching import Batch, prefetch
@@ -35,7 +35,8 @@ from regard.training.engine.progress import Progress
 from regard.training.engine.progress_bar import ProgressBar, duration
 from regard.training.engine.train_step import Step
 from regard.training.engine.weight_averaging import WeightAveraging
-from regard.training.objectives.objective import CarriesState, Objective
+from regard.training.objectives.objective import CarriesState
+from regard.training.parallel.strategy import Strategy
 from regard.training.recipe.schema import Recipe
 
 MAX_SKIPPED_UPDATES = 3  # in a row, before the run has diverged
@@ -52,6 +53,7 @@ class _PendingStep:
     step: int
     batches: list[Batch]
     outcome: Tensor  # [skipped, gradient norm, loss, −log p], on the device
+    stop_votes: Tensor | None  # how many ranks want to stop, where there are several
 
 
 class Loop:
@@ -65,7 +67,7 @@ class Loop:
     def __init__(
         self,
         recipe: Recipe,
-        objective: Objective,
+        strategy: Strategy,
         optimizer: Optimizer,
         stores: tuple[Checkpoints, Snapshots],
         metrics: MetricsLog,
@@ -73,7 +75,10 @@ class Loop:
         after_save: Callable[[], None] | None = None,
         on_step: Callable[[Loop], None] | None = None,
     ) -> None:
+        objective = strategy.objective
         self.settings = recipe.train
+        self.strategy = strategy
+        self.ranks = strategy.ranks
         self.objective = objective
         self.model = objective.model
         self.optimizer = optimizer
@@ -82,21 +87,28 @@ class Loop:
         self.progress_bar = progress_bar
         self.after_save = after_save
         self.on_step = on_step
-        self.monitor = Monitor(objective, optimizer, metrics, self._say)
+        self.monitor = Monitor(strategy.evaluation, optimizer, metrics, self._say)
 
         self.device = next(self.model.parameters()).device
         self.progress = Progress(threads=torch.get_num_threads())
-        self.averaging = WeightAveraging(recipe.exported_weights, self.model, self.snapshots)
+        self.averaging = WeightAveraging(recipe.exported_weights, strategy, self.snapshots)
         self.early_stopping = EarlyStopping(self.settings.metric, self.settings.patience)
         # A recomputed forward (activation checkpointing) cannot be captured into a CUDA graph, nor
-        # can one that counts tokens.
+        # can one that counts tokens, or whose gradients DDP and FSDP2 sum on their own streams.
         cuda_graphs = objective.cuda_graphs and not self.settings.recompute
         cuda_graphs = cuda_graphs and not counts_global_tokens(self.model)
-        self.step = Step(objective.loss, optimizer, self._autocast, cuda_graphs=cuda_graphs)
+        self.step = Step(
+            strategy.loss,
+            optimizer,
+            self._autocast,
+            cuda_graphs=cuda_graphs and not self.ranks.several,
+            strategy=strategy if self.ranks.several else None,
+        )
         # Sums of loss, −log p and tokens since the last line of the metrics log.
         self.window = torch.zeros(3, dtype=torch.float64, device=self.device)
         self.gradient_norm = 0.0  # of the last inspected step, before clipping
         self.stop_signal = 0  # number of the signal, 0 for none
+        self._requested_signal = int(signal.SIGTERM)  # of this rank, if any was received
         self._pending: _PendingStep | None = None
         self._clock = time.perf_counter()
         self._logged_seconds = 0.0  # at the last line of the metrics log
@@ -119,7 +131,9 @@ class Loop:
         ):
             self.progress_bar.start(progress.step)
             try:
-                self.monitor.start(progress.step)
+                with self.strategy.evaluated(None):
+                    if self.ranks.is_main:
+                        self.monitor.start(progress.step)
                 self._say_estimate()
                 self._clock = time.perf_counter()
                 self._warm_up()
@@ -145,8 +159,14 @@ class Loop:
         return bool(self.stop_signal) and not self.at_end
 
     def request_stop(self, signal_number: int = signal.SIGTERM) -> None:
-        """Ends the run after the current step, with its state saved, as that signal would."""
-        self.stop_signal = signal_number
+        """Ends the run after the current step, with its state saved, as that signal would.
+
+        Of several ranks all end after the same step: they learn of it with the sums of the next.
+        """
+        self._requested_signal = signal_number
+        self.strategy.wants_stop = True
+        if not self.ranks.several:
+            self.stop_signal = signal_number
 
     def _on_signal(self, number: int) -> None:
         self.request_stop(number)
@@ -176,7 +196,7 @@ class Loop:
         saved = step % self.settings.save_every == 0 or self.at_end
         if saved:
             self.save()
-        if self.on_step is not None:
+        if self.on_step is not None and self.ranks.is_main:
             self.on_step(self)
         # `on_step` may have asked to stop, after the check above.
         if self.interrupted and not saved:
@@ -199,7 +219,7 @@ class Loop:
         progress.tokens += sum(batch.tokens for batch in batches)
         # The outcome of a step is read when the next one has been launched: the device never idles.
         self._inspect()
-        self._pending = _PendingStep(progress.step, batches, outcome)
+        self._pending = _PendingStep(progress.step, batches, outcome, self.strategy.stop_votes)
 
     def _autocast(self) -> AbstractContextManager[Any]:
         return autocast(self.settings.precision, self.device)
@@ -212,6 +232,8 @@ class Loop:
         self._pending = None
         skipped, norm, loss, _ = pending.outcome.tolist()
         self.gradient_norm = norm
+        if pending.stop_votes is not None and pending.stop_votes.item():
+            self.stop_signal = self._requested_signal
         if skipped:
             self._report_skipped(pending, loss, norm)
         else:
@@ -240,8 +262,9 @@ class Loop:
         if not (overflow and scaler.scale.item() >= 1):
             self.progress.bad += 1
         if self.progress.bad >= MAX_SKIPPED_UPDATES:
-            with self._autocast():
-                record["origin"] = self.monitor.origin(pending.batches)
+            with self.strategy.evaluated(None), self._autocast():
+                if self.ranks.is_main:
+                    record["origin"] = self.monitor.origin(pending.batches)
         self.metrics.write(record)
         self.progress_bar.say(
             f"step {pending.step}: {what}; update skipped "
@@ -307,7 +330,8 @@ class Loop:
         """Says before the first step how long the run will take: one batch is tried and undone."""
         remaining = self.settings.steps - self.progress.step
         # A compiled step is not known before, and one that carries state cannot be tried.
-        unknown = self.compiles or isinstance(self.objective, CarriesState)
+        # Nor is what the ranks say to each other.
+        unknown = self.compiles or isinstance(self.objective, CarriesState) or self.ranks.several
         if remaining < STEPS_WORTH_AN_ESTIMATE or unknown:
             return
         seconds = self._trial_seconds() * self.settings.accumulate
@@ -372,7 +396,8 @@ class Loop:
             "unit": unit,  # of what the keys above call tokens
         }
         self.metrics.write(record)
-        self.monitor.after_log(record)
+        if self.ranks.is_main:
+            self.monitor.after_log(record)
         # Compilation happens once: it says nothing of the steps to come.
         seconds_per_step = (seconds - progress.compiling) / progress.step
         remaining = seconds_per_step * (self.settings.steps - progress.step)
@@ -389,7 +414,8 @@ class Loop:
         self.averaging.after_validation(progress, improved)
         record = {"event": "validation", "step": progress.step, **validation, "best": improved}
         self.metrics.write(record)
-        self.monitor.after_validation(record)
+        if self.ranks.is_main:
+            self.monitor.after_validation(record)
         self._say_validation(validation, improved)
         if progress.finished:
             self.progress_bar.say(
@@ -412,10 +438,17 @@ class Loop:
         if self.compiles:
             eager = torch.compiler.set_stance("force_eager")
         # The EMA is what will be exported, so it is what is validated.
-        with eager, self.averaging.swapped_in(self.averaging.ema), warnings.catch_warnings():
+        with eager, self._evaluated(self.averaging.full_ema()), warnings.catch_warnings():
             # Unknown words of the data were counted when it was prepared.
             warnings.simplefilter("ignore", RegardWarning)
-            return self.objective.validate(self._autocast())
+            validation = None
+            if self.ranks.is_main:
+                validation = self.strategy.evaluation.validate(self._autocast())
+        return self.ranks.broadcast(validation)
+
+    def _evaluated(self, weights: Tensors | None) -> AbstractContextManager[None]:
+        """These full weights in the model that is evaluated; None: those that are trained."""
+        return self.strategy.evaluated(weights, self.progress.step)
 
     # --- checkpoints ------------------------------------------------------------------------------
 
@@ -433,13 +466,18 @@ class Loop:
             groups["ema"] = self.averaging.ema
         if isinstance(self.objective, CarriesState):
             groups["carry"] = self.objective.carry
-        self.checkpoints.save(progress.step, groups, asdict(progress))
-        self._delete_unused_snapshots()
+        self._write(progress.step, groups)
         # After the checkpoint: a failed export loses no training.
-        if self.after_save is not None:
-            with self.exported():
+        with self.exported():
+            if self.after_save is not None and self.ranks.is_main:
                 self.after_save()
         self._update_clock()
+
+    def _write(self, step: int, groups: dict[str, Tensors]) -> None:
+        """Writes what this rank has of a checkpoint; the main rank commits it."""
+        if self.ranks.is_main:
+            self.checkpoints.save(step, groups, asdict(self.progress))
+            self._delete_unused_snapshots()
 
     def _delete_unused_snapshots(self) -> None:
         # Any checkpoint on disk may be the one to resume from, so the snapshots of all stay.
@@ -454,11 +492,13 @@ class Loop:
         self.progress.window = tuple(saved.progress["window"])  # JSON has lists only
         # As many as before: the order of sums on a CPU depends on it.
         torch.set_num_threads(self.progress.threads)
-        self.averaging.assign(saved.groups["weights"])
-        self.optimizer.load(saved.groups["optimizer"])
+        # Of the full tensors, what this rank holds.
+        groups = {group: self.strategy.parts(each) for group, each in saved.groups.items()}
+        self.averaging.assign(groups["weights"])
+        self.optimizer.load(groups["optimizer"])
         if self.averaging.ema is not None:
             for name, average in self.averaging.ema.items():
-                average.copy_(saved.groups["ema"][name])
+                average.copy_(groups["ema"][name])
         if isinstance(self.objective, CarriesState):
             for name, tensor in saved.groups["carry"].items():
                 self.objective.carry[name].copy_(tensor)
@@ -468,7 +508,7 @@ class Loop:
     @contextmanager
     def exported(self) -> Iterator[None]:
         """The weights to export in the model, for the duration of the block."""
-        with self.averaging.swapped_in(self.averaging.selected(self.progress)):
+        with self._evaluated(self.averaging.selected(self.progress)):
             yield
 
 

@@ -40,6 +40,7 @@ from regard.training.recipe.sections import (
     DataSettings,
     DecodeSettings,
     ModelSettings,
+    ParallelSettings,
     Section,
     TokenSettings,
     TrainSettings,
@@ -98,6 +99,7 @@ class Recipe(Section):
     train: TrainSettings = TrainSettings()
     decode: DecodeSettings = DecodeSettings()
     tune: TuneSettings = TuneSettings()
+    parallel: ParallelSettings = ParallelSettings()
 
     @field_validator("tune", mode="before")
     @classmethod
@@ -362,6 +364,11 @@ class Recipe(Section):
         return self.model_name in BASELINES
 
     @property
+    def tensor_ranks(self) -> int:
+        """How many ranks share a copy of the model; 0: all of them."""
+        return self.parallel.tensor_parallel_degree if self.parallel.strategy == "tensor" else 1
+
+    @property
     def exported_weights(self) -> ExportedWeights:
         return parse_weights(self.train.weights)
 
@@ -409,6 +416,7 @@ SECTIONS: dict[str, type[Section]] = {
     "train": TrainSettings,
     "decode": DecodeSettings,
     "tune": TuneSettings,
+    "parallel": ParallelSettings,
 }
 # Each key with the name of its section.
 KEYS: dict[str, str] = {
