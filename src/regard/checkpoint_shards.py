@@ -6,6 +6,7 @@ in GROUP.K-of-N.safetensors, and layout.safetensors says where they belong.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -33,7 +34,7 @@ class Layout:
         """Rows in blocks, as `torch.chunk` cuts them: the last ranks may have fewer, or none."""
         block = -(-shape[0] // ranks)
         starts = [min(rank * block, shape[0]) for rank in range(ranks + 1)]
-        pairs = zip(starts, starts[1:], strict=False)
+        pairs = itertools.pairwise(starts)
         return cls(tuple(shape), 0, tuple(((first, end - first),) for first, end in pairs))
 
     def part_shape(self, rank: int) -> tuple[int, ...]:

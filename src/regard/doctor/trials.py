@@ -26,8 +26,8 @@ from regard.training.diagnostics.run_log import finite, median
 from regard.training.engine.mixed_precision import autocast
 from regard.training.engine.train_step import Step
 from regard.training.objectives.objective import Objective
-from regard.training.recipe.schema import Recipe
 from regard.training.parallel.strategy import Strategy
+from regard.training.recipe.schema import Recipe
 from regard.training.run import make_optimizer
 from regard.training.setup import Setup
 

@@ -6,7 +6,7 @@ import shutil
 import signal
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,15 +16,23 @@ import torch
 from regard import disk
 from regard import spec as specs
 from regard.allocator import keep_large_blocks
-from regard.checkpoint import Checkpoints, Saved, Snapshots
-from regard.errors import RegardError, RegardWarning, SettingError, TrainingInterrupted
+from regard.checkpoint import Checkpoints, Retention, Snapshots
+from regard.errors import (
+    DiskError,
+    RegardError,
+    RegardWarning,
+    SettingError,
+    TrainingInterrupted,
+)
 from regard.metrics.metric import Metric
 from regard.metrics.scores import AnyScore
 from regard.models import Model
 from regard.training import learning_curves, model_card, model_spec, preflight, run_evaluation
-from regard.training.assembly import assemble_on_ranks, export, objective_class
+from regard.training.assembly import assemble_on_ranks, exported_files, objective_class
 from regard.training.engine import layerwise_lr_decay
+from regard.training.engine.early_stopping import greater_is_better
 from regard.training.engine.loop import Loop
+from regard.training.engine.loss_spikes import LossSpikes
 from regard.training.engine.lr_schedule import (
     ConstantRate,
     CosineDecay,
@@ -39,12 +47,13 @@ from regard.training.objectives.objective import Objective
 from regard.training.parallel.choice import make_strategy
 from regard.training.parallel.launch import joined, may_be_restarted, was_restarted
 from regard.training.parallel.ranks import ONE_RANK, Ranks
+from regard.training.parallel.sharded_saving import on_all_ranks
 from regard.training.parallel.strategy import Strategy
 from regard.training.recipe import schema as recipes
 from regard.training.recipe.objectives import DATA_KEYS, objective_settings
 from regard.training.recipe.schema import Recipe
 from regard.training.run_folder import RunFolder, begin, resume
-from regard.training.setup import DataSource, Say, Setup
+from regard.training.setup import DataSource, Setup
 
 OnStep = Callable[[Loop], None]
 
@@ -247,7 +256,7 @@ def launch(
     on_step: OnStep | None = None,
     parts: Parts | None = None,
 ) -> Result:
-    """Checks a recipe, makes its run folder, and runs it: on all ranks, where torchrun started some.
+    """Checks a recipe, makes its run folder, and runs it, on all ranks that torchrun started.
 
     A run that torchrun's elastic agent starts again goes on in its folder.
     """
@@ -349,10 +358,10 @@ def _outcome_written(run_folder: RunFolder) -> Iterator[dict[str, Any]]:
     except TrainingInterrupted:  # the run is stopped, not over
         raise
     except RegardError as error:
-        disk.write_json(
-            run_folder.outcome,
-            {"status": "failed", "problem": error.problem, "repair": error.repair},
-        )
+        failure = {"status": "failed", "problem": error.problem, "repair": error.repair}
+        # On a full disk there is no room for the reason, either.
+        with suppress(DiskError):
+            disk.write_json(run_folder.outcome, failure)
         raise
     disk.write_json(run_folder.outcome, outcome)
 
@@ -412,13 +421,15 @@ def _run(
         recipe,
         strategy,
         make_optimizer(recipe, strategy, objective.d_model),
-        (Checkpoints(run_folder.checkpoints), Snapshots(run_folder.snapshots)),
+        (_checkpoints(run_folder, recipe), Snapshots(run_folder.snapshots)),
         metrics,
         progress_bar,
-        after_save=lambda: export(strategy.evaluation),
+        exported_files=lambda: exported_files(strategy.evaluation),
         on_step=on_step,
     )
-    saved = newest_checkpoint(loop.checkpoints, ranks, progress_bar.say)
+    if ranks.is_main:
+        run_folder.delete_unfinished()
+    saved = on_all_ranks(loop.checkpoints, ranks, lambda: loop.checkpoints.newest(progress_bar.say))
     if saved is not None:
         loop.restore(saved)
         if longer:
@@ -456,17 +467,20 @@ def _run(
     )
 
 
-def newest_checkpoint(checkpoints: Checkpoints, ranks: Ranks, say: Say) -> Saved | None:
-    """The newest intact checkpoint, on all ranks: the main one finds it, the others read it."""
-    saved = ranks.on_main(lambda: checkpoints.newest(say))
-    step = ranks.broadcast(None if saved is None else saved.step)
-    if step is None or ranks.is_main:
-        return saved
-    return checkpoints.load(step)
-
-
 def _on_ranks(recipe: Recipe, ranks: Ranks) -> str:
     return f", {ranks.size} ranks ({recipe.parallel.strategy})" if ranks.several else ""
+
+
+def _checkpoints(run_folder: RunFolder, recipe: Recipe) -> Checkpoints:
+    train = recipe.train
+    retention = Retention(
+        train.keep_last,
+        train.keep_best,
+        train.keep_every,
+        greater_is_better(train.metric),
+        reach=LossSpikes(train.spike_threshold, train.rollback_steps).reach,
+    )
+    return Checkpoints(run_folder.checkpoints, retention)
 
 
 def _say_schedule(recipe: Recipe, progress_bar: ProgressBar) -> None:

@@ -59,6 +59,8 @@ class WeightAveraging:
                 return self.strategy.gathered(self.ema)
             case Average() if progress.averaged:
                 return self._snapshot_mean(progress.averaged)
+            case Best() if progress.best_step == progress.step:
+                return self.strategy.gathered(self.current())
             case Best() if progress.best_step:
                 return self._snapshot_mean([progress.best_step])
             case _:  # Last, or no validation yet
@@ -70,6 +72,12 @@ class WeightAveraging:
     def full_ema(self) -> Tensors | None:
         """The EMA as full tensors, on the main rank; None where there is none."""
         return None if self.ema is None else self.strategy.gathered(self.ema)
+
+    def best_step(self, progress: Progress) -> int | None:
+        """The step of the weights to export, where they are those of one validation."""
+        if isinstance(self.choice, Best) and progress.best_step:
+            return progress.best_step
+        return None
 
     def current(self) -> Tensors:
         """The raw weights that training works on."""

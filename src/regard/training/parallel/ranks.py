@@ -110,7 +110,7 @@ class Ranks:
         return total
 
     def gather(self, x: Tensor) -> Tensor:
-        """The rows of all parts of the batch in work [b, …] → [B, …], with gradient (all-gather)."""
+        """The rows of all parts of the batch in work [b, …] → [B, …], with gradient."""
         if not self._sizes:
             return x
         rows: Tensor = _AllGather.apply(x, self._sizes, self.data_rank, self.data_group)

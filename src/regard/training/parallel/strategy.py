@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from regard.checkpoint_shards import Layout, Tensors, parameter_of
+from regard.checkpoint_shards import Layout, Tensors, parameter_of, shard_name, split
 from regard.core.linear_attention import redraw
 from regard.core.norm import BatchNorm
 from regard.data.batching import Batch
@@ -121,6 +121,14 @@ class Strategy:
             for flat, size, shape in zip(received, sizes, shapes, strict=True)
         ]
         return layout.join(parts)
+
+    def written_groups(self, groups: Mapping[str, Tensors]) -> dict[str, Tensors]:
+        """What this rank writes of a checkpoint."""
+        return dict(groups) if self.ranks.is_main else {}
+
+    def shard_names(self, groups: Mapping[str, Tensors]) -> list[str]:
+        """The groups of a checkpoint that other ranks write."""
+        return []
 
     @contextmanager
     def evaluated(self, weights: Mapping[str, Tensor] | None, step: int = 0) -> Iterator[None]:
@@ -230,6 +238,20 @@ class Sharded(Strategy):
             # Before any tensor is cut.
             self.evaluation = evaluation_copy(objective)
             _release(self.evaluation.model)
+
+    @property
+    def shard_count(self) -> int:
+        """How many ranks share one copy of the model."""
+        return len(next(iter(self.layouts.values())).ranges)
+
+    def written_groups(self, groups: Mapping[str, Tensors]) -> dict[str, Tensors]:
+        if self.ranks.rank != self.shard_rank:  # another copy of the model
+            return {}
+        return split(groups, self.layouts, self.shard_rank, self.shard_count)
+
+    def shard_names(self, groups: Mapping[str, Tensors]) -> list[str]:
+        others = range(1, self.shard_count)
+        return [shard_name(group, rank, self.shard_count) for group in groups for rank in others]
 
     @contextmanager
     def evaluated(self, weights: Mapping[str, Tensor] | None, step: int = 0) -> Iterator[None]:

@@ -178,13 +178,15 @@ class Recipe(Section):
         if not learns_from_sounds:
             raise SettingError(
                 f"the objective {self.objective!r} does not learn from recordings",
-                "say --objective ctc or transcribe",
+                "say --objective ctc, transcribe, sounds or speech_contrastive",
             )
         if not has_sounds or self.data.text or self.data.source or self.data.pairs:
+            texts = {"sounds": " with classes", "speech_contrastive": ""}
+            text = texts.get(self.objective, " with transcripts")
             raise SettingError(
                 f"{self.model_name} reads sound: the objective {self.objective!r} learns from "
-                "recordings with transcripts",
-                "give --sounds TABLE alone: FILE<TAB>TRANSCRIPT",
+                f"recordings{text}",
+                "give --sounds TABLE alone: FILE<TAB>TRANSCRIPT, or FILE<TAB>CLASS",
             )
 
     def _check_generated(self, task: GeneratedTask) -> None:
