@@ -414,9 +414,9 @@ def _run(
         f"on {setup.device}{_on_ranks(recipe, ranks)}; run folder: {run_folder.folder}"
     )
     _say_schedule(recipe, progress_bar)
+    strategy = make_strategy(recipe, objective)
     tensorboard = run_folder.folder / "tensorboard" if recipe.train.tensorboard else None
     metrics = MetricsLog(run_folder.metrics, tensorboard) if ranks.is_main else NoMetrics()
-    strategy = make_strategy(recipe, objective)
     loop = Loop(
         recipe,
         strategy,

@@ -15,11 +15,12 @@ from torch.distributed.tensor import DTensor
 
 from regard.checkpoint_shards import Layout
 from regard.core.block import AnyBlock
+from regard.core.loss_module import LossModule
 from regard.core.norm import BatchNorm
 from regard.training.engine.mixed_precision import AUTOCAST_DTYPES
 from regard.training.objectives.objective import Objective
 from regard.training.parallel.ranks import Ranks
-from regard.training.parallel.strategy import LossModule, Sharded, synchronize_batch_norms
+from regard.training.parallel.strategy import Sharded, synchronize_batch_norms
 
 
 class FullySharded(Sharded):
@@ -34,15 +35,13 @@ class FullySharded(Sharded):
         model = objective.model
         synchronize_batch_norms(model, ranks)
         names = [name for name, _ in model.named_parameters()]
+        whole = _whole_parameters(model)
         self.layouts = {
             name: Layout.even(parameter.shape, ranks.size)
             for name, parameter in model.named_parameters()
+            if parameter not in whole
         }
-        whole = _whole_parameters(model)
-        for name, parameter in model.named_parameters():
-            if parameter in whole:
-                del self.layouts[name]
-        root = LossModule(objective)
+        root = LossModule(model, objective.loss)
         _shard(root, ranks.size, precision, whole)
         self.loss = root
         # The parts as plain tensors in the same memory: what the optimizer computes with.

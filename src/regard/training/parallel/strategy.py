@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from regard.checkpoint_shards import Layout, Tensors, parameter_of, shard_name, split
 from regard.core.linear_attention import redraw
+from regard.core.loss_module import LossModule
 from regard.core.norm import BatchNorm
 from regard.data.batching import Batch
 from regard.models import Model
@@ -43,6 +44,7 @@ class Strategy:
         self.evaluation = objective
         self.ranks = ranks
         self.loss: Loss = objective.loss
+        self.ddp: DistributedDataParallel | None = None
         self.parameters: dict[str, nn.Parameter] = dict(objective.model.named_parameters())
         self.layouts: dict[str, Layout] = {}
         self.shard_rank = 0  # among the ranks that share one copy of the model
@@ -56,9 +58,12 @@ class Strategy:
 
     # --- the training step ------------------------------------------------------------------------
 
-    def part(self, batch: Batch, *, last: bool) -> AbstractContextManager[Batch]:
+    @contextmanager
+    def part(self, batch: Batch, *, last: bool) -> Iterator[Batch]:
         """This rank's rows of a batch; gradients are summed over ranks after the `last` one."""
-        return self.ranks.sharded(batch)
+        wait = self.ddp.no_sync() if self.ddp is not None and not last else nullcontext()
+        with wait, self.ranks.sharded(batch) as part:
+            yield part
 
     def sum_totals(self, totals: Tensor) -> Tensor:
         """[loss, −log p] of all rows of the step. Whether to stop travels along."""
@@ -160,49 +165,33 @@ def _assign(parameters: Mapping[str, nn.Parameter], weights: Mapping[str, Tensor
 # --- data parallelism -----------------------------------------------------------------------------
 
 
-class LossModule(nn.Module):
-    """The loss as a module, whose forward is all that a training step differentiates.
-
-    DDP and FSDP2 prepare parameters and gradients around the forward pass of a module; objectives
-    call heads and towers of a model by themselves.
-    """
-
-    def __init__(self, objective: Objective) -> None:
-        super().__init__()
-        self.model = objective.model
-        self.objective = objective
-
-    def forward(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        return self.objective.loss(tensors)
-
-
 class DataParallel(Strategy):
-    """Data parallelism (DDP): the whole model on each rank, or on each group of tensor ranks."""
+    """Data parallelism (DDP): the whole model on each rank."""
 
     def __init__(self, objective: Objective, ranks: Ranks) -> None:
         super().__init__(objective, ranks)
         synchronize_batch_norms(objective.model, ranks)
-        with warnings.catch_warnings():
-            # Buffers follow from the spec and the step, on every rank alike. Newer versions of
-            # PyTorch have another name for that.
-            warnings.simplefilter("ignore", FutureWarning)
-            self.ddp = DistributedDataParallel(
-                LossModule(objective),
-                process_group=ranks.data_group,
-                broadcast_buffers=False,
-                gradient_as_bucket_view=True,
-                # A pooler takes no part in masked language modelling, and so on.
-                find_unused_parameters=True,
-            )
-        # By a lambda: DDP compares annotations, which here are strings.
-        self.ddp.register_comm_hook(ranks.data_group, lambda group, bucket: _sum(group, bucket))
+        self.ddp = make_ddp(objective, ranks)
         self.loss = self.ddp
 
-    @contextmanager
-    def part(self, batch: Batch, *, last: bool) -> Iterator[Batch]:
-        synchronization = nullcontext() if last else self.ddp.no_sync()
-        with super().part(batch, last=last) as part, synchronization:
-            yield part
+
+def make_ddp(objective: Objective, ranks: Ranks) -> DistributedDataParallel:
+    """The loss of an objective, whose gradients are summed over the ranks of other rows."""
+    with warnings.catch_warnings():
+        # Buffers follow from the spec and the step, on every rank alike. Newer versions of PyTorch
+        # have another name for the argument.
+        warnings.simplefilter("ignore", FutureWarning)
+        ddp = DistributedDataParallel(
+            LossModule(objective.model, objective.loss),
+            process_group=ranks.data_group,
+            broadcast_buffers=False,
+            gradient_as_bucket_view=True,
+            # A pooler takes no part in masked language modelling, and so on.
+            find_unused_parameters=True,
+        )
+    # By a lambda: DDP compares annotations, which here are strings.
+    ddp.register_comm_hook(ranks.data_group, lambda group, bucket: _sum(group, bucket))
+    return ddp
 
 
 def _sum(group: dist.ProcessGroup | None, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
