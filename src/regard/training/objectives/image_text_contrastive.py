@@ -207,8 +207,8 @@ def sigmoid_loss(logits: Tensor, first_row: int = 0) -> Tensor:
     Row i belongs to column `first_row` + i: with all rows of a batch, the diagonal.
     """
     rows, columns = logits.shape
-    own = torch.eye(columns, device=logits.device)[first_row : first_row + rows]
-    signs = 2 * own - 1  # 1 for pairs, -1 for others
+    matches = torch.eye(columns, device=logits.device)[first_row : first_row + rows]
+    signs = 2 * matches - 1  # 1 for pairs, -1 for others
     return -functional.logsigmoid(signs * logits).sum()
 
 

@@ -35,14 +35,14 @@ class FullySharded(Sharded):
         model = objective.model
         synchronize_batch_norms(model, ranks)
         names = [name for name, _ in model.named_parameters()]
-        whole = _whole_parameters(model)
+        unsharded = _unsharded_parameters(model)
         self.layouts = {
             name: Layout.even(parameter.shape, ranks.size)
             for name, parameter in model.named_parameters()
-            if parameter not in whole
+            if parameter not in unsharded
         }
         root = LossModule(model, objective.loss)
-        _shard(root, ranks.size, precision, whole)
+        _shard(root, ranks.size, precision, unsharded)
         self.loss = root
         # The parts as plain tensors in the same memory: what the optimizer computes with.
         self.sharded: dict[str, DTensor] = {}
@@ -66,16 +66,16 @@ class FullySharded(Sharded):
                 dist.all_reduce(parameter.grad)
 
 
-def _whole_parameters(model: nn.Module) -> set[nn.Parameter]:
+def _unsharded_parameters(model: nn.Module) -> set[nn.Parameter]:
     """Parameters that are not cut: single numbers, and BatchNorm's, which its forward changes."""
-    whole = {parameter for parameter in model.parameters() if parameter.ndim == 0}
+    unsharded = {parameter for parameter in model.parameters() if parameter.ndim == 0}
     for part in model.modules():
         if isinstance(part, BatchNorm):
-            whole.update(part.parameters())
-    return whole
+            unsharded.update(part.parameters())
+    return unsharded
 
 
-def _shard(root: nn.Module, size: int, precision: str, whole: set[nn.Parameter]) -> None:
+def _shard(root: nn.Module, size: int, precision: str, unsharded: set[nn.Parameter]) -> None:
     device = next(root.parameters()).device
     mesh = init_device_mesh(device.type, (size,))
     policy = MixedPrecisionPolicy()
@@ -88,7 +88,7 @@ def _shard(root: nn.Module, size: int, precision: str, whole: set[nn.Parameter])
         )
     blocks = [part for part in root.modules() if isinstance(part, AnyBlock)]
     for part in (*blocks, root):
-        fully_shard(part, mesh=mesh, mp_policy=policy, ignored_params=whole)
+        fully_shard(part, mesh=mesh, mp_policy=policy, ignored_params=unsharded)
     for part in root.modules():
         if isinstance(part, FSDPModule):
             # Sums, not means: the loss is divided by the tokens of all ranks already.

@@ -81,8 +81,8 @@ class Strategy:
 
     def total_norm(self, gradients: Mapping[str, Tensor]) -> Tensor:
         """The norm of all gradients together, of all ranks."""
-        whole = [tensor for name, tensor in gradients.items() if name not in self.layouts]
-        norm = torch.nn.utils.get_total_norm(whole)
+        replicated = [tensor for name, tensor in gradients.items() if name not in self.layouts]
+        norm = torch.nn.utils.get_total_norm(replicated)
         if not self.is_sharded:
             return norm
         parts = [tensor for name, tensor in gradients.items() if name in self.layouts]

@@ -100,8 +100,8 @@ class _Cut:
         else:
             self._columns(f"{name}.project.q", project.q, [q])
             self._columns(f"{name}.project.kv", project.kv, [k, v])
-        found = [dimensions(each, project.d_v) for each in heads]
-        self._rows(f"{name}.output", part.output, found)
+        inputs = [dimensions(each, project.d_v) for each in heads]
+        self._rows(f"{name}.output", part.output, inputs)
         project.heads //= self.ranks
         project.groups //= self.ranks
 
