@@ -37,9 +37,9 @@ Examples:
   regard train my.toml --steps 5000              your recipe, one setting changed
   regard train --source a.en --target a.de --valid-source v.en --valid-target v.de \\
                --preset tiny --steps 2000 --save-every 500 --seed 1 --out runs/mine
-  regard train --resume runs/mine                goes on where it was, bit for bit
   regard train my.toml --processes 4 --out runs/mine                    on the GPUs of a machine
   torchrun --nproc-per-node 4 --max-restarts 3 -m regard train my.toml --out runs/mine
+  regard train --resume runs/mine                goes on where it was, bit for bit
 """
 FINETUNE_KEYS = ("task", "files", "prefixes", "valid", "test")
 # How the table of results writes a metric: its name, and its decimals where they are not two.
