@@ -366,11 +366,17 @@ class Mixture:
     temperature: float | None = None
 
 
-def order_notes(rows: Mapping[str, int], mixture: Mixture | None) -> dict[str, Any]:
-    """What the manifest says of the order of a corpus, and of the corpora that it consists of."""
+def order_notes(
+    rows: Mapping[str, int], mixture: Mixture | None, sizes: Sequence[int] | None = None
+) -> dict[str, Any]:
+    """What the manifest says of the order of a corpus, and of the corpora that it consists of.
+
+    `sizes` are what a temperature is applied to, if not the numbers of rows.
+    """
     if mixture is None or len(rows) < 2:
         return {"order": "blocks"} if sum(rows.values()) > MAX_LISTED_ROWS else {}
-    weights = mixture_weights(list(rows.values()), mixture.weights, mixture.temperature)
+    sizes = sizes or list(rows.values())
+    weights = mixture_weights(sizes, mixture.weights, mixture.temperature)
     corpora = [
         {"name": name, "rows": count, "weight": weight}
         for (name, count), weight in zip(rows.items(), weights, strict=True)

@@ -113,6 +113,21 @@ def with_held_out(sets: Sets) -> Sets:
     return {**sets, "train": train, "valid": valid}
 
 
+def held_out_stream(train: Split) -> dict[str, Split]:
+    """The same of a split that may be larger than memory: `train` and, perhaps, `valid`."""
+    count = sum(1 for _ in train())
+    if count < MIN_TO_HOLD_OUT:
+        return {"train": train}
+    last = HOLD_OUT_EVERY * min(count // HOLD_OUT_EVERY, MAX_HELD_OUT)
+
+    def numbered(validates: bool) -> Iterator[Any]:
+        for number, example in enumerate(train(), 1):
+            if (number % HOLD_OUT_EVERY == 0 and number <= last) == validates:
+                yield example
+
+    return {"train": partial(numbered, False), "valid": partial(numbered, True)}
+
+
 def encoder_tokenizer(
     setup: Setup,
     texts: Callable[[], Iterable[str]],
