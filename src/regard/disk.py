@@ -168,6 +168,19 @@ def _replace_folder(temporary: Path, folder: Path) -> None:
     shutil.rmtree(retired, ignore_errors=True)
 
 
+def delete_unfinished(folder: Path) -> None:
+    """Removes what a killed process left in a folder that only this process writes to.
+
+    Temporary files and folders, by the names that `atomic_file` and `atomic_folder` give them.
+    """
+    for pattern in (".*.tmp", ".*.old"):
+        for path in folder.glob(pattern):
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+
+
 # --- tensors --------------------------------------------------------------------------------------
 
 
@@ -191,6 +204,12 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     _sort_metadata(path)
     # The library makes files that only their owner can read, unlike all other files of a folder.
     path.chmod(_default_mode())
+
+
+def replace_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Replaces a safetensors file atomically: a reader sees the old one or the new one."""
+    with disk_errors(path.name), atomic_file(path) as temporary:
+        write_tensors(temporary, tensors)
 
 
 @functools.cache

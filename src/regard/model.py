@@ -18,7 +18,11 @@ from torch.nn import functional
 from regard.baselines.convolutional import ConvolutionalDecoder, ConvolutionalEncoder
 from regard.baselines.recurrent import RecurrentDecoder, RecurrentEncoder
 from regard.core.context import Context
-from regard.core.contrastive_head import ContrastiveHead, ContrastiveOutput
+from regard.core.contrastive_head import (
+    GUMBEL_TEMPERATURE,
+    ContrastiveHead,
+    ContrastiveOutput,
+)
 from regard.core.embedding import Embedding
 from regard.core.encoder_output import EncoderOutput
 from regard.core.frontend import FrontEnd, Waveform
@@ -220,14 +224,15 @@ class Encoder(nn.Module):
         padding_mask: Tensor | None = None,
         context: Context | None = None,
         masked: Tensor | None = None,
+        temperature: Tensor | float = GUMBEL_TEMPERATURE,
     ) -> ContrastiveOutput:
         """Both sides of contrastive pre-training, with `masked` positions [B, T] hidden from the
-        encoder; the quantizer hears them."""
+        encoder; the quantizer hears them, and chooses at that temperature."""
         assert self.contrastive is not None, "this model has no contrastive head"
         assert isinstance(self.input, Waveform), "such a head hears sound"
         latents = self.input.latents(waves)  # [B, T, C]
         hidden, _ = self(waves, padding_mask, context, masked=masked, latents=latents)
-        return self.contrastive(hidden, latents, masked)
+        return self.contrastive(hidden, latents, masked, temperature)
 
 
 # ------------------------------------------------------------------ decoder (language model)

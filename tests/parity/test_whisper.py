@@ -12,6 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+import regard
 from regard import disk, spec
 from regard.builder import trainable
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode
@@ -19,6 +20,7 @@ from regard.decode.length_penalty import PowerPenalty
 from regard.decode.strategy import BeamSearch, Greedy, Limit
 from regard.errors import DataError, ModelError
 from regard.families import folder as folders
+from regard.model import Encoder
 from regard.parameter_count import parameter_count
 from zoo import perturb
 
@@ -161,3 +163,35 @@ def test_more_sound_than_there_are_positions_is_refused(tmp_path: Path) -> None:
             SpecialTokens(0, 1, 2),
             DecodingSettings(Greedy()),
         )  # type: ignore
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("name", CHANGES)
+def test_the_classifier_of_recordings(name: str, seed: int, tmp_path: Path) -> None:
+    """WhisperForAudioClassification: equal logits, and the same file when it is written back."""
+    torch.manual_seed(seed)
+    labels = {"num_labels": 2 + seed, "classifier_proj_size": 13}
+    config = transformers.WhisperConfig(**{**SMALL, **CHANGES[name], **labels})
+    model = transformers.WhisperForAudioClassification(config).eval()
+    perturb(model, 0.1, frozen=True)
+    model.save_pretrained(tmp_path / "theirs")
+    ours, opened = folders.open_model(tmp_path / "theirs")
+    assert isinstance(ours, Encoder)
+    assert trainable(ours) == parameter_count(opened.spec)
+    assert spec.from_dict(spec.to_dict(opened.spec)) == opened.spec
+    frames = torch.randn(3, config.num_mel_bins, 2 * config.max_source_positions)
+    loaded = regard.load(tmp_path / "theirs", device="cpu")
+    with torch.inference_mode():
+        expected = model(frames).logits
+        hidden, _ = ours(frames)
+        assert (ours.classes(hidden) - expected).abs().max() < 2e-5
+        assert (loaded(input_features=frames).logits - expected).abs().max() < 2e-5
+    (tmp_path / "back").mkdir()
+    folders.write_model(tmp_path / "back", opened)
+    before = load_file(tmp_path / "theirs" / "model.safetensors")
+    after = load_file(tmp_path / "back" / "model.safetensors")
+    assert before.keys() == after.keys()
+    assert all(tensor.equal(after[key]) for key, tensor in before.items())
+    again = transformers.WhisperForAudioClassification.from_pretrained(tmp_path / "back").eval()
+    with torch.inference_mode():
+        assert again(frames).logits.equal(expected)

@@ -83,13 +83,15 @@ def _waveform(part: spec.Waveform, d_model: int) -> frontend.Waveform:
         )
         channels = layer.channels
     position = part.position
+    feature_norm = None if part.features is None else build_norm(part.features, channels)
+    norm = None if part.norm is None else build_norm(part.norm, d_model)
     return frontend.Waveform(
         convolutions,
-        build_norm(part.features, channels) if part.features else None,
+        feature_norm,
         linear.Linear(channels, d_model),
         frontend.ConvPosition(d_model, position.kernel, position.groups, part.activation),
         activation=part.activation,
-        norm=build_norm(part.norm, d_model) if part.norm else None,
+        norm=norm,
         dropout=(part.project_dropout, part.dropout),
         masked=part.masked,
     )

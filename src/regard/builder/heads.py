@@ -41,14 +41,16 @@ def build_pool(part: spec.Pool, input_width: int, d_model: int) -> head.Pool:
             which = _attention_pool(part.which, input_width)
         case _:
             which = part.which
+    norm = None if part.norm is None else build_norm(part.norm, input_width)
+    projection = head.PoolProjection(part.width, part.bias) if part.width else None
     return head.Pool(
         d_model,
         which,
         part.activation,
         part.dropout,
         end=end,
-        norm=build_norm(part.norm, input_width) if part.norm else None,
-        projection=head.PoolProjection(part.width, part.bias) if part.width else None,
+        norm=norm,
+        projection=projection,
         input_width=input_width,
     )
 
@@ -128,14 +130,16 @@ def build_series_head(
     match part:
         case spec.ForecastHead(horizon, output, pool, dropout):
             width = d_model if pool else d_model * windows.positions
+            quantiles = len(output.levels) if isinstance(output, spec.Quantiles) else None
+            distribution = output.kind if isinstance(output, spec.Distribution) else None
             return series_head.ForecastHead(
                 width,
                 horizon,
                 channels,
                 pool=pool,
                 dropout=dropout,
-                quantiles=len(output.levels) if isinstance(output, spec.Quantiles) else None,
-                kind=output.kind if isinstance(output, spec.Distribution) else None,
+                quantiles=quantiles,
+                kind=distribution,
             )
         case spec.PatchHead(dropout):
             return series_head.PatchHead(

@@ -116,17 +116,18 @@ def _encoder_decoder(model: spec.EncoderDecoder | spec.SequenceToSequence) -> En
         wiring = LayerMatchedEncoderDecoder
     pool = None
     labels = None
-    if isinstance(model, spec.EncoderDecoder):
-        pool = model.pool
-        labels = model.labels
+    if isinstance(model, spec.EncoderDecoder) and model.pool is not None:
+        pool = build_pool(model.pool, d_model, d_model)
+    if isinstance(model, spec.EncoderDecoder) and model.labels is not None:
+        labels = build_classifier(model.labels, d_model)
     return wiring(
         source=build_front_end(model.source, d_model, shared_with_source),
         target=build_embedding(model.target, table, d_model),
         encoder=build_encoder_side(model),
         decoder=build_decoder_side(model),
         head=build_lm_head(model.head, output, d_model),
-        pool=build_pool(pool, d_model, d_model) if pool else None,
-        labels=build_classifier(labels, d_model) if labels else None,
+        pool=pool,
+        labels=labels,
     )
 
 

@@ -136,11 +136,11 @@ def decoding_strategy(flags: Mapping[str, Any]) -> Strategy | None:
         return Greedy()
     if beam is None and penalty is None and n_best is None:
         return None  # generation_config.json decides
-    return BeamSearch(
-        DEFAULT_BEAM if beam is None else beam,
-        parse_length_penalty(penalty or DEFAULT_LENGTH_PENALTY),
-        1 if n_best is None else n_best,
-    )
+    if beam is None:
+        beam = DEFAULT_BEAM
+    if n_best is None:
+        n_best = 1
+    return BeamSearch(beam, parse_length_penalty(penalty or DEFAULT_LENGTH_PENALTY), n_best)
 
 
 def generation_strategy(

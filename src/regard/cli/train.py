@@ -55,7 +55,8 @@ def train(
 
     RECIPE is a recipe of the package or a TOML file; flags override it. Without a recipe or files,
     the built-in English–German language is learnt. --objective says what is learnt: speech from
-    --sounds, a table of recordings and transcripts; all others but translation from one --text.
+    --sounds, a table of recordings with transcripts or classes; all others but translation from one
+    --text.
     """
     changes = recipe_changes(flags)
     # A run that is resumed has its recipe in its folder.

@@ -11,7 +11,7 @@ from torch.nn import functional
 from regard.core.dropout import Dropout
 from regard.core.linear import Linear
 
-_GUMBEL_TEMPERATURE = 2.0  # where its annealing begins (Section 4.2)
+GUMBEL_TEMPERATURE = 2.0  # where its annealing begins (Section 4.2)
 
 
 class Codebook(NamedTuple):
@@ -28,19 +28,22 @@ class Quantizer(nn.Module):
     def __init__(self, inputs: int, codebook: Codebook) -> None:
         super().__init__()
         self.groups = codebook.groups
-        self.temperature = _GUMBEL_TEMPERATURE
         rows = codebook.groups * codebook.entries
         self.codes = nn.Parameter(torch.rand(rows, codebook.width // codebook.groups))
         self.choose = Linear(inputs, rows)
 
-    def forward(self, latents: Tensor, masked: Tensor | None) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, latents: Tensor, masked: Tensor | None, temperature: Tensor | float
+    ) -> tuple[Tensor, Tensor]:
         """latents [B, T, C] → code vectors [B, T, width], and how many entries are in use.
 
-        That is the perplexity of the mean choice, over the `masked` positions [B, T] if given.
+        That is the perplexity of the mean choice, over the `masked` positions [B, T] if given. The
+        `temperature` of the Gumbel softmax acts in training only.
         """
         logits = self.choose(latents).float().unflatten(-1, (self.groups, -1))  # [B, T, G, V]
         if self.training:
-            choice = functional.gumbel_softmax(logits, self.temperature, hard=True)
+            # A tensor as temperature: a captured step reads another one each time.
+            choice = functional.gumbel_softmax(logits / temperature, hard=True)
             shares = logits.softmax(dim=-1)
         else:
             choice = functional.one_hot(logits.argmax(dim=-1), logits.shape[-1]).to(logits.dtype)
@@ -91,10 +94,14 @@ class ContrastiveHead(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(
-        self, hidden: Tensor, latents: Tensor, masked: Tensor | None = None
+        self,
+        hidden: Tensor,
+        latents: Tensor,
+        masked: Tensor | None = None,
+        temperature: Tensor | float = GUMBEL_TEMPERATURE,
     ) -> ContrastiveOutput:
         """hidden [B, T, D] and latents [B, T, C] of the same, `masked` positions [B, T]."""
-        vectors, perplexity = self.quantizer(self.dropout(latents), masked)
+        vectors, perplexity = self.quantizer(self.dropout(latents), masked, temperature)
         targets = self.project_targets(vectors)
         return ContrastiveOutput(self.project_states(hidden), targets, perplexity)
 
@@ -106,16 +113,21 @@ class ContrastiveHead(nn.Module):
         `negatives` [B, T, K] are positions of the flattened batch, whose targets are the wrong
         ones.
         """
-        distractors = output.targets.flatten(0, 1)[negatives]  # [B, T, K, width]
-        candidates = torch.cat([output.targets[:, :, None], distractors], dim=2)
-        states = output.states[:, :, None].float()
-        logits = functional.cosine_similarity(states, candidates.float(), dim=-1)
-        logits = logits / self.temperature  # [B, T, 1 + K], the right one first
-        # Where few entries are in use, a distractor may be the target itself: it does not compete.
-        equal = (distractors == output.targets[:, :, None]).all(dim=-1)
-        equal = functional.pad(equal, (1, 0))
-        logits = logits.masked_fill(equal, float("-inf"))[masked]  # [masked, 1 + K]
+        logits = self.logits(output, masked, negatives)
         right = torch.zeros(len(logits), dtype=torch.long, device=logits.device)
         contrastive = functional.cross_entropy(logits, right, reduction="sum")
         diversity = (self.codes - output.perplexity) / self.codes * masked.sum()
         return contrastive, diversity
+
+    def logits(self, output: ContrastiveOutput, masked: Tensor, negatives: Tensor) -> Tensor:
+        """Scaled cosines of each masked position with its candidates, the right one first:
+        [masked, 1 + K]."""
+        # Only where something is masked: candidates of all positions would fill the memory.
+        targets = output.targets[masked]  # [masked, width]
+        distractors = output.targets.flatten(0, 1)[negatives[masked]]  # [masked, K, width]
+        candidates = torch.cat([targets[:, None], distractors], dim=1)
+        states = output.states[masked][:, None].float()
+        logits = functional.cosine_similarity(states, candidates.float(), dim=-1)
+        # Where few entries are in use, a distractor may be the target itself: it does not compete.
+        equal = functional.pad((distractors == targets[:, None]).all(dim=-1), (1, 0))
+        return (logits / self.temperature).masked_fill(equal, float("-inf"))

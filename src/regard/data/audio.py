@@ -134,12 +134,15 @@ def resample(samples: Samples, rate: int, new_rate: int = RATE) -> Samples:
     return outputs[0].T.reshape(-1)[:count].contiguous().numpy()
 
 
-# --- transcripts ---
+# --- recordings with texts ---
 
 
 @dataclass(frozen=True)
 class Recording:
-    """A recording with its transcript: a WAV file, or samples at 16 kHz between -1 and 1."""
+    """A recording with a text: a WAV file, or samples at 16 kHz between -1 and 1.
+
+    The text is its transcript, or the name of its class.
+    """
 
     audio: Path | Samples
     text: str
@@ -162,6 +165,44 @@ def read_transcripts(table: str | Path) -> list[Recording]:
     if not recordings:
         raise DataError(f"{table} is empty", "write a line for each recording: file, a tab, text")
     return recordings
+
+
+def read_labelled_recordings(path: str | Path) -> list[Recording]:
+    """Recordings with classes: a folder with a subfolder for each, or a table of files and labels.
+
+    The table is as that of transcripts.
+    """
+    if not Path(path).is_dir():
+        return read_transcripts(path)
+    recordings = [Recording(file, file.parent.name) for file in sorted(Path(path).glob("*/*.wav"))]
+    if not recordings:
+        raise DataError(
+            f"{path} holds no WAV files in subfolders",
+            "give a folder with one subfolder of recordings for each class, or a table",
+        )
+    return recordings
+
+
+def read_unlabelled_recordings(path: str | Path) -> list[Recording]:
+    """Recordings without labels: all WAV files below a folder, or those that a table names.
+
+    The text of each is the name of its file. A table may have one column.
+    """
+    path = Path(path)
+    if path.is_dir():
+        files = sorted(path.rglob("*.wav"))
+        if not files:
+            raise DataError(f"{path} holds no WAV files", "give a folder of recordings")
+        return [Recording(file, str(file.relative_to(path))) for file in files]
+    if format_of_suffix(path) == "jsonl":
+        return read_transcripts(path)
+    files = [path.parent / line.partition("\t")[0] for line in lines(path)]
+    for file in files:
+        if not file.is_file():
+            raise DataError(
+                f"{path} names {file.name}, which does not exist", f"put it into {path.parent}"
+            )
+    return [Recording(file, file.name) for file in files]
 
 
 def _transcript_rows(table: Path) -> Iterator[tuple[str, str]]:

@@ -216,13 +216,18 @@ def subgraph(data: GraphData, nodes: Sequence[int]) -> GraphData:
     # −1 where an end is left out.
     edges = place[data.edges]
     edges = edges[(edges >= 0).all(axis=1)]
-    of_nodes = data.level == "nodes"
+    # A label of all the graphs would be none of a part of one.
+    labels: tuple[str, ...] = ("",)
+    splits: tuple[str, ...] = ("",)
+    if data.level == "nodes":
+        labels = tuple(data.labels[i] for i in nodes)
+        splits = tuple(data.splits[i] for i in nodes)
     return GraphData(
         data.features[list(nodes)],
         np.unique(edges, axis=0),
         np.zeros(len(nodes), np.int64),
-        tuple(data.labels[i] for i in nodes) if of_nodes else ("",),
-        tuple(data.splits[i] for i in nodes) if of_nodes else ("",),
+        labels,
+        splits,
         data.level,
     )
 

@@ -1,4 +1,4 @@
-"""Images in folders of classes, and recordings with transcripts."""
+"""Images in folders of classes, and recordings with transcripts or classes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,14 @@ from regard.evaluation.classification import check_labels
 from regard.evaluation.retrieval import MAX_CANDIDATES
 from regard.evaluation.task import DataPath, Outputs, Settings
 from regard.evaluation.translation import one_path
-from regard.models import CTCModel, DualEncoderModel, ImageEncoder, SpeechToText
+from regard.models import (
+    CTCModel,
+    DualEncoderModel,
+    ImageEncoder,
+    SoundClassifier,
+    SpectrogramClassifier,
+    SpeechToText,
+)
 
 CAPTION = "a photo of a {}."  # of zero-shot classification (Radford et al. 2021, section 3.1.4)
 
@@ -57,6 +64,23 @@ def rank_captions(
 def read_transcripts(data: DataPath) -> list[Recording]:
     """A table of recordings with their transcripts."""
     return audio.read_transcripts(one_path(data))
+
+
+def read_labelled_recordings(data: DataPath) -> list[Recording]:
+    """Recordings with their classes: a table, or a folder with a subfolder for each class."""
+    return audio.read_labelled_recordings(one_path(data))
+
+
+def rank_sound_classes(
+    model: SoundClassifier | SpectrogramClassifier,
+    examples: Sequence[Recording],
+    settings: Settings,
+) -> Outputs:
+    """The classes of each recording, the likeliest first."""
+    labels = [example.text for example in examples]
+    check_labels(labels, model.labels)
+    sounds = [example.audio for example in examples]
+    return Outputs([list(scores) for scores in model.classify([*sounds])], labels)
 
 
 def transcribe(

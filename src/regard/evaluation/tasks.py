@@ -34,8 +34,10 @@ from regard.evaluation.language_modelling import read_text, text_likelihood
 from regard.evaluation.media import (
     rank_captions,
     rank_image_classes,
+    rank_sound_classes,
     read_captions,
     read_image_folders,
+    read_labelled_recordings,
     read_transcripts,
     transcribe,
 )
@@ -50,6 +52,8 @@ from regard.models import (
     LanguageModel,
     Model,
     SequenceClassifier,
+    SoundClassifier,
+    SpectrogramClassifier,
     SpeechToText,
     TextEncoder,
     Translator,
@@ -91,6 +95,10 @@ def _classifies_images(model: Model) -> bool:
 
 def _compares_images_with_texts(model: Model) -> bool:
     return isinstance(model, DualEncoderModel)
+
+
+def _classifies_sounds(model: Model) -> bool:
+    return isinstance(model, SoundClassifier | SpectrogramClassifier)
 
 
 def _transcribes(model: Model) -> bool:
@@ -268,6 +276,16 @@ TASKS: dict[str, Task] = {
         predict={"ranking": answer_stories},
         metrics=("accuracy",),
         other_metrics=("f1", "top_k", "exact_match"),
+    ),
+    "sounds": Task(
+        data="recordings with classes: a table of file, a tab, class, or a folder with one "
+        "subfolder for each class",
+        unit="recordings",
+        accepts=_classifies_sounds,
+        read=read_labelled_recordings,
+        predict={"ranking": rank_sound_classes},
+        metrics=("accuracy", "top_k:5"),
+        other_metrics=("f1",),
     ),
     "transcribe": Task(
         data="a table of recordings with transcripts: file, a tab, text (or .jsonl)",

@@ -148,12 +148,16 @@ def _block(values: Mapping[str, Any], side: str, residual: spec.Residual) -> spe
 
 def stack_rules(model: spec.EncoderDecoder) -> list[Rule]:
     """The layers of both stacks, and the norms after them."""
-    return [*_stack_rules("encoder", model.encoder), *_stack_rules("decoder", model.decoder)]
+    return [
+        *side_rules("encoder", "model.encoder", model.encoder),
+        *side_rules("decoder", "model.decoder", model.decoder),
+    ]
 
 
-def _stack_rules(side: str, stack: spec.Stack) -> list[Rule]:
-    name = f"{side}.blocks.{{i}}"
-    hf = f"model.{side}.layers.{{i}}"
+def side_rules(part: str, hf_part: str, stack: spec.Stack) -> list[Rule]:
+    """The layers of one stack, `part` here and `hf_part` in the file, and the norm after them."""
+    name = f"{part}.blocks.{{i}}"
+    hf = f"{hf_part}.layers.{{i}}"
     block = stack.block
     # The residual of the feed-forward is the last one, after that of cross-attention.
     last = 1 if block.cross is None else 2
@@ -169,7 +173,7 @@ def _stack_rules(side: str, stack: spec.Stack) -> list[Rule]:
         layer += module_rules(f"{name}.residual.each.1.norm", f"{hf}.encoder_attn_layer_norm")
     rules = per_layer(stack.layers, layer)
     if stack.final:
-        rules += module_rules(f"{side}.final_norm", f"model.{side}.layer_norm")
+        rules += module_rules(f"{part}.final_norm", f"{hf_part}.layer_norm")
     return rules
 
 

@@ -49,12 +49,14 @@ def preset(
         residual=spec.PreNorm(),
         dropout=settings["dropout"],
     )
+    pattern = spec.NeighbourMask() if neighbours else spec.FullMask()
     paths = settings["distances"]
+    position = spec.ShortestPathBias(paths) if paths else None
     stack = spec.Stack(
         settings["layers"],
         block,
-        pattern=spec.NeighbourMask() if neighbours else spec.FullMask(),
-        position=spec.ShortestPathBias(paths) if paths else None,
+        pattern=pattern,
+        position=position,
         final=block.norm,
     )
     # A node is classified by its own hidden state, a graph by the mean of its nodes.

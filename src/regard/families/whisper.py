@@ -1,6 +1,7 @@
 """Whisper in transformers (WhisperForConditionalGeneration): a pre-norm Marian over spectrograms.
 
-Its keys have no bias, and the positions of its targets are learned.
+Its keys have no bias, and the positions of its targets are learned. `whisper_classifier` has the
+encoder that classifies.
 """
 
 from __future__ import annotations
@@ -23,8 +24,14 @@ from regard.families.fairseq_layout import (
 )
 from regard.families.preset_settings import ConfigPresets
 from regard.families.tensor_table import Rename, Rule, module_rules
+from regard.families.whisper_classifier import (
+    classifier_config,
+    classifier_rules,
+    classifier_spec,
+    is_classifier,
+)
 
-SPEC_TYPES = (spec.EncoderDecoder, spec.Spectrogram)
+SPEC_TYPES = (spec.EncoderDecoder | spec.Encoder, spec.Spectrogram)
 PREFIX = "model."
 # Keys of Marian that Whisper does not have.
 _MARIAN_ONLY = ("max_position_embeddings", "regard_head_bias", "scale_embedding")
@@ -43,6 +50,7 @@ _SCHEMA = ConfigSchema(
         "dropout": 0.0,
         "max_source_positions": 1500,  # frames after the second convolution
         "max_target_positions": 448,
+        "classifier_proj_size": 256,  # width of the vector that is classified
     },
     fixed={
         "encoder_layerdrop": FIXED["encoder_layerdrop"],
@@ -65,7 +73,6 @@ _SCHEMA = ConfigSchema(
         "mask_feature_length",
         "mask_feature_min_masks",
         "median_filter_width",  # of word timestamps
-        "classifier_proj_size",
         "forced_decoder_ids",  # of `generate`
     },
 )
@@ -74,7 +81,9 @@ _SCHEMA = ConfigSchema(
 # ------------------------------------------------------------------ spec → config.json
 
 
-def to_config(model: spec.EncoderDecoder, positions: int) -> dict[str, Any]:
+def to_config(model: spec.EncoderDecoder | spec.Encoder, positions: int) -> dict[str, Any]:
+    if isinstance(model, spec.Encoder):
+        return classifier_config(model, positions)
     shared_keys = {k: v for k, v in stack_keys(model).items() if k not in _MARIAN_ONLY}
     source = model.source
     source_position = source.position
@@ -99,7 +108,9 @@ def to_config(model: spec.EncoderDecoder, positions: int) -> dict[str, Any]:
 # ------------------------------------------------------------------ config.json → spec
 
 
-def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.EncoderDecoder:
+def to_spec(
+    config: Mapping[str, Any], stored: Collection[str] = ()
+) -> spec.EncoderDecoder | spec.Encoder:
     values = _SCHEMA.parse(config)
     dropout = values["dropout"]
     source_position = spec.FixedPosition(values["max_source_positions"])
@@ -107,11 +118,14 @@ def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Enc
     source = spec.Spectrogram(values["num_mel_bins"], source_position, dropout=dropout)
     target = spec.Tokens(values["vocab_size"], target_position, scale=False, dropout=dropout)
     model = encoder_decoder(values, source, target, spec.PreNorm(), "target")
-    return replace(
+    model = replace(
         model,
         encoder=_without_key_bias(model.encoder),
         decoder=_without_key_bias(model.decoder),
     )
+    if is_classifier(config):
+        return classifier_spec(model, config, values["classifier_proj_size"])
+    return model
 
 
 def _without_key_bias(stack: spec.Stack) -> spec.Stack:
@@ -123,7 +137,9 @@ def _without_key_bias(stack: spec.Stack) -> spec.Stack:
 # ------------------------------------------------------------------ tensors
 
 
-def tensor_table(model: spec.EncoderDecoder, positions: int) -> list[Rule]:
+def tensor_table(model: spec.EncoderDecoder | spec.Encoder, positions: int) -> list[Rule]:
+    if isinstance(model, spec.Encoder):
+        return classifier_rules(model)
     return [
         # Two convolutions over the spectrogram; the second halves the frames.
         *module_rules("source.first", "model.encoder.conv1"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from regard.metrics.bleu import TranslationScore
 from regard.metrics.classification import ClassificationScore
+from regard.metrics.contrastive import ContrastiveScore
 from regard.metrics.forecast import ForecastScore, QuantileScore
 from regard.metrics.perplexity import NegativeLogLikelihood
 from regard.metrics.question_answering import AnswerScore
@@ -19,4 +20,5 @@ AnyScore = (
     | TranscriptionScore
     | ForecastScore
     | QuantileScore
+    | ContrastiveScore
 )

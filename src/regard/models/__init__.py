@@ -11,11 +11,12 @@ from regard.models.language_model import LanguageModel
 from regard.models.loading import load, load_language_model, load_translator
 from regard.models.sequence_classifier import SequenceClassifier
 from regard.models.series_model import SeriesModel
-from regard.models.sound_classifier import SoundClassifier
+from regard.models.sound_classifier import SoundClassifier, SpectrogramClassifier
 from regard.models.spans import Answer, Filling, Suspect, Tagged
 from regard.models.speech_to_text import SpeechToText
 from regard.models.text_encoder import TextEncoder
 from regard.models.translator import Translator
+from regard.models.waveform_model import WaveformModel
 
 __all__ = [
     "Answer",
@@ -30,11 +31,13 @@ __all__ = [
     "SequenceClassifier",
     "SeriesModel",
     "SoundClassifier",
+    "SpectrogramClassifier",
     "SpeechToText",
     "Suspect",
     "Tagged",
     "TextEncoder",
     "Translator",
+    "WaveformModel",
     "choose_device",
     "load",
     "load_language_model",

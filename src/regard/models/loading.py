@@ -35,10 +35,11 @@ from regard.models.memory_network import MemoryNetworkModel
 from regard.models.precision import cast, choose_dtype
 from regard.models.sequence_classifier import SequenceClassifier
 from regard.models.series_model import SeriesModel
-from regard.models.sound_classifier import SoundClassifier
+from regard.models.sound_classifier import SoundClassifier, SpectrogramClassifier
 from regard.models.speech_to_text import SpeechToText
 from regard.models.text_encoder import TextEncoder
 from regard.models.translator import Translator
+from regard.models.waveform_model import WaveformModel
 from regard.text.tokenizer_files import (
     holds_tokenizer,
     open_language_model_tokenizer,
@@ -60,9 +61,9 @@ def load(
     What comes back depends on the folder: a `Translator` (`translate`), a `LanguageModel`
     (`generate`), a `TextEncoder` (`classify`, `tag`, `answer`, `fill`, `embed`), an `ImageEncoder`
     (`classify`, `embed`), a `DualEncoderModel` (`classify` by captions), a `SpeechToText` or
-    `CTCModel` (`transcribe`), a `SoundClassifier` (`classify`). Its `tasks` names the methods it
-    has; all can be called with tensors by transformers' names, saved (`save`) and looked into
-    (`look`).
+    `CTCModel` (`transcribe`), a `SoundClassifier` or `SpectrogramClassifier` (`classify`). Its
+    `tasks` names the methods it has; all can be called with tensors by transformers' names, saved
+    (`save`) and looked into (`look`).
 
     `dtype` is the data type of the parameters: float32, bfloat16 or float16. By default it is
     float32 on a CPU, and on a GPU that in which the weights are stored. With `download`, a name on
@@ -252,8 +253,12 @@ def _encoder(
             return SoundClassifier(model, spec, config)
         case "input_values" if spec.task == "transcribe":
             return CTCModel(model, spec, None, config)
-        case _:
+        case "input_values":
             # A bare Wav2Vec2 has no alphabet to transcribe with.
+            return WaveformModel(model, spec, config)
+        case "input_features" if spec.task == "classify":
+            return SpectrogramClassifier(model, spec, config)
+        case _:
             return Model(model, spec, config)
 
 

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from regard import disk
 from regard import spec as kinds
 from regard.builder import CoreModel
@@ -101,8 +103,15 @@ def write_weights(
     path: Path, model: CoreModel, spec: kinds.Model, config: Mapping[str, Any]
 ) -> None:
     """Writes the weights under the names of the family that `config_json` names."""
+    disk.replace_tensors(path, weight_tensors(model, spec, config))
+
+
+def weight_tensors(
+    model: CoreModel, spec: kinds.Model, config: Mapping[str, Any]
+) -> dict[str, Tensor]:
+    """What `write_weights` writes."""
     opened = folders.ModelFolder(spec, {}, None, dict(config))
-    folders.write_weights(path, model, spec, opened.positions, opened.model_type)
+    return folders.weight_tensors(model, spec, opened.positions, opened.model_type)
 
 
 def copy_companion_files(origin: Path, folder: Path, names: Sequence[str]) -> None:

@@ -14,19 +14,23 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from regard.data.audio import RATE, Samples, read_wav, read_wav_and_rate, resample
+from regard import spec as kinds
+from regard.data.audio import RATE, Samples, log_mel, read_wav_and_rate, resample
 from regard.disk import read_json_object
-from regard.errors import DataError
+from regard.errors import DataError, ModelError
 from regard.models.base import Model
 
 Sound = str | Path | bytes | Samples
+# The only spectrogram that is implemented: frames of 25 ms every 10 ms.
+_FEATURES = {"sampling_rate": RATE, "n_fft": 400, "hop_length": 160}
 
 
 def read_samples(sound: Sound) -> Samples:
-    """The samples of a recording: [samples], float32."""
+    """The samples of a recording at 16 kHz: [samples], float32."""
     if isinstance(sound, str | Path | bytes):
-        samples = read_wav(sound)  # refuses other rates than 16 kHz
+        samples = resample(*read_wav_and_rate(sound))
     else:
+        # An array has no header that tells its rate: it is taken as 16 kHz.
         samples = np.asarray(sound, np.float32)
     if samples.ndim != 1 or not len(samples) or not np.isfinite(samples).all():
         raise DataError(
@@ -45,7 +49,6 @@ def read_recordings(sounds: Sequence[Sound], say: Callable[[str], None]) -> list
             samples, rate = read_wav_and_rate(sound)
             rates.add(rate)
             sound = resample(samples, rate)
-        # An array has no header that tells its rate: it is taken as 16 kHz.
         recordings.append(read_samples(sound))
     say_resampled(rates, say)
     return recordings
@@ -66,6 +69,34 @@ def spectrogram_image(features: Tensor) -> NDArray[np.uint8]:
     # Silence has one value everywhere: without the bound it would be 0 / 0.
     brightness = (features - low) / (high - low).clamp_min(1e-9)
     return (brightness * 255).round().to(torch.uint8).numpy()
+
+
+# ------------------------------------------------------------------ log-mel spectrograms
+
+
+def window_seconds(front_end: kinds.Spectrogram) -> float:
+    """The length of the window that a model of spectrograms hears."""
+    positions = front_end.max_length
+    assert positions is not None  # Whisper has a table of sinusoids
+    # The second convolution of the front end has stride 2: two frames a position.
+    return positions * 2 * _FEATURES["hop_length"] / RATE
+
+
+def spectrogram(sound: Sound, front_end: kinds.Spectrogram) -> Tensor:
+    """The log-mel spectrogram of a recording: [windows, mels, frames]."""
+    return log_mel(read_samples(sound), front_end.mels, window_seconds(front_end))
+
+
+def check_spectrogram(model: Model) -> None:
+    """Refuses a folder whose preprocessor_config.json asks for other features."""
+    config = read_folder_json(model, "preprocessor_config.json")
+    for key, value in _FEATURES.items():
+        if config.get(key, value) != value:
+            raise ModelError(
+                f"preprocessor_config.json: {key} is {config[key]}, but only {value} is understood",
+                "this model needs other features and cannot be used here; "
+                "correct the key if it is wrong",
+            )
 
 
 def read_folder_json(model: Model, name: str) -> dict[str, Any]:

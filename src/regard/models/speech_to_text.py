@@ -10,27 +10,26 @@ import torch
 from torch import Tensor
 
 from regard import spec as kinds
-from regard.data.audio import RATE, log_mel
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode
 from regard.decode.strategy import Greedy, Limit, Strategy
-from regard.errors import ModelError, SettingError
+from regard.errors import SettingError
 from regard.families import folder as folders
 from regard.model import EncoderDecoder
 from regard.models.base import TokenizerModel, no_tokenizer
 from regard.models.sound import (
     Sound,
+    check_spectrogram,
     read_folder_json,
     read_recordings,
-    read_samples,
+    spectrogram,
     spectrogram_image,
+    window_seconds,
 )
 from regard.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from regard.look import MediaInput
 
-# The only front end that is implemented: frames of 25 ms every 10 ms.
-_FEATURES = {"sampling_rate": RATE, "n_fft": 400, "hop_length": 160}
 _ENGLISH_ONLY_VOCABULARY = 51864  # one token fewer than the multilingual models have
 _START = "<|startoftranscript|>"
 _NO_TIMESTAMPS = "<|notimestamps|>"
@@ -72,10 +71,7 @@ class SpeechToText(TokenizerModel):
     @property
     def seconds(self) -> float:
         """The length of a window; longer recordings are transcribed window by window."""
-        positions = self.spec.source.max_length
-        assert positions is not None  # Whisper has a table of sinusoids
-        # The second convolution of the front end has stride 2: two frames a position.
-        return positions * 2 * _FEATURES["hop_length"] / RATE
+        return window_seconds(self.spec.spectrogram)
 
     @property
     def languages(self) -> list[str]:
@@ -126,7 +122,7 @@ class SpeechToText(TokenizerModel):
         Without a `language`, it is detected in the first window. Windows of a long recording are
         decoded one by one, and their texts are joined.
         """
-        self._check_features()
+        check_spectrogram(self)
         # One recording or a list: the result has the same form.
         sounds = sound if isinstance(sound, list) else [sound]
         samples = read_recordings(sounds, self.say)
@@ -164,8 +160,8 @@ class SpeechToText(TokenizerModel):
         """The first window of a recording, and the decoder prompt of its language."""
         from regard.look import MediaInput
 
-        self._check_features()
-        features = self.features(data)[:1]
+        check_spectrogram(self)
+        features = self.features(read_recordings([data], self.say)[0])[:1]
         special_tokens = self._special_tokens(self.decoder_prompt(features, None, "transcribe"))
         inputs = features.to(self.device, self.dtype)
         return MediaInput(inputs, spectrogram_image(features[0]), special_tokens)
@@ -272,16 +268,4 @@ class SpeechToText(TokenizerModel):
 
     def features(self, sound: Sound) -> Tensor:
         """The log-mel spectrogram of a recording: [windows, mels, frames]."""
-        return log_mel(read_samples(sound), self.spec.spectrogram.mels, self.seconds)
-
-    def _check_features(self) -> None:
-        """Refuses a folder whose preprocessor_config.json asks for other features."""
-        config = read_folder_json(self, "preprocessor_config.json")
-        for key, value in _FEATURES.items():
-            if config.get(key, value) != value:
-                raise ModelError(
-                    f"preprocessor_config.json: {key} is {config[key]}, "
-                    f"but only {value} is understood",
-                    "this model needs other features and cannot be used here; "
-                    "correct the key if it is wrong",
-                )
+        return spectrogram(sound, self.spec.spectrogram)

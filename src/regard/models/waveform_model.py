@@ -6,11 +6,14 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from regard import spec as kinds
-from regard.data.audio import RATE, log_mel, read_wav
+from regard.core.frontend import Waveform
+from regard.data.audio import RATE, log_mel
 from regard.data.padding import pad_rows
 from regard.decode.batch_decoding import batch_by_length
 from regard.errors import ModelError
@@ -33,7 +36,7 @@ _LOOK_MELS = 80  # Whisper's number, for a picture only
 
 
 class WaveformModel(Model):
-    """Base class of encoders that read samples of sound."""
+    """An encoder that reads samples of sound; base class of those with a head."""
 
     model: Encoder
     spec: kinds.Encoder
@@ -54,7 +57,7 @@ class WaveformModel(Model):
         """The first seconds of a recording."""
         from regard.look import MediaInput
 
-        samples = read_wav(data)[: _LOOK_SECONDS * RATE]
+        samples = read_recordings([data], self.say)[0][: _LOOK_SECONDS * RATE]
         seconds = max(0.1, len(samples) / RATE)
         mels = log_mel(samples, _LOOK_MELS, seconds)[0]  # [mels, frames]
         inputs = self.waveform(samples)[None].to(self.device, self.dtype)  # [1, samples]
@@ -73,6 +76,12 @@ class WaveformModel(Model):
             inputs, padding_mask = pad_rows(batch, 0.0)  # [B, S]
             inputs = inputs.to(self.device, self.dtype)
             yield rows, inputs, padding_mask.to(self.device) if len(rows) > 1 else None
+
+    def frames(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The positions that the convolutions make of so many samples: [recordings]."""
+        front_end = self.model.input
+        assert isinstance(front_end, Waveform), "such models read waveforms"
+        return front_end.output_lengths(torch.from_numpy(lengths)).numpy()
 
     def waveform(self, sound: Sound) -> Tensor:
         """The samples of a recording as the model expects them: [samples]."""

@@ -141,6 +141,8 @@ _WIRINGS = {
     "image_text": _DUAL,
     "transcribe": _SPEECH,
     "ctc": _CTC,
+    "sounds": _CTC,
+    "speech_contrastive": _CTC,
     "stories": _STORIES,
     "forecast": _SERIES,
     "nodes": _NODES,

@@ -143,7 +143,11 @@ def _classifier(
     """The pooled vector and the classification head."""
     modules = []
     if model.pool is not None:
-        shape = f"[B, {model.pool.width:,}]" if model.pool.width else "[B, D]"  # one vector a row
+        shape = "[B, D]"  # one vector a row
+        if model.pool.width:
+            shape = f"[B, {model.pool.width:,}]"
+        elif model.pool.which == "first_and_mean":
+            shape = "[B, 2·D]"
         modules.append(ModuleSummary("pool", wording.pool(model.pool), shape, counts["pool"]))
     match model.labels:
         case spec.ClassifierHead(classes):

@@ -358,6 +358,9 @@ class Encoder(ModelSpec):
             return {**inputs, "token_type_ids": False}
         if isinstance(self.input, SeriesPatches):
             return {name: True, "past_observed_mask": False}
+        if isinstance(self.input, Spectrogram):
+            # Silence up to the end of the window is heard like all else (Whisper).
+            return {name: True}
         if isinstance(self.input, NodeFeatures):
             return {
                 name: True,
@@ -427,6 +430,12 @@ class Encoder(ModelSpec):
     def windows(self) -> SeriesPatches:
         """The front end of an encoder of time series."""
         assert isinstance(self.input, SeriesPatches)
+        return self.input
+
+    @property
+    def spectrogram(self) -> Spectrogram:
+        """The front end of an encoder of spectrograms."""
+        assert isinstance(self.input, Spectrogram)
         return self.input
 
     @property

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from regard import disk, edit
 from regard.core.embedding import Embedding
@@ -24,7 +24,7 @@ from regard.models.saving import (
     TEXT_FILES,
     config_json,
     copy_companion_files,
-    write_weights,
+    weight_tensors,
 )
 from regard.training import model_spec
 from regard.training.engine import layerwise_lr_decay
@@ -106,13 +106,18 @@ def objective_class(name: str) -> type[Objective]:
     return implementation
 
 
-def export(objective: Objective) -> None:
-    """Writes the weights now in the model, and those of its companions, into the run folder."""
+def exported_files(objective: Objective) -> dict[Path, dict[str, Tensor]]:
+    """The weights now in the model, and those of its companions, as files of the run folder.
+
+    By path, with the tensors of each; not copied where they can be views of the parameters.
+    """
     setup = objective.setup
-    _export_weights(objective.trained_model, setup.run_folder.weights, setup.recipe)
+    weights = setup.run_folder.weights
+    files = {weights: _exported_tensors(objective.trained_model, setup.recipe)}
     for name, companion in objective.companions().items():
-        folder = setup.run_folder.folder / name
-        _export_weights(companion, folder / setup.run_folder.weights.name, setup.recipe)
+        path = setup.run_folder.folder / name / weights.name
+        files[path] = _exported_tensors(companion, setup.recipe)
+    return files
 
 
 # --- new models -----------------------------------------------------------------------------------
@@ -200,10 +205,10 @@ def _write_base_files(folder: Path, model: Model) -> None:
             disk.write_file(folder / name, str(content))
 
 
-def _export_weights(model: Model, path: Path, recipe: Recipe) -> None:
+def _exported_tensors(model: Model, recipe: Recipe) -> dict[str, Tensor]:
     exported = model.model
     if recipe.tune.lora:
         # Of a copy: training goes on with the factors apart.
         exported = copy.deepcopy(exported)
         edit.merge(exported)
-    write_weights(path, exported, model.spec, model.config)
+    return weight_tensors(exported, model.spec, model.config)

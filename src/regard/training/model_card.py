@@ -10,6 +10,7 @@ from typing import Any
 from regard import __version__, disk
 from regard.metrics.bleu import TranslationScore
 from regard.metrics.classification import ClassificationScore
+from regard.metrics.contrastive import ContrastiveScore
 from regard.metrics.forecast import ForecastScore, QuantileScore
 from regard.metrics.perplexity import NegativeLogLikelihood
 from regard.metrics.question_answering import AnswerScore
@@ -27,6 +28,7 @@ RatedScore = (
     | TranscriptionScore
     | ForecastScore
     | QuantileScore
+    | ContrastiveScore
 )
 _DECIMALS = {"mse": 4, "mae": 4, "quantile_loss": 4}  # two of all others
 
@@ -121,6 +123,16 @@ _KINDS = {
         "question-answering",
         "A memory network that answers questions about stories",
         'regard.load("FOLDER").answer("Where is Mary?", "Mary went to the garden.")',
+    ),
+    "sounds": _Kind(
+        "audio-classification",
+        "A classifier of recordings",
+        'regard.load("FOLDER").classify("sound.wav")',
+    ),
+    "speech_contrastive": _Kind(
+        "feature-extraction",
+        "An encoder of speech, to fine-tune",
+        "regard train --base FOLDER --objective ctc --sounds TABLE",
     ),
     "ctc": _SPEECH_RECOGNITION,
     "transcribe": _SPEECH_RECOGNITION,

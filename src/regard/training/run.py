@@ -6,7 +6,7 @@ import shutil
 import signal
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,15 +17,23 @@ from torch import nn
 from regard import disk
 from regard import spec as specs
 from regard.allocator import keep_large_blocks
-from regard.checkpoint import Checkpoints, Snapshots
-from regard.errors import RegardError, RegardWarning, SettingError, TrainingInterrupted
+from regard.checkpoint import Checkpoints, Retention, Snapshots
+from regard.errors import (
+    DiskError,
+    RegardError,
+    RegardWarning,
+    SettingError,
+    TrainingInterrupted,
+)
 from regard.metrics.metric import Metric
 from regard.metrics.scores import AnyScore
 from regard.models import Model, choose_device
 from regard.training import learning_curves, model_card, model_spec, preflight, run_evaluation
-from regard.training.assembly import assemble, export, objective_class
+from regard.training.assembly import assemble, exported_files, objective_class
 from regard.training.engine import layerwise_lr_decay
+from regard.training.engine.early_stopping import greater_is_better
 from regard.training.engine.loop import Loop
+from regard.training.engine.loss_spikes import LossSpikes
 from regard.training.engine.lr_schedule import (
     ConstantRate,
     CosineDecay,
@@ -299,10 +307,10 @@ def _outcome_written(run_folder: RunFolder) -> Iterator[dict[str, Any]]:
     except TrainingInterrupted:  # the run is stopped, not over
         raise
     except RegardError as error:
-        disk.write_json(
-            run_folder.outcome,
-            {"status": "failed", "problem": error.problem, "repair": error.repair},
-        )
+        failure = {"status": "failed", "problem": error.problem, "repair": error.repair}
+        # On a full disk there is no room for the reason, either.
+        with suppress(DiskError):
+            disk.write_json(run_folder.outcome, failure)
         raise
     disk.write_json(run_folder.outcome, outcome)
 
@@ -354,12 +362,13 @@ def _run(
         recipe,
         objective,
         make_optimizer(recipe, model, objective.d_model),
-        (Checkpoints(run_folder.checkpoints), Snapshots(run_folder.snapshots)),
+        (_checkpoints(run_folder, recipe), Snapshots(run_folder.snapshots)),
         metrics,
         progress_bar,
-        after_save=lambda: export(objective),
+        exported_files=lambda: exported_files(objective),
         on_step=on_step,
     )
+    run_folder.delete_unfinished()
     saved = loop.checkpoints.newest(progress_bar.say)
     if saved is not None:
         loop.restore(saved)
@@ -392,6 +401,18 @@ def _run(
         steps=progress.step,
         losses=last_losses(run_folder.metrics),
     )
+
+
+def _checkpoints(run_folder: RunFolder, recipe: Recipe) -> Checkpoints:
+    train = recipe.train
+    retention = Retention(
+        train.keep_last,
+        train.keep_best,
+        train.keep_every,
+        greater_is_better(train.metric),
+        reach=LossSpikes(train.spike_threshold, train.rollback_steps).reach,
+    )
+    return Checkpoints(run_folder.checkpoints, retention)
 
 
 def _say_schedule(recipe: Recipe, progress_bar: ProgressBar) -> None:

@@ -68,8 +68,8 @@ def of_recipe(recipe: Recipe) -> RunSettings:
     """The settings that the recipe of a run scores its model with."""
     # The word that the user chose, as `summarize`, or that of the objective.
     task = recipe.task if recipe.task in TASKS else recipe.objective
-    if recipe.objective_settings.data == "sounds":
-        task = "transcribe"  # whatever a model of speech is trained by
+    if recipe.objective == "ctc":
+        task = "transcribe"  # whatever a model that transcribes is trained by
     context = recipe.data.context
     # The length limit of labelled texts, as `model_spec.max_length` has it.
     max_length = recipe.data.max_length if recipe.is_finetuning else context
@@ -161,7 +161,7 @@ def _stored_examples(run_folder: RunFolder, task: str, split: str, model: Model)
         # Only what is in the split has a label to compare with.
         labels = tuple(label if i in rows else "" for i, label in enumerate(data.labels))
         return [replace(data, labels=labels, splits=("",) * len(labels))]
-    if task == "transcribe":
+    if task in ("transcribe", "sounds"):
         speech = RecordedSpeech.open(run_folder.data / split)
         return [Recording(speech[row], text) for row, text in enumerate(speech.transcripts)]
     file = run_folder.data / f"{split}.jsonl"

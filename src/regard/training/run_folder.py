@@ -88,6 +88,11 @@ class RunFolder:
                 )
             yield
 
+    def delete_unfinished(self) -> None:
+        """Removes what a killed process was writing. For the process that holds the lock."""
+        for folder in (self.folder, self.state, self.snapshots, self.checkpoints):
+            disk.delete_unfinished(folder)
+
     def check_objective(self, objective: str | None) -> None:
         """Refuses to resume with another objective class than that from outside it began with."""
         values = json.loads(self.recipe.read_text(encoding="utf-8"))
@@ -131,7 +136,8 @@ class RunFolder:
     def with_steps(self, recipe: Recipe, steps: int) -> Recipe:
         """The recipe with another number of steps, which is stored: the run is trained longer."""
         # By the names of the checkpoints: what reads them needs torch.
-        steps_done = [int(path.name[len("step-") :]) for path in self.checkpoints.glob("step-*")]
+        names = [path.name for path in self.checkpoints.glob("step-*")]
+        steps_done = [int(name[len("step-") :]) for name in names if name[len("step-") :].isdigit()]
         done = max(steps_done, default=0)
         if steps <= done:
             raise SettingError(

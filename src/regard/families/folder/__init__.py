@@ -15,7 +15,13 @@ from regard.families.folder.special_tokens import (
     start_token_id,
     tokenizer_config,
 )
-from regard.families.folder.writing import SHARD_SIZE, describe, write_model, write_weights
+from regard.families.folder.writing import (
+    SHARD_SIZE,
+    describe,
+    weight_tensors,
+    write_model,
+    write_weights,
+)
 from regard.families.registry import FAMILIES, family_of
 
 __all__ = [
@@ -36,6 +42,7 @@ __all__ = [
     "read_generation_config",
     "start_token_id",
     "tokenizer_config",
+    "weight_tensors",
     "with_classifier",
     "write_model",
     "write_weights",

@@ -77,12 +77,19 @@ def write_weights(
     model_type: str | None = None,
 ) -> None:
     """Writes model.safetensors as `describe` announces it, replaced as a whole or not at all."""
+    disk.replace_tensors(path, weight_tensors(model, model_spec, positions, model_type))
+
+
+def weight_tensors(
+    model: CoreModel,
+    model_spec: spec.Model,
+    positions: int = POSITIONS,
+    model_type: str | None = None,
+) -> dict[str, Tensor]:
+    """The tensors of model.safetensors, by the names in that file; views where they can be."""
     table = family_of(model_spec, model_type).tensor_table(model_spec, positions)
-    parameters = {name: parameter.detach().cpu() for name, parameter in model.named_parameters()}
-    tensors = to_hf(table, parameters)
-    # A reader sees the old file or the new one, never a part.
-    with disk.disk_errors(path.name), disk.atomic_file(path) as temporary:
-        disk.write_tensors(temporary, tensors)
+    parameters = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    return to_hf(table, parameters)
 
 
 def write_model(

@@ -1,4 +1,4 @@
-"""Recordings with transcripts: from the tables a recipe names to memory-mapped samples.
+"""Recordings with texts: from the tables a recipe names to memory-mapped samples.
 
 Each split is a folder of `state/data`: `samples`, those of all recordings end to end (float32,
 little endian, 16 kHz), `offsets.npy`, where each begins and the last one ends, and
@@ -8,7 +8,7 @@ little endian, 16 kHz), `offsets.npy`, where each begins and the last one ends, 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from regard.models.sound import read_samples, say_resampled
 from regard.training.data.labelled_text import with_held_out
 from regard.training.setup import Say, Setup, Split
 
+Reader = Callable[[str], list[Recording]]
 _SAMPLES = "samples"
 _OFFSETS = "offsets.npy"
 _TRANSCRIPTS = "transcripts.json"
@@ -29,7 +30,7 @@ _DTYPE = np.dtype("<f4")  # little endian on every machine: run folders travel
 
 
 class RecordedSpeech:
-    """Recordings of a split: their samples, memory-mapped, and their transcripts."""
+    """Recordings of a split: their samples, memory-mapped, and their transcripts or labels."""
 
     def __init__(
         self, samples: Samples, offsets: NDArray[np.int64], transcripts: list[str]
@@ -67,11 +68,14 @@ class RecordedSpeech:
         return np.diff(self.offsets)  # [N]
 
 
-def recorded_speech(setup: Setup) -> dict[str, RecordedSpeech]:
-    """The recordings by split, stored in the run folder on the first call."""
+def recorded_speech(setup: Setup, read: Reader = read_transcripts) -> dict[str, RecordedSpeech]:
+    """The recordings by split, stored in the run folder on the first call.
+
+    `read` reads a table or a folder that the recipe names.
+    """
     folder = setup.run_folder.data
     if not (folder / "train").is_dir():
-        splits = setup.splits(_recording_splits)
+        splits = setup.splits(partial(_recording_splits, read))
         sets = with_held_out({name: list(split()) for name, split in splits.items()})
         rates: set[int] = set()
         # Written last: the presence of the training set says that all are there.
@@ -85,7 +89,7 @@ def recorded_speech(setup: Setup) -> dict[str, RecordedSpeech]:
     return stored
 
 
-def _recording_splits(setup: Setup) -> dict[str, Split]:
+def _recording_splits(read: Reader, setup: Setup) -> dict[str, Split]:
     """The recordings that a recipe names, by split."""
     tune = setup.recipe.tune
     data = setup.recipe.data
@@ -99,16 +103,16 @@ def _recording_splits(setup: Setup) -> dict[str, Split]:
             "valid": _listed(data.valid_sounds),
             "test": _listed(data.test_sounds),
         }
-    return {name: partial(_read_tables, files) for name, files in tables.items() if files}
+    return {name: partial(_read_tables, read, files) for name, files in tables.items() if files}
 
 
 def _listed(table: str | None) -> tuple[str, ...]:
     return () if table is None else (table,)
 
 
-def _read_tables(tables: Iterable[str]) -> Iterator[Recording]:
+def _read_tables(read: Reader, tables: Iterable[str]) -> Iterator[Recording]:
     for table in tables:
-        yield from read_transcripts(table)
+        yield from read(table)
 
 
 def write_recordings(recordings: Iterable[Recording], folder: Path, rates: set[int]) -> None:
@@ -148,7 +152,7 @@ def _transcript(recording: Recording) -> str:
     text = " ".join(recording.text.split())
     if not text:
         name = recording.audio if isinstance(recording.audio, Path) else "a recording"
-        raise DataError(f"{name} has an empty transcript", "write what is said in it")
+        raise DataError(f"{name} has no transcript or label", "write what is heard in it")
     return text
 
 

@@ -20,6 +20,7 @@ class EarlyStopping:
     def update(self, progress: Progress, validation: dict[str, Any]) -> bool:
         """Records a validation; returns whether it is the best so far."""
         score = validation[self.metric]
+        progress.score = score
         improved = progress.best is None or self._is_better(score, progress.best)
         if improved:
             progress.best = score
@@ -32,7 +33,9 @@ class EarlyStopping:
         return improved
 
     def _is_better(self, score: float, best: float) -> bool:
-        # Losses and errors are to fall; BLEU, accuracy, F1 and the like are to rise.
-        if self.metric in ("loss", "mse", "mae", "wer", "cer"):
-            return score < best
-        return score > best
+        return score > best if greater_is_better(self.metric) else score < best
+
+
+def greater_is_better(metric: str) -> bool:
+    """Losses and errors are to fall; BLEU, accuracy, F1 and the like are to rise."""
+    return metric not in ("loss", "mse", "mae", "wer", "cer")

@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from regard import disk
 from regard.errors import SettingError
 
 
@@ -19,15 +20,20 @@ class MetricsLog:
 
     def __init__(self, path: Path, tensorboard: Path | None = None) -> None:
         self.path = path
-        self.file = path.open("ab")  # a resumed run appends
+        # A resumed run appends. Unbuffered: what a full disk did not take must not come later.
+        with disk.disk_errors(path.name):
+            self.file = path.open("ab", buffering=0)
         self.summary_writer = None
         if tensorboard is not None:
             self.summary_writer = _summary_writer(tensorboard)
 
     def write(self, record: dict[str, Any]) -> None:
         values = {key: _json_value(value) for key, value in record.items()}
-        self.file.write(json.dumps(values, ensure_ascii=False).encode() + b"\n")
-        self.file.flush()
+        line = json.dumps(values, ensure_ascii=False).encode() + b"\n"
+        with disk.disk_errors(self.path.name):
+            # One call may write a part only, the next then says why.
+            while line:
+                line = line[self.file.write(line) :]
         if self.summary_writer is None:
             return
         for key, value in record.items():
@@ -36,14 +42,18 @@ class MetricsLog:
                 self.summary_writer.add_scalar(key, value, record["step"])
 
     def position(self) -> int:
-        """The length of the file in bytes, once all of it has reached the disk."""
-        os.fsync(self.file.fileno())
-        return self.file.tell()
+        """The length of the file in bytes."""
+        return self.file.seek(0, os.SEEK_END)
+
+    def sync(self) -> None:
+        """fsync: all that was logged has reached the disk."""
+        with disk.disk_errors(self.path.name):
+            os.fsync(self.file.fileno())
 
     def truncate(self, position: int) -> None:
         """Drops what was logged after this position."""
-        self.file.truncate(position)
-        self.file.seek(position)
+        with disk.disk_errors(self.path.name):
+            self.file.truncate(position)
 
     def close(self) -> None:
         self.file.close()

@@ -56,10 +56,18 @@ class WeightAveraging:
                 return self.ema
             case Average() if progress.averaged:
                 return self.snapshots.mean(progress.averaged)
+            case Best() if progress.best_step == progress.step:
+                return self.current()
             case Best() if progress.best_step:
                 return self.snapshots.mean([progress.best_step])
             case _:  # Last, or no validation yet
                 return self.current()
+
+    def best_step(self, progress: Progress) -> int | None:
+        """The step of the weights to export, where they are those of one validation."""
+        if isinstance(self.choice, Best) and progress.best_step:
+            return progress.best_step
+        return None
 
     def current(self) -> Tensors:
         """The raw weights that training works on."""

@@ -19,22 +19,21 @@ from regard import disk, spec
 from regard.builder import build
 from regard.core.frontend import Waveform
 from regard.core.linear import Linear
-from regard.data.audio import RATE, Samples
+from regard.data.audio import Samples
 from regard.data.batching import Batch, Rows
 from regard.data.padding import pad_rows
 from regard.decode.strategy import Strategy
 from regard.errors import DataError, ModelError, SettingError
 from regard.families import folder as folders
 from regard.models import CTCModel, Model
+from regard.models.saving import config_json
 from regard.text.ctc import CTCDecoder
 from regard.training import model_spec
 from regard.training.data.sound_files import RecordedSpeech, recorded_speech
 from regard.training.objectives.loss import add_auxiliary_losses
-from regard.training.objectives.speech_objective import (
-    LabelledSpeech,
-    SpeechData,
-    SpeechObjective,
-)
+from regard.training.objectives.sound_objective import LabelledSound, SoundData
+from regard.training.objectives.speech_files import feature_extractor_config
+from regard.training.objectives.speech_objective import SpeechObjective
 from regard.training.setup import Setup
 
 _WAVEFORM = "input_values"  # the main input of encoders over waveforms
@@ -56,7 +55,7 @@ class ConnectionistTemporalClassification(SpeechObjective[CTCDecoder]):
     spec_classes = (spec.Encoder,)
     trained_model: CTCModel
 
-    def __init__(self, model: CTCModel, data: SpeechData[CTCDecoder], setup: Setup) -> None:
+    def __init__(self, model: CTCModel, data: SoundData[CTCDecoder], setup: Setup) -> None:
         front_end = model.model.input
         assert isinstance(front_end, Waveform), "checked before"
         self.front_end = front_end
@@ -74,14 +73,14 @@ class ConnectionistTemporalClassification(SpeechObjective[CTCDecoder]):
             )
 
     @classmethod
-    def prepare(cls, setup: Setup, base: Model | None) -> SpeechData[CTCDecoder]:
+    def prepare(cls, setup: Setup, base: Model | None) -> SoundData[CTCDecoder]:
         sets = recorded_speech(setup)
         if base is not None and base.folder is not None and _has_vocabulary(base):
-            return SpeechData(sets, CTCDecoder.open(base.folder))
-        return SpeechData(sets, CTCDecoder.of_texts(sets["train"].transcripts))
+            return SoundData(sets, CTCDecoder.open(base.folder))
+        return SoundData(sets, CTCDecoder.of_texts(sets["train"].transcripts))
 
     @classmethod
-    def describe(cls, setup: Setup, data: SpeechData[CTCDecoder]) -> spec.Encoder:
+    def describe(cls, setup: Setup, data: SoundData[CTCDecoder]) -> spec.Encoder:
         count = len(data.vocabulary.names)
         description: Any = model_spec.describe(setup.recipe, count)
         _check_waveform(description)
@@ -93,7 +92,7 @@ class ConnectionistTemporalClassification(SpeechObjective[CTCDecoder]):
 
     @classmethod
     def with_tokenizer(
-        cls, model: Any, description: Any, data: SpeechData[CTCDecoder], setup: Setup
+        cls, model: Any, description: Any, data: SoundData[CTCDecoder], setup: Setup
     ) -> CTCModel:
         _check_waveform(description)
         decoder = data.vocabulary
@@ -104,7 +103,7 @@ class ConnectionistTemporalClassification(SpeechObjective[CTCDecoder]):
         return CTCModel(model, description, decoder, config)
 
     @classmethod
-    def adapt(cls, base: Model, data: SpeechData[CTCDecoder], setup: Setup) -> CTCModel:
+    def adapt(cls, base: Model, data: SoundData[CTCDecoder], setup: Setup) -> CTCModel:
         decoder = data.vocabulary
         if not _has_vocabulary(base):
             _write_vocabulary(decoder, setup)
@@ -119,37 +118,30 @@ class ConnectionistTemporalClassification(SpeechObjective[CTCDecoder]):
         return {
             "config.json": model.config,
             **model.decoder.files(),
-            "preprocessor_config.json": {
-                "feature_extractor_type": "Wav2Vec2FeatureExtractor",
-                "feature_size": 1,
-                "sampling_rate": RATE,
-                "padding_side": "right",
-                "padding_value": 0.0,
-                "do_normalize": True,
-                # Norms over time count the padding: such models were pretrained without a mask.
-                "return_attention_mask": not model.spec.waves.normalizes_over_time,
-            },
+            "preprocessor_config.json": feature_extractor_config(model),
         }
 
     # --- labels and batches -----------------------------------------------------------------------
 
-    def label(self, name: str, speech: RecordedSpeech) -> LabelledSpeech:
+    def label(self, name: str, speech: RecordedSpeech) -> LabelledSound:
         # Characters that only occur in other splits cannot be learnt, but count as errors.
         is_train = name == "train"
         decoder = self.data.vocabulary
         labels = [decoder.labels(text, allow_unknown=not is_train) for text in speech.transcripts]
-        frames = self.front_end.output_lengths(torch.from_numpy(speech.lengths)).numpy()
+        frames = self.trained_model.frames(speech.lengths)
         # Checked for all splits before the first step: one infinite loss would skip an update.
         needed = np.array([alignment_length(row) for row in labels])
         _check_frames(name, speech, frames, needed)
-        return LabelledSpeech(speech, labels, frames[:, None])
+        return LabelledSound(speech, labels, frames[:, None])
 
     @property
     def max_evaluation_rows(self) -> int | None:
         # A norm over time includes the padding: one at a time, as `transcribe` does.
         return 1 if self.trained_model.spec.waves.normalizes_over_time else None
 
-    def collate(self, split: LabelledSpeech, rows: Rows) -> Batch:
+    def collate(
+        self, split: LabelledSound, rows: Rows, position: tuple[int, int] = (0, 0)
+    ) -> Batch:
         """`waves` and `padding_mask` [B, samples]; `labels` [B, L] and `label_lengths` [B]."""
         model = self.trained_model
         waves, padding_mask = pad_rows([model.waveform(split.speech[i]).numpy() for i in rows], 0.0)
@@ -220,16 +212,21 @@ def _check_frames(name: str, speech: RecordedSpeech, frames: Any, needed: Any) -
 def with_ctc_head(base: Model, decoder: CTCDecoder, seed: int) -> CTCModel:
     """The same encoder with a new head, normal with deviation 0.02, for these characters."""
     encoder: Any = base.spec
-    description = replace(encoder, labels=_head(encoder, len(decoder.names)))
+    head = _head(encoder, len(decoder.names))
+    description = replace(encoder, pool=None, labels=head, contrastive=None)
     torch.manual_seed(seed)  # for the new head
     model = build(description)
     weights = base.model.state_dict()
-    missing = model.load_state_dict(weights, strict=False).missing_keys
+    # Of pre-training, the codebook and its projections stay behind.
+    missing = model.load_state_dict(
+        {name: weight for name, weight in weights.items() if not name.startswith("labels.")},
+        strict=False,
+    ).missing_keys
     assert all(name.startswith("labels.") for name in missing), missing
     for module in model.labels.modules():
         if isinstance(module, Linear):
             torch.nn.init.normal_(module.weight, std=0.02)  # the bias is 0 already
-    config = {**base.config, "pad_token_id": decoder.blank}
+    config = {**config_json(description, base.config), "pad_token_id": decoder.blank}
     adapted = CTCModel(model, description, decoder, config)
     adapted.folder = base.folder
     adapted.say = base.say

@@ -140,11 +140,16 @@ class ImageTextContrastive(ImageObjective):
         """`tokens`, `padding_mask` [B, T], of the captions."""
         captions = [images.texts[row] for row in rows]
         encoded = self.data.tokenizer.encode_with_template(captions, self.max_length)
+        min_width = 0
+        multiple = self.pad_to_multiple_of
+        if self._pads_to_max:
+            min_width = self._longest
+            multiple = 1
         tokens, padding_mask = pad_rows(
             [encoding.ids for encoding in encoded],
             self._pad_id,
-            min_width=self._longest if self._pads_to_max else 0,
-            pad_to_multiple_of=1 if self._pads_to_max else self.pad_to_multiple_of,
+            min_width=min_width,
+            pad_to_multiple_of=multiple,
         )
         if self._pads_to_max:
             padding_mask = torch.ones_like(padding_mask)

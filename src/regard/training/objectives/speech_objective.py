@@ -3,101 +3,35 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, TypeVar
-
-import torch
-from numpy.typing import NDArray
-from torch import Tensor
+from typing import Any, ClassVar
 
 from regard.data.audio import Samples
-from regard.data.batching import Batch, BatchSampler, Rows, batch_indices
 from regard.decode.strategy import BeamSearch, Greedy, Strategy
 from regard.metrics.perplexity import corpus_nll, perplexity
 from regard.metrics.scores import AnyScore
 from regard.metrics.word_error_rate import WordErrorRate, transcription_score
 from regard.models import Model
 from regard.training.data.sound_files import RecordedSpeech
-from regard.training.objectives.objective import Objective
+from regard.training.objectives.sound_objective import SoundData, SoundObjective, Vocabulary
 from regard.training.setup import Setup
-
-Vocabulary = TypeVar("Vocabulary")
 
 _TRANSCRIBED_AT_ONCE = 64  # recordings whose samples are in memory
 
 
-@dataclass(frozen=True)
-class SpeechData(Generic[Vocabulary]):
-    """Recordings by split, and what turns their transcripts into labels."""
-
-    sets: dict[str, RecordedSpeech]
-    vocabulary: Vocabulary
-
-
-@dataclass(frozen=True)
-class LabelledSpeech:
-    """A split with the labels of its transcripts.
-
-    `lengths` [recordings, columns] are the positions that a recording takes in a batch.
-    """
-
-    speech: RecordedSpeech
-    labels: list[list[int]]
-    lengths: NDArray[Any]
-
-
-class SpeechObjective(Objective, Generic[Vocabulary]):
-    """Batches of recordings of similar lengths; a subclass says what their labels and loss are."""
+class SpeechObjective(SoundObjective[Vocabulary]):
+    """Transcripts and their error rates; a subclass says how a model learns and writes them."""
 
     # Whether each validation transcribes all recordings, or only if the metric asks for it.
     always_transcribes: ClassVar[bool]
-    data: SpeechData[Vocabulary]
 
-    def __init__(self, model: Model, data: SpeechData[Vocabulary], setup: Setup) -> None:
-        super().__init__(model, data, setup)
+    def __init__(self, model: Model, data: SoundData[Vocabulary], setup: Setup) -> None:
         WordErrorRate()  # a missing package is reported before hours of training
-        self.splits = {name: self.label(name, speech) for name, speech in data.sets.items()}
-        self.train_split = self.splits["train"]
-
-    # --- what a subclass defines ------------------------------------------------------------------
-
-    @abstractmethod
-    def label(self, name: str, speech: RecordedSpeech) -> LabelledSpeech:
-        """A split with its labels; what the model cannot learn from is refused."""
-
-    @abstractmethod
-    def collate(self, split: LabelledSpeech, rows: Rows) -> Batch:
-        """The tensors of some recordings."""
+        super().__init__(model, data, setup)
 
     @abstractmethod
     def transcribe(self, recordings: list[Samples], strategy: Strategy) -> list[str]:
         """The transcripts that the model writes, where it decodes by that strategy."""
-
-    @property
-    def max_evaluation_rows(self) -> int | None:
-        """How many recordings a validation batch may have; None for any number."""
-        return None
-
-    # --- training ---------------------------------------------------------------------------------
-
-    def _order(self) -> BatchSampler:
-        return BatchSampler(
-            self.train_split.lengths, self.settings.batch_tokens, seed=self.settings.seed
-        )
-
-    def batches_per_epoch(self) -> int:
-        return len(self._order().batches(0))
-
-    def batches(self, epoch: int, index: int) -> Iterator[tuple[tuple[int, int], Batch]]:
-        for now, i, rows in self._order().iterate(epoch, index):
-            # The position of the next batch comes with each: a checkpoint stores that.
-            yield (now, i + 1), self.collate(self.train_split, rows)
-
-    def examples(self, rows: Sequence[int]) -> list[dict[str, Any]]:
-        transcripts = self.train_split.speech.transcripts
-        return [{"row": row, "transcript": transcripts[row]} for row in rows]
 
     # --- evaluation -------------------------------------------------------------------------------
 
@@ -106,28 +40,9 @@ class SpeechObjective(Objective, Generic[Vocabulary]):
         split = self.splits.get("valid")
         if split is None:
             return None
-        nll, count = corpus_nll(self._batch_nlls(split, autocast))
+        nll, count = corpus_nll(self.batch_nlls(split, autocast))
         metrics: dict[str, Any] = {"loss": nll / count, "perplexity": perplexity(nll, count)}
         return metrics | self._transcript_metrics(split.speech)
-
-    def _batch_nlls(
-        self, split: LabelledSpeech, autocast: AbstractContextManager[Any]
-    ) -> Iterator[tuple[Tensor, int]]:
-        self.model.eval()
-        # Not shuffled: the same batches at every validation.
-        batches = batch_indices(
-            split.lengths,
-            self.settings.batch_tokens,
-            seed=0,
-            epoch=0,
-            shuffle=False,
-            max_rows=self.max_evaluation_rows,
-        )
-        for rows in batches:
-            batch = self.collate(split, rows).to(self.trained_model.device)
-            with torch.inference_mode(), autocast:
-                _, nll = self.loss(batch.tensors)
-            yield nll, batch.tokens
 
     def _transcript_metrics(self, speech: RecordedSpeech) -> dict[str, Any]:
         samples = self.settings.samples

@@ -28,14 +28,11 @@ from regard.text.tokenizer_training import train_tokenizer
 from regard.training import model_spec
 from regard.training.data.sound_files import RecordedSpeech, recorded_speech
 from regard.training.objectives.loss import add_auxiliary_losses, linear_cross_entropy
-from regard.training.objectives.speech_objective import (
-    LabelledSpeech,
-    SpeechData,
-    SpeechObjective,
-)
+from regard.training.objectives.sound_objective import LabelledSound, SoundData
+from regard.training.objectives.speech_files import POSITIONS_PER_SECOND, feature_extractor_config
+from regard.training.objectives.speech_objective import SpeechObjective
 from regard.training.setup import Setup
 
-_POSITIONS_PER_SECOND = 50  # of the encoder: 100 frames, of which its front end keeps every other
 _SPECTROGRAM = "input_features"  # the main input of encoder–decoders over spectrograms
 
 
@@ -53,7 +50,7 @@ class Transcription(SpeechObjective[Tokenizer]):
     spec_classes = (spec.EncoderDecoder,)
     trained_model: SpeechToText
 
-    def __init__(self, model: SpeechToText, data: SpeechData[Tokenizer], setup: Setup) -> None:
+    def __init__(self, model: SpeechToText, data: SoundData[Tokenizer], setup: Setup) -> None:
         self.language = setup.recipe.data.languages if model.languages else None
         self.prompt = model.decoder_prompt(None, self.language)
         super().__init__(model, data, setup)
@@ -61,24 +58,24 @@ class Transcription(SpeechObjective[Tokenizer]):
     # --- assembling a run -------------------------------------------------------------------------
 
     @classmethod
-    def prepare(cls, setup: Setup, base: Model | None) -> SpeechData[Tokenizer]:
+    def prepare(cls, setup: Setup, base: Model | None) -> SoundData[Tokenizer]:
         sets = recorded_speech(setup)
         if base is None:
-            return SpeechData(sets, _learnt_tokenizer(setup, sets["train"].transcripts))
+            return SoundData(sets, _learnt_tokenizer(setup, sets["train"].transcripts))
         assert isinstance(base, SpeechToText), "checked before"
-        return SpeechData(sets, base.tokenizer)
+        return SoundData(sets, base.tokenizer)
 
     @classmethod
-    def describe(cls, setup: Setup, data: SpeechData[Tokenizer]) -> spec.Model:
+    def describe(cls, setup: Setup, data: SoundData[Tokenizer]) -> spec.Model:
         longest = max(int(speech.lengths.max()) for speech in data.sets.values())
         seconds = -(-longest // RATE)  # rounded up
         return model_spec.describe(
-            setup.recipe, len(data.vocabulary), frames=seconds * _POSITIONS_PER_SECOND
+            setup.recipe, len(data.vocabulary), frames=seconds * POSITIONS_PER_SECOND
         )
 
     @classmethod
     def with_tokenizer(
-        cls, model: Any, description: Any, data: SpeechData[Tokenizer], setup: Setup
+        cls, model: Any, description: Any, data: SoundData[Tokenizer], setup: Setup
     ) -> SpeechToText:
         if description.main_input_name != _SPECTROGRAM:
             raise SettingError("this model reads no spectrograms", "give one like whisper:tiny")
@@ -107,12 +104,12 @@ class Transcription(SpeechObjective[Tokenizer]):
             "tokenizer_config.json": folders.tokenizer_config(
                 tokens["pad"], tokens["bos"], tokens["eos"], tokens.get("unk"), positions=positions
             ),
-            "preprocessor_config.json": _feature_extractor(model),
+            "preprocessor_config.json": feature_extractor_config(model),
         }
 
     # --- labels and batches -----------------------------------------------------------------------
 
-    def label(self, name: str, speech: RecordedSpeech) -> LabelledSpeech:
+    def label(self, name: str, speech: RecordedSpeech) -> LabelledSound:
         model = self.trained_model
         eos = model.ids.end
         labels = [[*ids, eos] for ids in self.data.vocabulary.encode_batch(speech.transcripts)]
@@ -120,8 +117,8 @@ class Transcription(SpeechObjective[Tokenizer]):
         # − 1: the label of the prompt's last token is the first of the transcript.
         tokens = np.array([len(self.prompt) - 1 + len(row) for row in labels])
         # The same for all: every recording is padded to the window with silence.
-        positions = np.full(len(speech), round(model.seconds * _POSITIONS_PER_SECOND))
-        return LabelledSpeech(speech, labels, np.stack([positions, tokens], axis=1))
+        positions = np.full(len(speech), round(model.seconds * POSITIONS_PER_SECOND))
+        return LabelledSound(speech, labels, np.stack([positions, tokens], axis=1))
 
     def _check_lengths(self, speech: RecordedSpeech, labels: list[list[int]]) -> None:
         model = self.trained_model
@@ -139,7 +136,9 @@ class Transcription(SpeechObjective[Tokenizer]):
                 "cut such recordings into parts; a new model has --context positions",
             )
 
-    def collate(self, split: LabelledSpeech, rows: Rows) -> Batch:
+    def collate(
+        self, split: LabelledSound, rows: Rows, position: tuple[int, int] = (0, 0)
+    ) -> Batch:
         """`features` [B, mels, frames]; `target` and `labels` [B, T]."""
         model = self.trained_model
         # Each is one window: [1, mels, frames].
@@ -181,19 +180,3 @@ def _learnt_tokenizer(setup: Setup, texts: list[str]) -> Tokenizer:
             content = train_tokenizer(texts, kind, tokens.vocabulary).to_json()
         disk.write_file(path, content)
     return open_encoder_tokenizer(setup.run_folder.folder)
-
-
-def _feature_extractor(model: SpeechToText) -> dict[str, Any]:
-    """preprocessor_config.json, as transformers' WhisperFeatureExtractor reads it."""
-    seconds = round(model.seconds)
-    return {
-        "feature_extractor_type": "WhisperFeatureExtractor",
-        "feature_size": model.spec.spectrogram.mels,
-        "sampling_rate": RATE,
-        "hop_length": 160,
-        "n_fft": 400,
-        "chunk_length": seconds,
-        "padding_side": "right",
-        "padding_value": 0.0,
-        "return_attention_mask": False,
-    }

@@ -136,6 +136,24 @@ OBJECTIVES: dict[str, ObjectiveSettings] = {
         metrics=_TRANSCRIPTION_METRICS,
         initialization="xavier",  # as of ctc
     ),
+    "sounds": ObjectiveSettings(
+        "sound_classification:SoundClassification",
+        "sounds",
+        "wav2vec2",
+        ("ctc", "speech"),
+        metrics=_CLASSIFICATION_METRICS,
+        finetuning_metric="accuracy",
+        initialization="xavier",  # as of ctc
+    ),
+    "speech_contrastive": ObjectiveSettings(
+        "speech_contrastive:SpeechContrastive",
+        "sounds",
+        "wav2vec2",
+        ("ctc",),
+        metrics=("loss", "accuracy"),
+        initialization="xavier",  # as of ctc
+        corrupts=True,
+    ),
     "stories": ObjectiveSettings(
         "memory_network:StoryQuestions",
         "examples",

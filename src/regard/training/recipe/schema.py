@@ -11,7 +11,7 @@ import tomllib
 import typing
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from pydantic import ValidationError, field_validator, model_validator
 
@@ -75,6 +75,21 @@ NEW_HEAD = ("horizon",)
 STARTING_POINT = ("start", "vectors", "freeze_embeddings")
 
 
+class _OtherInput(NamedTuple):
+    """A kind of input other than text and sound, in the words of an error."""
+
+    name: str
+    option: str
+    objectives: str
+
+
+_OTHER_INPUTS = {
+    "images": _OtherInput("images", "--images DIR", "images, or image_text"),
+    "series": _OtherInput("time series", "--series FILE.csv", "forecast"),
+    "graph": _OtherInput("graphs", "--graph DIR", "nodes, or graphs"),
+}
+
+
 class Recipe(Section):
     """The sections together, checked against each other."""
 
@@ -121,20 +136,10 @@ class Recipe(Section):
 
     def _check_data(self) -> None:
         data = self.data
-        if self.objective_settings.data == "images":
-            self._check_images()
-            return
-        if self.objective_settings.data == "series" or data.series:
-            self._check_series()
-            return
-        if self.objective_settings.data == "graph" or data.graph:
-            self._check_graph()
-            return
-        if data.images:
-            raise SettingError(
-                f"the objective {self.objective!r} learns from text, not from images",
-                "say --objective images, or image_text",
-            )
+        for kind in _OTHER_INPUTS:
+            if kind == self.objective_settings.data or getattr(data, kind):
+                self._check_other_input(kind)
+                return
         if self.generated_task is not None:
             self._check_generated(self.generated_task)
             return
@@ -155,38 +160,18 @@ class Recipe(Section):
                 f"the objective {self.objective!r} learns from one text", "give --text FILE"
             )
 
-    def _check_images(self) -> None:
-        data = self.data
-        others = (data.text, data.source, data.pairs, data.generated, data.sounds)
-        if data.images and not any(others):
-            return
-        inputs = "images" if self.objective == "images" else "images with texts"
-        raise SettingError(f"{self.model_name} reads {inputs}", "give --images, and no other data")
-
-    def _check_series(self) -> None:
-        data = self.data
-        others = (data.text, data.source, data.pairs, data.generated, data.sounds, data.images)
-        if self.objective_settings.data != "series":
+    def _check_other_input(self, kind: str) -> None:
+        """Inputs other than text and sound: the objective fits, and nothing else is given."""
+        inputs = _OTHER_INPUTS[kind]
+        if self.objective_settings.data != kind:
             raise SettingError(
-                f"the objective {self.objective!r} does not learn from time series",
-                "say --objective forecast",
+                f"the objective {self.objective!r} does not learn from {inputs.name}",
+                f"say --objective {inputs.objectives}",
             )
-        if not data.series or any(others):
+        keys = {*DATA_KEYS.values(), "source", "generated"}
+        if not getattr(self.data, kind) or any(getattr(self.data, key) for key in keys - {kind}):
             raise SettingError(
-                f"{self.model_name} reads time series", "give --series FILE.csv, and no other data"
-            )
-
-    def _check_graph(self) -> None:
-        data = self.data
-        others = (data.text, data.source, data.pairs, data.generated, data.sounds, data.images)
-        if self.objective_settings.data != "graph":
-            raise SettingError(
-                f"the objective {self.objective!r} does not learn from graphs",
-                "say --objective nodes, or graphs",
-            )
-        if not data.graph or any(others):
-            raise SettingError(
-                f"{self.model_name} reads graphs", "give --graph DIR, and no other data"
+                f"{self.model_name} reads {inputs.name}", f"give {inputs.option}, and no other data"
             )
 
     def _check_sounds(self, has_sounds: bool) -> None:
@@ -194,13 +179,15 @@ class Recipe(Section):
         if not learns_from_sounds:
             raise SettingError(
                 f"the objective {self.objective!r} does not learn from recordings",
-                "say --objective ctc or transcribe",
+                "say --objective ctc, transcribe, sounds or speech_contrastive",
             )
         if not has_sounds or self.data.text or self.data.source or self.data.pairs:
+            texts = {"sounds": " with classes", "speech_contrastive": ""}
+            text = texts.get(self.objective, " with transcripts")
             raise SettingError(
                 f"{self.model_name} reads sound: the objective {self.objective!r} learns from "
-                "recordings with transcripts",
-                "give --sounds TABLE alone: FILE<TAB>TRANSCRIPT",
+                f"recordings{text}",
+                "give --sounds TABLE alone: FILE<TAB>TRANSCRIPT, or FILE<TAB>CLASS",
             )
 
     def _check_generated(self, task: GeneratedTask) -> None:

@@ -93,11 +93,12 @@ class DataSettings(Section):
         None, description="images to validate with; without them a tenth of `images` is held out"
     )
     test_images: str | None = Field(None, description="scored once, after training")
-    # Recordings with transcripts, for speech.
+    # Recordings with transcripts or classes.
     sounds: str | None = Field(
         None,
-        description="a table of recordings: WAV file, tab, transcript; or .jsonl with audio and "
-        "text. For ctc and transcribe; files are relative to the table",
+        description="a table of recordings: WAV file, tab, transcript or class; or .jsonl with "
+        "audio and text. For sounds also a folder with a subfolder for each class, for "
+        "speech_contrastive any folder; files are relative to the table",
     )
     valid_sounds: str | None = Field(
         None, description="validation recordings; without them a tenth of `sounds` is held out"
@@ -365,7 +366,8 @@ class TrainSettings(Section):
         "from a corrupted one (denoise, BART), which tokens were replaced (replaced, ELECTRA), the "
         "class of a text (classify; without --text, of ListOps expressions), the tags of its words "
         "(tag), the answer to a question (answer), a number (regress), which texts belong together "
-        "(contrastive), the transcript of a recording (ctc, Wav2Vec2; transcribe, Whisper), the "
+        "(contrastive), the transcript of a recording (ctc, Wav2Vec2; transcribe, Whisper), its "
+        "class (sounds), which latent was masked in it (speech_contrastive, wav2vec 2.0), the "
         "class of an image (images), which caption belongs to an image (image_text, CLIP), what "
         "follows in a time series (forecast), the classes of nodes or of graphs (nodes, graphs), "
         "the answer to a question about a story (stories; without --text, generated ones)  "
@@ -377,11 +379,12 @@ class TrainSettings(Section):
         None,
         gt=0,
         lt=1,
-        description="mask ratio: share of the tokens that is masked  [0.15, denoise 0.3]",
+        description="mask ratio: share of the tokens that is masked  [0.15, denoise 0.3; of "
+        "sound, of its positions, where overlaps count twice, 0.65]",
     )
     # T5's choice (Raffel et al. 2020, Section 3.3.4); BART draws lengths from Poisson(3).
     span_length: float = Field(
-        3.0, ge=1, description="mean length of a masked span (span, denoise)"
+        3.0, ge=1, description="mean length of a masked span (span, denoise)  [3; of sound 10]"
     )
     # Steps and batches.
     # Where no one names them, they follow from the size of the data.
@@ -488,6 +491,16 @@ class TrainSettings(Section):
     recompute: bool = Field(
         False, description="activation (gradient) checkpointing: less memory, a second forward"
     )
+    # Loss spikes.
+    spike_threshold: float = Field(
+        0.0,
+        ge=0,
+        description="roll-back: a loss so many standard deviations above the last 100 is a spike; "
+        "the run goes back to before it and skips those batches (PaLM); 0 never does",
+    )
+    rollback_steps: int = Field(
+        100, ge=1, description="updates before a spike that are undone and their batches skipped"
+    )
     # Validation, early stopping and checkpoints.
     weights: str = Field(
         "best",
@@ -514,6 +527,16 @@ class TrainSettings(Section):
         description="early stopping: validations without improvement; 0 never stops the run",
     )
     save_every: int = Field(500, ge=1, description="steps between checkpoints")
+    keep_last: int = Field(2, ge=1, description="checkpoints kept: so many of the last")
+    keep_best: int = Field(
+        0,
+        ge=0,
+        description="checkpoints kept: so many of the best by `metric`; a new best is saved at "
+        "once",
+    )
+    keep_every: int = Field(
+        0, ge=0, description="checkpoints kept: the first of every so many steps; 0 keeps none"
+    )
     log_every: int = Field(10, ge=1, description="steps between lines of metrics.jsonl")
     samples: int = Field(
         2, ge=0, description="validation sentences translated, or texts written, at each validation"

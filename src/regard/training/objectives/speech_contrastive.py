@@ -1,0 +1,254 @@
+"""Contrastive pre-training on recordings without transcripts (wav2vec 2.0, Baevski et al. 2020).
+
+Spans of positions are masked; for each of them the encoder is to tell the quantized latent that
+stood there from those of other masked positions of the same recording.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from regard import spec
+from regard.core.contrastive_head import GUMBEL_TEMPERATURE, ContrastiveOutput
+from regard.data.audio import read_unlabelled_recordings
+from regard.data.batching import Batch, Rows
+from regard.data.padding import pad_rows
+from regard.errors import DataError, ModelError, SettingError
+from regard.families import folder as folders
+from regard.metrics.contrastive import ContrastiveScore
+from regard.metrics.scores import AnyScore
+from regard.models import Model, WaveformModel
+from regard.training import model_spec
+from regard.training.data.sound_files import RecordedSpeech, recorded_speech
+from regard.training.objectives.sound_objective import LabelledSound, SoundData, SoundObjective
+from regard.training.objectives.speech_files import feature_extractor_config
+from regard.training.setup import Setup
+
+# Section 4.2: each position begins a span of 10 with p = 0.065, which is 0.65 spans of 10 in ten
+# positions; as spans overlap, 49 % are masked.
+DEFAULT_MASK_SHARE = 0.65
+DEFAULT_SPAN = 10
+NEGATIVES = 100
+# Annealed by this factor a step, down to a floor (Section 4.2, the base model).
+_TEMPERATURE_DECAY = 0.999995
+_TEMPERATURE_FLOOR = 0.5
+_FEWEST_MASKED = 2  # one of them is the other's negative
+_VALIDATION_SEED = 0
+_WAVEFORM = "input_values"
+
+
+class SpeechContrastive(SoundObjective[None]):
+    """Contrastive pre-training of an encoder over waveforms, with its quantizer.
+
+    Masks, negatives and the temperature follow from the seed and the position of a batch, so that a
+    resumed run draws the same ones.
+    """
+
+    name = "speech_contrastive"
+    unit = "masked positions"
+    # The number of masked positions differs from batch to batch, and is read on the host.
+    cuda_graphs = False
+    base_advice = "give an encoder over waveforms, such as Wav2Vec2"
+    spec_classes = (spec.Encoder,)
+    trained_model: WaveformModel
+
+    # --- assembling a run -------------------------------------------------------------------------
+
+    @classmethod
+    def check_base(cls, base: Model, setup: Setup) -> None:
+        if (
+            base.spec.main_input_name != _WAVEFORM
+            or getattr(base.spec, "contrastive", None) is None
+        ):
+            raise ModelError(
+                f"{base.folder} holds no model for {setup.recipe.task} ({base.family})",
+                "give one that was pre-trained this way, such as Wav2Vec2ForPreTraining",
+            )
+
+    @classmethod
+    def prepare(cls, setup: Setup, base: Model | None) -> SoundData[None]:
+        return SoundData(recorded_speech(setup, read_unlabelled_recordings), None)
+
+    @classmethod
+    def describe(cls, setup: Setup, data: SoundData[None]) -> spec.Encoder:
+        description: Any = model_spec.describe(setup.recipe, 1)  # nothing is spelled
+        if description.main_input_name != _WAVEFORM:
+            raise SettingError("this model reads no waveforms", "give one like wav2vec2:tiny")
+        waves = replace(description.waves, masked=True)
+        head = description.contrastive or spec.ContrastiveHead()
+        encoder: spec.Encoder = replace(
+            description, input=waves, pool=None, labels=None, contrastive=head
+        )
+        return encoder
+
+    @classmethod
+    def with_tokenizer(
+        cls, model: Any, description: Any, data: SoundData[None], setup: Setup
+    ) -> WaveformModel:
+        config = folders.describe(description, model_type=setup.recipe.model_name)
+        return WaveformModel(model, description, config)
+
+    @classmethod
+    def files(cls, model: Model, setup: Setup) -> dict[str, dict[str, Any]]:
+        return {
+            "config.json": model.config,
+            "preprocessor_config.json": feature_extractor_config(model),
+        }
+
+    # --- batches ----------------------------------------------------------------------------------
+
+    def label(self, name: str, speech: RecordedSpeech) -> LabelledSound:
+        frames = self.trained_model.frames(speech.lengths)
+        too_short = np.flatnonzero(frames < _FEWEST_MASKED)
+        if len(too_short):
+            raise DataError(
+                f"{len(too_short):,} recordings of {name} are too short to mask: "
+                f"{speech.transcripts[too_short[0]]} has {int(frames[too_short[0]])} positions",
+                "leave them out",
+            )
+        return LabelledSound(speech, [[] for _ in range(len(speech))], frames[:, None])
+
+    @property
+    def max_evaluation_rows(self) -> int | None:
+        # A norm over time includes the padding.
+        return 1 if self.trained_model.spec.waves.normalizes_over_time else None
+
+    def collate(
+        self, split: LabelledSound, rows: Rows, position: tuple[int, int] = (0, 0)
+    ) -> Batch:
+        """`waves` and `padding_mask` [B, samples]; `masked` [B, T], `negatives` [B, T, K]."""
+        is_train = split is self.train_split
+        seed = self.settings.seed if is_train else _VALIDATION_SEED
+        generator = np.random.default_rng((seed, *position))
+        model = self.trained_model
+        waves, padding_mask = pad_rows([model.waveform(split.speech[i]).numpy() for i in rows], 0.0)
+        lengths = [int(split.lengths[i, 0]) for i in rows]
+        settings = self.settings
+        span = settings.span_length if "span_length" in settings.model_fields_set else DEFAULT_SPAN
+        masked = span_masks(lengths, settings.hidden or DEFAULT_MASK_SHARE, round(span), generator)
+        tensors = {
+            "waves": waves,
+            "padding_mask": padding_mask,
+            "masked": torch.from_numpy(masked),
+            "negatives": torch.from_numpy(sampled_negatives(masked, NEGATIVES, generator)),
+            "temperature": torch.tensor(self._temperature(position)),
+        }
+        return Batch(tensors, int(masked.sum()), np.asarray(rows))
+
+    def _temperature(self, position: tuple[int, int]) -> float:
+        """The temperature of the Gumbel softmax, by how many updates came before."""
+        epoch, index = position
+        batches = epoch * self.batches_per_epoch() + index
+        step = batches // self.settings.accumulate
+        return max(_TEMPERATURE_FLOOR, GUMBEL_TEMPERATURE * _TEMPERATURE_DECAY**step)
+
+    # --- loss -------------------------------------------------------------------------------------
+
+    def contrast(self, tensors: Mapping[str, Tensor]) -> ContrastiveOutput:
+        return self.trained_model.model.contrast(
+            tensors["waves"],
+            tensors["padding_mask"],
+            masked=tensors["masked"],
+            temperature=tensors["temperature"],
+        )
+
+    def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        head = self.trained_model.model.contrastive
+        assert head is not None, "describe gave it one"
+        output = self.contrast(tensors)
+        contrastive, diversity = head.losses(output, tensors["masked"], tensors["negatives"])
+        # Equation 2, summed over the masked positions.
+        return contrastive + head.diversity * diversity, contrastive.detach()
+
+    # --- evaluation -------------------------------------------------------------------------------
+
+    def validate(self, autocast: AbstractContextManager[Any]) -> dict[str, Any] | None:
+        split = self.splits.get("valid")
+        return None if split is None else vars(self.score(split, autocast))
+
+    def score(
+        self, split: LabelledSound, autocast: AbstractContextManager[Any]
+    ) -> ContrastiveScore:
+        """The contrastive loss, with the masks and negatives of one seed."""
+        head = self.trained_model.model.contrastive
+        assert head is not None, "describe gave it one"
+        loss = 0.0
+        right = 0
+        count = 0
+        codes = []
+        for batch in self.evaluation_batches(split):
+            masked = batch.tensors["masked"]
+            with torch.inference_mode(), autocast:
+                output = self.contrast(batch.tensors)
+                logits = head.logits(output, masked, batch.tensors["negatives"])
+                contrastive, _ = head.losses(output, masked, batch.tensors["negatives"])
+            loss += float(contrastive)
+            right += int((logits.argmax(dim=-1) == 0).sum())
+            count += batch.tokens
+            codes.append(float(output.perplexity))
+        return ContrastiveScore(
+            loss / count, 100 * right / count, sum(codes) / len(codes), len(split.speech)
+        )
+
+    def scores(self) -> dict[str, AnyScore]:
+        results: dict[str, AnyScore] = {}
+        for name, split in self.splits.items():
+            if name == "train":
+                continue
+            score = self.score(split, nullcontext())
+            results[name] = score
+            self.setup.say(
+                f"{name}: loss {score.loss:.4f}  accuracy {score.accuracy:.2f}  "
+                f"codes in use {score.codes:.1f}  ({score.examples:,} recordings)"
+            )
+        return results
+
+
+# --- masks and negatives --------------------------------------------------------------------------
+
+
+def span_masks(
+    lengths: list[int], share: float, span: int, generator: np.random.Generator
+) -> NDArray[np.bool_]:
+    """Masked positions of recordings with so many: [B, longest].
+
+    `share` · length / span spans of `span` positions begin at different places, and may overlap.
+    """
+    masks = np.zeros((len(lengths), max(lengths)), np.bool_)
+    for row, length in enumerate(lengths):
+        # A short recording is not masked as a whole.
+        width = min(span, max(1, length // 2))
+        places = length - width + 1
+        # Rounded at random, so that the mean is right.
+        count = int(share * length / width + generator.random())
+        fewest = -(-_FEWEST_MASKED // width)  # spans
+        count = min(max(count, fewest), places)
+        for begin in generator.choice(places, count, replace=False):
+            masks[row, begin : begin + width] = True
+    return masks
+
+
+def sampled_negatives(
+    masked: NDArray[np.bool_], count: int, generator: np.random.Generator
+) -> NDArray[np.int64]:
+    """For each masked position `count` others of its row, uniformly: [B, T, count].
+
+    They are positions of the flattened batch; those of positions that are not masked are 0.
+    """
+    rows, longest = masked.shape
+    negatives = np.zeros((rows, longest, count), np.int64)
+    for row in range(rows):
+        places = np.flatnonzero(masked[row])
+        # One of the others: numbers from the own one on are shifted by one.
+        drawn = generator.integers(0, len(places) - 1, (len(places), count))
+        drawn += drawn >= np.arange(len(places))[:, None]
+        negatives[row, places] = places[drawn] + row * longest
+    return negatives
