@@ -114,8 +114,8 @@ def _data_files(files: list[str], folder: str) -> list[str]:
     """Those that hold data: by their suffix, or all where none has one that is known."""
     names = {file: file.removeprefix(folder) for file in files}
     visible = [file for file in files if "/." not in names[file].replace("\\", "/")]
-    known = [file for file in visible if suffix_format(file) != "text" or _is_text(file)]
-    return known or visible
+    data_files = [file for file in visible if suffix_format(file) != "text" or _is_text(file)]
+    return data_files or visible
 
 
 def _is_text(file: str) -> bool:
