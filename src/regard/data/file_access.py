@@ -223,6 +223,15 @@ def _decompressed(stream: BinaryIO) -> BinaryIO:
     return joined
 
 
+def is_plain_text(file: str) -> bool:
+    """Whether a local file holds lines that are not compressed."""
+    if suffix_format(file) == "table":
+        return False
+    with open_binary(file) as stream:
+        head = stream.read(len(ZSTANDARD))
+    return head != ZSTANDARD and head[: len(GZIP)] != GZIP
+
+
 def require_pyarrow(what: str) -> Any:
     """The package pyarrow; `DataError` where it is missing."""
     try:

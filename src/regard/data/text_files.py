@@ -14,8 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from regard.data.file_access import (
+    BLOCK,
     expand,
     file_name,
+    is_plain_text,
+    is_remote,
+    open_binary,
     open_decompressed,
     raw_lines,
     split_location,
@@ -106,6 +110,21 @@ def _text_lines(path: str | Path, column: str | None) -> Iterator[str]:
                 yield record if record.endswith("\n") else record + "\n"
         else:
             yield from _decoded_lines(file)
+
+
+def count_lines(path: str | Path) -> int | None:
+    """How many lines there are; None where a file would have to be decompressed, or is remote."""
+    total = 0
+    for file in expand(path):
+        if file == "-" or is_remote(file) or not is_plain_text(file):
+            return None
+        with open_binary(file) as stream:
+            last = b""
+            while block := stream.read(BLOCK):
+                total += block.count(b"\n")
+                last = block
+            total += bool(last) and not last.endswith(b"\n")
+    return total
 
 
 # --- parallel text ---
