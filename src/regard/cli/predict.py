@@ -16,6 +16,7 @@ from regard.errors import DataError, SettingError
 
 if TYPE_CHECKING:
     from regard.models import Model
+    from regard.models.prediction import Prediction
 
 LINES_AT_ONCE = 256  # enough to batch by length, few enough to answer a pipe soon
 # Of files that hold texts, one a line; other names are texts themselves.
@@ -29,6 +30,8 @@ Examples:
   regard predict vit/ cat.png dog.jpg                         the class of each image
   regard predict clip/ cat.png --label "a cat" --label "a dog"
   regard predict whisper/ speech.wav                          the transcript
+  regard predict runs/etth1 series.csv                        what follows, as CSV
+  regard predict runs/cora graph/ graph/:12                   the classes of all nodes, or of one
   regard predict bert/ "A text." --task embed                 its vector
 """
 
@@ -59,11 +62,12 @@ def command(
     download: bool,
     **flags: Any,
 ) -> None:
-    """Ask any model: classes, tags, answers, missing words, vectors, transcripts, captions.
+    """Ask any model: classes, tags, answers, missing words, vectors, transcripts, forecasts.
 
-    An INPUT is a text, a file of texts (.txt or .tsv, one a line), an image, a recording, or - for
-    standard input. Two texts that belong together have a tab between them. One line comes out for
-    each input: the input, a tab, the answer.
+    An INPUT is a text, a file of texts (.txt or .tsv, one a line), an image, a recording, a time
+    series (.csv), a folder of graphs, or - for standard input. Two texts that belong together have
+    a tab between them. One line comes out for each input: the input, a tab, the answer. A forecast
+    is a table, and a folder has a line for each of its nodes or graphs.
     """
     # Imported late: help must not wait for torch.
     from regard.models import load
@@ -80,16 +84,31 @@ def command(
                 values = {key: value for key, value in asdict(prediction).items() if key != "text"}
                 # NaN is no JSON, although Python would write it.
                 click.echo(json.dumps(values, ensure_ascii=False, allow_nan=False))
+            elif prediction.task == "forecast":
+                _echo_table(prediction, several=len(texts) > 1)
             else:
                 click.echo(f"{prediction.input}\t{prediction.text}")
         # Whoever reads the pipe gets each chunk as soon as it is done.
         sys.stdout.flush()
 
 
+def _echo_table(prediction: Prediction, several: bool) -> None:
+    """A forecast as CSV; of several, each under a comment with the name of its file."""
+    if several:
+        click.echo(f"# {prediction.input}")
+    click.echo(prediction.text)
+
+
 def _inputs(model: Model, names: tuple[str, ...], task: str | None) -> list[str]:
-    """The texts, or the paths of images and recordings, that the arguments name."""
+    """The texts, or the paths of images, recordings, series and graphs, that are named."""
     from regard.data.text_files import lines
+    from regard.models import GraphModel, SeriesModel
     from regard.models.prediction import MEDIA_TASKS
+
+    if isinstance(model, GraphModel | SeriesModel):
+        if "-" in names:
+            raise SettingError("this model reads files", "give the path of one")
+        return list(names)  # what is missing is said by who reads it
 
     if model.medium is not None and (task is None or task in MEDIA_TASKS):
         for name in names:
