@@ -296,6 +296,18 @@ ZOO: dict[str, tuple[str, str, dict[str, Any]]] = {
         "Dinov2Config",
         {key: value for key, value in IMAGES.items() if key != "intermediate_size"},
     ),
+    "vit-mae": (
+        "ViTMAEForPreTraining",
+        "ViTMAEConfig",
+        {
+            **IMAGES,
+            "image_size": 16,
+            "decoder_hidden_size": 12,
+            "decoder_num_hidden_layers": 1,
+            "decoder_num_attention_heads": 3,
+            "decoder_intermediate_size": 17,
+        },
+    ),
     "clip": (
         "CLIPModel",
         "CLIPConfig",

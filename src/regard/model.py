@@ -25,11 +25,12 @@ from regard.core.contrastive_head import (
 )
 from regard.core.embedding import Embedding
 from regard.core.encoder_output import EncoderOutput
-from regard.core.frontend import FrontEnd, Waveform
+from regard.core.frontend import FrontEnd, VisiblePatches, Waveform
 from regard.core.global_attention import QuestionTokens
 from regard.core.head import ClassifierHead, DistilledHead, LMHead, Pool, mean_of_tokens
 from regard.core.kv_cache import DecoderState
 from regard.core.node_features import NodeFeatures
+from regard.core.pixel_decoder import PixelDecoder
 from regard.core.probe import NO_PROBE, NullProbe
 from regard.core.series_head import SeriesHead
 from regard.core.series_patches import SeriesPatches
@@ -148,6 +149,7 @@ class Encoder(nn.Module):
         labels: ClassifierHead | DistilledHead | None,
         series: SeriesHead | None = None,
         contrastive: ContrastiveHead | None = None,
+        pixels: PixelDecoder | None = None,
     ) -> None:
         super().__init__()
         self.input = input
@@ -157,6 +159,7 @@ class Encoder(nn.Module):
         self.labels = labels
         self.series = series
         self.contrastive = contrastive
+        self.pixels = pixels
 
     def forward(
         self,
@@ -233,6 +236,14 @@ class Encoder(nn.Module):
         latents = self.input.latents(waves)  # [B, T, C]
         hidden, _ = self(waves, padding_mask, context, masked=masked, latents=latents)
         return self.contrastive(hidden, latents, masked, temperature)
+
+    def reconstruct(
+        self, pixels: Tensor, order: VisiblePatches, context: Context | None = None
+    ) -> Tensor:
+        """The pixels of all patches [B, N, P] from the visible ones."""
+        assert self.pixels is not None, "this model has no decoder of pixels"
+        hidden, _ = self(pixels, None, context, visible=order.visible)
+        return self.pixels(hidden, order.restore)
 
 
 # ------------------------------------------------------------------ decoder (language model)

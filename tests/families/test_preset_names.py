@@ -158,6 +158,7 @@ OTHER_FAMILIES = {
     "llama2": "llama",
     "llama3": "llama",
     "bigbird": "big_bird",
+    "vit-mae": "vit_mae",
     "pythia": "gpt_neox",
     "qwen2": "qwen2",
     "t5-v1.1": "t5",

@@ -13,6 +13,7 @@ import test_dinov2
 import test_patchtst
 import test_siglip
 import test_sparse_encoders
+import test_vit_mae
 import torch
 from torch import Tensor
 
@@ -55,6 +56,11 @@ def dinov2(out: Path) -> Inputs:
     return {"pixel_values": torch.randn(3, 3, 12, 12)}
 
 
+def vit_mae(kind: str, out: Path) -> Inputs:
+    model = test_vit_mae.theirs(kind, "small", 0, out)
+    return test_vit_mae.batch(model.config)
+
+
 def siglip(kind: str, out: Path) -> Inputs:
     tokens, _ = test_siglip.texts()
     words = {"input_ids": tokens}
@@ -87,6 +93,10 @@ CASES: dict[str, Callable[[Path], Inputs]] = {
     "reformer": reformer,
     "deberta": deberta,
     "dinov2": dinov2,
+    **{
+        kind: lambda out, kind=kind: vit_mae(kind, out)  # type: ignore[misc]
+        for kind in test_vit_mae.KINDS
+    },
     "hubert": lambda out: test_calls.sound("HubertForCTC", out)[1],
     "patchtst": patchtst,
     **{

@@ -21,8 +21,8 @@ LEVELS = (
     ("core",),
     ("core.block",),
     ("core.stack",),
-    # Variants of a stack.
-    ("core.conv_layer", "core.reversible", "core.universal_transformer"),
+    # Variants of a stack, and what is made of one.
+    ("core.conv_layer", "core.reversible", "core.universal_transformer", "core.pixel_decoder"),
     ("baselines",),
     ("model",),
     ("model_variants",),

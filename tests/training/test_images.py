@@ -62,12 +62,18 @@ def images(tmp_path: Path) -> Path:
     return folder
 
 
+def masked_settings(images: Path) -> dict[str, Any]:
+    return QUICK | SIZES | {"model": "vit-mae:tiny", "images": str(images), "decoder_layers": 1}
+
+
 def settings_of(objective: str, images: Path) -> dict[str, Any]:
     if objective == "images":
         return QUICK | SIZES | {"model": "vit:tiny", "images": str(images), "mixup": 0.4}
     if objective == "augmented":
         more = {"cutmix": 1.0, "augment": "trivial", "weights": "ema:0.9"}
         return settings_of("images", images) | more
+    if objective == "masked_images":
+        return masked_settings(images)
     table = str(images / "captions.tsv")
     return QUICK | SIZES | {"model": "clip:tiny", "images": table, "vocabulary": 300}
 
@@ -277,7 +283,7 @@ def test_trivial_augment_gives_each_image_its_own_operation() -> None:
 # ------------------------------------------------------------------ runs
 
 
-@pytest.mark.parametrize("objective", ["images", "augmented", "image_text"])
+@pytest.mark.parametrize("objective", ["images", "augmented", "masked_images", "image_text"])
 def test_a_run_resumes_bit_for_bit_without_its_files(
     objective: str, images: Path, tmp_path: Path, stop_at: Callable[[int], Any]
 ) -> None:
@@ -521,3 +527,96 @@ def test_a_model_of_text_is_refused(images: Path, tmp_path: Path) -> None:
         regard.train(
             QUICK, base=str(folder), objective="images", images=str(images), out=tmp_path / "run"
         )
+
+
+# ------------------------------------------------------------------ masked autoencoders
+
+
+def test_hidden_patches_follow_from_seed_epoch_and_row(images: Path, tmp_path: Path) -> None:
+    recipe = recipes.load(None, masked_settings(images) | {"hidden": 0.5})
+    setup = Setup(begin(recipe, tmp_path / "run", "x"), recipe, lambda text: None)
+    objective: Any = assemble(setup)
+    rows = np.array([4, 1, 7])
+    one = objective.targets(objective.train_images, rows, 3)
+    # 9 patches, of which int(9 · 0.5) stay visible: the same number in every image.
+    assert one["visible"].shape == (3, 4)
+    assert bool((one["masked"].sum(dim=1) == 5).all())
+    again = objective.targets(objective.train_images, rows[::-1].copy(), 3)
+    assert torch.equal(one["masked"], again["masked"].flip(0))
+    other = objective.targets(objective.train_images, rows, 4)
+    assert not torch.equal(one["masked"], other["masked"])
+    # Every patch stands where `restore` says: visible ones first, in their order.
+    for row, visible in enumerate(one["visible"]):
+        assert one["restore"][row][visible].tolist() == [0, 1, 2, 3]
+
+
+def test_a_masked_autoencoder_is_trained_and_its_encoder_becomes_a_vit(
+    images: Path, tmp_path: Path
+) -> None:
+    import transformers
+
+    run = tmp_path / "run"
+    result = regard.train(masked_settings(images) | {"valid_images": str(images)}, out=run)
+    score = result.scores["valid"]
+    assert math.isfinite(vars(score)["mse"])
+    model = regard.load(run)
+    assert model.config["architectures"] == ["ViTMAEForPreTraining"]
+    # What `regard evaluate` computes on the same images is what the run has scored.
+    evaluated = regard.evaluate(run, str(images)).scores["mse"]
+    assert evaluated == pytest.approx(vars(score)["mse"], rel=1e-5)
+    # transformers opens the folder and fills in the same pixels.
+    theirs = transformers.ViTMAEForPreTraining.from_pretrained(run).eval()
+    pixels = torch.randn(2, 3, 12, 12)
+    noise = torch.rand(2, 9)
+    with torch.inference_mode():
+        expected = theirs(pixels, noise=noise)
+        torch.testing.assert_close(model(pixels, noise=noise).loss, expected.loss)
+    tuned = tmp_path / "tuned"
+    regard.train(
+        QUICK | {"base": str(run), "objective": "images", "images": str(images)}, out=tuned
+    )
+    classifier = regard.load(tuned)
+    assert classifier.config["architectures"] == ["ViTForImageClassification"]
+    assert sorted(classifier.labels) == sorted(COLOURS)  # type: ignore[attr-defined]
+    their_classifier = transformers.ViTForImageClassification.from_pretrained(tuned).eval()
+    with torch.inference_mode():
+        torch.testing.assert_close(classifier(pixels).logits, their_classifier(pixels).logits)
+
+
+def test_an_encoder_without_steps_of_its_own_is_that_of_the_autoencoder(
+    images: Path, tmp_path: Path
+) -> None:
+    """Fine-tuning begins with all weights of the encoder, positions included."""
+    run = tmp_path / "run"
+    regard.train(masked_settings(images), out=run)
+    changes = {"base": str(run), "objective": "images", "images": str(images)}
+    recipe = recipes.load(None, QUICK | changes)
+    setup = Setup(begin(recipe, tmp_path / "tuned", "x"), recipe, lambda text: None)
+    objective: Any = assemble(setup)
+    before = dict(regard.load(run).model.named_parameters())
+    after = dict(objective.model.named_parameters())
+    assert after["input.position.table"].requires_grad
+    for name, parameter in after.items():
+        if not name.startswith("labels."):
+            assert torch.equal(parameter, before[name]), name
+
+
+def test_masking_needs_a_decoder_of_pixels_and_patches_to_see(images: Path, tmp_path: Path) -> None:
+    settings = masked_settings(images)
+    plain = settings | {"model": "vit:tiny", "objective": "masked_images", "decoder_layers": None}
+    with pytest.raises(ModelError, match="vit-mae"):
+        regard.train(plain, out=tmp_path / "plain")
+    with pytest.raises(ModelError, match="none is left to see"):
+        regard.train(settings | {"hidden": 0.95}, out=tmp_path / "blind")
+    with pytest.raises(SettingError, match="mixup"):
+        regard.train(settings | {"mixup": 0.5}, out=tmp_path / "mixed")
+
+
+def test_images_without_classes_are_enough_for_masking(images: Path, tmp_path: Path) -> None:
+    flat = tmp_path / "flat"
+    flat.mkdir()
+    for i, path in enumerate(sorted(images.glob("*/*.png"))):
+        path.rename(flat / f"{i}.png")
+    regard.train(masked_settings(flat), out=tmp_path / "run")
+    with pytest.raises(DataError, match="subfolder"):
+        regard.train(settings_of("images", flat), out=tmp_path / "classes")

@@ -35,6 +35,7 @@ PADDED = (
     "vit",
     "deit",
     "dinov2",
+    "vit-mae",
     "clip, image",
     "wav2vec2",
     "reformer",

@@ -49,12 +49,19 @@ def build_front_end(
 
 
 def _patches(part: spec.Patches, d_model: int) -> frontend.Patches:
-    shape = frontend.PatchShape(part.size, part.patch, part.channels, part.interpolated)
-    position: positional_encoding.LearnedPosition | positional_encoding.Sinusoidal2D
-    if part.position == "learned":
-        position = positional_encoding.LearnedPosition(d_model, part.positions)
-    else:
-        position = positional_encoding.Sinusoidal2D(d_model, shape.side, part.extras)
+    shape = frontend.PatchShape(
+        part.size, part.patch, part.channels, part.interpolated, part.masked_share
+    )
+    position: frontend.PatchPosition
+    match part.position:
+        case "learned":
+            position = positional_encoding.LearnedPosition(d_model, part.positions)
+        case "fixed":
+            position = positional_encoding.FixedPosition.grid(d_model, shape.side, part.extras)
+        case "sinusoidal":
+            position = positional_encoding.Sinusoidal2D(d_model, shape.side, part.extras)
+        case _:
+            assert_never(part.position)
     return frontend.Patches(
         d_model,
         shape,
@@ -105,7 +112,9 @@ def _series_patches(part: spec.SeriesPatches, d_model: int) -> series_patches.Se
     if part.position == "learned":
         position = positional_encoding.LearnedPosition(d_model, part.positions)
     else:
-        position = positional_encoding.FixedPosition(d_model, part.positions, standardized=True)
+        position = positional_encoding.FixedPosition.sinusoidal(
+            d_model, part.positions, standardized=True
+        )
     return series_patches.SeriesPatches(
         (part.length, part.channels),
         scales,
@@ -195,7 +204,7 @@ def _input_position(
         case spec.LearnedPosition(length, offset):
             return positional_encoding.LearnedPosition(width, length, offset)
         case spec.FixedPosition(length):
-            return positional_encoding.FixedPosition(width, length)
+            return positional_encoding.FixedPosition.sinusoidal(width, length)
         case spec.AxialPosition(shape, widths):
             if sum(widths) != width:
                 raise ModelError(

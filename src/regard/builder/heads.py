@@ -6,14 +6,17 @@ from typing import assert_never
 
 from regard import spec
 from regard.builder.norms import build_norm
+from regard.builder.stacks import build_stack
 from regard.core import (
     attention,
     attention_pool,
     contrastive_head,
     embedding,
     feedforward,
+    frontend,
     head,
     linear,
+    pixel_decoder,
     projection,
     series_head,
     softmax_attention,
@@ -117,6 +120,19 @@ def build_contrastive_head(
         temperature=part.temperature,
         diversity=part.diversity,
         dropout=part.dropout,
+    )
+
+
+def build_pixel_decoder(
+    part: spec.PixelDecoder, patches: spec.Patches, inputs: int
+) -> pixel_decoder.PixelDecoder:
+    return pixel_decoder.PixelDecoder(
+        inputs,
+        part.d_model,
+        build_stack(part.stack, part.d_model),
+        frontend.PatchShape(patches.size, patches.patch, patches.channels),
+        extras=patches.extras,
+        normalized=part.normalized,
     )
 
 

@@ -16,6 +16,7 @@ from regard.builder.heads import (
     build_classifier,
     build_contrastive_head,
     build_lm_head,
+    build_pixel_decoder,
     build_pool,
     build_series_head,
 )
@@ -147,7 +148,10 @@ def _encoder(model: spec.Encoder) -> Encoder:
     if model.contrastive is not None:
         channels = model.waves.convolutions[-1].channels
         contrastive = build_contrastive_head(model.contrastive, channels, model.d_model)
-    return Encoder(front, stack_part, pool, lm_head, labels, series, contrastive)
+    pixels = None
+    if model.pixels is not None:
+        pixels = build_pixel_decoder(model.pixels, model.patches, width)
+    return Encoder(front, stack_part, pool, lm_head, labels, series, contrastive, pixels)
 
 
 def _recurrent_encoder(model: spec.RecurrentEncoder) -> Encoder:

@@ -34,7 +34,8 @@ _SHARED_KEYS = (
     "learning_rate", "betas", "adam_eps", "weight_decay", "clip", "label_smoothing",
     "crop_padding", "flip", "mixup", "teacher",
     "teaching", "temperature", "precision", "multiple", "recompute", "weights", "validate_every",
-    "metric", "patience", "save_every", "keep_last", "keep_best", "keep_every",
+    "spike_threshold", "rollback_steps", "metric", "patience", "save_every", "keep_last",
+    "keep_best", "keep_every",
     "log_every", "samples", "seed", "device", "threads",
     "tensorboard", "beam", "length_penalty", "languages",
 )  # fmt: skip

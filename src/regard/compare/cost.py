@@ -85,11 +85,13 @@ def with_length(
 ) -> dict[str, Tensor]:
     """The first rows of a batch, repeated or cut along its positions to a length."""
     tensors = {}
+    # An image, [B, C, H, W], has one size, and so has what stands next to it, of each patch.
+    has_images = any(tensor.ndim == 4 for tensor in batch.values())
     for name, tensor in batch.items():
         if tensor.ndim >= 1:
             tensor = tensor[:rows]
-        # Labels of whole texts, [B, 1], have no positions, and an image, [B, C, H, W], one size.
-        if 2 <= tensor.ndim < 4 and tensor.shape[1] > 1:
+        # Labels of whole texts, [B, 1], have no positions.
+        if not has_images and tensor.ndim >= 2 and tensor.shape[1] > 1:
             positions = torch.arange(length, device=tensor.device) % tensor.shape[1]
             tensor = tensor[:, positions]
         tensors[name] = tensor

@@ -20,9 +20,16 @@ from regard.core.feedforward import ACTIVATIONS
 from regard.core.linear import Linear, normal
 from regard.core.node_features import NodeFeatures
 from regard.core.norm import LayerNorm, Norm
-from regard.core.positional_encoding import InputPosition, LearnedPosition, Sinusoidal2D
+from regard.core.positional_encoding import (
+    FixedPosition,
+    InputPosition,
+    LearnedPosition,
+    Sinusoidal2D,
+)
 from regard.core.series_patches import SeriesPatches
 from regard.errors import DataError
+
+PatchPosition = LearnedPosition | FixedPosition | Sinusoidal2D
 
 
 class PatchShape(NamedTuple):
@@ -32,11 +39,20 @@ class PatchShape(NamedTuple):
     patch: int
     channels: int
     interpolated: bool = False  # images of other sizes are read too
+    masked_share: float = 0.0  # of the patches, hidden in pre-training
 
     @property
     def side(self) -> int:
         """Patches along one side."""
         return self.size // self.patch
+
+
+class VisiblePatches(NamedTuple):
+    """Random masking by shuffling (He et al. 2022, MAE): which patches an encoder sees."""
+
+    visible: Tensor  # [B, K]: the numbers of the patches, in the order in which they are read
+    restore: Tensor  # [B, N]: where each patch stands, behind the visible ones if it is masked
+    masked: Tensor  # [B, N] bool
 
 
 class Patches(nn.Module):
@@ -51,7 +67,7 @@ class Patches(nn.Module):
         self,
         d_model: int,
         shape: PatchShape,
-        position: LearnedPosition | Sinusoidal2D,
+        position: PatchPosition,
         *,
         extras: int,
         bias: bool,
@@ -70,6 +86,7 @@ class Patches(nn.Module):
         self.norm = norm
         self.dropout = Dropout(dropout)
         self.interpolated = shape.interpolated
+        self.masked_share = shape.masked_share
         self.mask_token = nn.Parameter(torch.zeros(d_model)) if mask_token else None
 
     def extra_repr(self) -> str:
@@ -90,13 +107,15 @@ class Patches(nn.Module):
         padding_mask: Tensor | None = None,
         context: Context | None = None,
         masked: Tensor | None = None,
+        visible: Tensor | None = None,
     ) -> Tensor:
         """pixels [B, channels, size, size] → [B, extras + patches, D], patches row by row.
 
-        At the `masked` patches [B, patches] the mask token stands instead.
+        At the `masked` patches [B, patches] the mask token stands instead. If numbers of `visible`
+        patches [B, K] are given, only these are read, in their order.
         """
         self._check_size(pixels)
-        x = self.project(self._unfold(pixels))  # [B, patches, D]
+        x = self.project(self.unfold(pixels))  # [B, patches, D]
         if masked is not None:
             assert self.mask_token is not None, "this model has no mask token"
             x = torch.where(masked[..., None], self.mask_token.to(x.dtype), x)
@@ -104,9 +123,24 @@ class Patches(nn.Module):
             extras = torch.stack(list(self.extras)).expand(x.shape[0], -1, -1)
             x = torch.cat([extras, x], dim=1)  # [B, extras + patches, D]
         x = x + self._positions(self.grid(pixels))
+        if visible is not None:
+            x = self._only(visible, x)
         if self.norm is not None:
             x = self.norm(x)
         return self.dropout(x)
+
+    def random_masking(self, noise: Tensor) -> VisiblePatches:
+        """Hides the patches with the highest noise [B, N], the same number in every image."""
+        count = int(noise.shape[1] * (1 - self.masked_share))
+        shuffled = noise.argsort(dim=1)
+        restore = shuffled.argsort(dim=1)
+        return VisiblePatches(shuffled[:, :count], restore, restore >= count)
+
+    def _only(self, visible: Tensor, x: Tensor) -> Tensor:
+        """The extras, and the visible patches [B, K] of x [B, extras + patches, D]."""
+        extras = torch.arange(len(self.extras), device=x.device).expand(len(x), -1)
+        rows = torch.cat([extras, visible + len(self.extras)], dim=1)  # [B, extras + K]
+        return x.gather(1, rows[..., None].expand(-1, -1, x.shape[2]))
 
     def _check_size(self, pixels: Tensor) -> None:
         fits = pixels.shape[1:] == (self.channels, self.size, self.size)
@@ -131,8 +165,8 @@ class Patches(nn.Module):
         scaled = functional.interpolate(square[None].float(), grid, mode="bicubic")[0]
         return torch.cat([extras, scaled.flatten(1).mT.to(table.dtype)])
 
-    def _unfold(self, pixels: Tensor) -> Tensor:
-        """[B, patches, channels · patch · patch]"""
+    def unfold(self, pixels: Tensor) -> Tensor:
+        """The pixels of each patch: [B, patches, channels · patch · patch]."""
         rows, columns = self.grid(pixels)
         # Pixels beyond the last complete patch are ignored, as by a convolution.
         pixels = pixels[:, :, : rows * self.patch, : columns * self.patch]

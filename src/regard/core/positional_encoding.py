@@ -64,21 +64,36 @@ class Sinusoidal(nn.Module):
     available_rows = rows
 
 
+def grid_sinusoids(line: Tensor, d_model: int, extras: int, *, columns_first: bool) -> Tensor:
+    """2-D sinusoids over a square grid: half of the dimensions encode the row, half the column.
+
+    `line` are the coordinates of one side. The `extras` before the grid (class token) have no
+    position: [extras + side², D].
+    """
+    side = len(line)
+    half = d_model // 2
+    first = sinusoids(line, half, "halves", 10_000.0)
+    second = sinusoids(line, d_model - half, "halves", 10_000.0)
+    # [side, side, …]: patches follow each other row by row.
+    if columns_first:
+        parts = [first[None].expand(side, -1, -1), second[:, None].expand(-1, side, -1)]
+    else:
+        parts = [first[:, None].expand(-1, side, -1), second[None].expand(side, -1, -1)]
+    grid = torch.cat(parts, dim=-1).flatten(0, 1)  # [side², D]
+    none = torch.zeros(extras, d_model, dtype=grid.dtype, device=grid.device)
+    return torch.cat([none, grid]).float()
+
+
 class Sinusoidal2D(nn.Module):
-    """2-D sinusoids over a grid of `side` × `side` patches: half of the dimensions encode the row,
-    half the column. The `extras` before them (class token) have none."""
+    """2-D sinusoids over a grid of `side` × `side` patches, computed and not saved."""
 
     table: Tensor
 
     def __init__(self, d_model: int, side: int, extras: int) -> None:
         super().__init__()
         line = torch.arange(side, device="cpu")
-        half = d_model // 2
-        rows = sinusoids(line, half, "halves", 10_000.0)[:, None].expand(-1, side, -1)
-        columns = sinusoids(line, d_model - half, "halves", 10_000.0)[None].expand(side, -1, -1)
-        grid = torch.cat([rows, columns], dim=-1).flatten(0, 1)  # [side², D]
-        none = torch.zeros(extras, d_model, device="cpu")
-        self.register_buffer("table", torch.cat([none, grid]).float(), persistent=False)
+        table = grid_sinusoids(line, d_model, extras, columns_first=False)
+        self.register_buffer("table", table, persistent=False)
 
     def extra_repr(self) -> str:
         return f"positions={len(self.table)}, d_model={self.table.shape[1]}"
@@ -121,14 +136,25 @@ class FixedPosition(nn.Module):
     """Positional embeddings that are stored but not trained; sinusoids unless a file brings
     others."""
 
-    def __init__(self, d_model: int, length: int, *, standardized: bool = False) -> None:
+    def __init__(self, rows: Tensor) -> None:
         super().__init__()
+        self.table = nn.Parameter(rows, requires_grad=False)  # [positions, D]
+
+    @classmethod
+    def sinusoidal(cls, d_model: int, length: int, *, standardized: bool = False) -> FixedPosition:
+        """Sinusoids of positions in a row."""
         order = "interleaved" if standardized else "halves"
         rows = sinusoids(torch.arange(length), d_model, order, 10_000.0).float()
         if standardized:  # PatchTST's: of mean 0 and deviation 0.1
             rows = rows - rows.mean()
             rows = rows / (rows.std() * 10)
-        self.table = nn.Parameter(rows, requires_grad=False)
+        return cls(rows)
+
+    @classmethod
+    def grid(cls, d_model: int, side: int, extras: int) -> FixedPosition:
+        """Sinusoids of the columns, then of the rows of a grid: the order of MAE's files."""
+        line = torch.arange(side)
+        return cls(grid_sinusoids(line, d_model, extras, columns_first=True))
 
     def extra_repr(self) -> str:
         return f"positions={self.length}, d_model={self.table.shape[1]}"

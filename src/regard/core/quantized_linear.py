@@ -51,9 +51,12 @@ class Int8:
         # Without VNNI, sums of pairs of 8-bit products overflow 16 bits: inputs are then quantised
         # to 7 bits.
         self.narrow = not torch.cpu._is_vnni_supported()
+        # The C++ function itself: the Python object around it looks on every call whether the
+        # packed weight is a fake one of torch.compile, for as long as a small product takes.
+        self.linear_dynamic = torch.ops.quantized.linear_dynamic.default._op
 
     def __call__(self, x: Tensor) -> Tensor:
-        out: Tensor = torch.ops.quantized.linear_dynamic.default(x, self.packed, self.narrow)
+        out: Tensor = self.linear_dynamic(x, self.packed, self.narrow)
         return out
 
 

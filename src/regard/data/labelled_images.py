@@ -37,6 +37,20 @@ def read_image_folders(folder: str | Path) -> list[LabelledImage]:
     return examples
 
 
+def read_images(folder: str | Path) -> list[LabelledImage]:
+    """All images of a folder and its subfolders, without labels that anything is learnt from."""
+    folder = Path(folder)
+    examples = [
+        LabelledImage(path, path.parent.name)
+        # Sorted: the order of a listing is that of the file system.
+        for path in sorted(folder.rglob("*"))
+        if path.suffix.lower() in IMAGE_SUFFIXES
+    ]
+    if not examples:
+        raise DataError(f"{folder} holds no images", "give a folder of PNG or JPEG files")
+    return examples
+
+
 def read_captions(table: str | Path) -> list[LabelledImage]:
     """Images with captions: TSV of image file and caption, or JSON Lines of `image` and `text`.
 

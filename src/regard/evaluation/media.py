@@ -33,6 +33,21 @@ def read_captions(data: DataPath) -> list[LabelledImage]:
     return labelled_images.read_captions(one_path(data))
 
 
+def read_images(data: DataPath) -> list[LabelledImage]:
+    return labelled_images.read_images(one_path(data))
+
+
+def reconstruct_patches(
+    model: ImageEncoder, examples: Sequence[LabelledImage], settings: Settings
+) -> Outputs:
+    """The pixels of masked patches, and what was there, as the loss has them: [M, P] each."""
+    images = [example.image for example in examples]
+    reconstructions = model.reconstruct(images, seed=settings.reading.seed)
+    return Outputs(
+        [one.predicted for one in reconstructions], [one.targets for one in reconstructions]
+    )
+
+
 def rank_image_classes(
     model: ImageEncoder | DualEncoderModel, examples: Sequence[LabelledImage], settings: Settings
 ) -> Outputs:

@@ -37,8 +37,10 @@ from regard.evaluation.media import (
     rank_sound_classes,
     read_captions,
     read_image_folders,
+    read_images,
     read_labelled_recordings,
     read_transcripts,
+    reconstruct_patches,
     transcribe,
 )
 from regard.evaluation.retrieval import answer_stories, rank_pairs, read_text_pairs
@@ -91,6 +93,10 @@ def _classifies_images(model: Model) -> bool:
     if isinstance(model, ImageEncoder):
         return model.spec.labels is not None
     return isinstance(model, DualEncoderModel)
+
+
+def _reconstructs_images(model: Model) -> bool:
+    return isinstance(model, ImageEncoder) and model.spec.pixels is not None
 
 
 def _compares_images_with_texts(model: Model) -> bool:
@@ -224,6 +230,14 @@ TASKS: dict[str, Task] = {
         predict={"ranking": rank_image_classes},
         metrics=("accuracy", "top_k:5"),
         other_metrics=("f1",),
+    ),
+    "masked_images": Task(
+        data="a folder of images",
+        unit="images",
+        accepts=_reconstructs_images,
+        read=read_images,
+        predict={"prediction": reconstruct_patches},
+        metrics=("mse", "mae"),
     ),
     "image_text": Task(
         data="images with captions: file, a tab, caption (.tsv or .jsonl)",

@@ -55,6 +55,7 @@ from regard.families import (
     transformer_xl,
     universal,
     vit,
+    vit_mae,
     wav2vec2_presets,
     whisper,
 )
@@ -655,6 +656,19 @@ PRESET_FAMILIES: dict[str, PresetFamily] = {
         large=Size(300, _LINEAR_HEAD),
         giant=Size(1100, _LINEAR_HEAD),
     ),
+    "vit-mae": _from_config(
+        "image",
+        vit_mae.preset,
+        1000,
+        224,
+        "base/16",
+        **{
+            "tiny": Size(),
+            "base/16": Size(),
+            "large/16": Size(),
+            "huge/14": Size(),
+        },
+    ),
     "clip": _from_config(
         "dual encoder",
         clip.preset,
@@ -790,4 +804,5 @@ ALIASES = {
     "big_bird": "bigbird",
     "clip_text_model": "clip-text",
     "clip_vision_model": "clip-image",
+    "vit_mae": "vit-mae",
 }

@@ -43,6 +43,7 @@ from regard.families import (
     siglip_tower,
     t5,
     vit,
+    vit_mae,
     wav2vec2,
     whisper,
 )
@@ -114,6 +115,7 @@ FAMILIES: dict[str, Family] = {
     "vit": vit.VIT,
     "deit": deit.DEIT,
     "dinov2": dinov2,
+    "vit_mae": vit_mae,
     "wav2vec2": wav2vec2.WAV2VEC2,
     "hubert": hubert.HUBERT,
     "patchtst": patchtst,

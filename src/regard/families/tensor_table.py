@@ -154,8 +154,19 @@ class Unused:
     shape: tuple[int, ...] | None = None
 
 
+@dataclass(frozen=True)
+class FormerPrefix:
+    """The beginning of names that files of earlier versions of transformers have.
+
+    They are read as well; what is written has the names of today.
+    """
+
+    hf: str
+    former: str
+
+
 ParameterRule = Rename | Concat | Reshape | Transpose | InterleavedQkv | Count
-Rule = ParameterRule | Constant | Unused
+Rule = ParameterRule | Constant | Unused | FormerPrefix
 
 
 def module_rules(
@@ -278,7 +289,7 @@ def hf_names(rule: ParameterRule) -> tuple[str, ...]:
 
 def _parameter_rules(table: Iterable[Rule], parameters: Collection[str]) -> list[ParameterRule]:
     """The rules that read or write a parameter of ours: exactly one for each parameter."""
-    rules = [rule for rule in table if not isinstance(rule, (Constant, Unused))]
+    rules = [rule for rule in table if isinstance(rule, ParameterRule)]
     names = {rule.parameter for rule in rules}
     assert len(names) == len(rules), "two rules for one parameter"
     missing = [name for name in names if name not in parameters]
@@ -297,8 +308,11 @@ def match_prefix(
     or the other way round; transformers accepts both.
     """
     expected: set[str] = set()
+    former: dict[str, str] = {}
     for rule in table:
-        if isinstance(rule, (Constant, Unused)):
+        if isinstance(rule, FormerPrefix):
+            former[rule.former] = rule.hf
+        elif isinstance(rule, (Constant, Unused)):
             expected.add(rule.hf)
         else:
             expected.update(hf_names(rule))
@@ -306,6 +320,9 @@ def match_prefix(
             expected.update(rule.aliases)
 
     def table_name(stored: str) -> str:
+        for old, new in former.items():
+            if stored.startswith(old):
+                stored = new + stored.removeprefix(old)
         # As it is; of a base model in one with a head; the other way round.
         for name in (stored, prefix + stored, stored.removeprefix(prefix)):
             if name in expected:

@@ -31,6 +31,7 @@ UNSUPPORTED_KEYS: dict[str, frozenset[str]] = {
     "vit": frozenset({"head_dim"}),
     "deit": frozenset({"head_dim"}),
     "dinov2": frozenset({"head_dim"}),
+    "vit_mae": frozenset({"head_dim"}),
     "whisper": frozenset({"n_positions"}),
 }
 

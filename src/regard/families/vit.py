@@ -46,7 +46,7 @@ _SCHEMA = ConfigSchema(
     fixed={**NOT_ENCODER_DECODER, "pruned_heads": {}, "chunk_size_feed_forward": 0},
     synonyms={"pooler_output_size": "hidden_size"},
 )
-_LAYER = LayerNames(
+LAYER = LayerNames(
     qkv=("attention.attention.query", "attention.attention.key", "attention.attention.value"),
     attention_norm="layernorm_before",
     feedforward_norm="layernorm_after",
@@ -148,7 +148,7 @@ class VitFamily:
                 (-1, d_model),
             ),
             *patch_rules(model, f"{embeddings}.patch_embeddings.projection"),
-            *per_layer(model.stack.layers, _LAYER.layer_template(model, prefix)),
+            *per_layer(model.stack.layers, LAYER.layer_template(model, prefix)),
             *module_rules("stack.final_norm", f"{prefix}layernorm"),
         ]
         if model.pool and model.pool.activation:

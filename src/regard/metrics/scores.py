@@ -8,6 +8,7 @@ from regard.metrics.contrastive import ContrastiveScore
 from regard.metrics.forecast import ForecastScore, QuantileScore
 from regard.metrics.perplexity import NegativeLogLikelihood
 from regard.metrics.question_answering import AnswerScore
+from regard.metrics.reconstruction import ReconstructionScore
 from regard.metrics.regression import RegressionScore
 from regard.metrics.word_error_rate import TranscriptionScore
 
@@ -20,5 +21,6 @@ AnyScore = (
     | TranscriptionScore
     | ForecastScore
     | QuantileScore
+    | ReconstructionScore
     | ContrastiveScore
 )

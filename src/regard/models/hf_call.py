@@ -18,6 +18,7 @@ from regard.baselines.linear_forecaster import LinearForecaster
 from regard.baselines.memory_network import MemoryNetwork
 from regard.builder import CoreModel
 from regard.core.context import Context
+from regard.core.frontend import Patches
 from regard.core.head import DistilledHead
 from regard.core.question import question_ends
 from regard.core.series_patches import SeriesPatches
@@ -118,6 +119,9 @@ def call(
             return ModelOutput(prediction_outputs=forecasts)
         case Encoder() if model.contrastive is not None:
             output = _call_contrastive(model, inputs, Context(recorded.probe))
+            return ModelOutput(output | recorded.of_encoder())
+        case Encoder(input=Patches(masked_share=share)) if share:
+            output = _call_masked_images(model, inputs, Context(recorded.probe))
             return ModelOutput(output | recorded.of_encoder())
         case Encoder():
             assert isinstance(spec, kinds.Encoder)
@@ -254,6 +258,28 @@ def _call_contrastive(
     loss = contrastive + model.contrastive.diversity * diversity
     losses = {"contrastive_loss": contrastive, "diversity_loss": diversity}
     return ModelOutput({"loss": loss, **output, **losses})
+
+
+def _call_masked_images(
+    model: Encoder, inputs: Mapping[str, Tensor], context: Context
+) -> ModelOutput:
+    """MAE's pre-training: patches are hidden in every call, by noise that is drawn if not given."""
+    front = model.input
+    assert isinstance(front, Patches)
+    pixels = inputs["pixel_values"]
+    noise = inputs.get("noise")
+    if noise is None:
+        noise = torch.rand(len(pixels), front.side**2, device=pixels.device)
+    order = front.random_masking(noise)
+    if model.pixels is None:
+        hidden, _ = model(pixels, None, context, visible=order.visible)
+        output = ModelOutput(last_hidden_state=hidden)
+    else:
+        predicted = model.reconstruct(pixels, order, context)
+        error = model.pixels.error(predicted, front.unfold(pixels), order)
+        output = ModelOutput(loss=error.sum() / order.masked.sum(), logits=predicted)
+    masks = {"mask": order.masked.to(pixels.dtype), "ids_restore": order.restore}
+    return ModelOutput(output | masks)
 
 
 def _hidden_state_output(

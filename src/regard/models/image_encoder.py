@@ -1,17 +1,21 @@
-"""An encoder of images (ViT, DeiT): image classification and image vectors."""
+"""An encoder of images (ViT, DeiT, MAE): classes, vectors, and masked patches filled in."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from regard import spec as kinds
 from regard.core.finite_outputs import require_finite
+from regard.core.frontend import Patches, VisiblePatches
 from regard.data.image import ImageProcessor, Picture, read_image_processor
+from regard.data.image_masking import masking_noise
 from regard.errors import ModelError
 from regard.model import Encoder
 from regard.models.base import Model
@@ -21,6 +25,13 @@ if TYPE_CHECKING:
     from regard.look import MediaInput
 
 _BATCH_SIZE = 32  # images
+
+
+class Reconstruction(NamedTuple):
+    """The pixels of an image's masked patches [M, P] as predicted, and as the loss has them."""
+
+    predicted: NDArray[np.float32]
+    targets: NDArray[np.float32]
 
 
 class ImageEncoder(Model):
@@ -69,6 +80,34 @@ class ImageEncoder(Model):
         images = image if isinstance(image, list) else [image]
         vectors = map_images(self, images, self._vectors)  # [N, D]
         return vectors if isinstance(image, list) else vectors[0]
+
+    def reconstruct(self, images: list[Picture], seed: int = 0) -> list[Reconstruction]:
+        """Masked patches of images, filled in by a masked autoencoder (MAE).
+
+        Which patches of an image are masked follows from the seed and its place in the list.
+        """
+        decoder = self.model.pixels
+        if decoder is None:
+            raise ModelError(
+                "this model reconstructs no pixels", "give a masked autoencoder, such as ViT-MAE"
+            )
+        front = self.model.input
+        assert isinstance(front, Patches), "such a decoder reads images"
+        noise = masking_noise(seed, 0, np.arange(len(images)), front.side**2)
+        orders = front.random_masking(noise)
+        results = []
+        for start in range(0, len(images), _BATCH_SIZE):
+            rows = slice(start, start + _BATCH_SIZE)
+            order = VisiblePatches(*(one[rows].to(self.device) for one in orders))
+
+            def both(pixel_values: Tensor, order: VisiblePatches = order) -> Tensor:
+                predicted = self.model.reconstruct(pixel_values, order)
+                return torch.stack([predicted, decoder.targets(front.unfold(pixel_values))], dim=1)
+
+            for i, pair in enumerate(map_images(self, images[rows], both)):  # [2, N, P]
+                predicted, targets = pair[:, orders.masked[start + i]].numpy()
+                results.append(Reconstruction(predicted, targets))
+        return results
 
     def read_medium(self, data: bytes) -> MediaInput:
         return image_input(self, data)

@@ -68,6 +68,15 @@ _IMAGE = Wiring(
     "ViT, Figures 3 and 4: below some ten million images it is behind convolutional networks; "
     "augmentation closes much of that (DeiT)",
 )
+_MASKED_IMAGE = Wiring(
+    "masked autoencoder (MAE's wiring)",
+    "the encoder reads the visible patches only, and a small decoder fills in the others",
+    ((50_000, "vit-mae:tiny"), (float("inf"), "vit-mae:base/16")),
+    "fine-tune a pretrained encoder for classes; pre-training pays where images are many and "
+    "labels few",
+    100_000,
+    "MAE, Figure 7: representations still improve after 800 epochs",
+)
 _DUAL = Wiring(
     "dual encoder (CLIP's wiring)",
     "texts and images are compared as vectors, so that each is encoded once",
@@ -138,6 +147,7 @@ _WIRINGS = {
     "regress": _ENCODER,
     "contrastive": _ENCODER,
     "images": _IMAGE,
+    "masked_images": _MASKED_IMAGE,
     "image_text": _DUAL,
     "transcribe": _SPEECH,
     "ctc": _CTC,

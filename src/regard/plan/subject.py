@@ -143,6 +143,8 @@ def _objective(description: Any) -> str:
     reads = description.main_input_name
     if description.is_encoder_decoder:
         return "transcribe" if reads == "input_features" else "translate"
+    if reads == "pixel_values" and description.pixels is not None:
+        return "masked_images"
     if reads in by_input:
         return by_input[reads]
     if len(description.widths) > 1:  # two towers
@@ -189,7 +191,7 @@ def _sizes(objective: str, description: Any, rows: int, length: int) -> Sizes:
         raise SettingError(
             f"no batch has {rows} rows of {length} positions", "give numbers of 1 or more"
         )
-    if objective == "images":  # an image has one size
+    if objective in ("images", "masked_images"):  # an image has one size
         length = description.patches.positions
     limit = description.max_length
     if objective not in ("images", "ctc", "stories") and limit is not None and length > limit:
@@ -260,6 +262,8 @@ def _describe(recipe: Recipe) -> tuple[Any, specs.Model | None, tuple[str, ...]]
     match recipe.objective_settings.data:
         case "pairs":
             return model_spec.describe(recipe, vocabulary, vocabulary), None, (assumed,)
+        case "images" if recipe.objective == "masked_images":
+            return model_spec.describe(recipe, about.vocabulary), None, ()
         case "images" if recipe.objective == "images":
             classes = about.vocabulary
             return model_spec.describe(recipe, classes), None, (f"{classes:,} classes",)

@@ -194,6 +194,14 @@ def _image_classes(core: Any, tensors: Tensors, _unused: TokenLoss) -> Tensor:
     return add_auxiliary_losses(loss, auxiliary, len(tensors["labels"]))
 
 
+def _masked_patches(core: Any, tensors: Tensors, _unused: TokenLoss) -> Tensor:
+    pixels = tensors["pixels"]
+    order = core.input.random_masking(tensors["noise"])
+    predicted = core.reconstruct(pixels, order)
+    loss: Tensor = core.pixels.error(predicted, core.input.unfold(pixels), order).sum()
+    return loss
+
+
 def _image_vectors(core: Any, tensors: Tensors, _unused: TokenLoss) -> Tensor:
     """An image encoder without classes (CLIP's): the norm of its vectors stands for a loss."""
     vectors: Tensor = core.vector(tensors["pixels"])
@@ -324,6 +332,15 @@ def _images(model: Any, sizes: Sizes) -> Made:
     )
 
 
+def _masked_images(model: Any, sizes: Sizes) -> Made:
+    patches = model.patches.positions - model.patches.extras
+    inputs = {
+        "pixels": _pixels(model.patches, sizes.rows),
+        "noise": Input((sizes.rows, patches)),
+    }
+    return inputs, sizes.rows, _masked_patches
+
+
 def _captioned_images(model: Any, sizes: Sizes) -> Made:
     shape = (sizes.rows, sizes.length)
     inputs = {
@@ -372,6 +389,7 @@ _BATCHES: dict[str, Callable[[Any, Sizes], Made]] = {
     "regress": _labelled_text,
     "contrastive": _text_pairs,
     "images": _images,
+    "masked_images": _masked_images,
     "image_text": _captioned_images,
     "ctc": _recordings,
     "stories": _story_rows,

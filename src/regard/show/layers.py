@@ -124,7 +124,27 @@ def _encoder(model: spec.Encoder, counts: ParameterCounts) -> list[ModuleSummary
     if model.series is not None:
         text = wording.named(model.series)
         modules.append(ModuleSummary("series head", text, "", counts["series"]))
+    if model.pixels is not None:
+        modules.append(_pixel_decoder(model.pixels, model, counts.under("pixels")))
     return [*modules, *_classifier(model, counts)]
+
+
+def _pixel_decoder(
+    part: spec.PixelDecoder, model: spec.Encoder, counts: ParameterCounts
+) -> ModuleSummary:
+    """The decoder of a masked autoencoder, which is wider or narrower than its encoder."""
+    patches = model.patches
+    project = f"{model.d_model:,} → {part.d_model:,}"
+    pixels = patches.channels * patches.patch**2
+    share = f"{patches.masked_share:.0%} of the patches are a learned vector; fixed positions"
+    visible = counts["project"] + counts["mask_token"]
+    hidden = f"[B, T, {part.d_model:,}]"
+    children = (
+        ModuleSummary("embedding", f"{project}; {share}", hidden, visible),
+        summarize_stack("decoder", part.stack, part.d_model, counts.under("stack"), "T"),
+        ModuleSummary("output", f"{part.d_model:,} → {pixels:,} pixels", "", counts["output"]),
+    )
+    return ModuleSummary("pixel decoder", children=children)
 
 
 def _recurrent_encoder(

@@ -222,10 +222,13 @@ def patches(part: spec.Patches) -> str:
     positions = {
         "learned": "learned positions",
         "sinusoidal": "sines and cosines of row and column",
+        "fixed": "fixed sines and cosines of column and row",  # MAE
     }[part.position]
     text = f"squares of {part.patch} × {part.patch}, each a vector{tokens}; {positions}"
     if part.interpolated:
         text += ", interpolated for other sizes"
+    if part.masked_share:
+        text += f"; {part.masked_share:.0%} of them hidden in pre-training"
     if part.norm is not None:
         text += f"; {norm(part.norm)}"
     return text

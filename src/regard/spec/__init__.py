@@ -94,6 +94,7 @@ from regard.spec.model import (
     RecurrentEncoder,
     SequenceToSequence,
 )
+from regard.spec.pixel_decoder import PixelDecoder
 from regard.spec.mask import (
     LongerThan,
     BlockLocalMask,
@@ -262,6 +263,7 @@ __all__ = [
     "Parallel",
     "PatchHead",
     "Patches",
+    "PixelDecoder",
     "Points",
     "Pool",
     "PositionSizes",

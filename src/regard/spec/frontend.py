@@ -76,10 +76,12 @@ class Patches:
     bias: bool = True  # of the linear map; CLIP has none
     norm: Norm | None = None
     dropout: float = 0.0
-    position: Literal["learned", "sinusoidal"] = "learned"  # sinusoids are of rows and columns
+    # Sinusoids are of rows and columns; `fixed` are those that files hold, and nobody trains (MAE).
+    position: Literal["learned", "sinusoidal", "fixed"] = "learned"
     # Images of other sizes are read too: the positions are interpolated, bicubically (DINOv2).
     interpolated: bool = False
     mask_token: bool = False  # has a learned vector that replaces masked patches in pretraining
+    masked_share: float = 0.0  # of the patches, which the encoder does not see in pretraining (MAE)
 
     def __post_init__(self) -> None:
         if self.patch > self.size:
@@ -88,6 +90,8 @@ class Patches:
             )
         if self.interpolated and self.position != "learned":
             raise ModelError("only learned positions are interpolated", "leave `interpolated` out")
+        if not 0 <= self.masked_share < 1:
+            raise ModelError(f"a share of {self.masked_share} cannot be masked", "give one below 1")
 
     @property
     def positions(self) -> int:

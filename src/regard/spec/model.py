@@ -33,6 +33,7 @@ from regard.spec.head import (
     SeriesHead,
 )
 from regard.spec.mask import NeighbourMask, counts_from_the_end, is_causal
+from regard.spec.pixel_decoder import PixelDecoder
 from regard.spec.position import ShortestPathBias
 from regard.spec.stack import Stack
 from regard.spec.validation import check_fields, sizes
@@ -314,6 +315,7 @@ class Encoder(ModelSpec):
     tied: bool = True  # weight tying: the LM head's matrix is the embedding's
     series: SeriesHead | None = None  # of time series
     contrastive: ContrastiveHead | None = None  # of pre-training on sound
+    pixels: PixelDecoder | None = None  # of masked pre-training on images
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -338,6 +340,8 @@ class Encoder(ModelSpec):
             raise ModelError(problem, "correct one of them")
         if self.contrastive is not None and not isinstance(self.input, Waveform):
             raise ModelError("only sound is pre-trained by contrasts", "give it a Waveform")
+        if self.pixels is not None and not isinstance(self.input, Patches):
+            raise ModelError("only images have pixels to reconstruct", "give it Patches")
         if self.head is not None and self.head.transform is None:
             _check_tied(self)
 
@@ -350,7 +354,12 @@ class Encoder(ModelSpec):
         name = self.input.main_input_name
         if isinstance(self.input, Patches):
             # Images of a batch have one size: nothing is padded.
-            return {name: True, "bool_masked_pos": False} if self.input.mask_token else {name: True}
+            inputs = {name: True}
+            if self.input.mask_token:
+                inputs["bool_masked_pos"] = False
+            if self.input.masked_share:
+                inputs["noise"] = False
+            return inputs
         if isinstance(self.input, Tokens):
             inputs = {name: True, "attention_mask": False}
             if self.stack.block.attention.projection == "global":

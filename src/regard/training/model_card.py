@@ -14,6 +14,7 @@ from regard.metrics.contrastive import ContrastiveScore
 from regard.metrics.forecast import ForecastScore, QuantileScore
 from regard.metrics.perplexity import NegativeLogLikelihood
 from regard.metrics.question_answering import AnswerScore
+from regard.metrics.reconstruction import ReconstructionScore
 from regard.metrics.regression import RegressionScore
 from regard.metrics.scores import AnyScore
 from regard.metrics.word_error_rate import TranscriptionScore
@@ -28,6 +29,7 @@ RatedScore = (
     | TranscriptionScore
     | ForecastScore
     | QuantileScore
+    | ReconstructionScore
     | ContrastiveScore
 )
 _DECIMALS = {"mse": 4, "mae": 4, "quantile_loss": 4}  # two of all others
@@ -100,6 +102,11 @@ _KINDS = {
         "image-classification",
         "A classifier of images",
         'regard.load("FOLDER").classify("image.png")',
+    ),
+    "masked_images": _Kind(
+        "image-feature-extraction",
+        "A masked autoencoder of images",
+        "regard train --base FOLDER --objective images --images CLASSES",
     ),
     "image_text": _Kind(
         "zero-shot-image-classification",

@@ -33,6 +33,7 @@ from regard.training.assembly import assemble, exported_files, objective_class
 from regard.training.engine import layerwise_lr_decay
 from regard.training.engine.early_stopping import greater_is_better
 from regard.training.engine.loop import Loop
+from regard.training.engine.loss_spikes import LossSpikes
 from regard.training.engine.lr_schedule import (
     ConstantRate,
     CosineDecay,
@@ -405,7 +406,11 @@ def _run(
 def _checkpoints(run_folder: RunFolder, recipe: Recipe) -> Checkpoints:
     train = recipe.train
     retention = Retention(
-        train.keep_last, train.keep_best, train.keep_every, greater_is_better(train.metric)
+        train.keep_last,
+        train.keep_best,
+        train.keep_every,
+        greater_is_better(train.metric),
+        reach=LossSpikes(train.spike_threshold, train.rollback_steps).reach,
     )
     return Checkpoints(run_folder.checkpoints, retention)
 

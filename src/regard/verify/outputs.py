@@ -11,7 +11,7 @@ from torch import Tensor
 from regard.baselines.linear_forecaster import LinearForecaster
 from regard.baselines.memory_network import MemoryNetwork
 from regard.builder import CoreModel
-from regard.core.frontend import Waveform
+from regard.core.frontend import Patches, Waveform
 from regard.core.head import DistilledHead
 from regard.core.series_head import ChannelHead, ForecastHead
 from regard.core.series_patches import SeriesPatches
@@ -137,6 +137,11 @@ def _encoder(
     main = _main_input(inputs)
     graph = ("edges", "eigenvectors", "distances")
     segments = {name: inputs[name] for name in graph if name in inputs}
+    order = None
+    if "noise" in inputs:
+        assert isinstance(model.input, Patches)
+        order = model.input.random_masking(inputs["noise"])
+        segments["visible"] = order.visible
     if "token_type_ids" in inputs:
         segments["segments"] = inputs["token_type_ids"]
     hidden, _ = model(main, padding_mask, **segments)  # [B, T, D]
@@ -147,6 +152,8 @@ def _encoder(
         assert isinstance(model.input, Waveform)
         both = model.contrastive(hidden, model.input.latents(main))
         outputs["projected_states"] = MaskedOutput(both.states, position_mask)
+    if model.pixels is not None and order is not None:
+        outputs["logits"] = MaskedOutput(model.pixels(hidden, order.restore))
     if model.pool is not None:
         name = "pooler_output"
         project = model.pool.project

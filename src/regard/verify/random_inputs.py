@@ -177,7 +177,11 @@ def _main_inputs(
         case specs.Patches():
             shape = (ROWS, part.channels, part.size, part.size)
             pixels = torch.randn(shape, generator=generator)  # [B, channels, height, width]
-            return RandomBatch({"pixel_values": pixels}, "pixel_values", (part.size,) * ROWS)
+            inputs = {"pixel_values": pixels}
+            if part.masked_share:  # which patches are hidden is drawn for both libraries alike
+                patches = part.positions - part.extras
+                inputs["noise"] = torch.rand(ROWS, patches, generator=generator)
+            return RandomBatch(inputs, "pixel_values", (part.size,) * ROWS)
         case specs.Waveform():
             lengths = _waveform_lengths(part)
             samples = torch.randn(ROWS, lengths[0], generator=generator)  # [B, N]

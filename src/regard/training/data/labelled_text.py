@@ -98,17 +98,16 @@ def as_splits(sets: Mapping[str, list[Any]]) -> dict[str, Split]:
 
 
 def with_held_out(sets: Sets) -> Sets:
-    """Where there is no validation set, every tenth training example validates, up to a limit."""
+    """Where there is no validation set, some training examples validate: a tenth, up to a limit."""
     examples = sets["train"]
     if "valid" in sets or len(examples) < MIN_TO_HOLD_OUT:
         return sets
-    # Every tenth, not the last tenth: files are often sorted by class.
-    valid = examples[HOLD_OUT_EVERY - 1 :: HOLD_OUT_EVERY][:MAX_HELD_OUT]
-    last = len(valid) * HOLD_OUT_EVERY  # behind the limit, every tenth trains again
+    # One in so many, not the last ones nor the first: files are often sorted by class.
+    every = max(HOLD_OUT_EVERY, len(examples) // MAX_HELD_OUT)
+    valid = examples[every - 1 :: every][:MAX_HELD_OUT]
+    last = len(valid) * every  # behind the limit, all train
     train = [
-        example
-        for number, example in enumerate(examples, 1)
-        if number % HOLD_OUT_EVERY or number > last
+        example for number, example in enumerate(examples, 1) if number % every or number > last
     ]
     return {**sets, "train": train, "valid": valid}
 

@@ -33,21 +33,21 @@ from regard.core.global_attention import counts_global_tokens
 from regard.core.linear_attention import redraw
 from regard.data.batching import Batch, prefetch
 from regard.edit import compiled
-from regard.errors import DivergenceError, RegardWarning
+from regard.errors import CheckpointError, DivergenceError, RegardWarning
 from regard.training.diagnostics.monitor import Monitor
 from regard.training.engine import stop_signals
 from regard.training.engine.early_stopping import EarlyStopping
+from regard.training.engine.loss_spikes import MAX_SKIPPED_UPDATES, LossSpikes
 from regard.training.engine.metrics_log import MetricsLog
 from regard.training.engine.mixed_precision import autocast
 from regard.training.engine.optimizer import Optimizer
-from regard.training.engine.progress import Progress
+from regard.training.engine.progress import Position, Progress, SkippedBatches
 from regard.training.engine.progress_bar import ProgressBar, duration
 from regard.training.engine.train_step import Step
 from regard.training.engine.weight_averaging import WeightAveraging
 from regard.training.objectives.objective import CarriesState, Objective
 from regard.training.recipe.schema import Recipe
 
-MAX_SKIPPED_UPDATES = 3  # in a row, before the run has diverged
 EXAMPLES_IN_A_REPORT = 3  # enough to see what is wrong with a batch
 STEPS_WORTH_AN_ESTIMATE = 200  # shorter runs end about as soon as they are estimated
 SAMPLE_WIDTH = 100  # characters
@@ -60,7 +60,9 @@ class _PendingStep:
 
     step: int
     batches: list[Batch]
-    outcome: Tensor  # [skipped, gradient norm, loss, −log p], on the device
+    before: Position  # of its first batch
+    after: Position
+    outcome: Tensor  # [skipped, gradient norm, loss, −log p, tokens], on the device
 
 
 class Loop:
@@ -108,6 +110,8 @@ class Loop:
         self.stop_signal = 0  # number of the signal, 0 for none
         self._pending: _PendingStep | None = None
         self._background_save = BackgroundSave()
+        self.spikes = LossSpikes(self.settings.spike_threshold, self.settings.rollback_steps)
+        self._rollback: SkippedBatches | None = None  # to do before the next step
         self._exported_step: int | None = None  # of the best weights, once they are written
         self._clock = time.perf_counter()
         self._logged_seconds = 0.0  # at the last line of the metrics log
@@ -120,28 +124,41 @@ class Loop:
 
         The state is saved in every case, and on disk; after a requested stop `interrupted` is true.
         """
-        progress = self.progress
-        self._logged_seconds = progress.seconds
-        self._logged_tokens = progress.tokens
+        self._set_log_start()
         with (
             stop_signals.handled(self._on_signal),
             self._compiled(),
-            closing(self._batches()) as batches,
             # Its end waits for the last save, while signals are still handled.
             self._background_save,
         ):
-            self.progress_bar.start(progress.step)
+            self.progress_bar.start(self.progress.step)
             try:
-                self.monitor.start(progress.step)
+                self.monitor.start(self.progress.step)
                 self._say_estimate()
                 self._clock = time.perf_counter()
                 self._warm_up()
+                if self.spikes.enabled and self.progress.step == 0:
+                    self.save()  # a spike may come before the first interval is over
                 while not (self.at_end or self.interrupted):
-                    # Gradient accumulation: so many batches make up one update.
-                    self.train_step(list(itertools.islice(batches, self.settings.accumulate)))
-                    self._after_step()
+                    self._train()
+                    if self._rollback is not None:
+                        self._roll_back(self._rollback)
             finally:
                 self.progress_bar.stop()
+
+    def _train(self) -> None:
+        """Trains until the end of the run, a requested stop, or a loss spike."""
+        with closing(self._batches()) as batches:
+            while not (self.at_end or self.interrupted or self._rollback is not None):
+                before = self.progress.position
+                # Gradient accumulation: so many batches make up one update.
+                self.train_step(list(itertools.islice(batches, self.settings.accumulate)), before)
+                self._after_step()
+
+    def _set_log_start(self) -> None:
+        """What the next line of the metrics log counts from."""
+        self._logged_seconds = self.progress.seconds
+        self._logged_tokens = self.progress.tokens
 
     def forget_early_stopping(self) -> None:
         """Lets a run go on that early stopping ended: it is resumed to be trained longer."""
@@ -168,19 +185,46 @@ class Loop:
     def _batches(self) -> Generator[Batch, None, None]:
         """Batches from the saved position on, prepared in a thread of their own."""
 
-        def prepared() -> Iterator[tuple[tuple[int, int], Batch]]:
+        skipped = list(self.progress.skipped)
+
+        def prepared() -> Iterator[tuple[Position, Batch, list[tuple[Position, Batch]]]]:
+            left_out: list[tuple[Position, Batch]] = []
             for position, batch in self.objective.batches(self.progress.epoch, self.progress.index):
+                if any(stretch.covers(position) for stretch in skipped):
+                    left_out.append((position, batch))
+                    continue
                 # Only from pinned memory is the copy to a GPU asynchronous.
-                yield position, batch.pin() if self.device.type == "cuda" else batch
+                yield position, batch.pin() if self.device.type == "cuda" else batch, left_out
+                left_out = []
 
         with closing(prefetch(prepared())) as batches:
-            for position, batch in batches:
+            for position, batch, left_out in batches:
+                if left_out:
+                    self._report_rollback(left_out)
                 # The position after this batch: where a resumed run goes on.
                 self.progress.epoch, self.progress.index = position
                 yield batch
 
     def _after_step(self) -> None:
         step = self.progress.step
+        intervals = (
+            self.settings.log_every,
+            self.settings.validate_every,
+            self.settings.save_every,
+        )
+        if any(step % interval == 0 for interval in intervals) or step == self.settings.steps:
+            self._inspect()
+        saved = False
+        if self._rollback is None:  # an update that will be undone is not recorded
+            saved = self._record_step(step)
+        if self.on_step is not None:
+            self.on_step(self)
+        # `on_step` may have asked to stop, after the check above.
+        if self.interrupted and not saved:
+            self.save()
+
+    def _record_step(self, step: int) -> bool:
+        """Logs, validates and saves where it is time; returns whether it was saved."""
         last = step == self.settings.steps
         if step % self.settings.log_every == 0 or last:
             self._log()
@@ -190,15 +234,12 @@ class Loop:
         saved = step % self.settings.save_every == 0 or self.at_end or is_new_best
         if saved:
             self.save()
-        if self.on_step is not None:
-            self.on_step(self)
-        # `on_step` may have asked to stop, after the check above.
-        if self.interrupted and not saved:
-            self.save()
+        return saved
 
     # --- one step ---------------------------------------------------------------------------------
 
-    def train_step(self, batches: list[Batch]) -> None:
+    def train_step(self, batches: list[Batch], before: Position | None = None) -> None:
+        """One update; `before` is the position of its first batch, for a roll-back."""
         self._background_save.check()  # nobody trains on for hours without checkpoints
         progress = self.progress
         progress.step += 1
@@ -214,34 +255,41 @@ class Loop:
         progress.tokens += sum(batch.tokens for batch in batches)
         # The outcome of a step is read when the next one has been launched: the device never idles.
         self._inspect()
-        self._pending = _PendingStep(progress.step, batches, outcome)
+        after = progress.position
+        outcome = torch.cat([outcome, self.step.tokens.reshape(1)])
+        self._pending = _PendingStep(progress.step, batches, before or after, after, outcome)
 
     def _autocast(self) -> AbstractContextManager[Any]:
         return autocast(self.settings.precision, self.device)
 
     def _inspect(self) -> None:
         """Reads the outcome of the pending step; reports a skipped update with its examples."""
-        if self._pending is None:
+        if self._pending is None or self._rollback is not None:
             return
         pending = self._pending
         self._pending = None
-        skipped, norm, loss, _ = pending.outcome.tolist()
+        skipped, norm, loss, _, tokens = pending.outcome.tolist()
         self.gradient_norm = norm
         if skipped:
             self._report_skipped(pending, loss, norm)
         else:
             self.progress.bad = 0
+        self._rollback = self.spikes.observe(
+            self.progress, pending.step, pending.before, pending.after, loss / max(1.0, tokens)
+        )
 
     def _report_skipped(self, pending: _PendingStep, loss: float, norm: float) -> None:
         scaler = self.optimizer.scaler
         # A finite loss with infinite gradients: the scale was too large for fp16.
         overflow = scaler.enabled and math.isfinite(loss)
-        examples = self._examples(pending.batches)
+        rows = _rows(pending.batches)
+        examples = self._examples(rows)
         record = {
             "event": "skipped",
             "step": pending.step,
             "loss": loss,
             "gradient_norm": norm,
+            "rows": rows,
             "examples": examples,
         }
         if overflow:
@@ -262,7 +310,7 @@ class Loop:
             f"step {pending.step}: {what}; update skipped "
             f"(loss {loss}, gradient norm {norm}){shown}"
         )
-        if self.progress.bad >= MAX_SKIPPED_UPDATES:
+        if self.progress.bad >= MAX_SKIPPED_UPDATES and not self.spikes.enabled:
             raise DivergenceError(
                 f"loss or gradients were not finite {MAX_SKIPPED_UPDATES} steps in a row, "
                 f"last at step {pending.step}",
@@ -270,13 +318,65 @@ class Loop:
                 "metrics.jsonl names the batches",
             )
 
-    def _examples(self, batches: list[Batch]) -> list[dict[str, Any]]:
-        rows = [int(row) for batch in batches for row in batch.rows]
+    def _examples(self, rows: list[int]) -> list[dict[str, Any]]:
         examples = self.objective.examples(rows[:EXAMPLES_IN_A_REPORT])
         more = len(rows) - EXAMPLES_IN_A_REPORT
         if more > 0:
             examples = [*examples, {"row": -1, "text": f"… {more} more"}]
         return examples
+
+    # --- loss spikes ------------------------------------------------------------------------------
+
+    def _roll_back(self, skipped: SkippedBatches) -> None:
+        """Goes back to a checkpoint from before a spike; what is to be skipped is noted.
+
+        The updates up to the skipped batches are then made again, and are the same: the run does
+        not depend on which checkpoint was at hand. Nor does a run that is killed before it saves
+        again: it finds the same spike.
+        """
+        self._rollback = None
+        self._pending = None
+        self._background_save.wait()
+        saved = self.checkpoints.rollback_target(skipped.step, self._say)
+        if saved is None:
+            raise CheckpointError(
+                f"no checkpoint of step {skipped.step} or before is left to roll back to",
+                "start the run again, or resume it with another spike_threshold",
+            )
+        loss = "not finite" if skipped.loss is None else f"{skipped.loss:.3f}"
+        self.progress_bar.say(
+            f"step {skipped.spike}: a loss spike ({loss}); going back to step {saved.step}, "
+            f"to skip the batches of steps {skipped.step + 1} to {skipped.spike}"
+        )
+        stretches = [*self.progress.skipped, skipped]
+        seconds = self._update_clock()
+        self.restore(saved)
+        self.progress.skipped = stretches
+        self.progress.seconds = seconds  # the time was spent
+        self._set_log_start()
+        self._exported_step = None
+        # They hold the addresses of the optimizer's old tensors.
+        self.step.captured.clear()
+        self.monitor.start(self.progress.step)
+
+    def _report_rollback(self, left_out: list[tuple[Position, Batch]]) -> None:
+        """Records batches that are skipped, before the update that would have been theirs."""
+        rows = _rows([batch for _, batch in left_out])
+        spikes = [
+            {"step": stretch.spike, "loss": stretch.loss}
+            for stretch in self.progress.skipped
+            if any(stretch.covers(position) for position, _ in left_out)
+        ]
+        self.metrics.write(
+            {
+                "event": "rollback",
+                "step": self.progress.step,
+                "spikes": spikes,
+                "batches": len(left_out),
+                "rows": rows,
+                "examples": self._examples(rows),
+            }
+        )
 
     # --- torch.compile ----------------------------------------------------------------------------
 
@@ -440,6 +540,8 @@ class Loop:
         Training goes on meanwhile; an error in the thread is raised by the next step.
         """
         self._inspect()
+        if self._rollback is not None:
+            return  # the checkpoint it goes back to is on disk
         self._update_clock()
         # One save in flight: host memory has room for one copy of the state.
         self._background_save.wait()
@@ -462,7 +564,8 @@ class Loop:
     def _copy_exported(self) -> HostCopy | None:
         """The files to export, unless they are already written and the same."""
         best_step = self.averaging.best_step(self.progress)
-        if self.exported_files is None or (best_step and best_step == self._exported_step):
+        is_written = best_step is not None and best_step == self._exported_step
+        if self.exported_files is None or is_written or self.progress.step == 0:
             return None
         self._exported_step = best_step
         with self.exported():
@@ -487,8 +590,7 @@ class Loop:
 
     def restore(self, saved: Saved) -> None:
         """Resumes from a checkpoint: weights, optimizer, averages, position, log and threads."""
-        self.progress = Progress(**saved.progress)
-        self.progress.window = tuple(saved.progress["window"])  # JSON has lists only
+        self.progress = Progress.from_json(saved.progress)
         # As many as before: the order of sums on a CPU depends on it.
         torch.set_num_threads(self.progress.threads)
         self.averaging.assign(saved.groups["weights"])
@@ -507,6 +609,10 @@ class Loop:
         """The weights to export in the model, for the duration of the block."""
         with self.averaging.swapped_in(self.averaging.selected(self.progress)):
             yield
+
+
+def _rows(batches: list[Batch]) -> list[int]:
+    return [int(row) for batch in batches for row in batch.rows]
 
 
 def _shortened(text: str) -> str:

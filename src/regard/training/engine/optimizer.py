@@ -123,7 +123,8 @@ class Optimizer:
         self.scaler.streak.copy_(tensors["streak"])
         for name, parameter in self.named:
             if f"step/{name}" not in tensors:
-                continue  # it had no gradient yet
+                self.adam.state.pop(parameter, None)  # it had no gradient yet
+                continue
             self.adam.state[parameter] = {
                 "step": tensors[f"step/{name}"].to(parameter.device),
                 # The fused kernel goes through memory, so that averages need the parameter's

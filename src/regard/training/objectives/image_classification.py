@@ -105,7 +105,7 @@ class ImageClassification(ImageObjective):
     def _labels(self, images: StoredImages) -> list[int]:
         return [label_id(text, self._label_ids) for text in images.texts]
 
-    def targets(self, images: StoredImages, rows: Rows) -> dict[str, Tensor]:
+    def targets(self, images: StoredImages, rows: Rows, epoch: int) -> dict[str, Tensor]:
         labels = [self._label_ids[images.texts[row]] for row in rows]
         return {"labels": torch.tensor(labels)}  # [B]
 
@@ -139,8 +139,24 @@ class ImageClassification(ImageObjective):
         return ranking_score(rankings, self._labels(images))
 
 
+def _without_masks(description: spec.Encoder) -> spec.Encoder:
+    """The encoder of a masked autoencoder, which sees all patches from now on: a plain ViT.
+
+    Its positions are trained with the rest (He et al. 2022, Appendix A.1).
+    """
+    patches = replace(
+        description.patches,
+        position="learned",
+        masked_share=0.0,
+        dropout=description.stack.block.dropout,
+    )
+    return replace(description, input=patches, pixels=None)
+
+
 def _with_classes(description: spec.Encoder, count: int) -> spec.Encoder:
     """An encoder of images with so many classes, by a head as it has one, or by a new one."""
+    if description.pixels is not None:
+        description = _without_masks(description)
     if description.labels is not None:
         return replace(description, labels=replace(description.labels, count=count))
     if not description.patches.extras:  # SigLIP has no class token

@@ -17,6 +17,7 @@ from regard.data.batching import Batch, BatchSampler, Rows, batch_indices
 from regard.data.image import ImageProcessor, new_image_processor
 from regard.errors import SettingError
 from regard.metrics.classification import RankingScore
+from regard.metrics.reconstruction import ReconstructionScore
 from regard.metrics.scores import AnyScore
 from regard.models import DualEncoderModel, ImageEncoder, Model
 from regard.training import model_spec
@@ -114,12 +115,14 @@ class ImageObjective(Objective):
         return self.image_tower(self.trained_model.spec).patches.positions
 
     @abstractmethod
-    def targets(self, images: StoredImages, rows: Rows) -> dict[str, Tensor]:
-        """The tensors of a batch next to `pixels`."""
+    def targets(self, images: StoredImages, rows: Rows, epoch: int) -> dict[str, Tensor]:
+        """The tensors of a batch next to `pixels`; evaluation is epoch 0."""
 
     @abstractmethod
-    def score(self, images: StoredImages, autocast: AbstractContextManager[Any]) -> RankingScore:
-        """How good the predictions are, from 0 to 100."""
+    def score(
+        self, images: StoredImages, autocast: AbstractContextManager[Any]
+    ) -> RankingScore | ReconstructionScore:
+        """How good the predictions are: rankings from 0 to 100, or errors."""
 
     # --- batches ----------------------------------------------------------------------------------
 
@@ -133,7 +136,8 @@ class ImageObjective(Objective):
     def batches(self, epoch: int, index: int) -> Iterator[tuple[tuple[int, int], Batch]]:
         for now, i, rows in self._sampler().iterate(epoch, index):
             pixels = self.augmentation.pixels(self.train_images.pixels, rows, now)
-            tensors = {"pixels": _channels_first(pixels), **self.targets(self.train_images, rows)}
+            tensors = {"pixels": _channels_first(pixels)}
+            tensors |= self.targets(self.train_images, rows, now)
             tensors |= self._augmentation_tensors(rows, now)
             yield (now, i + 1), Batch(tensors, len(rows), rows)
 
@@ -158,7 +162,7 @@ class ImageObjective(Objective):
         budget = EVALUATION_BATCH_FACTOR * self.settings.batch_tokens
         for rows in batch_indices(lengths, budget, seed=0, epoch=0, shuffle=False):
             pixels = _channels_first(images.pixels[rows])
-            tensors = {"pixels": pixels, **self.targets(images, rows)}
+            tensors = {"pixels": pixels, **self.targets(images, rows, epoch=0)}
             yield Batch(tensors, len(rows), rows).to(self.trained_model.device)
 
     def pixel_values(self, tensors: Mapping[str, Tensor]) -> Tensor:
@@ -181,12 +185,17 @@ class ImageObjective(Objective):
         images = self.validation_images
         if images is None:
             return None
+        loss = self.mean_loss(images, autocast)
+        return {"loss": loss, **vars(self.score(images, autocast))}
+
+    def mean_loss(self, images: StoredImages, autocast: AbstractContextManager[Any]) -> float:
+        """The loss of an image, on average, without what regularizes it."""
         total = torch.zeros((), dtype=torch.float64)
         for batch in self.evaluation_batches(images):
             with torch.inference_mode(), autocast:
                 _, nll = self.loss(batch.tensors)
             total += nll.double().cpu()
-        return {"loss": total.item() / len(images), **vars(self.score(images, autocast))}
+        return total.item() / len(images)
 
     def scores(self) -> dict[str, AnyScore]:
         results: dict[str, AnyScore] = {}
@@ -195,11 +204,14 @@ class ImageObjective(Objective):
                 continue
             score = self.score(images, torch.no_grad())
             results[name] = score
-            self.setup.say(
-                f"{name}: accuracy {score.accuracy:.2f}  top-5 {score.top_5:.2f}  "
-                f"f1 {score.f1:.2f}  ({score.examples:,} images)"
-            )
+            self.setup.say(f"{name}: {_numbers(score)}  ({score.examples:,} images)")
         return results
+
+
+def _numbers(score: RankingScore | ReconstructionScore) -> str:
+    if isinstance(score, ReconstructionScore):
+        return f"mse {score.mse:.4f}"
+    return f"accuracy {score.accuracy:.2f}  top-5 {score.top_5:.2f}  f1 {score.f1:.2f}"
 
 
 def _channels_first(pixels: Any) -> Tensor:

@@ -136,7 +136,7 @@ class ImageTextContrastive(ImageObjective):
         # Not by the length of each: the captions of a batch are to be a random sample.
         return super().positions + self._longest
 
-    def targets(self, images: StoredImages, rows: Rows) -> dict[str, Tensor]:
+    def targets(self, images: StoredImages, rows: Rows, epoch: int) -> dict[str, Tensor]:
         """`tokens`, `padding_mask` [B, T], of the captions."""
         captions = [images.texts[row] for row in rows]
         encoded = self.data.tokenizer.encode_with_template(captions, self.max_length)

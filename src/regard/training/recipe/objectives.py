@@ -171,6 +171,14 @@ OBJECTIVES: dict[str, ObjectiveSettings] = {
         metrics=_CLASSIFICATION_METRICS,
         finetuning_metric="accuracy",
     ),
+    "masked_images": ObjectiveSettings(
+        "masked_images:MaskedImages",
+        "images",
+        "vit-mae",
+        ("image",),
+        initialization="xavier",  # the authors'; the decoder is narrow
+        corrupts=True,
+    ),
     "image_text": ObjectiveSettings(
         "image_text_contrastive:ImageTextContrastive",
         "images",
@@ -224,7 +232,13 @@ _OF_KIND = {
     "series": "forecast",
     "graph": "nodes",
 }
-_FAMILY_OBJECTIVES = {"electra": "replaced", "t5": "span", "t5-v1.1": "span", "mt5": "span"}
+_FAMILY_OBJECTIVES = {
+    "electra": "replaced",
+    "t5": "span",
+    "t5-v1.1": "span",
+    "mt5": "span",
+    "vit-mae": "masked_images",
+}
 # Each is a language model, or both sides of a translator.
 CELLS = ("rnn", "rnn_relu", "gru", "lstm")
 

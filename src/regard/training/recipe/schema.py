@@ -18,7 +18,6 @@ from pydantic import ValidationError, field_validator, model_validator
 from regard.data.generated_task import GeneratedTask
 from regard.decode.length_penalty import LengthPenalty, parse_length_penalty
 from regard.errors import SettingError, did_you_mean
-from regard.families.recurrent import FAMILIES as BASELINES
 from regard.training.recipe.objectives import (
     CELLS,
     DATA_KEYS,
@@ -64,12 +63,10 @@ FINETUNING_DEFAULTS: dict[str, Any] = {
 }
 FINETUNING_EPOCHS = 3.0
 LORA_LEARNING_RATE = 5e-4  # few parameters, which start at zero, have farther to go
-# Settings of [model] that say how training starts, and not what the model is.
-# Models whose size is that of the objective, where none is named.
-_DEFAULT_SIZED = (None, "transformer", *BASELINES)
 LINEAR_FORECASTERS = ("dlinear", "nlinear")
 # Settings of [model] that a new head of a fine-tuned model has.
 NEW_HEAD = ("horizon",)
+# Settings of [model] that say how training starts, and not what the model is.
 STARTING_POINT = ("start", "vectors", "freeze_embeddings")
 
 
@@ -82,7 +79,7 @@ class _OtherInput(NamedTuple):
 
 
 _OTHER_INPUTS = {
-    "images": _OtherInput("images", "--images DIR", "images, or image_text"),
+    "images": _OtherInput("images", "--images DIR", "images, masked_images or image_text"),
     "series": _OtherInput("time series", "--series FILE.csv", "forecast"),
     "graph": _OtherInput("graphs", "--graph DIR", "nodes, or graphs"),
 }
@@ -361,7 +358,7 @@ class Recipe(Section):
     @property
     def is_baseline(self) -> bool:
         """Whether the model is recurrent or convolutional, from before the Transformer."""
-        return self.model_name in BASELINES
+        return is_baseline(self.model_name)
 
     @property
     def exported_weights(self) -> ExportedWeights:
@@ -378,7 +375,10 @@ class Recipe(Section):
         if size:
             return size
         # Unless it is named, of the objective's default model, a small one of any other.
-        return self.objective_settings.size if self.model.model in _DEFAULT_SIZED else "tiny"
+        name = self.model.model
+        if name in (None, "transformer") or is_baseline(name):
+            return self.objective_settings.size
+        return "tiny"
 
     @property
     def preset_name(self) -> str:
@@ -525,6 +525,14 @@ def _add_finetuning_defaults(values: dict[str, dict[str, Any]]) -> None:
         values["tune"].setdefault("epochs", FINETUNING_EPOCHS)
 
 
+def is_baseline(name: str | None) -> bool:
+    """Whether this is a recurrent or convolutional model, from before the Transformer."""
+    # Imported late: help does not wait for the classes of the spec.
+    from regard.families.recurrent import FAMILIES
+
+    return name in FAMILIES
+
+
 def applicable_settings(settings: Mapping[str, Any], model: str | None) -> dict[str, Any]:
     """The model settings of a recipe that another model than the recipe's can take.
 
@@ -533,7 +541,7 @@ def applicable_settings(settings: Mapping[str, Any], model: str | None) -> dict[
     name = (model or "").partition(":")[0]
     if name in LINEAR_FORECASTERS:
         return {key: value for key, value in settings.items() if key in ("horizon", "forecast")}
-    if name not in BASELINES or settings.get("model") in BASELINES:
+    if not is_baseline(name) or is_baseline(settings.get("model")):
         return dict(settings)
     return {key: value for key, value in settings.items() if key not in TRANSFORMER_ONLY}
 

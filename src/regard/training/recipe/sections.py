@@ -12,8 +12,6 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from regard.decode.length_penalty import parse_length_penalty
-from regard.families.attention_options import parse_attention, parse_compressed_memory
-from regard.families.forecast_options import parse_forecast, parse_scales
 from regard.training.recipe.options import (
     parse_generated_task,
     parse_initialization,
@@ -301,6 +299,9 @@ class ModelSettings(Section):
     @classmethod
     def _forecast(cls, value: str | None) -> str | None:
         if value is not None:
+            # Imported late, as below: help does not wait for the classes of the spec.
+            from regard.families.forecast_options import parse_forecast
+
             parse_forecast(value)
         return value
 
@@ -308,6 +309,8 @@ class ModelSettings(Section):
     @classmethod
     def _scales(cls, value: str | None) -> str | None:
         if value is not None:
+            from regard.families.forecast_options import parse_scales
+
             parse_scales(value)
         return value
 
@@ -315,6 +318,8 @@ class ModelSettings(Section):
     @classmethod
     def _compressed(cls, value: str | None) -> str | None:
         if value is not None:
+            from regard.families.attention_options import parse_compressed_memory
+
             parse_compressed_memory(value)
         return value
 
@@ -322,6 +327,8 @@ class ModelSettings(Section):
     @classmethod
     def _attention(cls, value: str | None) -> str | None:
         if value is not None:
+            from regard.families.attention_options import parse_attention
+
             parse_attention(value)
         return value
 
@@ -338,7 +345,8 @@ class TrainSettings(Section):
         "(tag), the answer to a question (answer), a number (regress), which texts belong together "
         "(contrastive), the transcript of a recording (ctc, Wav2Vec2; transcribe, Whisper), its "
         "class (sounds), which latent was masked in it (speech_contrastive, wav2vec 2.0), the "
-        "class of an image (images), which caption belongs to an image (image_text, CLIP), what "
+        "class of an image (images), its hidden patches (masked_images, MAE), which caption "
+        "belongs to an image (image_text, CLIP), what "
         "follows in a time series (forecast), the classes of nodes or of graphs (nodes, graphs), "
         "the answer to a question about a story (stories; without --text, generated ones)  "
         "[that of the model]",
@@ -350,7 +358,7 @@ class TrainSettings(Section):
         gt=0,
         lt=1,
         description="mask ratio: share of the tokens that is masked  [0.15, denoise 0.3; of "
-        "sound, of its positions, where overlaps count twice, 0.65]",
+        "sound, of its positions, where overlaps count twice, 0.65; of the patches of images 0.75]",
     )
     # T5's choice (Raffel et al. 2020, Section 3.3.4); BART draws lengths from Poisson(3).
     span_length: float = Field(
@@ -460,6 +468,16 @@ class TrainSettings(Section):
     )
     recompute: bool = Field(
         False, description="activation (gradient) checkpointing: less memory, a second forward"
+    )
+    # Loss spikes.
+    spike_threshold: float = Field(
+        0.0,
+        ge=0,
+        description="roll-back: a loss so many standard deviations above the last 100 is a spike; "
+        "the run goes back to before it and skips those batches (PaLM); 0 never does",
+    )
+    rollback_steps: int = Field(
+        100, ge=1, description="updates before a spike that are undone and their batches skipped"
     )
     # Validation, early stopping and checkpoints.
     weights: str = Field(

@@ -1,0 +1,26 @@
+"""The decoder of masked autoencoders of images."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from regard.spec.stack import Stack
+from regard.spec.validation import check_fields, sizes
+
+
+@dataclass(frozen=True)
+class PixelDecoder:
+    """Decoder of a masked autoencoder (He et al. 2022, MAE): the pixels of all patches.
+
+    It reads what the encoder made of the visible patches, a learned mask token for each hidden one,
+    and fixed positions of all of them.
+    """
+
+    d_model: int
+    stack: Stack
+    # The loss compares with pixels of mean 0 and variance 1 in each patch (Section 3).
+    normalized: bool = True
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        sizes(self, "d_model")
