@@ -17,7 +17,6 @@ import regard
 from looked import wav
 from regard.compare.contenders import Contender, parse_budget
 from regard.compare.experiment import compare
-from regard.errors import SettingError
 from regard.families import presets
 from regard.families.preset_list import PRESET_FAMILIES as FAMILIES
 from regard.training.recipe import schema as recipes
