@@ -260,3 +260,30 @@ def test_progress_files_are_small_and_plain(tmp_path: Path) -> None:
     progress = disk.read_json(tmp_path / "out.txt.progress", DataError)
     assert progress == {"inputs": 3, "bytes": 54, "settings": {"beam": 4}}
     assert json.dumps(progress)
+
+
+@pytest.mark.parametrize("task", ["embed", "classify"])
+def test_tasks_have_commands_of_their_own(
+    task: str,
+    demo: Path,  # noqa: F811
+    source: Path,
+    command: Command,  # noqa: F811
+) -> None:
+    assert "--output" in command(task, "--help").out
+    # A translator has neither vectors nor classes, and says what it has.
+    command(task, demo, "--input", source).refused("translate")
+
+
+def test_predict_keeps_the_places_of_empty_lines(
+    demo: Path,  # noqa: F811
+    source: Path,
+    tmp_path: Path,
+    command: Command,  # noqa: F811
+) -> None:
+    out = tmp_path / "out.tsv"
+    done = command("predict", demo, "--input", source, "--output", out, "--device", "cpu")
+    assert done.code == 0, done.err
+    lines = out.read_text().splitlines()
+    assert len(lines) == 46
+    assert lines[20] == ""
+    assert [line.partition("\t")[0] for line in lines if line] == SENTENCES

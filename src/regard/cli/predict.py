@@ -32,6 +32,8 @@ Examples:
   regard predict vit/ cat.png dog.jpg                         the class of each image
   regard predict clip/ cat.png --label "a cat" --label "a dog"
   regard predict whisper/ speech.wav                          the transcript
+  regard predict runs/etth1 series.csv                        what follows, as CSV
+  regard predict runs/cora graph/ graph/:12                   the classes of all nodes, or of one
   regard predict bert/ "A text." --task embed                 its vector
   regard predict bert/ --task embed --input 'shards/*.parquet' --output vectors.jsonl --json
 """
@@ -58,14 +60,31 @@ Examples:
 @device_option
 @download_option
 def command(model: str, inputs: tuple[str, ...], task: str | None, **flags: Any) -> None:
-    """Ask any model: classes, tags, answers, missing words, vectors, transcripts, captions.
+    """Ask any model: classes, tags, answers, missing words, vectors, transcripts, forecasts.
 
-    An INPUT is a text, a file of texts (.txt or .tsv, one a line), an image, a recording, or - for
-    standard input. Two texts that belong together have a tab between them. One line comes out for
-    each input: the input, a tab, the answer. With --input and --output, files of any size: after a
-    crash the same command goes on where it stopped.
+    An INPUT is a text, a file of texts (.txt or .tsv, one a line), an image, a recording, a time
+    series (.csv), a folder of graphs, or - for standard input. Two texts that belong together have
+    a tab between them. One line comes out for each input: the input, a tab, the answer. A forecast
+    is a table, and a folder has a line for each of its nodes or graphs. With --input and --output,
+    files of any size: after a crash the same command goes on where it stopped.
     """
     run_task(model, inputs, task, flags)
+
+
+def task_command(task: str, help_text: str, examples: str) -> click.Command:
+    """`regard predict --task` as a command of its own."""
+
+    def callback(model: str, inputs: tuple[str, ...], **flags: Any) -> None:
+        run_task(model, inputs, task, flags)
+
+    return click.Command(
+        task,
+        callback=callback,
+        params=[parameter for parameter in command.params if parameter.name != "task"],
+        help=help_text,
+        epilog=examples,
+        context_settings={"max_content_width": 110},
+    )
 
 
 def run_task(model: str, inputs: tuple[str, ...], task: str | None, flags: dict[str, Any]) -> None:
@@ -84,11 +103,16 @@ def run_task(model: str, inputs: tuple[str, ...], task: str | None, flags: dict[
         raise SettingError("there is nothing to answer", "give a text, a file, or - (see --help)")
     loaded = load(model, device=flags["device"], download=flags["download"])
     options = PredictionOptions(flags["labels"], _text_of(flags["context"]), flags["top"])
+    several = path is not None or len(inputs) > 1
 
     def answer(texts: list[str], before: int) -> str:
         # An empty line is no input: a model would invent an answer to it. It keeps its place.
-        predictions = iter(predict(loaded, [one for one in texts if one.strip()], task, options))
-        lines = [_line(next(predictions), flags["as_json"]) if one.strip() else "" for one in texts]
+        blank = [not text.strip() for text in texts]
+        predictions = predict(loaded, [text for text in texts if text.strip()], task, options)
+        lines = [_line(prediction, flags["as_json"], several) for prediction in predictions]
+        if any(blank):
+            remaining = iter(lines)
+            lines = ["" if is_blank else next(remaining) for is_blank in blank]
         return "".join(f"{line}\n" for line in lines)
 
     work = BatchWork(LINES_AT_ONCE, answer)
@@ -99,17 +123,26 @@ def run_task(model: str, inputs: tuple[str, ...], task: str | None, flags: dict[
         work.run(_inputs(loaded, inputs or ("-",), task), None, {})
 
 
-def _line(prediction: Prediction, as_json: bool) -> str:
-    if not as_json:
-        return f"{prediction.input}\t{prediction.text}"
-    values = {key: value for key, value in asdict(prediction).items() if key != "text"}
-    # NaN is no JSON, although Python would write it.
-    return json.dumps(values, ensure_ascii=False, allow_nan=False)
+def _line(prediction: Prediction, as_json: bool, several: bool) -> str:
+    if as_json:
+        values = {key: value for key, value in asdict(prediction).items() if key != "text"}
+        # NaN is no JSON, although Python would write it.
+        return json.dumps(values, ensure_ascii=False, allow_nan=False)
+    if prediction.task == "forecast":
+        # A table as CSV; of several, each under a comment with the name of its file.
+        return f"# {prediction.input}\n{prediction.text}" if several else prediction.text
+    return f"{prediction.input}\t{prediction.text}"
 
 
 def _inputs(model: Model, names: tuple[str, ...], task: str | None) -> Iterator[str]:
-    """The texts, or the paths of images and recordings, that the arguments name."""
+    """The texts, or the paths of images, recordings, series and graphs, that are named."""
+    from regard.models import GraphModel, SeriesModel
     from regard.models.prediction import MEDIA_TASKS
+
+    if isinstance(model, GraphModel | SeriesModel):
+        if "-" in names:
+            raise SettingError("this model reads files", "give the path of one")
+        return iter(names)  # what is missing is said by who reads it
 
     if model.medium is not None and (task is None or task in MEDIA_TASKS):
         for name in names:

@@ -313,6 +313,28 @@ class Batch:
     tokens: int  # labels that count in the loss
     rows: Rows
 
+    @property
+    def size(self) -> int:
+        """The rows of its tensors: with the empty ones that fill up its shape."""
+        return max(len(tensor) for tensor in self.tensors.values() if tensor.ndim)
+
+    def part(self, start: int, rows: int) -> Batch:
+        """Some of its rows, as one of several ranks computes them; no rows are the first one.
+
+        `tokens` stay those of the whole batch, which a loss is a mean over.
+        """
+        selected = slice(start, start + rows) if rows else slice(0, 1)
+        size = self.size
+        tensors = {}
+        for name, tensor in self.tensors.items():
+            if tensor.ndim and len(tensor) != size:
+                raise DataError(
+                    f"{name} has {len(tensor)} rows in a batch of {size}, which cannot be cut",
+                    "train in one process",
+                )
+            tensors[name] = tensor[selected] if tensor.ndim else tensor
+        return Batch(tensors, self.tokens, self.rows[selected])
+
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Batch:
         """The same batch on another device."""
         return self._each(lambda tensor: tensor.to(device, non_blocking=non_blocking))

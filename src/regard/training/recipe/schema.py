@@ -41,6 +41,7 @@ from regard.training.recipe.sections import (
     DataSettings,
     DecodeSettings,
     ModelSettings,
+    ParallelSettings,
     Section,
     TokenSettings,
     TrainSettings,
@@ -97,6 +98,7 @@ class Recipe(Section):
     train: TrainSettings = TrainSettings()
     decode: DecodeSettings = DecodeSettings()
     tune: TuneSettings = TuneSettings()
+    parallel: ParallelSettings = ParallelSettings()
 
     @field_validator("tune", mode="before")
     @classmethod
@@ -393,6 +395,11 @@ class Recipe(Section):
         return is_baseline(self.model_name)
 
     @property
+    def tensor_ranks(self) -> int:
+        """How many ranks share a copy of the model; 0: all of them."""
+        return self.parallel.tensor_parallel_degree if self.parallel.strategy == "tensor" else 1
+
+    @property
     def exported_weights(self) -> ExportedWeights:
         return parse_weights(self.train.weights)
 
@@ -458,6 +465,7 @@ SECTIONS: dict[str, type[Section]] = {
     "train": TrainSettings,
     "decode": DecodeSettings,
     "tune": TuneSettings,
+    "parallel": ParallelSettings,
 }
 # Each key with the name of its section.
 KEYS: dict[str, str] = {

@@ -640,3 +640,20 @@ class TuneSettings(Section):
         if value is None:
             return None
         return str(Path(value).absolute())  # a run is resumed from anywhere
+
+
+class ParallelSettings(Section):
+    """Training on several processes: `torchrun … -m regard train`, or --processes N."""
+
+    strategy: Literal["ddp", "fsdp", "tensor"] = Field(
+        "ddp",
+        description="what each rank holds: ddp all of the model, fsdp a part of every tensor; "
+        "(FSDP2: parameters, gradients and optimizer), tensor some heads of every attention and "
+        "as much of every feed-forward",
+    )
+    tensor_parallel_degree: int = Field(
+        0,
+        ge=0,
+        description="with tensor: ranks that share a model; 0: all of them. Groups of so many "
+        "ranks are data parallel",
+    )

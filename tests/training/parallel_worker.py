@@ -1,0 +1,71 @@
+"""A rank of the tests of distributed training: `torchrun … parallel_worker.py JOBS.json`.
+
+Each job trains or resumes a run, one after the other in the same processes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import regard
+from regard.data.batching import Batch
+from regard.errors import TrainingInterrupted
+from regard.training.engine.loop import Loop
+from regard.training.parallel.ranks import Ranks
+from regard.training.run import go_on
+
+RANK = int(os.environ.get("RANK", "0"))
+
+
+@contextmanager
+def recorded_rows(path: Path) -> Iterator[None]:
+    """Writes the rows that this rank computes, step by step."""
+    sharded = Ranks.sharded
+    rows: list[list[int]] = []
+
+    @contextmanager
+    def recording(self: Ranks, batch: Batch) -> Iterator[Batch]:
+        with sharded(self, batch) as part:
+            counted = part.rows if self.weight else part.rows[:0]
+            rows.append([int(row) for row in counted])
+            yield part
+
+    Ranks.sharded = recording  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        Ranks.sharded = sharded  # type: ignore[method-assign]
+    path.write_text(json.dumps(rows))
+
+
+def run_job(job: dict[str, Any]) -> None:
+    out = Path(job["out"])
+
+    def on_step(loop: Loop) -> None:
+        if loop.progress.step == job.get("stop_at"):
+            loop.request_stop()
+
+    with recorded_rows(out.with_name(f"{out.name}.rows-{RANK}.json")):
+        try:
+            if job.get("resume"):
+                go_on(out, steps=job.get("steps"), quiet=True)
+            else:
+                regard.train(out=out, on_step=on_step, **job["settings"])
+        except TrainingInterrupted:
+            pass
+        except regard.errors.RegardError as error:
+            out.with_name(f"{out.name}.error-{RANK}").write_text(error.problem)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    for each in json.loads(Path(sys.argv[1]).read_text()):
+        run_job(each)

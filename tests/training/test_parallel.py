@@ -1,0 +1,266 @@
+"""Training on several ranks is the training of one process: data, losses, weights, checkpoints."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from parallel_worker import run_job
+from safetensors.torch import load_file
+from test_every_family import TEXT, write_images, write_series
+
+import regard
+from regard import checkpoint_shards
+from regard.checkpoint import Checkpoints
+from regard.checkpoint_shards import Layout
+from regard.data.batching import Batch
+from regard.errors import SettingError
+from regard.training.parallel.choice import make_strategy
+from regard.training.parallel.ranks import Ranks
+from regard.training.recipe import schema as recipes
+
+SMALL: dict[str, Any] = {
+    "steps": 4, "warmup": 1, "batch_tokens": 128, "context": 32, "max_length": 32, "samples": 0,
+    "tokenizer": "characters", "validate_every": 4, "save_every": 2, "log_every": 1, "threads": 1,
+    "device": "cpu", "schedule": "constant", "learning_rate": 1e-3, "clip": 1.0,
+    # Gradients that are zero but for rounding (of the biases of keys) stay without effect.
+    "adam_eps": 1e-4,
+    "d_model": 16, "heads": 4, "layers": 2, "d_ff": 32,
+    "dropout": 0.0, "attention_dropout": 0.0, "feedforward_dropout": 0.0,
+}  # fmt: skip
+# name → settings; FILES are put in place of words in capitals
+CASES: dict[str, dict[str, Any]] = {
+    "translate": {"pairs": "PAIRS", "valid_pairs": "PAIRS", "preset": "tiny", "weights": "ema:0.9"},
+    "gpt2": {"model": "gpt2:tiny", "text": "TEXT", "objective": "causal"},
+    "llama": {"model": "llama:tiny", "text": "TEXT", "objective": "causal", "accumulate": 2},
+    "bert": {"model": "bert:tiny", "text": "TEXT", "objective": "masked", "next_sentence": True},
+    "albert": {"model": "albert:tiny", "text": "TEXT", "objective": "masked"},
+    "t5": {"model": "t5:tiny", "text": "TEXT", "objective": "span", "recompute": True},
+    "vit": {"model": "vit:tiny", "images": "IMAGES", "image_size": 16, "patch": 8},
+    "clip": {
+        "model": "clip:tiny", "images": "CAPTIONS", "image_size": 16, "patch": 8,
+        "batch_tokens": 200,
+    },
+    "siglip": {"model": "siglip:tiny", "images": "CAPTIONS", "image_size": 16, "patch": 8},
+    "contrastive": {"model": "bert:tiny", "text": "PAIRS", "objective": "contrastive"},
+    "patchtst": {"model": "patchtst:tiny", "series": "SERIES", "horizon": 4},
+}  # fmt: skip
+WORKER = Path(__file__).parent / "parallel_worker.py"
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    folder = tmp_path_factory.mktemp("parallel_files")
+    lines = TEXT.splitlines()
+    (folder / "text.txt").write_text(TEXT * 5)
+    (folder / "pairs.tsv").write_text("".join(f"{line}\t{line[::-1]}\n" for line in lines))
+    images = write_images(folder / "images")
+    return {
+        "TEXT": str(folder / "text.txt"), "PAIRS": str(folder / "pairs.tsv"), "IMAGES": str(images),
+        "CAPTIONS": str(images / "captions.tsv"), "SERIES": str(write_series(folder)),
+    }  # fmt: skip
+
+
+def settings(name: str, files: dict[str, str], **changes: Any) -> dict[str, Any]:
+    values = SMALL | CASES[name] | changes
+    return {key: files.get(value, value) if isinstance(value, str) else value
+            for key, value in values.items()}  # fmt: skip
+
+
+def torchrun(ranks: int, arguments: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += [f"--nproc-per-node={ranks}", *arguments]
+    environment = os.environ | {
+        "OMP_NUM_THREADS": "1",
+        "TORCH_CPP_LOG_LEVEL": "ERROR",
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+    }
+    return subprocess.Popen(command, env=environment, **options)
+
+
+def run_on_ranks(ranks: int, jobs: list[dict[str, Any]], folder: Path) -> None:
+    """Runs jobs in so many processes."""
+    path = folder / f"jobs-{ranks}.json"
+    path.write_text(json.dumps(jobs))
+    process = torchrun(ranks, [str(WORKER), str(path)])
+    assert process.wait(300) == 0
+
+
+def steps(out: Path) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    return [line for line in lines if "event" not in line]
+
+
+def assert_same_run(one: Path, other: Path, weights: float = 1e-5) -> None:
+    """Tokens and positions are equal, losses and weights as near as sums in another order."""
+    for a, b in zip(steps(one), steps(other), strict=True):
+        assert (a["step"], a["tokens"], a["epoch"]) == (b["step"], b["tokens"], b["epoch"])
+        assert a["loss"] == pytest.approx(b["loss"], abs=1e-5)
+        assert a["gradient_norm"] == pytest.approx(b["gradient_norm"], rel=1e-4)
+    ours = load_file(one / "model.safetensors")
+    theirs = load_file(other / "model.safetensors")
+    assert ours.keys() == theirs.keys()
+    for name, tensor in ours.items():
+        torch.testing.assert_close(tensor, theirs[name], rtol=0, atol=weights, msg=name)
+
+
+# --- parts ---
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+@pytest.mark.parametrize("rows", [1, 2, 3, 5, 8])
+def test_parts_of_a_batch_are_the_batch(rows: int, size: int) -> None:
+    """In order and each row once; a rank without rows computes the first, with weight 0."""
+    tensors = {"tokens": torch.arange(rows * 3).view(rows, 3), "goes_on": torch.tensor(True)}
+    batch = Batch(tensors, 7, np.arange(rows))
+    parts = []
+    for rank in range(size):
+        ranks = Ranks(rank, size)
+        with ranks.sharded(batch) as part:
+            assert part.tokens == 7
+            assert part.size >= 1
+            assert part.tensors["goes_on"].ndim == 0
+            if ranks.weight:
+                parts.append(part.tensors["tokens"])
+    assert torch.equal(torch.cat(parts), tensors["tokens"])
+
+
+def test_layouts_cut_and_join() -> None:
+    full = torch.randn(6, 5)
+    qkv = Layout((6, 5), 0, (((0, 1), (2, 1), (4, 1)), ((1, 1), (3, 1), (5, 1))))
+    columns = Layout((6, 5), 1, (((0, 2),), ((2, 3),)))
+    uneven = Layout.even((6, 5), 4)  # 2, 2, 2 and no rows, as torch.chunk and FSDP2 cut
+    assert [uneven.part_shape(rank)[0] for rank in range(4)] == [2, 2, 2, 0]
+    for layout in (qkv, columns, uneven):
+        count = len(layout.ranges)
+        parts = [layout.part(full, rank) for rank in range(count)]
+        assert [tuple(part.shape) for part in parts] == [layout.part_shape(r) for r in range(count)]
+        assert torch.equal(layout.join(parts), full)
+        assert Layout.from_tensor(layout.to_tensor()) == layout
+
+
+def test_sharded_checkpoint_is_read_as_a_whole(tmp_path: Path) -> None:
+    """The files of three ranks, and none of them changed unnoticed."""
+    full = {"w": torch.randn(4, 3), "b": torch.randn(3)}
+    state = {"exp_avg/w": torch.randn(4, 3), "step/w": torch.tensor(7.0)}
+    layouts = {"w": Layout.even((4, 3), 3)}
+    checkpoints = Checkpoints(tmp_path)
+    groups = {}
+    for rank in (2, 1, 0):
+        part = {
+            "weights": {"w": layouts["w"].part(full["w"], rank), "b": full["b"]},
+            "optimizer": state | {"exp_avg/w": layouts["w"].part(state["exp_avg/w"], rank)},
+        }
+        groups = checkpoint_shards.split(part, layouts, rank, 3)
+        if rank:
+            checkpoints.write_shards(5, groups)
+    shards = [
+        checkpoint_shards.shard_name(group, rank, 3)
+        for group in ("weights", "optimizer")
+        for rank in (1, 2)
+    ]
+    folder = checkpoints.save(5, groups, {"best_step": 0, "averaged": []}, shards)
+    saved = Checkpoints(tmp_path).newest(print)
+    assert saved is not None
+    for name, tensor in (full | state).items():
+        group = "weights" if name in full else "optimizer"
+        assert torch.equal(saved.groups[group][name], tensor), name
+    path = folder / "weights.3-of-3.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(regard.errors.CheckpointError, match="intact"):
+        Checkpoints(tmp_path).newest(lambda _: None)
+
+
+def test_ranks_make_groups() -> None:
+    with pytest.raises(SettingError, match="3 ranks do not make groups of 2"):
+        Ranks(0, 3, 2)
+
+
+# --- two ranks, as one process ---
+
+
+@pytest.fixture(scope="module")
+def two_ranks(files: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Runs of two ranks: DDP, FSDP2 and tensor parallel; and of one process, under one/."""
+    folder = tmp_path_factory.mktemp("two_ranks")
+    runs = {
+        "translate": "ddp", "clip": "ddp", "gpt2": "fsdp", "llama": "tensor",
+    }  # fmt: skip
+    jobs = [
+        {"out": str(folder / name), "settings": settings(name, files, strategy=strategy)}
+        for name, strategy in runs.items()
+    ]
+    jobs += [
+        {"out": str(folder / name), "settings": settings("translate", files, strategy=name)}
+        for name in ("fsdp", "tensor")
+    ]
+    refused = {"model": "lstm:tiny", "text": files["TEXT"], "objective": "causal"}
+    jobs.append({"out": str(folder / "lstm"), "settings": {
+        key: value for key, value in (SMALL | refused).items()
+        if key not in ("heads", "d_ff", "attention_dropout", "feedforward_dropout")}})  # fmt: skip
+    run_on_ranks(2, jobs, folder)
+    for name in runs:
+        out = folder / "one" / name
+        out.parent.mkdir(exist_ok=True)
+        run_job({"out": str(out), "settings": settings(name, files)})
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("name", "reference"),
+    [
+        ("translate", "translate"),  # DDP
+        ("fsdp", "translate"),
+        ("tensor", "translate"),
+        ("clip", "clip"),
+        ("gpt2", "gpt2"),
+        ("llama", "llama"),
+    ],
+)
+def test_two_ranks_equal_one_process(two_ranks: Path, name: str, reference: str) -> None:
+    assert_same_run(two_ranks / name, two_ranks / "one" / reference)
+
+
+def test_ranks_share_the_rows_of_each_batch(two_ranks: Path) -> None:
+    read = [json.loads((two_ranks / f"translate.rows-{rank}.json").read_text()) for rank in (0, 1)]
+    alone = json.loads((two_ranks / "one" / "translate.rows-0.json").read_text())
+    # In one process nothing is cut, and nothing recorded: the order follows from the recipe.
+    assert alone == []
+    together = [a + b for a, b in zip(*read, strict=True)]
+    assert all(len(rows) == len(set(rows)) > 1 for rows in together)
+    epoch = sorted(row for rows in together for row in rows)
+    assert len(epoch) == len(set(epoch))
+
+
+def test_sharded_run_goes_on_in_one_process(two_ranks: Path) -> None:
+    """Trained on by two steps: what FSDP2 wrote on two ranks, and one process by itself."""
+    checkpoint = sorted((two_ranks / "fsdp" / "state" / "checkpoints").iterdir())[-1]
+    names = {path.name for path in checkpoint.iterdir()}
+    assert {"weights.1-of-2.safetensors", "weights.2-of-2.safetensors"} <= names
+    for out in (two_ranks / "fsdp", two_ranks / "one" / "translate"):
+        run_job({"out": str(out), "resume": True, "steps": 6})
+    assert len(steps(two_ranks / "fsdp")) == 6
+    assert_same_run(two_ranks / "fsdp", two_ranks / "one" / "translate")
+
+
+def test_what_cannot_be_shared_is_refused(two_ranks: Path) -> None:
+    for rank in (0, 1):
+        problem = (two_ranks / f"lstm.error-{rank}").read_text()
+        assert "goes on from the state of the batch before it" in problem
+    assert not (two_ranks / "lstm").exists()
+
+
+def test_one_process_needs_no_strategy(files: dict[str, str]) -> None:
+    recipe = recipes.load(None, settings("gpt2", files, strategy="tensor"))
+    assert recipe.tensor_ranks == 0
+    assert make_strategy.__doc__
