@@ -50,6 +50,8 @@ VERBS = {
         "regard.cli.predict",
         "Ask any model: classes, tags, answers, missing words, vectors, transcripts, captions.",
     ),
+    "embed": ("regard.cli.embed", "Vectors of texts or images, over files of any size."),
+    "classify": ("regard.cli.classify", "Classes of texts or images, over files of any size."),
     "evaluate": (
         "regard.cli.evaluate",
         "Score models of any kind on a data set: BLEU, perplexity, accuracy, F1 …, with intervals.",
