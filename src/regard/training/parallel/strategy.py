@@ -194,7 +194,7 @@ def make_ddp(objective: Objective, ranks: Ranks) -> DistributedDataParallel:
     return ddp
 
 
-def _sum(group: dist.ProcessGroup | None, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+def _sum(group: dist.ProcessGroup | None, bucket: Any) -> torch.futures.Future[Tensor]:
     """Sums gradients over ranks; DDP's own way is the mean."""
     gradients = bucket.buffer()
     if gradients.is_cuda and "nccl" not in dist.get_backend_config(group):
