@@ -333,7 +333,8 @@ def mutate_folder(chance: random.Random, folder: Path) -> None:
     weights = [4 if path.suffix in (".json", ".jsonl") else 1 for path in files]
     for _ in range(chance.choice((1, 1, 1, 2, 3))):
         path = chance.choices(files, weights)[0]
-        if not path.is_file() or path.is_symlink():
+        # What an earlier mutation made may be no file any more, or a huge one.
+        if not path.is_file() or path.is_symlink() or path.stat().st_size > 10**8:
             continue
         _mutate_file(chance, folder, path)
 

@@ -108,7 +108,7 @@ class T5Family:
         self, config: Mapping[str, Any], stored: Collection[str] = ()
     ) -> spec.EncoderDecoder:
         name = config.get("feed_forward_proj") or self.schema.defaults["feed_forward_proj"]
-        if name not in _FEEDFORWARDS:
+        if not isinstance(name, str) or name not in _FEEDFORWARDS:
             raise ModelError(
                 f"the feed-forward {name!r} is not supported",
                 did_you_mean(str(name), _FEEDFORWARDS),
