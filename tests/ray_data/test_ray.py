@@ -134,8 +134,8 @@ def test_the_example_runs_on_a_local_ray(tmp_path: Path) -> None:
     texts = short_sentences(40)
     (tmp_path / "in.txt").write_text("".join(f"{text}\n" for text in texts))
     source = str(Path(regard.__file__).parents[1])
-    environment = {**os.environ, "PYTHONPATH": source}
-    command = [sys.executable, str(ROOT / "examples" / "ray_batch.py"), str(DEMO),
+    environment = {**os.environ, "PYTHONPATH": source, "RAY_worker_niceness": "0"}
+    command = [sys.executable, str(ROOT / "examples" / "cluster" / "ray_batch.py"), str(DEMO),
                str(tmp_path / "in.txt"), str(tmp_path / "out.txt"), "--beam", "1"]  # fmt: skip
     subprocess.run(command, env=environment, check=True, timeout=300)
     translator: Any = regard.load(DEMO, device="cpu")
