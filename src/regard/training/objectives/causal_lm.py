@@ -38,7 +38,7 @@ SAMPLE_TOKENS = 200  # generated for each sample of a validation
 # Limits of a validation batch: without gradients, few activations have to be stored.
 MAX_POSITIONS = 1 << 14
 MAX_LOGITS = 1 << 24  # positions × vocabulary: 64 MiB in float32
-BATCHES_PER_RELEASE = 64  # batches after which pages that were read are released
+BATCHES_PER_RELEASE = 8  # batches after which pages that were read are released
 
 
 class CausalLM(Objective):
