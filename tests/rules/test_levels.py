@@ -36,7 +36,7 @@ LEVELS = (
     ("models",),
     ("evaluation",),
     ("training",),
-    ("compare", "show", "verify"),
+    ("compare", "ray", "show", "verify"),
     ("plan",),
     ("doctor", "tune"),
     ("convert",),

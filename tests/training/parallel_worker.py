@@ -8,17 +8,19 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 import regard
 from regard.data.batching import Batch
 from regard.errors import TrainingInterrupted
 from regard.training.engine.loop import Loop
+from regard.training.engine.train_step import Step
 from regard.training.parallel.ranks import Ranks
 from regard.training.run import go_on
 
@@ -46,6 +48,26 @@ def recorded_rows(path: Path) -> Iterator[None]:
     path.write_text(json.dumps(rows))
 
 
+@contextmanager
+def injected(nan: dict[str, int] | None) -> Iterator[None]:
+    """Makes the loss of one rank NaN in one step."""
+    backward = Step._backward
+    calls = 0
+
+    def poisoned(self: Step, tensors: Mapping[str, Tensor], weight: float = 1.0) -> Tensor:
+        nonlocal calls
+        calls += 1
+        if nan is not None and nan["rank"] == RANK and calls == nan["step"]:
+            weight = float("nan")
+        return backward(self, tensors, weight)
+
+    Step._backward = poisoned  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        Step._backward = backward  # type: ignore[method-assign]
+
+
 def run_job(job: dict[str, Any]) -> None:
     out = Path(job["out"])
 
@@ -53,7 +75,8 @@ def run_job(job: dict[str, Any]) -> None:
         if loop.progress.step == job.get("stop_at"):
             loop.request_stop()
 
-    with recorded_rows(out.with_name(f"{out.name}.rows-{RANK}.json")):
+    rows = out.with_name(f"{out.name}.rows-{RANK}.json")
+    with recorded_rows(rows), injected(job.get("nan")):
         try:
             if job.get("resume"):
                 go_on(out, steps=job.get("steps"), quiet=True)

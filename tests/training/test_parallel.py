@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -23,9 +25,7 @@ from regard.checkpoint import Checkpoints
 from regard.checkpoint_shards import Layout
 from regard.data.batching import Batch
 from regard.errors import SettingError
-from regard.training.parallel.choice import make_strategy
 from regard.training.parallel.ranks import Ranks
-from regard.training.recipe import schema as recipes
 
 SMALL: dict[str, Any] = {
     "steps": 4, "warmup": 1, "batch_tokens": 128, "context": 32, "max_length": 32, "samples": 0,
@@ -260,7 +260,148 @@ def test_what_cannot_be_shared_is_refused(two_ranks: Path) -> None:
     assert not (two_ranks / "lstm").exists()
 
 
-def test_one_process_needs_no_strategy(files: dict[str, str]) -> None:
-    recipe = recipes.load(None, settings("gpt2", files, strategy="tensor"))
-    assert recipe.tensor_ranks == 0
-    assert make_strategy.__doc__
+# --- every family and objective, on two and four ranks ---
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_every_case_equals_one_process(ranks: int, files: dict[str, str], tmp_path: Path) -> None:
+    """DDP, FSDP2 and tensor parallel, each family and objective."""
+    jobs = [
+        {
+            "out": str(tmp_path / f"{name}-{strategy}"),
+            "settings": settings(name, files, strategy=strategy),
+        }
+        for name in CASES
+        for strategy in ("ddp", "fsdp", "tensor")
+    ]
+    run_on_ranks(ranks, jobs, tmp_path)
+    for name in CASES:
+        run_job({"out": str(tmp_path / name), "settings": settings(name, files)})
+        for strategy in ("ddp", "fsdp", "tensor"):
+            assert_same_run(tmp_path / f"{name}-{strategy}", tmp_path / name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp", "tensor"])
+def test_checkpoint_of_four_ranks_goes_on_with_two_and_one(
+    strategy: str, files: dict[str, str], tmp_path: Path
+) -> None:
+    values = settings("translate", files, strategy=strategy, steps=6)
+    stopped = [
+        {"out": str(tmp_path / name), "settings": values, "stop_at": 2} for name in ("two", "one")
+    ]
+    run_on_ranks(4, stopped, tmp_path)
+    assert len(steps(tmp_path / "two")) < 6
+    run_on_ranks(2, [{"out": str(tmp_path / "two"), "resume": True}], tmp_path)
+    run_job({"out": str(tmp_path / "one"), "resume": True})
+    run_job({"out": str(tmp_path / "uninterrupted"), "settings": values})
+    for name in ("two", "one"):
+        assert_same_run(tmp_path / name, tmp_path / "uninterrupted")
+
+
+@pytest.mark.slow
+def test_groups_of_tensor_ranks_are_data_parallel(files: dict[str, str], tmp_path: Path) -> None:
+    """Four ranks, of which two share a model; resumed in one process."""
+    values = settings("t5", files, strategy="tensor", tensor_parallel_degree=2)
+    run_on_ranks(4, [{"out": str(tmp_path / "four"), "settings": values}], tmp_path)
+    run_job({"out": str(tmp_path / "one"), "settings": settings("t5", files)})
+    assert_same_run(tmp_path / "four", tmp_path / "one")
+    for name in ("four", "one"):
+        run_job({"out": str(tmp_path / name), "resume": True, "steps": 6})
+    assert_same_run(tmp_path / "four", tmp_path / "one")
+
+
+# --- faults ---
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_non_finite_values_are_skipped_on_all_ranks(
+    strategy: str, files: dict[str, str], tmp_path: Path
+) -> None:
+    """A NaN in the rows of one rank: no rank makes the update, and its examples are named."""
+    job = {
+        "out": str(tmp_path / "run"),
+        "settings": settings("gpt2", files, strategy=strategy, steps=6),
+    }
+    run_on_ranks(2, [{**job, "nan": {"rank": 1, "step": 3}}], tmp_path)
+    lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    skipped = [line for line in lines if line.get("event") == "skipped"]
+    assert [line["step"] for line in skipped] == [3]
+    assert skipped[0]["examples"]
+    weights = load_file(tmp_path / "run/model.safetensors")
+    assert all(bool(tensor.isfinite().all()) for tensor in weights.values())
+
+
+def rank_process(agent: int, rank: int) -> int:
+    """The process of a rank, among the children of torchrun."""
+    for path in Path("/proc").iterdir():
+        try:
+            parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
+            environment = (path / "environ").read_bytes().split(b"\0")
+        except (OSError, ValueError, IndexError):
+            continue
+        if parent == agent and f"RANK={rank}".encode() in environment:
+            return int(path.name)
+    raise AssertionError("this rank has not been started")
+
+
+def train_flags(values: dict[str, Any], out: Path) -> list[str]:
+    """The command line of some settings."""
+    flags = [f"--{key.replace('_', '-')}={value}" for key, value in values.items()]
+    return ["-m", "regard", "train", *flags, "--out", str(out)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+@pytest.mark.parametrize("rank", [0, 1])
+def test_killed_rank_is_restarted_by_the_elastic_agent(
+    strategy: str, rank: int, files: dict[str, str], tmp_path: Path
+) -> None:
+    """`kill -9` of one of two ranks under torchrun: the weights and losses of the uninterrupted
+    run, bit for bit."""
+    values = settings(
+        "gpt2", files, strategy=strategy, steps=400, save_every=20, validate_every=100
+    )
+    out = tmp_path / "killed"
+    agent = torchrun(2, ["--max-restarts=2", *train_flags(values, out)])
+    metrics = out / "metrics.jsonl"
+    deadline = time.monotonic() + 120
+    while not metrics.exists() or len(metrics.read_bytes().splitlines()) < 50:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    os.kill(rank_process(agent.pid, rank), signal.SIGKILL)
+    assert agent.wait(300) == 0
+    run_on_ranks(2, [{"out": str(tmp_path / "whole"), "settings": values}], tmp_path)
+    assert [line["loss"] for line in steps(out)] == [
+        line["loss"] for line in steps(tmp_path / "whole")
+    ]
+    weights = load_file(out / "model.safetensors")
+    for name, tensor in load_file(tmp_path / "whole" / "model.safetensors").items():
+        assert torch.equal(tensor, weights[name]), name
+
+
+@pytest.mark.slow
+def test_processes_are_stopped_and_resumed_together(files: dict[str, str], tmp_path: Path) -> None:
+    """`regard train --processes 2`: SIGTERM ends all ranks after one step, saved and resumable."""
+    values = settings("gpt2", files, steps=300, save_every=1000, validate_every=1000)
+    out = tmp_path / "run"
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, *train_flags(values, out), "--processes", "2"]
+    process = subprocess.Popen(command, env=environment)
+    metrics = out / "metrics.jsonl"
+    deadline = time.monotonic() + 120
+    while not metrics.exists() or len(metrics.read_bytes().splitlines()) < 20:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(120) != 0
+    done = len(steps(out))
+    assert 20 <= done < 300
+    resumed = [sys.executable, "-m", "regard", "train", "--resume", str(out), "--processes=2"]
+    assert subprocess.run(resumed, env=environment, timeout=300, check=False).returncode == 0
+    run_job({"out": str(tmp_path / "one"), "settings": values})
+    assert len(steps(out)) == 300
+    losses = [line["loss"] for line in steps(tmp_path / "one")]
+    assert [line["loss"] for line in steps(out)] == pytest.approx(losses, abs=1e-3)

@@ -394,7 +394,7 @@ def _run(
     # TF32 is a switch of PyTorch, not a dtype: products of float32 matrices with 10-bit mantissas.
     torch.backends.cuda.matmul.allow_tf32 = recipe.train.precision == "tf32"
     setup = Setup(run_folder, recipe, progress_bar.say, parts.source, parts.kinds, ranks)
-    if setup.device.type == "cuda":
+    if setup.device.index is not None:  # "cuda" alone is the current one
         torch.cuda.set_device(setup.device)
     objective = assemble_on_ranks(setup, parts.objective)
     # The recipe of the objective has the batch size that was chosen for its data.

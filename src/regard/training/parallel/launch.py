@@ -54,10 +54,20 @@ def joined(device: str, tensor: int) -> Iterator[Ranks]:
     with lost_ranks_reported():
         # Once in a process: connected a second time, ranks would find the addresses of the first.
         if not dist.is_initialized():
-            dist.init_process_group(_backend(device), timeout=TIMEOUT)
-            atexit.register(dist.destroy_process_group)
+            _connect(_backend(device))
         size = dist.get_world_size()
         yield Ranks(dist.get_rank(), size, tensor or size)
+
+
+def _connect(backend: str) -> None:
+    """Makes the process group of the ranks that torchrun has started."""
+    store, rank, size = next(dist.rendezvous("env://", timeout=TIMEOUT))
+    # The agent may hand the same store to ranks that it starts again, with the addresses of those
+    # that are gone.
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    store = dist.PrefixStore(f"attempt_{attempt}", store)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=TIMEOUT)
+    atexit.register(dist.destroy_process_group)
 
 
 def _backend(device: str) -> str:

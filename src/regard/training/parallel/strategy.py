@@ -194,9 +194,16 @@ def make_ddp(objective: Objective, ranks: Ranks) -> DistributedDataParallel:
     return ddp
 
 
-def _sum(group: dist.ProcessGroup | None, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+def _sum(group: dist.ProcessGroup | None, bucket: Any) -> torch.futures.Future[Tensor]:
     """Sums gradients over ranks; DDP's own way is the mean."""
-    work = dist.all_reduce(bucket.buffer(), group=group, async_op=True)
+    gradients = bucket.buffer()
+    if gradients.is_cuda and "nccl" not in dist.get_backend_config(group):
+        # gloo copies to the host and back: its future does not wait for the copies.
+        dist.all_reduce(gradients, group=group)
+        finished: torch.futures.Future[Tensor] = torch.futures.Future()
+        finished.set_result(gradients)
+        return finished
+    work = dist.all_reduce(gradients, group=group, async_op=True)
     assert work is not None, "an asynchronous operation"
     future: Any = work.get_future()
     result: torch.futures.Future[Tensor] = future.then(lambda done: done.value()[0])

@@ -215,4 +215,5 @@ class RowParallelLinear(Linear):
         partial = nn.functional.linear(x, self.weight)
         summed = DTensor.from_local(partial, self.mesh, [Partial()], run_check=False)
         y: Tensor = summed.redistribute(placements=[Replicate()]).to_local()
-        return y if self.bias is None else y + self.full_bias()
+        bias = self.full_bias()
+        return y if bias is None else y + bias
