@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from regard import doctor, look, spec, study
+    from regard import doctor, look, ray, spec, study
     from regard.builder import build
     from regard.models import (
         CTCModel,
@@ -43,6 +43,7 @@ __all__ = [
     "load_language_model",
     "load_translator",
     "look",
+    "ray",
     "spec",
     "study",
     "train",
@@ -50,7 +51,7 @@ __all__ = [
 
 # Public names are imported when they are first used (PEP 562), so that `import regard` and
 # `regard --help` do not wait for torch.
-_MODULES = ("doctor", "look", "spec", "study")
+_MODULES = ("doctor", "look", "ray", "spec", "study")
 _FUNCTIONS = {
     "build": "regard.builder",
     "evaluate": "regard.training.run_evaluation",

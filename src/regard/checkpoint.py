@@ -10,7 +10,8 @@ import json
 import math
 import re
 import shutil
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,11 +24,13 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from regard import disk
+from regard.checkpoint_shards import merge
 from regard.errors import CheckpointError
 from regard.tensor_names import current_name
 
 Tensors = dict[str, Tensor]
 
+SHARD_TIMEOUT = 600  # seconds until another rank is taken for lost
 _HASHES = "hashes.json"
 _PROGRESS = "progress.json"
 # A checkpoint that one of the same step is about to replace: read until that one is committed.
@@ -98,12 +101,20 @@ class Checkpoints:
         self.folder = folder
         self.retention = keep if isinstance(keep, Retention) else Retention(last=keep)
 
-    def save(self, step: int, groups: Mapping[str, Tensors], progress: Mapping[str, Any]) -> Path:
+    def save(
+        self,
+        step: int,
+        groups: Mapping[str, Tensors],
+        progress: Mapping[str, Any],
+        shards: Sequence[str] = (),
+    ) -> Path:
+        """Commits a checkpoint; `shards` are groups of it that other ranks write."""
         checkpoint = self.folder / f"step-{step:09d}"
         self.folder.mkdir(parents=True, exist_ok=True)
         with disk.atomic_folder(checkpoint) as temporary:
             for name, tensors in groups.items():
                 disk.write_tensors(temporary / f"{name}.safetensors", tensors)
+            self._take_shards(step, shards, temporary)
             (temporary / _PROGRESS).write_text(json.dumps(progress))
             # Last, when all other files are written.
             hashes = {path.name: disk.sha256(path) for path in sorted(temporary.iterdir())}
@@ -112,6 +123,40 @@ class Checkpoints:
         # Only now: a crash before this line leaves one checkpoint too many, never one too few.
         self._delete_unretained(step)
         return checkpoint
+
+    def write_shards(self, step: int, groups: Mapping[str, Tensors]) -> None:
+        """Writes a rank's groups where the main rank takes them into the checkpoint."""
+        folder = self._shards(step)
+        for name, tensors in groups.items():
+            folder.mkdir(parents=True, exist_ok=True)
+            disk.replace_tensors(folder / f"{name}.safetensors", tensors)
+
+    def _take_shards(self, step: int, shards: Sequence[str], folder: Path) -> None:
+        """Moves the files of other ranks into the folder of a checkpoint, once they are there.
+
+        Files and no message between processes: the thread that saves must not wait in line with
+        the collective operations of training.
+        """
+        deadline = time.monotonic() + SHARD_TIMEOUT
+        for name in shards:
+            path = self._shards(step) / f"{name}.safetensors"
+            while not path.exists():
+                if time.monotonic() > deadline:
+                    raise CheckpointError(
+                        f"another rank has not written {path.name} in {SHARD_TIMEOUT} s",
+                        "let all ranks write to the same file system",
+                    )
+                time.sleep(0.01)
+            path.rename(folder / path.name)
+        if shards:
+            shutil.rmtree(self._shards(step), ignore_errors=True)
+
+    def _shards(self, step: int) -> Path:
+        return self.folder / f".step-{step:09d}.shards.tmp"
+
+    def load(self, step: int) -> Saved:
+        """The checkpoint of a step, which another rank has found intact."""
+        return self._load([path for path in self._folders() if step_of(path) == step][-1])
 
     def newest(self, say: Callable[[str], None]) -> Saved | None:
         """The newest intact checkpoint; reports the damaged ones that it passes over."""
@@ -193,7 +238,7 @@ class Checkpoints:
     def _load(self, checkpoint: Path) -> Saved:
         try:
             files = sorted(checkpoint.glob("*.safetensors"))
-            groups = {path.stem: _load_tensors(path) for path in files}
+            groups = merge({path.stem: _load_tensors(path) for path in files})
             progress = json.loads((checkpoint / _PROGRESS).read_text())
         except (OSError, ValueError, SafetensorError) as error:
             raise CheckpointError(

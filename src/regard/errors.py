@@ -60,6 +60,10 @@ class DivergenceError(RegardError):
     """Loss or gradients stayed non-finite, so the run stopped itself."""
 
 
+class RankLostError(RegardError):
+    """Another process of a distributed run is gone, or does not answer."""
+
+
 class TrainingInterrupted(RegardError):
     """A signal, or a callback, stopped training; the state was saved, so the run can be resumed."""
 

@@ -327,3 +327,46 @@ def test_damaged_manifests_are_noticed(
     )
     with pytest.raises(DataError, match=f"c is damaged: .*{said}"):
         Corpus.open(tmp_path / "c")
+
+
+# --- processes and corpora ---
+
+
+def test_processes_write_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CHUNK", 50)
+    pairs = [(f"{source} {i}" * (1 + i % 9), f"{target} {i}") for i in range(200)
+             for source, target in PAIRS]  # fmt: skip
+    reports = []
+    for workers in (1, 2, 3):
+        folder = tmp_path / str(workers)
+        reports.append(
+            prepare(pairs, tokenizer(0), tokenizer(1), folder, max_length=40, workers=workers)
+        )
+    assert reports[0].too_long > 5
+    assert reports[1] == reports[0]
+    assert reports[2] == reports[0]
+    for name in ("corpus.json", "source.tokens", "source.offsets", "target.tokens"):
+        contents = {(tmp_path / str(workers) / name).read_bytes() for workers in (1, 2, 3)}
+        assert len(contents) == 1
+
+
+def test_an_error_in_a_process_comes_out_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "CHUNK", 5)
+    pairs = [("a cat", "eine Katze")] * 90 + [("\ud800", "half a character")]
+    with pytest.raises(DataError):
+        prepare(pairs, tokenizer(0), tokenizer(1), tmp_path / "c", max_length=40, workers=2)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_corpora_of_a_mixture_are_stored_one_after_the_other(tmp_path: Path) -> None:
+    corpora = {"first": PAIRS[:2], "second": PAIRS[2:]}
+    mixture = module.Mixture((3.0, 1.0))
+    prepare(corpora, tokenizer(0), tokenizer(1), tmp_path / "c", max_length=50, mixture=mixture)
+    corpus = Corpus.open(tmp_path / "c")
+    assert corpus.in_blocks
+    assert [(span.first, span.rows, span.weight) for span in corpus.spans] == [
+        (0, 2, 0.75),
+        (2, len(corpus) - 2, 0.25),
+    ]

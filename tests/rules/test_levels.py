@@ -17,6 +17,7 @@ EDGES = import_edges(SOURCE)
 LEVELS = (
     ("errors", "allocator", "tensor_names"),
     ("disk", "memory", "options", "spec"),
+    ("checkpoint_shards",),
     ("checkpoint",),
     ("core",),
     ("core.block",),
@@ -36,7 +37,7 @@ LEVELS = (
     ("models",),
     ("evaluation",),
     ("training",),
-    ("compare", "show", "verify"),
+    ("compare", "ray", "show", "verify"),
     ("plan",),
     ("doctor", "tune"),
     ("convert",),

@@ -184,6 +184,24 @@ def test_a_dual_encoder_matches_captions_as_its_own_method_does() -> None:
     assert answered.text == max(expected, key=lambda caption: expected[caption])
 
 
+def test_siglip_judges_each_caption_by_itself(tmp_path: Path) -> None:
+    """As `classify` does: padded captions, the bias, and a sigmoid."""
+    torch.manual_seed(0)
+    sizes = {"image_size": 8, "patch": 4, "d_model": 16, "heads": 2, "layers": 1}
+    description: Any = preset("siglip:tiny", len(WORDS), 32, **sizes)
+    model = DualEncoderModel(build(description).eval(), description, WORDS)  # type: ignore[arg-type]
+    processor = {"size": {"height": 8, "width": 8}, "image_processor_type": "SiglipImageProcessor"}
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(processor))
+    model.folder = tmp_path
+    captions = ["The dog sees a cat.", "a small dog"]
+    image = model.read_medium(png(8))
+    run = looking.look(model, image, ask=("logits",))
+    answered = answers.answer(model, run, image, (), captions)
+    shares = {share.label: share.probability for share in answered.shares}
+    assert not answered.distribution
+    assert shares == pytest.approx(model.classify(png(8), captions), abs=1e-6)
+
+
 # ------------------------------------------------------------------ the path of a token
 
 

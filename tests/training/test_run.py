@@ -37,6 +37,7 @@ from regard.training.engine import loop
 from regard.training.engine.loop import Loop
 from regard.training.engine.train_step import dropout_seed
 from regard.training.objectives.sequence_to_sequence import SequenceToSequence
+from regard.training.parallel.strategy import Strategy
 from regard.training.recipe import schema as recipes
 from regard.training.run import go_on, make_optimizer, run
 from regard.training.run_folder import RunFolder, begin, resume
@@ -203,7 +204,10 @@ def test_accumulated_equals_big_batch(text: dict[str, str], tmp_path: Path) -> N
     results = []
     for parts in ([rows], [rows[:5], rows[5:30], rows[30:]]):
         task = new_task(setup, data)
-        loop = Loop(recipe, task, make_optimizer(recipe, task.model, 32), (None, None), None, None)  # type: ignore[arg-type]
+        strategy = Strategy(task)
+        loop = Loop(
+            recipe, strategy, make_optimizer(recipe, strategy, 32), (None, None), None, None
+        )  # type: ignore[arg-type]
         loop.train_step([task.collate(data.train, part) for part in parts])
         gradient = {
             name: t for name, t in loop.optimizer.state().items() if name.startswith("exp_avg/")

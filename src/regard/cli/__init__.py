@@ -50,6 +50,8 @@ VERBS = {
         "regard.cli.predict",
         "Ask any model: classes, tags, answers, missing words, vectors, transcripts, captions.",
     ),
+    "embed": ("regard.cli.embed", "Vectors of texts or images, over files of any size."),
+    "classify": ("regard.cli.classify", "Classes of texts or images, over files of any size."),
     "evaluate": (
         "regard.cli.evaluate",
         "Score models of any kind on a data set: BLEU, perplexity, accuracy, F1 …, with intervals.",
@@ -155,6 +157,10 @@ def regard(debug: bool) -> None:
 def main() -> None:
     """Entry point: expected errors are a few lines on standard error, never a traceback."""
     keep_large_blocks()
+    if "RANK" in os.environ:
+        # torch reads it when it is imported. DDP's C++ side warns of what is meant so: parameters
+        # that take no part in an objective.
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     # Importing torch makes many objects and no garbage: by Python's default of 700 objects, a tenth
     # of the time would be the collector's.
     gc.set_threshold(50_000)
@@ -249,7 +255,10 @@ def _fail(message: str, code: int, debug: bool) -> None:
     """Ends the process with a message; with --debug, with the traceback of the current error."""
     if debug:
         raise
-    print(message, file=sys.stderr)
+    # The first rank of a distributed run speaks for all.
+    rank = os.environ.get("RANK", "0")
+    prefix = "" if rank == "0" else f"rank {rank}: "
+    print(prefix + message, file=sys.stderr)
     try:
         sys.stdout.flush()
     except OSError:

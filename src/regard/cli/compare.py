@@ -21,6 +21,8 @@ Examples:
   regard compare multi30k --data ~/data --models transformer,bahdanau@clip=1 --seeds 3
   regard compare shakespeare --data ~/data --models gpt2,llama,lstm --budget seconds:300
   regard compare listops --models bert,bert:longformer:64,lstm
+  regard compare etth1_96 --data ~/data --models patchtst,dlinear --budget steps:400
+  regard compare cora --data ~/data --models graph,graph:softmax --budget steps:100
   regard compare copying --models transformer@position=learned,transformer@position=rope
 """
 # Recipe keys that the comparison itself sets for each model, and which are no flags here.
@@ -49,7 +51,8 @@ def compare(
     """Compare models at equal data, parameters and budget: one table and one figure.
 
     RECIPE is a recipe of the package or a TOML file; without one, the built-in language is learnt.
-    Its objective decides what is compared: translators, language models, classifiers. A model is
+    Its objective decides what is compared, and by which metric: translators, language models,
+    classifiers of texts, images or sound, forecasters, models of graphs. A model is
     NAME, NAME:SIZE or NAME:ATTENTION (in an encoder–decoder perhaps ENCODER+DECODER's) of any
     architecture in `regard show`, with settings of its own behind @. Runs are kept under --out; the
     same command goes on where it was.

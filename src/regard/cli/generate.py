@@ -8,24 +8,32 @@ from typing import Any
 
 import click
 
+from regard.cli.batch_work import INPUT_HELP, BatchWork, column_option, output_option
 from regard.cli.completion import MODEL_FOLDER
 from regard.cli.decoding_options import generation_strategy, sampling_options
 from regard.cli.model_options import device_option, download_option
-from regard.errors import DataError
+from regard.errors import DataError, SettingError
 
 DEFAULT_NEW_TOKENS = 200
+PROMPTS_AT_ONCE = 256  # of files: enough to batch, few enough to lose little by a crash
 EXAMPLES = """\b
 Examples:
   regard generate runs/shakespeare "ROMEO:" --max-new-tokens 500 --temperature 0.8
   regard generate gpt2/ "The Transformer is" --greedy
   regard generate gpt2/ - --top-p 0.9 --seed 7 < prompt.txt
   regard generate gpt2/ "Once upon a time" --beam 4 --json
+  regard generate gpt2/ --input prompts.parquet --output texts.jsonl     resumable
 """
 
 
 @click.command(epilog=EXAMPLES, context_settings={"max_content_width": 110})
 @click.argument("model", type=MODEL_FOLDER)
 @click.argument("prompt", required=False)
+@click.option(
+    "--input", "path", default=None, help=f"a prompt on each line instead of PROMPT: {INPUT_HELP}"
+)
+@output_option
+@column_option
 @click.option(
     "--max-new-tokens",
     type=click.IntRange(1),
@@ -53,6 +61,7 @@ Examples:
 def command(
     model: str,
     prompt: str | None,
+    path: str | None,
     max_new_tokens: int | None,
     greedy: bool,
     beam: int | None,
@@ -65,11 +74,13 @@ def command(
     MODEL is a run folder, or a folder in Hugging Face's layout, of a language model. PROMPT may be
     - or left out: then it is read from standard input, exactly as it is. Tokens are sampled, unless
     --greedy or --beam is given or the folder's generation_config.json says how; the text ends with
-    the model's end token or after --max-new-tokens.
+    the model's end token or after --max-new-tokens. With --input, prompts come from files of any
+    size, and one JSON object a line goes out; with --output too, the job can be resumed.
     """
     # Wrong flags are reported before torch is loaded.
     strategy = generation_strategy(greedy, beam, flags)
-    if prompt is None or prompt == "-":
+    _check_files(prompt, path, flags["output"])
+    if path is None and (prompt is None or prompt == "-"):
         prompt = _read_prompt()
     from regard.decode.strategy import Sampling
     from regard.models import load_language_model
@@ -81,12 +92,27 @@ def command(
     strategy = strategy or defaults.strategy or Sampling()
     if defaults.max_length is None and defaults.max_new_tokens is None:
         max_new_tokens = max_new_tokens or DEFAULT_NEW_TOKENS
+    if path is not None:
+
+        def answer(prompts: list[str], before: int) -> str:
+            texts = language_model.generate(
+                prompts, strategy, max_new_tokens=max_new_tokens, draft=draft_model, before=before
+            )
+            pairs = zip(prompts, texts, strict=True)
+            return "".join(f"{_json_line(one, text)}\n" for one, text in pairs)
+
+        output = flags.pop("output")
+        flags |= {"command": "generate", "model": model, "greedy": greedy, "beam": beam}
+        flags |= {"draft": draft, "max_new_tokens": max_new_tokens}
+        BatchWork(PROMPTS_AT_ONCE, answer).run_files(path, output, flags)
+        return
+    assert prompt is not None
     if as_json:
         # Not streamed: the object is complete or not printed.
         text = language_model.generate(
             prompt, strategy, max_new_tokens=max_new_tokens, draft=draft_model
         )
-        click.echo(json.dumps({"prompt": prompt, "text": text}, ensure_ascii=False))
+        click.echo(_json_line(prompt, text))
         return
     _check_encoding(prompt)
     # The prompt is printed too: what follows may begin in the middle of a word.
@@ -98,6 +124,17 @@ def command(
 
 
 # ------------------------------------------------------------------ text in and out
+
+
+def _check_files(prompt: str | None, path: str | None, output: str | None) -> None:
+    if path is not None and prompt is not None:
+        raise SettingError("PROMPT and --input both say what to continue", "give one of them")
+    if path is None and output is not None:
+        raise SettingError("one prompt needs no file to go on with", "give prompts as --input FILE")
+
+
+def _json_line(prompt: str, text: str) -> str:
+    return json.dumps({"prompt": prompt, "text": text}, ensure_ascii=False)
 
 
 def _read_prompt() -> str:

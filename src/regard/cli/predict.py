@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from regard.cli.batch_work import INPUT_HELP, BatchWork, column_option, output_option
 from regard.cli.completion import MODEL_FOLDER
 from regard.cli.model_options import device_option, download_option
 from regard.errors import DataError, SettingError
 
 if TYPE_CHECKING:
     from regard.models import Model
+    from regard.models.prediction import Prediction
 
 LINES_AT_ONCE = 256  # enough to batch by length, few enough to answer a pipe soon
 # Of files that hold texts, one a line; other names are texts themselves.
-TEXT_SUFFIXES = (".txt", ".tsv", ".gz")
+TEXT_SUFFIXES = (".txt", ".tsv", ".gz", ".zst", ".parquet", ".arrow")
 EXAMPLES = """\b
 Examples:
   regard predict runs/mood "A fine film." "Too long."         a class, with its probability
@@ -29,7 +32,10 @@ Examples:
   regard predict vit/ cat.png dog.jpg                         the class of each image
   regard predict clip/ cat.png --label "a cat" --label "a dog"
   regard predict whisper/ speech.wav                          the transcript
+  regard predict runs/etth1 series.csv                        what follows, as CSV
+  regard predict runs/cora graph/ graph/:12                   the classes of all nodes, or of one
   regard predict bert/ "A text." --task embed                 its vector
+  regard predict bert/ --task embed --input 'shards/*.parquet' --output vectors.jsonl --json
 """
 
 
@@ -47,49 +53,96 @@ Examples:
 )
 @click.option("--context", default=None, help="the text, or the file, that questions are about")
 @click.option("--top", type=click.IntRange(1), default=5, show_default=True, help="answers each")
+@click.option("--input", "path", default=None, help=f"texts of files: {INPUT_HELP}")
+@output_option
+@column_option
 @click.option("--json", "as_json", is_flag=True, help="one JSON object a line")
 @device_option
 @download_option
-def command(
-    model: str,
-    inputs: tuple[str, ...],
-    task: str | None,
-    as_json: bool,
-    device: str,
-    download: bool,
-    **flags: Any,
-) -> None:
-    """Ask any model: classes, tags, answers, missing words, vectors, transcripts, captions.
+def command(model: str, inputs: tuple[str, ...], task: str | None, **flags: Any) -> None:
+    """Ask any model: classes, tags, answers, missing words, vectors, transcripts, forecasts.
 
-    An INPUT is a text, a file of texts (.txt or .tsv, one a line), an image, a recording, or - for
-    standard input. Two texts that belong together have a tab between them. One line comes out for
-    each input: the input, a tab, the answer.
+    An INPUT is a text, a file of texts (.txt or .tsv, one a line), an image, a recording, a time
+    series (.csv), a folder of graphs, or - for standard input. Two texts that belong together have
+    a tab between them. One line comes out for each input: the input, a tab, the answer. A forecast
+    is a table, and a folder has a line for each of its nodes or graphs. With --input and --output,
+    files of any size: after a crash the same command goes on where it stopped.
     """
+    run_task(model, inputs, task, flags)
+
+
+def task_command(task: str, help_text: str, examples: str) -> click.Command:
+    """`regard predict --task` as a command of its own."""
+
+    def callback(model: str, inputs: tuple[str, ...], **flags: Any) -> None:
+        run_task(model, inputs, task, flags)
+
+    return click.Command(
+        task,
+        callback=callback,
+        params=[parameter for parameter in command.params if parameter.name != "task"],
+        help=help_text,
+        epilog=examples,
+        context_settings={"max_content_width": 110},
+    )
+
+
+def run_task(model: str, inputs: tuple[str, ...], task: str | None, flags: dict[str, Any]) -> None:
+    """The predictions of a task, or of the model's own, for texts and for files."""
     # Imported late: help must not wait for torch.
     from regard.models import load
     from regard.models.prediction import PredictionOptions, predict
 
-    if not inputs and sys.stdin.isatty():
+    path = flags.pop("path")
+    output = flags.pop("output")
+    if path is not None and inputs:
+        raise SettingError("texts and --input both say what to answer", "give one of them")
+    if path is None and output is not None:
+        raise SettingError("--output needs files to go on with", "give the texts as --input FILE")
+    if path is None and not inputs and sys.stdin.isatty():
         raise SettingError("there is nothing to answer", "give a text, a file, or - (see --help)")
-    loaded = load(model, device=device, download=download)
-    texts = _inputs(loaded, inputs or ("-",), task)
+    loaded = load(model, device=flags["device"], download=flags["download"])
     options = PredictionOptions(flags["labels"], _text_of(flags["context"]), flags["top"])
-    for first in range(0, len(texts), LINES_AT_ONCE):
-        for prediction in predict(loaded, texts[first : first + LINES_AT_ONCE], task, options):
-            if as_json:
-                values = {key: value for key, value in asdict(prediction).items() if key != "text"}
-                # NaN is no JSON, although Python would write it.
-                click.echo(json.dumps(values, ensure_ascii=False, allow_nan=False))
-            else:
-                click.echo(f"{prediction.input}\t{prediction.text}")
-        # Whoever reads the pipe gets each chunk as soon as it is done.
-        sys.stdout.flush()
+    several = path is not None or len(inputs) > 1
+
+    def answer(texts: list[str], before: int) -> str:
+        # An empty line is no input: a model would invent an answer to it. It keeps its place.
+        blank = [not text.strip() for text in texts]
+        predictions = predict(loaded, [text for text in texts if text.strip()], task, options)
+        lines = [_line(prediction, flags["as_json"], several) for prediction in predictions]
+        if any(blank):
+            remaining = iter(lines)
+            lines = ["" if is_blank else next(remaining) for is_blank in blank]
+        return "".join(f"{line}\n" for line in lines)
+
+    work = BatchWork(LINES_AT_ONCE, answer)
+    if path is not None:
+        flags |= {"command": "predict", "model": model, "task": task, "labels": [*flags["labels"]]}
+        work.run_files(path, output, flags)
+    else:
+        work.run(_inputs(loaded, inputs or ("-",), task), None, {})
 
 
-def _inputs(model: Model, names: tuple[str, ...], task: str | None) -> list[str]:
-    """The texts, or the paths of images and recordings, that the arguments name."""
-    from regard.data.text_files import lines
+def _line(prediction: Prediction, as_json: bool, several: bool) -> str:
+    if as_json:
+        values = {key: value for key, value in asdict(prediction).items() if key != "text"}
+        # NaN is no JSON, although Python would write it.
+        return json.dumps(values, ensure_ascii=False, allow_nan=False)
+    if prediction.task == "forecast":
+        # A table as CSV; of several, each under a comment with the name of its file.
+        return f"# {prediction.input}\n{prediction.text}" if several else prediction.text
+    return f"{prediction.input}\t{prediction.text}"
+
+
+def _inputs(model: Model, names: tuple[str, ...], task: str | None) -> Iterator[str]:
+    """The texts, or the paths of images, recordings, series and graphs, that are named."""
+    from regard.models import GraphModel, SeriesModel
     from regard.models.prediction import MEDIA_TASKS
+
+    if isinstance(model, GraphModel | SeriesModel):
+        if "-" in names:
+            raise SettingError("this model reads files", "give the path of one")
+        return iter(names)  # what is missing is said by who reads it
 
     if model.medium is not None and (task is None or task in MEDIA_TASKS):
         for name in names:
@@ -98,15 +151,18 @@ def _inputs(model: Model, names: tuple[str, ...], task: str | None) -> list[str]
                     f"{name!r} is no file, and this model reads {model.medium}s",
                     "give the path of one",
                 )
-        return list(names)
-    texts: list[str] = []
+        return iter(names)
+    return _texts(names)
+
+
+def _texts(names: tuple[str, ...]) -> Iterator[str]:
+    from regard.data.text_files import lines
+
     for name in names:
         if name == "-" or (name.endswith(TEXT_SUFFIXES) and Path(name).is_file()):
-            # An empty line is no input: a model would invent an answer to it.
-            texts += [line for line in lines(name) if line.strip()]
+            yield from (line for line in lines(name) if line.strip())
         else:
-            texts.append(name)
-    return texts
+            yield name
 
 
 def _text_of(context: str | None) -> str | None:

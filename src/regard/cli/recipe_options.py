@@ -25,7 +25,10 @@ COMMON_KEYS = (
     "validate_every", "patience", "seed", "device", "beam",
     # fine-tuning
     "base", "valid", "test", "epochs", "freeze", "lora",
+    # several processes
+    "strategy",
 )  # fmt: skip
+_ARGUMENTS = "regard.arguments"  # likewise: the arguments as they were given
 _EVERYTHING = "regard.help.everything"  # the key in a click context: `--help all` was asked for
 
 
@@ -36,6 +39,7 @@ class RecipeCommand(click.Command):
     """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta[_ARGUMENTS] = list(args)  # click takes them out of the list
         for name in ctx.help_option_names:
             if name in args and args[args.index(name) + 1 :][:1] == ["all"]:
                 ctx.meta[_EVERYTHING] = True
@@ -80,6 +84,11 @@ class RecipeCommand(click.Command):
             with formatter.section("Recipes of the package"):
                 formatter.write_text(names)
         super().format_epilog(ctx, formatter)
+
+
+def command_arguments(ctx: click.Context) -> list[str]:
+    """The arguments that a command was called with."""
+    return list(ctx.meta[_ARGUMENTS])
 
 
 def _title(section: str) -> str:

@@ -12,7 +12,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from regard.cli.completion import MODEL_FOLDER, RECIPE
-from regard.cli.recipe_options import RecipeCommand, recipe_changes, recipe_option
+from regard.cli.recipe_options import (
+    RecipeCommand,
+    command_arguments,
+    recipe_changes,
+    recipe_option,
+)
 from regard.errors import SettingError, TrainingInterrupted
 from regard.training import run_folder as run_folders
 from regard.training.recipe import schema as recipes
@@ -32,6 +37,8 @@ Examples:
   regard train my.toml --steps 5000              your recipe, one setting changed
   regard train --source a.en --target a.de --valid-source v.en --valid-target v.de \\
                --preset tiny --steps 2000 --save-every 500 --seed 1 --out runs/mine
+  regard train my.toml --processes 4 --out runs/mine                    on the GPUs of a machine
+  torchrun --nproc-per-node 4 --max-restarts 3 -m regard train my.toml --out runs/mine
   regard train --resume runs/mine                goes on where it was, bit for bit
 """
 FINETUNE_KEYS = ("task", "files", "prefixes", "valid", "test")
@@ -48,6 +55,7 @@ def train(
     out: str | None,
     resume: str | None,
     data: str | None,
+    processes: int | None,
     as_json: bool,
     **flags: Any,
 ) -> None:
@@ -58,6 +66,9 @@ def train(
     --sounds, a table of recordings with transcripts or classes; all others but translation from one
     --text.
     """
+    if processes is not None:
+        start_processes(processes, out)
+        return
     changes = recipe_changes(flags)
     # A run that is resumed has its recipe in its folder.
     if resume is not None:
@@ -67,14 +78,10 @@ def train(
         return
     settings, name = recipes.choose(recipe, changes, data)
     # Imported late: a wrong recipe is reported before torch is loaded.
-    from regard.training import preflight
-    from regard.training.run import start
+    from regard.training.run import launch
 
-    # All that needs no data is checked before the folder is created.
-    preflight.check(settings)
-    folder = run_folders.begin(settings, Path(out) if out else None, name)
     with exit_on_interruption():
-        print_result(start(folder, settings, name), as_json)
+        print_result(launch(settings, out, name), as_json)
 
 
 # ------------------------------------------------------------------ what finetune shares
@@ -96,6 +103,18 @@ def resume_run(folder: str, changes: dict[str, Any], as_json: bool) -> None:
         print_result(go_on(Path(folder), steps=steps), as_json)
 
 
+def start_processes(processes: int, out: str | None) -> None:
+    """--processes N: this very command in N processes, by PyTorch's own launcher."""
+    from regard.training.parallel.launch import start
+
+    arguments = command_arguments(click.get_current_context())
+    place = arguments.index("--processes") if "--processes" in arguments else -1
+    if place >= 0:
+        del arguments[place : place + 2]
+    arguments = [each for each in arguments if not each.startswith("--processes=")]
+    raise SystemExit(start(processes, ["train", *arguments]))
+
+
 @contextmanager
 def exit_on_interruption() -> Iterator[None]:
     """Ends the process with 128 + the signal's number, once the stopped run has been saved."""
@@ -106,7 +125,11 @@ def exit_on_interruption() -> Iterator[None]:
 
 
 def print_result(result: Result, as_json: bool) -> None:
-    """Prints the scores of a finished run to standard output."""
+    """Prints the scores of a finished run to standard output, once for all ranks."""
+    from regard.training.parallel.launch import is_main_process
+
+    if not is_main_process():
+        return
     if as_json:
         # The scores of each split (valid, test) stand next to these keys.
         report = {
@@ -145,6 +168,12 @@ command = RecipeCommand(
         click.Option(["--out"], type=MODEL_FOLDER, help="the run folder  [runs/NAME]"),
         click.Option(
             ["--resume"], type=MODEL_FOLDER, metavar="DIR", help="go on with the run in DIR"
+        ),
+        click.Option(
+            ["--processes"],
+            type=int,
+            metavar="N",
+            help="train in N processes of this machine (torchrun)",
         ),
         click.Option(["--data"], metavar="DIR", help="where a recipe's files are  [$REGARD_DATA]"),
         click.Option(

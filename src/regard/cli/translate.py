@@ -5,12 +5,17 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from regard.cli import show_warnings_once
+from regard.cli.batch_work import (
+    INPUT_HELP,
+    BatchWork,
+    column_option,
+    output_option,
+)
 from regard.cli.completion import MODEL_FOLDER
 from regard.cli.decoding_options import decoding_options, decoding_strategy, length_limit
 from regard.cli.model_options import download_option
@@ -24,15 +29,16 @@ EXAMPLES = """\b
 Examples:
   regard translate runs/builtin < in.txt > out.txt
   echo "The dog sees a cat." | regard translate runs/builtin --beam 8 --n-best 3 --json
+  regard translate runs/builtin --input 'shards/*.txt.zst' --output out.txt     resumable
   regard translate runs/builtin --sample --temperature 0.8 --top-p 0.9 --seed 7 < in.txt
 """
 
 
 @click.command(epilog=EXAMPLES, context_settings={"max_content_width": 110})
 @click.argument("model", type=MODEL_FOLDER)
-@click.option(
-    "--input", "path", default="-", help="a text file (.gz too) instead of standard input"
-)
+@click.option("--input", "path", default="-", help=f"instead of standard input: {INPUT_HELP}")
+@output_option
+@column_option
 @click.option("--json", "as_json", is_flag=True, help="one JSON object a line, with scores")
 @click.option(
     "--language",
@@ -48,7 +54,8 @@ def command(
 
     MODEL is a run folder. Translations go to standard output, messages to standard error. With
     --n-best N, N lines come out for each line in. At a terminal each line is answered as it is
-    typed; Ctrl-D ends.
+    typed; Ctrl-D ends. With --input and --output, files of any size: memory is bounded, and after a
+    crash the same command goes on where it stopped.
     """
     strategy = decoding_strategy(flags)  # wrong flags are reported before torch is loaded
     from regard.decode.strategy import BeamSearch
@@ -61,23 +68,28 @@ def command(
     # Greedy search and sampling give one translation a line.
     n_best = settings.strategy.n_best if isinstance(settings.strategy, BeamSearch) else 1
     unfinished = 0
-    lines_done = 0
-    for chunk in _chunks(path):
-        results = translator.hypotheses(chunk, settings, before=lines_done, language=language)
-        for line, hypotheses in zip(chunk, results, strict=True):
+
+    def answer(lines: list[str], before: int) -> str:
+        nonlocal unfinished
+        results = translator.hypotheses(lines, settings, before=before, language=language)
+        output = []
+        for line, hypotheses in zip(lines, results, strict=True):
             texts = [translator.text(hypothesis) for hypothesis in hypotheses]
             if as_json:
-                click.echo(_json_line(line, texts, hypotheses))
+                output.append(_json_line(line, texts, hypotheses))
             else:
                 # An empty line has no hypothesis; it still takes its place in the output.
-                for text in texts + [""] * (n_best - len(texts)):
-                    click.echo(text)
+                output += texts + [""] * (n_best - len(texts))
             # No end token came before the length limit.
-            if hypotheses and not hypotheses[0].finished:
-                unfinished += 1
-        # Whoever reads the pipe gets each chunk as soon as it is done.
-        sys.stdout.flush()
-        lines_done += len(chunk)
+            unfinished += bool(hypotheses) and not hypotheses[0].finished
+        return "".join(f"{line}\n" for line in output)
+
+    if path == "-" and sys.stdin.isatty():
+        BatchWork(1, answer).run(_typed_lines(), None, {})
+    else:
+        output = flags.pop("output")
+        flags |= {"command": "translate", "model": model, "json": as_json, "language": language}
+        BatchWork(LINES_AT_ONCE, answer).run_files(path, output, flags)
     if unfinished:
         print(
             f"{unfinished} translations reached the length limit and were cut there; "
@@ -86,23 +98,7 @@ def command(
         )
 
 
-def _chunks(path: str) -> Iterator[list[str]]:
-    """The lines to translate, chunk by chunk: a pipe gets its first ones before the last are read.
-
-    What is typed at a terminal comes line by line.
-    """
-    from regard.data.text_files import lines
-
-    if path == "-" and sys.stdin.isatty():
-        yield from _typed_lines()
-        return
-    # Never all of it: a corpus of millions of lines runs through in constant memory.
-    stream = lines(path)
-    while chunk := list(islice(stream, LINES_AT_ONCE)):
-        yield chunk
-
-
-def _typed_lines() -> Iterator[list[str]]:
+def _typed_lines() -> Iterator[str]:
     print("Type a sentence; Ctrl-D ends.", file=sys.stderr)
     while True:
         try:
@@ -112,7 +108,7 @@ def _typed_lines() -> Iterator[list[str]]:
             return
         # Each line that is typed gets its own warnings.
         show_warnings_once()
-        yield [line]
+        yield line
 
 
 def _json_line(source: str, texts: list[str], hypotheses: list[Hypothesis]) -> str:

@@ -14,7 +14,7 @@ from regard.families.preset_list import ALIASES, PRESET_FAMILIES
 from regard.options import parse_option
 from regard.parameter_count import parameter_count
 from regard.training.recipe import schema as recipes
-from regard.training.recipe.schema import KEYS, STARTING_POINT, Recipe
+from regard.training.recipe.schema import KEYS, LINEAR_FORECASTERS, STARTING_POINT, Recipe
 
 SpecOf = Callable[[Recipe], spec.Model]
 TOLERANCE = 0.03  # how far from the wanted number of parameters a model may be, relatively
@@ -100,20 +100,28 @@ class Contender:
             return parameter_count(spec_of(self.recipe(base, widths)))
 
         model = spec_of(self.recipe(base))
+        if self.recipe(base).model_name in LINEAR_FORECASTERS:
+            # Look-back times horizon: there is no width to choose.
+            return self.recipe(base)
+        if len(model.widths) > 1:
+            # The widths of the towers belong together; the recipe's are compared as they are.
+            return self._checked_size(self.recipe(base), count(), parameters)
         if model.stacks:
             widths = _transformer_widths(model, parameters, count)
         else:
             # Even, because each direction of a bidirectional encoder has half of it.
             half = _closest(lambda n: count(d_model=2 * n), parameters)
             widths = {"d_model": 2 * half}
-        nearest = count(**widths)
+        return self._checked_size(self.recipe(base, widths), count(**widths), parameters)
+
+    def _checked_size(self, recipe: Recipe, nearest: int, parameters: int) -> Recipe:
         if abs(nearest / parameters - 1) > TOLERANCE:
             raise SettingError(
                 f"{self.word} cannot have about {parameters:,} parameters: "
                 f"the nearest is {nearest:,}",
                 "choose another --parameters",
             )
-        return self.recipe(base, widths)
+        return recipe
 
 
 def parse_contenders(words: str) -> list[Contender]:

@@ -31,21 +31,21 @@ class Cost:
     """The cost of one optimizer step.
 
     `growth` and `time_growth` are the exponents with which FLOPs and seconds grow with the
-    length of an input, from an eighth of LONGEST (or of the recipe's longest) on.
+    length of a text, from an eighth of LONGEST (or of the recipe's longest) on; None of other data.
     """
 
     flops: float
     seconds: float
     memory: int  # bytes
-    growth: float
-    time_growth: float
+    growth: float | None
+    time_growth: float | None
 
 
-def step_cost(objective: Objective, longest: int, accumulate: int = 1) -> Cost:
+def step_cost(objective: Objective, longest: int | None, accumulate: int = 1) -> Cost:
     """Measures the cost of a step.
 
-    `longest` is the greatest length of an input, `accumulate` the number of micro-batches of a
-    step (gradient accumulation).
+    `longest` is the greatest length of a text, if it is one, `accumulate` the number of
+    micro-batches of a step (gradient accumulation).
     """
     model = objective.model
     device = next(model.parameters()).device
@@ -57,7 +57,10 @@ def step_cost(objective: Objective, longest: int, accumulate: int = 1) -> Cost:
     weights = sum(p.numel() * p.element_size() for p in model.parameters())
     activations = max(activation_bytes(objective, batch) for batch in batches)
     memory = 4 * weights + activations  # weights, gradients, both moments of Adam
-    growth, time_growth = _growth(objective, batches[0], max(8, min(LONGEST, longest)))
+    growth = None
+    time_growth = None
+    if longest is not None:
+        growth, time_growth = _growth(objective, batches[0], max(8, min(LONGEST, longest)))
     model.zero_grad(set_to_none=True)  # backward has left gradients
     return Cost(flops, seconds, memory, growth, time_growth)
 

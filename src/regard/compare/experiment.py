@@ -67,8 +67,8 @@ def _silent(text: str) -> None:
 # --- the experiment -------------------------------------------------------------------------------
 
 
-# Data whose models have no length that costs are measured over.
-_NOT_COMPARED = {"sounds": "speech", "series": "time series", "graph": "graphs"}
+# Data whose models have a length, over which the growth of costs is measured.
+_OF_ANY_LENGTH = ("pairs", "text", "examples")
 
 
 def compare(
@@ -86,12 +86,6 @@ def compare(
 
     All models have about as many `parameters`: by default those of the recipe's own model.
     """
-    kind = _NOT_COMPARED.get(base.objective_settings.data)
-    if kind is not None:
-        raise SettingError(
-            f"models of {kind} are not compared: costs are measured by the length of text",
-            "train them one by one, then: regard evaluate RUN RUN --data TABLE",
-        )
     data = _shared_data(out / "data", base, name, say)
     if not parameters:
         parameters = parameter_count(data.describe(base))
@@ -104,7 +98,7 @@ def compare(
         cost = _measured_cost(folder, data.folder, recipe)
         steps = budget.steps(cost.flops, cost.seconds)
         count = parameter_count(description)
-        d_model = description.d_model
+        d_model = max(description.widths.values())
         say(f"{contender.word}: {count:,} parameters, d_model {d_model}, {steps:,} steps")
         runs = []
         for seed in seeds:
@@ -196,13 +190,19 @@ def _measured_cost(folder: Path, data: Path, recipe: Recipe) -> Cost:
     shutil.rmtree(trial, ignore_errors=True)
     run_folder = _new_run_folder(trial, data, recipe, "trial")
     objective = assemble(Setup(run_folder, recipe, _silent))
-    pairs = recipe.objective_settings.data == "pairs"
-    longest = recipe.data.max_length if pairs else recipe.data.context
-    cost = step_cost(objective, longest, recipe.train.accumulate)
+    cost = step_cost(objective, _longest(recipe), recipe.train.accumulate)
     shutil.rmtree(trial)
     # "of" are the settings that the cost depends on: a folder with others is refused.
     disk.write_json(file, {"of": settings, "cost": asdict(cost)})
     return cost
+
+
+def _longest(recipe: Recipe) -> int | None:
+    """The greatest length of a text; None of other data, which has one size or is no sequence."""
+    kind = recipe.objective_settings.data
+    if kind not in _OF_ANY_LENGTH:
+        return None
+    return recipe.data.max_length if kind == "pairs" else recipe.data.context
 
 
 # --- one run --------------------------------------------------------------------------------------

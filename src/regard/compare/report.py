@@ -21,6 +21,11 @@ METRICS = {
     "exact_match": ("exact", 1),
     "accuracy": ("accuracy", 1),
     "f1": ("F1", 1),
+    "wer": ("WER", 2),
+    "cer": ("CER", 2),
+    "mse": ("MSE", 4),
+    "mae": ("MAE", 4),
+    "quantile_loss": ("quantile loss", 4),
     "perplexity": ("perplexity", 3),
     "bits_per_character": ("bits/char", 3),
 }
@@ -108,9 +113,12 @@ def _overview(comparison: Comparison) -> list[list[str]]:
     columns |= {
         "GFLOP/step": lambda one: f"{one.cost.flops / 1e9:.2f}",
         "MB/step": lambda one: f"{one.cost.memory / 1e6:.0f}",
-        "FLOPs ~ n^": lambda one: f"{one.cost.growth:.2f}",
-        "time ~ n^": lambda one: f"{one.cost.time_growth:.2f}",
     }
+    if comparison.contestants[0].cost.growth is not None:
+        columns |= {
+            "FLOPs ~ n^": lambda one: f"{one.cost.growth:.2f}",
+            "time ~ n^": lambda one: f"{one.cost.time_growth:.2f}",
+        }
     rows = [[column(one) for column in columns.values()] for one in comparison.contestants]
     return [list(columns), *rows]
 
@@ -183,8 +191,9 @@ def scene(comparison: Comparison) -> drawing.Scene:
     scenes += [
         bars("memory of an update, MB", lambda one: one.cost.memory / 1e6, ",.0f"),
         bars("FLOPs of an update, 10⁹", lambda one: one.cost.flops / 1e9, ",.2f"),
-        bars(growth, lambda one: one.cost.growth, ".2f"),
     ]
+    if contenders[0].cost.growth is not None:
+        scenes.append(bars(growth, lambda one: one.cost.growth or 0.0, ".2f"))
     return drawing.below(scenes)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -61,6 +62,8 @@ class BatchNorm(nn.Module):
         self.running_variance = nn.Parameter(torch.ones(width), requires_grad=False)
         self.eps = eps
         self.momentum = momentum
+        # Where ranks compute rows of one batch each, the sum over all of them.
+        self.sum_over_ranks: Callable[[Tensor], Tensor] | None = None
 
     def extra_repr(self) -> str:
         return f"{len(self.weight)}, eps={self.eps}, momentum={self.momentum}"
@@ -83,9 +86,9 @@ class BatchNorm(nn.Module):
             is_token = x.new_ones(len(x), 1)
         else:
             is_token = padding_mask.reshape(-1, 1).to(x.dtype)
-        count = is_token.sum().clamp_min(1.0)
-        mean = (x * is_token).sum(dim=0) / count
-        variance = ((x - mean).square() * is_token).sum(dim=0) / count
+        count = self._sum(is_token.sum()).clamp_min(1.0)
+        mean = self._sum((x * is_token).sum(dim=0)) / count
+        variance = self._sum(((x - mean).square() * is_token).sum(dim=0)) / count
         if self.batches is not None:
             self.batches.add_(1)
         with torch.no_grad():
@@ -94,6 +97,9 @@ class BatchNorm(nn.Module):
             self.running_mean.lerp_(mean, self.momentum)
             self.running_variance.lerp_(unbiased, self.momentum)
         return mean, variance
+
+    def _sum(self, x: Tensor) -> Tensor:
+        return x if self.sum_over_ranks is None else self.sum_over_ranks(x)
 
 
 Norm = LayerNorm | RMSNorm | BatchNorm

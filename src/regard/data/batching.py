@@ -1,7 +1,8 @@
 """Batching: bucketing by length under a token budget, collating, and prefetching.
 
 The order of an epoch is a pure function of (lengths, budget, seed, epoch), so a run resumes at any
-position by counting, not by remembering.
+position by counting, not by remembering. Long epochs are made block by block: a position is found
+in constant time, and only the rows of one block are in memory.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from regard.core.seeding import philox
+from regard.core.seeding import derive_seed, philox
 from regard.data.corpus import Column, Corpus
+from regard.data.epoch_order import CHUNK_ROWS, RowOrder
 from regard.data.padding import IGNORED, pad_tokens, round_up
 from regard.errors import DataError, SettingError
 
@@ -166,10 +168,14 @@ class BatchSampler:
             self._epoch = epoch
         return self._batches
 
+    def batches_per_epoch(self) -> int:
+        return len(self.batches(0))
+
     def iterate(self, epoch: int = 0, index: int = 0) -> Iterator[tuple[int, int, Rows]]:
         """(epoch, index, rows) from a position on, without end.
 
-        The end of an epoch is the start of the next.
+        The position after a batch is (epoch, index + 1). The end of an epoch is the start of the
+        next.
         """
         count = len(self.batches(epoch))
         if not 0 <= index <= count:
@@ -185,6 +191,114 @@ class BatchSampler:
             index = 0
 
 
+# --- long epochs ---
+
+BLOCK_ROWS = 1 << 16  # rows that are shuffled and sorted by length together
+BATCHES_PER_BLOCK = 64  # at least: the last batches of a block are not full
+
+
+class BlockSampler:
+    """Batch sampler of corpora with more rows than a list should have, and of mixtures.
+
+    An epoch is a sequence of blocks. Which rows are in a block follows from the seed (`RowOrder`);
+    inside of it, they are shuffled and bucketed by length as `batch_indices` does for an epoch. The
+    index of a position counts rows, so that its block is known without making those before it.
+    """
+
+    def __init__(
+        self,
+        corpus: Corpus,
+        budget: int,
+        *,
+        seed: int,
+        multiple: int = 1,
+        lengths: Callable[[Rows], NDArray[Any]] | None = None,
+    ) -> None:
+        self._corpus = corpus
+        self._lengths = lengths or corpus.row_lengths
+        self._budget = budget
+        self._multiple = multiple
+        self._seed = seed
+        self._order = RowOrder(corpus.spans, seed)
+        self.block_rows = self._choose_block_rows()
+
+    def _choose_block_rows(self) -> int:
+        """Large batches need large blocks: rows of so many batches, by their mean length."""
+        longest = max(len(column.tokens) for column in self._corpus.columns.values())
+        rows = BATCHES_PER_BLOCK * self._budget * len(self._corpus) // max(1, longest)
+        return max(BLOCK_ROWS, -(-rows // CHUNK_ROWS) * CHUNK_ROWS)
+
+    def block(self, epoch: int, number: int) -> list[Rows]:
+        """The batches of one block of an epoch."""
+        size = self._order.rows_per_epoch
+        start = number * self.block_rows
+        end = min(start + self.block_rows, size)
+        rows = self._order(epoch * size + start, epoch * size + end)
+        batches = batch_indices(
+            self._lengths(rows),
+            self._budget,
+            seed=derive_seed(self._seed, epoch, number),
+            epoch=epoch,
+            multiple=self._multiple,
+        )
+        # What the last block has read is not needed any more.
+        self._corpus.release_pages()
+        return [rows[batch] for batch in batches]
+
+    def batches_per_epoch(self) -> int:
+        """As many as the epoch has if all of its blocks are like the first."""
+        first = self.block(0, 0)
+        rows = sum(len(batch) for batch in first)
+        return max(1, round(len(first) * self._order.rows_per_epoch / rows))
+
+    def iterate(self, epoch: int = 0, index: int = 0) -> Iterator[tuple[int, int, Rows]]:
+        """(epoch, index of the last row, rows) from a position on, without end.
+
+        The position after a batch is (epoch, index + 1), as for `BatchSampler`.
+        """
+        size = self._order.rows_per_epoch
+        if not 0 <= index <= size:
+            raise _no_such_position(epoch, index, size)
+        while True:
+            if index == size:
+                epoch += 1
+                index = 0
+            number = index // self.block_rows
+            position = number * self.block_rows
+            for rows in self.block(epoch, number):
+                if position < index < position + len(rows):
+                    raise _no_such_position(epoch, index, size)
+                position += len(rows)
+                if position > index:
+                    yield epoch, position - 1, rows
+            index = position
+
+
+def corpus_sampler(
+    corpus: Corpus,
+    budget: int,
+    *,
+    seed: int,
+    multiple: int = 1,
+    lengths: Callable[[Rows], NDArray[Any]] | None = None,
+) -> BatchSampler | BlockSampler:
+    """The batches of a corpus, in blocks where the corpus says so.
+
+    `lengths` of rows, [rows, columns], are those of the columns unless others count.
+    """
+    if corpus.in_blocks:
+        return BlockSampler(corpus, budget, seed=seed, multiple=multiple, lengths=lengths)
+    everything = corpus.lengths if lengths is None else lengths(np.arange(len(corpus)))
+    return BatchSampler(everything, budget, seed=seed, multiple=multiple)
+
+
+def _no_such_position(epoch: int, index: int, size: int) -> DataError:
+    return DataError(
+        f"no batch of epoch {epoch}, which has {size} rows, begins at row {index}",
+        "continue with the data, seed and budget the run began with",
+    )
+
+
 # --- from rows to tensors ---
 
 
@@ -198,6 +312,28 @@ class Batch:
     tensors: dict[str, Tensor]  # by the name of the model's argument
     tokens: int  # labels that count in the loss
     rows: Rows
+
+    @property
+    def size(self) -> int:
+        """The rows of its tensors: with the empty ones that fill up its shape."""
+        return max(len(tensor) for tensor in self.tensors.values() if tensor.ndim)
+
+    def part(self, start: int, rows: int) -> Batch:
+        """Some of its rows, as one of several ranks computes them; no rows are the first one.
+
+        `tokens` stay those of the whole batch, which a loss is a mean over.
+        """
+        selected = slice(start, start + rows) if rows else slice(0, 1)
+        size = self.size
+        tensors = {}
+        for name, tensor in self.tensors.items():
+            if tensor.ndim and len(tensor) != size:
+                raise DataError(
+                    f"{name} has {len(tensor)} rows in a batch of {size}, which cannot be cut",
+                    "train in one process",
+                )
+            tensors[name] = tensor[selected] if tensor.ndim else tensor
+        return Batch(tensors, self.tokens, self.rows[selected])
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Batch:
         """The same batch on another device."""
@@ -262,7 +398,7 @@ def collate(
 
 def _padded_column(column: Column, rows: Rows, pad: int, multiple: int) -> tuple[Tensor, Tensor]:
     """Token ids [B, T] of some rows of a column, and their padding mask [B, T]."""
-    lengths = column.lengths[rows]
+    lengths = column.row_lengths(rows)
     width = round_up(max(1, int(lengths.max())), multiple)
     return pad_tokens(column.concatenated(rows), lengths, width, pad)
 

@@ -3,6 +3,10 @@
 A folder holds, for each named column, `NAME.tokens` (the ids of all rows end to end, little endian)
 and `NAME.offsets` (where each row begins, and the end; int64), and `corpus.json`, the manifest. The
 columns of translation are `source` and `target`; a language model's corpus has one.
+
+Text is tokenized by several processes, chunk by chunk, and written in its order: the files are the
+same, byte for byte, whatever their number. Several corpora of a mixture are stored one after the
+other; the manifest says where each ends and what its weight is.
 """
 
 from __future__ import annotations
@@ -10,12 +14,12 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-import sys
+import mmap
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from io import BufferedWriter
 from pathlib import Path
 from typing import Any
@@ -24,17 +28,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard import disk
+from regard.data.epoch_order import RowSpan, mixture_weights, spans
+from regard.data.process_pool import ordered_map
 from regard.errors import DataError
 from regard.text.tokenizer import Tokenizer
 
 FORMAT = 1  # of the manifest; another number is refused
 MANIFEST = "corpus.json"
 PARTS = ("tokens", "offsets")  # suffixes of a column's files
-TYPES = {"uint16": "H", "uint32": "I"}  # numpy's name → array's type code
+TYPES = ("uint16", "uint32")  # of token ids
 CHUNK = 2000  # pairs tokenized at a time: enough for all cores, little enough for memory
-BUFFER = 1 << 20  # ids buffered before they are written
+BUFFER = 1 << 18  # ids, and rows, buffered before they are written
+# Up to so many rows, an epoch is one shuffled list of batches; longer ones are shuffled in blocks.
+MAX_LISTED_ROWS = 1 << 18
 
 Ids = NDArray[np.unsignedinteger[Any]]
+Rows = NDArray[np.int64]
 
 
 class Column:
@@ -58,9 +67,15 @@ class Column:
         """The number of ids in each row."""
         return np.diff(self.offsets).astype(np.int32)
 
-    def concatenated(self, rows: NDArray[np.int64]) -> Ids:
+    def row_lengths(self, rows: Rows) -> NDArray[np.int32]:
+        """The number of ids in some rows, without counting all others."""
+        starts = self.offsets[:-1][rows]
+        ends = self.offsets[1:][rows]
+        return (ends - starts).astype(np.int32)
+
+    def concatenated(self, rows: Rows) -> Ids:
         """The ids of some rows, one row after the other."""
-        lengths = self.lengths[rows].astype(np.int64)
+        lengths = self.row_lengths(rows).astype(np.int64)
         ends = np.cumsum(lengths)
         # Within each row the index counts up from its offset in the column.
         within_row = np.arange(ends[-1]) - np.repeat(ends - lengths, lengths)
@@ -140,6 +155,38 @@ class Corpus:
         """All lengths, [rows, columns], as `batching.batch_indices` takes them."""
         return np.stack([column.lengths for column in self.columns.values()], axis=1)
 
+    def row_lengths(self, rows: Rows) -> NDArray[np.int32]:
+        """Lengths of some rows, [rows, columns]."""
+        return np.stack([column.row_lengths(rows) for column in self.columns.values()], axis=1)
+
+    # --- order and mixture ---
+
+    @property
+    def in_blocks(self) -> bool:
+        """Whether epochs are shuffled block by block (`batching.BlockSampler`).
+
+        The folder says so, not its size: those of earlier versions keep their order.
+        """
+        return self.about.get("order") == "blocks"
+
+    @property
+    def spans(self) -> list[RowSpan]:
+        """The corpora of the mixture; one where there is none."""
+        corpora = self.about.get("corpora")
+        if not corpora:
+            return [RowSpan(0, len(self))]
+        return spans([one["rows"] for one in corpora], [one["weight"] for one in corpora])
+
+    def release_pages(self) -> None:
+        """Releases the memory of what was read; the next use finds it in the page cache.
+
+        Pages of a mapped file count as memory of the process until the system needs them.
+        """
+        for column in self.columns.values():
+            for mapped in (column.tokens, column.offsets):
+                if isinstance(mapped.base, mmap.mmap):
+                    mapped.base.madvise(mmap.MADV_DONTNEED)
+
     def verify(self) -> None:
         """Read everything and compare it with the fingerprint; DataError if a byte has changed."""
         digests = []
@@ -175,8 +222,10 @@ def _map(file: Path, dtype: str, count: int) -> NDArray[Any]:
             )
         if not count:  # an empty file cannot be mapped
             return np.zeros(0, kind)
-        # A plain array is faster to slice than np.memmap itself.
-        return np.asarray(np.memmap(file, dtype=kind, mode="r"))
+        with open(file, "rb") as stream:
+            mapped = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+        # A plain array is faster to slice than np.memmap.
+        return np.frombuffer(mapped, kind)
     except OSError as error:
         raise _damaged(file.parent, f"{file.name}: {error.strerror}") from error
 
@@ -193,6 +242,9 @@ def _fingerprint(digests: Iterable[str]) -> str:
 
 
 # --- writing ---
+
+Pair = tuple[str, str]
+MAX_NAMED_LINES = 5  # of pairs that are too long
 
 
 @dataclass
@@ -213,6 +265,18 @@ class PreparationReport:
     def unknown(self) -> int:
         """Unknown tokens on both sides of the kept pairs."""
         return self.source_unknown + self.target_unknown
+
+    def add(self, other: PreparationReport) -> None:
+        """Count further pairs, which follow those counted before."""
+        self.kept += other.kept
+        self.empty += other.empty
+        self.too_long += other.too_long
+        self.source_tokens += other.source_tokens
+        self.target_tokens += other.target_tokens
+        self.source_unknown += other.source_unknown
+        self.target_unknown += other.target_unknown
+        self.first_too_long += other.first_too_long
+        del self.first_too_long[MAX_NAMED_LINES:]
 
     def lines(self) -> list[str]:
         """The report in sentences."""
@@ -247,74 +311,166 @@ class PreparationReport:
 
 
 def prepare(
-    pairs: Iterable[tuple[str, str]],
+    pairs: Iterable[tuple[str, str]] | Mapping[str, Iterable[tuple[str, str]]],
     source: Tokenizer,
     target: Tokenizer,
     folder: str | Path,
     *,
     max_length: int,
+    mixture: Mixture | None = None,
+    workers: int | None = None,
 ) -> PreparationReport:
     """Tokenize pairs into a corpus folder, framed by special tokens; report what was skipped.
 
     A pair is skipped, and counted, when a side is empty or longer than `max_length` tokens, special
     tokens included. A corpus that is there already is replaced, once the new one is complete.
+    Several corpora, by name, are mixed as the `mixture` says; `workers` are processes that
+    tokenize, one a core by default.
     """
     report = PreparationReport(max_length)
     sides = {"source": source, "target": target}
-    write_columns(
-        _tokenized_pairs(pairs, source, target, report),
+    dtypes = [id_type(source), id_type(target)]
+    tokenize = partial(_tokenize_pairs, source, target, dtypes, max_length)
+    corpora = pairs if isinstance(pairs, Mapping) else {"": pairs}
+    rows: dict[str, int] = {}  # of each corpus that was written
+
+    def chunks() -> Iterator[tuple[RowChunk, ...]]:
+        for name, stream in corpora.items():
+            before = report.kept
+            for chunk, counts in ordered_map(tokenize, _numbered_chunks(stream), workers):
+                report.add(counts)
+                yield chunk
+            rows[name] = report.kept - before
+        if not report.kept:
+            raise _nothing_left(report)
+
+    write_chunks(
+        chunks(),
         list(sides),
-        # Half the size on disk where every id fits into 16 bits.
-        ["uint16" if len(side) <= 65_535 else "uint32" for side in sides.values()],
+        dtypes,
         folder,
         about=lambda: {
             "report": asdict(report),
             "tokenizers": {name: side.fingerprint for name, side in sides.items()},
+            **order_notes(rows, mixture),
         },
     )
     return report
 
 
-def _tokenized_pairs(
-    pairs: Iterable[tuple[str, str]],
+@dataclass(frozen=True)
+class Mixture:
+    """How several corpora are mixed: by weights, or by a temperature (`mixture_weights`)."""
+
+    weights: tuple[float, ...] | None = None
+    temperature: float | None = None
+
+
+def order_notes(
+    rows: Mapping[str, int], mixture: Mixture | None, sizes: Sequence[int] | None = None
+) -> dict[str, Any]:
+    """What the manifest says of the order of a corpus, and of the corpora that it consists of.
+
+    `sizes` are what a temperature is applied to, if not the numbers of rows.
+    """
+    if mixture is None or len(rows) < 2:
+        return {"order": "blocks"} if sum(rows.values()) > MAX_LISTED_ROWS else {}
+    sizes = sizes or list(rows.values())
+    weights = mixture_weights(sizes, mixture.weights, mixture.temperature)
+    corpora = [
+        {"name": name, "rows": count, "weight": weight}
+        for (name, count), weight in zip(rows.items(), weights, strict=True)
+    ]
+    return {"order": "blocks", "corpora": corpora}
+
+
+def id_type(tokenizer: Tokenizer) -> str:
+    """The type of stored ids: half the size on disk where every one fits into 16 bits."""
+    return "uint16" if len(tokenizer) <= 65_535 else "uint32"
+
+
+def _numbered_chunks(pairs: Iterable[Pair]) -> Iterator[tuple[int, list[Pair]]]:
+    """Pairs, some at a time, with the number of the first."""
+    stream = iter(pairs)
+    first = 1
+    while chunk := list(itertools.islice(stream, CHUNK)):
+        yield first, chunk
+        first += len(chunk)
+
+
+def _tokenize_pairs(
     source: Tokenizer,
     target: Tokenizer,
-    report: PreparationReport,
-) -> Iterator[tuple[list[int], list[int]]]:
-    numbered = enumerate(pairs, start=1)
+    dtypes: Sequence[str],
+    max_length: int,
+    numbered_pairs: tuple[int, list[Pair]],
+) -> tuple[tuple[RowChunk, ...], PreparationReport]:
+    """The rows of some pairs, and what became of these."""
+    first, pairs = numbered_pairs
+    report = PreparationReport(max_length)
     special = len(source.frame(()))  # tokens around a source
     eos = target.required_token_id("eos")
     source_unknown = _unknown_id(source)
     target_unknown = _unknown_id(target)
-    while chunk := list(itertools.islice(numbered, CHUNK)):
-        source_rows = source.encode_batch([pair[0] for _, pair in chunk])
-        target_rows = target.encode_batch([pair[1] for _, pair in chunk])
-        for (number, pair), source_ids, target_ids in zip(
-            chunk, source_rows, target_rows, strict=True
-        ):
-            # Blank text need not give zero tokens, nor text more than zero: both count as empty.
-            if not (source_ids and target_ids and pair[0].strip() and pair[1].strip()):
-                report.empty += 1
-            elif max(len(source_ids) + special, len(target_ids) + 1) > report.max_length:
-                report.too_long += 1
-                if report.too_long <= 5:
-                    report.first_too_long.append(number)
-            else:
-                report.kept += 1
-                report.source_tokens += len(source_ids) + special
-                report.target_tokens += len(target_ids) + 1
-                report.source_unknown += source_ids.count(source_unknown)
-                report.target_unknown += target_ids.count(target_unknown)
-                yield source.frame(source_ids), [*target_ids, eos]
-    if not report.kept:
-        repair = "give text on both sides"
-        if report.too_long:
-            repair = "raise max_length, or give shorter sentences"
-        raise DataError(
-            f"no pair is left: {report.empty:,} have an empty side, "
-            f"{report.too_long:,} are over the limit of {report.max_length:,} tokens",
-            repair,
-        )
+    rows: list[tuple[list[int], list[int]]] = []
+    source_rows = source.encode_batch([pair[0] for pair in pairs])
+    target_rows = target.encode_batch([pair[1] for pair in pairs])
+    numbered = enumerate(zip(pairs, source_rows, target_rows, strict=True), start=first)
+    for number, (pair, source_ids, target_ids) in numbered:
+        # Blank text need not give zero tokens, nor text more than zero: both count as empty.
+        if not (source_ids and target_ids and pair[0].strip() and pair[1].strip()):
+            report.empty += 1
+        elif max(len(source_ids) + special, len(target_ids) + 1) > max_length:
+            report.too_long += 1
+            report.first_too_long.append(number)
+        else:
+            report.kept += 1
+            report.source_tokens += len(source_ids) + special
+            report.target_tokens += len(target_ids) + 1
+            report.source_unknown += source_ids.count(source_unknown)
+            report.target_unknown += target_ids.count(target_unknown)
+            rows.append((source.frame(source_ids), [*target_ids, eos]))
+    del report.first_too_long[MAX_NAMED_LINES:]
+    sides = zip(*rows, strict=True) if rows else ((), ())
+    chunk = tuple(RowChunk.of(side, dtype) for side, dtype in zip(sides, dtypes, strict=True))
+    return chunk, report
+
+
+def _nothing_left(report: PreparationReport) -> DataError:
+    repair = "give text on both sides"
+    if report.too_long:
+        repair = "raise max_length, or give shorter sentences"
+    return DataError(
+        f"no pair is left: {report.empty:,} have an empty side, "
+        f"{report.too_long:,} are over the limit of {report.max_length:,} tokens",
+        repair,
+    )
+
+
+# --- files of columns ---
+
+
+@dataclass(frozen=True)
+class RowChunk:
+    """Some rows of one column: their ids end to end, and the length of each."""
+
+    ids: Ids
+    lengths: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, rows: Sequence[Sequence[int]], dtype: str) -> RowChunk:
+        """Rows of ids that fit the type; OverflowError, with the row's number, if one does not."""
+        lengths = np.fromiter(map(len, rows), np.int64, len(rows))
+        # array.extend reads a list of integers several times faster than numpy does.
+        ids = array("q")
+        for row in rows:
+            ids.extend(row)
+        values = np.frombuffer(ids, np.int64) if ids else np.zeros(0, np.int64)
+        outside = (values < 0) | (values > np.iinfo(dtype).max)
+        if outside.any():
+            place = int(np.argmax(outside))
+            raise OverflowError(int(np.searchsorted(np.cumsum(lengths), place, side="right")))
+        return cls(values.astype(np.dtype(dtype).newbyteorder("<")), lengths)
 
 
 def write_columns(
@@ -329,20 +485,67 @@ def write_columns(
     `about()`, called last, goes into the manifest. Everything is written and synced next to the
     folder, then renamed: a crash leaves no corpus or a complete one.
     """
+    write_chunks(_row_chunks(rows, names, dtypes), names, dtypes, folder, about)
+
+
+def _row_chunks(
+    rows: Iterable[tuple[Sequence[int], ...]], names: Sequence[str], dtypes: Sequence[str]
+) -> Iterator[tuple[RowChunk, ...]]:
+    written = 0
+    for some in _buffered(rows):
+        columns = []
+        for name, dtype, column in zip(names, dtypes, zip(*some, strict=True), strict=True):
+            try:
+                columns.append(RowChunk.of(column, dtype))
+            except OverflowError as error:
+                row = written + error.args[0] + 1
+                raise DataError(
+                    f"an id of column {name!r}, row {row}, does not fit {dtype}",
+                    "write the column as uint32; ids are never negative",
+                ) from None
+        yield tuple(columns)
+        written += len(some)
+
+
+def _buffered(
+    rows: Iterable[tuple[Sequence[int], ...]],
+) -> Iterator[list[tuple[Sequence[int], ...]]]:
+    """Rows, as many at a time as the buffer takes."""
+    some: list[tuple[Sequence[int], ...]] = []
+    count = 0
+    for row in rows:
+        some.append(row)
+        count += 1 + sum(map(len, row))
+        if count >= BUFFER:
+            yield some
+            some = []
+            count = 0
+    if some:
+        yield some
+
+
+def write_chunks(
+    chunks: Iterable[tuple[RowChunk, ...]],
+    names: Sequence[str],
+    dtypes: Sequence[str],
+    folder: str | Path,
+    about: Callable[[], Mapping[str, Any]] = dict,
+) -> None:
+    """Write a corpus folder as `write_columns` does, many rows at a time."""
     folder = Path(folder)
     _check_replaceable(folder)
-    with disk.atomic_folder(folder) as partial, ExitStack() as stack:
+    with disk.atomic_folder(folder) as partial_folder, ExitStack() as stack:
         columns = [
             _ColumnWriter(
                 name,
                 dtype,
-                [stack.enter_context(open(partial / f"{name}.{p}", "wb")) for p in PARTS],
+                [stack.enter_context(open(partial_folder / f"{name}.{p}", "wb")) for p in PARTS],
             )
             for name, dtype in zip(names, dtypes, strict=True)
         ]
-        for row in rows:
-            for column, ids in zip(columns, row, strict=True):
-                column.add(ids)
+        for chunk in chunks:
+            for column, rows in zip(columns, chunk, strict=True):
+                column.add(rows)
         if not columns[0].rows:
             raise DataError(f"there is no row to write to {folder}", "give at least one")
         manifest = {
@@ -351,7 +554,7 @@ def write_columns(
             "columns": {column.name: column.entry() for column in columns},
             "about": dict(about()),
         }
-        (partial / MANIFEST).write_text(json.dumps(manifest, indent=2), encoding="utf-8")
+        (partial_folder / MANIFEST).write_text(json.dumps(manifest, indent=2), encoding="utf-8")
 
 
 class _ColumnWriter:
@@ -359,33 +562,21 @@ class _ColumnWriter:
 
     def __init__(self, name: str, dtype: str, files: list[BufferedWriter]) -> None:
         self.name = name
-        self.rows = self.count = 0
+        self.rows = 0
+        self.count = 0  # ids
         self._dtype = dtype
         self._files = files
         self._hashes = [hashlib.sha256() for _ in PARTS]
-        # tokens, and offsets as int64, of which the first is 0
-        self._buffers = [array(TYPES[dtype]), array("q", [0])]
+        self._write(1, np.zeros(1, "<i8"))  # the first offset
 
-    def add(self, ids: Sequence[int]) -> None:
-        tokens, offsets = self._buffers
-        try:
-            tokens.extend(ids)
-        except OverflowError as error:
-            problem = (
-                f"an id of column {self.name!r}, row {self.rows + 1}, does not fit {self._dtype}"
-            )
-            raise DataError(
-                problem, "write the column as uint32; ids are never negative"
-            ) from error
-        self.rows += 1
-        self.count += len(ids)
-        offsets.append(self.count)
-        if len(tokens) >= BUFFER or len(offsets) >= BUFFER:
-            self._flush()
+    def add(self, chunk: RowChunk) -> None:
+        self._write(0, chunk.ids)
+        self._write(1, (self.count + np.cumsum(chunk.lengths)).astype("<i8"))
+        self.rows += len(chunk.lengths)
+        self.count += len(chunk.ids)
 
     def finish(self) -> list[str]:
-        """Write out what is left; the digests of the files."""
-        self._flush()
+        """Flush what is left; the digests of the files."""
         for file in self._files:
             file.flush()
         return [digest.hexdigest() for digest in self._hashes]
@@ -393,13 +584,9 @@ class _ColumnWriter:
     def entry(self) -> dict[str, Any]:
         return {"dtype": self._dtype, "rows": self.rows, "tokens": self.count}
 
-    def _flush(self) -> None:
-        for file, digest, buffer in zip(self._files, self._hashes, self._buffers, strict=True):
-            if sys.byteorder == "big":  # files are little endian
-                buffer.byteswap()
-            digest.update(buffer)
-            file.write(buffer)
-            del buffer[:]
+    def _write(self, part: int, values: NDArray[Any]) -> None:
+        self._hashes[part].update(values)
+        self._files[part].write(values.data)
 
 
 def _check_replaceable(folder: Path) -> None:

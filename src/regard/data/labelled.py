@@ -12,7 +12,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from regard.data.text_files import format_of_suffix, json_record, lines, pairs
+from regard.data.file_access import expand
+from regard.data.tables import class_names
+from regard.data.text_files import format_of_suffix, lines, pairs, records
 from regard.errors import DataError
 
 Example = TypeVar("Example")
@@ -92,7 +94,7 @@ def read_labelled_texts(path: str | Path) -> list[LabelledText]:
     TSV: text, tab, label, or two texts and the label; a first line whose last column is "label" is
     a header. JSON Lines: `text`, perhaps `text2`, and `label`.
     """
-    if format_of_suffix(path) == "jsonl":
+    if _has_records(path):
         return _not_empty(path, (_labelled_text(record, where) for where, record in _records(path)))
     return _not_empty(path, _labelled_columns(path))
 
@@ -135,7 +137,7 @@ def read_rated_texts(path: str | Path) -> list[RatedText]:
 
     In JSON Lines the number is `score` or `label`.
     """
-    if format_of_suffix(path) == "jsonl":
+    if _has_records(path):
         return _not_empty(path, (_rated_text(record, where) for where, record in _records(path)))
     examples = _labelled_columns(path)
     return _not_empty(path, (_with_number(example, str(path)) for example in examples))
@@ -162,7 +164,7 @@ def read_text_pairs(path: str | Path) -> list[TextPair]:
 
     The names of `regard.data.text_files`, `source` and `target`, are understood too.
     """
-    if format_of_suffix(path) == "jsonl":
+    if _has_records(path):
         return _not_empty(path, (_text_pair(record, where) for where, record in _records(path)))
     return [TextPair(first, second) for first, second in pairs(path)]
 
@@ -181,7 +183,7 @@ def read_tagged_words(path: str | Path) -> list[TaggedWords]:
     Columns: a line for each word, the word first and its tag last, and blank lines between
     sentences. JSON Lines: `tokens` and `tags`.
     """
-    if format_of_suffix(path) == "jsonl":
+    if _has_records(path):
         return _not_empty(path, (_tagged_words(record, where) for where, record in _records(path)))
     return _not_empty(path, _tagged_columns(path))
 
@@ -282,11 +284,21 @@ def write_examples(
     return "".join(json.dumps(asdict(example), ensure_ascii=False) + "\n" for example in examples)
 
 
+def _has_records(path: str | Path) -> bool:
+    return format_of_suffix(path) in ("jsonl", "table")
+
+
 def _records(path: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The objects of a JSON Lines file, and where each stands."""
-    for number, line in enumerate(lines(path), 1):
-        where = f"{path}, line {number}"
-        yield where, json_record(line, where)
+    """The objects of JSON Lines or a table, and where each stands.
+
+    A saved dataset has numbers of classes, and their names apart.
+    """
+    names = class_names(expand(path)[0], "label")
+    for where, record in records(path):
+        label = record.get("label")
+        if names is not None and isinstance(label, int) and 0 <= label < len(names):
+            record = {**record, "label": names[label]}
+        yield where, record
 
 
 def _string(record: dict[str, Any], key: str, where: str) -> str:

@@ -6,6 +6,7 @@ import io
 import itertools
 from collections.abc import Iterable, Iterator
 
+from regard.data.process_pool import ordered_map
 from regard.text.tokenizer import Tokenizer
 
 PackedRow = tuple[list[int], list[int]]  # token ids, and where sentences begin
@@ -21,31 +22,43 @@ def block_lines(blocks: Iterable[str]) -> Iterator[str]:
 
 
 def pack_sentences(
-    lines: Iterable[str], tokenizer: Tokenizer, max_tokens: int
+    lines: Iterable[str], tokenizer: Tokenizer, max_tokens: int, workers: int | None = 1
 ) -> Iterator[PackedRow]:
     """Packs sentences (lines) into rows of at most `max_tokens` tokens.
 
     Yields token ids and where the sentences begin. A blank line ends a document, and no row crosses
-    it; a sentence longer than a row is cut.
+    it; a sentence longer than a row is cut. `workers` are processes that tokenize.
     """
     ids: list[int] = []
     starts: list[int] = []
-    stream = iter(lines)
-    while chunk := list(itertools.islice(stream, LINES_AT_ONCE)):
-        for line, sentence in zip(chunk, tokenizer.encode_batch(chunk), strict=True):
-            document_ends = not line.strip()
-            # A row is full before it is too long: no sentence is cut that fits into a row.
-            if ids and (document_ends or len(ids) + len(sentence) > max_tokens):
-                yield ids, starts
-                ids = []
-                starts = []
-            if document_ends:
-                continue
-            while len(sentence) > max_tokens:
-                yield sentence[:max_tokens], [0]
-                sentence = sentence[max_tokens:]
-            if sentence:
-                starts.append(len(ids))
-                ids.extend(sentence)
+    for sentence in _sentences(lines, tokenizer, workers):
+        # A row is full before it is too long: no sentence is cut that fits into a row.
+        if ids and (sentence is None or len(ids) + len(sentence) > max_tokens):
+            yield ids, starts
+            ids = []
+            starts = []
+        if sentence is None:
+            continue
+        while len(sentence) > max_tokens:
+            yield sentence[:max_tokens], [0]
+            sentence = sentence[max_tokens:]
+        if sentence:
+            starts.append(len(ids))
+            ids.extend(sentence)
     if ids:
         yield ids, starts
+
+
+def _sentences(
+    lines: Iterable[str], tokenizer: Tokenizer, workers: int | None
+) -> Iterator[list[int] | None]:
+    """The token ids of each line; None for a blank one."""
+
+    def encode(chunk: list[str]) -> list[list[int] | None]:
+        sentences = tokenizer.encode_batch(chunk)
+        return [ids if line.strip() else None for line, ids in zip(chunk, sentences, strict=True)]
+
+    stream = iter(lines)
+    chunks = iter(lambda: list(itertools.islice(stream, LINES_AT_ONCE)), [])
+    for sentences in ordered_map(encode, chunks, workers):
+        yield from sentences

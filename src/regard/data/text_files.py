@@ -1,50 +1,73 @@
-"""Streaming text files: lines, blocks of text, and parallel text (pairs of sentences).
+"""Streaming text: lines, blocks of text, and parallel text (pairs of sentences).
 
-Files are UTF-8, plain or gzipped. Nothing is kept in memory but the current line or block.
+Text files are UTF-8; tables (Parquet, Arrow) have it in a column. Where a path is expected, several
+files, globs, folders and remote ones are read one after the other (`file_access`). Nothing is kept
+in memory but the current line or block.
 """
 
 from __future__ import annotations
 
-import gzip
-import io
 import json
-import sys
-import zlib
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
+from regard.data.file_access import (
+    BLOCK,
+    expand,
+    file_name,
+    is_plain_text,
+    is_remote,
+    open_binary,
+    open_decompressed,
+    raw_lines,
+    split_location,
+    suffix_format,
+)
+from regard.data.tables import column_texts, table_records
 from regard.errors import DataError, SettingError, did_you_mean
-
-GZIP = b"\x1f\x8b"  # the first two bytes of a gzip file
-BLOCK = 1 << 20  # bytes of a read buffer
-
-# The format of a file of pairs by its suffix, after `.gz` is taken off.
-FORMATS = {".tsv": "tsv", ".tab": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl"}
-
 
 # --- lines and blocks ---
 
 
-def lines(path: str | Path) -> Iterator[str]:
+def lines(path: str | Path, column: str | None = None) -> Iterator[str]:
     """The lines of a file, without their ends; "-" is standard input.
 
-    Whether it is gzipped is seen from its content. Only "\\n" and "\\r\\n" end a line: U+2028,
+    Whether it is compressed is seen from its content. Only "\\n" and "\\r\\n" end a line: U+2028,
     vertical tab and the like are part of it, because other tools count lines so. A byte order mark
-    is dropped. Files are opened at the first `next`.
+    is dropped. Of a table, each text of a column is a line, and of JSON Lines with a `column`.
+    Files are opened at the first `next`.
     """
-    for line in _decoded_lines(path):
-        yield line.removesuffix("\n").removesuffix("\r")
+    for file in expand(path):
+        if is_record_file(file, column):
+            yield from _record_texts(file, column)
+            continue
+        for line in _decoded_lines(file):
+            yield line.removesuffix("\n").removesuffix("\r")
+
+
+def is_record_file(file: str, column: str | None = None) -> bool:
+    """Whether a file has texts in records: a table, or JSON Lines where a key is named."""
+    file_format = suffix_format(file)
+    return file_format == "table" or (file_format == "jsonl" and column is not None)
+
+
+def _record_texts(file: str, column: str | None) -> Iterator[str]:
+    if suffix_format(file) == "table":
+        yield from column_texts(file, column)
+        return
+    assert column is not None
+    for where, record in records(file):
+        yield _string(record, column, where)
 
 
 def _decoded_lines(path: str | Path) -> Iterator[str]:
     """Lines with their ends."""
-    name = _name(path)
+    name = file_name(path)
     offset = 0
-    with _open(path) as stream:
-        for number, raw in enumerate(_raw_lines(stream, name), start=1):
+    with open_decompressed(path) as stream:
+        for number, raw in enumerate(raw_lines(stream, name), start=1):
             try:
                 line = raw.decode("utf-8")
             except UnicodeDecodeError as error:
@@ -61,14 +84,14 @@ def _decoded_lines(path: str | Path) -> Iterator[str]:
             yield line
 
 
-def text(path: str | Path, size: int = 1 << 16) -> Iterator[str]:
+def text(path: str | Path, size: int = 1 << 16, column: str | None = None) -> Iterator[str]:
     """A file as it is, line ends too, in blocks of complete lines of about `size` characters.
 
-    A byte order mark is dropped.
+    A byte order mark is dropped. A text of a table is followed by a line end.
     """
     block: list[str] = []
     length = 0
-    for line in _decoded_lines(path):
+    for line in _text_lines(path, column):
         block.append(line)
         length += len(line)
         if length >= size:
@@ -77,6 +100,31 @@ def text(path: str | Path, size: int = 1 << 16) -> Iterator[str]:
             length = 0
     if block:
         yield "".join(block)
+
+
+def _text_lines(path: str | Path, column: str | None) -> Iterator[str]:
+    """Lines, and texts of records, with their ends."""
+    for file in expand(path):
+        if is_record_file(file, column):
+            for record in _record_texts(file, column):
+                yield record if record.endswith("\n") else record + "\n"
+        else:
+            yield from _decoded_lines(file)
+
+
+def count_lines(path: str | Path) -> int | None:
+    """How many lines there are; None where a file would have to be decompressed, or is remote."""
+    total = 0
+    for file in expand(path):
+        if file == "-" or is_remote(file) or not is_plain_text(file):
+            return None
+        with open_binary(file) as stream:
+            last = b""
+            while block := stream.read(BLOCK):
+                total += block.count(b"\n")
+                last = block
+            total += bool(last) and not last.endswith(b"\n")
+    return total
 
 
 # --- parallel text ---
@@ -92,44 +140,76 @@ def pairs(
     """Parallel text: pairs of sentences, from two files line by line, or from one file of pairs.
 
     The format of one file is that of its suffix, or `format` ("tsv", "jsonl"; needed for standard
-    input). TSV: the first two columns, without quoting. JSON Lines: `{"source": …, "target": …}`
-    or, with `languages=("en", "de")`, Hugging Face's `{"translation": {"en": …, "de": …}}`.
+    input). TSV: the first two columns, without quoting. JSON Lines and tables: `{"source": …,
+    "target": …}` or, with `languages=("en", "de")`, Hugging Face's `{"translation": {"en": …, "de":
+    …}}` or `{"en": …, "de": …}`. Several files of a side go with equally many of the other.
     """
-    file_format = _format(source, target, format)
     if target is not None:
-        yield from _two_files(source, target)
+        _check_two_sides(source, target, format)
+        for one, other in _shards(source, target):
+            yield from _two_files(one, other)
         return
     count = 0
-    for count, line in enumerate(lines(source), start=1):
-        where = f"{_name(source)}, line {count}"
-        if file_format == "tsv":
-            yield _tsv_pair(line, where)
-        else:
-            yield _json_pair(line, where, languages)
+    for file in expand(source):
+        file_format = _format(file, format)
+        for pair in _file_pairs(file, file_format, languages):
+            count += 1
+            yield pair
     if count == 0:
-        raise _empty(_name(source))
+        raise _empty(file_name(source))
 
 
-def _format(source: str | Path, target: str | Path | None, format: str | None) -> str:
-    formats = ("text", "tsv", "jsonl")
+def _file_pairs(
+    file: str, file_format: str, languages: tuple[str, str] | None
+) -> Iterator[tuple[str, str]]:
+    if file_format == "tsv":
+        for number, line in enumerate(lines(file), start=1):
+            yield _tsv_pair(line, f"{file_name(file)}, line {number}")
+        return
+    repair = 'write one object a line: {"source": "…", "target": "…"}'
+    stream = table_records(file) if file_format == "table" else json_records(file, repair)
+    for where, record in stream:
+        yield _record_pair(record, where, languages)
+
+
+def _shards(source: str | Path, target: str | Path) -> Iterator[tuple[str, str]]:
+    """The files of both sides that belong together: those of the same number."""
+    sources = expand(source)
+    targets = expand(target)
+    if len(sources) != len(targets):
+        raise DataError(
+            f"{len(sources)} source files for {len(targets)} target files",
+            "give as many files on one side as on the other",
+        )
+    yield from zip(sources, targets, strict=True)
+
+
+def _check_two_sides(source: str | Path, target: str | Path, format: str | None) -> None:
+    if format not in (None, "text"):
+        _check_format(format)
+        raise SettingError(
+            f"two files are read as text, not as {format}",
+            "give one file, or leave the format out",
+        )
+    if str(source) == str(target) == "-":
+        raise SettingError(
+            "both sides are standard input",
+            "give one of them as a file, or pairs as tsv or jsonl",
+        )
+
+
+def _check_format(format: str | None) -> None:
+    formats = ("text", "tsv", "jsonl", "table")
     if format is not None and format not in formats:
         raise SettingError(f"no format is called {format!r}", did_you_mean(format, formats))
-    if target is not None:
-        if format not in (None, "text"):
-            raise SettingError(
-                f"two files are read as text, not as {format}",
-                "give one file, or leave the format out",
-            )
-        if str(source) == str(target) == "-":
-            raise SettingError(
-                "both sides are standard input",
-                "give one of them as a file, or pairs as tsv or jsonl",
-            )
-        return "text"
-    file_format = format or format_of_suffix(source)
+
+
+def _format(file: str, format: str | None) -> str:
+    _check_format(format)
+    file_format = format or format_of_suffix(file)
     if file_format == "text":
         raise SettingError(
-            f"{_name(source)} holds one side of the pairs at most",
+            f"{file_name(file)} holds one side of the pairs at most",
             "give the target file too, or one .tsv or .jsonl file "
             "(for another name: format 'tsv' or 'jsonl')",
         )
@@ -137,11 +217,9 @@ def _format(source: str | Path, target: str | Path | None, format: str | None) -
 
 
 def format_of_suffix(path: str | Path) -> str:
-    """tsv, jsonl or text, by the suffix of a file, which may be gzipped."""
-    path = Path(path)
-    if path.suffix == ".gz":
-        path = path.with_suffix("")
-    return FORMATS.get(path.suffix.lower(), "text")
+    """tsv, jsonl, table or text, by the suffix of a file, or of the first of several."""
+    first = split_location(path)[0]
+    return suffix_format(expand(first)[0] if Path(first).is_dir() else first)
 
 
 def _two_files(source: str | Path, target: str | Path) -> Iterator[tuple[str, str]]:
@@ -157,12 +235,12 @@ def _two_files(source: str | Path, target: str | Path) -> Iterator[tuple[str, st
         count += 1
         yield source_line, target_line
     if count == 0:
-        raise _empty(f"{_name(source)} and {_name(target)}")
+        raise _empty(f"{file_name(source)} and {file_name(target)}")
 
 
 def _unequal(longer: str | Path, lines: int, shorter: str | Path, end: int) -> DataError:
     return DataError(
-        f"{_name(longer)} has {lines} lines, {_name(shorter)} ends at line {end}",
+        f"{file_name(longer)} has {lines} lines, {file_name(shorter)} ends at line {end}",
         "give files where line n of one translates line n of the other",
     )
 
@@ -174,8 +252,9 @@ def _tsv_pair(line: str, where: str) -> tuple[str, str]:
     return columns[0], columns[1]
 
 
-def _json_pair(line: str, where: str, languages: tuple[str, str] | None) -> tuple[str, str]:
-    record = json_record(line, where, 'write one object a line: {"source": "…", "target": "…"}')
+def _record_pair(
+    record: dict[str, Any], where: str, languages: tuple[str, str] | None
+) -> tuple[str, str]:
     keys = ("source", "target")
     if isinstance(record.get("translation"), dict):
         if languages is None:
@@ -185,7 +264,25 @@ def _json_pair(line: str, where: str, languages: tuple[str, str] | None) -> tupl
             )
         record = record["translation"]
         keys = languages
+    elif languages is not None and set(languages) <= record.keys():
+        keys = languages
     return _string(record, keys[0], where), _string(record, keys[1], where)
+
+
+def records(path: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The objects of JSON Lines, or the rows of tables, and where each stands."""
+    for file in expand(path):
+        if suffix_format(file) == "table":
+            yield from table_records(file)
+        else:
+            yield from json_records(file, "write one object a line")
+
+
+def json_records(file: str, repair: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The objects of a file of JSON Lines."""
+    for number, line in enumerate(lines(file), start=1):
+        where = f"{file_name(file)}, line {number}"
+        yield where, json_record(line, where, repair)
 
 
 def json_record(line: str, where: str, repair: str = "write one object a line") -> dict[str, Any]:
@@ -216,75 +313,7 @@ def _string(record: dict[str, Any], key: str, where: str) -> str:
     return value
 
 
-def _name(path: str | Path) -> str:
-    return "standard input" if str(path) == "-" else str(path)
-
-
 def _empty(name: str) -> DataError:
     return DataError(
         f"nothing to read: {name} is empty", "check the path, or how the file was made"
     )
-
-
-# --- bytes ---
-
-
-@contextmanager
-def _open(path: str | Path) -> Iterator[BinaryIO]:
-    """The decompressed bytes of a file or of standard input, which is left open."""
-    with ExitStack() as stack:
-        try:
-            file: BinaryIO
-            if str(path) == "-":
-                file = sys.stdin.buffer
-            else:
-                file = stack.enter_context(open(path, "rb", buffering=BLOCK))
-            stream = _decompressed(file)
-        except OSError as error:
-            problem = f"cannot read {_name(path)}: {error.strerror}"
-            raise DataError(problem, "check the path; it must be a readable file") from error
-        yield stream
-
-
-def _decompressed(stream: BinaryIO) -> BinaryIO:
-    head = stream.read(len(GZIP))
-    rejoined = io.BufferedReader(_Rejoined(head, stream), BLOCK)
-    if head != GZIP:
-        return rejoined
-    return io.BufferedReader(gzip.GzipFile(fileobj=rejoined, mode="rb"), BLOCK)
-
-
-class _Rejoined(io.RawIOBase):
-    """A stream whose first bytes were read to see what it is; pipes cannot seek back."""
-
-    def __init__(self, head: bytes, rest: Any) -> None:
-        self._head = head
-        self._rest = rest
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        # read1 gives what a pipe holds now, where read would wait for a full block.
-        data = self._head or self._rest.read1(len(buffer))
-        self._head = b""
-        buffer[: len(data)] = data
-        return len(data)
-
-
-def _raw_lines(stream: BinaryIO, name: str) -> Iterator[bytes]:
-    """The lines of a stream; what damaged files raise becomes DataError."""
-    try:
-        yield from stream
-    except EOFError as error:
-        raise DataError(
-            f"{name} is a gzip file that stops in the middle", "copy or download it again"
-        ) from error
-    except (zlib.error, gzip.BadGzipFile) as error:
-        raise DataError(
-            f"{name} is a damaged gzip file: {error}", "copy or download it again"
-        ) from error
-    except OSError as error:
-        raise DataError(
-            f"reading {name} failed: {error.strerror}", "check the disk, then try again"
-        ) from error

@@ -41,9 +41,16 @@ def corpus_coverage(corpus: Corpus, vocabulary: int) -> TrainingCoverage:
     """The coverage of the sources of a corpus, for a vocabulary of that many tokens."""
     counts = np.zeros(vocabulary, dtype=np.int64)
     tokens = corpus.columns["source"].tokens
+    offsets = corpus.columns["source"].offsets
+    longest = 0
     for start in range(0, len(tokens), _CHUNK):
         counts += np.bincount(tokens[start : start + _CHUNK], minlength=vocabulary)
-    longest = int(corpus.source_lengths.max(initial=0))
+        corpus.release_pages()
+    for start in range(0, len(corpus), _CHUNK):
+        # One more than the rows: the end of the last.
+        lengths = np.diff(offsets[start : start + _CHUNK + 1])
+        longest = max(longest, int(lengths.max(initial=0)))
+        corpus.release_pages()
     return TrainingCoverage(longest, frozenset(np.flatnonzero(counts == 0).tolist()))
 
 

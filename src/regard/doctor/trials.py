@@ -26,6 +26,7 @@ from regard.training.diagnostics.run_log import finite, median
 from regard.training.engine.mixed_precision import autocast
 from regard.training.engine.train_step import Step
 from regard.training.objectives.objective import Objective
+from regard.training.parallel.strategy import Strategy
 from regard.training.recipe.schema import Recipe
 from regard.training.run import make_optimizer
 from regard.training.setup import Setup
@@ -332,7 +333,7 @@ def _losses(
     # Drawn before the first update overwrites them.
     began = run.initial if objective is run.objective else None
     device = next(model.parameters()).device
-    optimizer = make_optimizer(recipe, model, objective.d_model)
+    optimizer = make_optimizer(recipe, Strategy(objective), objective.d_model)
     precision = recipe.train.precision
     step = Step(objective.loss, optimizer, lambda: autocast(precision, device), cuda_graphs=False)
     batches = objective.batches(0, 0)  # those of the run: their order follows from the seed

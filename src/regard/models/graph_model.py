@@ -67,12 +67,7 @@ class GraphModel(Model):
 
     def _graph_of(self, text: str) -> tuple[GraphData, list[int]]:
         """One graph, or the surroundings of one node, and the numbers that its nodes have."""
-        folder = text
-        number = None
-        match = re.fullmatch(r"(.+):(\d+)", text)
-        if match is not None and not Path(text).exists():
-            folder = match[1]
-            number = int(match[2])
+        folder, number = _folder_and_number(text)
         data = read_graphs(folder)
         # Attention is shown for each pair: a large graph is looked at around one node.
         if data.level == "graphs":
@@ -93,6 +88,19 @@ class GraphModel(Model):
         """Label → probability, likeliest first, of each node or of each graph."""
         data = graphs if isinstance(graphs, GraphData) else read_graphs(graphs)
         return [label_scores(row, self.labels) for row in self.logits(data)]
+
+    def classify_named(self, text: str) -> dict[str, Scores]:
+        """Classes of all nodes or graphs of a folder, by FOLDER:NUMBER, or of the one so named."""
+        folder, number = _folder_and_number(text)
+        scores = self.classify(folder)
+        if number is None:
+            return {f"{folder}:{i}": one for i, one in enumerate(scores)}
+        if number >= len(scores):
+            raise DataError(
+                f"{folder} has no number {number}: there are {len(scores):,} {self.level}",
+                "they are counted from 0",
+            )
+        return {text: scores[number]}
 
     @torch.inference_mode()
     def logits(self, data: GraphData) -> Tensor:
@@ -130,6 +138,14 @@ class GraphModel(Model):
             name: tensor.to(self.device, self.dtype if tensor.is_floating_point() else None)
             for name, tensor in tensors.items()
         }
+
+
+def _folder_and_number(text: str) -> tuple[str, int | None]:
+    """FOLDER or FOLDER:NUMBER; a path that exists is meant as it is."""
+    match = re.fullmatch(r"(.+):(\d+)", text)
+    if match is None or Path(text).exists():
+        return text, None
+    return match[1], int(match[2])
 
 
 def batches_of_graphs(data: GraphData, nodes: int) -> Iterator[list[int]]:

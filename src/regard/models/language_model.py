@@ -129,6 +129,7 @@ class LanguageModel(TokenizerModel):
         max_new_tokens: int | None = None,
         stream: Callable[[str], None] | None = None,
         draft: LanguageModel | None = None,
+        before: int = 0,
         **options: Unpack[DecodingOptions],
     ) -> str: ...
     @overload
@@ -140,6 +141,7 @@ class LanguageModel(TokenizerModel):
         max_new_tokens: int | None = None,
         stream: Callable[[str], None] | None = None,
         draft: LanguageModel | None = None,
+        before: int = 0,
         **options: Unpack[DecodingOptions],
     ) -> list[str]: ...
     def generate(
@@ -150,6 +152,7 @@ class LanguageModel(TokenizerModel):
         max_new_tokens: int | None = None,
         stream: Callable[[str], None] | None = None,
         draft: LanguageModel | None = None,
+        before: int = 0,
         **options: Unpack[DecodingOptions],
     ) -> str | list[str]:
         """The continuation of each text, up to an end token or `max_new_tokens`.
@@ -161,7 +164,9 @@ class LanguageModel(TokenizerModel):
         With one text, `stream` receives the pieces as they are decoded, complete characters only
         (after a beam search, all at once). When the context is full, the model goes on from its
         last half. A `draft` is a smaller model with the same tokenizer, for speculative decoding:
-        faster where it guesses well, and the distribution of the text stays the same.
+        faster where it guesses well, and the distribution of the text stays the same. `before` is
+        the number of texts that came before these: each has random draws of its own, whatever the
+        chunks that they come in.
         """
         if stream is not None and not isinstance(text, str):
             raise SettingError(
@@ -192,6 +197,7 @@ class LanguageModel(TokenizerModel):
             [max_new_tokens or self._max_new_tokens(len(prompt)) for prompt in prompts],
             on_token,
             None if draft is None else self._draft_model(draft),
+            before,
         )
         # An incomplete character at the end becomes a replacement character.
         for row, decoder in enumerate(decoders):
@@ -214,6 +220,7 @@ class LanguageModel(TokenizerModel):
         max_new_tokens: list[int],
         on_token: OnToken,
         draft: DraftModel | None = None,
+        before: int = 0,
     ) -> None:
         """Decodes up to `max_new_tokens` for each prompt and passes every token to `on_token`.
 
@@ -249,7 +256,7 @@ class LanguageModel(TokenizerModel):
                     contexts,
                     self.special_tokens,
                     settings,
-                    keys=[row + segment * _SEGMENT_KEYS for row in rows],
+                    keys=[before + row + segment * _SEGMENT_KEYS for row in rows],
                     on_step=on_step,
                     draft=draft,
                 )

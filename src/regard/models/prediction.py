@@ -13,8 +13,10 @@ from typing import Any
 from regard.errors import DataError, ModelError, SettingError, did_you_mean
 from regard.models.base import Model
 from regard.models.dual_encoder import DualEncoderModel
+from regard.models.graph_model import GraphModel
 from regard.models.language_model import LanguageModel
 from regard.models.memory_network import MemoryNetworkModel
+from regard.models.series_model import SeriesModel
 
 DEFAULT_TOP = 5
 _NEW_TOKENS = 50  # of a language model's continuation
@@ -29,6 +31,7 @@ _PREFERENCE = (
     "detect",
     "fill",
     "generate",
+    "forecast",
     "embed",
     "embed_image",
 )
@@ -38,8 +41,8 @@ _PREFERENCE = (
 class Prediction:
     """The answer of a model to one input.
 
-    `answer` is plain data: a text, label → probability, a list of spans, or a vector. `text` is the
-    same on one line.
+    `answer` is plain data: a text, label → probability, a list of spans, a vector, or a forecast.
+    `text` is the same on one line; of a forecast, a CSV table.
     """
 
     input: str
@@ -63,7 +66,10 @@ def predict(
     task: str | None = None,
     options: PredictionOptions | None = None,
 ) -> list[Prediction]:
-    """The answers to texts, or to image or sound files, by the model's own task or that named."""
+    """The answers to texts or files, by the model's own task or that named.
+
+    A folder of graphs has an answer for each of its nodes or graphs, FOLDER:NUMBER for that one.
+    """
     options = options or PredictionOptions()
     task = task or default_task(model, options)
     if task not in _TASKS:
@@ -73,6 +79,8 @@ def predict(
         able.append("entities")  # merged from the tags of words
     if task not in able:
         raise ModelError(f"this model ({model!r}) cannot `{task}`", f"it can: {', '.join(able)}")
+    if isinstance(model, GraphModel):
+        return _graph_predictions(model, inputs, options)
     # All inputs at once: each method batches them by length itself.
     answers = _TASKS[task](model, list(inputs), options)
     return [
@@ -107,6 +115,17 @@ def _classify(model: Any, inputs: list[str], options: PredictionOptions) -> list
     else:
         scores = model.classify([_text_or_pair(one) for one in inputs])
     return [_first(one, options.top) for one in scores]
+
+
+def _graph_predictions(
+    model: GraphModel, inputs: Sequence[str], options: PredictionOptions
+) -> list[Prediction]:
+    predictions = []
+    for one in inputs:
+        for name, scores in model.classify_named(one).items():
+            answer = _first(scores, options.top)
+            predictions.append(Prediction(name, "classify", answer, _as_text(answer)))
+    return predictions
 
 
 def _classify_by_labels(
@@ -173,6 +192,20 @@ def _vectors(method: str) -> Callable[[Any, list[str], PredictionOptions], list[
     return run
 
 
+def _forecast(model: SeriesModel, inputs: list[str], options: PredictionOptions) -> list[Any]:
+    """The steps after each series: names of columns, and a row of values for each step."""
+    answers = []
+    for one in inputs:
+        forecast = model.forecast(one)  # [H, C], or [H, C, levels]
+        names = model.channel_names
+        levels = model.levels
+        if levels:
+            names = [f"{name} {level:g}" for name in names for level in levels]
+        rows = forecast.reshape(len(forecast), -1).tolist()
+        answers.append({"columns": names, "forecast": rows})
+    return answers
+
+
 def _generate(model: Any, inputs: list[str], options: PredictionOptions) -> list[Any]:
     return list(model.generate(inputs, max_new_tokens=_NEW_TOKENS))
 
@@ -188,6 +221,7 @@ _TASKS: dict[str, Callable[[Any, list[str], PredictionOptions], list[Any]]] = {
     "answer": _answer,
     "follows": _follows,
     "fill": _fill,
+    "forecast": _forecast,
     "embed": _vectors("embed"),
     "embed_text": _vectors("embed_text"),
     "embed_image": _vectors("embed_image"),
@@ -229,13 +263,24 @@ def _as_text(answer: Any) -> str:
     if isinstance(answer, float):
         return f"{answer:.4f}"
     if isinstance(answer, dict):
-        if "text" in answer:  # a span
+        if "forecast" in answer and "columns" in answer:
+            return _table(answer["columns"], answer["forecast"])
+        # A span has a text; of classes, one may be called so, and has a number.
+        if isinstance(answer.get("text"), str):
             return f"{answer['text']} {answer['probability']:.4f}"
         return "  ".join(f"{label} {probability:.4f}" for label, probability in answer.items())
     if answer and isinstance(answer[0], float):
         # Five of the about seven digits that a float32 has.
         return " ".join(f"{value:.5g}" for value in answer)
     return "  ".join(_span_text(span) for span in answer)
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[float]]) -> str:
+    """A forecast as CSV: the number of each step, from 1 on, and its values."""
+    # Six of the about seven digits that a float32 has.
+    lines = [",".join([str(step), *(f"{value:.6g}" for value in row)]) for step, row in
+             enumerate(rows, 1)]  # fmt: skip
+    return "\n".join([",".join(["step", *columns]), *lines])
 
 
 def _span_text(span: Mapping[str, Any]) -> str:

@@ -67,6 +67,19 @@ class SeriesModel(Model):
         """The standardization that it was trained with; None for a model without one."""
         return None if self.folder is None else read_series_processor(self.folder)
 
+    @property
+    def channel_names(self) -> list[str]:
+        """The names of the channels: those of the training data, or their numbers."""
+        if self.processor is not None:
+            return list(self.processor.columns)
+        return [f"channel {i}" for i in range(self.channels)]
+
+    @property
+    def levels(self) -> tuple[float, ...]:
+        """The levels of its quantiles; none where it forecasts points."""
+        output = self.head.output
+        return output.levels if isinstance(output, kinds.Quantiles) else ()
+
     # ------------------------------------------------------------------ for `regard.look`
 
     def labelled_input(self, text: str) -> tuple[Tensor, tuple[str, ...]]:

@@ -21,7 +21,7 @@ from regard.look.forward import evaluation_mode, forward
 from regard.look.inspectable import CoreModel, special_tokens_for
 from regard.look.probe_names import Head, stacks, switched_off
 from regard.model import Decoder, DualEncoder, Encoder, EncoderDecoder
-from regard.models import CTCModel, Model
+from regard.models import CTCModel, DualEncoderModel, Model
 from regard.models.labels import label_names, label_scores
 from regard.models.memory_network import MemoryNetworkModel
 from regard.text.tokenizer import Tokenizer
@@ -201,9 +201,13 @@ def _caption(
     off: Sequence[Head],
     captions: Sequence[str],
 ) -> ModelAnswer:
-    """The caption that fits an image best: cosines, times the learned scale, through a softmax."""
+    """The caption that fits an image best, by the logits of `DualEncoder`.
+
+    CLIP shares out one probability among the captions; SigLIP judges each by itself.
+    """
     core = model.model
     assert isinstance(core, DualEncoder)
+    assert isinstance(model, DualEncoderModel)
     if isinstance(text, str):
         return ModelAnswer(
             "caption",
@@ -212,19 +216,21 @@ def _caption(
         )
     if not model.accepts_text:
         return ModelAnswer("caption", "", note="The folder has no tokenizer to read captions with.")
-    image = run.tensor("logits")[0]  # [D], a unit vector
-    scale = core.scale.exp()
-    logits = []
+    image = run.tensor("logits")  # [1, D], a unit vector
+    vectors = []
     with evaluation_mode(core):
-        # One by one: captions are few, and of unlike lengths.
+        # One by one: captions are few, and of unlike lengths, unless the model pads them all.
         for caption in captions:
-            ids, _ = model.labelled_input(caption)
+            ids = model.tokens(caption)["input_ids"]
             probe = Probe(edits=switched_off(core, off))
-            vector = forward(core, ids.to(model.device), probe=probe)[0]  # [D]
-            logits.append(float((image @ vector) * scale))
-    probabilities = torch.tensor(logits).softmax(dim=0).tolist()
-    shares = sorted(map(Share, captions, probabilities), key=lambda share: -share.probability)
-    return ModelAnswer("caption", shares[0].label, tuple(shares))
+            vectors.append(forward(core, ids.to(model.device), probe=probe))
+        logits = core.logits(torch.cat(vectors), image)[:, 0].float()  # [captions]
+    is_shared_out = core.bias is None
+    probabilities = logits.softmax(dim=0) if is_shared_out else logits.sigmoid()
+    shares = sorted(
+        map(Share, captions, probabilities.tolist()), key=lambda share: -share.probability
+    )
+    return ModelAnswer("caption", shares[0].label, tuple(shares), distribution=is_shared_out)
 
 
 def _of_encoder(

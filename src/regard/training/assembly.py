@@ -53,6 +53,16 @@ def assemble(setup: Setup, objective: type[Objective] | None = None) -> Objectiv
     return _created(objective, model, data, setup)
 
 
+def assemble_on_ranks(setup: Setup, objective: type[Objective] | None = None) -> Objective:
+    """`assemble` on the main rank; then the others read what it has written."""
+    assembled = setup.ranks.on_main(lambda: assemble(setup, objective))
+    if assembled is None:
+        assembled = reassemble(setup, objective)
+    # The main rank changes the recipe of the folder next.
+    setup.ranks.barrier()
+    return assembled
+
+
 def reassemble(setup: Setup, objective: type[Objective] | None = None) -> Objective:
     """The objective of a run that was assembled before, with the weights it began with.
 

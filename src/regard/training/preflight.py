@@ -5,11 +5,13 @@ They come before the run folder is made, so that a corrected command finds no fo
 
 from __future__ import annotations
 
+import glob
 import os
 from pathlib import Path
 from typing import Any
 
 from regard import memory
+from regard.data.file_access import expand, is_remote, split_location
 from regard.data.image import require_pillow
 from regard.errors import DataError
 from regard.families import folder as folders
@@ -55,6 +57,16 @@ def _files(recipe: Recipe, has_source: bool) -> list[str]:
 
 
 def _check_readable(name: str) -> None:
+    for part in split_location(name):
+        if is_remote(part):
+            continue  # read once: the answer of a server is waited for when the data is needed
+        if glob.has_magic(part) and not Path(part).exists():
+            expand(part)
+        else:
+            _check_path(part)
+
+
+def _check_path(name: str) -> None:
     path = Path(name)
     try:
         if path.is_dir():

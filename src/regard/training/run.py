@@ -6,13 +6,12 @@ import shutil
 import signal
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from regard import disk
 from regard import spec as specs
@@ -27,9 +26,9 @@ from regard.errors import (
 )
 from regard.metrics.metric import Metric
 from regard.metrics.scores import AnyScore
-from regard.models import Model, choose_device
+from regard.models import Model
 from regard.training import learning_curves, model_card, model_spec, preflight, run_evaluation
-from regard.training.assembly import assemble, exported_files, objective_class
+from regard.training.assembly import assemble_on_ranks, exported_files, objective_class
 from regard.training.engine import layerwise_lr_decay
 from regard.training.engine.early_stopping import greater_is_better
 from regard.training.engine.loop import Loop
@@ -41,10 +40,15 @@ from regard.training.engine.lr_schedule import (
     LinearDecay,
     Schedule,
 )
-from regard.training.engine.metrics_log import MetricsLog, last_losses
+from regard.training.engine.metrics_log import MetricsLog, NoMetrics, last_losses
 from regard.training.engine.optimizer import AdamConfig, Optimizer
 from regard.training.engine.progress_bar import ProgressBar
 from regard.training.objectives.objective import Objective
+from regard.training.parallel.choice import make_strategy
+from regard.training.parallel.launch import joined, may_be_restarted, was_restarted
+from regard.training.parallel.ranks import ONE_RANK, Ranks
+from regard.training.parallel.sharded_saving import on_all_ranks
+from regard.training.parallel.strategy import Strategy
 from regard.training.recipe import schema as recipes
 from regard.training.recipe.objectives import DATA_KEYS, objective_settings
 from regard.training.recipe.schema import Recipe
@@ -142,13 +146,10 @@ def train(
         parsed = model_spec.without_architecture(parsed, changes)
     if metrics:
         run_evaluation.check_metrics(parsed, metrics)  # before hours of training
-    preflight.check(parsed, has_source=parts.source is not None, has_spec=spec is not None)
-    run_folder = begin(parsed, Path(out) if out else None, name, parts.objective_name)
-    if spec is not None:
-        model_spec.write(run_folder, spec)
-    result = start(run_folder, parsed, name, on_step=on_step, parts=parts)
+    result = launch(parsed, out, name, spec=spec, on_step=on_step, parts=parts)
     if not metrics:
         return result
+    run_folder = RunFolder(result.folder)
     scores = run_evaluation.score_run(run_folder, metrics, list(result.scores), parts.kinds)
     return replace(result, metrics=scores)
 
@@ -211,10 +212,7 @@ def finetune(
     for key in ("valid", "test"):
         if changes.get(key) is not None:
             values[key] = str(Path(changes[key]).absolute())
-    recipe = recipes.load(None, values)
-    preflight.check(recipe)
-    run_folder = begin(recipe, Path(out) if out else None, task)
-    return start(run_folder, recipe, task, quiet=quiet, on_step=on_step)
+    return launch(recipes.load(None, values), out, task, quiet=quiet, on_step=on_step)
 
 
 def go_on(
@@ -235,15 +233,59 @@ def go_on(
     """
     run_folder, recipe, name = resume(Path(folder), steps)
     parts = Parts(data, objective, kinds)
-    return run(
-        run_folder,
-        recipe,
-        name,
-        quiet=quiet,
-        on_step=on_step,
-        parts=parts,
-        longer=steps is not None,
-    )
+    with joined(recipe.train.device, recipe.tensor_ranks) as ranks:
+        return run(
+            run_folder,
+            recipe,
+            name,
+            quiet=quiet,
+            on_step=on_step,
+            parts=parts,
+            longer=steps is not None,
+            ranks=ranks,
+        )
+
+
+def launch(
+    recipe: Recipe,
+    out: str | Path | None,
+    name: str,
+    *,
+    spec: specs.Model | None = None,
+    quiet: bool = False,
+    on_step: OnStep | None = None,
+    parts: Parts | None = None,
+) -> Result:
+    """Checks a recipe, makes its run folder, and runs it, on all ranks that torchrun started.
+
+    A run that torchrun's elastic agent starts again goes on in its folder.
+    """
+    parts = parts or Parts()
+    folder = Path(out) if out else None
+    with joined(recipe.train.device, recipe.tensor_ranks) as ranks:
+        if folder is not None and was_restarted() and RunFolder(folder).recipe.is_file():
+            run_folder, recipe, name = resume(folder)
+            return run(
+                run_folder, recipe, name, quiet=quiet, on_step=on_step, parts=parts, ranks=ranks
+            )
+        begun = ranks.broadcast(ranks.on_main(lambda: _begin(recipe, folder, name, spec, parts)))
+        assert begun is not None, "the main rank's, where it did not fail"
+        return start(begun, recipe, name, quiet=quiet, on_step=on_step, parts=parts, ranks=ranks)
+
+
+def _begin(
+    recipe: Recipe, folder: Path | None, name: str, spec: specs.Model | None, parts: Parts
+) -> RunFolder:
+    """A new run folder, after all checks that need no data."""
+    preflight.check(recipe, has_source=parts.source is not None, has_spec=spec is not None)
+    if folder is None and may_be_restarted():
+        raise SettingError(
+            "a run that may be restarted has to find its folder again", "name it: --out DIR"
+        )
+    run_folder = begin(recipe, folder, name, parts.objective_name)
+    if spec is not None:
+        model_spec.write(run_folder, spec)
+    return run_folder
 
 
 def start(
@@ -254,10 +296,12 @@ def start(
     quiet: bool = False,
     on_step: OnStep | None = None,
     parts: Parts | None = None,
+    ranks: Ranks = ONE_RANK,
 ) -> Result:
     """Runs a run that has just begun; one that cannot be assembled leaves no folder behind."""
-    with _removed_if_not_assembled(run_folder, recipe):
-        return run(run_folder, recipe, name, quiet=quiet, on_step=on_step, parts=parts)
+    removal = _removed_if_not_assembled(run_folder, recipe) if ranks.is_main else nullcontext()
+    with removal:
+        return run(run_folder, recipe, name, quiet=quiet, on_step=on_step, parts=parts, ranks=ranks)
 
 
 @contextmanager
@@ -282,14 +326,21 @@ def run(
     on_step: OnStep | None = None,
     parts: Parts | None = None,
     longer: bool = False,
+    ranks: Ranks = ONE_RANK,
 ) -> Result:
     """Assembles model, data and objective; trains, scores, and writes the model card.
 
-    `longer`: a finished run goes on, also one that early stopping ended.
+    `longer`: a finished run goes on, also one that early stopping ended. Of several ranks, the main
+    one alone writes, locks and shows progress.
     """
-    with run_folder.locked(), _outcome_written(run_folder) as outcome:
-        progress_bar = ProgressBar(recipe.train.steps, quiet)
-        result = _run(run_folder, recipe, name, progress_bar, on_step, parts, longer)
+    progress_bar = ProgressBar(recipe.train.steps, quiet or not ranks.is_main)
+    if not ranks.is_main:
+        ranks.on_main(lambda: None)  # waits for the lock
+        return _run(run_folder, recipe, name, progress_bar, on_step, parts, longer, ranks)
+    with ExitStack() as stack:
+        ranks.on_main(lambda: stack.enter_context(run_folder.locked()))
+        outcome = stack.enter_context(_outcome_written(run_folder))
+        result = _run(run_folder, recipe, name, progress_bar, on_step, parts, longer, ranks)
         outcome |= {"status": "finished", "scores": _score_numbers(result.scores)}
         return result
 
@@ -333,6 +384,7 @@ def _run(
     on_step: OnStep | None,
     parts: Parts | None,
     longer: bool,
+    ranks: Ranks,
 ) -> Result:
     parts = parts or Parts()
     run_folder.check_objective(parts.objective_name)
@@ -341,11 +393,17 @@ def _run(
         torch.set_num_threads(recipe.train.threads)
     # TF32 is a switch of PyTorch, not a dtype: products of float32 matrices with 10-bit mantissas.
     torch.backends.cuda.matmul.allow_tf32 = recipe.train.precision == "tf32"
-    setup = Setup(run_folder, recipe, progress_bar.say, parts.source, parts.kinds)
-    objective = assemble(setup, parts.objective)
+    setup = Setup(run_folder, recipe, progress_bar.say, parts.source, parts.kinds, ranks)
+    if setup.device.index is not None:  # "cuda" alone is the current one
+        torch.cuda.set_device(setup.device)
+    objective = assemble_on_ranks(setup, parts.objective)
     # The recipe of the objective has the batch size that was chosen for its data.
-    recipe = run_folder.with_counted_steps(
-        objective.setup.recipe, objective.batches_per_epoch, objective.d_model
+    recipe = ranks.broadcast(
+        run_folder.with_counted_steps(
+            objective.setup.recipe, objective.batches_per_epoch, objective.d_model
+        )
+        if ranks.is_main
+        else recipe
     )
     progress_bar.set_steps(recipe.train.steps)
     # ELECTRA trains two models at once: the objective holds all that has gradients.
@@ -353,23 +411,25 @@ def _run(
     parameters = sum(parameter.numel() for parameter in model.parameters())
     progress_bar.say(
         f"model: {parameters:,} parameters, {recipe.train.precision} "
-        f"on {choose_device(recipe.train.device)}; run folder: {run_folder.folder}"
+        f"on {setup.device}{_on_ranks(recipe, ranks)}; run folder: {run_folder.folder}"
     )
     _say_schedule(recipe, progress_bar)
+    strategy = make_strategy(recipe, objective)
     tensorboard = run_folder.folder / "tensorboard" if recipe.train.tensorboard else None
-    metrics = MetricsLog(run_folder.metrics, tensorboard)
+    metrics = MetricsLog(run_folder.metrics, tensorboard) if ranks.is_main else NoMetrics()
     loop = Loop(
         recipe,
-        objective,
-        make_optimizer(recipe, model, objective.d_model),
+        strategy,
+        make_optimizer(recipe, strategy, objective.d_model),
         (_checkpoints(run_folder, recipe), Snapshots(run_folder.snapshots)),
         metrics,
         progress_bar,
-        exported_files=lambda: exported_files(objective),
+        exported_files=lambda: exported_files(strategy.evaluation),
         on_step=on_step,
     )
-    run_folder.delete_unfinished()
-    saved = loop.checkpoints.newest(progress_bar.say)
+    if ranks.is_main:
+        run_folder.delete_unfinished()
+    saved = on_all_ranks(loop.checkpoints, ranks, lambda: loop.checkpoints.newest(progress_bar.say))
     if saved is not None:
         loop.restore(saved)
         if longer:
@@ -385,13 +445,17 @@ def _run(
     if loop.interrupted:
         raise _interruption(loop, run_folder, progress_bar)
     # The scores are of the weights in the folder: averaged, or the best, not the last.
+    scores: dict[str, AnyScore] = {}
     with loop.exported(), warnings.catch_warnings():
         # Unknown words of the data were counted when it was prepared.
         warnings.simplefilter("ignore", RegardWarning)
-        scores = objective.scores()
+        if ranks.is_main:
+            scores = strategy.evaluation.scores()
+    scores = ranks.broadcast(scores)
     progress = loop.progress
-    facts = model_card.Facts(parameters, progress.step, progress.seconds, scores)
-    model_card.write(run_folder, recipe, name, facts)
+    if ranks.is_main:
+        facts = model_card.Facts(parameters, progress.step, progress.seconds, scores)
+        model_card.write(run_folder, recipe, name, facts)
     return Result(
         run_folder.folder,
         scores,
@@ -401,6 +465,10 @@ def _run(
         steps=progress.step,
         losses=last_losses(run_folder.metrics),
     )
+
+
+def _on_ranks(recipe: Recipe, ranks: Ranks) -> str:
+    return f", {ranks.size} ranks ({recipe.parallel.strategy})" if ranks.several else ""
 
 
 def _checkpoints(run_folder: RunFolder, recipe: Recipe) -> Checkpoints:
@@ -444,18 +512,20 @@ def _interruption(
 # --- optimization ---------------------------------------------------------------------------------
 
 
-def make_optimizer(recipe: Recipe, model: nn.Module, d_model: int) -> Optimizer:
+def make_optimizer(recipe: Recipe, strategy: Strategy, d_model: int) -> Optimizer:
     train = recipe.train
     lr_multipliers = None  # one learning rate for all parameters
     if recipe.is_finetuning:
+        model = strategy.objective.model
         lr_multipliers = layerwise_lr_decay.lr_multipliers(model, recipe.tune.layer_decay)
     return Optimizer(
-        model.named_parameters(),
+        strategy.parameters.items(),
         lr_schedule(recipe, d_model),
         AdamConfig(train.optimizer, train.betas, train.adam_eps, train.weight_decay),
         max_grad_norm=train.clip,
         loss_scaling=train.precision == "fp16",  # bf16 has the exponents of float32
         lr_multipliers=lr_multipliers,
+        total_norm=strategy.total_norm,
     )
 
 

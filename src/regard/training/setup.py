@@ -9,6 +9,8 @@ from typing import Any, Protocol
 import torch
 
 from regard.models import choose_device
+from regard.training.parallel.launch import rank_device
+from regard.training.parallel.ranks import ONE_RANK, Ranks
 from regard.training.recipe.schema import Recipe
 from regard.training.run_folder import RunFolder
 
@@ -35,7 +37,7 @@ class Setup:
     """What a run is assembled from. `say` receives messages.
 
     `source` takes the place of the files that the recipe names; `kinds` are the dataclasses of
-    model parts from outside the package.
+    model parts from outside the package; `ranks` are the processes that train together.
     """
 
     run_folder: RunFolder
@@ -43,11 +45,12 @@ class Setup:
     say: Say
     source: DataSource | None = None
     kinds: Sequence[type] = ()
+    ranks: Ranks = ONE_RANK
 
     @property
     def device(self) -> torch.device:
         # By name, not stored: a run may be resumed on another machine.
-        return choose_device(self.recipe.train.device)
+        return rank_device(choose_device(self.recipe.train.device))
 
     @property
     def pad_to_multiple_of(self) -> int:

@@ -102,14 +102,25 @@ def with_held_out(sets: Sets) -> Sets:
     examples = sets["train"]
     if "valid" in sets or len(examples) < MIN_TO_HOLD_OUT:
         return sets
+    splits = held_out_stream(partial(iter, examples))
+    return {**sets, **{name: list(split()) for name, split in splits.items()}}
+
+
+def held_out_stream(train: Split) -> dict[str, Split]:
+    """The same of a split that may be larger than memory: `train` and, perhaps, `valid`."""
+    count = sum(1 for _ in train())
+    if count < MIN_TO_HOLD_OUT:
+        return {"train": train}
     # One in so many, not the last ones nor the first: files are often sorted by class.
-    every = max(HOLD_OUT_EVERY, len(examples) // MAX_HELD_OUT)
-    valid = examples[every - 1 :: every][:MAX_HELD_OUT]
-    last = len(valid) * every  # behind the limit, all train
-    train = [
-        example for number, example in enumerate(examples, 1) if number % every or number > last
-    ]
-    return {**sets, "train": train, "valid": valid}
+    every = max(HOLD_OUT_EVERY, count // MAX_HELD_OUT)
+    last = every * min(count // every, MAX_HELD_OUT)  # behind the limit, all train
+
+    def part(validates: bool) -> Iterator[Any]:
+        for number, example in enumerate(train(), 1):
+            if (number % every == 0 and number <= last) == validates:
+                yield example
+
+    return {"train": partial(part, False), "valid": partial(part, True)}
 
 
 def encoder_tokenizer(

@@ -6,11 +6,13 @@ import itertools
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from regard import disk
 from regard.data import builtin, text_files, training_coverage
 from regard.data.corpus import Corpus, prepare
+from regard.data.file_access import split_location
 from regard.decode.strategy import BeamSearch
 from regard.errors import DataError, SettingError
 from regard.families.folder import append_end_token
@@ -23,7 +25,8 @@ from regard.text.tokenizer_files import (
 )
 from regard.text.tokenizer_training import train_tokenizer
 from regard.training.data.generated_examples import generated_pairs
-from regard.training.data.labelled_text import as_splits, with_held_out
+from regard.training.data.labelled_text import held_out_stream
+from regard.training.data.mixtures import corpora_of, each_corpus, mixture, split_of
 from regard.training.objectives.distillation import teacher_folder
 from regard.training.recipe.schema import Recipe
 from regard.training.recipe.sections import DataSettings
@@ -134,7 +137,7 @@ def _prepare(setup: Setup, base: Translator | None) -> None:
     if recipe.train.teacher_translates:
         train = _teacher_translations(setup.run_folder, recipe, train, setup.say)
     for name, split in splits.items():
-        write_jsonl(folder / f"{name}.jsonl", list(split()))
+        write_jsonl(folder / f"{name}.jsonl", split())
     if valid:
         write_jsonl(folder / "valid.jsonl", valid)
         report = prepare(valid, source, target, folder / "valid", max_length=max_length)
@@ -144,7 +147,15 @@ def _prepare(setup: Setup, base: Translator | None) -> None:
             "no validation text: nothing to choose the best weights by, so the last ones are kept"
         )
     # Last: the presence of the training corpus says that everything is there.
-    report = prepare(train(), source, target, folder / "train", max_length=max_length)
+    report = prepare(
+        {name: corpus() for name, corpus in corpora_of(train).items()},
+        source,
+        target,
+        folder / "train",
+        max_length=max_length,
+        mixture=mixture(recipe),
+        workers=recipe.data.preprocessing_workers,
+    )
     setup.say(f"training: {report}")
 
 
@@ -182,16 +193,16 @@ def _builtin_splits(setup: Setup) -> dict[str, Split]:
 
     return {
         "train": train,
-        "valid": lambda: iter(_builtin_pairs("valid", BUILTIN_VALIDATION)),
-        "test": lambda: iter(_builtin_pairs("test", BUILTIN_TEST)),
+        "valid": lambda: _builtin_pairs("valid", BUILTIN_VALIDATION),
+        "test": lambda: _builtin_pairs("test", BUILTIN_TEST),
         # Sentences whose pronoun can be translated only by what it refers to.
-        "pronouns": lambda: iter(_builtin_pairs("test", BUILTIN_TEST, pronouns=True)),
+        "pronouns": lambda: _builtin_pairs("test", BUILTIN_TEST, pronouns=True),
     }
 
 
-def _builtin_pairs(split: str, lines: int, pronouns: bool = False) -> list[Pair]:
-    sentences = itertools.islice(builtin.sentences(split, pronouns=pronouns), lines)
-    return [(sentence.source, sentence.target) for sentence in sentences]
+def _builtin_pairs(split: str, lines: int, pronouns: bool = False) -> Iterator[Pair]:
+    for sentence in itertools.islice(builtin.sentences(split, pronouns=pronouns), lines):
+        yield sentence.source, sentence.target
 
 
 def _held_out_splits(setup: Setup) -> dict[str, Split]:
@@ -201,23 +212,31 @@ def _held_out_splits(setup: Setup) -> dict[str, Split]:
     valid = _validation_pairs(data)
     if valid is not None:
         return {"train": pairs, "valid": valid}
-    candidates = (pair for i, pair in enumerate(pairs()) if _is_held_out(i))
-    held_out = list(itertools.islice(candidates, MAX_HELD_OUT))
+    # Each corpus has its part in the validation set.
+    most = MAX_HELD_OUT // len(corpora_of(pairs))
+    held_out: list[Pair] = []
+    for corpus in corpora_of(pairs).values():
+        candidates = (pair for i, pair in enumerate(corpus()) if _is_held_out(i))
+        held_out += itertools.islice(candidates, most)
     setup.say(
         f"no validation files: every {HOLD_OUT_EVERY}th pair, {len(held_out):,} in all, "
         "is held out for validation"
     )
-    return {"train": lambda: _without_held_out(pairs()), "valid": lambda: iter(held_out)}
+
+    def without_held_out(corpus: Split) -> Split:
+        return lambda: _without_held_out(corpus(), most)
+
+    return {"train": each_corpus(pairs, without_held_out), "valid": lambda: iter(held_out)}
 
 
 def _is_held_out(index: int) -> bool:
     return index % HOLD_OUT_EVERY == HOLD_OUT_EVERY - 1
 
 
-def _without_held_out(pairs: Iterator[Pair]) -> Iterator[Pair]:
+def _without_held_out(pairs: Iterator[Pair], most: int) -> Iterator[Pair]:
     held_out = 0
     for i, pair in enumerate(pairs):
-        if _is_held_out(i) and held_out < MAX_HELD_OUT:
+        if _is_held_out(i) and held_out < most:
             held_out += 1
         else:
             yield pair
@@ -225,27 +244,39 @@ def _without_held_out(pairs: Iterator[Pair]) -> Iterator[Pair]:
 
 def _training_pairs(run_folder: RunFolder, data: DataSettings) -> Split:
     languages = _languages(data)
-    if data.pairs is None:
-        if data.source is None or data.target is None:
-            raise SettingError(
-                "training needs both sides", "give --source and --target, or --pairs"
-            )
-        source = data.source
-        target = data.target
-        return lambda: text_files.pairs(source, target)
     if data.pairs == "-":
         return _spooled_stdin(run_folder, languages)
-    pairs = data.pairs
-    return lambda: text_files.pairs(pairs, languages=languages)
+    if data.pairs is not None:
+        return split_of(
+            {
+                location: partial(text_files.pairs, location, languages=languages)
+                for location in split_location(data.pairs)
+            }
+        )
+    if data.source is None or data.target is None:
+        raise SettingError("training needs both sides", "give --source and --target, or --pairs")
+    sources = split_location(data.source)
+    targets = split_location(data.target)
+    if len(sources) != len(targets):
+        raise SettingError(
+            f"{len(sources)} corpora of sources, {len(targets)} of targets",
+            "give as many on one side as on the other",
+        )
+    return split_of(
+        {
+            source: partial(text_files.pairs, source, target)
+            for source, target in zip(sources, targets, strict=True)
+        }
+    )
 
 
 def _spooled_stdin(run_folder: RunFolder, languages: tuple[str, str] | None) -> Split:
     """Standard input can be read once; what follows, and a resumed run, read the copy."""
     path = run_folder.data / "train.jsonl"
     if not path.exists():
-        pairs: list[Pair] = []
+        pairs: Iterable[Pair] = ()
         if not sys.stdin.isatty():  # nobody types a corpus
-            pairs = list(text_files.pairs("-", format="tsv", languages=languages))
+            pairs = text_files.pairs("-", format="tsv", languages=languages)
         write_jsonl(path, pairs)
     return lambda: text_files.pairs(path)
 
@@ -283,21 +314,32 @@ def _finetuning_splits(setup: Setup) -> dict[str, Split]:
         )
     # T5 was pretrained with prefixes such as "summarize: ", which name the task.
     prefixes = tune.prefixes or ("",) * len(tune.files)
-    train: list[Pair] = []
-    for prefix, file in zip(prefixes, tune.files, strict=True):
-        train += _prefixed(prefix, file)
+    corpora = {
+        f"{prefix}{file}": partial(_prefixed, prefix, file)
+        for prefix, file in zip(prefixes, tune.files, strict=True)
+    }
+    train = split_of(corpora)
+    splits: dict[str, Split] = {"train": train}
     # Several prefixes mean several tasks; validation files come with their prefixes written out.
     prefix = prefixes[0] if len(prefixes) == 1 else ""
-    sets = {"train": train}
     if tune.valid is not None:
-        sets["valid"] = _prefixed(prefix, tune.valid)
+        splits["valid"] = partial(_prefixed, prefix, tune.valid)
+    elif mixture(setup.recipe) is None:
+        splits |= held_out_stream(train)
+    else:
+        parts = {name: held_out_stream(corpus) for name, corpus in corpora.items()}
+        splits["train"] = split_of({name: part["train"] for name, part in parts.items()})
+        valid = {name: part["valid"] for name, part in parts.items() if "valid" in part}
+        if valid:
+            splits["valid"] = split_of(valid)
     if tune.test is not None:
-        sets["test"] = _prefixed(prefix, tune.test)
-    return as_splits(with_held_out(sets))
+        splits["test"] = partial(_prefixed, prefix, tune.test)
+    return splits
 
 
-def _prefixed(prefix: str, file: str) -> list[Pair]:
-    return [(prefix + source, target) for source, target in text_files.pairs(file)]
+def _prefixed(prefix: str, file: str) -> Iterator[Pair]:
+    for source, target in text_files.pairs(file):
+        yield prefix + source, target
 
 
 def _teacher_translations(run_folder: RunFolder, recipe: Recipe, train: Split, say: Say) -> Split:
@@ -311,24 +353,36 @@ def _teacher_translations(run_folder: RunFolder, recipe: Recipe, train: Split, s
         teacher = load_translator(teacher_folder(recipe), device=recipe.train.device, say=say)
         teacher.freeze()  # packed weights for inference
         settings = teacher.settings(BeamSearch(recipe.decode.beam, recipe.length_penalty))
-        pairs: list[Pair] = []
         sources = (source for source, _ in train())
-        while chunk := list(itertools.islice(sources, TRANSLATED_AT_ONCE)):
-            hypotheses = teacher.hypotheses(chunk, settings, before=len(pairs))
-            for source, best in zip(chunk, hypotheses, strict=True):
-                pairs.append((source, teacher.text(best[0]) if best else ""))
-            say(f"the teacher has translated {len(pairs):,} sentences")
-        write_jsonl(path, pairs)
+
+        def translations() -> Iterator[Pair]:
+            count = 0
+            while chunk := list(itertools.islice(sources, TRANSLATED_AT_ONCE)):
+                hypotheses = teacher.hypotheses(chunk, settings, before=count)
+                for source, best in zip(chunk, hypotheses, strict=True):
+                    yield source, teacher.text(best[0]) if best else ""
+                count += len(chunk)
+                say(f"the teacher has translated {count:,} sentences")
+
+        write_jsonl(path, translations())
     return lambda: text_files.pairs(path)
 
 
-def write_jsonl(path: Path, pairs: list[Pair]) -> None:
-    if not pairs:
-        raise DataError(
-            "there are no pairs to train on", "pipe source<TAB>target lines into standard input"
-        )
-    lines = [disk.json_line({"source": source, "target": target}) for source, target in pairs]
-    disk.write_file(path, "".join(lines))
+def write_jsonl(path: Path, pairs: Iterable[Pair]) -> None:
+    """Pairs as JSON Lines, complete or not at all."""
+    count = 0
+    with (
+        disk.disk_errors(path.name),
+        disk.atomic_file(path) as temporary,
+        temporary.open("w", encoding="utf-8", newline="\n") as file,
+    ):
+        for source, target in pairs:
+            file.write(disk.json_line({"source": source, "target": target}))
+            count += 1
+        if not count:
+            raise DataError(
+                "there are no pairs to train on", "pipe source<TAB>target lines into standard input"
+            )
 
 
 # --- tokenizers -----------------------------------------------------------------------------------

@@ -5,11 +5,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from regard import disk
 from regard.data import text_files
-from regard.data.corpus import Corpus, write_columns
+from regard.data.corpus import (
+    Corpus,
+    RowChunk,
+    id_type,
+    order_notes,
+    write_chunks,
+    write_columns,
+)
+from regard.data.file_access import split_location
+from regard.data.process_pool import ordered_map
 from regard.data.sentence_packing import (
     MIN_ROW_TOKENS,
     PackedRow,
@@ -26,12 +36,12 @@ from regard.text.tokenizer_training import (
     train_lossless_tokenizer,
 )
 from regard.training.data.generated_examples import generated_lines, generated_prompts
+from regard.training.data.mixtures import corpora_of, mixture, split_of
 from regard.training.objectives.distillation import teacher_folder
 from regard.training.recipe.schema import Recipe
 from regard.training.setup import Say, Setup, Split
 
 Pair = tuple[str, str]
-MAX_UINT16_VOCABULARY = 65_535  # more need 32 bits for an id
 
 # The special tokens that each objective needs in a vocabulary, if it is learnt here.
 _BERT = SpecialTokenTemplate(
@@ -112,31 +122,50 @@ def text_splits(setup: Setup) -> dict[str, Split]:
     recipe = setup.recipe
     if recipe.generated_task is not None:
         return generated_lines(setup)
-    path = _text_file(recipe)
-    if path == "-":
-        # Standard input can be read once; the split and a resumed run read the copy.
-        copy = setup.run_folder.data / "text.txt"
-        if not copy.exists():
-            disk.write_file(copy, "".join(text_files.text("-")))
-        path = str(copy)
-    valid_path = recipe.tune.valid or recipe.data.valid_text
-    if valid_path is not None:
-        valid_file = valid_path
+    column = recipe.data.text_column
+    location = _text_location(setup)
+    valid_location = recipe.tune.valid or recipe.data.valid_text
+    corpora: dict[str, Split] = {
+        path: partial(text_files.text, path, column=column) for path in split_location(location)
+    }
+    if valid_location is not None:
         return {
-            "train": lambda: text_files.text(path),
-            "valid": lambda: text_files.text(valid_file),
+            "train": split_of(corpora),
+            "valid": partial(text_files.text, valid_location, column=column),
         }
+    parts = {path: _train_and_valid(path, text, setup) for path, text in corpora.items()}
+    return {
+        "train": split_of({path: train for path, (train, _) in parts.items()}),
+        "valid": split_of({path: valid for path, (_, valid) in parts.items()}),
+    }
+
+
+def _text_location(setup: Setup) -> str:
+    """Where the text is; that of standard input is copied, for it can be read once."""
+    location = _text_file(setup.recipe)
+    if location != "-":
+        return location
+    copy = setup.run_folder.data / "text.txt"
+    if not copy.exists():
+        with (
+            disk.disk_errors(copy.name),
+            disk.atomic_file(copy) as temporary,
+            temporary.open("w", encoding="utf-8", newline="\n") as file,
+        ):
+            file.writelines(text_files.text("-"))
+    return str(copy)
+
+
+def _train_and_valid(path: str, text: Split, setup: Setup) -> tuple[Split, Split]:
+    """A text without its end, and its end."""
     # A pass of its own: where the validation part begins depends on the length.
-    total = sum(len(block) for block in text_files.text(path))
+    total = sum(len(block) for block in text())
     if total == 0:
         raise DataError(f"{path} is empty", "give a file with some text in it")
     # The end, not random lines: neighbours of training lines would be too easy.
-    cut = int(total * (1 - recipe.data.held_out))
+    cut = int(total * (1 - setup.recipe.data.held_out))
     setup.say(f"data: the first {cut:,} of {total:,} characters train, the rest validates")
-    return {
-        "train": lambda: _between(text_files.text(path), 0, cut),
-        "valid": lambda: _between(text_files.text(path), cut, total),
-    }
+    return lambda: _between(text(), 0, cut), lambda: _between(text(), cut, total)
 
 
 def _text_file(recipe: Recipe) -> str:
@@ -200,29 +229,13 @@ def _base_tokenizer(base: Model) -> Tokenizer:
 
 def _write_corpus(blocks: Split, tokenizer: Tokenizer, recipe: Recipe, folder: Path) -> str:
     """Writes a corpus; returns a report of what is in it."""
-    # Half the file for most vocabularies; numpy reads either through the memory map.
-    dtype = "uint16" if len(tokenizer) <= MAX_UINT16_VOCABULARY else "uint32"
-    # Filled while the generators below are written out: the text is read only once.
+    # Filled while the rows are written out: the text is read only once.
     counts: Counter[str] = Counter()
-    unknown = tokenizer.special_token_id("unk")
-
-    def counted(ids: list[int]) -> list[int]:
-        counts["rows"] += 1
-        counts["tokens"] += len(ids)
-        if unknown is not None:
-            counts["unknown"] += ids.count(unknown)
-        return ids
-
     if recipe.objective == "causal":
-        # A stream without rows: windows begin anywhere.
-        texts = ((counted(tokenizer.encode(block)),) for block in blocks())
-        write_columns(texts, ["text"], [dtype], folder)
+        _write_stream(blocks, tokenizer, recipe, folder, counts)
         report = f"{counts['tokens']:,} tokens"
     else:
-        rows = pack_sentences(block_lines(blocks()), tokenizer, max_row_tokens(recipe))
-        long_rows = _without_short(rows, counts)
-        columns = ((counted(ids), starts) for ids, starts in long_rows)
-        write_columns(columns, ["text", "breaks"], [dtype, "uint32"], folder)
+        _write_packed_rows(blocks, tokenizer, recipe, folder, counts)
         report = f"{counts['tokens']:,} tokens in {counts['rows']:,} rows"
     if counts["short"]:
         report += f"; {counts['short']:,} rows of under {MIN_ROW_TOKENS} tokens left out"
@@ -236,6 +249,72 @@ def _write_corpus(blocks: Split, tokenizer: Tokenizer, recipe: Recipe, folder: P
             "give more text, a smaller context, or a larger held_out share",
         )
     return report
+
+
+def _write_stream(
+    blocks: Split, tokenizer: Tokenizer, recipe: Recipe, folder: Path, counts: Counter[str]
+) -> None:
+    """A text without rows: windows begin anywhere."""
+    unknown = tokenizer.special_token_id("unk")
+    dtype = id_type(tokenizer)
+    rows: dict[str, int] = {}  # blocks of each corpus
+    tokens: dict[str, int] = {}
+
+    def encode(block: str) -> tuple[RowChunk, int]:
+        ids = tokenizer.encode(block)
+        return RowChunk.of([ids], dtype), 0 if unknown is None else ids.count(unknown)
+
+    def chunks() -> Iterator[tuple[RowChunk]]:
+        for name, corpus in corpora_of(blocks).items():
+            before = counts.copy()
+            for chunk, unknown_tokens in ordered_map(
+                encode, corpus(), recipe.data.preprocessing_workers
+            ):
+                counts["rows"] += 1
+                counts["tokens"] += len(chunk.ids)
+                counts["unknown"] += unknown_tokens
+                yield (chunk,)
+            rows[name] = counts["rows"] - before["rows"]
+            tokens[name] = counts["tokens"] - before["tokens"]
+
+    write_chunks(
+        chunks(),
+        ["text"],
+        [dtype],
+        folder,
+        about=lambda: order_notes(rows, mixture(recipe), list(tokens.values())),
+    )
+
+
+def _write_packed_rows(
+    blocks: Split, tokenizer: Tokenizer, recipe: Recipe, folder: Path, counts: Counter[str]
+) -> None:
+    """Rows of sentences that fit the context, with a column of where sentences begin."""
+    unknown = tokenizer.special_token_id("unk")
+    workers = recipe.data.preprocessing_workers
+    rows: dict[str, int] = {}
+
+    def columns() -> Iterator[PackedRow]:
+        for name, corpus in corpora_of(blocks).items():
+            before = counts["rows"]
+            lines = block_lines(corpus())
+            packed = pack_sentences(lines, tokenizer, max_row_tokens(recipe), workers)
+            for ids, starts in _without_short(packed, counts):
+                counts["rows"] += 1
+                counts["tokens"] += len(ids)
+                if unknown is not None:
+                    counts["unknown"] += ids.count(unknown)
+                yield ids, starts
+            rows[name] = counts["rows"] - before
+
+    dtypes = [id_type(tokenizer), "uint32"]
+    write_columns(
+        columns(),
+        ["text", "breaks"],
+        dtypes,
+        folder,
+        about=lambda: order_notes(rows, mixture(recipe)),
+    )
 
 
 def _without_short(rows: Iterable[PackedRow], counts: Counter[str]) -> Iterator[PackedRow]:

@@ -11,7 +11,7 @@ import math
 import signal
 import time
 import warnings
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -45,7 +45,9 @@ from regard.training.engine.progress import Position, Progress, SkippedBatches
 from regard.training.engine.progress_bar import ProgressBar, duration
 from regard.training.engine.train_step import Step
 from regard.training.engine.weight_averaging import WeightAveraging
-from regard.training.objectives.objective import CarriesState, Objective
+from regard.training.objectives.objective import CarriesState
+from regard.training.parallel.sharded_saving import on_all_ranks
+from regard.training.parallel.strategy import Strategy
 from regard.training.recipe.schema import Recipe
 
 EXAMPLES_IN_A_REPORT = 3  # enough to see what is wrong with a batch
@@ -63,6 +65,7 @@ class _PendingStep:
     before: Position  # of its first batch
     after: Position
     outcome: Tensor  # [skipped, gradient norm, loss, −log p, tokens], on the device
+    stop_votes: Tensor | None  # how many ranks want to stop, where there are several
 
 
 class Loop:
@@ -76,7 +79,7 @@ class Loop:
     def __init__(
         self,
         recipe: Recipe,
-        objective: Objective,
+        strategy: Strategy,
         optimizer: Optimizer,
         stores: tuple[Checkpoints, Snapshots],
         metrics: MetricsLog,
@@ -84,7 +87,10 @@ class Loop:
         exported_files: Callable[[], Mapping[Path, Tensors]] | None = None,
         on_step: Callable[[Loop], None] | None = None,
     ) -> None:
+        objective = strategy.objective
         self.settings = recipe.train
+        self.strategy = strategy
+        self.ranks = strategy.ranks
         self.objective = objective
         self.model = objective.model
         self.optimizer = optimizer
@@ -93,21 +99,28 @@ class Loop:
         self.progress_bar = progress_bar
         self.exported_files = exported_files
         self.on_step = on_step
-        self.monitor = Monitor(objective, optimizer, metrics, self._say)
+        self.monitor = Monitor(strategy.evaluation, optimizer, metrics, self._say)
 
         self.device = next(self.model.parameters()).device
         self.progress = Progress(threads=torch.get_num_threads())
-        self.averaging = WeightAveraging(recipe.exported_weights, self.model, self.snapshots)
+        self.averaging = WeightAveraging(recipe.exported_weights, strategy, self.snapshots)
         self.early_stopping = EarlyStopping(self.settings.metric, self.settings.patience)
         # A recomputed forward (activation checkpointing) cannot be captured into a CUDA graph, nor
-        # can one that counts tokens.
+        # can one that counts tokens, or whose gradients DDP and FSDP2 sum on their own streams.
         cuda_graphs = objective.cuda_graphs and not self.settings.recompute
         cuda_graphs = cuda_graphs and not counts_global_tokens(self.model)
-        self.step = Step(objective.loss, optimizer, self._autocast, cuda_graphs=cuda_graphs)
+        self.step = Step(
+            strategy.loss,
+            optimizer,
+            self._autocast,
+            cuda_graphs=cuda_graphs and not self.ranks.several,
+            strategy=strategy if self.ranks.several else None,
+        )
         # Sums of loss, −log p and tokens since the last line of the metrics log.
         self.window = torch.zeros(3, dtype=torch.float64, device=self.device)
         self.gradient_norm = 0.0  # of the last inspected step, before clipping
         self.stop_signal = 0  # number of the signal, 0 for none
+        self._requested_signal = int(signal.SIGTERM)  # of this rank, if any was received
         self._pending: _PendingStep | None = None
         self._background_save = BackgroundSave()
         self.spikes = LossSpikes(self.settings.spike_threshold, self.settings.rollback_steps)
@@ -133,7 +146,7 @@ class Loop:
         ):
             self.progress_bar.start(self.progress.step)
             try:
-                self.monitor.start(self.progress.step)
+                self._start_monitor()
                 self._say_estimate()
                 self._clock = time.perf_counter()
                 self._warm_up()
@@ -175,8 +188,14 @@ class Loop:
         return bool(self.stop_signal) and not self.at_end
 
     def request_stop(self, signal_number: int = signal.SIGTERM) -> None:
-        """Ends the run after the current step, with its state saved, as that signal would."""
-        self.stop_signal = signal_number
+        """Ends the run after the current step, with its state saved, as that signal would.
+
+        Of several ranks all end after the same step: they learn of it with the sums of the next.
+        """
+        self._requested_signal = signal_number
+        self.strategy.wants_stop = True
+        if not self.ranks.several:
+            self.stop_signal = signal_number
 
     def _on_signal(self, number: int) -> None:
         self.request_stop(number)
@@ -217,7 +236,7 @@ class Loop:
         saved = False
         if self._rollback is None:  # an update that will be undone is not recorded
             saved = self._record_step(step)
-        if self.on_step is not None:
+        if self.on_step is not None and self.ranks.is_main:
             self.on_step(self)
         # `on_step` may have asked to stop, after the check above.
         if self.interrupted and not saved:
@@ -257,7 +276,9 @@ class Loop:
         self._inspect()
         after = progress.position
         outcome = torch.cat([outcome, self.step.tokens.reshape(1)])
-        self._pending = _PendingStep(progress.step, batches, before or after, after, outcome)
+        self._pending = _PendingStep(
+            progress.step, batches, before or after, after, outcome, self.strategy.stop_votes
+        )
 
     def _autocast(self) -> AbstractContextManager[Any]:
         return autocast(self.settings.precision, self.device)
@@ -270,6 +291,8 @@ class Loop:
         self._pending = None
         skipped, norm, loss, _, tokens = pending.outcome.tolist()
         self.gradient_norm = norm
+        if pending.stop_votes is not None and pending.stop_votes.item():
+            self.stop_signal = self._requested_signal
         if skipped:
             self._report_skipped(pending, loss, norm)
         else:
@@ -303,8 +326,9 @@ class Loop:
         if not (overflow and scaler.scale.item() >= 1):
             self.progress.bad += 1
         if self.progress.bad >= MAX_SKIPPED_UPDATES:
-            with self._autocast():
-                record["origin"] = self.monitor.origin(pending.batches)
+            with self.strategy.evaluated(None), self._autocast():
+                if self.ranks.is_main:
+                    record["origin"] = self.monitor.origin(pending.batches)
         self.metrics.write(record)
         self.progress_bar.say(
             f"step {pending.step}: {what}; update skipped "
@@ -337,7 +361,11 @@ class Loop:
         self._rollback = None
         self._pending = None
         self._background_save.wait()
-        saved = self.checkpoints.rollback_target(skipped.step, self._say)
+        saved = on_all_ranks(
+            self.checkpoints,
+            self.ranks,
+            lambda: self.checkpoints.rollback_target(skipped.step, self._say),
+        )
         if saved is None:
             raise CheckpointError(
                 f"no checkpoint of step {skipped.step} or before is left to roll back to",
@@ -357,7 +385,7 @@ class Loop:
         self._exported_step = None
         # They hold the addresses of the optimizer's old tensors.
         self.step.captured.clear()
-        self.monitor.start(self.progress.step)
+        self._start_monitor()
 
     def _report_rollback(self, left_out: list[tuple[Position, Batch]]) -> None:
         """Records batches that are skipped, before the update that would have been theirs."""
@@ -415,6 +443,11 @@ class Loop:
 
     # --- the time that the run will take ----------------------------------------------------------
 
+    def _start_monitor(self) -> None:
+        with self.strategy.evaluated(None):
+            if self.ranks.is_main:
+                self.monitor.start(self.progress.step)
+
     def _say(self, text: str) -> None:
         self.progress_bar.say(text)
 
@@ -422,7 +455,8 @@ class Loop:
         """Says before the first step how long the run will take: one batch is tried and undone."""
         remaining = self.settings.steps - self.progress.step
         # A compiled step is not known before, and one that carries state cannot be tried.
-        unknown = self.compiles or isinstance(self.objective, CarriesState)
+        # Nor is what the ranks say to each other.
+        unknown = self.compiles or isinstance(self.objective, CarriesState) or self.ranks.several
         if remaining < STEPS_WORTH_AN_ESTIMATE or unknown:
             return
         seconds = self._trial_seconds() * self.settings.accumulate
@@ -487,7 +521,8 @@ class Loop:
             "unit": unit,  # of what the keys above call tokens
         }
         self.metrics.write(record)
-        self.monitor.after_log(record)
+        if self.ranks.is_main:
+            self.monitor.after_log(record)
         # Compilation happens once: it says nothing of the steps to come.
         seconds_per_step = (seconds - progress.compiling) / progress.step
         remaining = seconds_per_step * (self.settings.steps - progress.step)
@@ -504,7 +539,8 @@ class Loop:
         self.averaging.after_validation(progress, improved)
         record = {"event": "validation", "step": progress.step, **validation, "best": improved}
         self.metrics.write(record)
-        self.monitor.after_validation(record)
+        if self.ranks.is_main:
+            self.monitor.after_validation(record)
         self._say_validation(validation, improved)
         if progress.finished:
             self.progress_bar.say(
@@ -527,10 +563,17 @@ class Loop:
         if self.compiles:
             eager = torch.compiler.set_stance("force_eager")
         # The EMA is what will be exported, so it is what is validated.
-        with eager, self.averaging.swapped_in(self.averaging.ema), warnings.catch_warnings():
+        with eager, self._evaluated(self.averaging.full_ema()), warnings.catch_warnings():
             # Unknown words of the data were counted when it was prepared.
             warnings.simplefilter("ignore", RegardWarning)
-            return self.objective.validate(self._autocast())
+            validation = None
+            if self.ranks.is_main:
+                validation = self.strategy.evaluation.validate(self._autocast())
+        return self.ranks.broadcast(validation)
+
+    def _evaluated(self, weights: Tensors | None) -> AbstractContextManager[None]:
+        """These full weights in the model that is evaluated; None: those that are trained."""
+        return self.strategy.evaluated(weights, self.progress.step)
 
     # --- checkpoints ------------------------------------------------------------------------------
 
@@ -555,10 +598,11 @@ class Loop:
             groups["ema"] = self.averaging.ema
         if isinstance(self.objective, CarriesState):
             groups["carry"] = self.objective.carry
-        state = HostCopy.of(groups)
+        state = HostCopy.of(self.strategy.written_groups(groups))
         values = asdict(progress)  # a deep copy
+        shards = self.strategy.shard_names(groups)
         export = self._copy_exported()
-        self._background_save.start(lambda: self._write(values, state, export))
+        self._background_save.start(lambda: self._write(values, state, shards, export))
         self._update_clock()
 
     def _copy_exported(self) -> HostCopy | None:
@@ -569,15 +613,26 @@ class Loop:
             return None
         self._exported_step = best_step
         with self.exported():
+            if not self.ranks.is_main:
+                return None
             files = self.exported_files()
             return HostCopy.of({str(path): tensors for path, tensors in files.items()})
 
-    def _write(self, progress: dict[str, Any], state: HostCopy, export: HostCopy | None) -> None:
-        """Commits a checkpoint, in the thread that saves."""
+    def _write(
+        self,
+        progress: dict[str, Any],
+        state: HostCopy,
+        shards: Sequence[str],
+        export: HostCopy | None,
+    ) -> None:
+        """Commits a checkpoint, in the thread that saves; other ranks write their parts of it."""
         step = progress["step"]
+        if not self.ranks.is_main:
+            self.checkpoints.write_shards(step, state.wait())
+            return
         # Before the commit: the checkpoint says how long the log is.
         self.metrics.sync()
-        self.checkpoints.save(step, state.wait(), progress)
+        self.checkpoints.save(step, state.wait(), progress, shards)
         # Any checkpoint on disk may be the one to resume from, so the snapshots of all stay.
         used: set[int] = set()
         for saved in self.checkpoints.progresses():
@@ -593,11 +648,13 @@ class Loop:
         self.progress = Progress.from_json(saved.progress)
         # As many as before: the order of sums on a CPU depends on it.
         torch.set_num_threads(self.progress.threads)
-        self.averaging.assign(saved.groups["weights"])
-        self.optimizer.load(saved.groups["optimizer"])
+        # Of the full tensors, what this rank holds.
+        groups = {group: self.strategy.parts(each) for group, each in saved.groups.items()}
+        self.averaging.assign(groups["weights"])
+        self.optimizer.load(groups["optimizer"])
         if self.averaging.ema is not None:
             for name, average in self.averaging.ema.items():
-                average.copy_(saved.groups["ema"][name])
+                average.copy_(groups["ema"][name])
         if isinstance(self.objective, CarriesState):
             for name, tensor in saved.groups["carry"].items():
                 self.objective.carry[name].copy_(tensor)
@@ -607,7 +664,7 @@ class Loop:
     @contextmanager
     def exported(self) -> Iterator[None]:
         """The weights to export in the model, for the duration of the block."""
-        with self.averaging.swapped_in(self.averaging.selected(self.progress)):
+        with self._evaluated(self.averaging.selected(self.progress)):
             yield
 
 

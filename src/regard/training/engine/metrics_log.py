@@ -61,6 +61,28 @@ class MetricsLog:
             self.summary_writer.close()
 
 
+class NoMetrics(MetricsLog):
+    """The null form: of a rank that logs nothing."""
+
+    def __init__(self) -> None:
+        self.path = Path(os.devnull)
+
+    def write(self, record: dict[str, Any]) -> None:
+        pass
+
+    def position(self) -> int:
+        return 0
+
+    def sync(self) -> None:
+        pass
+
+    def truncate(self, position: int) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
 def _json_value(value: Any) -> Any:
     # JSON has neither NaN nor infinities: their names as strings keep the line valid.
     if isinstance(value, float) and not math.isfinite(value):

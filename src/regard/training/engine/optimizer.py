@@ -7,7 +7,7 @@ Adam kernel takes, so that one update can also be captured into a CUDA graph.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -31,7 +31,8 @@ class Optimizer:
     """Adam or AdamW, driven by a learning-rate schedule.
 
     `max_grad_norm` clips the gradient norm (0: no clipping). `lr_multipliers` scale the learning
-    rate of single parameters, by name (layer-wise learning-rate decay).
+    rate of single parameters, by name (layer-wise learning-rate decay). `total_norm` is the norm of
+    gradients by name, where ranks hold parts of them.
     """
 
     def __init__(
@@ -43,7 +44,9 @@ class Optimizer:
         max_grad_norm: float = 0.0,
         loss_scaling: bool = False,
         lr_multipliers: Mapping[str, float] | None = None,
+        total_norm: Callable[[Mapping[str, Tensor]], Tensor] | None = None,
     ) -> None:
+        self.total_norm = total_norm or _total_norm
         self.named = [(name, p) for name, p in parameters if p.requires_grad]
         self.schedule = schedule
         self.max_grad_norm = max_grad_norm
@@ -93,8 +96,8 @@ class Optimizer:
         Both stay on the device. The norm is that of the unscaled gradient before clipping.
         """
         # A parameter that took no part in the step has no gradient.
-        gradients = [p.grad for _, p in self.named if p.grad is not None]
-        norm = torch.nn.utils.get_total_norm(gradients) / self.scaler.scale
+        gradients = {name: p.grad for name, p in self.named if p.grad is not None}
+        norm = self.total_norm(gradients) / self.scaler.scale
         skipped = (~(norm.isfinite() & loss.isfinite())).float()
         # Gradient clipping: divide by norm / max_grad_norm where that is more than 1.
         divisor = torch.ones_like(norm)
@@ -132,3 +135,7 @@ class Optimizer:
                 "exp_avg": torch.empty_like(parameter).copy_(tensors[f"exp_avg/{name}"]),
                 "exp_avg_sq": torch.empty_like(parameter).copy_(tensors[f"exp_avg_sq/{name}"]),
             }
+
+
+def _total_norm(gradients: Mapping[str, Tensor]) -> Tensor:
+    return torch.nn.utils.get_total_norm(list(gradients.values()))

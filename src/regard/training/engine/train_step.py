@@ -18,6 +18,7 @@ from torch import Tensor
 from regard.core.seeding import derive_seed
 from regard.data.batching import Batch
 from regard.training.engine.optimizer import Optimizer
+from regard.training.parallel.strategy import Strategy
 
 # The tensors of a batch → the loss and −log p, both summed over its tokens.
 Loss = Callable[[Mapping[str, Tensor]], tuple[Tensor, Tensor]]
@@ -28,7 +29,8 @@ class Step:
     """One update: `loss` returns sums over tokens, the gradient is that of the step's mean.
 
     Gradient accumulation over several batches therefore equals one large batch, however unevenly
-    the tokens are spread over them. `autocast` makes the context of the forward pass.
+    the tokens are spread over them. `autocast` makes the context of the forward pass. With a
+    `strategy` of several ranks, each computes its rows of every batch.
     """
 
     def __init__(
@@ -38,8 +40,10 @@ class Step:
         autocast: Callable[[], AbstractContextManager[Any]],
         *,
         cuda_graphs: bool,
+        strategy: Strategy | None = None,
     ) -> None:
         self.loss = loss
+        self.strategy = strategy
         self.optimizer = optimizer
         self.autocast = autocast
         self.device = optimizer.scaler.scale.device
@@ -59,19 +63,33 @@ class Step:
         # Gradient accumulation: backward adds to .grad, the optimizer steps once at the end.
         totals = torch.zeros(2, dtype=torch.float64, device=self.device)
         for micro_step, batch in enumerate(batches):
-            torch.manual_seed(dropout_seed(seed, step, micro_step))
-            totals += self._backward(batch.to(self.device, non_blocking=True).tensors)
+            if self.strategy is None:
+                torch.manual_seed(dropout_seed(seed, step, micro_step))
+                totals += self._backward(batch.to(self.device, non_blocking=True).tensors)
+                continue
+            ranks = self.strategy.ranks
+            # Ranks of one copy of the model draw alike, others do not.
+            torch.manual_seed(dropout_seed(seed, step, micro_step, ranks.data_rank))
+            with self.strategy.part(batch, last=micro_step == len(batches) - 1) as part:
+                tensors = part.to(self.device, non_blocking=True).tensors
+                totals += self._backward(tensors, ranks.weight)
         return self._update(totals)
 
-    def _backward(self, tensors: Mapping[str, Tensor]) -> Tensor:
+    def _backward(self, tensors: Mapping[str, Tensor], weight: float = 1.0) -> Tensor:
         """Adds the gradients of a batch; returns [loss, −log p], summed over its tokens."""
         with self.autocast():
             loss, nll = self.loss(tensors)
+        if weight != 1.0:  # rows that another rank has
+            loss = loss * weight
+            nll = nll * weight
         # Divided by the tokens of all batches of the step, and scaled for fp16.
         (loss * (self.optimizer.scaler.scale / self.tokens)).backward()
         return torch.stack([loss.detach(), nll]).double()
 
     def _update(self, totals: Tensor) -> Tensor:
+        if self.strategy is not None:
+            totals = self.strategy.sum_totals(totals)
+            self.strategy.collect_gradients()
         norm, skipped = self.optimizer.update(totals[0])
         return torch.cat([torch.stack([skipped.double(), norm.double()]), totals])
 

@@ -5,14 +5,11 @@ Training goes on with the raw weights. What is averaged here is only validated (
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import torch
-from torch import nn
 
 from regard.checkpoint import Snapshots, Tensors
 from regard.training.engine.progress import Progress
+from regard.training.parallel.strategy import Strategy
 from regard.training.recipe.options import Average, Best, Ema, ExportedWeights
 
 
@@ -22,10 +19,11 @@ class WeightAveraging:
     Which snapshots count (`averaged`, `best_step`) is part of `Progress`.
     """
 
-    def __init__(self, choice: ExportedWeights, model: nn.Module, snapshots: Snapshots) -> None:
+    def __init__(self, choice: ExportedWeights, strategy: Strategy, snapshots: Snapshots) -> None:
         self.choice = choice
+        self.strategy = strategy
         self.snapshots = snapshots
-        self.parameters = dict(model.named_parameters())
+        self.parameters = strategy.parameters  # on sharded ranks, the parts of this one
         self.ema: Tensors | None = None
         if isinstance(choice, Ema):
             # It begins with the initial weights, and so needs no bias correction as Adam's.
@@ -45,23 +43,35 @@ class WeightAveraging:
         if isinstance(self.choice, Average):
             # The last ones only: others are deleted once no checkpoint on disk needs them.
             progress.averaged = [*progress.averaged, progress.step][-self.choice.count :]
-            self.snapshots.write(progress.step, self.current())
+            self._write_snapshot(progress.step)
         elif isinstance(self.choice, Best) and improved:
-            self.snapshots.write(progress.step, self.current())
+            self._write_snapshot(progress.step)
+
+    def _write_snapshot(self, step: int) -> None:
+        weights = self.strategy.gathered(self.current())  # by all ranks
+        if self.strategy.ranks.is_main:
+            self.snapshots.write(step, weights)
 
     def selected(self, progress: Progress) -> Tensors:
-        """The weights to export, as far as the run has come."""
+        """The weights to export, as far as the run has come: full tensors, on the main rank."""
         match self.choice:
             case Ema() if self.ema is not None:
-                return self.ema
+                return self.strategy.gathered(self.ema)
             case Average() if progress.averaged:
-                return self.snapshots.mean(progress.averaged)
+                return self._snapshot_mean(progress.averaged)
             case Best() if progress.best_step == progress.step:
-                return self.current()
+                return self.strategy.gathered(self.current())
             case Best() if progress.best_step:
-                return self.snapshots.mean([progress.best_step])
+                return self._snapshot_mean([progress.best_step])
             case _:  # Last, or no validation yet
-                return self.current()
+                return self.strategy.gathered(self.current())
+
+    def _snapshot_mean(self, steps: list[int]) -> Tensors:
+        return self.snapshots.mean(steps) if self.strategy.ranks.is_main else {}
+
+    def full_ema(self) -> Tensors | None:
+        """The EMA as full tensors, on the main rank; None where there is none."""
+        return None if self.ema is None else self.strategy.gathered(self.ema)
 
     def best_step(self, progress: Progress) -> int | None:
         """The step of the weights to export, where they are those of one validation."""
@@ -78,17 +88,3 @@ class WeightAveraging:
         """Copies weights into the model, in place: captured CUDA graphs read them there."""
         for name, parameter in self.parameters.items():
             parameter.copy_(weights[name])
-
-    @contextmanager
-    def swapped_in(self, weights: Tensors | None) -> Iterator[None]:
-        """Other weights in the model for the duration of the block; None leaves it alone."""
-        if weights is None:
-            yield
-            return
-        # Cloned, for assign() writes into the same tensors.
-        raw = {name: tensor.clone() for name, tensor in self.current().items()}
-        self.assign(weights)
-        try:
-            yield
-        finally:
-            self.assign(raw)

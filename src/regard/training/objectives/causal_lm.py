@@ -15,8 +15,9 @@ from regard.core.context import Context
 from regard.core.seeding import philox
 from regard.data.batching import Batch
 from regard.data.corpus import Corpus
+from regard.data.epoch_order import RowOrder
 from regard.decode.strategy import Greedy, Sampling
-from regard.errors import SettingError
+from regard.errors import DataError, SettingError
 from regard.families import folder as folders
 from regard.metrics.bleu import translation_score
 from regard.metrics.perplexity import corpus_nll, perplexity
@@ -37,6 +38,7 @@ SAMPLE_TOKENS = 200  # generated for each sample of a validation
 # Limits of a validation batch: without gradients, few activations have to be stored.
 MAX_POSITIONS = 1 << 14
 MAX_LOGITS = 1 << 24  # positions × vocabulary: 64 MiB in float32
+BATCHES_PER_RELEASE = 64  # batches after which pages that were read are released
 
 
 class CausalLM(Objective):
@@ -106,13 +108,22 @@ class CausalLM(Objective):
         return max(1, round(len(self.train_tokens) / self.settings.batch_tokens))
 
     def batches(self, epoch: int, index: int) -> Iterator[tuple[tuple[int, int], Batch]]:
-        possible = np.uint64(len(self.train_tokens) - self.context)  # starts of a window
+        mixture = RowOrder(self.data.train.spans, self.settings.seed)
+        ranges = token_ranges(self.data.train, self.context)
         while True:
+            # How many windows of each corpus this batch has.
+            before = mixture.draws(index * self.rows)
+            after = mixture.draws((index + 1) * self.rows)
+            counts = np.subtract(after, before)
+            first = np.repeat([first for first, _ in ranges], counts)
+            possible = np.repeat([count for _, count in ranges], counts)  # starts of a window
             # Modulo is not exactly uniform, but 64 bits make the bias negligible.
             bits = philox(self.settings.seed, index).random_raw(self.rows)
-            starts = (bits % possible).astype(np.int64)
+            starts = first + (bits % possible.astype(np.uint64)).astype(np.int64)
             index += 1
             yield (epoch, index), windows(self.train_tokens, starts, self.context)
+            if index % BATCHES_PER_RELEASE == 0:
+                self.data.train.release_pages()
 
     def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         hidden, auxiliary = self.model(tensors["tokens"])  # [B, T, D]
@@ -222,6 +233,22 @@ def windows(tokens: Any, starts: Any, length: int) -> Batch:
         "labels": torch.from_numpy(cells[:, 1:].copy()),
     }
     return Batch(tensors, len(starts) * length, starts)
+
+
+def token_ranges(corpus: Corpus, context: int) -> list[tuple[int, int]]:
+    """Of each corpus of a mixture: its first token, and how many windows can begin in it."""
+    offsets = corpus.columns["text"].offsets
+    ranges = []
+    for span in corpus.spans:
+        first = int(offsets[span.first])
+        count = int(offsets[span.first + span.rows]) - first - context
+        if count < 1:
+            raise DataError(
+                f"a corpus of the mixture has fewer than {context + 1} tokens",
+                "give a smaller context, or leave it out",
+            )
+        ranges.append((first, count))
+    return ranges
 
 
 def token_stream(corpus: Corpus) -> Any:

@@ -30,6 +30,7 @@ from regard.models.saving import config_json
 from regard.training import model_spec
 from regard.training.data.labelled_text import Sets, encoder_tokenizer, labelled_sets
 from regard.training.objectives.head_objective import LabelledData, copy_weights
+from regard.training.objectives.loss import info_nce
 from regard.training.objectives.objective import Objective
 from regard.training.setup import Setup
 
@@ -126,18 +127,23 @@ class ContrastivePairs(Objective):
             yield (now, i + 1), self._collate(self.train_rows, rows)
 
     def _collate(self, rows: Sequence[tuple[list[int], list[int]]], indices: Rows) -> Batch:
-        """`tokens`, `padding_mask` [2 B, T]: the first texts of all pairs, then the second ones."""
+        """`tokens`, `padding_mask` [B, 2, T]: the two texts of each pair."""
         pairs = [rows[i] for i in indices]
-        texts = [first for first, _ in pairs] + [second for _, second in pairs]
+        texts = [text for pair in pairs for text in pair]
         pad_id = self.encoder.tokenizer.special_token_id("pad") or 0
         tokens, padding_mask = pad_rows(texts, pad_id, pad_to_multiple_of=self.pad_to_multiple_of)
-        tensors = {"tokens": tokens, "padding_mask": padding_mask}
+        tensors = {
+            "tokens": tokens.unflatten(0, (-1, 2)),
+            "padding_mask": padding_mask.unflatten(0, (-1, 2)),
+        }
         return Batch(tensors, len(pairs), np.asarray(indices))
 
     def vectors(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Sentence vectors of length 1 of the first and the second texts, [B, D] each."""
-        padding_mask = tensors["padding_mask"]
-        hidden, _ = self.model(tensors["tokens"], padding_mask)  # [2 B, T, D]
+        # All first texts, then all second ones: [2 B, T]
+        tokens = tensors["tokens"].transpose(0, 1).flatten(0, 1)
+        padding_mask = tensors["padding_mask"].transpose(0, 1).flatten(0, 1)
+        hidden, _ = self.model(tokens, padding_mask)  # [2 B, T, D]
         pooled = self.encoder.sentence(hidden.float(), padding_mask)  # [2 B, D]
         # Of length 1, so that a dot product is a cosine.
         first, second = functional.normalize(pooled, dim=-1).chunk(2)
@@ -146,12 +152,14 @@ class ContrastivePairs(Objective):
     def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """The mean of both directions: which second text belongs to a first one, and back."""
         first, second = self.vectors(tensors)
-        # Row i, column j: first text of pair i, second of pair j. Off the diagonal: negatives.
-        logits = first @ second.T / TEMPERATURE  # [B, B]
-        labels = torch.arange(len(logits), device=logits.device)
-        to_second = functional.cross_entropy(logits, labels, reduction="sum")
-        to_first = functional.cross_entropy(logits.T, labels, reduction="sum")
-        loss = (to_second + to_first) / 2
+        ranks = self.setup.ranks
+        # Row i, column j: first text of pair i, second of pair j. Off the diagonal: negatives,
+        # those of other ranks too.
+        logits = first @ ranks.gather(second).T / TEMPERATURE  # [B, pairs of all ranks]
+        transposed = logits.T
+        if ranks.shares_batch:
+            transposed = second @ ranks.gather(first).T / TEMPERATURE
+        loss = info_nce(logits, transposed, ranks.first_row)
         return loss, loss.detach()
 
     def examples(self, rows: Sequence[int]) -> list[dict[str, Any]]:

@@ -7,12 +7,20 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
-from regard.data.batching import Batch, BatchSampler, Rows, batch_indices
+from regard.data.batching import (
+    Batch,
+    BatchSampler,
+    BlockSampler,
+    Rows,
+    batch_indices,
+    corpus_sampler,
+)
 from regard.data.corpus import Corpus
 from regard.data.padding import pad_rows
 from regard.data.text_corruption import Ids, RandomStream
@@ -63,24 +71,28 @@ class CorruptedText(Objective):
             yield (now, i + 1), self.collate(self.train_corpus, rows, now)
 
     def batches_per_epoch(self) -> int:
-        return len(self._order().batches(0))
+        return self._order().batches_per_epoch()
 
-    def _order(self) -> BatchSampler:
+    def _order(self) -> BatchSampler | BlockSampler:
         # Not rounded here: `_lengths` has done it, where it is wanted.
-        lengths = self._lengths(self.train_corpus)
-        return BatchSampler(lengths, self.settings.batch_tokens, seed=self.settings.seed)
+        return corpus_sampler(
+            self.train_corpus,
+            self.settings.batch_tokens,
+            seed=self.settings.seed,
+            lengths=partial(self._lengths, self.train_corpus),
+        )
 
     def validation_batches(self) -> Iterator[Batch]:
         """All validation rows, corrupted in the same way each time."""
-        lengths = self._lengths(self.validation_corpus)
+        lengths = self._lengths(self.validation_corpus, np.arange(len(self.validation_corpus)))
         budget = self.settings.batch_tokens
         for rows in batch_indices(lengths, budget, seed=0, epoch=0, shuffle=False):
             batch = self.collate(self.validation_corpus, rows, VALIDATION_EPOCH)
             yield batch.to(self.device)
 
-    def _lengths(self, corpus: Corpus) -> Any:
-        """[rows, 1]: tokens of each row with its special tokens."""
-        lengths = corpus.columns["text"].lengths[:, None] + MAX_SPECIAL_TOKENS
+    def _lengths(self, corpus: Corpus, rows: Rows) -> Any:
+        """[rows, 1]: tokens of some rows with their special tokens."""
+        lengths = corpus.columns["text"].row_lengths(rows)[:, None] + MAX_SPECIAL_TOKENS
         if self.pad_to_multiple_of == 1:
             return lengths
         return np.full_like(lengths, self.context)

@@ -99,6 +99,10 @@ class GraphObjective(Objective):
             loss = (loss + other_loss) / 2 + weight * agreement
         return add_auxiliary_losses(loss, {}, len(labels)), nll
 
+    @property
+    def indivisible(self) -> str | None:
+        return "the nodes of a batch are one graph"
+
     def examples(self, rows: Sequence[int]) -> list[dict[str, Any]]:
         return [{"row": int(row), "text": f"{self.level[:-1]} {row}"} for row in rows]
 

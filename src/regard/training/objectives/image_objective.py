@@ -176,6 +176,12 @@ class ImageObjective(Objective):
         weight = tensors["mixup"]
         return weight * values + (1 - weight) * values.roll(1, dims=0)
 
+    @property
+    def indivisible(self) -> str | None:
+        if self.settings.mixup or self.settings.cutmix:
+            return "mixup and CutMix blend each image with its neighbour in the batch"
+        return None
+
     def examples(self, rows: Sequence[int]) -> list[dict[str, Any]]:
         return [{"row": row, "text": self.train_images.texts[row]} for row in rows]
 

@@ -31,6 +31,7 @@ from regard.training import model_spec
 from regard.training.data.labelled_text import encoder_tokenizer
 from regard.training.data.stored_images import StoredImages, stored_images
 from regard.training.objectives.image_objective import ImageData, ImageObjective
+from regard.training.objectives.loss import info_nce
 from regard.training.objectives.text_model_files import text_model_files
 from regard.training.setup import Setup
 
@@ -160,18 +161,22 @@ class ImageTextContrastive(ImageObjective):
         # The batch is the set of negatives: its size changes the task, not only the noise.
         texts = self.model.texts(tensors["tokens"], tensors["padding_mask"])  # [B, D], unit vectors
         images = self.model.images(self.pixel_values(tensors))  # [B, D]
+        texts = texts.float()
+        images = images.float()
+        ranks = self.setup.ranks
         if self.model.bias is not None:
-            loss = sigmoid_loss(self.model.logits(texts.float(), images.float()))
+            logits = self.model.logits(texts, ranks.gather(images))  # [B, images of all ranks]
+            loss = sigmoid_loss(logits, ranks.first_row)
             return loss, loss.detach()
         if self.model.training:
             # The parameter itself, as in the paper: a clamp in the loss would stop its gradient.
             with torch.no_grad():
                 self.model.scale.clamp_(max=MAX_SCALE)
-        logits = self.model.logits(texts.float(), images.float()).mT  # [B, B]
-        labels = torch.arange(len(logits), device=logits.device)
-        to_text = functional.cross_entropy(logits, labels, reduction="sum")
-        to_image = functional.cross_entropy(logits.mT, labels, reduction="sum")
-        loss = (to_text + to_image) / 2
+        to_text = self.model.logits(ranks.gather(texts), images).mT  # [B, texts of all ranks]
+        to_image = to_text.mT
+        if ranks.shares_batch:
+            to_image = self.model.logits(texts, ranks.gather(images))
+        loss = info_nce(to_text, to_image, ranks.first_row)
         return loss, loss.detach()
 
     # --- evaluation -------------------------------------------------------------------------------
@@ -196,12 +201,14 @@ class ImageTextContrastive(ImageObjective):
         return ranking_score(rankings, images.texts)
 
 
-def sigmoid_loss(logits: Tensor) -> Tensor:
-    """The pairwise sigmoid loss of logits [B, B] (Zhai et al. 2023, equation 1), not divided by B.
+def sigmoid_loss(logits: Tensor, first_row: int = 0) -> Tensor:
+    """The pairwise sigmoid loss of logits [b, B] (Zhai et al. 2023, equation 1), not divided by B.
 
-    The diagonal are the pairs that belong together.
+    Row i belongs to column `first_row` + i: with all rows of a batch, the diagonal.
     """
-    signs = 2 * torch.eye(len(logits), device=logits.device) - 1  # 1 for pairs, -1 for others
+    rows, columns = logits.shape
+    matches = torch.eye(columns, device=logits.device)[first_row : first_row + rows]
+    signs = 2 * matches - 1  # 1 for pairs, -1 for others
     return -functional.logsigmoid(signs * logits).sum()
 
 

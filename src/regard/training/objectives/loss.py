@@ -129,6 +129,21 @@ def distillation_loss(
     return loss
 
 
+# --- contrastive learning -------------------------------------------------------------------------
+
+
+def info_nce(logits: Tensor, transposed: Tensor, first_row: int = 0) -> Tensor:
+    """Symmetric InfoNCE, summed over pairs: the mean of both directions.
+
+    `logits` [b, B] are of the first things of some pairs with the second ones of all pairs of the
+    batch, which begin with pair `first_row`; `transposed` [b, B] of the second with all first ones.
+    """
+    pairs = first_row + torch.arange(len(logits), device=logits.device)
+    to_second = functional.cross_entropy(logits, pairs, reduction="sum")
+    to_first = functional.cross_entropy(transposed, pairs, reduction="sum")
+    return (to_second + to_first) / 2
+
+
 # --- from hidden states ---------------------------------------------------------------------------
 
 

@@ -180,7 +180,9 @@ class MaskedLM(MaskedText):
             pairs = functional.cross_entropy(next_sentence.float(), tensors["stranger"])
             # A mean over pairs, which `add_auxiliary_losses` scales up to the sum over tokens.
             auxiliary = {**auxiliary, "pairs": pairs}
-        return add_auxiliary_losses(loss, auxiliary, (tensors["labels"] >= 0).sum()), nll
+        masked = (tensors["labels"] >= 0).sum()
+        count = self.auxiliary_count(masked, torch.full_like(masked, len(tensors["labels"])))
+        return add_auxiliary_losses(loss, auxiliary, count), nll
 
     @torch.inference_mode()
     def validate(self, autocast: AbstractContextManager[Any]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
+import torch
 from torch import Tensor, nn
 
 from regard import spec
@@ -121,6 +122,22 @@ class Objective(ABC):
     @abstractmethod
     def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """The loss and −log p of the labels, both summed over the units that count."""
+
+    def auxiliary_count(self, labels: Tensor, averaged: Tensor) -> Tensor:
+        """What a mean over `averaged` units counts in a loss that is a sum over so many labels.
+
+        Ranks have a part of both each: a rank's mean counts by its share of the units.
+        """
+        ranks = self.setup.ranks
+        if not ranks.shares_batch:
+            return labels
+        all_labels, all_averaged = ranks.sum(torch.stack([labels, averaged]).float())
+        return all_labels * averaged / all_averaged
+
+    @property
+    def indivisible(self) -> str | None:
+        """Why the rows of a batch cannot be computed by several ranks; None where they can."""
+        return None
 
     @abstractmethod
     def examples(self, rows: Sequence[int]) -> list[dict[str, Any]]:

@@ -103,7 +103,8 @@ class ReplacedTokenDetection(MaskedText):
         discriminator_loss = _binary_loss(output, tensors["padding_mask"])
         auxiliary = {"judged": DISCRIMINATOR_WEIGHT * discriminator_loss} | output.auxiliary
         masked = (tensors["labels"] >= 0).sum()
-        loss = add_auxiliary_losses(output.generator_loss, auxiliary, masked)
+        count = self.auxiliary_count(masked, tensors["padding_mask"].sum())
+        loss = add_auxiliary_losses(output.generator_loss, auxiliary, count)
         return loss, output.generator_nll
 
     def _forward(self, tensors: Mapping[str, Tensor]) -> _Output:

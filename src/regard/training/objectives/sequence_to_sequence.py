@@ -13,7 +13,14 @@ from torch import Tensor
 
 from regard import spec
 from regard.core.context import Context
-from regard.data.batching import Batch, BatchSampler, batch_indices, collate
+from regard.data.batching import (
+    Batch,
+    BatchSampler,
+    BlockSampler,
+    batch_indices,
+    collate,
+    corpus_sampler,
+)
 from regard.data.corpus import Corpus
 from regard.decode.batch_decoding import DecodingSettings
 from regard.decode.length_penalty import GNMTPenalty
@@ -115,16 +122,16 @@ class SequenceToSequence(Objective):
     def model(self) -> EncoderDecoder:
         return self.translator.model
 
-    def _order(self) -> BatchSampler:
-        return BatchSampler(
-            self.train_corpus.lengths,
+    def _order(self) -> BatchSampler | BlockSampler:
+        return corpus_sampler(
+            self.train_corpus,
             self.settings.batch_tokens,
             seed=self.settings.seed,
             multiple=self.pad_to_multiple_of,
         )
 
     def batches_per_epoch(self) -> int:
-        return len(self._order().batches(0))
+        return self._order().batches_per_epoch()
 
     def batches(self, epoch: int, index: int) -> Iterator[tuple[tuple[int, int], Batch]]:
         fill_up_to = self.settings.batch_tokens if self.pad_to_multiple_of > 1 else 0

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from regard.data.algorithmic_tasks import TASKS
 from regard.data.generated_task import GeneratedTask
+from regard.errors import SettingError
 from regard.options import parse_option
 
 # --- which weights are exported -------------------------------------------------------------------
@@ -101,3 +102,20 @@ def parse_generated_task(text: str) -> GeneratedTask:
         usage="write its name alone, or with its least and greatest length, like copying:1:20",
         convert=int,
     )
+
+
+# --- mixtures of corpora --------------------------------------------------------------------------
+
+
+def parse_mixture_weights(text: str) -> tuple[float, ...]:
+    """The sampling weights of several corpora: `2,1,0.5`."""
+    try:
+        weights = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        weights = ()
+    # NaN is between no numbers.
+    if not weights or any(not 0 < weight < float("inf") for weight in weights):
+        raise SettingError(
+            f"mixture_weights = {text!r} are no positive numbers", "write them like 2,1,0.5"
+        )
+    return weights

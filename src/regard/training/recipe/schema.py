@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 from pydantic import ValidationError, field_validator, model_validator
 
+from regard.data.file_access import below, split_location
 from regard.data.generated_task import GeneratedTask
 from regard.decode.length_penalty import LengthPenalty, parse_length_penalty
 from regard.errors import SettingError, did_you_mean
@@ -32,6 +33,7 @@ from regard.training.recipe.options import (
     Initialization,
     parse_generated_task,
     parse_initialization,
+    parse_mixture_weights,
     parse_weights,
 )
 from regard.training.recipe.sections import (
@@ -39,6 +41,7 @@ from regard.training.recipe.sections import (
     DataSettings,
     DecodeSettings,
     ModelSettings,
+    ParallelSettings,
     Section,
     TokenSettings,
     TrainSettings,
@@ -95,6 +98,7 @@ class Recipe(Section):
     train: TrainSettings = TrainSettings()
     decode: DecodeSettings = DecodeSettings()
     tune: TuneSettings = TuneSettings()
+    parallel: ParallelSettings = ParallelSettings()
 
     @field_validator("tune", mode="before")
     @classmethod
@@ -115,6 +119,7 @@ class Recipe(Section):
         if not self.tune.files:
             self._check_data()
         self._check_settings_of_objective()
+        self._check_mixture()
         if self.is_finetuning:
             self._check_no_architecture()
         else:
@@ -230,6 +235,35 @@ class Recipe(Section):
             raise SettingError(
                 "only what leaves a memory can be compressed",
                 "give a memory too, e.g. --memory 128",
+            )
+
+    def _check_mixture(self) -> None:
+        data = self.data
+        if data.mixture_weights is None and data.mixture_temperature is None:
+            return
+        if data.mixture_weights is not None and data.mixture_temperature is not None:
+            raise SettingError(
+                "mixture_weights and mixture_temperature both say how corpora are mixed",
+                "give one of them",
+            )
+        # A model with a memory reads its text from the beginning to the end.
+        reads_on = self.model.memory is not None or (
+            self.is_baseline and self.objective == "causal"
+        )
+        if self.objective_settings.data not in ("pairs", "text") or reads_on:
+            raise SettingError(
+                f"corpora are not mixed for {self.task} with {self.model_name}",
+                "leave mixture_weights and mixture_temperature out",
+            )
+        count = len(self.corpora)
+        if count < 2:
+            raise SettingError(
+                "there is one corpus, and nothing to mix it with", "give several, with commas"
+            )
+        weights = self.mixture_weights
+        if weights is not None and len(weights) != count:
+            raise SettingError(
+                f"{len(weights)} weights for {count} corpora", "give one weight for each"
             )
 
     def _check_no_architecture(self) -> None:
@@ -361,6 +395,11 @@ class Recipe(Section):
         return is_baseline(self.model_name)
 
     @property
+    def tensor_ranks(self) -> int:
+        """How many ranks share a copy of the model; 0: all of them."""
+        return self.parallel.tensor_parallel_degree if self.parallel.strategy == "tensor" else 1
+
+    @property
     def exported_weights(self) -> ExportedWeights:
         return parse_weights(self.train.weights)
 
@@ -398,6 +437,21 @@ class Recipe(Section):
         return parse_generated_task(self.data.generated) if self.data.generated else None
 
     @property
+    def corpora(self) -> list[str]:
+        """The training corpora that files name, by their locations."""
+        data = self.data
+        if self.tune.files:
+            return list(self.tune.files)
+        location = data.pairs or data.source or data.text
+        return [] if location is None else split_location(location)
+
+    @property
+    def mixture_weights(self) -> tuple[float, ...] | None:
+        if self.data.mixture_weights is None:
+            return None
+        return parse_mixture_weights(self.data.mixture_weights)
+
+    @property
     def builtin(self) -> bool:
         """Whether the pairs are of the built-in language."""
         data = self.data
@@ -411,6 +465,7 @@ SECTIONS: dict[str, type[Section]] = {
     "train": TrainSettings,
     "decode": DecodeSettings,
     "tune": TuneSettings,
+    "parallel": ParallelSettings,
 }
 # Each key with the name of its section.
 KEYS: dict[str, str] = {
@@ -611,7 +666,7 @@ def _resolve_paths(
             "give --data DIR, or set REGARD_DATA",
         )
     for section, key in paths:
-        values[section][key] = str(Path(root or Path(name).parent) / values[section][key])
+        values[section][key] = below(root or Path(name).parent, str(values[section][key]))
 
 
 def parse(values: Mapping[str, Mapping[str, Any]]) -> Recipe:

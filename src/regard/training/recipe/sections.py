@@ -15,6 +15,7 @@ from regard.decode.length_penalty import parse_length_penalty
 from regard.training.recipe.options import (
     parse_generated_task,
     parse_initialization,
+    parse_mixture_weights,
     parse_weights,
 )
 
@@ -34,14 +35,17 @@ class DataSettings(Section):
 
     # Parallel text, for translation.
     source: str | None = Field(
-        None, description="training text, source side; one sentence a line (.gz too)"
+        None,
+        description="training text, source side; one sentence a line. Files may be .gz or .zst, "
+        "Parquet or Arrow, a folder, a glob, remote (s3://…), and several with commas between",
     )
     target: str | None = Field(
         None, description="training text, target side; line by line its translation"
     )
     pairs: str | None = Field(
         None,
-        description="both sides in one .tsv or .jsonl; - is standard input",
+        description="both sides in one .tsv or .jsonl; or .parquet, .arrow, a saved dataset; - is "
+        "standard input",
     )
     valid_source: str | None = Field(None, description="validation text, source side")
     valid_target: str | None = Field(None, description="validation text, target side")
@@ -50,13 +54,32 @@ class DataSettings(Section):
     test_target: str | None = Field(None, description="scored once, after training")
     # Plain text, for the other objectives.
     text: str | None = Field(
-        None, description="training text of all other objectives; one file (.gz too)"
+        None,
+        description="training text of all other objectives; files as for `source`",
     )
     valid_text: str | None = Field(
         None, description="validation text; without it the end of `text` is held out"
     )
     test_text: str | None = Field(
         None, description="classify, stories: scored once, after training"
+    )
+    text_column: str | None = Field(
+        None, description="the column of tables, and the key of .jsonl, that `text` is in  [text]"
+    )
+    # Several corpora, with commas between.
+    mixture_weights: str | None = Field(
+        None,
+        description="sampling weights of several corpora, with commas; a corpus that ends before "
+        "the others begins again",
+    )
+    mixture_temperature: float | None = Field(
+        None,
+        gt=0,
+        description="sampling temperature of several corpora: size^(1/T); 1 keeps their "
+        "proportions, 5 is usual for many languages",
+    )
+    preprocessing_workers: int | None = Field(
+        None, ge=1, description="processes that tokenize  [one a core]"
     )
     # Images, with classes or captions.
     images: str | None = Field(
@@ -129,6 +152,13 @@ class DataSettings(Section):
     max_length: int = Field(
         256, ge=2, description="longer sentences (in tokens) are left out of training, and counted"
     )
+
+    @field_validator("mixture_weights")
+    @classmethod
+    def _mixture_weights(cls, value: str | None) -> str | None:
+        if value is not None:
+            parse_mixture_weights(value)
+        return value
 
     @field_validator("generated")
     @classmethod
@@ -610,3 +640,20 @@ class TuneSettings(Section):
         if value is None:
             return None
         return str(Path(value).absolute())  # a run is resumed from anywhere
+
+
+class ParallelSettings(Section):
+    """Training on several processes: `torchrun … -m regard train`, or --processes N."""
+
+    strategy: Literal["ddp", "fsdp", "tensor"] = Field(
+        "ddp",
+        description="what each rank holds: ddp all of the model, fsdp a part of every tensor; "
+        "(FSDP2: parameters, gradients and optimizer), tensor some heads of every attention and "
+        "as much of every feed-forward",
+    )
+    tensor_parallel_degree: int = Field(
+        0,
+        ge=0,
+        description="with tensor: ranks that share a model; 0: all of them. Groups of so many "
+        "ranks are data parallel",
+    )

@@ -1,0 +1,281 @@
+"""Files by location: one file, several, a glob, a folder, or a remote path; decompressed bytes.
+
+A location is a path, or several with commas between. A path may be
+
+- a file, or "-" for standard input;
+- a glob (`shards/*.txt.gz`, `**` for all subfolders);
+- a folder, whose files are read in the order of their names;
+- remote, through fsspec (`s3://…`, `hf://…`, `https://…`), with globs and folders there too.
+
+Files may be compressed by gzip or Zstandard, which is seen from their content.
+"""
+
+from __future__ import annotations
+
+import glob
+import gzip
+import io
+import sys
+import zlib
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from regard.errors import DataError
+
+GZIP = b"\x1f\x8b"  # the first bytes of a gzip file
+ZSTANDARD = b"\x28\xb5\x2f\xfd"
+BLOCK = 1 << 20  # bytes of a read buffer
+COMPRESSED = (".gz", ".zst")  # suffixes
+# The format of a file by its suffix, after that of its compression is taken off.
+FORMATS = {
+    ".tsv": "tsv",
+    ".tab": "tsv",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "jsonl",
+    ".parquet": "table",
+    ".arrow": "table",
+}
+DATASET_STATE = "state.json"  # of a folder that `datasets` saved
+DATASET_SPLITS = "dataset_dict.json"  # of one with several splits
+
+
+# --- locations ------------------------------------------------------------------------------------
+
+
+def is_remote(path: str) -> bool:
+    return "://" in path
+
+
+def file_name(path: str | Path) -> str:
+    """A file as messages name it."""
+    return "standard input" if str(path) == "-" else str(path)
+
+
+def suffix_format(path: str | Path) -> str:
+    """tsv, jsonl, table or text, by the suffix of a file, which may be compressed."""
+    path = Path(path)
+    if path.suffix in COMPRESSED:
+        path = path.with_suffix("")
+    if (path / DATASET_STATE).is_file():
+        return "table"
+    return FORMATS.get(path.suffix.lower(), "text")
+
+
+def split_location(location: str | Path) -> list[str]:
+    """The paths of a location, one for each corpus."""
+    text = str(location)
+    # A file may have a comma in its name.
+    if "," not in text or Path(text).exists():
+        return [text]
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def below(root: str | Path, location: str) -> str:
+    """A location whose relative paths are those of a folder."""
+    parts = split_location(location)
+    return ",".join(part if is_remote(part) else str(Path(root) / part) for part in parts)
+
+
+def expand(location: str | Path) -> list[str]:
+    """The files of a location, in their order; a saved dataset counts as one file."""
+    return [file for path in split_location(location) for file in _expand_path(path)]
+
+
+def _expand_path(path: str) -> list[str]:
+    if path == "-":
+        return [path]
+    if is_remote(path):
+        return _expand_remote(path)
+    if Path(path).is_dir():
+        return _folder_files(Path(path))
+    if not Path(path).exists() and glob.has_magic(path):
+        files = [file for file in sorted(glob.glob(path, recursive=True)) if Path(file).is_file()]
+        return _at_least_one(files, path)
+    return [path]
+
+
+def _folder_files(folder: Path) -> list[str]:
+    if (folder / DATASET_STATE).is_file():
+        return [str(folder)]
+    if (folder / DATASET_SPLITS).is_file():
+        train = folder / "train"
+        if train.is_dir():
+            return [str(train)]
+        splits = ", ".join(sorted(child.name for child in folder.iterdir() if child.is_dir()))
+        raise DataError(f"{folder} has no split train", f"name one of its folders: {splits}")
+    files = sorted(str(file) for file in folder.rglob("*") if file.is_file())
+    return _at_least_one(_data_files(files, str(folder)), str(folder))
+
+
+def _data_files(files: list[str], folder: str) -> list[str]:
+    """Those that hold data: by their suffix, or all where none has one that is known."""
+    names = {file: file.removeprefix(folder) for file in files}
+    visible = [file for file in files if "/." not in names[file].replace("\\", "/")]
+    data_files = [file for file in visible if suffix_format(file) != "text" or _is_text(file)]
+    return data_files or visible
+
+
+def _is_text(file: str) -> bool:
+    return file.endswith((".txt", *(f".txt{suffix}" for suffix in COMPRESSED)))
+
+
+def _at_least_one(files: list[str], path: str) -> list[str]:
+    if not files:
+        what = "a directory without files" if Path(path).is_dir() else "no file's name"
+        raise DataError(f"nothing to read: {path} is {what}", "check the path")
+    return files
+
+
+# --- remote files ---------------------------------------------------------------------------------
+
+
+def _expand_remote(path: str) -> list[str]:
+    with _remote_errors(path):
+        from fsspec.core import url_to_fs
+
+        system, inner = url_to_fs(path)
+        if glob.has_magic(inner):
+            return [system.unstrip_protocol(file) for file in _remote_glob(system, inner, path)]
+        # A web server has no folders.
+        if not path.startswith("http") and system.isdir(inner):
+            files = [system.unstrip_protocol(file) for file in sorted(system.find(inner))]
+            return _at_least_one(_data_files(files, path), path)
+    return [path]
+
+
+def _remote_glob(system: Any, pattern: str, path: str) -> list[str]:
+    return _at_least_one(sorted(str(file) for file in system.glob(pattern)), path)
+
+
+def _open_remote(path: str) -> Any:
+    with _remote_errors(path):
+        import fsspec
+
+        return fsspec.open(path, "rb").open()
+
+
+@contextmanager
+def _remote_errors(path: str) -> Iterator[None]:
+    """What fsspec and its file systems raise, as errors that end with the repair."""
+    try:
+        yield
+    except ImportError as error:
+        protocol = path.partition("://")[0]
+        raise DataError(
+            f"{protocol}:// needs a package that is missing: {error}",
+            f"pip install 'regard[data]' 'fsspec[{protocol}]'",
+        ) from None
+    except ValueError as error:
+        raise DataError(f"cannot read {path}: {error}", "check the part before ://") from None
+    except OSError as error:
+        problem = error.strerror or type(error).__name__
+        raise DataError(f"cannot read {path}: {problem}", "check the address") from None
+
+
+# --- bytes ----------------------------------------------------------------------------------------
+
+
+@contextmanager
+def open_binary(path: str | Path) -> Iterator[BinaryIO]:
+    """The bytes of a file as they are; standard input is left open."""
+    with ExitStack() as stack:
+        try:
+            file: Any
+            if str(path) == "-":
+                file = sys.stdin.buffer
+            elif is_remote(str(path)):
+                file = stack.enter_context(_open_remote(str(path)))
+            else:
+                file = stack.enter_context(open(path, "rb", buffering=BLOCK))
+        except OSError as error:
+            problem = f"cannot read {file_name(path)}: {error.strerror}"
+            raise DataError(problem, "check the path; it must be a readable file") from error
+        yield file
+
+
+@contextmanager
+def open_decompressed(path: str | Path) -> Iterator[BinaryIO]:
+    """The decompressed bytes of a file or of standard input."""
+    with open_binary(path) as file:
+        try:
+            stream = _decompressed(file)
+        except OSError as error:
+            problem = f"cannot read {file_name(path)}: {error.strerror}"
+            raise DataError(problem, "check the path; it must be a readable file") from error
+        yield stream
+
+
+def _decompressed(stream: BinaryIO) -> BinaryIO:
+    # Two bytes first: a pipe may hold no more for now.
+    head = stream.read(len(GZIP))
+    if head == ZSTANDARD[: len(head)] and len(head) == len(GZIP):
+        head += stream.read(len(ZSTANDARD) - len(head))
+    joined = io.BufferedReader(_Rejoined(head, stream), BLOCK)
+    if head[: len(GZIP)] == GZIP:
+        return io.BufferedReader(gzip.GzipFile(fileobj=joined, mode="rb"), BLOCK)
+    if head == ZSTANDARD:
+        arrow = require_pyarrow("Zstandard files")
+        compressed = arrow.PythonFile(joined, mode="r")
+        return io.BufferedReader(arrow.CompressedInputStream(compressed, "zstd"), BLOCK)
+    return joined
+
+
+def is_plain_text(file: str) -> bool:
+    """Whether a local file holds lines that are not compressed."""
+    if suffix_format(file) == "table":
+        return False
+    with open_binary(file) as stream:
+        head = stream.read(len(ZSTANDARD))
+    return head != ZSTANDARD and head[: len(GZIP)] != GZIP
+
+
+def require_pyarrow(what: str) -> Any:
+    """The package pyarrow; `DataError` where it is missing."""
+    try:
+        import pyarrow
+    except ImportError:
+        raise DataError(
+            f"{what} need pyarrow, which is not installed", "pip install 'regard[data]'"
+        ) from None
+    return pyarrow
+
+
+class _Rejoined(io.RawIOBase):
+    """A stream whose first bytes were read to see what it is; pipes cannot seek back."""
+
+    def __init__(self, head: bytes, rest: Any) -> None:
+        self._head = head
+        # read1 gives what a pipe holds now, where read would wait for a full block; not every
+        # remote file has it.
+        self._read = getattr(rest, "read1", rest.read)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._head or self._read(len(buffer))
+        self._head = b""
+        buffer[: len(data)] = data
+        return len(data)
+
+
+def raw_lines(stream: BinaryIO, name: str) -> Iterator[bytes]:
+    """The lines of a stream; what damaged files raise becomes DataError."""
+    try:
+        yield from stream
+    except EOFError as error:
+        raise DataError(
+            f"{name} is a gzip file that stops in the middle", "copy or download it again"
+        ) from error
+    except (zlib.error, gzip.BadGzipFile) as error:
+        raise DataError(
+            f"{name} is a damaged gzip file: {error}", "copy or download it again"
+        ) from error
+    except OSError as error:
+        # Arrow's errors of damaged Zstandard files have a text instead of a number.
+        raise DataError(
+            f"reading {name} failed: {error.strerror or error}", "check the disk, then try again"
+        ) from error

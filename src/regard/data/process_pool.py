@@ -1,0 +1,76 @@
+"""Worker processes for data: a function over a stream, results in the order of the stream."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from multiprocessing import get_context
+from typing import Any, TypeVar
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+FEWEST_ITEMS = 8  # that are worth a pool: starting one takes about as long as one item
+ITEMS_AHEAD = 3  # for each worker: enough that none waits, few enough for memory
+
+
+def available_cores() -> int:
+    """The cores that this process may use."""
+    if sys.platform.startswith("linux"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def ordered_map(
+    function: Callable[[Item], Result], items: Iterable[Item], workers: int | None = None
+) -> Iterator[Result]:
+    """function(item) of each item, in order, by several processes; one a core by default.
+
+    The stream is read here, a few items ahead of the results, whose number is bounded: neither has
+    to fit into memory. Few items, one worker, or a process that cannot be forked: all happens here.
+    """
+    workers = workers or available_cores()
+    stream = iter(items)
+    first = list(itertools.islice(stream, FEWEST_ITEMS))
+    if workers == 1 or len(first) < FEWEST_ITEMS or not _can_fork():
+        yield from map(function, itertools.chain(first, stream))
+        return
+    # Forks inherit the function as an argument of the initializer: it is never pickled.
+    context = get_context("fork")
+    with ProcessPoolExecutor(workers, context, _start_worker, (function,)) as pool:
+        pending: deque[Future[Any]] = deque()
+        try:
+            for item in itertools.chain(first, stream):
+                pending.append(pool.submit(_call, item))
+                if len(pending) >= workers * ITEMS_AHEAD:
+                    yield pending.popleft().result()
+            while pending:
+                yield pending.popleft().result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _can_fork() -> bool:
+    """Whether forking is safe: no other Python threads, and no CUDA context."""
+    if not sys.platform.startswith("linux") or threading.active_count() > 1:
+        return False
+    torch = sys.modules.get("torch")
+    return torch is None or not torch.cuda.is_initialized()
+
+
+_worker_function: Callable[[Any], Any] | None = None  # set in worker processes only
+
+
+def _start_worker(function: Callable[[Any], Any]) -> None:
+    global _worker_function
+    _worker_function = function
+
+
+def _call(item: Any) -> Any:
+    assert _worker_function is not None
+    return _worker_function(item)

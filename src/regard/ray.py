@@ -1,0 +1,118 @@
+"""A model as a stage of Ray Data: batch inference on one machine or on a cluster.
+
+    import ray, regard.ray
+
+    texts = ray.data.read_parquet("s3://bucket/texts/")
+    answers = regard.ray.predict(texts, "runs/builtin", task="translate", concurrency=8)
+    answers.write_parquet("s3://bucket/answers/")
+
+`predict` is `dataset.map_batches(Predictor, …)` with the settings that batch work needs: rows keep
+their order, and what a lost worker was computing is computed again, so that each row comes out
+once. Nothing here starts Ray: `ray.init()`, or the cluster that a job runs on, decides where.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from regard.errors import DataError, SettingError
+from regard.models import Model, load
+from regard.models.prediction import PredictionOptions
+from regard.models.prediction import predict as model_predict
+
+if TYPE_CHECKING:
+    from ray.data import Dataset
+
+ROWS_PER_BATCH = 1000  # enough to sort by length, little enough to lose with a worker
+DECODING_TASKS = ("translate", "generate")  # whose options are those of decoding: beam, max_…
+
+
+class Predictor:
+    """A callable class for `map_batches`: it loads a model once and answers batches of texts.
+
+    `task` is what the model is asked for, its own by default. Answers go to the column `output`:
+    texts, label → probability, spans, or vectors; None for a blank text. `options` are those of the
+    task: `beam=8` or `temperature=0.7` of decoding, `labels`, `context` and `top` of the others.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        task: str | None = None,
+        *,
+        column: str = "text",
+        output: str = "prediction",
+        device: str = "auto",
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        # Packed weights are for inference alone, which is all that happens here.
+        self.model: Model = load(model, device=device)
+        self.task = task
+        self.column = column
+        self.output = output
+        self.options = dict(options or {})
+
+    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
+        if self.column not in batch:
+            raise DataError(
+                f"these rows have no column {self.column!r}",
+                f"say column=; they have: {', '.join(batch)}",
+            )
+        texts = [str(text) for text in batch[self.column]]
+        answers = iter(self._answers([text for text in texts if text.strip()]))
+        column = np.empty(len(texts), dtype=object)
+        for row, text in enumerate(texts):
+            column[row] = next(answers) if text.strip() else None
+        if self.task in DECODING_TASKS:
+            column[column == None] = ""  # noqa: E711 (elementwise)
+        return {**batch, self.output: column}
+
+    def _answers(self, texts: list[str]) -> list[Any]:
+        if not texts:
+            return []
+        if self.task in DECODING_TASKS:
+            method = getattr(self.model, self.task)
+            return list(method(texts, **self.options))
+        predictions = model_predict(self.model, texts, self.task, PredictionOptions(**self.options))
+        return [prediction.answer for prediction in predictions]
+
+
+def predict(
+    dataset: Dataset,
+    model: str,
+    task: str | None = None,
+    *,
+    concurrency: int | tuple[int, int] = 1,
+    batch_size: int = ROWS_PER_BATCH,
+    gpus: float = 0,
+    **settings: Any,
+) -> Dataset:
+    """The rows of a dataset with the answers of a model, in the order of the rows.
+
+    `concurrency` is the number of workers, or its bounds; each holds the model, on one CPU or on
+    `gpus` (a share of) GPUs. `settings` are those of `Predictor`. The model's folder must be
+    readable on every machine. Rows are computed once the result is read or written.
+    """
+    _require_ray()
+    # Of this dataset alone. Blocks come out in their order, though workers finish in another.
+    dataset.context.execution_options.preserve_order = True
+    resources: dict[str, float] = {"num_gpus": gpus} if gpus else {"num_cpus": 1}
+    return dataset.map_batches(
+        Predictor,
+        fn_constructor_args=(model, task),
+        fn_constructor_kwargs={"device": "cuda" if gpus else "cpu", **settings},
+        batch_size=batch_size,
+        batch_format="numpy",
+        concurrency=concurrency,
+        **resources,
+    )
+
+
+def _require_ray() -> None:
+    try:
+        import ray.data  # noqa: F401
+    except ImportError:
+        raise SettingError("Ray Data is not installed", "pip install 'regard[ray]'") from None

@@ -1,0 +1,48 @@
+"""Mixtures: training examples of several corpora, which the order of an epoch mixes by weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+from regard.data.corpus import Mixture
+from regard.training.recipe.schema import Recipe
+from regard.training.setup import Split
+
+
+@dataclass(frozen=True)
+class CorporaSplit:
+    """A split of several corpora, by name. Called as any split, it yields one after the other."""
+
+    corpora: Mapping[str, Split]
+
+    def __call__(self) -> Iterator[Any]:
+        return chain.from_iterable(corpus() for corpus in self.corpora.values())
+
+
+def split_of(corpora: Mapping[str, Split]) -> Split:
+    """The split of one corpus or of several."""
+    if len(corpora) == 1:
+        return next(iter(corpora.values()))
+    return CorporaSplit(corpora)
+
+
+def corpora_of(split: Split) -> dict[str, Split]:
+    """The corpora of a split; one without a name where it is not of several."""
+    return dict(split.corpora) if isinstance(split, CorporaSplit) else {"": split}
+
+
+def each_corpus(split: Split, change: Callable[[Split], Split]) -> Split:
+    """The split with every corpus changed by itself."""
+    return split_of({name: change(corpus) for name, corpus in corpora_of(split).items()})
+
+
+def mixture(recipe: Recipe) -> Mixture | None:
+    """How the recipe mixes its corpora; None: they follow one another, as one corpus."""
+    temperature = recipe.data.mixture_temperature
+    weights = recipe.mixture_weights
+    if weights is None and temperature is None:
+        return None
+    return Mixture(weights, temperature)

@@ -1,0 +1,221 @@
+"""The ranks of a run: one process, or those of torch.distributed's process group.
+
+Every rank goes through the same batches and computes its rows of each. What a loss needs of all
+rows, it asks for here; with one rank, and outside a training step, that is what it has itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from regard.data.batching import Batch
+from regard.errors import RankLostError, RegardError, SettingError
+
+T = TypeVar("T")
+
+
+class Ranks:
+    """The processes of a run. `tensor` of them share one copy of the model (tensor parallelism).
+
+    Ranks that follow each other hold one copy; each copy computes its own rows of a batch.
+    """
+
+    def __init__(self, rank: int = 0, size: int = 1, tensor: int = 1) -> None:
+        if size % tensor:
+            raise SettingError(
+                f"{size} ranks do not make groups of {tensor}",
+                "start as many processes as a multiple of tensor_parallel_degree",
+            )
+        self.rank = rank
+        self.size = size
+        self.tensor_size = tensor
+        self.tensor_rank = rank % tensor
+        self.data_rank = rank // tensor
+        self.data_size = size // tensor
+        # Of the ranks that hold the same part of the model; None: all of them, or only one.
+        self.data_group: dist.ProcessGroup | None = None
+        self.tensor_group: dist.ProcessGroup | None = None
+        if tensor > 1:
+            self._make_groups()
+        self._sizes: list[int] = []  # rows of each copy, in a training step
+
+    def _make_groups(self) -> None:
+        # Every rank makes all groups, in one order; each keeps those it belongs to.
+        for first in range(0, self.size, self.tensor_size):
+            members = list(range(first, first + self.tensor_size))
+            group = dist.new_group(members)
+            if self.rank in members:
+                self.tensor_group = group
+        for place in range(self.tensor_size):
+            members = list(range(place, self.size, self.tensor_size))
+            group = dist.new_group(members)
+            if self.rank in members:
+                self.data_group = group
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this process writes the run folder, logs and exports."""
+        return self.rank == 0
+
+    @property
+    def several(self) -> bool:
+        return self.size > 1
+
+    # --- one rank's part of a batch ---------------------------------------------------------------
+
+    @contextmanager
+    def sharded(self, batch: Batch) -> Iterator[Batch]:
+        """This rank's rows of a batch; inside the block `sum` and `gather` reach the others.
+
+        A rank that no row is left for computes the first one, which counts as nothing.
+        """
+        if self.data_size == 1:
+            yield batch
+            return
+        bounds = torch.arange(batch.size).tensor_split(self.data_size)
+        self._sizes = [len(rows) for rows in bounds]
+        start = sum(self._sizes[: self.data_rank])
+        part = batch.part(start, self._sizes[self.data_rank])
+        try:
+            yield part
+        finally:
+            self._sizes = []
+
+    @property
+    def weight(self) -> float:
+        """What this rank's rows count: 0 where it has none of its own."""
+        return 1.0 if not self._sizes or self._sizes[self.data_rank] else 0.0
+
+    @property
+    def shares_batch(self) -> bool:
+        """Whether other ranks compute other rows of the batch in work."""
+        return bool(self._sizes)
+
+    @property
+    def first_row(self) -> int:
+        """Where this rank's rows begin in what `gather` returns."""
+        return sum(self._sizes[: self.data_rank]) if self.weight else 0
+
+    def sum(self, x: Tensor) -> Tensor:
+        """The sum over all parts of the batch in work, with its gradient (all-reduce)."""
+        if not self._sizes:
+            return x
+        total: Tensor = _AllReduce.apply(x * self.weight, self.data_group)
+        return total
+
+    def gather(self, x: Tensor) -> Tensor:
+        """The rows of all parts of the batch in work [b, …] → [B, …], with gradient."""
+        if not self._sizes:
+            return x
+        rows: Tensor = _AllGather.apply(x, self._sizes, self.data_rank, self.data_group)
+        return rows
+
+    # --- between the ranks ------------------------------------------------------------------------
+
+    def broadcast(self, value: T) -> T:
+        """The main rank's value, on all ranks."""
+        if not self.several:
+            return value
+        values: list[Any] = [value if self.is_main else None]
+        dist.broadcast_object_list(values)
+        received: T = values[0]
+        return received
+
+    def on_main(self, function: Callable[[], T]) -> T | None:
+        """What the main rank's call returns, there; None on others, which wait. An expected error
+        ends all of them."""
+        if not self.is_main:
+            exit_code = self.broadcast(0)
+            if exit_code:
+                raise SystemExit(exit_code)  # the main rank says why
+            return None
+        try:
+            result = function()
+        except RegardError as error:
+            self.broadcast(error.exit_code)
+            raise
+        self.broadcast(0)
+        return result
+
+    def barrier(self) -> None:
+        if self.several:
+            dist.barrier()
+
+
+ONE_RANK = Ranks()
+
+
+@contextmanager
+def lost_ranks_reported() -> Iterator[None]:
+    """Turns the failure of a collective operation into an error that says that a rank is gone."""
+    try:
+        yield
+    except (dist.DistBackendError, dist.DistNetworkError) as error:
+        raise _lost(error) from error
+    except RuntimeError as error:
+        # gloo's errors have no class of their own.
+        if not dist.is_initialized() or "gloo" not in str(error):
+            raise
+        raise _lost(error) from error
+
+
+def _lost(error: Exception) -> RankLostError:
+    first_line = (str(error).splitlines() or [""])[0]
+    return RankLostError(
+        f"another process of this run is gone ({first_line[:100]})",
+        "go on with: regard train --resume DIR; "
+        "torchrun --max-restarts N does so by itself, where --out names the folder",
+    )
+
+
+# --- collective operations with gradients ---------------------------------------------------------
+
+
+class _AllReduce(torch.autograd.Function):
+    """The sum over ranks. Each rank's loss depends on it, so gradients are summed as well."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: dist.ProcessGroup | None) -> Tensor:
+        ctx.group = group
+        total = x.clone()
+        dist.all_reduce(total, group=group)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        gradient = grads[0].clone()
+        dist.all_reduce(gradient, group=ctx.group)
+        return gradient, None
+
+
+class _AllGather(torch.autograd.Function):
+    """The rows of all ranks. A row's gradient is the sum of those that the ranks have for it."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, sizes: list[int], rank: int, group: dist.ProcessGroup | None
+    ) -> Tensor:
+        ctx.group = group
+        ctx.rows = slice(sum(sizes[:rank]), sum(sizes[: rank + 1]))
+        ctx.shape = x.shape
+        # Parts of one size, for the collective operation: the largest.
+        padded = x.new_zeros(max(sizes), *x.shape[1:])
+        padded[: sizes[rank]] = x[: sizes[rank]]
+        parts = [torch.empty_like(padded) for _ in sizes]
+        dist.all_gather(parts, padded, group=group)
+        return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
+        gradient = grads[0].contiguous().clone()
+        dist.all_reduce(gradient, group=ctx.group)
+        rows = gradient[ctx.rows]
+        if len(rows) < ctx.shape[0]:  # the row of a rank that has none of its own
+            return gradient.new_zeros(ctx.shape), None, None, None
+        return rows, None, None, None

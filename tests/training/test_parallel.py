@@ -1,0 +1,407 @@
+"""Training on several ranks is the training of one process: data, losses, weights, checkpoints."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from parallel_worker import run_job
+from safetensors.torch import load_file
+from test_every_family import TEXT, write_images, write_series
+
+import regard
+from regard import checkpoint_shards
+from regard.checkpoint import Checkpoints
+from regard.checkpoint_shards import Layout
+from regard.data.batching import Batch
+from regard.errors import SettingError
+from regard.training.parallel.ranks import Ranks
+
+SMALL: dict[str, Any] = {
+    "steps": 4, "warmup": 1, "batch_tokens": 128, "context": 32, "max_length": 32, "samples": 0,
+    "tokenizer": "characters", "validate_every": 4, "save_every": 2, "log_every": 1, "threads": 1,
+    "device": "cpu", "schedule": "constant", "learning_rate": 1e-3, "clip": 1.0,
+    # Gradients that are zero but for rounding (of the biases of keys) stay without effect.
+    "adam_eps": 1e-4,
+    "d_model": 16, "heads": 4, "layers": 2, "d_ff": 32,
+    "dropout": 0.0, "attention_dropout": 0.0, "feedforward_dropout": 0.0,
+}  # fmt: skip
+# name → settings; FILES are put in place of words in capitals
+CASES: dict[str, dict[str, Any]] = {
+    "translate": {"pairs": "PAIRS", "valid_pairs": "PAIRS", "preset": "tiny", "weights": "ema:0.9"},
+    "gpt2": {"model": "gpt2:tiny", "text": "TEXT", "objective": "causal"},
+    "llama": {"model": "llama:tiny", "text": "TEXT", "objective": "causal", "accumulate": 2},
+    "bert": {"model": "bert:tiny", "text": "TEXT", "objective": "masked", "next_sentence": True},
+    "albert": {"model": "albert:tiny", "text": "TEXT", "objective": "masked"},
+    "t5": {"model": "t5:tiny", "text": "TEXT", "objective": "span", "recompute": True},
+    "vit": {"model": "vit:tiny", "images": "IMAGES", "image_size": 16, "patch": 8},
+    "clip": {
+        "model": "clip:tiny", "images": "CAPTIONS", "image_size": 16, "patch": 8,
+        "batch_tokens": 200,
+    },
+    "siglip": {"model": "siglip:tiny", "images": "CAPTIONS", "image_size": 16, "patch": 8},
+    "contrastive": {"model": "bert:tiny", "text": "PAIRS", "objective": "contrastive"},
+    "patchtst": {"model": "patchtst:tiny", "series": "SERIES", "horizon": 4},
+}  # fmt: skip
+WORKER = Path(__file__).parent / "parallel_worker.py"
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    folder = tmp_path_factory.mktemp("parallel_files")
+    lines = TEXT.splitlines()
+    (folder / "text.txt").write_text(TEXT * 5)
+    (folder / "pairs.tsv").write_text("".join(f"{line}\t{line[::-1]}\n" for line in lines))
+    images = write_images(folder / "images")
+    return {
+        "TEXT": str(folder / "text.txt"), "PAIRS": str(folder / "pairs.tsv"), "IMAGES": str(images),
+        "CAPTIONS": str(images / "captions.tsv"), "SERIES": str(write_series(folder)),
+    }  # fmt: skip
+
+
+def settings(name: str, files: dict[str, str], **changes: Any) -> dict[str, Any]:
+    values = SMALL | CASES[name] | changes
+    return {key: files.get(value, value) if isinstance(value, str) else value
+            for key, value in values.items()}  # fmt: skip
+
+
+def torchrun(ranks: int, arguments: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += [f"--nproc-per-node={ranks}", *arguments]
+    environment = os.environ | {
+        "OMP_NUM_THREADS": "1",
+        "TORCH_CPP_LOG_LEVEL": "ERROR",
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+    }
+    return subprocess.Popen(command, env=environment, **options)
+
+
+def run_on_ranks(ranks: int, jobs: list[dict[str, Any]], folder: Path) -> None:
+    """Runs jobs in so many processes."""
+    path = folder / f"jobs-{ranks}.json"
+    path.write_text(json.dumps(jobs))
+    process = torchrun(ranks, [str(WORKER), str(path)])
+    assert process.wait(300) == 0
+
+
+def steps(out: Path) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    return [line for line in lines if "event" not in line]
+
+
+def assert_same_run(one: Path, other: Path, weights: float = 1e-5) -> None:
+    """Tokens and positions are equal, losses and weights as near as sums in another order."""
+    for a, b in zip(steps(one), steps(other), strict=True):
+        assert (a["step"], a["tokens"], a["epoch"]) == (b["step"], b["tokens"], b["epoch"])
+        assert a["loss"] == pytest.approx(b["loss"], abs=1e-5)
+        assert a["gradient_norm"] == pytest.approx(b["gradient_norm"], rel=1e-4)
+    ours = load_file(one / "model.safetensors")
+    theirs = load_file(other / "model.safetensors")
+    assert ours.keys() == theirs.keys()
+    for name, tensor in ours.items():
+        torch.testing.assert_close(tensor, theirs[name], rtol=0, atol=weights, msg=name)
+
+
+# --- parts ---
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+@pytest.mark.parametrize("rows", [1, 2, 3, 5, 8])
+def test_parts_of_a_batch_are_the_batch(rows: int, size: int) -> None:
+    """In order and each row once; a rank without rows computes the first, with weight 0."""
+    tensors = {"tokens": torch.arange(rows * 3).view(rows, 3), "goes_on": torch.tensor(True)}
+    batch = Batch(tensors, 7, np.arange(rows))
+    parts = []
+    for rank in range(size):
+        ranks = Ranks(rank, size)
+        with ranks.sharded(batch) as part:
+            assert part.tokens == 7
+            assert part.size >= 1
+            assert part.tensors["goes_on"].ndim == 0
+            if ranks.weight:
+                parts.append(part.tensors["tokens"])
+    assert torch.equal(torch.cat(parts), tensors["tokens"])
+
+
+def test_layouts_cut_and_join() -> None:
+    full = torch.randn(6, 5)
+    qkv = Layout((6, 5), 0, (((0, 1), (2, 1), (4, 1)), ((1, 1), (3, 1), (5, 1))))
+    columns = Layout((6, 5), 1, (((0, 2),), ((2, 3),)))
+    uneven = Layout.even((6, 5), 4)  # 2, 2, 2 and no rows, as torch.chunk and FSDP2 cut
+    assert [uneven.part_shape(rank)[0] for rank in range(4)] == [2, 2, 2, 0]
+    for layout in (qkv, columns, uneven):
+        count = len(layout.ranges)
+        parts = [layout.part(full, rank) for rank in range(count)]
+        assert [tuple(part.shape) for part in parts] == [layout.part_shape(r) for r in range(count)]
+        assert torch.equal(layout.join(parts), full)
+        assert Layout.from_tensor(layout.to_tensor()) == layout
+
+
+def test_sharded_checkpoint_is_read_as_a_whole(tmp_path: Path) -> None:
+    """The files of three ranks, and none of them changed unnoticed."""
+    full = {"w": torch.randn(4, 3), "b": torch.randn(3)}
+    state = {"exp_avg/w": torch.randn(4, 3), "step/w": torch.tensor(7.0)}
+    layouts = {"w": Layout.even((4, 3), 3)}
+    checkpoints = Checkpoints(tmp_path)
+    groups = {}
+    for rank in (2, 1, 0):
+        part = {
+            "weights": {"w": layouts["w"].part(full["w"], rank), "b": full["b"]},
+            "optimizer": state | {"exp_avg/w": layouts["w"].part(state["exp_avg/w"], rank)},
+        }
+        groups = checkpoint_shards.split(part, layouts, rank, 3)
+        if rank:
+            checkpoints.write_shards(5, groups)
+    shards = [
+        checkpoint_shards.shard_name(group, rank, 3)
+        for group in ("weights", "optimizer")
+        for rank in (1, 2)
+    ]
+    folder = checkpoints.save(5, groups, {"best_step": 0, "averaged": []}, shards)
+    saved = Checkpoints(tmp_path).newest(print)
+    assert saved is not None
+    for name, tensor in (full | state).items():
+        group = "weights" if name in full else "optimizer"
+        assert torch.equal(saved.groups[group][name], tensor), name
+    path = folder / "weights.3-of-3.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(regard.errors.CheckpointError, match="intact"):
+        Checkpoints(tmp_path).newest(lambda _: None)
+
+
+def test_ranks_make_groups() -> None:
+    with pytest.raises(SettingError, match="3 ranks do not make groups of 2"):
+        Ranks(0, 3, 2)
+
+
+# --- two ranks, as one process ---
+
+
+@pytest.fixture(scope="module")
+def two_ranks(files: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Runs of two ranks: DDP, FSDP2 and tensor parallel; and of one process, under one/."""
+    folder = tmp_path_factory.mktemp("two_ranks")
+    runs = {
+        "translate": "ddp", "clip": "ddp", "gpt2": "fsdp", "llama": "tensor",
+    }  # fmt: skip
+    jobs = [
+        {"out": str(folder / name), "settings": settings(name, files, strategy=strategy)}
+        for name, strategy in runs.items()
+    ]
+    jobs += [
+        {"out": str(folder / name), "settings": settings("translate", files, strategy=name)}
+        for name in ("fsdp", "tensor")
+    ]
+    refused = {"model": "lstm:tiny", "text": files["TEXT"], "objective": "causal"}
+    jobs.append({"out": str(folder / "lstm"), "settings": {
+        key: value for key, value in (SMALL | refused).items()
+        if key not in ("heads", "d_ff", "attention_dropout", "feedforward_dropout")}})  # fmt: skip
+    run_on_ranks(2, jobs, folder)
+    for name in runs:
+        out = folder / "one" / name
+        out.parent.mkdir(exist_ok=True)
+        run_job({"out": str(out), "settings": settings(name, files)})
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("name", "reference"),
+    [
+        ("translate", "translate"),  # DDP
+        ("fsdp", "translate"),
+        ("tensor", "translate"),
+        ("clip", "clip"),
+        ("gpt2", "gpt2"),
+        ("llama", "llama"),
+    ],
+)
+def test_two_ranks_equal_one_process(two_ranks: Path, name: str, reference: str) -> None:
+    assert_same_run(two_ranks / name, two_ranks / "one" / reference)
+
+
+def test_ranks_share_the_rows_of_each_batch(two_ranks: Path) -> None:
+    read = [json.loads((two_ranks / f"translate.rows-{rank}.json").read_text()) for rank in (0, 1)]
+    alone = json.loads((two_ranks / "one" / "translate.rows-0.json").read_text())
+    # In one process nothing is cut, and nothing recorded: the order follows from the recipe.
+    assert alone == []
+    together = [a + b for a, b in zip(*read, strict=True)]
+    assert all(len(rows) == len(set(rows)) > 1 for rows in together)
+    epoch = sorted(row for rows in together for row in rows)
+    assert len(epoch) == len(set(epoch))
+
+
+def test_sharded_run_goes_on_in_one_process(two_ranks: Path) -> None:
+    """Trained on by two steps: what FSDP2 wrote on two ranks, and one process by itself."""
+    checkpoint = sorted((two_ranks / "fsdp" / "state" / "checkpoints").iterdir())[-1]
+    names = {path.name for path in checkpoint.iterdir()}
+    assert {"weights.1-of-2.safetensors", "weights.2-of-2.safetensors"} <= names
+    for out in (two_ranks / "fsdp", two_ranks / "one" / "translate"):
+        run_job({"out": str(out), "resume": True, "steps": 6})
+    assert len(steps(two_ranks / "fsdp")) == 6
+    assert_same_run(two_ranks / "fsdp", two_ranks / "one" / "translate")
+
+
+def test_what_cannot_be_shared_is_refused(two_ranks: Path) -> None:
+    for rank in (0, 1):
+        problem = (two_ranks / f"lstm.error-{rank}").read_text()
+        assert "goes on from the state of the batch before it" in problem
+    assert not (two_ranks / "lstm").exists()
+
+
+# --- every family and objective, on two and four ranks ---
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_every_case_equals_one_process(ranks: int, files: dict[str, str], tmp_path: Path) -> None:
+    """DDP, FSDP2 and tensor parallel, each family and objective."""
+    jobs = [
+        {
+            "out": str(tmp_path / f"{name}-{strategy}"),
+            "settings": settings(name, files, strategy=strategy),
+        }
+        for name in CASES
+        for strategy in ("ddp", "fsdp", "tensor")
+    ]
+    run_on_ranks(ranks, jobs, tmp_path)
+    for name in CASES:
+        run_job({"out": str(tmp_path / name), "settings": settings(name, files)})
+        for strategy in ("ddp", "fsdp", "tensor"):
+            assert_same_run(tmp_path / f"{name}-{strategy}", tmp_path / name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp", "tensor"])
+def test_checkpoint_of_four_ranks_goes_on_with_two_and_one(
+    strategy: str, files: dict[str, str], tmp_path: Path
+) -> None:
+    values = settings("translate", files, strategy=strategy, steps=6)
+    stopped = [
+        {"out": str(tmp_path / name), "settings": values, "stop_at": 2} for name in ("two", "one")
+    ]
+    run_on_ranks(4, stopped, tmp_path)
+    assert len(steps(tmp_path / "two")) < 6
+    run_on_ranks(2, [{"out": str(tmp_path / "two"), "resume": True}], tmp_path)
+    run_job({"out": str(tmp_path / "one"), "resume": True})
+    run_job({"out": str(tmp_path / "uninterrupted"), "settings": values})
+    for name in ("two", "one"):
+        assert_same_run(tmp_path / name, tmp_path / "uninterrupted")
+
+
+@pytest.mark.slow
+def test_groups_of_tensor_ranks_are_data_parallel(files: dict[str, str], tmp_path: Path) -> None:
+    """Four ranks, of which two share a model; resumed in one process."""
+    values = settings("t5", files, strategy="tensor", tensor_parallel_degree=2)
+    run_on_ranks(4, [{"out": str(tmp_path / "four"), "settings": values}], tmp_path)
+    run_job({"out": str(tmp_path / "one"), "settings": settings("t5", files)})
+    assert_same_run(tmp_path / "four", tmp_path / "one")
+    for name in ("four", "one"):
+        run_job({"out": str(tmp_path / name), "resume": True, "steps": 6})
+    assert_same_run(tmp_path / "four", tmp_path / "one")
+
+
+# --- faults ---
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_non_finite_values_are_skipped_on_all_ranks(
+    strategy: str, files: dict[str, str], tmp_path: Path
+) -> None:
+    """A NaN in the rows of one rank: no rank makes the update, and its examples are named."""
+    job = {
+        "out": str(tmp_path / "run"),
+        "settings": settings("gpt2", files, strategy=strategy, steps=6),
+    }
+    run_on_ranks(2, [{**job, "nan": {"rank": 1, "step": 3}}], tmp_path)
+    lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    skipped = [line for line in lines if line.get("event") == "skipped"]
+    assert [line["step"] for line in skipped] == [3]
+    assert skipped[0]["examples"]
+    weights = load_file(tmp_path / "run/model.safetensors")
+    assert all(bool(tensor.isfinite().all()) for tensor in weights.values())
+
+
+def rank_process(agent: int, rank: int) -> int:
+    """The process of a rank, among the children of torchrun."""
+    for path in Path("/proc").iterdir():
+        try:
+            parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
+            environment = (path / "environ").read_bytes().split(b"\0")
+        except (OSError, ValueError, IndexError):
+            continue
+        if parent == agent and f"RANK={rank}".encode() in environment:
+            return int(path.name)
+    raise AssertionError("this rank has not been started")
+
+
+def train_flags(values: dict[str, Any], out: Path) -> list[str]:
+    """The command line of some settings."""
+    flags = [f"--{key.replace('_', '-')}={value}" for key, value in values.items()]
+    return ["-m", "regard", "train", *flags, "--out", str(out)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+@pytest.mark.parametrize("rank", [0, 1])
+def test_killed_rank_is_restarted_by_the_elastic_agent(
+    strategy: str, rank: int, files: dict[str, str], tmp_path: Path
+) -> None:
+    """`kill -9` of one of two ranks under torchrun: the weights and losses of the uninterrupted
+    run, bit for bit."""
+    values = settings(
+        "gpt2", files, strategy=strategy, steps=400, save_every=20, validate_every=100
+    )
+    out = tmp_path / "killed"
+    agent = torchrun(2, ["--max-restarts=2", *train_flags(values, out)])
+    metrics = out / "metrics.jsonl"
+    deadline = time.monotonic() + 120
+    while not metrics.exists() or len(metrics.read_bytes().splitlines()) < 50:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    os.kill(rank_process(agent.pid, rank), signal.SIGKILL)
+    assert agent.wait(300) == 0
+    run_on_ranks(2, [{"out": str(tmp_path / "whole"), "settings": values}], tmp_path)
+    assert [line["loss"] for line in steps(out)] == [
+        line["loss"] for line in steps(tmp_path / "whole")
+    ]
+    weights = load_file(out / "model.safetensors")
+    for name, tensor in load_file(tmp_path / "whole" / "model.safetensors").items():
+        assert torch.equal(tensor, weights[name]), name
+
+
+@pytest.mark.slow
+def test_processes_are_stopped_and_resumed_together(files: dict[str, str], tmp_path: Path) -> None:
+    """`regard train --processes 2`: SIGTERM ends all ranks after one step, saved and resumable."""
+    values = settings("gpt2", files, steps=300, save_every=1000, validate_every=1000)
+    out = tmp_path / "run"
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, *train_flags(values, out), "--processes", "2"]
+    process = subprocess.Popen(command, env=environment)
+    metrics = out / "metrics.jsonl"
+    deadline = time.monotonic() + 120
+    while not metrics.exists() or len(metrics.read_bytes().splitlines()) < 20:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(120) != 0
+    done = len(steps(out))
+    assert 20 <= done < 300
+    resumed = [sys.executable, "-m", "regard", "train", "--resume", str(out), "--processes=2"]
+    assert subprocess.run(resumed, env=environment, timeout=300, check=False).returncode == 0
+    run_job({"out": str(tmp_path / "one"), "settings": values})
+    assert len(steps(out)) == 300
+    losses = [line["loss"] for line in steps(tmp_path / "one")]
+    assert [line["loss"] for line in steps(out)] == pytest.approx(losses, abs=1e-3)
