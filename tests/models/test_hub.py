@@ -12,9 +12,11 @@ from typing import Any
 
 import pytest
 import torch
+from click.testing import CliRunner
 
 import regard
-from regard.errors import CheckpointError, ModelError
+from regard import cli
+from regard.errors import CheckpointError, ModelError, RegardError
 
 transformers = pytest.importorskip("transformers")
 
@@ -181,3 +183,27 @@ def test_no_answer(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("HF_ENDPOINT", "file:///etc")
     with pytest.raises(ModelError, match="https"):
         regard.load(NAME, download=True, say=lambda text: None)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["show", NAME, "--json"],
+        ["verify", NAME, "--json"],
+        ["convert", NAME, "written", "--json"],
+        ["evaluate", NAME, "--data", "data.tsv"],
+        ["finetune", NAME, "--task", "classify", "--data", "data.tsv", "--epochs", "1"],
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_commands_fetch_a_name_when_asked(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("data.tsv").write_text("dog\tgood\ndog dog\tbad\n" * 4)
+    refused = CliRunner().invoke(cli.regard, arguments)
+    assert isinstance(refused.exception, RegardError)
+    assert not hub.asked
+    done = CliRunner().invoke(cli.regard, [*arguments, "--download"])
+    assert done.exit_code == 0, (done.output, done.exception)
+    assert place(tmp_path).is_dir()

@@ -5,6 +5,9 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,13 +23,14 @@ from regard.compare.cost import _NoModules
 from regard.errors import ModelError, SettingError
 from regard.families import presets
 from regard.parameter_count import parameter_count
+from regard.plan import planner, report
 from regard.plan.accelerators import ACCELERATORS, roofline_seconds
 from regard.plan.compute_optimal import REFITTED, compute_optimal
 from regard.plan.failures import checkpoint_plan, daly_interval, young_interval
 from regard.plan.measurement import MeasuredStep
 from regard.plan.planner import find_device, make_plan
 from regard.plan.recommendation import _WIRINGS, recommend
-from regard.plan.sharding import parallel_plans
+from regard.plan.sharding import hybrid_plan, parallel_plans
 from regard.plan.step_trace import StepSettings, StepTrace, trace_step
 from regard.plan.subject import Request, Subject, resolve
 from regard.plan.workload import modules
@@ -297,3 +301,47 @@ def test_the_page_and_the_json_agree() -> None:
     assert sum(content["parts"].values()) == content["parameters"]
     assert content["flops"]["six_n_d"] == 6 * content["parameters"] * 1e9
     assert "fits" in page
+
+
+# --- several machines -----------------------------------------------------------------------------
+
+
+def test_traffic_and_latency_of_rings_by_hand() -> None:
+    """ZeRO's volumes: 2 Ψ for replicas, 3 Ψ sharded; gathered in half the bytes, 2 Ψ again."""
+    memory = trace(small("gpt2:tiny")).memory
+    h100 = ACCELERATORS["h100"]
+    replicas, _, sharded = parallel_plans(memory, 1.0, h100, 512, layers=10, gathered=0.5)
+    assert sharded.traffic == pytest.approx(replicas.traffic)
+    assert replicas.traffic == pytest.approx(2 * 511 / 512 * memory.weights)
+    # Three collectives a layer, each with a hop for every device; two for replicas.
+    rate = min(h100.link, 8 * 50e9)
+    assert sharded.seconds - sharded.traffic / rate == pytest.approx(3 * 10 * 512 * 3e-6)
+    assert replicas.overlapped_seconds == 1.0
+    hybrid = hybrid_plan(memory, 1.0, h100, 512, layers=10, gathered=0.5)
+    # Far shorter rings for the price of as much memory as eight devices have.
+    assert hybrid.seconds < sharded.seconds
+    eight = parallel_plans(memory, 1.0, h100, 8)[2]
+    assert hybrid.memory == pytest.approx(eight.memory)
+
+
+def test_another_number_of_devices_is_not_traced_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    subject = resolve("gpt2:tiny", Request(batch=4, length=64, precision="bf16"))
+    plan = make_plan(subject, find_device("H100"), devices=64)
+    once = make_plan(subject, find_device("H100"))
+    monkeypatch.setattr(planner, "trace_step", None)
+    again = planner.with_devices(once, 64)
+    assert again.parallel == plan.parallel
+    assert again.checkpoints == plan.checkpoints
+    # Every machine writes its part: eight of them are eight times as fast.
+    assert once.checkpoints.write_seconds == pytest.approx(8 * again.checkpoints.write_seconds)
+    lines = "\n".join(report.lines(again))
+    assert "MFU" in lines
+    assert "HSDP" in lines
+    assert 0 < (again.utilisation(again.parallel[0].step_seconds) or 0) < 1
+
+
+@pytest.mark.slow
+def test_the_page_of_large_runs_is_the_planners() -> None:
+    script = Path(__file__).parents[2] / "scripts" / "plan_tables"
+    environment = {**os.environ, "PYTHONPATH": str(Path(planner.__file__).parents[2])}
+    subprocess.run([sys.executable, str(script), "--check"], check=True, env=environment)

@@ -8,6 +8,7 @@ import sys
 import click
 
 from regard.cli.completion import MODEL_FOLDER
+from regard.cli.model_options import download_option, local_folder
 from regard.cli.verify import format_finding
 from regard.errors import SettingError
 
@@ -32,8 +33,9 @@ _UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9}
     show_default=True,
     help="largest file of weights, as 500MB or 2GB",
 )
+@download_option
 @click.option("--json", "as_json", is_flag=True, help="print one JSON object")
-def command(source: str, out: str, to: str, shard_size: str, as_json: bool) -> None:
+def command(source: str, out: str, to: str, shard_size: str, download: bool, as_json: bool) -> None:
     """Write the model of folder IN to the new folder OUT, then compare both.
 
     huggingface: config, weights, tokenizer files and card, as transformers opens them. regard: our
@@ -46,7 +48,7 @@ def command(source: str, out: str, to: str, shard_size: str, as_json: bool) -> N
     from regard.convert.convert import convert
     from regard.memory import amount
 
-    result = convert(source, out, to, shard=shard_bytes)
+    result = convert(local_folder(source, download), out, to, shard=shard_bytes)
     # What was written, and how far it is from the original.
     if as_json:
         click.echo(json.dumps(result.data()))

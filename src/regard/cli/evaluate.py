@@ -11,6 +11,7 @@ import click
 
 from regard.cli.completion import MODEL_FOLDER
 from regard.cli.decoding_options import decoding_options, decoding_strategy, length_limit
+from regard.cli.model_options import download_option
 from regard.errors import SettingError
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ Examples:
     help="sacreBLEU's tokenizer; none for tokenised text  [the run's, or 13a]",
 )
 @click.option("--output", help="write the predictions to this file")
+@download_option
 @click.option("--json", "as_json", is_flag=True, help="print one JSON object for each model")
 @decoding_options
 def command(
@@ -143,7 +145,7 @@ class Evaluator:
         from regard.models import load
         from regard.training.run_evaluation import run_settings
 
-        model = load(name, device=self.flags["device"])
+        model = load(name, device=self.flags["device"], download=self.flags["download"])
         run = run_settings(model.folder)
         task = task_of(model, self.flags["task"] or self.task or run.task)
         if task not in DECODING_TASKS and self._decoding_flags():

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from regard.cli.completion import MODEL_FOLDER
+from regard.cli.model_options import DOWNLOAD_HELP, local_folder
 from regard.cli.recipe_options import RecipeCommand, recipe_changes, recipe_option
 from regard.cli.train import exit_on_interruption, print_result, resume_run
 from regard.errors import SettingError
@@ -98,6 +99,7 @@ def finetune(
     out: str | None,
     resume: str | None,
     as_json: bool,
+    download: bool = False,
     **flags: Any,
 ) -> None:
     """Fine-tune MODEL, a folder in Hugging Face's layout. The run folder has the same layout.
@@ -124,7 +126,8 @@ def finetune(
     from regard.training.run import finetune as run
 
     with exit_on_interruption():
-        result = run(model, task, data, out=out, prefixes=prefix, **changes)
+        folder = local_folder(model, download)
+        result = run(folder, task, data, out=out, prefixes=prefix, **changes)
     print_result(result, as_json)
 
 
@@ -151,6 +154,7 @@ command = RecipeCommand(
         click.Option(
             ["--json", "as_json"], is_flag=True, help="print the result as one JSON object"
         ),
+        click.Option(["--download"], is_flag=True, help=DOWNLOAD_HELP),
         *(_tune_option(key) for key in TuneSettings.model_fields if key not in _SET_BY_COMMAND),
         *(_shared_option(key) for key in _SHARED_KEYS),
     ],

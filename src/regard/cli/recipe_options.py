@@ -20,8 +20,8 @@ COMMON_KEYS = (
     "model", "preset", "spec", "d_model", "heads", "layers", "dropout", "position", "attention",
     "residual", "start", "horizon",
     # training
-    "objective", "steps", "batch_tokens", "accumulate", "optimizer", "schedule", "learning_rate",
-    "warmup", "floor", "label_smoothing", "agreement", "precision", "compile", "weights",
+    "objective", "steps", "batch_tokens", "optimizer", "schedule", "learning_rate",
+    "warmup", "label_smoothing", "precision", "compile", "weights",
     "validate_every", "patience", "seed", "device", "beam",
     # fine-tuning
     "base", "valid", "test", "epochs", "freeze", "lora",

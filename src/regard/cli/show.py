@@ -7,6 +7,7 @@ import json
 import click
 
 from regard.cli.completion import PRESET_OR_FOLDER
+from regard.cli.model_options import download_option, local_folder
 
 EXAMPLES = """\b
 Examples:
@@ -21,8 +22,9 @@ Examples:
 @click.command(epilog=EXAMPLES, context_settings={"max_content_width": 110})
 @click.argument("model", type=PRESET_OR_FOLDER, required=False)
 @click.option("--list", "as_list", is_flag=True, help="list all presets, as without a MODEL")
+@download_option
 @click.option("--json", "as_json", is_flag=True, help="the same page as one JSON object")
-def command(model: str | None, as_list: bool, as_json: bool) -> None:
+def command(model: str | None, as_list: bool, download: bool, as_json: bool) -> None:
     """Print a model's architecture top to bottom: stations, shapes, parameters of each part.
 
     MODEL is a folder with a config.json, ours or Hugging Face's (weights are not needed), or a
@@ -40,7 +42,7 @@ def command(model: str | None, as_list: bool, as_json: bool) -> None:
                 click.echo(line)
         return
     # Built on the meta device: no weights are read, and any size fits.
-    named_model = resolve(model)
+    named_model = resolve(local_folder(model, download))
     if as_json:
         click.echo(json.dumps(page.data(named_model), ensure_ascii=False))
     else:

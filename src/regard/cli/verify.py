@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from regard.cli.completion import MODEL_FOLDER
+from regard.cli.model_options import download_option, local_folder
 
 if TYPE_CHECKING:
     from regard.verify.invariants import Finding
@@ -37,9 +38,16 @@ Examples:
     help="of the invariants; float32 takes half the memory and sees less",
 )
 @click.option("--device", default="cpu", show_default=True, help="cpu, cuda, cuda:N or auto")
+@download_option
 @click.option("--json", "as_json", is_flag=True, help="print one JSON object")
 def command(
-    model: str, against: str | None, seed: int, precision: str, device: str, as_json: bool
+    model: str,
+    against: str | None,
+    seed: int,
+    precision: str,
+    device: str,
+    download: bool,
+    as_json: bool,
 ) -> None:
     """Check what must hold of every model, on random inputs.
 
@@ -57,6 +65,7 @@ def command(
     from regard.verify.invariants import check_invariants
     from regard.verify.parity import parity
 
+    model = local_folder(model, download)
     if precision == "float64":
         # A float64 takes the room of two float32 numbers, which `require` counts.
         memory.require(2 * parameter_count(peek(model).spec), f"{model} in float64")

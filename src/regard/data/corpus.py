@@ -183,9 +183,11 @@ class Corpus:
         Pages of a mapped file count as memory of the process until the system needs them.
         """
         for column in self.columns.values():
-            for mapped in (column.tokens, column.offsets):
-                if isinstance(mapped.base, mmap.mmap):
-                    mapped.base.madvise(mmap.MADV_DONTNEED)
+            for values in (column.tokens, column.offsets):
+                # numpy holds a view of the mapping; an empty column has none.
+                mapped = values.base.obj if isinstance(values.base, memoryview) else None
+                if isinstance(mapped, mmap.mmap):
+                    mapped.madvise(mmap.MADV_DONTNEED)
 
     def verify(self) -> None:
         """Read everything and compare it with the fingerprint; DataError if a byte has changed."""

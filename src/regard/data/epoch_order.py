@@ -22,7 +22,7 @@ from regard.errors import SettingError
 
 Rows = NDArray[np.int64]
 
-CHUNK_ROWS = 1024  # neighbours that stay together: some ten kilobytes of token ids
+CHUNK_ROWS = 2048  # neighbours that stay together: some ten kilobytes of token ids
 ROUNDS = 6  # of the Feistel network; four are a pseudo-random permutation (Luby and Rackoff 1988)
 WEIGHT_UNIT = 1 << 32  # weights are whole numbers of this fraction: their sums are exact
 

@@ -78,7 +78,7 @@ def load(
     parameter_dtype: torch.dtype | Literal["auto"] | None = choose_dtype(dtype)
     if parameter_dtype is None and torch_device.type == "cuda":
         parameter_dtype = "auto"  # as stored
-    path = _find_folder(folder, download, say)
+    path = find_folder(folder, download, say)
     with warnings.catch_warnings():
         # Keys that nobody knows are reported once: to the caller's `say`, or as Python's warning.
         if has_listener:
@@ -150,7 +150,7 @@ def load_language_model(
     return model
 
 
-def _find_folder(folder: str | Path, download: bool, say: Callable[[str], None]) -> Path:
+def find_folder(folder: str | Path, download: bool, say: Callable[[str], None]) -> Path:
     """The path of a folder; a name on the hub is downloaded if that is asked for."""
     # A folder wins over a name on the hub; a Path is always a folder.
     name = str(folder)

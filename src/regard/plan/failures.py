@@ -9,7 +9,8 @@ SECONDS_PER_DAY = 86_400
 # Llama 3 405B: 419 unexpected interruptions in 54 days on 16,384 GPUs (Grattafiori et al. 2024,
 # Section 3.3.4), one in about 50,700 device hours.
 DEVICE_HOURS_PER_FAILURE = 16_384 * 54 * 24 / 419
-WRITE_RATE = 2e9  # bytes a second of a checkpoint, to a fast file system
+WRITE_RATE = 2e9  # bytes a second of a checkpoint, from one machine to a fast file system
+STORAGE_RATE = 50e9  # that the file system takes from all machines together
 RESTART_SECONDS = 300.0  # until a failed run computes again
 
 
@@ -39,6 +40,11 @@ def checkpoint_plan(
     failing = (interval / 2 + write + RESTART_SECONDS) / failure
     lost = min(1.0, saving + failing)
     return CheckpointPlan(failure / 3600, write, interval, 24 * lost)
+
+
+def sharded_write_rate(machines: int) -> float:
+    """Bytes a second of a checkpoint that every machine writes its part of."""
+    return min(machines * WRITE_RATE, STORAGE_RATE)
 
 
 def young_interval(write: float, failure: float) -> float:

@@ -15,9 +15,16 @@ from regard.plan.accelerators import (
     find_accelerator,
     roofline_seconds,
 )
-from regard.plan.failures import CheckpointPlan, checkpoint_plan
+from regard.plan.failures import CheckpointPlan, checkpoint_plan, sharded_write_rate
 from regard.plan.operator_timing import step_seconds
-from regard.plan.sharding import Parallel, parallel_plans, sharded_states
+from regard.plan.sharding import (
+    HALF,
+    MACHINE_DEVICES,
+    Parallel,
+    hybrid_plan,
+    parallel_plans,
+    sharded_states,
+)
 from regard.plan.step_trace import Memory, StepTrace, trace_step
 from regard.plan.subject import Subject, with_batch
 
@@ -122,6 +129,20 @@ class Plan:
                 return parallel.step_seconds
         return self.parallel[-1].step_seconds
 
+    def parallel_fits(self, parallel: Parallel) -> bool:
+        return _fits(parallel.memory, self.device) is not False
+
+    def utilisation(self, seconds: float) -> float | None:
+        """Model FLOPs utilization (MFU) of a step that takes so long on one device."""
+        accelerator = self.device.accelerator
+        if accelerator is None:
+            return None
+        precision = self.subject.settings.precision
+        dtype = torch.float32 if precision in ("float32", "tf32") else torch.bfloat16
+        # Recomputed activations are operations, but none of the model's.
+        flops = 3 * self.trace.forward_flops * self.subject.settings.accumulate
+        return flops / (accelerator.rate(dtype, precision) * seconds)
+
     @property
     def cost(self) -> float | None:
         if self.hours is None or self.price is None:
@@ -195,26 +216,35 @@ def make_plan(
         price = device.accelerator.price if price is None else price
     elif calibrate:
         seconds = step_seconds(trace, device.torch_device)
-    parallel: list[Parallel] = []
-    if devices > 1 and device.accelerator is not None and seconds is not None:
-        parallel = parallel_plans(trace.memory, seconds, device.accelerator, devices)
     needed = _needed(trace, device)
     # Each remedy is traced as well, so they are looked for only where they are needed.
     remedies: tuple[Remedy, ...] = ()
     if _fits(needed, device) is False:
         remedies = tuple(_remedies(subject, device, trace))
-    checkpoint = CHECKPOINT_BYTES_PER_PARAMETER * trace.parameters
-    return Plan(
-        subject,
-        trace,
-        device,
-        devices,
-        seconds,
-        price,
-        remedies,
-        tuple(parallel),
-        checkpoint_plan(devices, checkpoint),
-    )
+    plan = Plan(subject, trace, device, 1, seconds, price, remedies, (), _checkpoint_plan(trace, 1))
+    return with_devices(plan, devices)
+
+
+def with_devices(plan: Plan, devices: int) -> Plan:
+    """The same training on another number of devices; nothing is traced again."""
+    parallel: list[Parallel] = []
+    accelerator = plan.device.accelerator
+    if devices > 1 and accelerator is not None and plan.seconds is not None:
+        layers = sum(stack.layers for stack in plan.subject.description.stacks.values())
+        in_half = plan.subject.settings.precision in ("bf16", "fp16")
+        sizes = (plan.memory, plan.seconds, accelerator, devices)
+        gathered = HALF if in_half else 1.0
+        parallel = parallel_plans(*sizes, layers=layers, gathered=gathered)
+        if devices > MACHINE_DEVICES:
+            parallel.append(hybrid_plan(*sizes, layers=layers, gathered=gathered))
+    checkpoints = _checkpoint_plan(plan.trace, devices)
+    return replace(plan, devices=devices, parallel=tuple(parallel), checkpoints=checkpoints)
+
+
+def _checkpoint_plan(trace: StepTrace, devices: int) -> CheckpointPlan:
+    size = CHECKPOINT_BYTES_PER_PARAMETER * trace.parameters
+    machines = -(-devices // MACHINE_DEVICES)
+    return checkpoint_plan(devices, size, write_rate=sharded_write_rate(machines))
 
 
 def _on(subject: Subject, device: Device) -> Subject:

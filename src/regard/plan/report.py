@@ -13,9 +13,10 @@ from regard.plan.accelerators import (
     PRICES_OF,
 )
 from regard.plan.compute_optimal import Optimum
-from regard.plan.failures import DEVICE_HOURS_PER_FAILURE, WRITE_RATE
+from regard.plan.failures import DEVICE_HOURS_PER_FAILURE
 from regard.plan.measurement import Measurement
 from regard.plan.planner import Plan
+from regard.plan.sharding import Parallel
 from regard.show.layers import summarize
 
 _WIDTH = 26  # of the column of names
@@ -158,24 +159,35 @@ def _time(plan: Plan) -> Iterator[str]:
 def _devices(plan: Plan) -> Iterator[str]:
     yield f"{plan.devices:,} × {plan.device.name}, each with a batch of its own"
     for parallel in plan.parallel:
-        limit = plan.device.memory
-        fits = "" if limit is None or parallel.memory <= limit else ", does not fit"
+        fits = "" if plan.parallel_fits(parallel) else ", does not fit"
         yield (
             f"  {parallel.name}: {amount(parallel.memory)} a device{fits}; sends "
             f"{amount(parallel.traffic)} an update, {_duration(parallel.seconds)}; "
             f"{parallel.efficiency:.0%} of the time computes if nothing overlaps"
+            f"{_utilisation(plan, parallel)}"
         )
-    yield "  (regard trains on one device; these are for trainers that use several)"
+    yield (
+        "  (`regard train --processes N`, or torchrun on several machines; --strategy ddp is the "
+        "first, fsdp the third)"
+    )
     checkpoints = plan.checkpoints
     yield (
         f"  failures: one in {checkpoints.failure_hours:,.1f} h (a device fails every "
         f"{DEVICE_HOURS_PER_FAILURE:,.0f} h, as in Llama 3's training); a checkpoint takes "
-        f"{_duration(checkpoints.write_seconds)} at {amount(WRITE_RATE)}/s"
+        f"{_duration(checkpoints.write_seconds)}"
     )
     yield (
         f"  save every {_duration(checkpoints.interval_seconds)} (Young, Daly); saving and "
         f"failures lose {checkpoints.lost_hours_per_day:.2f} h a day"
     )
+
+
+def _utilisation(plan: Plan, parallel: Parallel) -> str:
+    worst = plan.utilisation(parallel.step_seconds)
+    best = plan.utilisation(parallel.overlapped_seconds)
+    if worst is None or best is None:
+        return ""
+    return f"; MFU {worst:.0%}, {best:.0%} if all of it overlaps"
 
 
 def comparison_lines(plan: Plan, measured: Measurement) -> Iterator[str]:
@@ -250,8 +262,18 @@ def data(plan: Plan) -> dict[str, Any]:
         "hours": plan.hours,
         "cost": plan.cost,
         "devices": plan.devices,
-        "parallel": [vars(parallel) for parallel in plan.parallel],
+        "parallel": [_parallel_data(plan, parallel) for parallel in plan.parallel],
         "checkpoints": vars(plan.checkpoints),
+    }
+
+
+def _parallel_data(plan: Plan, parallel: Parallel) -> dict[str, Any]:
+    return {
+        **vars(parallel),
+        "fits": plan.parallel_fits(parallel),
+        "overlapped_seconds": parallel.overlapped_seconds,
+        "utilisation": plan.utilisation(parallel.step_seconds),
+        "overlapped_utilisation": plan.utilisation(parallel.overlapped_seconds),
     }
 
 

@@ -29,7 +29,7 @@ from regard.training.data.generated_examples import LINE_END
 from regard.training.data.plain_text import TextCorpora, text_corpora
 from regard.training.engine.attention_entropy import ROWS, attention_entropy
 from regard.training.objectives.distillation import language_model_teacher
-from regard.training.objectives.loss import add_auxiliary_losses, linear_cross_entropy
+from regard.training.objectives.loss import linear_cross_entropy
 from regard.training.objectives.objective import Objective
 from regard.training.objectives.text_model_files import special_token_ids, text_model_files
 from regard.training.setup import Setup
@@ -38,7 +38,7 @@ SAMPLE_TOKENS = 200  # generated for each sample of a validation
 # Limits of a validation batch: without gradients, few activations have to be stored.
 MAX_POSITIONS = 1 << 14
 MAX_LOGITS = 1 << 24  # positions × vocabulary: 64 MiB in float32
-BATCHES_PER_RELEASE = 64  # batches after which pages that were read are released
+BATCHES_PER_RELEASE = 8  # batches after which pages that were read are released
 
 
 class CausalLM(Objective):
@@ -133,7 +133,7 @@ class CausalLM(Objective):
             loss, nll = linear_cross_entropy(self.model.head, hidden, labels)
         else:
             loss, nll = self.teacher.loss(self.model.head(hidden), labels, tensors)
-        return add_auxiliary_losses(loss, auxiliary, labels.numel()), nll
+        return self.with_auxiliary(loss, auxiliary, labels.numel()), nll
 
     def examples(self, rows: Sequence[int]) -> list[dict[str, Any]]:
         examples = []

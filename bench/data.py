@@ -1,0 +1,177 @@
+"""Data at scale: preparing a corpus on one core and on two, memory by size, and time to resume.
+
+    python bench/data.py                     about ten minutes on two quiet cores
+    python bench/data.py --sizes 100000 1000000
+
+Each case runs in a process of its own, whose peak memory is the system's (and that of its workers).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+SIZES = (100_000, 1_000_000, 10_000_000)
+PREPARED = 300_000  # pairs, for the comparison of one core with two
+LENGTHS = (5, 40)  # tokens of generated rows
+VOCABULARY = 8000
+
+
+# --- cases, each in its process -------------------------------------------------------------------
+
+
+def prepare(folder: Path, size: int, cores: int) -> dict[str, Any]:
+    """Tokenizes pairs of the built-in language, each with a number, into a corpus."""
+    from regard.data.corpus import Corpus
+    from regard.data.corpus import prepare as prepare_corpus
+    from regard.text.tokenizer_training import train_tokenizer
+
+    if sys.platform.startswith("linux"):
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
+    sentences = list(_pairs(5000))
+    tokenizer = train_tokenizer((text for pair in sentences for text in pair), "bpe", 4000)
+    start = time.perf_counter()
+    prepare_corpus(_numbered(sentences, size), tokenizer, tokenizer, folder / "c", max_length=256)
+    seconds = time.perf_counter() - start
+    fingerprint = Corpus.open(folder / "c").fingerprint
+    return {"seconds": seconds, "pairs_per_second": size / seconds, "fingerprint": fingerprint}
+
+
+def train(folder: Path, size: int, cores: int) -> dict[str, Any]:
+    """Makes a corpus of random ids and reads batches from the middle of its second epoch."""
+    from regard.data.batching import BatchSampler, collate, corpus_sampler
+    from regard.data.corpus import Corpus
+
+    _write_random(folder / "c", size)
+    after_writing = _peak()
+    start = time.perf_counter()
+    corpus = Corpus.open(folder / "c")
+    sampler = corpus_sampler(corpus, 4096, seed=1)
+    if isinstance(sampler, BatchSampler):
+        middle = len(sampler.batches(1)) // 2
+    else:
+        middle = _middle(sampler, size)
+    opened = time.perf_counter()
+    batches = sampler.iterate(1, middle)
+    _, _, rows = next(batches)
+    collate(corpus, rows, source_pad=0, target_pad=0, start=1)
+    first = time.perf_counter()
+    for _, (_, _, rows) in zip(range(3000), batches, strict=False):
+        collate(corpus, rows, source_pad=0, target_pad=0, start=1)
+    return {
+        "resume_seconds": first - opened,
+        "opening_seconds": opened - start,
+        "batches_per_second": 3000 / (time.perf_counter() - first),
+        "peak_of_writing": after_writing,
+    }
+
+
+def _middle(sampler: Any, size: int) -> int:
+    """A position between two batches near the middle of the epoch."""
+    block = size // 2 // sampler.block_rows
+    first = len(sampler.block(1, block)[0])
+    return int(block * sampler.block_rows + first)
+
+
+def _pairs(count: int) -> Iterator[tuple[str, str]]:
+    from itertools import islice
+
+    from regard.data import builtin
+
+    for sentence in islice(builtin.sentences("train"), count):
+        yield sentence.source, sentence.target
+
+
+def _numbered(pairs: list[tuple[str, str]], size: int) -> Iterator[tuple[str, str]]:
+    for i in range(size):
+        source, target = pairs[i % len(pairs)]
+        yield f"{source} {i % 997}", f"{target} {i % 997}"
+
+
+def _write_random(folder: Path, size: int) -> None:
+    from regard.data.corpus import RowChunk, order_notes, write_chunks
+
+    chance = np.random.default_rng(0)
+
+    def chunks() -> Iterator[tuple[RowChunk, ...]]:
+        for start in range(0, size, 100_000):
+            rows = min(100_000, size - start)
+            yield tuple(_random_rows(chance, rows) for _ in range(2))
+
+    write_chunks(chunks(), ["source", "target"], ["uint16", "uint16"], folder,
+                 about=lambda: order_notes({"": size}, None))  # fmt: skip
+
+
+def _random_rows(chance: np.random.Generator, rows: int) -> Any:
+    from regard.data.corpus import RowChunk
+
+    lengths = chance.integers(*LENGTHS, size=rows)
+    ids = chance.integers(4, VOCABULARY, size=int(lengths.sum()), dtype=np.uint16)
+    return RowChunk(ids, lengths)
+
+
+def _peak() -> float:
+    """Peak memory of this process and its workers, the largest of them, in MB."""
+    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return max(usage.ru_maxrss for usage in usages) / 1024
+
+
+# --- all of them ----------------------------------------------------------------------------------
+
+
+def measure(case: str, size: int, cores: int = 2) -> dict[str, Any]:
+    folder = tempfile.mkdtemp(prefix="regard-bench-")
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    if cores == 1:
+        environment["TOKENIZERS_PARALLELISM"] = "false"
+    command = [sys.executable, __file__, "--case", case, str(size), str(cores), folder]
+    try:
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    finally:
+        shutil.rmtree(folder)
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--case", nargs=4, metavar=("CASE", "SIZE", "CORES", "FOLDER"))
+    parser.add_argument("--sizes", nargs="*", type=int, default=SIZES)
+    parser.add_argument("--prepared", type=int, default=PREPARED)
+    arguments = parser.parse_args()
+    if arguments.case:
+        name, size, cores, folder = arguments.case
+        result = {"prepare": prepare, "train": train}[name](Path(folder), int(size), int(cores))
+        print(json.dumps({**result, "peak_mb": _peak()}))
+        return
+    one = measure("prepare", arguments.prepared, 1)
+    two = measure("prepare", arguments.prepared, 2)
+    assert one["fingerprint"] == two["fingerprint"], "the bytes depend on the number of processes"
+    print(f"preparing {arguments.prepared:,} pairs: {one['pairs_per_second']:,.0f} pairs/s on one "
+          f"core, {two['pairs_per_second']:,.0f} on two: {one['seconds'] / two['seconds']:.2f} ×, "
+          "the same bytes")  # fmt: skip
+    for size in arguments.sizes:
+        if size <= 1_000_000:
+            peak = measure("prepare", size)["peak_mb"]
+            print(f"preparing {size:>11,} pairs: peak {peak:,.0f} MB", flush=True)
+    for size in arguments.sizes:
+        result = measure("train", size)
+        print(f"training on {size:>11,} pairs: peak {result['peak_mb']:,.0f} MB (writing them "
+              f"{result['peak_of_writing']:,.0f}); resumed in {result['resume_seconds']:.3f} s; "
+              f"{result['batches_per_second']:,.0f} batches/s", flush=True)  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
