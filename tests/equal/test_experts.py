@@ -4,6 +4,8 @@ overflow is dropped.
 
 from __future__ import annotations
 
+import copy
+import threading
 from typing import Any
 
 import pytest
@@ -108,3 +110,56 @@ def test_a_model_with_experts_counts_decodes_and_is_written(tmp_path: Any) -> No
 def test_what_cannot_be_asked_is_refused() -> None:
     with pytest.raises(ModelError, match="cannot be asked"):
         spec.MixtureOfExperts(2, spec.FeedForward(4), top=3)
+
+
+class ThreadShare:
+    """Two threads that compute a batch together: what ranks do, in one process."""
+
+    shares_batch = True
+    data_size = 2
+
+    def __init__(self, rank: int, row_share: float, barrier: threading.Barrier, box: Any) -> None:
+        self.data_rank = rank
+        self.row_share = row_share
+        self.barrier = barrier
+        self.box = box
+
+    def sum(self, x: torch.Tensor) -> torch.Tensor:
+        self.box[self.data_rank] = x
+        self.barrier.wait()
+        total = self.box[0] + self.box[1]
+        self.barrier.wait()
+        return total
+
+
+@pytest.mark.parametrize("top", [1, 2])
+@pytest.mark.parametrize("capacity", [0.5, 1.0, 4.0])
+def test_shares_of_a_batch_have_the_room_of_the_batch(top: int, capacity: float) -> None:
+    """Who is dropped does not depend on how many processes compute the batch."""
+    x = torch.randn(5, 7, 6).double()
+    context = LayerContext(losses={})
+    expected = made(3, top, capacity=capacity).train()(x, context)
+    barrier = threading.Barrier(2)
+    box: dict[int, torch.Tensor] = {}
+    outputs: dict[int, torch.Tensor] = {}
+    balances: dict[int, torch.Tensor] = {}
+
+    def compute(rank: int, rows: torch.Tensor) -> None:
+        part = copy.deepcopy(parts[rank])
+        part.share = ThreadShare(rank, len(rows) / len(x), barrier, box)
+        losses: dict[str, torch.Tensor] = {}
+        outputs[rank] = part(rows, LayerContext(losses=losses))
+        balances[rank] = losses["balance"] * len(rows) / len(x)
+
+    parts = [made(3, top, capacity=capacity).train() for _ in range(2)]
+    threads = [
+        threading.Thread(target=compute, args=(rank, rows))
+        for rank, rows in enumerate((x[:2], x[2:]))
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    torch.testing.assert_close(torch.cat([outputs[0], outputs[1]]), expected)
+    assert context.losses is not None
+    torch.testing.assert_close(balances[0] + balances[1], context.losses["balance"])

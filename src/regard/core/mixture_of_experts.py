@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from regard.core.batch_share import BatchShare
 from regard.core.context import LayerContext
 from regard.core.feedforward import FeedForward, GatedFeedForward
 from regard.core.linear import Linear
@@ -38,6 +39,7 @@ class MixtureOfExperts(nn.Module):
         self.top = top
         self.capacity = capacity
         self.balance = balance
+        self.share: BatchShare | None = None  # where several processes compute a batch
 
     def extra_repr(self) -> str:
         return f"experts={len(self.experts)}, top={self.top}, capacity={self.capacity}"
@@ -54,10 +56,11 @@ class MixtureOfExperts(nn.Module):
         one_hot = nn.functional.one_hot(choices, len(self.experts))  # [top·N, E]
         if context.losses is not None:
             context.add_loss("balance", self.balance * self._load_balance(one_hot, probabilities))
-        slots = self._slots(one_hot, len(tokens))  # a number: of each expert
+        batch_slots = self._slots(one_hot, self._batch_tokens(len(tokens)))  # of each expert
+        slots = min(batch_slots, len(tokens))
         # How many came before, at the expert that is asked.
         queue = (one_hot.cumsum(dim=0) * one_hot).sum(dim=-1) - 1
-        dropped = queue >= slots
+        dropped = queue + self._queue_elsewhere(one_hot) >= batch_slots
         if context.probe.active:
             context.probe.through("dropped", dropped.float().mean())
         # Dropped tokens share one slot behind all others, which is never read.
@@ -71,7 +74,32 @@ class MixtureOfExperts(nn.Module):
         """The load-balancing loss: 1 where experts are asked evenly."""
         # Fedus et al. 2022, equations 4 to 6: E · Σ fᵢ Pᵢ; both are [E].
         fraction = one_hot.float().mean(dim=0)
+        if self.share is not None and self.share.shares_batch:
+            fraction = self.share.sum(fraction * self.share.row_share)
         return (fraction * probabilities.mean(dim=0)).sum() * len(self.experts)
+
+    def _batch_tokens(self, tokens: int) -> int:
+        """The tokens of the whole batch, where this process computes a share of it."""
+        return tokens if self.share is None else round(tokens / self.share.row_share)
+
+    def _queue_elsewhere(self, one_hot: Tensor) -> Tensor | int:
+        """How many came before in the shares of others: [top·N].
+
+        All first choices of the batch come before all second ones, in the order of its rows.
+        """
+        share = self.share
+        if share is None or not share.shares_batch:
+            return 0
+        by_choice = one_hot.unflatten(0, (self.top, -1))  # [top, N, E]
+        counts = by_choice.sum(dim=1)  # [top, E]
+        everywhere = counts.new_zeros(share.data_size, *counts.shape, dtype=torch.float32)
+        everywhere[share.data_rank] = counts.float()
+        everywhere = share.sum(everywhere)
+        others = everywhere.sum(dim=0) - everywhere[share.data_rank]
+        # Earlier choices in all other shares, and the same choice in those before this one.
+        earlier = others.cumsum(dim=0) - others
+        before = earlier + everywhere[: share.data_rank].sum(dim=0)  # [top, E]
+        return (by_choice * before[:, None]).sum(dim=-1).flatten()
 
     def _run_experts(self, tokens: Tensor, index: Tensor, slots: int) -> Tensor:
         """Tokens sorted into the slots of their experts, and the answers back: [top·N, D]."""

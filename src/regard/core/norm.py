@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+
+from regard.core.batch_share import BatchShare
 
 
 class LayerNorm(nn.Module):
@@ -62,8 +63,7 @@ class BatchNorm(nn.Module):
         self.running_variance = nn.Parameter(torch.ones(width), requires_grad=False)
         self.eps = eps
         self.momentum = momentum
-        # Where ranks compute rows of one batch each, the sum over all of them.
-        self.sum_over_ranks: Callable[[Tensor], Tensor] | None = None
+        self.share: BatchShare | None = None  # where several processes compute a batch
 
     def extra_repr(self) -> str:
         return f"{len(self.weight)}, eps={self.eps}, momentum={self.momentum}"
@@ -99,7 +99,7 @@ class BatchNorm(nn.Module):
         return mean, variance
 
     def _sum(self, x: Tensor) -> Tensor:
-        return x if self.sum_over_ranks is None else self.sum_over_ranks(x)
+        return x if self.share is None else self.share.sum(x)
 
 
 Norm = LayerNorm | RMSNorm | BatchNorm

@@ -597,7 +597,8 @@ class Loop:
         if self.averaging.ema is not None:
             groups["ema"] = self.averaging.ema
         if isinstance(self.objective, CarriesState):
-            groups["carry"] = self.objective.carry
+            carry = self.objective.carry
+            groups["carry"] = {name: self.ranks.all_rows(tensor) for name, tensor in carry.items()}
         state = HostCopy.of(self.strategy.written_groups(groups))
         values = asdict(progress)  # a deep copy
         shards = self.strategy.shard_names(groups)

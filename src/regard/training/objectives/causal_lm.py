@@ -29,7 +29,7 @@ from regard.training.data.generated_examples import LINE_END
 from regard.training.data.plain_text import TextCorpora, text_corpora
 from regard.training.engine.attention_entropy import ROWS, attention_entropy
 from regard.training.objectives.distillation import language_model_teacher
-from regard.training.objectives.loss import add_auxiliary_losses, linear_cross_entropy
+from regard.training.objectives.loss import linear_cross_entropy
 from regard.training.objectives.objective import Objective
 from regard.training.objectives.text_model_files import special_token_ids, text_model_files
 from regard.training.setup import Setup
@@ -133,7 +133,7 @@ class CausalLM(Objective):
             loss, nll = linear_cross_entropy(self.model.head, hidden, labels)
         else:
             loss, nll = self.teacher.loss(self.model.head(hidden), labels, tensors)
-        return add_auxiliary_losses(loss, auxiliary, labels.numel()), nll
+        return self.with_auxiliary(loss, auxiliary, labels.numel()), nll
 
     def examples(self, rows: Sequence[int]) -> list[dict[str, Any]]:
         examples = []

@@ -30,7 +30,6 @@ from regard.models.saving import config_json
 from regard.text.ctc import CTCDecoder
 from regard.training import model_spec
 from regard.training.data.sound_files import RecordedSpeech, recorded_speech
-from regard.training.objectives.loss import add_auxiliary_losses
 from regard.training.objectives.sound_objective import LabelledSound, SoundData
 from regard.training.objectives.speech_files import feature_extractor_config
 from regard.training.objectives.speech_objective import SpeechObjective
@@ -173,7 +172,7 @@ class ConnectionistTemporalClassification(SpeechObjective[CTCDecoder]):
             blank=self.data.vocabulary.blank,
             reduction="sum",
         )
-        return add_auxiliary_losses(nll, auxiliary, lengths.sum()), nll.detach()
+        return self.with_auxiliary(nll, auxiliary, lengths.sum()), nll.detach()
 
     def transcribe(self, recordings: list[Samples], strategy: Strategy) -> list[str]:
         # The best label of each frame, whatever the strategy: frames do not depend on each other.

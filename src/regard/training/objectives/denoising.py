@@ -27,7 +27,7 @@ from regard.text.tokenizer import Tokenizer
 from regard.training import model_spec
 from regard.training.data.plain_text import TextCorpora
 from regard.training.objectives.corrupted_text import CorruptedText
-from regard.training.objectives.loss import add_auxiliary_losses, linear_cross_entropy
+from regard.training.objectives.loss import linear_cross_entropy
 from regard.training.setup import Setup
 
 SENTINELS = 100  # T5 has <extra_id_0> to <extra_id_99>
@@ -141,7 +141,7 @@ class Denoising(CorruptedText):
         )
         labels = tensors["labels"]
         loss, nll = linear_cross_entropy(self.model.head, hidden, labels)
-        return add_auxiliary_losses(loss, auxiliary, (labels >= 0).sum()), nll
+        return self.with_auxiliary(loss, auxiliary, (labels >= 0).sum()), nll
 
     @torch.inference_mode()
     def validate(self, autocast: AbstractContextManager[Any]) -> dict[str, Any]:

@@ -27,7 +27,6 @@ from regard.models import Model, SeriesModel
 from regard.models.saving import config_json
 from regard.training import model_spec
 from regard.training.data.stored_series import StoredSeries, stored_series
-from regard.training.objectives.loss import add_auxiliary_losses
 from regard.training.objectives.objective import Objective
 from regard.training.setup import Setup
 
@@ -166,7 +165,7 @@ class Forecasting(Objective):
         if "known" in tensors:
             errors = torch.where(tensors["known"], errors, 0.0)
         loss = errors.sum()
-        return add_auxiliary_losses(loss, auxiliary, errors.numel()), loss.detach()
+        return self.with_auxiliary(loss, auxiliary, errors.numel()), loss.detach()
 
     def _errors(
         self, forecast: Tensor | tuple[Tensor, ...], tensors: Mapping[str, Tensor]

@@ -36,7 +36,7 @@ from regard.training.data.labelled_text import (
 )
 from regard.training.model_spec import max_length
 from regard.training.objectives.distillation import classification_teacher
-from regard.training.objectives.loss import add_auxiliary_losses, cross_entropy
+from regard.training.objectives.loss import cross_entropy
 from regard.training.objectives.objective import Objective
 from regard.training.setup import Setup
 
@@ -258,7 +258,7 @@ class HeadObjective(Objective, Generic[Example]):
         logits, auxiliary = self.logits(tensors)
         loss, nll = self.logits_loss(logits, tensors)
         count = self.label_count(tensors["labels"])
-        return add_auxiliary_losses(loss, auxiliary, count), nll
+        return self.with_auxiliary(loss, auxiliary, count), nll
 
     def class_loss(
         self, logits: Tensor, labels: Tensor, tensors: Mapping[str, Tensor]

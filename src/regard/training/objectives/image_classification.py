@@ -24,7 +24,7 @@ from regard.training import model_spec
 from regard.training.data.stored_images import StoredImages, stored_images
 from regard.training.objectives.head_objective import class_names, copy_weights, label_id
 from regard.training.objectives.image_objective import ImageData, ImageObjective
-from regard.training.objectives.loss import add_auxiliary_losses, cross_entropy
+from regard.training.objectives.loss import cross_entropy
 from regard.training.setup import Setup
 
 
@@ -124,7 +124,7 @@ class ImageClassification(ImageObjective):
             other_loss, other_nll = cross_entropy(logits, labels.roll(1, dims=0), smoothing)
             loss = weight * loss + (1 - weight) * other_loss
             nll = weight * nll + (1 - weight) * other_nll
-        return add_auxiliary_losses(loss, auxiliary, len(labels)), nll
+        return self.with_auxiliary(loss, auxiliary, len(labels)), nll
 
     # --- evaluation -------------------------------------------------------------------------------
 
@@ -159,6 +159,8 @@ def _with_classes(description: spec.Encoder, count: int) -> spec.Encoder:
         description = _without_masks(description)
     if description.labels is not None:
         return replace(description, labels=replace(description.labels, count=count))
+    if description.pool is not None and description.pool.which == "mean":  # Swin
+        return replace(description, labels=spec.ClassifierHead(count))
     if not description.patches.extras:  # SigLIP has no class token
         labels = spec.ClassifierHead(count, pool="mean")
         return replace(description, head=None, labels=labels)

@@ -28,7 +28,7 @@ from regard.training import model_spec
 from regard.training.data.plain_text import TextCorpora, max_row_tokens
 from regard.training.engine.attention_entropy import ROWS, attention_entropy
 from regard.training.objectives.corrupted_text import CorruptedText
-from regard.training.objectives.loss import add_auxiliary_losses, cross_entropy
+from regard.training.objectives.loss import cross_entropy
 from regard.training.objectives.text_model_files import special_token_ids
 from regard.training.setup import Setup
 
@@ -181,8 +181,7 @@ class MaskedLM(MaskedText):
             # A mean over pairs, which `add_auxiliary_losses` scales up to the sum over tokens.
             auxiliary = {**auxiliary, "pairs": pairs}
         masked = (tensors["labels"] >= 0).sum()
-        count = self.auxiliary_count(masked, torch.full_like(masked, len(tensors["labels"])))
-        return add_auxiliary_losses(loss, auxiliary, count), nll
+        return self.with_auxiliary(loss, auxiliary, masked), nll
 
     @torch.inference_mode()
     def validate(self, autocast: AbstractContextManager[Any]) -> dict[str, Any]:

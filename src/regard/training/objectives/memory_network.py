@@ -32,7 +32,7 @@ from regard.training import model_spec
 from regard.training.data.labelled_text import Sets, labelled_sets
 from regard.training.objectives.classification import against_majority
 from regard.training.objectives.head_objective import EVALUATION_BATCH_FACTOR
-from regard.training.objectives.loss import add_auxiliary_losses, cross_entropy
+from regard.training.objectives.loss import cross_entropy
 from regard.training.objectives.objective import Objective
 from regard.training.setup import Setup
 
@@ -144,7 +144,7 @@ class StoryQuestions(Objective):
     def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         logits, auxiliary = self.logits(tensors)
         loss, nll = cross_entropy(logits, tensors["labels"], self.settings.label_smoothing)
-        return add_auxiliary_losses(loss, auxiliary, len(tensors["labels"])), nll
+        return self.with_auxiliary(loss, auxiliary, len(tensors["labels"])), nll
 
     def logits(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         """Of the answer, [B, V], and the auxiliary losses."""

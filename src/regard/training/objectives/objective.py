@@ -21,6 +21,7 @@ from regard.errors import ModelError
 from regard.metrics.perplexity import NegativeLogLikelihood
 from regard.metrics.scores import AnyScore
 from regard.models import Model
+from regard.training.objectives.loss import add_auxiliary_losses
 from regard.training.setup import Setup
 
 
@@ -122,6 +123,19 @@ class Objective(ABC):
     @abstractmethod
     def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """The loss and −log p of the labels, both summed over the units that count."""
+
+    def with_auxiliary(
+        self, loss: Tensor, auxiliary: Mapping[str, Tensor], count: int | Tensor
+    ) -> Tensor:
+        """The loss with the auxiliary losses of the model's parts, which are means over positions.
+
+        Where ranks share a batch, a mean counts by the rank's rows, and `count` is that of all.
+        """
+        ranks = self.setup.ranks
+        if auxiliary and ranks.shares_batch:
+            labels = torch.as_tensor(count, dtype=torch.float32, device=loss.device)
+            count = ranks.sum(labels) * ranks.row_share
+        return add_auxiliary_losses(loss, auxiliary, count)
 
     def auxiliary_count(self, labels: Tensor, averaged: Tensor) -> Tensor:
         """What a mean over `averaged` units counts in a loss that is a sum over so many labels.

@@ -25,7 +25,7 @@ from regard.metrics.perplexity import corpus_nll
 from regard.models import LanguageModel, Model
 from regard.training.data.plain_text import TextCorpora
 from regard.training.objectives.causal_lm import CausalLM, windows
-from regard.training.objectives.loss import add_auxiliary_losses, linear_cross_entropy
+from regard.training.objectives.loss import linear_cross_entropy
 from regard.training.objectives.objective import Objective
 from regard.training.setup import Setup
 
@@ -70,11 +70,16 @@ class SegmentLM(CausalLM):
 
     def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         # A product and not a branch: a captured CUDA graph takes the same way each time.
-        carry = {name: tensor * tensors["goes_on"] for name, tensor in self.carry.items()}
+        ranks = self.setup.ranks
+        carry = {
+            name: ranks.rows(tensor) * tensors["goes_on"] for name, tensor in self.carry.items()
+        }
         loss, nll, carry = self.segment_loss(tensors, carry)
         for name, tensor in carry.items():
-            # In place: a captured CUDA graph reads and writes these buffers.
-            self.carry[name].copy_(tensor)
+            # In place: a captured CUDA graph reads and writes these buffers. A rank that has no
+            # rows of its own has computed another's.
+            if ranks.weight:
+                ranks.rows(self.carry[name]).copy_(tensor)
         return loss, nll
 
     def segment_loss(
@@ -97,7 +102,7 @@ class SegmentLM(CausalLM):
         loss, nll = linear_cross_entropy(self.model.head, hidden, labels)
         # detach: gradients stay inside the segment.
         after = {name: tensor.detach() for name, tensor in _state_tensors(states).items()}
-        return add_auxiliary_losses(loss, auxiliary, labels.numel()), nll, after
+        return self.with_auxiliary(loss, auxiliary, labels.numel()), nll, after
 
     @torch.inference_mode()
     def nll(self, autocast: AbstractContextManager[Any]) -> tuple[float, int]:

@@ -37,7 +37,6 @@ from regard.training.data.parallel_text import ParallelCorpora, parallel_corpora
 from regard.training.engine.attention_entropy import ROWS, attention_entropy
 from regard.training.objectives.distillation import translation_teacher
 from regard.training.objectives.loss import (
-    add_auxiliary_losses,
     cross_entropy,
     linear_cross_entropy,
 )
@@ -167,7 +166,7 @@ class SequenceToSequence(Objective):
             loss, nll = self.teacher.loss(head(hidden), labels, tensors, smoothing)
         # Two passes count their tokens once: the loss is the mean of both.
         tokens = (labels >= 0).sum() / passes
-        return add_auxiliary_losses(loss, auxiliary, tokens), nll
+        return self.with_auxiliary(loss, auxiliary, tokens), nll
 
     def _forward(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         return self.model(tensors["source"], tensors["target"], tensors.get("padding_mask"))

@@ -29,7 +29,7 @@ from regard.models.saving import config_json
 from regard.training import model_spec
 from regard.training.data.sound_files import RecordedSpeech, recorded_speech
 from regard.training.objectives.head_objective import class_names, label_id
-from regard.training.objectives.loss import add_auxiliary_losses, cross_entropy
+from regard.training.objectives.loss import cross_entropy
 from regard.training.objectives.sound_objective import LabelledSound, SoundData, SoundObjective
 from regard.training.objectives.speech_files import POSITIONS_PER_SECOND, feature_extractor_config
 from regard.training.setup import Setup
@@ -177,7 +177,7 @@ class SoundClassification(SoundObjective[list[str]]):
         logits, auxiliary = self.logits(tensors)
         labels = tensors["labels"]
         loss, nll = cross_entropy(logits, labels, self.settings.label_smoothing)
-        return add_auxiliary_losses(loss, auxiliary, torch.tensor(len(labels))), nll
+        return self.with_auxiliary(loss, auxiliary, torch.tensor(len(labels))), nll
 
     def validate(self, autocast: AbstractContextManager[Any]) -> dict[str, Any] | None:
         split = self.splits.get("valid")

@@ -160,6 +160,10 @@ class SpeechContrastive(SoundObjective[None]):
             temperature=tensors["temperature"],
         )
 
+    @property
+    def indivisible(self) -> str | None:
+        return "the diversity of the codebook is that of the whole batch"
+
     def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         head = self.trained_model.model.contrastive
         assert head is not None, "describe gave it one"

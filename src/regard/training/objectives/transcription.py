@@ -27,7 +27,7 @@ from regard.text.tokenizer_files import open_encoder_tokenizer
 from regard.text.tokenizer_training import train_tokenizer
 from regard.training import model_spec
 from regard.training.data.sound_files import RecordedSpeech, recorded_speech
-from regard.training.objectives.loss import add_auxiliary_losses, linear_cross_entropy
+from regard.training.objectives.loss import linear_cross_entropy
 from regard.training.objectives.sound_objective import LabelledSound, SoundData
 from regard.training.objectives.speech_files import POSITIONS_PER_SECOND, feature_extractor_config
 from regard.training.objectives.speech_objective import SpeechObjective
@@ -162,7 +162,7 @@ class Transcription(SpeechObjective[Tokenizer]):
         hidden, auxiliary = model(tensors["features"], tensors["target"])  # [B, T, D]
         labels = tensors["labels"]
         loss, nll = linear_cross_entropy(model.head, hidden, labels)
-        return add_auxiliary_losses(loss, auxiliary, (labels >= 0).sum()), nll
+        return self.with_auxiliary(loss, auxiliary, (labels >= 0).sum()), nll
 
     def transcribe(self, recordings: list[Samples], strategy: Strategy) -> list[str]:
         return self.trained_model.transcribe([*recordings], self.language, strategy=strategy)

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from torch import nn
-
-from regard.core.mixture_of_experts import MixtureOfExperts
-from regard.core.universal_transformer import UniversalStack
 from regard.errors import SettingError
 from regard.training.objectives.objective import CarriesState, Objective
 from regard.training.parallel.strategy import DataParallel, Strategy
@@ -22,6 +18,11 @@ def make_strategy(recipe: Recipe, objective: Objective) -> Strategy:
     # Imported late: what a run does not use need not be there in its version of PyTorch.
     match recipe.parallel.strategy:
         case "fsdp":
+            if isinstance(objective, CarriesState):
+                raise SettingError(
+                    "what is carried from batch to batch cannot be sharded with the parameters",
+                    "choose --strategy ddp",
+                )
             from regard.training.parallel.fully_sharded import FullySharded
 
             return FullySharded(objective, ranks, recipe.train.precision)
@@ -36,19 +37,7 @@ def make_strategy(recipe: Recipe, objective: Objective) -> Strategy:
 def _check_rows_are_independent(objective: Objective) -> None:
     """Refuses losses that are no sum over rows, and that ranks cannot put together."""
     reason = objective.indivisible
-    if isinstance(objective, CarriesState):
-        reason = "each row goes on from the state of the batch before it"
-    for part in objective.model.modules():
-        reason = reason or _dependence(part)
     if reason is not None:
         raise SettingError(
             f"several ranks cannot share a batch here: {reason}", "train in one process"
         )
-
-
-def _dependence(part: nn.Module) -> str | None:
-    if isinstance(part, MixtureOfExperts):
-        return "experts have room for a share of the tokens of the whole batch"
-    if isinstance(part, UniversalStack) and part.universal.halt is not None:
-        return "the ponder cost is a mean over the positions of the whole batch"
-    return None

@@ -20,7 +20,7 @@ from regard.core.norm import BatchNorm
 from regard.training.engine.mixed_precision import AUTOCAST_DTYPES
 from regard.training.objectives.objective import Objective
 from regard.training.parallel.ranks import Ranks
-from regard.training.parallel.strategy import Sharded, synchronize_batch_norms
+from regard.training.parallel.strategy import Sharded, connect_parts
 
 
 class FullySharded(Sharded):
@@ -33,7 +33,7 @@ class FullySharded(Sharded):
         super().__init__(objective, ranks)
         self.shard_rank = ranks.rank
         model = objective.model
-        synchronize_batch_norms(model, ranks)
+        connect_parts(model, ranks)
         names = [name for name, _ in model.named_parameters()]
         unsharded = _unsharded_parameters(model)
         self.layouts = {

@@ -98,9 +98,20 @@ class Ranks:
         return bool(self._sizes)
 
     @property
+    def row_share(self) -> float:
+        """The rows that this rank computes, as a share of the batch in work."""
+        return max(1, self._sizes[self.data_rank]) / sum(self._sizes) if self._sizes else 1.0
+
+    @property
     def first_row(self) -> int:
         """Where this rank's rows begin in what `gather` returns."""
         return sum(self._sizes[: self.data_rank]) if self.weight else 0
+
+    def rows(self, x: Tensor) -> Tensor:
+        """This rank's rows of what all rows of the batch have: [B, …] → [b, …]."""
+        if not self._sizes:
+            return x
+        return x[self.first_row :][: max(1, self._sizes[self.data_rank])]
 
     def sum(self, x: Tensor) -> Tensor:
         """The sum over all parts of the batch in work, with its gradient (all-reduce)."""
@@ -115,6 +126,21 @@ class Ranks:
             return x
         rows: Tensor = _AllGather.apply(x, self._sizes, self.data_rank, self.data_group)
         return rows
+
+    def all_rows(self, x: Tensor) -> Tensor:
+        """[B, …], of which each rank knows its rows, as the main rank saves it."""
+        if self.data_size == 1:
+            return x
+        # The others' rows are set to zero, so that the sum has each row once.
+        parts = list(x.tensor_split(self.data_size))
+        for i, part in enumerate(parts):
+            if i != self.data_rank:
+                parts[i] = torch.zeros_like(part)
+        rows = torch.cat(parts)
+        # Sums of booleans are not defined.
+        total = rows.to(torch.uint8) if rows.dtype == torch.bool else rows
+        dist.all_reduce(total, group=self.data_group)
+        return total.to(x.dtype)
 
     # --- between the ranks ------------------------------------------------------------------------
 

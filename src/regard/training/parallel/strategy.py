@@ -22,6 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 from regard.checkpoint_shards import Layout, Tensors, parameter_of, shard_name, split
 from regard.core.linear_attention import redraw
 from regard.core.loss_module import LossModule
+from regard.core.mixture_of_experts import MixtureOfExperts
 from regard.core.norm import BatchNorm
 from regard.data.batching import Batch
 from regard.models import Model
@@ -170,7 +171,7 @@ class DataParallel(Strategy):
 
     def __init__(self, objective: Objective, ranks: Ranks) -> None:
         super().__init__(objective, ranks)
-        synchronize_batch_norms(objective.model, ranks)
+        connect_parts(objective.model, ranks)
         self.ddp = make_ddp(objective, ranks)
         self.loss = self.ddp
 
@@ -210,13 +211,13 @@ def _sum(group: dist.ProcessGroup | None, bucket: Any) -> torch.futures.Future[T
     return result
 
 
-def synchronize_batch_norms(model: nn.Module, ranks: Ranks) -> None:
-    """BatchNorm's statistics are those of all rows of a batch, not of this rank's."""
+def connect_parts(model: nn.Module, ranks: Ranks) -> None:
+    """Parts that look at all rows of a batch learn that this rank computes some of them."""
     if ranks.data_size == 1:
         return
     for part in model.modules():
-        if isinstance(part, BatchNorm):
-            part.sum_over_ranks = ranks.sum
+        if isinstance(part, BatchNorm | MixtureOfExperts):
+            part.share = ranks
 
 
 # --- sharded models -------------------------------------------------------------------------------

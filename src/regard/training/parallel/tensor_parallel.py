@@ -26,7 +26,7 @@ from regard.core.softmax_attention import SoftmaxAttention
 from regard.errors import SettingError
 from regard.training.objectives.objective import Objective
 from regard.training.parallel.ranks import Ranks
-from regard.training.parallel.strategy import Sharded, make_ddp, synchronize_batch_norms
+from regard.training.parallel.strategy import Sharded, connect_parts, make_ddp
 
 
 class TensorParallel(Sharded):
@@ -41,7 +41,7 @@ class TensorParallel(Sharded):
         device = next(model.parameters()).device
         mesh = DeviceMesh.from_group(ranks.tensor_group, device.type)
         self.layouts = parallelize(model, mesh, ranks.tensor_rank)
-        synchronize_batch_norms(model, ranks)
+        connect_parts(model, ranks)
         self.parameters = dict(model.named_parameters())
         if ranks.data_size > 1:
             self.ddp = make_ddp(objective, ranks)
