@@ -72,7 +72,7 @@ def test_every_state_on_the_disk_can_be_resumed(
     """The folder as it is at any moment between two writes: results, sync, progress, rename."""
     work = tmp_path / "work"
     work.mkdir()
-    states = []
+    states: list[Path] = []
 
     def watched(function: Any) -> Any:
         def call(*arguments: Any, **keywords: Any) -> Any:
@@ -193,7 +193,7 @@ def test_memory_is_that_of_a_window(tmp_path: Path) -> None:
             alive -= 1
 
     def inputs() -> Iterator[str]:
-        return (Input(i) for i in range(20_000))
+        return (Input(str(i)) for i in range(20_000))
 
     work = batch_work.BatchWork(100, lambda window, before: f"{before} {len(window)}\n")
     work.run(inputs(), str(tmp_path / "out.txt"), {})
