@@ -296,6 +296,19 @@ ZOO: dict[str, tuple[str, str, dict[str, Any]]] = {
         "Dinov2Config",
         {key: value for key, value in IMAGES.items() if key != "intermediate_size"},
     ),
+    "swin": (
+        "SwinForImageClassification",
+        "SwinConfig",
+        {
+            "embed_dim": 10,
+            "depths": [2, 1],
+            "num_heads": [2, 4],
+            "window_size": 3,
+            "image_size": 23,
+            "num_channels": 2,
+            "num_labels": 3,
+        },
+    ),
     "vit-mae": (
         "ViTMAEForPreTraining",
         "ViTMAEConfig",

@@ -13,6 +13,7 @@ import test_dinov2
 import test_patchtst
 import test_siglip
 import test_sparse_encoders
+import test_swin
 import test_vit_mae
 import torch
 from torch import Tensor
@@ -56,6 +57,11 @@ def dinov2(out: Path) -> Inputs:
     return {"pixel_values": torch.randn(3, 3, 12, 12)}
 
 
+def swin(out: Path) -> Inputs:
+    model = test_swin.theirs("SwinForImageClassification", "odd", 0, out)
+    return {"pixel_values": test_swin.images(model.config)}
+
+
 def vit_mae(kind: str, out: Path) -> Inputs:
     model = test_vit_mae.theirs(kind, "small", 0, out)
     return test_vit_mae.batch(model.config)
@@ -93,6 +99,7 @@ CASES: dict[str, Callable[[Path], Inputs]] = {
     "reformer": reformer,
     "deberta": deberta,
     "dinov2": dinov2,
+    "swin": swin,
     **{
         kind: lambda out, kind=kind: vit_mae(kind, out)  # type: ignore[misc]
         for kind in test_vit_mae.KINDS

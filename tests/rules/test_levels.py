@@ -24,6 +24,7 @@ LEVELS = (
     ("core.stack",),
     # Variants of a stack, and what is made of one.
     ("core.conv_layer", "core.reversible", "core.universal_transformer", "core.pixel_decoder"),
+    ("core.staged_stack",),
     ("baselines",),
     ("model",),
     ("model_variants",),

@@ -36,6 +36,7 @@ PADDED = (
     "deit",
     "dinov2",
     "vit-mae",
+    "swin",
     "clip, image",
     "wav2vec2",
     "reformer",

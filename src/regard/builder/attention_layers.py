@@ -25,6 +25,7 @@ from regard.core import (
     rotary,
     segment_attention,
     softmax_attention,
+    window_attention,
 )
 
 
@@ -35,6 +36,7 @@ class SharedParts(NamedTuple):
     position: position_terms.StackPosition | None
     self_lengths: linformer.LengthProjection | None
     cross_lengths: linformer.LengthProjection | None
+    windows: window_attention.Windows | None = None  # of a layer in stages (Swin)
 
 
 def build_self_attention(
@@ -68,6 +70,8 @@ def build_self_attention(
     output = _output_projection(part, d_model)
     if shared.stack.memory is not None:
         return segment_attention.SegmentAttention(project, mixer, output, relative, compression)
+    if shared.windows is not None:
+        return window_attention.WindowAttention(project, mixer, output, shared.windows, part.heads)
     rope = shared.position if isinstance(shared.position, rotary.Rope) else None
     return attention.Attention(
         project, mixer, output, rope, relative, _position_projection(part, shared, d_model)

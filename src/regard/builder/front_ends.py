@@ -50,9 +50,14 @@ def build_front_end(
 
 def _patches(part: spec.Patches, d_model: int) -> frontend.Patches:
     shape = frontend.PatchShape(
-        part.size, part.patch, part.channels, part.interpolated, part.masked_share
+        part.size,
+        part.patch,
+        part.channels,
+        part.interpolated,
+        part.masked_share,
+        part.padded,
     )
-    position: frontend.PatchPosition
+    position: frontend.PatchPosition | None
     match part.position:
         case "learned":
             position = positional_encoding.LearnedPosition(d_model, part.positions)
@@ -60,6 +65,8 @@ def _patches(part: spec.Patches, d_model: int) -> frontend.Patches:
             position = positional_encoding.FixedPosition.grid(d_model, shape.side, part.extras)
         case "sinusoidal":
             position = positional_encoding.Sinusoidal2D(d_model, shape.side, part.extras)
+        case "none":
+            position = None
         case _:
             assert_never(part.position)
     return frontend.Patches(

@@ -18,15 +18,20 @@ from regard.core import (
     block,
     conv_layer,
     feedforward,
+    linear,
     mixture_of_experts,
     residual,
     reversible,
     stack,
+    staged_stack,
     universal_transformer,
+    window_attention,
 )
 
 
 def build_stack(part: spec.Stack, d_model: int) -> stack.Stack:
+    if part.stages is not None:
+        return _staged_stack(part, part.stages, d_model)
     position = build_stack_position(part, d_model)
     self_lengths = build_length_projection(part.block.attention, shared=True)
     cross_lengths = build_length_projection(part.block.cross, shared=True)
@@ -63,6 +68,28 @@ def build_stack(part: spec.Stack, d_model: int) -> stack.Stack:
         position,
         dropout=part.dropout,
         segment_length=segment_length,
+    )
+
+
+def _staged_stack(part: spec.Stack, stages: spec.Stages, d_model: int) -> staged_stack.StagedStack:
+    blocks = iter(part.blocks)
+    parts: list[block.AnyBlock] = []
+    merges = []
+    for stage, depth in enumerate(stages.depths):
+        width = 2**stage * d_model
+        side = stages.sides[stage]
+        for layer in range(depth):
+            windows = window_attention.Windows(side, stages.window, stages.shift(stage, layer))
+            parts.append(_block(next(blocks), SharedParts(part, None, None, None, windows), width))
+        if stage + 1 < len(stages.depths):
+            # The authors' ε here is always PyTorch's own.
+            merging_norm = build_norm(spec.LayerNorm(1e-5), 4 * width)
+            reduce = linear.Linear(4 * width, 2 * width, bias=False)
+            merges.append(window_attention.PatchMerging(side, merging_norm, reduce))
+    final = build_block_norm(part.final, part.width(d_model)) if part.final else None
+    pattern = build_mask_pattern(part.pattern)
+    return staged_stack.StagedStack(
+        parts, stages.depths, merges, final, pattern, dropout=part.dropout
     )
 
 

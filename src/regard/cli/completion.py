@@ -53,6 +53,7 @@ vit tiny small/16 base/16 base/32 large/16 large/32 huge/14
 deit tiny small base
 dinov2 tiny small base large giant
 vit-mae tiny base/16 large/16 huge/14
+swin tiny small base large
 clip tiny vit-b/32 vit-b/16 vit-l/14
 clip-text tiny vit-b/32 vit-b/16 vit-l/14
 clip-image tiny vit-b/32 vit-b/16 vit-l/14

@@ -40,10 +40,13 @@ class PatchShape(NamedTuple):
     channels: int
     interpolated: bool = False  # images of other sizes are read too
     masked_share: float = 0.0  # of the patches, hidden in pre-training
+    padded: bool = False  # zeros fill up the patches at the edges
 
     @property
     def side(self) -> int:
         """Patches along one side."""
+        if self.padded:
+            return -(-self.size // self.patch)
         return self.size // self.patch
 
 
@@ -67,7 +70,7 @@ class Patches(nn.Module):
         self,
         d_model: int,
         shape: PatchShape,
-        position: PatchPosition,
+        position: PatchPosition | None,
         *,
         extras: int,
         bias: bool,
@@ -87,6 +90,7 @@ class Patches(nn.Module):
         self.dropout = Dropout(dropout)
         self.interpolated = shape.interpolated
         self.masked_share = shape.masked_share
+        self.padded = shape.padded
         self.mask_token = nn.Parameter(torch.zeros(d_model)) if mask_token else None
 
     def extra_repr(self) -> str:
@@ -95,6 +99,8 @@ class Patches(nn.Module):
     def grid(self, pixels: Tensor) -> tuple[int, int]:
         """Rows and columns of patches in images [..., height, width]."""
         height, width = pixels.shape[-2:]
+        if self.padded:
+            return -(-height // self.patch), -(-width // self.patch)
         return height // self.patch, width // self.patch
 
     def output_padding_mask(self, padding_mask: Tensor | None) -> Tensor | None:
@@ -122,7 +128,8 @@ class Patches(nn.Module):
         if len(self.extras):
             extras = torch.stack(list(self.extras)).expand(x.shape[0], -1, -1)
             x = torch.cat([extras, x], dim=1)  # [B, extras + patches, D]
-        x = x + self._positions(self.grid(pixels))
+        if self.position is not None:
+            x = x + self._positions(self.position, self.grid(pixels))
         if visible is not None:
             x = self._only(visible, x)
         if self.norm is not None:
@@ -153,10 +160,10 @@ class Patches(nn.Module):
                 "resize and crop images as the preprocessor_config.json of the model says",
             )
 
-    def _positions(self, grid: tuple[int, int]) -> Tensor:
+    def _positions(self, position: PatchPosition, grid: tuple[int, int]) -> Tensor:
         """The position of each patch, behind those of the extras: [extras + patches, D]."""
         count = len(self.extras) + self.side**2
-        table = self.position.rows(count)
+        table = position.rows(count)
         if grid == (self.side, self.side):
             return table
         extras, patches = table.split([len(self.extras), self.side**2])
@@ -168,6 +175,10 @@ class Patches(nn.Module):
     def unfold(self, pixels: Tensor) -> Tensor:
         """The pixels of each patch: [B, patches, channels · patch · patch]."""
         rows, columns = self.grid(pixels)
+        if self.padded:
+            height, width = pixels.shape[-2:]
+            missing = (0, columns * self.patch - width, 0, rows * self.patch - height)
+            pixels = functional.pad(pixels, missing)
         # Pixels beyond the last complete patch are ignored, as by a convolution.
         pixels = pixels[:, :, : rows * self.patch, : columns * self.patch]
         # [B, channels, rows, patch, columns, patch]

@@ -356,6 +356,11 @@ class Stack(nn.Module):
             for i in range(len(self.blocks))
         )
 
+    @property
+    def output_layers(self) -> list[int]:
+        """The layers whose outputs transformers counts as hidden states: all of them."""
+        return list(range(self.layers))
+
     def attentions(self) -> dict[str, HasHeads]:
         """Every application of an attention, by its name inside the stack."""
         attentions: dict[str, HasHeads] = {}

@@ -591,7 +591,7 @@ class _ColumnWriter:
         return {"dtype": self._dtype, "rows": self.rows, "tokens": self.count}
 
     def _write(self, part: int, values: NDArray[Any]) -> None:
-        self._hashes[part].update(values)
+        self._hashes[part].update(values.data)
         self._files[part].write(values.data)
 
 

@@ -9,6 +9,7 @@ from torch import Tensor
 from regard.builder import CoreModel
 from regard.core.probe import NO_PROBE, AttentionCall, HasWeights, NullProbe, Probe
 from regard.core.reversible import ReversibleStack
+from regard.core.stack import Stack
 from regard.errors import SettingError
 from regard.look.probe_names import residual_probes, stacks
 
@@ -64,7 +65,9 @@ class RecordedOutputs:
 
     def _hidden_states(self, stack: str, last: str) -> Tensors | None:
         """The embeddings, and the output of each layer; the last one is the probe `last`."""
-        names = [*residual_probes(self.model, stack)[:-1], last]
+        layers = self._output_layers(stack)
+        embedded, *residuals = residual_probes(self.model, stack)
+        names = [embedded, *(residuals[i] for i in layers[:-1]), last]
         if not isinstance(self.probe, Probe) or last not in self.probe.tensors:
             return None
         states = [self.probe.tensors[name] for name in names]
@@ -80,6 +83,11 @@ class RecordedOutputs:
             return residual_probes(self.model, stack)[-1]
         return f"{stack}.output"
 
+    def _output_layers(self, stack: str) -> list[int]:
+        """The layers whose outputs are given: all, or the last of each stage (Swin)."""
+        part = stacks(self.model)[stack]
+        return part.output_layers if isinstance(part, Stack) else list(range(part.layers))
+
     def _is_reversible(self, stack: str) -> bool:
         return isinstance(stacks(self.model)[stack], ReversibleStack)
 
@@ -91,7 +99,7 @@ class RecordedOutputs:
         calls = self.probe.attentions
         if not calls:
             raise SettingError("this model has no attention", "leave output_attentions out")
-        names = [f"{stack}.{i}.{kind}" for i in range(stacks(self.model)[stack].layers)]
+        names = [f"{stack}.{i}.{kind}" for i in self._output_layers(stack)]
         weights = [_weights(calls, name) for name in names if name in calls]
         # The sides of recurrent models have no self-attention.
         return tuple(weights) or None

@@ -36,6 +36,8 @@ def summarize_stack(
     if part.universal is not None and part.universal.timing:
         text = "sines and cosines of position and of step, added before each step"
         children.append(ModuleSummary("positions, steps", text, shape))
+    if part.stages is not None:  # Swin
+        children.append(_stages(part.stages, d_model, counts))
     children += _blocks(part, d_model, counts, length, memory)
     if part.universal is not None and part.universal.halts:
         # Adaptive computation time (Dehghani et al. 2019, Section 2.2).
@@ -54,6 +56,18 @@ def summarize_stack(
     return ModuleSummary(name, "", shape, shared, tuple(children))
 
 
+def _stages(part: spec.Stages, d_model: int, counts: ParameterCounts) -> ModuleSummary:
+    """What stages have between them, and where their layers attend."""
+    sides = " → ".join(f"{side} × {side}" for side in part.sides)
+    widths = " → ".join(f"{2**stage * d_model:,}" for stage in range(len(part.depths)))
+    text = (
+        f"{' + '.join(map(str, part.depths))} blocks on {sides} patches, {widths} wide; attention "
+        f"in windows of {part.window} × {part.window} with a bias for each distance, every other "
+        "layer's moved by half; 2 × 2 patches become one between stages"
+    )
+    return ModuleSummary("stages", text, "", counts["merges"])
+
+
 def _in_all_blocks(part: spec.Stack, counts: ParameterCounts, module: str) -> int:
     # A block that all layers share is stored as blocks.0; the others then count nothing.
     return sum(counts[f"blocks.{i}.{module}"] for i in range(part.layers))
@@ -64,13 +78,19 @@ def _blocks(
 ) -> Iterator[ModuleSummary]:
     """One summary for all equal blocks, in the order of their first occurrence."""
     text = "; ".join(_block_notes(part))
-    blocks = part.blocks
+    # How often training skips a block differs in every layer of a stage.
+    blocks = tuple(replace(block, drop_path=part.block.drop_path) for block in part.blocks)
     for block, times in Counter(blocks).items():
         index = blocks.index(block)
         # The block of this group as the only one, with its own number of heads.
-        stack = replace(part, block=block, alternating_blocks=(), heads=None, cross_heads=None)
+        stack = replace(
+            part, block=block, alternating_blocks=(), heads=None, cross_heads=None, stages=None
+        )
         block_counts = counts.under(f"blocks.{index}")
-        sublayers = tuple(_block(stack, d_model, block_counts, length, memory))
+        width = d_model
+        if part.stages is not None:
+            width = block.attention.heads * block.attention.d_k
+        sublayers = tuple(_block(stack, width, block_counts, length, memory))
         copies = 1 if part.shared else times  # ALBERT applies one block many times
         shape = f"[B, {length}, D]"
         own_parameters = 0 if block.layer_scale is None else block_counts["layer_scales"]
@@ -144,6 +164,8 @@ def _sublayers(
         (length, length),
         wording.scores(part.attention, stack.position),
     )
+    if counts["attention.bias"]:
+        text = f"{text} in its window, by the distance too"
     yield replace(steps, name="self-attention", text=text)
     if part.cross is not None:
         text = f"{wording.attention(part.cross)}; of the memory"
@@ -190,7 +212,8 @@ def _attention(
             f"[B, {key_heads}, {keys}, {value_width}]",
             key_value_count,
         ),
-        ModuleSummary("weights", scores, f"[B, H, {queries}, {keys}]"),
+        # Swin's bias of distances inside a window.
+        ModuleSummary("weights", scores, f"[B, H, {queries}, {keys}]", counts["bias"]),
         ModuleSummary(
             "output",
             f"weights · v, heads joined: {joined:,} → {d_model:,}",

@@ -223,6 +223,7 @@ def patches(part: spec.Patches) -> str:
         "learned": "learned positions",
         "sinusoidal": "sines and cosines of row and column",
         "fixed": "fixed sines and cosines of column and row",  # MAE
+        "none": "no positions",  # Swin's windows have them
     }[part.position]
     text = f"squares of {part.patch} × {part.patch}, each a vector{tokens}; {positions}"
     if part.interpolated:

@@ -77,10 +77,11 @@ class Patches:
     norm: Norm | None = None
     dropout: float = 0.0
     # Sinusoids are of rows and columns; `fixed` are those that files hold, and nobody trains (MAE).
-    position: Literal["learned", "sinusoidal", "fixed"] = "learned"
+    position: Literal["learned", "sinusoidal", "fixed", "none"] = "learned"
     # Images of other sizes are read too: the positions are interpolated, bicubically (DINOv2).
     interpolated: bool = False
     mask_token: bool = False  # has a learned vector that replaces masked patches in pretraining
+    padded: bool = False  # pixels at the edges that fill no patch are filled up with zeros (Swin)
     masked_share: float = 0.0  # of the patches, which the encoder does not see in pretraining (MAE)
 
     def __post_init__(self) -> None:
@@ -95,11 +96,18 @@ class Patches:
 
     @property
     def positions(self) -> int:
-        """The sequence length: all whole patches, and the extra tokens.
+        """The sequence length: all patches, and the extra tokens.
 
-        Pixels at the right and bottom edges that fill no patch are ignored.
+        Pixels at the right and bottom edges that fill no patch are ignored, unless `padded`.
         """
-        return (self.size // self.patch) ** 2 + self.extras
+        return self.side**2 + self.extras
+
+    @property
+    def side(self) -> int:
+        """Patches along one side."""
+        if self.padded:
+            return -(-self.size // self.patch)
+        return self.size // self.patch
 
     @property
     def main_input_name(self) -> str:

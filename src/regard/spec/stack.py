@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -17,7 +18,14 @@ from regard.spec.attention import (
     LshAttention,
     SoftmaxAttention,
 )
-from regard.spec.feedforward import Activation, ConvFeedForward, MixtureOfExperts, PositionWise
+from regard.spec.feedforward import (
+    Activation,
+    ConvFeedForward,
+    FeedForward,
+    GatedFeedForward,
+    MixtureOfExperts,
+    PositionWise,
+)
 from regard.spec.mask import CausalMask, FullMask, MaskPattern, is_causal
 from regard.spec.position import (
     Alibi,
@@ -117,6 +125,49 @@ class Universal:
 
 
 @dataclass(frozen=True)
+class Stages:
+    """Hierarchical stages over images, with attention in shifted windows (Liu et al. 2021, Swin).
+
+    After each stage but the last, 2 × 2 patches become one, twice as wide. Windows of every other
+    layer are moved by half of their size.
+    """
+
+    side: int  # patches along one side of the image, in the first stage
+    window: int  # patches along one side of a window
+    depths: tuple[int, ...]  # layers of each stage
+    heads: tuple[int, ...]  # of each stage
+    mlp_ratio: float = 4.0  # d_ff in multiples of the width of a stage
+
+    def __post_init__(self) -> None:
+        sizes(self, "side", "window")
+        if not self.depths or len(self.depths) != len(self.heads):
+            raise ModelError(
+                f"{len(self.depths)} stages have {len(self.heads)} numbers of heads",
+                "give `depths` and `heads` for each stage",
+            )
+        if min(self.sides) < self.window:
+            raise ModelError(
+                f"windows of {self.window} × {self.window} do not fit the last of "
+                f"{len(self.depths)} stages, which has {self.sides[-1]} × {self.sides[-1]} patches",
+                "give a smaller window, fewer stages, smaller patches or larger images",
+            )
+
+    @property
+    def sides(self) -> tuple[int, ...]:
+        """Patches along one side, in each stage; an odd one is rounded up."""
+        sides = [self.side]
+        for _ in self.depths[1:]:
+            sides.append(-(-sides[-1] // 2))
+        return tuple(sides)
+
+    def shift(self, stage: int, layer: int) -> int:
+        """By how many patches the windows of a stage's layer are moved: 0 where one is all."""
+        if layer % 2 == 0 or self.sides[stage] <= self.window:
+            return 0
+        return self.window // 2
+
+
+@dataclass(frozen=True)
 class CompressiveMemory:
     """Compressive memory (Rae et al. 2020): positions that leave the memory are compressed."""
 
@@ -150,12 +201,15 @@ class Stack:
     compressed: CompressiveMemory | None = None
     heads: tuple[int, ...] | None = None  # heads left in each block after pruning; None: all
     cross_heads: tuple[int, ...] | None = None  # the same of the cross-attention
+    stages: Stages | None = None  # of Swin; `block` is that of the first stage
 
     def __post_init__(self) -> None:
         check_fields(self)
         sizes(self, "memory")
         sizes(self, "layers", most=_MOST_LAYERS)
         _check_pruned_heads(self)
+        if self.stages is not None:
+            _check_stages(self, self.stages)
         if self.alternating_blocks:
             _check_alternating(self)
         if self.compressed is not None and (self.memory is None or self.pattern != CausalMask()):
@@ -188,6 +242,8 @@ class Stack:
     @property
     def blocks(self) -> tuple[Block, ...]:
         """The block of each layer, with the heads that pruning left."""
+        if self.stages is not None:
+            return tuple(_stage_blocks(self, self.stages))
         alternating = (self.block, *self.alternating_blocks)
         blocks = []
         for layer in range(self.layers):
@@ -230,10 +286,58 @@ class Stack:
         residual = self.block.residual
         if isinstance(residual, Reversible) and residual.gives == "both":
             return 2 * d_model
+        if self.stages is not None:
+            return 2 ** (len(self.stages.depths) - 1) * d_model
         return d_model
 
 
 # ------------------------------------------------------------------ validation
+
+
+def _check_stages(stack: Stack, stages: Stages) -> None:
+    """Stages: what all layers of a stack would share has another size in each of them."""
+    others = (stack.position, stack.universal, stack.memory, stack.conv_layer, stack.heads)
+    plain = isinstance(stack.block.attention.mixer, SoftmaxAttention) and not (
+        stack.shared or stack.alternating_blocks or stack.block.cross
+    )
+    if any(part is not None for part in others) or stack.pattern != FullMask() or not plain:
+        raise ModelError(
+            "stages have plain softmax attention in windows, and positions of their own",
+            "leave other patterns, positions, mixers and shared blocks out",
+        )
+    if not isinstance(stack.block.feedforward, FeedForward | GatedFeedForward):
+        raise ModelError("the feed-forward of a stage has its width", "use a FeedForward")
+    if stack.layers != sum(stages.depths):
+        raise ModelError(
+            f"stages of {stages.depths} layers are not {stack.layers}", "correct `layers`"
+        )
+    width = stack.block.attention.heads * stack.block.attention.d_k
+    for number, heads in enumerate(stages.heads):
+        if 2**number * width % heads:
+            raise ModelError(
+                f"the width {2**number * width} of stage {number + 1} does not divide by "
+                f"{heads} heads",
+                "correct one of them",
+            )
+
+
+def _stage_blocks(stack: Stack, stages: Stages) -> Iterator[Block]:
+    """The block of each layer: wider in each stage, and skipped more often the deeper it is."""
+    first = stack.block
+    feedforward = first.feedforward
+    assert isinstance(feedforward, FeedForward | GatedFeedForward), "checked before"
+    number = 0
+    for stage, depth in enumerate(stages.depths):
+        width = 2**stage * first.attention.heads * first.attention.d_k
+        heads = stages.heads[stage]
+        d_head = width // heads
+        attention = dataclasses.replace(first.attention, heads=heads, d_k=d_head, d_v=d_head)
+        wider = dataclasses.replace(feedforward, d_ff=int(stages.mlp_ratio * width))
+        for _ in range(depth):
+            # Linear decay (Huang et al. 2016, equation 4).
+            rate = first.drop_path * number / max(stack.layers - 1, 1)
+            yield dataclasses.replace(first, attention=attention, feedforward=wider, drop_path=rate)
+            number += 1
 
 
 def _check_alternating(stack: Stack) -> None:
@@ -396,6 +500,7 @@ def prunable(stack: Stack, cross: bool = False) -> bool:
     if (
         part is None
         or stack.alternating_blocks
+        or stack.stages is not None
         or (not cross and isinstance(stack.position, T5Bias | Alibi | BuildsPosition))
     ):
         return False

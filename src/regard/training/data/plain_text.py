@@ -36,7 +36,7 @@ from regard.text.tokenizer_training import (
     train_lossless_tokenizer,
 )
 from regard.training.data.generated_examples import generated_lines, generated_prompts
-from regard.training.data.mixtures import corpora_of, mixture, split_of
+from regard.training.data.mixtures import corpora_of, evenly_spaced, mixture, split_of
 from regard.training.objectives.distillation import teacher_folder
 from regard.training.recipe.schema import Recipe
 from regard.training.setup import Say, Setup, Split
@@ -208,8 +208,9 @@ def _tokenizer(recipe: Recipe, train: Split, base: Model | None, say: Say) -> To
         tokenizer = train_closed_word_tokenizer(train(), choice.vocabulary, special_tokens)
     else:
         special_tokens = SPECIAL_TOKENS[recipe.objective]
+        sample = evenly_spaced(train, choice.tokenizer_examples)
         tokenizer = train_lossless_tokenizer(
-            train(), choice.tokenizer, choice.vocabulary, special_tokens
+            sample(), choice.tokenizer, choice.vocabulary, special_tokens
         )
     if recipe.distillation_weight:
         origin = "that of the teacher"

@@ -159,6 +159,8 @@ def _with_classes(description: spec.Encoder, count: int) -> spec.Encoder:
         description = _without_masks(description)
     if description.labels is not None:
         return replace(description, labels=replace(description.labels, count=count))
+    if description.pool is not None and description.pool.which == "mean":  # Swin
+        return replace(description, labels=spec.ClassifierHead(count))
     if not description.patches.extras:  # SigLIP has no class token
         labels = spec.ClassifierHead(count, pool="mean")
         return replace(description, head=None, labels=labels)
