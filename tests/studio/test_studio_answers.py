@@ -382,7 +382,7 @@ def test_a_series_is_answered_and_drawn_but_not_read_from_elsewhere(tmp_path: Pa
         answer = ask(studio, "answer", model="it", text=text)["answer"]
         assert answer["text"].startswith(f"{model.forecast(text)[0, 0]:.4g}")
         drawn = ask(studio, "overlay", model="it", text=text, name="encoder.0.self", heads=[0])
-        assert {mark["kind"] for mark in drawn["marks"]} >= {"Line", "Text", "Rect", "Pixels"}
+        assert {mark["kind"] for mark in drawn["marks"]} >= {"Line", "Text", "Rect"}
         # This store is as one that is open to the network: no other file is read.
         refused = studio.post(
             "/api/look",

@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -279,7 +280,7 @@ class SeriesBackdrop(Backdrop):
         width = SOUND_WIDTH * length / steps
         per_step = self._per_step(values)
         marks: list[Mark] = [*drawing.title_marks(title)]
-        marks.append(self._ground(per_step, signed, left, top, width))
+        marks += self._bands(per_step, signed, left, top, width)
         for level in levels:
             y = pixel(0, level)[1]
             marks.append(Line(left, y, left + SOUND_WIDTH, y, opacity=0.12))
@@ -311,16 +312,26 @@ class SeriesBackdrop(Backdrop):
         per_step: Array = total / np.maximum(count, 1)
         return per_step
 
-    def _ground(
+    def _bands(
         self, per_step: Array, signed: bool, left: float, top: float, width: float
-    ) -> Pixels:
-        """Pale bands behind the line, darker where more is attended to."""
+    ) -> list[Mark]:
+        """Bands behind the line, denser where more is attended to; seen on white and on black."""
         if signed:
             shade = _signed_shares(per_step)
         else:
             shade = shades(per_step / max(1e-12, float(per_step.sum())))
-        paint = drawing.colours(0.6 * shade[None], signed=signed, most=1.0)
-        return Pixels(left, top, width, SERIES_HEIGHT, paint)
+        each = width / len(shade)
+        marks: list[Mark] = []
+        begin = 0
+        # Steps of one patch have one value: one band.
+        for value, steps in groupby(shade.tolist()):
+            count = len(list(steps))
+            x = left + (begin + count / 2) * each
+            colour = drawing.POSITIVE if value >= 0 else drawing.NEGATIVE
+            opacity = 0.7 * abs(value)
+            marks.append(Line(x, top, x, top + SERIES_HEIGHT, count * each, opacity, colour))
+            begin += count
+        return marks
 
 
 def _polyline(values: Array, first: int, pixel: Any, colour: str) -> list[Mark]:
