@@ -326,6 +326,30 @@ def test_groups_of_tensor_ranks_are_data_parallel(files: dict[str, str], tmp_pat
     assert_same_run(tmp_path / "four", tmp_path / "one")
 
 
+@pytest.mark.slow
+def test_fine_tuning_with_lora(files: dict[str, str], tmp_path: Path) -> None:
+    """Frozen parameters next to trained ones, and matrices that files hold transposed."""
+    run_job({"out": str(tmp_path / "base"), "settings": settings("gpt2", files)})
+    size = ("d_model", "heads", "layers", "d_ff", "tokenizer")
+    dropout = ("dropout", "attention_dropout", "feedforward_dropout")
+    values = {key: value for key, value in SMALL.items() if key not in (*size, *dropout)}
+    values |= {
+        "base": str(tmp_path / "base"),
+        "text": files["TEXT"],
+        "objective": "causal",
+        "lora": 2,
+    }
+    strategies = ("ddp", "fsdp")
+    jobs = [
+        {"out": str(tmp_path / strategy), "settings": values | {"strategy": strategy}}
+        for strategy in strategies
+    ]
+    run_on_ranks(2, jobs, tmp_path)
+    run_job({"out": str(tmp_path / "one"), "settings": values})
+    for strategy in strategies:
+        assert_same_run(tmp_path / strategy, tmp_path / "one")
+
+
 # --- faults ---
 
 
