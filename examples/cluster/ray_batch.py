@@ -2,7 +2,7 @@
 
     python examples/cluster/ray_batch.py runs/builtin in.txt out.txt --workers 2
     ray job submit --address http://HEAD:8265 --working-dir . -- \
-        python examples/cluster/ray_batch.py /shared/runs/builtin s3://bucket/texts/ out.txt --workers 64
+        python examples/cluster/ray_batch.py /shared/model s3://bucket/texts/ out.txt --workers 64
 
 Where Ray runs is Ray's affair: on a cluster it finds its address in the environment of the job.
 Lines go out in the order in which they came in, each once, also where a worker is lost on the way.

@@ -102,7 +102,7 @@ class EncoderDecoder(nn.Module):
         context = context or Context()
         memory = self.encode(source, padding_mask, context)
         hidden = self.decode(target, memory, context)
-        return hidden, context.losses or {}
+        return hidden, dict(context.losses or {})
 
     def classes(
         self, hidden: Tensor, padding_mask: Tensor | None = None, inputs: Tensor | None = None
@@ -181,7 +181,7 @@ class Encoder(nn.Module):
             context = dataclasses.replace(context, edges=more["edges"], distances=distances)
         x = self.input(inputs, padding_mask, context, **more)  # [B, T, D]
         hidden = self.stack(x, self.input.output_padding_mask(padding_mask), context)
-        return hidden, context.losses or {}
+        return hidden, dict(context.losses or {})
 
     def vector(
         self,
@@ -276,7 +276,7 @@ class Decoder(nn.Module):
         context = (context or Context()).scope("decoder")
         x = self.tokens(tokens, padding_mask, context)
         hidden = self.stack(x, padding_mask, context)
-        return hidden, context.losses or {}
+        return hidden, dict(context.losses or {})
 
     def encode(
         self, tokens: Tensor, padding_mask: Tensor | None = None, context: Context | None = None

@@ -92,11 +92,14 @@ def predict(
 ) -> Dataset:
     """The rows of a dataset with the answers of a model, in the order of the rows.
 
-    `concurrency` is the number of workers, or its bounds; each holds the model, on one CPU or on
-    `gpus` (a share of) GPUs. `settings` are those of `Predictor`. The model's folder must be
+    `concurrency` is the number of workers, at most, or its bounds; each holds the model, on one CPU
+    or on `gpus` (a share of) GPUs. `settings` are those of `Predictor`. The model's folder must be
     readable on every machine. Rows are computed once the result is read or written.
     """
-    _require_ray()
+    data = _require_ray()
+    # From one worker on: if all of them took every CPU at once, none would be left to read the
+    # rows that they wait for.
+    least, most = concurrency if isinstance(concurrency, tuple) else (1, concurrency)
     # Of this dataset alone. Blocks come out in their order, though workers finish in another.
     dataset.context.execution_options.preserve_order = True
     resources: dict[str, float] = {"num_gpus": gpus} if gpus else {"num_cpus": 1}
@@ -106,13 +109,15 @@ def predict(
         fn_constructor_kwargs={"device": "cuda" if gpus else "cpu", **settings},
         batch_size=batch_size,
         batch_format="numpy",
-        concurrency=concurrency,
+        compute=data.ActorPoolStrategy(min_size=least, max_size=most),
         **resources,
     )
 
 
-def _require_ray() -> None:
+def _require_ray() -> Any:
+    """Ray Data; `SettingError` where it is missing."""
     try:
-        import ray.data  # noqa: F401
+        import ray.data
     except ImportError:
         raise SettingError("Ray Data is not installed", "pip install 'regard[ray]'") from None
+    return ray.data

@@ -137,7 +137,7 @@ def test_the_example_runs_on_a_local_ray(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": source, "RAY_worker_niceness": "0"}
     command = [sys.executable, str(ROOT / "examples" / "cluster" / "ray_batch.py"), str(DEMO),
                str(tmp_path / "in.txt"), str(tmp_path / "out.txt"), "--beam", "1"]  # fmt: skip
-    subprocess.run(command, env=environment, check=True, timeout=300)
+    subprocess.run(command, env=environment, check=True, timeout=600)
     translator: Any = regard.load(DEMO, device="cpu")
     lines = (tmp_path / "out.txt").read_text().splitlines()
     assert lines == translator.translate(texts, beam=1)

@@ -18,7 +18,7 @@ from looked import MODELS, TEXT, WORDS, png, save_sensing, translator, wav
 pytest.importorskip("starlette")
 pytest.importorskip("httpx")
 from starlette.testclient import TestClient
-from test_studio_server import InMemory, ask, client
+from test_studio_server import TOKEN, InMemory, ask, client
 
 import regard
 from regard import look as looking
@@ -362,3 +362,31 @@ def test_the_status_of_a_run_that_has_not_ended(tmp_path: Path) -> None:
     (run / "state" / "outcome.json").write_text(json.dumps(outcome))
     status = run_status(run)
     assert (status["status"], status["problem"]) == ("failed", "the loss is not finite")
+
+
+# ------------------------------------------------------------------ series and graphs
+
+
+def test_a_series_is_answered_and_drawn_but_not_read_from_elsewhere(tmp_path: Path) -> None:
+    rows = [f"{np.sin(i / 3):.4f}\n" for i in range(120)]
+    (tmp_path / "load.csv").write_text("load\n" + "".join(rows))
+    settings = {
+        "model": "patchtst:tiny", "series": str(tmp_path / "load.csv"), "horizon": 5, "context": 24,
+        "steps": 1, "warmup": 1, "device": "cpu", "threads": 1, "learning_rate": 0.001,
+    }  # fmt: skip
+    run = regard.train(settings, out=tmp_path / "run").folder
+    model: Any = regard.load(run, device="cpu")
+    with client(InMemory({"it": model})) as studio:
+        text = ask(studio, "model", model="it")["examples"][0]
+        assert ask(studio, "look", model="it", text=text)["drawn"]
+        answer = ask(studio, "answer", model="it", text=text)["answer"]
+        assert answer["text"].startswith(f"{model.forecast(text)[0, 0]:.4g}")
+        drawn = ask(studio, "overlay", model="it", text=text, name="encoder.0.self", heads=[0])
+        assert {mark["kind"] for mark in drawn["marks"]} >= {"Line", "Text", "Rect"}
+        # This store is as one that is open to the network: no other file is read.
+        refused = studio.post(
+            "/api/look",
+            json={"model": "it", "text": "/etc/passwd"},
+            headers={"x-regard-token": TOKEN},
+        )
+        assert "only what it was started with" in refused.json()["error"]["problem"]

@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 
 from regard.errors import SettingError, TrainingInterrupted
 from regard.training.assembly import assemble
+from regard.training.data.mixtures import evenly_spaced
 from regard.training.data.parallel_text import parallel_corpora
 from regard.training.objectives.causal_lm import CausalLM
 from regard.training.recipe import schema as recipes
@@ -57,6 +58,11 @@ def test_pairs_are_mixed_by_their_weights(corpora: dict[str, str], tmp_path: Pat
     rows = np.concatenate([batch.rows for _, batch in itertools.islice(batches, 60)])
     # Blocks are as long as an epoch here, and its first three quarters are of the small corpus.
     assert np.mean(rows >= 891) == pytest.approx(0.75, abs=0.05)
+
+
+@pytest.mark.parametrize(("count", "most", "expected"), [(10, 3, [0, 4, 8]), (3, 9, [0, 1, 2])])
+def test_samples_are_evenly_spaced(count: int, most: int, expected: list[int]) -> None:
+    assert list(evenly_spaced(lambda: iter(range(count)), most)()) == expected
 
 
 def test_without_weights_corpora_follow_one_another(

@@ -205,9 +205,8 @@ def test_accumulated_equals_big_batch(text: dict[str, str], tmp_path: Path) -> N
     for parts in ([rows], [rows[:5], rows[5:30], rows[30:]]):
         task = new_task(setup, data)
         strategy = Strategy(task)
-        loop = Loop(
-            recipe, strategy, make_optimizer(recipe, strategy, 32), (None, None), None, None
-        )  # type: ignore[arg-type]
+        optimizer = make_optimizer(recipe, strategy, 32)
+        loop = Loop(recipe, strategy, optimizer, (None, None), None, None)  # type: ignore[arg-type]
         loop.train_step([task.collate(data.train, part) for part in parts])
         gradient = {
             name: t for name, t in loop.optimizer.state().items() if name.startswith("exp_avg/")

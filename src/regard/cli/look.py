@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 WHAT = {
     "attention": "attention weights, head by head",
-    "alignment": "target tokens with the source tokens they attend to",
+    "alignment": "target tokens with the source tokens, or moments of speech, they attend to",
     "entropy": "how widely each head attends; collapsed and idle heads",
     "roles": "heads against the grammar of the built-in language, or of --conllu (needs no text)",
     "ablation": "what each head is worth for this text",
@@ -54,6 +54,9 @@ Examples:
   regard look runs/builtin "The dog sees a cat." --what alignment --html alignment.html
   regard look runs/builtin "The dog sees a cat." --what beam --beam 3 --json
   regard look runs/builtin "The dog sees a cat." --what patching --other "The dog sees a house."
+  regard look vit/ cat.png --png attention.png           what the heads see, on the image
+  regard look whisper/ speech.wav --what alignment       when each word was heard
+  regard look runs/cora graph:12                         a node and its neighbours
   regard look runs/builtin --what circuit
 """
 
@@ -89,6 +92,13 @@ Examples:
     help="one layer, counted from 0  [the last; alignment: the one that aligns best]",
 )
 @click.option("--head", type=int, default=None, help="one head, counted from 0  [all]")
+@click.option(
+    "--position",
+    type=int,
+    default=None,
+    help="whose attention is laid over an image, recording, series or graph  [the class token, the "
+    "node that is named, or the mean of all]",
+)
 @click.option("--conllu", metavar="FILE", help="for roles: parsed sentences of your own (CoNLL-U)")
 @click.option("--html", help="write a page, one file that needs nothing else")
 @click.option("--png", help="write a picture (needs Pillow)")
@@ -98,9 +108,10 @@ Examples:
 def command(
     model: str, text: str, what: str, html: str | None, png: str | None, as_json: bool, **flags: Any
 ) -> None:
-    """Look inside a model while it reads TEXT, an image or a recording.
+    """Look inside a model while it reads TEXT, an image, a recording, a time series or a graph.
 
-    TEXT is the path of a file for a model of images or sound. MODEL is a run folder or a folder in
+    TEXT is the path of a file for a model of images, sound or series, and FOLDER:NUMBER for a node
+    of a graph: what a head sees is then drawn on it. MODEL is a run folder or a folder in
     Hugging Face's layout. The model runs as always; attention weights are recomputed for what is
     shown.
     """
@@ -178,11 +189,16 @@ def _view_of_one_run(
 ) -> AnalysisResult:
     """Views of what one forward pass computes, recorded by the probes that are asked for."""
     from regard import look as views
+    from regard.models import CTCModel
 
     layer = flags["layer"]
     # Views take a list of heads; the flag names one.
     heads = None if flags["head"] is None else [flags["head"]]
-    run = views.look(model, text, target=flags["target"], ask=_ONE_RUN[what])
+    ask = _ONE_RUN[what]
+    if what == "alignment" and isinstance(model, CTCModel):
+        run = views.look(model, text, ask=["logits"])
+        return views.ctc_alignment(run, model.decoder.names, model.decoder.blank)
+    run = views.look(model, text, target=flags["target"], ask=ask)
     match what:
         case "alignment":
             return views.alignment(run, layer, heads)
@@ -194,7 +210,8 @@ def _view_of_one_run(
             return views.lens(run)
         case _:
             name = _attention(list(run.probe.attentions), flags["part"], layer)
-            return run.attention(name, heads=heads)
+            rows = None if flags["position"] is None else [flags["position"]]
+            return run.attention(name, rows=rows, heads=heads)
 
 
 def _view_of_many_runs(

@@ -7,6 +7,8 @@ from it what concerns it.
 from __future__ import annotations
 
 import dataclasses
+from collections import UserDict
+from collections.abc import MutableMapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -20,7 +22,7 @@ from regard.core.mask_patterns import DocumentMask
 from regard.core.probe import NO_PROBE, NullProbe
 from regard.core.segment_memory import has_segment_memory
 
-Losses = dict[str, Tensor]
+Losses = MutableMapping[str, Tensor]
 
 
 class Positions(NamedTuple):
@@ -78,8 +80,9 @@ class Context:
     # What is recorded and edited on the way.
     probe: NullProbe = NO_PROBE
     # Auxiliary losses by name (load balance, ponder cost, compression), filled by the parts; None
-    # where nobody asks, as in a decoding step.
-    losses: Losses | None = field(default_factory=dict)
+    # where nobody asks, as in a decoding step. Not a dict: FSDP2 copies those among the arguments
+    # of a block, and what is added to a copy is lost.
+    losses: Losses | None = field(default_factory=UserDict)
     # Packing: documents that share a row (of the source or the only sequence), or a graph.
     documents: MaskPattern | None = None
     # The same for the target sequence of an encoder–decoder.

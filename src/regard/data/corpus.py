@@ -29,8 +29,8 @@ from numpy.typing import NDArray
 
 from regard import disk
 from regard.data.epoch_order import RowSpan, mixture_weights, spans
-from regard.data.process_pool import ordered_map
 from regard.errors import DataError
+from regard.process_pool import ordered_map
 from regard.text.tokenizer import Tokenizer
 
 FORMAT = 1  # of the manifest; another number is refused
@@ -587,7 +587,7 @@ class _ColumnWriter:
         return {"dtype": self._dtype, "rows": self.rows, "tokens": self.count}
 
     def _write(self, part: int, values: NDArray[Any]) -> None:
-        self._hashes[part].update(values)
+        self._hashes[part].update(values.data)
         self._files[part].write(values.data)
 
 

@@ -12,6 +12,8 @@ from typing import Any, TypeVar
 
 import torch
 
+from regard.process_pool import end_with_parent
+
 Result = TypeVar("Result")
 Task = Callable[[list[int]], Result]
 
@@ -83,6 +85,7 @@ _worker_task: Task[Any] | None = None  # set in worker processes only, by their 
 def _start_worker(task: Task[Any]) -> None:
     global _worker_task
     _worker_task = task
+    end_with_parent()
     torch.set_num_threads(1)
 
 

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from regard.look.pronoun_circuits import Referents, pronoun_circuit, referents
     from regard.look.recording import AttentionMap, Look, look
     from regard.look.result import AnalysisResult
+    from regard.look.speech_alignment import CTCAlignment, ctc_alignment
 
 __all__ = [
     "Ablation",
@@ -45,6 +46,7 @@ __all__ = [
     "AttentionMap",
     "Attribution",
     "BeamTree",
+    "CTCAlignment",
     "Choices",
     "Circuit",
     "Entropy",
@@ -68,6 +70,7 @@ __all__ = [
     "cache",
     "chosen_right",
     "circuit",
+    "ctc_alignment",
     "entropy",
     "heads",
     "importance",
@@ -98,6 +101,7 @@ _NAMES_BY_MODULE = {
     "attention_rollout": ("Rollout", "rollout"),
     "beam_tree": ("BeamTree", "beam"),
     "circuits": ("Circuit", "circuit", "stored_circuit"),
+    "speech_alignment": ("CTCAlignment", "ctc_alignment"),
     "decoding_steps": ("Steps", "steps"),
     "generation": ("translate", "written"),
     "gradient_attribution": ("Attribution", "attribution"),

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from regard.errors import SettingError
 from regard.look import drawing, terminal
+from regard.look.backdrop import Backdrop
 from regard.look.recording import Look, mean_over_heads, recorded_attentions
-from regard.look.result import AnalysisResult, Array
+from regard.look.result import PICTURE_ONLY, AnalysisResult, Array
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,7 @@ class Alignment(AnalysisResult):
     heads: tuple[int, ...]
     layers: int = 1  # of the decoder
     is_best: bool = False  # the layer was chosen because it aligns best
+    backdrop: Backdrop | None = field(default=None, metadata=PICTURE_ONLY)
 
     note = (
         "Cross-attention while each target token was written, as a mean over the heads. "
@@ -41,6 +43,10 @@ class Alignment(AnalysisResult):
         return self.weights
 
     def scene(self) -> drawing.Scene:
+        if self.backdrop is not None:
+            return self.backdrop.table(
+                self.weights, self.target, title=self.title, scale="attention"
+            )
         # Lines for the strongest weights only; the heat map shows all.
         strongest = np.zeros_like(self.weights)
         shades = np.zeros_like(self.weights)
@@ -88,7 +94,17 @@ def alignment(run: Look, layer: int | None = None, heads: Sequence[int] | None =
     weights = mean_over_heads(call, heads)  # [target, source]
     links = tuple((row, int(column)) for row, column in enumerate(weights.argmax(axis=1)))
     target, source = run.labels(name)
-    return Alignment(source, target, weights, links, layer, tuple(heads), len(names), is_best)
+    return Alignment(
+        source,
+        target,
+        weights,
+        links,
+        layer,
+        tuple(heads),
+        len(names),
+        is_best,
+        run.backdrop_of(name),
+    )
 
 
 def mutual_information(weights: Array) -> float:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from regard.look import drawing, terminal
+from regard.look.backdrop import Backdrop
 from regard.look.recording import Look, mean_over_heads, recorded_attentions
-from regard.look.result import AnalysisResult, Array
+from regard.look.result import PICTURE_ONLY, AnalysisResult, Array
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,7 @@ class Rollout(AnalysisResult):
     stack: str
     tokens: tuple[str, ...]
     weights: Array  # [positions, inputs]; each row sums to 1
+    backdrop: Backdrop | None = field(default=None, metadata=PICTURE_ONLY)
 
     note = (
         "Attention rollout (Abnar and Zuidema 2020): products of (heads' mean + identity) / 2. "
@@ -35,6 +37,10 @@ class Rollout(AnalysisResult):
         return self.weights
 
     def scene(self) -> drawing.Scene:
+        if self.backdrop is not None:
+            query = self.backdrop.query
+            values = self.weights.mean(axis=0) if query is None else self.weights[query]
+            return self.backdrop.pictured([("", values)], title=self.title, signed=False)
         return drawing.heat(
             self.weights, self.tokens, self.tokens, title=self.title, scale="attention"
         )
@@ -57,4 +63,5 @@ def rollout(run: Look, stack: str | None = None) -> Rollout:
         # Later layers mix what earlier ones have mixed: they multiply from the left.
         rolled = weights if rolled is None else weights @ rolled
     assert rolled is not None  # `recorded_attentions` names at least one
-    return Rollout(stack, run.labels(f"{stack}.0.self")[0], rolled)
+    name = f"{stack}.0.self"
+    return Rollout(stack, run.labels(name)[0], rolled, run.backdrop_of(name))

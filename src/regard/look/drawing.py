@@ -116,6 +116,18 @@ class Line:
     title: str = ""
 
 
+@dataclass(frozen=True)
+class Circle:
+    """A filled circle around a point; `title` is its tooltip."""
+
+    x: float
+    y: float
+    radius: float
+    colour: str
+    opacity: float = 1.0
+    title: str = ""
+
+
 @dataclass(frozen=True, eq=False)
 class Pixels:
     """An image, scaled without smoothing."""
@@ -127,7 +139,7 @@ class Pixels:
     colours: NDArray[np.uint8]  # [rows, columns, 3]
 
 
-Mark = Rect | Text | Line | Pixels
+Mark = Rect | Text | Line | Circle | Pixels
 
 
 @dataclass(frozen=True)
@@ -148,13 +160,33 @@ def below(scenes: Sequence[Scene], gap: float = 24.0) -> Scene:
     marks: list[Mark] = []
     top = 0.0
     for scene in scenes:
-        marks += [_moved(mark, 0.0, top) for mark in scene.marks]
+        marks += [moved(mark, 0.0, top) for mark in scene.marks]
         top += scene.height + gap
     width = max((scene.width for scene in scenes), default=0.0)
     return Scene(width, max(0.0, top - gap), tuple(marks))
 
 
-def _moved(mark: Mark, right: float, down: float) -> Mark:
+def tiles(scenes: Sequence[Scene], *, title: str = "", gap: float = 20.0) -> Scene:
+    """Scenes side by side, in as many rows as they need, under a title."""
+    marks = title_marks(title)
+    top = 26.0 if title else 0.0
+    x = 0.0
+    height = 0.0
+    width = text_width([title]) * 1.1
+    for scene in scenes:
+        if x > 0 and x + scene.width > PAGE_WIDTH:
+            x = 0.0
+            top += height + gap
+            height = 0.0
+        marks += [moved(mark, x, top) for mark in scene.marks]
+        x += scene.width + gap
+        height = max(height, scene.height)
+        width = max(width, x - gap)
+    return Scene(width, top + height, tuple(marks))
+
+
+def moved(mark: Mark, right: float, down: float) -> Mark:
+    """A mark at another place."""
     if isinstance(mark, Line):
         return replace(
             mark,
@@ -166,7 +198,8 @@ def _moved(mark: Mark, right: float, down: float) -> Mark:
     return replace(mark, x=mark.x + right, y=mark.y + down)
 
 
-def _title(title: str) -> list[Mark]:
+def title_marks(title: str) -> list[Mark]:
+    """A title in the first line of a picture."""
     return [Text(0, 14, title, strong=True)] if title else []
 
 
@@ -239,7 +272,7 @@ def shown(token: str) -> str:
     return token.replace("\n", "⏎").replace("\t", "⇥")
 
 
-def _text_width(texts: Sequence[str]) -> float:
+def text_width(texts: Sequence[str]) -> float:
     """The width of the longest text."""
     return max((len(text) for text in texts), default=0) * WIDTH
 
@@ -266,15 +299,15 @@ def heat(
     if cell is not None:
         width = cell
     elif inside is not None:
-        width = _text_width([text for line in inside for text in line]) + 10
-    left = _text_width(rows) + 10
-    top = _text_width(columns) + 12 + (20 if title else 0)  # column names are upright
+        width = text_width([text for line in inside for text in line]) + 10
+    left = text_width(rows) + 10
+    top = text_width(columns) + 12 + (20 if title else 0)  # column names are upright
     bottom = top + CELL * len(rows)
     if scale == "attention":
         paint = colours(attention_shades(values), most=1.0)  # [rows, columns, 3]
     else:
         paint = colours(values, signed=scale == "signed", most=most)
-    marks = _title(title)
+    marks = title_marks(title)
     for i, row in enumerate(rows):
         marks.append(Text(left - 6, top + (i + 0.7) * CELL, row, "end"))
     for j, column in enumerate(columns):
@@ -299,7 +332,7 @@ def heat(
     else:
         marks += _scale(left, bottom + 8, _largest(values, most), scale == "signed")
     # Room for the scale and the title.
-    right = max(left + width * len(columns) + 4, left + 320, 1.1 * _text_width([title]))
+    right = max(left + width * len(columns) + 4, left + 320, 1.1 * text_width([title]))
     return Scene(right, bottom + 30, tuple(marks))
 
 
@@ -318,7 +351,7 @@ def attention_scale(x: float, y: float) -> list[Mark]:
     """The colour bar of attention that is shaded against even attention."""
     strip = colours(np.linspace(0.0, 1.0, 64)[None], most=1.0)  # [1, 64, 3]
     even = "even or less"
-    start = x + _text_width([even]) + 6
+    start = x + text_width([even]) + 6
     return [
         Text(x, y + 11, even),
         Pixels(start, y, 80, 14, strip),
@@ -341,12 +374,12 @@ def grid(
     columns = [shown(column) for column in columns]
     cell = min(PANEL_CELL, PANEL / max(1, len(rows), len(columns)))
     step = max(1, math.ceil(PANEL_CELL / cell))  # from one label to the next
-    left = _text_width(rows[::step]) + 8
-    top = _text_width(columns[::step]) + 30  # column names are upright, above them the panel's
+    left = text_width(rows[::step]) + 8
+    top = text_width(columns[::step]) + 30  # column names are upright, above them the panel's
     width = left + cell * len(columns) + PANEL_GAP
     height = top + cell * len(rows) + PANEL_GAP
     across = max(1, min(len(panels), int(PAGE_WIDTH // width)))
-    marks = _title(title)
+    marks = title_marks(title)
     heading = 24.0 if title else 0.0
     for number, (name, values) in enumerate(panels):
         down, right = divmod(number, across)
@@ -381,10 +414,10 @@ def links(
     """
     left = [shown(token) for token in left]
     right = [shown(token) for token in right]
-    x_left = _text_width(left) + 10
+    x_left = text_width(left) + 10
     x_right = x_left + 160
     top = 34.0 if title else 10.0
-    marks = _title(title)
+    marks = title_marks(title)
     if shades is None:
         shades = attention_shades(values)
     visible = (values > 0).sum(axis=1)
@@ -400,7 +433,7 @@ def links(
         marks.append(Text(x_left - 5, top + i * ROW + 13, token, "end"))
     for j, token in enumerate(right):
         marks.append(Text(x_right + 5, top + j * ROW + 13, token))
-    width = x_right + 5 + _text_width(right) + 4
+    width = x_right + 5 + text_width(right) + 4
     return Scene(width, top + max(len(left), len(right)) * ROW + 8, tuple(marks))
 
 
@@ -410,10 +443,10 @@ def bars(
     """A horizontal bar from 0 for each value; `labels` are written behind them."""
     names = [shown(name) for name in names]
     labels = labels or [f"{value:.4g}" for value in values]
-    left = _text_width(names) + 10
+    left = text_width(names) + 10
     largest = max((abs(value) for value in values), default=0.0) or 1.0
     top = 26.0 if title else 4.0
-    marks = _title(title)
+    marks = title_marks(title)
     for i, (value, name, label) in enumerate(zip(values, names, labels, strict=True)):
         y = top + i * ROW
         length = abs(value) / largest
@@ -447,7 +480,7 @@ def curves(
         y_share = (y - y_ticks[0]) / (y_ticks[-1] - y_ticks[0])
         return left + width * x_share, bottom - height * y_share
 
-    marks = _title(title)
+    marks = title_marks(title)
     for y in y_ticks:
         level = pixel(x_ticks[0], y)[1]
         marks.append(Line(left, level, right, level, opacity=0.15))
@@ -471,7 +504,7 @@ def curves(
         marks.append(Text(right + 40, y, name))
     legend = top + float(ROW) * len(series)
     lowest = bottom + (40 if x_name else 24)
-    return Scene(right + 44 + _text_width(list(series)), max(lowest, legend), tuple(marks))
+    return Scene(right + 44 + text_width(list(series)), max(lowest, legend), tuple(marks))
 
 
 def ticks(values: Sequence[float], count: int = 5) -> list[float]:
@@ -526,6 +559,12 @@ def element(mark: Mark) -> str:
             return (
                 f'<text x="{mark.x:.1f}" y="{mark.y:.1f}" text-anchor="{mark.anchor}" '
                 f'fill="{_ink(mark.colour)}"{weight}{turn}>{escape(mark.text)}</text>'
+            )
+        case Circle():
+            return (
+                f'<circle cx="{mark.x:.1f}" cy="{mark.y:.1f}" r="{mark.radius:.1f}" '
+                f'fill="{_ink(mark.colour)}" '
+                f'fill-opacity="{mark.opacity:.3f}"{_closed("circle", mark.title)}'
             )
         case Pixels():
             # Embedded, so that a page is one file; pixels stay squares when scaled.
@@ -591,7 +630,7 @@ def write_png(path: str | Path, scene: Scene) -> None:
     canvas = Image.new("RGB", size, "#ffffff")
     painter = _Painter(canvas, scale)
     for mark in scene.marks:
-        painter.paint(_moved(mark, MARGIN, MARGIN))
+        painter.paint(moved(mark, MARGIN, MARGIN))
     content = BytesIO()
     canvas.save(content, "PNG")
     disk.write_file(Path(path), content.getvalue())
@@ -622,6 +661,15 @@ class _Painter:
                 # Pillow takes the opacity as two more hexadecimal digits.
                 fill = f"{ink}{round(255 * mark.opacity):02x}"
                 self.pen.line(ends, fill=fill, width=max(1, round(mark.width * scale)))
+            case Circle():
+                ink = INK if mark.colour == "ink" else mark.colour
+                corners = (
+                    (mark.x - mark.radius) * scale,
+                    (mark.y - mark.radius) * scale,
+                    (mark.x + mark.radius) * scale,
+                    (mark.y + mark.radius) * scale,
+                )
+                self.pen.ellipse(corners, fill=f"{ink}{round(255 * mark.opacity):02x}")
             case Text():
                 self._text(mark)
             case Pixels():

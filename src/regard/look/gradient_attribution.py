@@ -11,12 +11,13 @@ from torch import Tensor
 
 from regard.core.probe import Edit, Probe
 from regard.look import drawing, terminal
+from regard.look.backdrop import Backdrop, GraphBackdrop, SeriesBackdrop, SoundBackdrop
 from regard.look.forward import evaluation_mode, forward
 from regard.look.inspectable import CoreModel, Input, Inspectable
 from regard.look.model_inputs import ModelInputs, prepare_inputs
 from regard.look.probe_names import Head, stacks, switched_off
 from regard.look.recording import array
-from regard.look.result import AnalysisResult, Array, json_key
+from regard.look.result import PICTURE_ONLY, AnalysisResult, Array, json_key
 from regard.model import Decoder, Encoder, EncoderDecoder
 
 ROWS = 32  # logits whose gradients are computed in one batch
@@ -30,11 +31,13 @@ class Attribution(AnalysisResult):
     tokens: tuple[str, ...]
     values: Array  # [predictions, tokens]
     scores: Array  # [predictions]: the logits
+    backdrop: Backdrop | None = field(default=None, metadata=PICTURE_ONLY)
+    decoder_columns: int = field(default=0, metadata=PICTURE_ONLY)  # the last ones
 
     note = (
         "Attention is not explanation: a weight shows where a head looks, not what the answer "
-        "depends on. Gradient × input asks the answer itself, to first order: orange raises its "
-        "score, blue lowers it."
+        "depends on. Gradient × input asks the answer itself, to first order: blue raises its "
+        "score, brown lowers it."
     )
 
     @property
@@ -45,9 +48,23 @@ class Attribution(AnalysisResult):
         return self.values
 
     def scene(self) -> drawing.Scene:
+        if self.backdrop is not None:
+            return self._overlay(self.backdrop)
         return drawing.heat(
             self.values, self.predictions, self.tokens, title=self.title, scale="signed"
         )
+
+    def _overlay(self, backdrop: Backdrop) -> drawing.Scene:
+        """What raises and what lowers the answer, on the input itself."""
+        # An encoder–decoder's columns end with what its decoder has read.
+        if len(self.predictions) == 1 or backdrop.query is not None:
+            query = backdrop.query if len(self.predictions) > 1 else 0
+            values = self.values[query or 0]
+            return backdrop.pictured([("", values)], title=self.title, signed=True)
+        if isinstance(backdrop, SoundBackdrop):
+            values = self.values[:, : len(self.tokens) - self.decoder_columns]
+            return backdrop.table(values, self.predictions, title=self.title, scale="signed")
+        return backdrop.pictured([("", self.values.mean(axis=0))], title=self.title, signed=True)
 
     def lines(self, width: int = 100) -> list[str]:
         return terminal.heat(np.abs(self.values), self.predictions, self.tokens, width=width)
@@ -68,9 +85,9 @@ class _Logits:
             return logits[rows, self.ids]
         return logits[rows, self.positions, self.ids]
 
-    def chunk(self, first: int) -> _Logits:
-        """The next `ROWS` of them."""
-        rows = slice(first, first + ROWS)
+    def chunk(self, first: int, count: int = ROWS) -> _Logits:
+        """The next `count` of them."""
+        rows = slice(first, first + count)
         return _Logits(self.positions[rows], self.ids[rows], self.pooled)
 
 
@@ -93,7 +110,19 @@ def attribution(
     with evaluation_mode(core):
         edits = switched_off(core, off)
         inputs = prepare_inputs(model, text, target, off)
-        logits = forward(core, inputs.inputs, inputs.decoder_inputs, probe=Probe(edits=edits))[0]
+        output = forward(
+            core,
+            inputs.inputs,
+            inputs.decoder_inputs,
+            probe=Probe(edits=edits),
+            side_inputs=inputs.side_inputs,
+        )
+    backdrop = inputs.backdrop
+    if backdrop is not None:
+        backdrop = model.with_answer(backdrop, output)
+        if positions is None and isinstance(backdrop, GraphBackdrop) and output.ndim == 3:
+            positions = None if backdrop.node is None else [backdrop.node]
+    logits = output[0]
     pooled = logits.ndim == 1
     if pooled:
         logits = logits[None]  # [positions, V]
@@ -103,23 +132,34 @@ def attribution(
     distinct = list(dict.fromkeys(position % len(logits) for position in positions))
     ids = [_predicted_id(core, inputs, logits, position) for position in distinct]
     selected = _Logits(distinct, ids, pooled)
+    # The edges of a graph are those of one row.
+    at_once = 1 if inputs.side_inputs else ROWS
     rows = [
-        _gradient_times_input(core, inputs, selected.chunk(first), edits)
-        for first in range(0, len(ids), ROWS)
+        _gradient_times_input(core, inputs, selected.chunk(first, at_once), edits)
+        for first in range(0, len(ids), at_once)
     ]
     return Attribution(
         tuple(_names(model, ids)),
         (*inputs.input_tokens, *inputs.decoder_tokens[:-1]),
         np.concatenate(rows),
         array(logits[distinct, ids]),
+        backdrop,
+        len(inputs.decoder_tokens[:-1]),
     )
 
 
 def _predicted_id(model: CoreModel, inputs: ModelInputs, logits: Tensor, position: int) -> int:
     """The token that follows at a position, where that is known, or the most probable one."""
+    if isinstance(inputs.backdrop, SeriesBackdrop):
+        return 0  # the channel that is shown
     if isinstance(model, EncoderDecoder | Decoder) and position < len(inputs.next_ids):
         return inputs.next_ids[position]
     return int(logits[position].argmax())
+
+
+def _first_channel(products: Tensor, count: int) -> Tensor:
+    """[N, T] of [N · channels, T]: each channel of a series is a row of the batch."""
+    return products.unflatten(0, (count, -1))[:, 0]
 
 
 def _names(model: Inspectable, ids: list[int]) -> list[str]:
@@ -152,14 +192,17 @@ def _gradient_times_input(
         decoder_inputs = None
         if inputs.decoder_inputs is not None:
             decoder_inputs = inputs.decoder_inputs.clone().expand(count, -1)
-        logits = forward(model, encoder_inputs, decoder_inputs, probe=probe)
+        side_inputs = {name: tensor.clone() for name, tensor in inputs.side_inputs.items()}
+        logits = forward(
+            model, encoder_inputs, decoder_inputs, probe=probe, side_inputs=side_inputs
+        )
         # Of a dual encoder only one of the two stacks runs.
         embedded = [leaves[name] for name in names if name in leaves]
         # Rows do not interact: the gradient of the sum is each row's own.
         gradients = torch.autograd.grad(selected.select(logits).sum(), embedded)
     products = [
         # [N, T, D] → [N, T]
-        (leaf * gradient).sum(dim=-1)
+        _first_channel((leaf * gradient).sum(dim=-1), count)
         for leaf, gradient in zip(embedded, gradients, strict=True)
     ]
     return array(torch.cat(products, dim=1))

@@ -14,6 +14,7 @@ from regard.baselines.linear_forecaster import LinearForecaster
 from regard.baselines.memory_network import MemoryNetwork
 from regard.decode.batch_decoding import SpecialTokens
 from regard.errors import DataError
+from regard.look.backdrop import Backdrop
 from regard.model import (
     Decoder,
     DualEncoder,
@@ -33,6 +34,7 @@ class MediaInput:
     picture: NDArray[np.uint8]  # [height, width] or [height, width, 3]; sound from low to high
     # Where the decoder's prompt depends on the input: Whisper is told the language it hears.
     special_tokens: SpecialTokens | None = None
+    backdrop: Backdrop | None = None  # what its positions stand on
 
 
 Input = str | Tensor | MediaInput  # a text, a tensor with a batch of 1, or a prepared file
@@ -79,6 +81,12 @@ class Inspectable(Protocol):
 
     def side_inputs(self, text: str) -> dict[str, Tensor]:
         """What the model reads next to that tensor, by argument: the edges of a graph."""
+
+    def backdrop(self, text: str) -> Backdrop | None:
+        """What the positions of an input stand on that is given by its path: series, graphs."""
+
+    def with_answer(self, backdrop: Backdrop, logits: Tensor) -> Backdrop:
+        """The backdrop with what the model answers, by the output of its head [1, …]."""
 
     def read_medium(self, data: bytes) -> MediaInput:
         """Prepares the contents of an image or sound file as an input."""

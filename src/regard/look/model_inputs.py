@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from regard.core.frontend import Patches
 from regard.data.padding import pad_rows
 from regard.errors import DataError, SettingError
+from regard.look.backdrop import Backdrop
 from regard.look.generation import translate
 from regard.look.inspectable import (
     CoreModel,
@@ -45,6 +46,7 @@ class ModelInputs:
     next_ids: tuple[int, ...] = ()  # the token id to predict at each position of the last stack
     # What is read next to the inputs, by argument: the edges of a graph.
     side_inputs: Mapping[str, Tensor] = field(default_factory=dict)
+    backdrop: Backdrop | None = None  # what the positions of the inputs stand on
 
     @property
     def target_tokens(self) -> tuple[str, ...]:
@@ -62,7 +64,9 @@ def prepare_inputs(
     """
     core = model.model
     side_inputs: dict[str, Tensor] = {}
+    backdrop = text.backdrop if isinstance(text, MediaInput) else None
     if isinstance(text, str):
+        backdrop = model.backdrop(text)
         side_inputs = model.side_inputs(text)
         inputs, input_tokens = model.labelled_input(text)
         if not input_tokens:
@@ -81,6 +85,7 @@ def prepare_inputs(
             torch.tensor([decoder_ids[:-1]], device=model.device),
             tuple(model.output_tokenizer.tokens(decoder_ids)),
             tuple(decoder_ids[1:]),
+            backdrop=backdrop,
         )
     if target is not None:
         raise SettingError(
@@ -89,7 +94,13 @@ def prepare_inputs(
     next_ids: list[int] = []  # encoders predict no next token
     if isinstance(core, Decoder):
         next_ids = inputs[0].tolist()[1:]
-    return ModelInputs(inputs, input_tokens, side_inputs=side_inputs, next_ids=tuple(next_ids))
+    return ModelInputs(
+        inputs,
+        input_tokens,
+        side_inputs=side_inputs,
+        next_ids=tuple(next_ids),
+        backdrop=backdrop,
+    )
 
 
 def _target_ids(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from html import escape
 
@@ -15,11 +15,12 @@ from regard.baselines.memory_network import MemoryNetwork
 from regard.core.probe import PARTS, AttentionCall, Probe
 from regard.errors import SettingError, did_you_mean
 from regard.look import drawing, terminal
+from regard.look.backdrop import Backdrop
 from regard.look.forward import evaluation_mode, forward, hidden_states
 from regard.look.inspectable import CoreModel, Input, Inspectable
 from regard.look.model_inputs import ModelInputs, prepare_inputs
 from regard.look.probe_names import Head, attentions, probes, stacks, switched_off
-from regard.look.result import AnalysisResult, Array
+from regard.look.result import PICTURE_ONLY, AnalysisResult, Array
 from regard.model import EncoderDecoder
 
 MOST_TOKENS = 64  # of a recording whose attention a notebook shows unasked
@@ -35,6 +36,9 @@ class AttentionMap(AnalysisResult):
     rows: tuple[str, ...]  # queries
     columns: tuple[str, ...]  # keys
     weights: Array  # [heads, rows, columns]
+    # What the columns stand on, and the row that is laid over it; None is the mean of all.
+    backdrop: Backdrop | None = field(default=None, metadata=PICTURE_ONLY)
+    query: int | None = field(default=None, metadata=PICTURE_ONLY)
 
     note = (
         "A row is a query, a column what it looks at. Attention shows where a head looks, not why "
@@ -49,6 +53,8 @@ class AttentionMap(AnalysisResult):
         return self.weights
 
     def scene(self) -> drawing.Scene:
+        if self.backdrop is not None:
+            return self._overlay(self.backdrop)
         if len(self.heads) > 1:
             panels = [
                 (f"head {head}", weights)
@@ -61,6 +67,22 @@ class AttentionMap(AnalysisResult):
             # Beyond that, the lines would be a black block.
             maps.append(drawing.links(weights, self.rows, self.columns))
         return drawing.below(maps)
+
+    def _overlay(self, backdrop: Backdrop) -> drawing.Scene:
+        """Where each head looks, on the input itself; of tokens, a row for each of them."""
+        if self.name.endswith(".cross"):
+            mean = self.weights.mean(axis=0)
+            return backdrop.table(mean, self.rows, title=self.name, scale="attention")
+        rows = slice(None) if self.query is None else [self.query]
+        panels = [
+            (f"head {head}", weights[rows].mean(axis=0))
+            for head, weights in zip(self.heads, self.weights, strict=True)
+        ]
+        title = f"{self.name}: where all positions look"
+        if self.query is not None:
+            who = backdrop.position_name(self.rows[self.query])
+            title = f"{self.name}: where {who} looks"
+        return backdrop.pictured(panels, title=title, signed=False)
 
     def lines(self, width: int = 100) -> list[str]:
         lines: list[str] = []
@@ -164,9 +186,19 @@ class Look:
         queries, keys = self.labels(name)
         if heads is None:
             heads = range(self.call(name).q.shape[1])
+        backdrop = self.backdrop_of(name)
+        query = None if backdrop is None or name.endswith(".cross") else backdrop.query
         if rows is not None:
             queries = tuple(queries[i] for i in rows)
-        return AttentionMap(name, tuple(heads), queries, keys, weights)
+            query = 0 if len(queries) == 1 else None
+        return AttentionMap(name, tuple(heads), queries, keys, weights, backdrop, query)
+
+    def backdrop_of(self, name: str) -> Backdrop | None:
+        """What the keys of an attention stand on; None of those of a decoder's own tokens."""
+        backdrop = self.model_inputs.backdrop
+        if name.startswith("decoder.") and not name.endswith(".cross"):
+            return None
+        return backdrop
 
     def labels(self, name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """The tokens of the queries and of the keys of an attention.
@@ -243,11 +275,20 @@ def look(
         probe = Probe(patterns, switched_off(core, off))
         arguments = (model_inputs.inputs, model_inputs.decoder_inputs)
         # Logits over a large vocabulary can cost as much as all layers: only if asked for.
-        if any(fnmatchcase("logits", pattern) for pattern in patterns):
-            forward(core, *arguments, probe=probe, side_inputs=model_inputs.side_inputs)
+        asks_logits = any(fnmatchcase("logits", pattern) for pattern in patterns)
+        if asks_logits or model_inputs.backdrop is not None:
+            logits = forward(core, *arguments, probe=probe, side_inputs=model_inputs.side_inputs)
+            model_inputs = _with_answer(model, model_inputs, logits)
         elif patterns:
             hidden_states(core, *arguments, probe=probe, side_inputs=model_inputs.side_inputs)
     return Look(model, model_inputs, probe)
+
+
+def _with_answer(model: Inspectable, model_inputs: ModelInputs, logits: Tensor) -> ModelInputs:
+    """The inputs with what the model answers to them, where they have a backdrop."""
+    if model_inputs.backdrop is None:
+        return model_inputs
+    return replace(model_inputs, backdrop=model.with_answer(model_inputs.backdrop, logits))
 
 
 def _check_patterns(model: CoreModel, patterns: Sequence[str]) -> None:

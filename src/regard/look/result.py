@@ -48,6 +48,7 @@ class AnalysisResult:
         values = {
             json_name(field): to_json(getattr(self, field.name))
             for field in dataclasses.fields(self)  # type: ignore[arg-type]
+            if json_name(field)
         }
         return {"kind": type(self).__name__, "title": self.title, **values}
 
@@ -77,6 +78,10 @@ def json_key(name: str) -> dict[str, str]:
     Files and pages that were written before a field got its present name read the same key.
     """
     return {"json": name}
+
+
+# A field that only the picture needs: JSON has the numbers that are laid over it.
+PICTURE_ONLY = json_key("")
 
 
 def json_name(field: dataclasses.Field[Any]) -> str:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from regard.decode.batch_decoding import SpecialTokens
     from regard.look import Look, MediaInput
+    from regard.look.backdrop import Backdrop
 
 __all__ = ["Model", "ModelOutput", "TokenizerModel", "choose_device", "to_standard_error"]
 
@@ -185,12 +186,17 @@ class Model(Tasks):
     ) -> Look:
         """Runs the model with probes that record what passes at named positions.
 
-        Names are `encoder.3.self.weights`, `decoder.2.residual`, `logits`, and may hold * and ?;
-        see `regard.look`.
+        `text` is the path of a file for a model of images, sound, series or graphs. Names are
+        `encoder.3.self.weights`, `decoder.2.residual`, `logits`, and may hold * and ?; see
+        `regard.look`.
         """
         # Imported late: the analyses are built on models, not models on them.
         from regard.look import look
 
+        if self.medium is not None and isinstance(text, str) and Path(text).is_file():
+            return look(
+                self, self.read_medium(Path(text).read_bytes()), target=target, ask=ask, off=off
+            )
         return look(self, text, target=target, ask=ask, off=off)
 
     # ------------------------------------------------------------------ for `regard.look`
@@ -222,6 +228,14 @@ class Model(Tasks):
     def side_inputs(self, text: str) -> dict[str, Tensor]:
         """What the model reads next to that tensor, by argument; nothing, but of graphs."""
         return {}
+
+    def backdrop(self, text: str) -> Backdrop | None:
+        """What the positions of an input stand on that is given by its path; nothing of texts."""
+        return None
+
+    def with_answer(self, backdrop: Backdrop, logits: Tensor) -> Backdrop:
+        """The backdrop with what the model answers, by the output of its head [1, …]."""
+        return backdrop
 
     def read_medium(self, data: bytes) -> MediaInput:
         """Prepares the contents of an image or sound file as an input."""

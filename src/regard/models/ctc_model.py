@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, overload
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, overload
 
 import torch
+from torch import Tensor
 
 from regard import spec as kinds
 from regard.core.finite_outputs import require_finite
@@ -14,6 +16,9 @@ from regard.model import Encoder
 from regard.models.sound import Sound
 from regard.models.waveform_model import WaveformModel
 from regard.text.ctc import CTCDecoder
+
+if TYPE_CHECKING:
+    from regard.look.backdrop import Backdrop
 
 
 class CTCModel(WaveformModel):
@@ -48,6 +53,16 @@ class CTCModel(WaveformModel):
         if self._decoder is None:
             return {}
         return self._decoder.files()
+
+    def with_answer(self, backdrop: Backdrop, logits: Tensor) -> Backdrop:
+        from regard.look.backdrop import SoundBackdrop
+
+        assert isinstance(backdrop, SoundBackdrop), "recordings stand on sound"
+        try:
+            text = self.decoder.text(logits[0].argmax(dim=-1).tolist())
+        except DataError:  # without letters, its attention can be looked at all the same
+            return backdrop
+        return replace(backdrop, answer=f"“{text}”")
 
     @overload
     def transcribe(self, sound: list[Sound]) -> list[str]: ...

@@ -46,7 +46,7 @@ class DualEncoderModel(TokenizerModel):
         return open_image_processor(self)
 
     def read_medium(self, data: bytes) -> MediaInput:
-        return image_input(self, data)
+        return image_input(self, data, self.spec.image.patches)
 
     def tokens(
         self,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -22,7 +24,10 @@ from regard.data.graphs import (
 from regard.errors import DataError
 from regard.model import Encoder
 from regard.models.base import Model
-from regard.models.labels import Scores, label_names, label_scores
+from regard.models.labels import Scores, label_names, label_scores, top_labels
+
+if TYPE_CHECKING:
+    from regard.look.backdrop import Backdrop
 
 _BATCH_NODES = 4096
 _MAX_NODES_SHOWN = 512  # nodes whose attention to each other is shown
@@ -64,6 +69,28 @@ class GraphModel(Model):
         # The main input comes from `labelled_input`.
         del tensors["node_features"]
         return tensors
+
+    def backdrop(self, text: str) -> Backdrop:
+        from regard.look.backdrop import GraphBackdrop
+
+        data, nodes = self._graph_of(text)
+        _, names = self.labelled_input(text)
+        _, number = _folder_and_number(text)
+        node = None
+        if number is not None and data.level == "nodes":
+            node = nodes.index(number)
+        return GraphBackdrop(names, data.edges, node)
+
+    def with_answer(self, backdrop: Backdrop, logits: Tensor) -> Backdrop:
+        """The backdrop with the class of each node, or of the graph."""
+        from regard.look.backdrop import GraphBackdrop
+
+        assert isinstance(backdrop, GraphBackdrop), "graphs stand on themselves"
+        scores = [label_scores(row, self.labels) for row in logits.reshape(-1, len(self.labels))]
+        if self.level == "graphs":
+            return replace(backdrop, answer=top_labels(scores[0]))
+        answer = "" if backdrop.node is None else top_labels(scores[backdrop.node])
+        return replace(backdrop, classes=tuple(next(iter(one)) for one in scores), answer=answer)
 
     def _graph_of(self, text: str) -> tuple[GraphData, list[int]]:
         """One graph, or the surroundings of one node, and the numbers that its nodes have."""

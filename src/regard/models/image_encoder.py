@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
@@ -19,10 +20,11 @@ from regard.data.image_masking import masking_noise
 from regard.errors import ModelError
 from regard.model import Encoder
 from regard.models.base import Model
-from regard.models.labels import Scores, label_names, label_scores
+from regard.models.labels import Scores, label_names, label_scores, top_labels
 
 if TYPE_CHECKING:
     from regard.look import MediaInput
+    from regard.look.backdrop import Backdrop
 
 _BATCH_SIZE = 32  # images
 
@@ -110,7 +112,15 @@ class ImageEncoder(Model):
         return results
 
     def read_medium(self, data: bytes) -> MediaInput:
-        return image_input(self, data)
+        return image_input(self, data, self.spec.patches)
+
+    def with_answer(self, backdrop: Backdrop, logits: Tensor) -> Backdrop:
+        from regard.look.backdrop import ImageBackdrop
+
+        if self.spec.labels is None or not isinstance(backdrop, ImageBackdrop):
+            return backdrop
+        scores = label_scores(logits[0].float(), self.labels, self.config.get("problem_type"))
+        return replace(backdrop, answer=top_labels(scores))
 
     def _logits(self, pixel_values: Tensor) -> Tensor:
         hidden, _ = self.model(pixel_values)
@@ -136,13 +146,16 @@ def open_image_processor(model: Model) -> ImageProcessor:
     return read_image_processor(model.folder)
 
 
-def image_input(model: Any, data: bytes) -> MediaInput:
+def image_input(model: Any, data: bytes, patches: kinds.Patches) -> MediaInput:
     """The pixel values of an image file, as a model with an `image_processor` reads them."""
     from regard.look import MediaInput
+    from regard.look.backdrop import ImageBackdrop
 
     pixel_values = model.image_processor(data)  # [C, H, W]
     inputs = pixel_values[None].to(model.device, model.dtype)
-    return MediaInput(inputs, model.image_processor.to_image(pixel_values))
+    picture = model.image_processor.to_image(pixel_values)
+    backdrop = ImageBackdrop(picture, patches.patch, patches.extras)
+    return MediaInput(inputs, picture, backdrop=backdrop)
 
 
 @torch.inference_mode()

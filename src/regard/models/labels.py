@@ -35,6 +35,11 @@ def label_config(labels: Sequence[str]) -> dict[str, Any]:
     }
 
 
+def top_labels(scores: Scores, count: int = 3) -> str:
+    """The likeliest labels in words: "cat 93 %, dog 4 %"."""
+    return ", ".join(f"{label} {share:.0%}" for label, share in list(scores.items())[:count])
+
+
 def label_scores(logits: Tensor, names: Sequence[str], problem_type: str | None = None) -> Scores:
     """Label → probability of one input's logits [labels], likeliest first.
 

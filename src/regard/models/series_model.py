@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -26,6 +27,9 @@ from regard.data.series import (
 from regard.errors import DataError, ModelError
 from regard.model import Encoder
 from regard.models.base import Model
+
+if TYPE_CHECKING:
+    from regard.look.backdrop import Backdrop
 
 _BATCH_VALUES = 1 << 20  # numbers in the windows of one batch
 
@@ -89,14 +93,46 @@ class SeriesModel(Model):
         """
         values = self.standardized(text)[-self.length :]
         names = ["class token"] if self._has_class_token else []
-        if isinstance(self.spec, kinds.Encoder):
-            # In the order of the positions: scale after scale.
-            for scale in self.spec.windows.scales:
-                first = (self.length - scale.length) % scale.stride
-                for begin in range(first, self.length - scale.length + 1, scale.stride):
-                    names.append(f"{begin}–{begin + scale.length - 1}")
+        names += [f"{begin}–{end - 1}" for begin, end in self._spans()]
         # 0 is the mean of standardized values: the best guess for one that is missing.
         return torch.from_numpy(np.nan_to_num(values))[None], tuple(names)
+
+    def backdrop(self, text: str) -> Backdrop:
+        """The last window of a CSV file: its first channel, and the steps of each patch."""
+        from regard.look.backdrop import SeriesBackdrop
+
+        values = self.standardized(text)[-self.length :, :1]  # [L, 1]
+        spans = [(0, 0)] if self._has_class_token else []
+        spans += self._spans()
+        return SeriesBackdrop(self._in_units(values)[:, 0], tuple(spans), self.channel_names[0])
+
+    def with_answer(self, backdrop: Backdrop, logits: Tensor) -> Backdrop:
+        """The backdrop with the forecast of its channel; of quantiles, the middle one."""
+        from regard.look.backdrop import SeriesBackdrop
+
+        assert isinstance(backdrop, SeriesBackdrop), "series stand on themselves"
+        if not isinstance(self.head, kinds.ForecastHead | kinds.LinearForecaster):
+            return backdrop
+        forecast = logits[0].float().cpu().numpy()  # [H, C], or [H, C, levels]
+        channel = forecast[:, :1] if forecast.ndim == 2 else forecast[:, :1, forecast.shape[2] // 2]
+        return replace(backdrop, forecast=self._in_units(channel)[:, 0])
+
+    def _in_units(self, channel: NDArray[Any]) -> NDArray[Any]:
+        """Values of the first channel [N, 1] as they were before standardization."""
+        if self.processor is None:
+            return channel
+        return channel * self.processor.std[0] + self.processor.mean[0]
+
+    def _spans(self) -> list[tuple[int, int]]:
+        """The first step of each patch and the one after its last, scale after scale."""
+        if not isinstance(self.spec, kinds.Encoder):
+            return []
+        spans = []
+        for scale in self.spec.windows.scales:
+            first = (self.length - scale.length) % scale.stride
+            for begin in range(first, self.length - scale.length + 1, scale.stride):
+                spans.append((begin, begin + scale.length))
+        return spans
 
     @property
     def _has_class_token(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, overload
 
 import torch
@@ -14,7 +15,7 @@ from regard.data.audio import Samples
 from regard.errors import DataError
 from regard.model import Encoder
 from regard.models.base import Model
-from regard.models.labels import Scores, label_names, label_scores
+from regard.models.labels import Scores, label_names, label_scores, top_labels
 from regard.models.sound import (
     Sound,
     check_spectrogram,
@@ -27,6 +28,7 @@ from regard.models.waveform_model import WaveformModel
 
 if TYPE_CHECKING:
     from regard.look import MediaInput
+    from regard.look.backdrop import Backdrop
 
 _WINDOWS_AT_ONCE = 8
 
@@ -48,6 +50,9 @@ class SoundClassifier(WaveformModel):
         """Label → probability of a recording, likeliest first."""
         scores = _classify(self, sound if isinstance(sound, list) else [sound])
         return scores if isinstance(sound, list) else scores[0]
+
+    def with_answer(self, backdrop: Backdrop, logits: Tensor) -> Backdrop:
+        return _with_classes(self, backdrop, logits)
 
 
 class SpectrogramClassifier(Model):
@@ -102,10 +107,26 @@ class SpectrogramClassifier(Model):
     def read_medium(self, data: bytes) -> MediaInput:
         """A recording of at most one window."""
         from regard.look import MediaInput
+        from regard.look.backdrop import SoundBackdrop
 
         check_spectrogram(self)
         features = self.features(read_recordings([data], self.say)[0])
-        return MediaInput(features.to(self.device, self.dtype), spectrogram_image(features[0]))
+        picture = spectrogram_image(features[0])
+        backdrop = SoundBackdrop(picture, self.seconds)
+        return MediaInput(features.to(self.device, self.dtype), picture, backdrop=backdrop)
+
+    def with_answer(self, backdrop: Backdrop, logits: Tensor) -> Backdrop:
+        return _with_classes(self, backdrop, logits)
+
+
+def _with_classes(
+    model: SoundClassifier | SpectrogramClassifier, backdrop: Backdrop, logits: Tensor
+) -> Backdrop:
+    from regard.look.backdrop import SoundBackdrop
+
+    assert isinstance(backdrop, SoundBackdrop), "recordings stand on sound"
+    scores = label_scores(logits[0].float(), model.labels, model.config.get("problem_type"))
+    return replace(backdrop, answer=top_labels(scores))
 
 
 @torch.inference_mode()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -29,6 +30,7 @@ from regard.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from regard.look import MediaInput
+    from regard.look.backdrop import Backdrop
 
 _ENGLISH_ONLY_VOCABULARY = 51864  # one token fewer than the multilingual models have
 _START = "<|startoftranscript|>"
@@ -159,12 +161,23 @@ class SpeechToText(TokenizerModel):
     def read_medium(self, data: bytes) -> MediaInput:
         """The first window of a recording, and the decoder prompt of its language."""
         from regard.look import MediaInput
+        from regard.look.backdrop import SoundBackdrop
 
         check_spectrogram(self)
         features = self.features(read_recordings([data], self.say)[0])[:1]
         special_tokens = self._special_tokens(self.decoder_prompt(features, None, "transcribe"))
         inputs = features.to(self.device, self.dtype)
-        return MediaInput(inputs, spectrogram_image(features[0]), special_tokens)
+        picture = spectrogram_image(features[0])
+        backdrop = SoundBackdrop(picture, self.seconds)
+        return MediaInput(inputs, picture, special_tokens, backdrop)
+
+    def with_answer(self, backdrop: Backdrop, logits: Tensor) -> Backdrop:
+        """The backdrop with the transcript, which the decoder has read by teacher forcing."""
+        from regard.look.backdrop import SoundBackdrop
+
+        assert isinstance(backdrop, SoundBackdrop), "recordings stand on sound"
+        ids = [i for i in logits[0].argmax(dim=-1).tolist() if i != self.ids.end]
+        return replace(backdrop, answer=f"“{self._text(ids)}”")
 
     # ------------------------------------------------------------------ decoding
 

@@ -56,12 +56,14 @@ class WaveformModel(Model):
     def read_medium(self, data: bytes) -> MediaInput:
         """The first seconds of a recording."""
         from regard.look import MediaInput
+        from regard.look.backdrop import SoundBackdrop
 
         samples = read_recordings([data], self.say)[0][: _LOOK_SECONDS * RATE]
         seconds = max(0.1, len(samples) / RATE)
         mels = log_mel(samples, _LOOK_MELS, seconds)[0]  # [mels, frames]
         inputs = self.waveform(samples)[None].to(self.device, self.dtype)  # [1, samples]
-        return MediaInput(inputs, spectrogram_image(mels))
+        picture = spectrogram_image(mels)
+        return MediaInput(inputs, picture, backdrop=SoundBackdrop(picture, seconds))
 
     def batches(self, sounds: Sequence[Sound]) -> Iterator[tuple[list[int], Tensor, Tensor | None]]:
         """Recordings of similar length: their numbers, samples [B, S] and padding mask [B, S].

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -17,14 +18,16 @@ from regard.baselines.memory_network import MemoryNetwork
 from regard.core.probe import Probe
 from regard.errors import DataError
 from regard.look import Look, MediaInput
+from regard.look.backdrop import SeriesBackdrop
 from regard.look.forward import evaluation_mode, forward
 from regard.look.inspectable import CoreModel, special_tokens_for
 from regard.look.probe_names import Head, stacks, switched_off
 from regard.model import Decoder, DualEncoder, Encoder, EncoderDecoder
-from regard.models import CTCModel, DualEncoderModel, Model
+from regard.models import CTCModel, DualEncoderModel, GraphModel, Model, SeriesModel
 from regard.models.labels import label_names, label_scores
 from regard.models.memory_network import MemoryNetworkModel
 from regard.text.tokenizer import Tokenizer
+from regard.training.run_evaluation import run_settings
 
 TOP = 10  # alternatives of an answer
 MAX_SPANS = 64  # tokens with a label each
@@ -92,6 +95,10 @@ def task_of(model: Model) -> str:
             return "forecast"
     if isinstance(model, CTCModel):
         return "transcribe"
+    if isinstance(model, SeriesModel):
+        return "forecast"
+    if isinstance(model, GraphModel):
+        return "classify"
     if core.labels is not None:
         return {"next": "follows"}.get(model.spec.task or "", model.spec.task or "classify")
     return "fill" if core.head is not None else "embed"
@@ -103,6 +110,8 @@ def examples(model: Model) -> list[str]:
     # Its positions are sentences, so that it "accepts no text" of tokens.
     if isinstance(model.model, MemoryNetwork):
         return list(STORIES)
+    if isinstance(model, SeriesModel | GraphModel):
+        return _stored_inputs(model)
     if not model.accepts_text:
         return []
     if task == "generate":
@@ -120,6 +129,18 @@ def examples(model: Model) -> list[str]:
     return list(TRANSLATIONS)
 
 
+def _stored_inputs(model: SeriesModel | GraphModel) -> list[str]:
+    """The series of the run that a model is from, or some nodes of its graph, if still there."""
+    recipe = run_settings(model.folder).recipe
+    if recipe is None:
+        return []
+    path = recipe.data.series or recipe.data.graph
+    if path is None or not Path(path).exists():
+        return []
+    return [path] if isinstance(model, SeriesModel) else [f"{path}:{node}" for node in _NODES]
+
+
+_NODES = (0, 1, 2)
 _HIDDEN = ("mat", "tired", "house", "queen")  # a word of each of `TRANSLATIONS`
 
 
@@ -237,6 +258,10 @@ def _of_encoder(
     model: Model, core: Encoder, run: Look, text: str | MediaInput, off: Sequence[Head]
 ) -> ModelAnswer:
     task = task_of(model)
+    if isinstance(model, SeriesModel):
+        return _forecast(model, run)
+    if isinstance(model, GraphModel):
+        return _class_of_node(model, run)
     if task == "fill":
         return _filled(model, run, text, off)
     if task == "embed":
@@ -263,6 +288,31 @@ def _of_encoder(
     if problem_type == "regression":
         return ModelAnswer("regress", "  ".join(f"{value:.3f}" for value in scores.values()))
     return _classes("classify", scores, len(names) > 1 and problem_type is None)
+
+
+def _forecast(model: SeriesModel, run: Look) -> ModelAnswer:
+    """The first steps that follow, of the channel that is drawn."""
+    backdrop = run.model_inputs.backdrop
+    if not isinstance(backdrop, SeriesBackdrop) or not len(backdrop.forecast):
+        return ModelAnswer("forecast", "", note="This model has no head that forecasts.")
+    steps = backdrop.forecast.tolist()
+    text = ", ".join(f"{value:.4g}" for value in steps[:_STEPS_SHOWN])
+    dots = " …" if len(steps) > _STEPS_SHOWN else ""
+    note = f"{backdrop.name}: {len(steps)} steps from the end of the series on."
+    return ModelAnswer("forecast", text + dots, note=note)
+
+
+_STEPS_SHOWN = 8
+
+
+def _class_of_node(model: GraphModel, run: Look) -> ModelAnswer:
+    """The class of the node that was asked for, of the graph, or of each node."""
+    logits = run.tensor("logits").reshape(-1, len(model.labels)).float()
+    backdrop = run.model_inputs.backdrop
+    node = backdrop.query if backdrop is not None else None
+    if len(logits) > 1 and node is None:
+        return _labelled_tokens(model, run, logits, "tag")
+    return _classes("classify", label_scores(logits[node or 0], model.labels))
 
 
 def _letters(model: CTCModel, logits: Tensor) -> ModelAnswer:

@@ -32,6 +32,7 @@ from regard.decode.strategy import (
     Strategy,
 )
 from regard.errors import SettingError
+from regard.look import drawing
 from regard.look.forward import evaluation_mode, forward
 from regard.look.inspectable import CoreModel, MediaInput
 from regard.look.model_inputs import ModelInputs
@@ -44,7 +45,7 @@ from regard.model import (
     Encoder,
     EncoderDecoder,
 )
-from regard.models import Model
+from regard.models import GraphModel, Model, SeriesModel
 from regard.studio import answers
 from regard.studio.metrics_tail import follow
 from regard.studio.model_store import ModelStore, OpenModel, not_allowed
@@ -193,6 +194,10 @@ def _kind(core: CoreModel) -> str:
 def _open(store: ModelStore, request: InputRequest) -> tuple[OpenModel, str | MediaInput]:
     """The model and the input of a request."""
     opened = store.model(request.model)
+    # The input of such a model is a path. To others on the network, only that of its run is open.
+    reads_paths = isinstance(opened.model, SeriesModel | GraphModel)
+    if reads_paths and store.opener is None and request.text not in answers.examples(opened.model):
+        raise not_allowed()
     return opened, opened.input(store.files, request.text, request.file)
 
 
@@ -225,6 +230,8 @@ def look(store: ModelStore, request: InputRequest) -> Answer:
         "attentions": known_attentions,
         "unknown": answers.unknown_words(opened.model, request.text),
         "output": _output(opened, run),
+        # Images and sound are drawn by the page itself.
+        "drawn": run.model_inputs.backdrop is not None and opened.model.medium is None,
         "usual": None,
         "surprise": None,
     }
@@ -351,6 +358,39 @@ def attention(store: ModelStore, request: AttentionRequest) -> Answer:
         "columns": list(result.columns),
     }
     return Packed(header, result.weights)
+
+
+def overlay(store: ModelStore, request: AttentionRequest) -> Answer:
+    """Where one head looks, drawn on the series or the graph itself: the marks of a picture.
+
+    `rows` names one query; by default it is that of the input, or the mean of all.
+    """
+    opened, run = _record(store, request)
+    result = run.attention(request.name, rows=request.rows, heads=request.heads)
+    if result.backdrop is None:
+        raise SettingError("this input has nothing to draw on", "look at its attention map")
+    scene = result.scene()
+    return {
+        "version": opened.version,
+        "width": scene.width,
+        "height": scene.height,
+        "marks": [_mark(mark) for mark in scene.marks],
+    }
+
+
+def _mark(mark: drawing.Mark) -> dict[str, Any]:
+    """A mark as JSON; the page makes elements of it, never markup."""
+    if not isinstance(mark, drawing.Pixels):
+        # NumPy's float32 is no number of JSON.
+        values = {
+            key: float(value) if isinstance(value, np.floating) else value
+            for key, value in asdict(mark).items()
+        }
+        return {"kind": type(mark).__name__, **values}
+    # Few and small ones here, whose cells are drawn one by one.
+    colours = [[drawing.code(colour) for colour in row] for row in mark.colours]
+    place = {"x": mark.x, "y": mark.y, "width": mark.width, "height": mark.height}
+    return {"kind": "Pixels", **place, "colours": colours}
 
 
 def grid(store: ModelStore, request: GridRequest) -> Answer:
@@ -638,6 +678,7 @@ VIEWS: dict[str, tuple[type[ViewRequest], Callable[[ModelStore, Any], Answer]]] 
     "path": (PathRequest, path),
     "picture": (InputRequest, picture),
     "attention": (AttentionRequest, attention),
+    "overlay": (AttentionRequest, overlay),
     "grid": (GridRequest, grid),
     "alignment": (AlignmentRequest, alignment),
     "steps": (StepsRequest, steps),

@@ -8,7 +8,7 @@ const MOST = 240; // letters of a heading
 
 const TITLES = {
   translate: "It translates", transcribe: "It hears", generate: "It goes on with", fill: "It fills in", classify: "It says",
-  answer: "It answers", caption: "It matches", embed: "It gives", tag: "It marks", detect: "It suspects", follows: "It says", regress: "It says",
+  answer: "It answers", caption: "It matches", embed: "It gives", tag: "It marks", detect: "It suspects", follows: "It says", regress: "It says", forecast: "It forecasts",
 };
 
 export const captionsOf = (state, model) => state.captions ? state.captions.split("|").map((each) => each.trim()).filter(Boolean) : model.captions;

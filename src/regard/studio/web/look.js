@@ -6,6 +6,7 @@ import { asked, asking, textOf } from "./ask_card.js";
 import { clipped, failure, fixed, h, loading, put, roving, segment, shown } from "./dom.js";
 import { dark, heat, scale, shades, thumb } from "./heat.js";
 import { alignment, links } from "./links.js";
+import { picture } from "./marks.js";
 import { placeNamer, seen } from "./media.js";
 import { more } from "./more.js";
 import { resolving } from "./pronoun.js";
@@ -22,6 +23,18 @@ const titled = (kind) => KINDS[kind] || kind;
 
 // An unknown word is shown as it was written, with a mark.
 const named = (tokens, unknown) => tokens.map((token, i) => unknown?.[i] ? `${unknown[i]} ⁇` : token);
+
+// A series or a graph with what a head sees drawn on it, by the studio; a row of the heat map picks who looks.
+function overlaid(question) {
+  const place = h("div", { class: "scroll", id: "overlay" });
+  let wanted = 0;
+  async function show(_, { marked, name, head }) {
+    const mine = ++wanted;
+    const answer = await ask("overlay", { ...question, name, heads: [head], rows: marked < 0 ? null : [marked] });
+    if (mine === wanted) put(place, picture(answer));
+  }
+  return { wide: true, show, node: h("div", {}, place, h("p", { class: "note", text: "Pick a row of the map below: then it is that place which looks." })) };
+}
 
 // One model on one input. Tokens are drawn once for each kind of attention; another head only joins them otherwise.
 function pane(place, question, found, { compare, titles, room }) {
@@ -40,7 +53,7 @@ function pane(place, question, found, { compare, titles, room }) {
     const rows = ofSource(name) || (media && !name.endsWith(".cross")) ? sourceNames(map.rows) : map.rows;
     const columns = ofColumns || media ? sourceNames(map.columns) : map.columns;
     const half = compare || window.innerWidth < 980 ? room : (room - 16) / 2;
-    left = media ? await seen(question, part.rows, part.columns, { pin, own: !name.endsWith(".cross"), id: "seen" }) : links(rows, columns, { pin, names, room: half, letters });
+    left = found.drawn ? overlaid(question) : media ? await seen(question, part.rows, part.columns, { pin, own: !name.endsWith(".cross"), id: "seen" }) : links(rows, columns, { pin, names, room: half, letters });
     right = heat(rows, columns, { letters: letters - 2, pick: (i) => pin(String(i) === drawn.pin ? -1 : i), room: media && left.wide ? room : half,
       say: (i, j) => {
         const weight = weights[i * map.columns.length + j];
@@ -64,7 +77,7 @@ function pane(place, question, found, { compare, titles, room }) {
     [map, weights] = [answer, answer.values];
     if (kindOf(name) !== kind) await build(name);
     const marked = asked === undefined || asked === "" ? -1 : Math.min(Number(asked), map.rows.length - 1);
-    left.show(weights, { marked, title: map.title });
+    left.show(weights, { marked, title: map.title, name, head: map.heads[0] });
     right.show(shades(weights, map.rows.length, map.columns.length), { marked, title: map.title });
     note.textContent = (rows ? `The first ${most} of ${part.rows.length} rows. ` : "") + map.note;
     return true;

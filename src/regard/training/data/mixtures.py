@@ -1,10 +1,13 @@
-"""Mixtures: training examples of several corpora, which the order of an epoch mixes by weights."""
+"""Mixtures: training examples of several corpora, which the order of an epoch mixes by weights.
+
+And samples of them, for what need not see all.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 
 from regard.data.corpus import Mixture
@@ -37,6 +40,14 @@ def corpora_of(split: Split) -> dict[str, Split]:
 def each_corpus(split: Split, change: Callable[[Split], Split]) -> Split:
     """The split with every corpus changed by itself."""
     return split_of({name: change(corpus) for name, corpus in corpora_of(split).items()})
+
+
+def evenly_spaced(split: Split, most: int | None) -> Split:
+    """At most so many examples of a split, from all over it."""
+    if most is None:
+        return split
+    every = -(-sum(1 for _ in split()) // most)
+    return lambda: islice(split(), 0, None, max(1, every))
 
 
 def mixture(recipe: Recipe) -> Mixture | None:

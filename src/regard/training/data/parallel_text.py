@@ -26,7 +26,13 @@ from regard.text.tokenizer_files import (
 from regard.text.tokenizer_training import train_tokenizer
 from regard.training.data.generated_examples import generated_pairs
 from regard.training.data.labelled_text import held_out_stream
-from regard.training.data.mixtures import corpora_of, each_corpus, mixture, split_of
+from regard.training.data.mixtures import (
+    corpora_of,
+    each_corpus,
+    evenly_spaced,
+    mixture,
+    split_of,
+)
 from regard.training.objectives.distillation import teacher_folder
 from regard.training.recipe.schema import Recipe
 from regard.training.recipe.sections import DataSettings
@@ -399,7 +405,8 @@ def _tokenizers(recipe: Recipe, train: Split, say: Say) -> tuple[Tokenizer, Toke
     elif recipe.distillation_weight:
         source, target = open_translation_tokenizers(teacher_folder(recipe))
     else:
-        source, target = _learn_tokenizers(recipe, train)
+        sample = evenly_spaced(train, choice.tokenizer_examples)
+        source, target = _learn_tokenizers(recipe, sample)
     origin = "that of the teacher" if recipe.distillation_weight else choice.tokenizer
     sizes = f"{len(source):,} tokens"
     if source is not target:

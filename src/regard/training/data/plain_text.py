@@ -19,7 +19,6 @@ from regard.data.corpus import (
     write_columns,
 )
 from regard.data.file_access import split_location
-from regard.data.process_pool import ordered_map
 from regard.data.sentence_packing import (
     MIN_ROW_TOKENS,
     PackedRow,
@@ -28,6 +27,7 @@ from regard.data.sentence_packing import (
 )
 from regard.errors import DataError, SettingError
 from regard.models import Model
+from regard.process_pool import ordered_map
 from regard.text.tokenizer import Tokenizer
 from regard.text.tokenizer_files import load_tokenizer, open_language_model_tokenizer
 from regard.text.tokenizer_training import (
@@ -36,7 +36,7 @@ from regard.text.tokenizer_training import (
     train_lossless_tokenizer,
 )
 from regard.training.data.generated_examples import generated_lines, generated_prompts
-from regard.training.data.mixtures import corpora_of, mixture, split_of
+from regard.training.data.mixtures import corpora_of, evenly_spaced, mixture, split_of
 from regard.training.objectives.distillation import teacher_folder
 from regard.training.recipe.schema import Recipe
 from regard.training.setup import Say, Setup, Split
@@ -208,8 +208,9 @@ def _tokenizer(recipe: Recipe, train: Split, base: Model | None, say: Say) -> To
         tokenizer = train_closed_word_tokenizer(train(), choice.vocabulary, special_tokens)
     else:
         special_tokens = SPECIAL_TOKENS[recipe.objective]
+        sample = evenly_spaced(train, choice.tokenizer_examples)
         tokenizer = train_lossless_tokenizer(
-            train(), choice.tokenizer, choice.vocabulary, special_tokens
+            sample(), choice.tokenizer, choice.vocabulary, special_tokens
         )
     if recipe.distillation_weight:
         origin = "that of the teacher"

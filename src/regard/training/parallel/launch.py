@@ -12,6 +12,7 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+from torch.distributed.rendezvous import rendezvous
 
 from regard.errors import SettingError
 from regard.training.parallel.ranks import ONE_RANK, Ranks, lost_ranks_reported
@@ -61,11 +62,11 @@ def joined(device: str, tensor: int) -> Iterator[Ranks]:
 
 def _connect(backend: str) -> None:
     """Makes the process group of the ranks that torchrun has started."""
-    store, rank, size = next(dist.rendezvous("env://", timeout=TIMEOUT))
+    store, rank, size = next(rendezvous("env://", timeout=TIMEOUT))
     # The agent may hand the same store to ranks that it starts again, with the addresses of those
     # that are gone.
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    store = dist.PrefixStore(f"attempt_{attempt}", store)
+    store = dist.PrefixStore(f"attempt_{attempt}", store)  # type: ignore[attr-defined]
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=TIMEOUT)
     atexit.register(dist.destroy_process_group)
 

@@ -182,6 +182,11 @@ class TokenSettings(Section):
     # Small data wants a small vocabulary; the paper's 37,000 (Section 5.1) are for WMT.
     vocabulary: int = Field(8000, ge=8, description="vocabulary size: how many tokens to learn")
     joint: bool = Field(True, description="shared vocabulary: one for both sides")
+    tokenizer_examples: int | None = Field(
+        None,
+        ge=1,
+        description="examples that a tokenizer is learnt from at most, evenly spaced  [all]",
+    )
 
 
 # Settings of Transformers, which recurrent and convolutional baselines do not have.

@@ -1,9 +1,11 @@
-"""Worker processes for data: a function over a stream, results in the order of the stream."""
+"""Worker processes: a function over a stream, results in the order of the stream."""
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import os
+import signal
 import sys
 import threading
 from collections import deque
@@ -15,6 +17,7 @@ from typing import Any, TypeVar
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
+PR_SET_PDEATHSIG = 1  # of Linux's prctl
 FEWEST_ITEMS = 8  # that are worth a pool: starting one takes about as long as one item
 ITEMS_AHEAD = 3  # for each worker: enough that none waits, few enough for memory
 
@@ -69,6 +72,17 @@ _worker_function: Callable[[Any], Any] | None = None  # set in worker processes 
 def _start_worker(function: Callable[[Any], Any]) -> None:
     global _worker_function
     _worker_function = function
+    end_with_parent()
+
+
+def end_with_parent() -> None:
+    """Lets this worker end with the process that it was forked from (PR_SET_PDEATHSIG).
+
+    A parent that is killed cannot end its workers. They would wait for work forever, and hold the
+    locks of the files that they inherited.
+    """
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _call(item: Any) -> Any:

@@ -1,0 +1,445 @@
+"""Backdrops of overlays: the image, recording, time series or graph that positions stand on.
+
+An overlay is a value for each position of the input (attention, rollout, gradient × input), drawn
+on the input itself: bright is what is attended to, as in the studio.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from regard.look import drawing
+from regard.look.drawing import Circle, Line, Mark, Pixels, Rect, Scene, Text
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[Any]
+else:
+    Array = np.ndarray
+
+Scale = Literal["amount", "signed", "attention"]
+VEIL = np.array([8, 10, 16])  # what is not attended to lies under it, as in the studio
+DENSEST_VEIL = 0.8
+IMAGE_SIDE = 208.0  # pixels of an image in a picture of several
+SOUND_WIDTH = 720.0
+SOUND_HEIGHT = 110.0
+STRIP = 44.0  # the height of the bars below a recording or a series
+SERIES_HEIGHT = 150.0
+GRAPH_SIDE = 380.0
+LAYOUT_STEPS = 150
+MOST_NAMED = 40  # nodes that have their names written beside them
+
+
+class Backdrop(ABC):
+    """What the positions of an input stand on; `answer` is what the model says to it."""
+
+    answer: str
+
+    @property
+    def query(self) -> int | None:
+        """The position that stands for the whole input, such as the class token."""
+        return None
+
+    def position_name(self, label: str) -> str:
+        """A position in a sentence, by its label."""
+        return label
+
+    @abstractmethod
+    def overlay(self, values: Array, *, title: str = "", signed: bool = False) -> Scene:
+        """The input under a value for each of its positions [T]."""
+
+    def table(self, values: Array, names: Sequence[str], *, title: str, scale: Scale) -> Scene:
+        """The input under several rows of values [rows, T], each with its name."""
+        scenes = [
+            self.overlay(row, title=drawing.shown(name), signed=scale == "signed")
+            for name, row in zip(names, values, strict=True)
+        ]
+        return drawing.tiles(scenes, title=title)
+
+    def pictured(self, panels: Sequence[tuple[str, Array]], *, title: str, signed: bool) -> Scene:
+        """An overlay for each panel, side by side, under what the model answers."""
+        scenes = [self.overlay(values, title=name, signed=signed) for name, values in panels]
+        heading = f"{title} · {self.answer}" if self.answer else title
+        scene = drawing.tiles(scenes, title=heading)
+        return drawing.below([scene, self.legend(signed)], gap=6.0)
+
+    def legend(self, signed: bool) -> Scene:
+        """What the colours of an overlay mean."""
+        return _signed_legend() if signed else Scene(320, 18, tuple(drawing.attention_scale(0, 0)))
+
+
+def shades(values: Array) -> Array:
+    """Shades from 0 to 1 of attention [T] against even attention."""
+    shaded: Array = drawing.attention_shades(values[None])[0]
+    return shaded
+
+
+def _signed_legend() -> Scene:
+    strip = drawing.colours(np.linspace(-1.0, 1.0, 64)[None], signed=True, most=1.0)
+    marks = (
+        Text(0, 11, "lowers"),
+        Pixels(46, 0, 80, 14, strip),
+        Text(132, 11, "raises the answer's score"),
+    )
+    return Scene(320, 18, marks)
+
+
+def _signed_shares(values: Array) -> Array:
+    """Values from −1 to 1, by the largest of them."""
+    largest = float(np.abs(values).max(initial=0.0))
+    return values / largest if largest > 0 else values
+
+
+# ------------------------------------------------------------------ images
+
+
+@dataclass(frozen=True, eq=False)
+class ImageBackdrop(Backdrop):
+    """An image of patches, row by row, after tokens that have no place in it."""
+
+    picture: NDArray[np.uint8]  # [H, W, 3]
+    patch: int  # the side of a patch, in pixels
+    extras: int  # class and register tokens, before the patches
+    answer: str = ""
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Rows and columns of patches."""
+        height, width = self.picture.shape[:2]
+        return height // self.patch, width // self.patch
+
+    @property
+    def query(self) -> int | None:
+        return 0 if self.extras else None
+
+    def position_name(self, label: str) -> str:
+        if label == "extra 0":
+            return "the class token"
+        return label if label.startswith("extra") else f"patch {label}"
+
+    def overlay(self, values: Array, *, title: str = "", signed: bool = False) -> Scene:
+        rows, columns = self.grid
+        on_patches = values[self.extras :].reshape(rows, columns)
+        picture = self._cropped().astype(np.float64)
+        height, width, _ = picture.shape
+        if signed:
+            shares = _signed_shares(on_patches).repeat(self.patch, 0).repeat(self.patch, 1)
+            colours = drawing.colours(shares, signed=True, most=1.0).astype(np.float64)
+            grey = picture.mean(axis=-1, keepdims=True)
+            opacity = 0.75 * np.abs(shares)[..., None]
+            painted = grey * (1 - opacity) + colours * opacity
+        else:
+            # By the largest: a head that looks everywhere alike leaves the whole image bright.
+            shade = np.sqrt(on_patches / max(1e-12, float(on_patches.max())))
+            shade = shade.repeat(self.patch, 0).repeat(self.patch, 1)
+            opacity = DENSEST_VEIL * (1 - shade)[..., None]
+            painted = picture * (1 - opacity) + VEIL * opacity
+        top = 20.0 if title else 0.0
+        marks: list[Mark] = drawing.title_marks(title)
+        size = IMAGE_SIDE * height / max(height, width)
+        across = IMAGE_SIDE * width / max(height, width)
+        marks.append(Pixels(0, top, across, size, np.round(painted).astype(np.uint8)))
+        bottom = top + size
+        if self.extras and not signed:
+            share = float(values[: self.extras].sum())
+            name = "class token" if self.extras == 1 else "extra tokens"
+            marks.append(Text(0, bottom + 15, f"{name} {share:.0%}"))
+            bottom += 20
+        return Scene(across, bottom, tuple(marks))
+
+    def legend(self, signed: bool) -> Scene:
+        if signed:
+            return _signed_legend()
+        return Scene(320, 18, (Text(0, 13, "bright: looked at most; dark: hardly at all"),))
+
+    def _cropped(self) -> NDArray[np.uint8]:
+        """The pixels of whole patches; those beyond are not read."""
+        rows, columns = self.grid
+        return self.picture[: rows * self.patch, : columns * self.patch]
+
+
+# ------------------------------------------------------------------ sound
+
+
+@dataclass(frozen=True, eq=False)
+class SoundBackdrop(Backdrop):
+    """The spectrogram of a recording, whose positions follow each other in time."""
+
+    picture: NDArray[np.uint8]  # [mels, frames], low frequencies first; loud is 255
+    seconds: float
+    answer: str = ""
+
+    def overlay(self, values: Array, *, title: str = "", signed: bool = False) -> Scene:
+        top = 20.0 if title else 0.0
+        shade = np.abs(_signed_shares(values)) if signed else shades(values)
+        marks: list[Mark] = [*drawing.title_marks(title), self._spectrogram(top, shade)]
+        base = top + SOUND_HEIGHT + STRIP
+        marks += _bars(values, 0.0, SOUND_WIDTH, base)
+        marks += self._time_axis(base)
+        return Scene(SOUND_WIDTH + 20, base + 22, tuple(marks))
+
+    def table(self, values: Array, names: Sequence[str], *, title: str, scale: Scale) -> Scene:
+        """The spectrogram above a row of cells for each name: when each token was heard."""
+        names = [drawing.shown(name) for name in names]
+        left = drawing.text_width(names) + 10
+        top = 24.0
+        heading = f"{title} · {self.answer}" if self.answer else title
+        marks: list[Mark] = [*drawing.title_marks(heading)]
+        plain = np.ones(values.shape[1])
+        marks.append(replace(self._spectrogram(top, plain), x=left))
+        begin = top + SOUND_HEIGHT + 6
+        if scale == "attention":
+            paint = drawing.colours(drawing.attention_shades(values), most=1.0)
+        else:
+            paint = drawing.colours(values, signed=scale == "signed")
+        height = float(drawing.ROW * len(names))
+        marks.append(Pixels(left, begin, SOUND_WIDTH, height, paint))
+        for row, name in enumerate(names):
+            marks.append(Text(left - 6, begin + row * drawing.ROW + 13, name, "end"))
+        base = begin + height
+        marks += [drawing.moved(mark, left, 0.0) for mark in self._time_axis(base)]
+        if scale == "attention":
+            marks += drawing.attention_scale(left, base + 28)
+        return Scene(left + SOUND_WIDTH + 20, base + 50, tuple(marks))
+
+    def _spectrogram(self, top: float, shade: Array) -> Pixels:
+        """Loud is dark; moments that are not attended to fade."""
+        loudness = self.picture[::-1].astype(np.float64) / 255  # low tones below
+        frames = loudness.shape[1]
+        positions = np.minimum(np.arange(frames) * len(shade) // frames, len(shade) - 1)
+        strength = 0.22 + 0.78 * np.sqrt(shade[positions])  # [frames]
+        paint = drawing.colours(loudness * strength, most=1.0)
+        return Pixels(0, top, SOUND_WIDTH, SOUND_HEIGHT, paint)
+
+    def _time_axis(self, base: float) -> list[Mark]:
+        marks: list[Mark] = []
+        for second in drawing.ticks([0.0, self.seconds]):
+            if second <= self.seconds:
+                x = SOUND_WIDTH * second / self.seconds
+                marks.append(Line(x, base, x, base + 4))
+                marks.append(Text(x, base + 17, f"{second:g} s", "middle" if x else "start"))
+        return marks
+
+
+def _bars(values: Array, left: float, width: float, base: float) -> list[Mark]:
+    """A bar for each position, upward from `base`; negative values in the other colour."""
+    largest = float(np.abs(values).max(initial=0.0)) or 1.0
+    each = width / len(values)
+    marks: list[Mark] = []
+    for i, value in enumerate(values.tolist()):
+        height = max(0.5, (STRIP - 8) * abs(value) / largest)
+        colour = drawing.POSITIVE if value >= 0 else drawing.NEGATIVE
+        # Narrow bars overlap a little, so that no line stays between them.
+        width_drawn = each - 1.0 if each > 4 else each + 0.6
+        bar = Rect(
+            left + i * each, base - height, width_drawn, height + 0.5, colour, f"{value:.4f}"
+        )
+        marks.append(bar)
+    marks.append(Line(left, base, left + width, base, opacity=0.4))
+    return marks
+
+
+# ------------------------------------------------------------------ time series
+
+
+@dataclass(frozen=True, eq=False)
+class SeriesBackdrop(Backdrop):
+    """A window of a time series, cut into patches, and what is forecast after it."""
+
+    values: Array  # [L], of the channel whose attention is shown
+    spans: tuple[tuple[int, int], ...]  # of each position: first step, and the one after the last
+    name: str  # of the channel
+    forecast: Array = field(default_factory=lambda: np.zeros(0))  # [H]
+    answer: str = ""
+
+    @property
+    def query(self) -> int | None:
+        # A class token has no span of its own.
+        return 0 if self.spans and self.spans[0] == (0, 0) else None
+
+    def overlay(self, values: Array, *, title: str = "", signed: bool = False) -> Scene:
+        top = 34.0 if title else 14.0
+        left = 56.0
+        length = len(self.values)
+        steps = length + len(self.forecast)
+        everything = np.concatenate([self.values, self.forecast])
+        levels = drawing.ticks(everything[np.isfinite(everything)].tolist(), 4)
+        base = top + SERIES_HEIGHT
+
+        def pixel(step: float, value: float) -> tuple[float, float]:
+            share = (value - levels[0]) / (levels[-1] - levels[0])
+            return left + SOUND_WIDTH * step / steps, base - SERIES_HEIGHT * share
+
+        width = SOUND_WIDTH * length / steps
+        per_step = self._per_step(values)
+        marks: list[Mark] = [*drawing.title_marks(title)]
+        marks += self._bands(per_step, signed, left, top, width)
+        for level in levels:
+            y = pixel(0, level)[1]
+            marks.append(Line(left, y, left + SOUND_WIDTH, y, opacity=0.12))
+            marks.append(Text(left - 6, y + 4, f"{level:g}", "end"))
+        marks += _polyline(self.values, 0, pixel, "ink")
+        joined = np.concatenate([self.values[-1:], self.forecast])
+        marks += _polyline(joined, length - 1, pixel, drawing.NEGATIVE)
+        marks.append(Line(left + width, top, left + width, base, 1.0, 0.5))
+        marks.append(Text(left + 4, top - 4, self.name))
+        if len(self.forecast):
+            marks.append(Text(left + width + 4, top - 4, "forecast", colour=drawing.NEGATIVE))
+        below = base + STRIP + 6
+        marks += _bars(per_step, left, width, below)
+        # Steps are counted from the end of the window: what is forecast is positive.
+        for step in drawing.ticks([-float(length), float(len(self.forecast))], 8):
+            if -length <= step <= len(self.forecast):
+                x = pixel(step + length, levels[0])[0]
+                marks.append(Line(x, below, x, below + 4))
+                marks.append(Text(x, below + 17, f"{step:g}", "middle"))
+        return Scene(left + SOUND_WIDTH + 24, below + 24, tuple(marks))
+
+    def _per_step(self, values: Array) -> Array:
+        """What each step gets, [L]: the mean of the patches that it is in."""
+        total = np.zeros(len(self.values))
+        count = np.zeros(len(self.values))
+        for value, (begin, end) in zip(values, self.spans, strict=True):
+            total[begin:end] += value
+            count[begin:end] += 1
+        per_step: Array = total / np.maximum(count, 1)
+        return per_step
+
+    def _bands(
+        self, per_step: Array, signed: bool, left: float, top: float, width: float
+    ) -> list[Mark]:
+        """Bands behind the line, denser where more is attended to; seen on white and on black."""
+        if signed:
+            shade = _signed_shares(per_step)
+        else:
+            shade = shades(per_step / max(1e-12, float(per_step.sum())))
+        each = width / len(shade)
+        marks: list[Mark] = []
+        begin = 0
+        # Steps of one patch have one value: one band.
+        for value, steps in groupby(shade.tolist()):
+            count = len(list(steps))
+            x = left + (begin + count / 2) * each
+            colour = drawing.POSITIVE if value >= 0 else drawing.NEGATIVE
+            opacity = 0.7 * abs(value)
+            marks.append(Line(x, top, x, top + SERIES_HEIGHT, count * each, opacity, colour))
+            begin += count
+        return marks
+
+
+def _polyline(values: Array, first: int, pixel: Any, colour: str) -> list[Mark]:
+    marks: list[Mark] = []
+    for i in range(len(values) - 1):
+        # A missing value leaves a gap.
+        if np.isfinite(values[i]) and np.isfinite(values[i + 1]):
+            ends = (*pixel(first + i, values[i]), *pixel(first + i + 1, values[i + 1]))
+            marks.append(Line(*ends, width=1.6, colour=colour))
+    return marks
+
+
+# ------------------------------------------------------------------ graphs
+
+
+@dataclass(frozen=True, eq=False)
+class GraphBackdrop(Backdrop):
+    """A graph of named nodes, laid out by springs; `classes` are those that are predicted."""
+
+    names: tuple[str, ...]
+    edges: Array  # [E, 2], pairs of positions
+    node: int | None = None  # the node that was asked for
+    classes: tuple[str, ...] = ()
+    answer: str = ""
+
+    @property
+    def query(self) -> int | None:
+        return self.node
+
+    def position_name(self, label: str) -> str:
+        return f"node {label.split(' ')[0]}"
+
+    def overlay(self, values: Array, *, title: str = "", signed: bool = False) -> Scene:
+        top = 20.0 if title else 0.0
+        places = spring_layout(len(self.names), self.edges) * (GRAPH_SIDE - 60) + 30
+        places[:, 1] += top
+        shade = np.abs(_signed_shares(values)) if signed else shades(values)
+        marks: list[Mark] = [*drawing.title_marks(title)]
+        for one, other in self.edges.tolist():
+            if one < other:
+                ends = (*places[one], *places[other])
+                marks.append(Line(*ends, width=1.0, opacity=0.18))
+        if self.node is not None:
+            marks += self._looks(self.node, values, shade, places)
+        marks += self._nodes(values, shade, places)
+        legend, height = self._legend(top)
+        return Scene(GRAPH_SIDE + 130, max(GRAPH_SIDE + top, height), (*marks, *legend))
+
+    def _looks(self, node: int, values: Array, shade: Array, places: Array) -> list[Mark]:
+        """A line from the node to each that it looks at, as wide as the weight is large."""
+        largest = float(np.abs(values).max(initial=0.0)) or 1.0
+        marks: list[Mark] = []
+        for i in np.flatnonzero(values).tolist():
+            if i != node:
+                share = abs(float(values[i])) / largest
+                colour = drawing.POSITIVE if values[i] >= 0 else drawing.NEGATIVE
+                tooltip = f"{self.names[node]} → {self.names[i]}: {values[i]:.3f}"
+                ends = (*places[node], *places[i])
+                opacity = 0.15 + 0.85 * max(float(shade[i]), 0.6 * share**2)
+                marks.append(Line(*ends, 1.0 + 5.0 * share, opacity, colour, tooltip))
+        return marks
+
+    def _nodes(self, values: Array, shade: Array, places: Array) -> list[Mark]:
+        kinds = sorted(set(self.classes))
+        marks: list[Mark] = []
+        for i, name in enumerate(self.names):
+            x, y = places[i].tolist()
+            colour = drawing.POSITIVE
+            if kinds:
+                colour = drawing.LINES[kinds.index(self.classes[i]) % len(drawing.LINES)]
+            radius = 4.0 + 7.0 * float(shade[i])
+            if i == self.node:
+                marks.append(Circle(x, y, radius + 3.5, "ink", 0.9))
+            marks.append(Circle(x, y, radius, colour, 1.0, f"{name}: {values[i]:.3f}"))
+            if len(self.names) <= MOST_NAMED or i == self.node:
+                marks.append(Text(x + radius + 3, y + 4, name.split(" ")[0]))
+        return marks
+
+    def _legend(self, top: float) -> tuple[list[Mark], float]:
+        marks: list[Mark] = []
+        if self.classes:
+            marks.append(Text(GRAPH_SIDE + 4, top + 14, "predicted class"))
+        for i, kind in enumerate(sorted(set(self.classes))):
+            y = top + 36 + i * drawing.ROW
+            colour = drawing.LINES[i % len(drawing.LINES)]
+            marks.append(Circle(GRAPH_SIDE + 10, y - 4, 5, colour))
+            marks.append(Text(GRAPH_SIDE + 20, y, kind))
+        return marks, top + 40 + len(set(self.classes)) * drawing.ROW
+
+
+def spring_layout(nodes: int, edges: Array) -> Array:
+    """Force-directed placement (Fruchterman and Reingold 1991): [nodes, 2], from 0 to 1."""
+    generator = np.random.default_rng(0)  # the same graph looks the same each time
+    places = generator.random((nodes, 2))
+    pairs = edges[edges[:, 0] != edges[:, 1]]
+    ideal = 1.0 / np.sqrt(max(1, nodes))
+    for step in range(LAYOUT_STEPS):
+        difference = places[:, None] - places[None]  # [N, N, 2]
+        distance = np.maximum(np.linalg.norm(difference, axis=-1), 1e-3)
+        force = (difference / distance[..., None] ** 2).sum(axis=1) * ideal**2
+        pull = places[pairs[:, 0]] - places[pairs[:, 1]]
+        strength = np.linalg.norm(pull, axis=-1, keepdims=True) / ideal
+        np.add.at(force, pairs[:, 0], -pull * strength)
+        force -= 0.3 * (places - 0.5) * ideal  # what is not joined stays in the picture
+        length = np.maximum(np.linalg.norm(force, axis=-1, keepdims=True), 1e-9)
+        cooling = 0.1 * (1 - step / LAYOUT_STEPS)
+        places = places + force / length * np.minimum(length, cooling)
+    low = places.min(axis=0)
+    extent = np.maximum((places - low).max(axis=0), 1e-9)
+    placed: Array = (places - low) / extent
+    return placed
