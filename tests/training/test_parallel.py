@@ -397,6 +397,35 @@ def test_killed_rank_is_restarted_by_the_elastic_agent(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_killed_at_random_moments(strategy: str, files: dict[str, str], tmp_path: Path) -> None:
+    """Four times, a random rank each time, in a run that is saving most of the time."""
+    values = settings("gpt2", files, strategy=strategy, steps=300, save_every=2, validate_every=100)
+    out = tmp_path / "killed"
+    agent = torchrun(2, ["--max-restarts=6", *train_flags(values, out)])
+    metrics = out / "metrics.jsonl"
+    draw = np.random.default_rng(1)
+    for _ in range(4):
+        lines = len(metrics.read_bytes().splitlines()) if metrics.exists() else 0
+        deadline = time.monotonic() + 180
+        # Until the ranks that were started again have come further than those before.
+        while not metrics.exists() or len(metrics.read_bytes().splitlines()) < lines + 4:
+            assert time.monotonic() < deadline
+            assert agent.poll() is None
+            time.sleep(0.01)
+        time.sleep(0.5 * draw.random())
+        os.kill(rank_process(agent.pid, int(draw.integers(2))), signal.SIGKILL)
+        time.sleep(1.0)
+    assert agent.wait(300) == 0
+    run_on_ranks(2, [{"out": str(tmp_path / "whole"), "settings": values}], tmp_path)
+    losses = [line["loss"] for line in steps(tmp_path / "whole")]
+    assert [line["loss"] for line in steps(out)] == losses
+    weights = load_file(out / "model.safetensors")
+    for name, tensor in load_file(tmp_path / "whole" / "model.safetensors").items():
+        assert torch.equal(tensor, weights[name]), name
+
+
+@pytest.mark.slow
 def test_processes_are_stopped_and_resumed_together(files: dict[str, str], tmp_path: Path) -> None:
     """`regard train --processes 2`: SIGTERM ends all ranks after one step, saved and resumable."""
     values = settings("gpt2", files, steps=300, save_every=1000, validate_every=1000)

@@ -15,6 +15,7 @@ import hashlib
 import itertools
 import json
 import mmap
+import sys
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -182,6 +183,8 @@ class Corpus:
 
         Pages of a mapped file count as memory of the process until the system needs them.
         """
+        if sys.platform == "win32":  # which has no advice for mappings
+            return
         for column in self.columns.values():
             for values in (column.tokens, column.offsets):
                 # numpy holds a view of the mapping; an empty column has none.
