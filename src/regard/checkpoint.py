@@ -10,6 +10,7 @@ import json
 import math
 import re
 import shutil
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -100,6 +101,7 @@ class Checkpoints:
     def __init__(self, folder: Path, keep: int | Retention = 2) -> None:
         self.folder = folder
         self.retention = keep if isinstance(keep, Retention) else Retention(last=keep)
+        self.ranks_lost = threading.Event()  # set: the files of other ranks will not come
 
     def save(
         self,
@@ -127,10 +129,10 @@ class Checkpoints:
 
     def write_shards(self, step: int, groups: Mapping[str, Tensors]) -> None:
         """Writes a rank's groups where the main rank takes them into the checkpoint."""
-        folder = self._shards(step)
         for name, tensors in groups.items():
-            folder.mkdir(parents=True, exist_ok=True)
-            disk.replace_tensors(folder / f"{name}.safetensors", tensors)
+            path = self._shard(step, name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            disk.replace_tensors(path, tensors)
 
     def _take_shards(self, step: int, shards: Sequence[str], folder: Path) -> None:
         """Moves the files of other ranks into the folder of a checkpoint, once they are there.
@@ -140,20 +142,19 @@ class Checkpoints:
         """
         deadline = time.monotonic() + SHARD_TIMEOUT
         for name in shards:
-            path = self._shards(step) / f"{name}.safetensors"
+            path = self._shard(step, name)
             while not path.exists():
-                if time.monotonic() > deadline:
+                if self.ranks_lost.wait(0.01) or time.monotonic() > deadline:
                     raise CheckpointError(
-                        f"another rank has not written {path.name} in {SHARD_TIMEOUT} s",
+                        f"another rank has not written {path.name}",
                         "let all ranks write to the same file system",
                     )
-                time.sleep(0.01)
-            path.rename(folder / path.name)
-        if shards:
-            shutil.rmtree(self._shards(step), ignore_errors=True)
+            path.rename(folder / f"{name}.safetensors")
 
-    def _shards(self, step: int) -> Path:
-        return self.folder / f".step-{step:09d}.shards.tmp"
+    def _shard(self, step: int, name: str) -> Path:
+        # The folder stays: a rank syncs it after its file may have been taken. A run that goes on
+        # removes it with all that a killed process left.
+        return self.folder / ".shards.tmp" / f"step-{step:09d}.{name}.safetensors"
 
     def load(self, step: int) -> Saved:
         """The checkpoint of a step, which another rank has found intact."""

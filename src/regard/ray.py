@@ -48,7 +48,7 @@ class Predictor:
         device: str = "auto",
         options: Mapping[str, Any] | None = None,
     ) -> None:
-        # Packed weights are for inference alone, which is all that happens here.
+        # Once for each worker, which then answers many batches.
         self.model: Model = load(model, device=device)
         self.task = task
         self.column = column

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,12 @@ from safetensors.torch import load_file
 from test_sound import MODELS, WORDS, settings, tone, write_wav
 
 import regard
-from regard.data.audio import RATE, read_labelled_recordings, read_unlabelled_recordings
+from regard.data.audio import (
+    RATE,
+    read_labelled_recordings,
+    read_unlabelled_recordings,
+    read_wav_and_rate,
+)
 from regard.errors import DataError, ModelError, SettingError, TrainingInterrupted
 from regard.training.assembly import assemble
 from regard.training.objectives.speech_contrastive import sampled_negatives, span_masks
@@ -230,3 +236,31 @@ def test_a_pre_trained_encoder_is_fine_tuned(folder: Path, tmp_path: Path) -> No
         assert model.spec.contrastive is None
         weight = source.model.stack.blocks[0].feedforward.inner.weight
         assert model.model.stack.blocks[0].feedforward.inner.weight.allclose(weight, atol=1e-6)
+
+
+# ------------------------------------------------------------------ FLAC
+
+
+def test_flac_is_read_as_wav_is(tmp_path: Path) -> None:
+    soundfile = pytest.importorskip("soundfile")
+    samples = tone(300, 0.3, 8000)
+    write_wav(tmp_path / "a.wav", samples, 8000)
+    stereo = np.stack([samples, samples], axis=1)
+    soundfile.write(tmp_path / "b.flac", stereo, 8000, subtype="PCM_16")
+    wav_samples, wav_rate = read_wav_and_rate(tmp_path / "a.wav")
+    flac_samples, flac_rate = read_wav_and_rate((tmp_path / "b.flac").read_bytes())
+    assert wav_rate == flac_rate == 8000
+    np.testing.assert_allclose(flac_samples, wav_samples, atol=1e-4)
+    assert [one.text for one in read_unlabelled_recordings(tmp_path)] == ["a.wav", "b.flac"]
+    (tmp_path / "b.flac").write_bytes(b"fLaC and nothing else")
+    with pytest.raises(DataError, match="cannot be read"):
+        read_wav_and_rate(tmp_path / "b.flac")
+
+
+def test_flac_without_its_library_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "soundfile", None)
+    (tmp_path / "a.flac").write_bytes(b"fLaC")
+    with pytest.raises(DataError, match=r"regard\[sound\]"):
+        read_wav_and_rate(tmp_path / "a.flac")

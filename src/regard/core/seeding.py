@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
+
+if TYPE_CHECKING:
+    import torch  # at run time only where needed: the order of data must not wait for it
 
 
 def derive_seed(*numbers: int, size: int = 8) -> int:
@@ -22,6 +25,8 @@ def derive_seed(*numbers: int, size: int = 8) -> int:
 
 def generator(*numbers: int) -> torch.Generator:
     """A torch generator on the host, seeded by the numbers."""
+    import torch
+
     # Four bytes: the Mersenne twister of torch reads only the low 32 bits of its seed.
     return torch.Generator().manual_seed(derive_seed(*numbers, size=4))
 

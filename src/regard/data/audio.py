@@ -1,4 +1,4 @@
-"""Audio: WAV files, resampling, tables of transcripts, and Whisper's log-mel spectrogram.
+"""Audio: WAV and FLAC files, resampling, tables of transcripts, and Whisper's log-mel spectrogram.
 
 A window of 30 seconds is 3000 frames of 10 ms, each the energy of 25 ms in `mels` frequency bands,
 as decimal logarithms, clipped 8 below the loudest. Recordings shorter than a window are padded with
@@ -24,6 +24,8 @@ from regard.data.text_files import format_of_suffix, json_record, lines, pairs
 from regard.errors import DataError
 
 RATE = 16_000  # samples a second
+SUFFIXES = (".wav", ".flac")
+_FLAC_MARKER = b"fLaC"
 SECONDS = 30  # of a window
 _FFT = 400  # samples of a frame: 25 ms
 _HOP = 160  # samples from frame to frame: 10 ms
@@ -35,7 +37,7 @@ _ROLL_OFF = 0.94
 Samples = NDArray[np.float32]
 
 
-# --- WAV files ---
+# --- WAV and FLAC files ---
 
 
 def read_wav(path: str | Path | bytes, rate: int = RATE) -> Samples:
@@ -55,7 +57,9 @@ def read_wav(path: str | Path | bytes, rate: int = RATE) -> Samples:
 
 
 def read_wav_and_rate(path: str | Path | bytes) -> tuple[Samples, int]:
-    """The samples of a PCM file as `read_wav` gives them, and how many a second has."""
+    """The samples of a PCM or FLAC file as `read_wav` gives them, and how many a second has."""
+    if _is_flac(path):
+        return _read_flac(path)
     file_or_path = BytesIO(path) if isinstance(path, bytes) else str(path)
     path = _name(path)
     try:
@@ -73,6 +77,33 @@ def read_wav_and_rate(path: str | Path | bytes) -> tuple[Samples, int]:
     complete = raw[: len(raw) - len(raw) % (width * channels)]  # the last frame may be cut off
     samples = _pcm_to_float(complete, width).reshape(-1, channels)  # [N, channels]
     return np.ascontiguousarray(samples.mean(axis=1, dtype=np.float32)), file_rate
+
+
+def _is_flac(path: str | Path | bytes) -> bool:
+    """Whether a file begins with FLAC's marker, whatever its name is."""
+    if isinstance(path, bytes):
+        return path[:4] == _FLAC_MARKER
+    try:
+        with open(path, "rb") as file:
+            return file.read(4) == _FLAC_MARKER
+    except OSError:
+        return False  # reading it as WAV says what is wrong
+
+
+def _read_flac(path: str | Path | bytes) -> tuple[Samples, int]:
+    try:
+        import soundfile
+    except ImportError:
+        raise DataError(
+            f"{_name(path)} is a FLAC file, which needs soundfile",
+            f"pip install 'regard[sound]', or {_convert(_name(path), RATE)}",
+        ) from None
+    try:
+        file = BytesIO(path) if isinstance(path, bytes) else str(path)
+        samples, rate = soundfile.read(file, dtype="float32", always_2d=True)  # [N, channels]
+    except soundfile.LibsndfileError as error:
+        raise DataError(f"{_name(path)} cannot be read: {error}", "convert it again") from None
+    return np.ascontiguousarray(samples.mean(axis=1, dtype=np.float32)), int(rate)
 
 
 def _name(path: str | Path | bytes) -> str:
@@ -139,7 +170,7 @@ def resample(samples: Samples, rate: int, new_rate: int = RATE) -> Samples:
 
 @dataclass(frozen=True)
 class Recording:
-    """A recording with a text: a WAV file, or samples at 16 kHz between -1 and 1.
+    """A recording with a text: a WAV or FLAC file, or samples at 16 kHz between -1 and 1.
 
     The text is its transcript, or the name of its class.
     """
@@ -174,7 +205,11 @@ def read_labelled_recordings(path: str | Path) -> list[Recording]:
     """
     if not Path(path).is_dir():
         return read_transcripts(path)
-    recordings = [Recording(file, file.parent.name) for file in sorted(Path(path).glob("*/*.wav"))]
+    recordings = [
+        Recording(file, file.parent.name)
+        for file in sorted(Path(path).glob("*/*"))
+        if file.suffix.lower() in SUFFIXES
+    ]
     if not recordings:
         raise DataError(
             f"{path} holds no WAV files in subfolders",
@@ -190,7 +225,7 @@ def read_unlabelled_recordings(path: str | Path) -> list[Recording]:
     """
     path = Path(path)
     if path.is_dir():
-        files = sorted(path.rglob("*.wav"))
+        files = sorted(file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES)
         if not files:
             raise DataError(f"{path} holds no WAV files", "give a folder of recordings")
         return [Recording(file, str(file.relative_to(path))) for file in files]

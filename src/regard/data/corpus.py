@@ -15,6 +15,7 @@ import hashlib
 import itertools
 import json
 import mmap
+import sys
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -29,8 +30,8 @@ from numpy.typing import NDArray
 
 from regard import disk
 from regard.data.epoch_order import RowSpan, mixture_weights, spans
-from regard.data.process_pool import ordered_map
 from regard.errors import DataError
+from regard.process_pool import ordered_map
 from regard.text.tokenizer import Tokenizer
 
 FORMAT = 1  # of the manifest; another number is refused
@@ -186,6 +187,8 @@ class Corpus:
 
         Pages of a mapped file count as memory of the process until the system needs them.
         """
+        if sys.platform == "win32":  # which has no advice for mappings
+            return
         for column in self.columns.values():
             for values in (column.tokens, column.offsets):
                 # numpy holds a view of the mapping; an empty column has none.

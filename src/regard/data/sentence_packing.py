@@ -6,7 +6,7 @@ import io
 import itertools
 from collections.abc import Iterable, Iterator
 
-from regard.data.process_pool import ordered_map
+from regard.process_pool import ordered_map
 from regard.text.tokenizer import Tokenizer
 
 PackedRow = tuple[list[int], list[int]]  # token ids, and where sentences begin

@@ -19,12 +19,10 @@ from regard.families.config_schema import ConfigSchema
 from regard.families.preset_settings import ENCODER_DEFAULTS, ConfigPresets, encoder_config
 from regard.families.tensor_table import (
     Concat,
-    Constant,
     InterleavedQkv,
     ParameterRule,
     Rename,
     Rule,
-    Unused,
     module_rules,
     per_layer,
 )
@@ -132,9 +130,7 @@ def tensor_table(model: spec.Encoder, positions: int) -> list[Rule]:
 
 def _is_qkv(rule: Rule) -> bool:
     """Whether a rule is that of BERT's three matrices."""
-    if isinstance(rule, (Constant, Unused)):
-        return False
-    return ".attention.project.qkv." in rule.parameter
+    return isinstance(rule, ParameterRule) and ".attention.project.qkv." in rule.parameter
 
 
 def _attention_rules(model: spec.Encoder, layer: str) -> list[ParameterRule]:

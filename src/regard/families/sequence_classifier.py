@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from regard import spec
 from regard.errors import ModelError
 from regard.families.classifier_labels import classifier_head, label_count, label_names
-from regard.families.tensor_table import Constant, Rename, Rule, Unused
+from regard.families.tensor_table import ParameterRule, Rename, Rule
 
 SUFFIX = "ForSequenceClassification"
 
@@ -77,7 +77,7 @@ def _as_decoder(model: spec.Encoder) -> spec.Decoder:
 
 def _of_encoder(rule: Rule) -> Rule:
     """A decoder's rule for the encoder, whose embeddings are called `input` instead of `tokens`."""
-    if isinstance(rule, (Constant, Unused)) or not rule.parameter.startswith("tokens."):
+    if not isinstance(rule, ParameterRule) or not rule.parameter.startswith("tokens."):
         return rule
     parameter = f"input.{rule.parameter.removeprefix('tokens.')}"
     if isinstance(rule, Rename):

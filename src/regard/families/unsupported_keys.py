@@ -32,6 +32,7 @@ UNSUPPORTED_KEYS: dict[str, frozenset[str]] = {
     "deit": frozenset({"head_dim"}),
     "dinov2": frozenset({"head_dim"}),
     "vit_mae": frozenset({"head_dim"}),
+    "swin": frozenset({"num_attention_heads"}),
     "whisper": frozenset({"n_positions"}),
 }
 

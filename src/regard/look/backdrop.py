@@ -339,8 +339,9 @@ def _polyline(values: Array, first: int, pixel: Any, colour: str) -> list[Mark]:
     for i in range(len(values) - 1):
         # A missing value leaves a gap.
         if np.isfinite(values[i]) and np.isfinite(values[i + 1]):
-            ends = (*pixel(first + i, values[i]), *pixel(first + i + 1, values[i + 1]))
-            marks.append(Line(*ends, width=1.6, colour=colour))
+            x1, y1 = pixel(first + i, values[i])
+            x2, y2 = pixel(first + i + 1, values[i + 1])
+            marks.append(Line(x1, y1, x2, y2, width=1.6, colour=colour))
     return marks
 
 
@@ -372,8 +373,9 @@ class GraphBackdrop(Backdrop):
         marks: list[Mark] = [*drawing.title_marks(title)]
         for one, other in self.edges.tolist():
             if one < other:
-                ends = (*places[one], *places[other])
-                marks.append(Line(*ends, width=1.0, opacity=0.18))
+                x1, y1 = places[one]
+                x2, y2 = places[other]
+                marks.append(Line(x1, y1, x2, y2, width=1.0, opacity=0.18))
         if self.node is not None:
             marks += self._looks(self.node, values, shade, places)
         marks += self._nodes(values, shade, places)
@@ -389,9 +391,11 @@ class GraphBackdrop(Backdrop):
                 share = abs(float(values[i])) / largest
                 colour = drawing.POSITIVE if values[i] >= 0 else drawing.NEGATIVE
                 tooltip = f"{self.names[node]} → {self.names[i]}: {values[i]:.3f}"
-                ends = (*places[node], *places[i])
+                x1, y1 = places[node]
+                x2, y2 = places[i]
                 opacity = 0.15 + 0.85 * max(float(shade[i]), 0.6 * share**2)
-                marks.append(Line(*ends, 1.0 + 5.0 * share, opacity, colour, tooltip))
+                width = 1.0 + 5.0 * share
+                marks.append(Line(x1, y1, x2, y2, width, opacity, colour, tooltip))
         return marks
 
     def _nodes(self, values: Array, shade: Array, places: Array) -> list[Mark]:

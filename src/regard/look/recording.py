@@ -195,10 +195,12 @@ class Look:
 
     def backdrop_of(self, name: str) -> Backdrop | None:
         """What the keys of an attention stand on; None of those of a decoder's own tokens."""
-        backdrop = self.model_inputs.backdrop
         if name.startswith("decoder.") and not name.endswith(".cross"):
             return None
-        return backdrop
+        # Windows of an image (Swin) have keys of their own, which are not all of its patches.
+        if self.call(name).k.shape[2] != len(self.model_inputs.input_tokens):
+            return None
+        return self.model_inputs.backdrop
 
     def labels(self, name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """The tokens of the queries and of the keys of an attention.

@@ -16,6 +16,7 @@ than the space (tab, no-break space, line feed) is kept as it is.
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import tempfile
@@ -23,12 +24,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import IO
 
 import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from regard.errors import DataError, SettingError, did_you_mean
+from regard.process_pool import ordered_map
 from regard.text.tokenizer import (
     END,
     SPECIAL_TOKEN_NAMES,
@@ -40,6 +43,8 @@ from regard.text.tokenizer import (
     library_errors,
 )
 
+TEXTS_AT_ONCE = 1000  # normalized by one process
+SUBWORDS = ("bpe", "unigram")  # kinds whose tokens are pieces of words
 # Characters that pieces are built from; a corpus has thousands more that occur once or twice.
 ALPHABET = 1000
 
@@ -171,7 +176,9 @@ _TRAINERS: dict[str, Callable[[Iterable[str], int], tokenizers.Tokenizer]] = {
 def _train_with_byte_fallback(texts: Iterable[str], kind: str, size: int) -> tokenizers.Tokenizer:
     """A vocabulary with a token for each byte behind its pieces (Kudo and Richardson, 2018)."""
     characters: Counter[str] = Counter()
-    backend = _TRAINERS[kind](_counting_characters(texts, characters), size - len(BYTE_TOKENS))
+    if kind not in SUBWORDS:  # what has no pieces is spelled by its most frequent characters
+        texts = _counting_characters(texts, characters)
+    backend = _TRAINERS[kind](texts, size - len(BYTE_TOKENS))
     # The library has no setters for these: they are changed in the JSON.
     state = json.loads(backend.to_str())
     model = state["model"]
@@ -238,11 +245,12 @@ def _without_rare_characters(
     be a stream larger than memory: hence the temporary file.
     """
     counts: Counter[str] = Counter()
+    stream = iter(texts)
+    chunks = iter(lambda: list(itertools.islice(stream, TEXTS_AT_ONCE)), [])
     with tempfile.TemporaryFile("w+", encoding="utf-8") as spool:
-        for text in texts:
-            normalized = backend.normalizer.normalize_str(check_encodable(text))
-            counts.update(normalized)
-            spool.write(json.dumps(normalized) + "\n")  # JSON escapes line feeds in the text
+        for lines, characters in ordered_map(partial(_normalized_lines, backend), chunks):
+            spool.write(lines)
+            counts.update(characters)
         counts.pop(" ", None)
         if not counts:
             raise _no_text()
@@ -252,12 +260,20 @@ def _without_rare_characters(
         yield _replaced_by_spaces(spool, ranked[room:])
 
 
+def _normalized_lines(
+    backend: tokenizers.Tokenizer, texts: Sequence[str]
+) -> tuple[str, Counter[str]]:
+    """Normalized texts as lines of JSON, which escapes line feeds in them, and their characters."""
+    normalized = [backend.normalizer.normalize_str(check_encodable(text)) for text in texts]
+    return "".join(json.dumps(text) + "\n" for text in normalized), Counter("".join(normalized))
+
+
 def _replaced_by_spaces(spool: IO[str], rare: Sequence[str]) -> Iterator[str]:
     table = dict.fromkeys(map(ord, rare), " ")
     spool.seek(0)
     for line in spool:
         text: str = json.loads(line)
-        yield text.translate(table)
+        yield text.translate(table) if table else text
 
 
 def _deterministic_scores(backend: tokenizers.Tokenizer, size: int) -> tokenizers.Tokenizer:

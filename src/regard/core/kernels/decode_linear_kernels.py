@@ -40,6 +40,15 @@ def _norm_statistics(x, K, eps, NORM: tl.constexpr, ROW: tl.constexpr):
 
 
 @triton.jit
+def _row_or_zeros(row, at, valid, PRESENT: tl.constexpr):
+    """What a row has at these places, in float32; zeros if there is none."""
+    values = tl.zeros_like(at).to(tl.float32)
+    if PRESENT:
+        values = tl.load(row + at, mask=valid, other=0.0).to(tl.float32)
+    return values
+
+
+@triton.jit
 def linear_one_row(
     x, weight, bias, gain, shift, residual, out, N, K, weight_stride, eps, offset,
     NORM: tl.constexpr, ACTIVATION: tl.constexpr, GATED: tl.constexpr, BIAS: tl.constexpr,
@@ -63,9 +72,7 @@ def linear_one_row(
         # The second half of the weight's rows, which the activated first half multiplies.
         gate_at = weight_at + N.to(tl.int64) * weight_stride
         gate_w = tl.load(gate_at, mask=first_tile, other=0.0, eviction_policy="evict_first")
-    b = tl.zeros([BN], dtype=tl.float32)
-    if BIAS:
-        b = tl.load(bias + n, mask=n_valid, other=0.0).to(tl.float32)
+    b = _row_or_zeros(bias, n, n_valid, BIAS)
     g = tl.zeros([BK], dtype=tl.float32)
     s = tl.zeros([BK], dtype=tl.float32)
     if NORM != "none":
@@ -99,12 +106,8 @@ def linear_one_row(
             gate_w = tl.load(next_gate_at, mask=next_tile, other=0.0, eviction_policy="evict_first")
     y = _activation(tl.sum(total, axis=1) + b, ACTIVATION)
     if GATED:
-        value = tl.sum(gate, axis=1)
-        if BIAS:
-            value += tl.load(bias + N + n, mask=n_valid, other=0.0).to(tl.float32)
-        y = y * value
-    if RESIDUAL:
-        y += tl.load(residual + n, mask=n_valid, other=0.0).to(tl.float32)
+        y = y * (tl.sum(gate, axis=1) + _row_or_zeros(bias, N + n, n_valid, BIAS))
+    y += _row_or_zeros(residual, n, n_valid, RESIDUAL)
     tl.store(out + n, y, mask=n_valid)
 
 

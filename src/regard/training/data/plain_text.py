@@ -19,7 +19,6 @@ from regard.data.corpus import (
     write_columns,
 )
 from regard.data.file_access import split_location
-from regard.data.process_pool import ordered_map
 from regard.data.sentence_packing import (
     MIN_ROW_TOKENS,
     PackedRow,
@@ -28,6 +27,7 @@ from regard.data.sentence_packing import (
 )
 from regard.errors import DataError, SettingError
 from regard.models import Model
+from regard.process_pool import ordered_map
 from regard.text.tokenizer import Tokenizer
 from regard.text.tokenizer_files import load_tokenizer, open_language_model_tokenizer
 from regard.text.tokenizer_training import (

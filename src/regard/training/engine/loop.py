@@ -34,7 +34,7 @@ from regard.core.global_attention import counts_global_tokens
 from regard.core.linear_attention import redraw
 from regard.data.batching import Batch, prefetch
 from regard.edit import compiled
-from regard.errors import CheckpointError, DivergenceError, RegardWarning
+from regard.errors import CheckpointError, DivergenceError, RankLostError, RegardWarning
 from regard.training.diagnostics.monitor import Monitor
 from regard.training.engine import stop_signals
 from regard.training.engine.early_stopping import EarlyStopping
@@ -47,6 +47,7 @@ from regard.training.engine.progress_bar import ProgressBar, duration
 from regard.training.engine.train_step import Step
 from regard.training.engine.weight_averaging import WeightAveraging
 from regard.training.objectives.objective import CarriesState
+from regard.training.parallel.ranks import lost_ranks_reported
 from regard.training.parallel.sharded_saving import on_all_ranks
 from regard.training.parallel.strategy import Strategy
 from regard.training.recipe.schema import Recipe
@@ -147,18 +148,25 @@ class Loop:
         ):
             self.progress_bar.start(self.progress.step)
             try:
-                self._start_monitor()
-                self._say_estimate()
-                self._clock = time.perf_counter()
-                self._warm_up()
-                if self.spikes.enabled and self.progress.step == 0:
-                    self.save()  # a spike may come before the first interval is over
-                while not (self.at_end or self.interrupted):
-                    self._train()
-                    if self._rollback is not None:
-                        self._roll_back(self._rollback)
+                with lost_ranks_reported():
+                    self._run()
+            except RankLostError:
+                self.checkpoints.ranks_lost.set()
+                raise
             finally:
                 self.progress_bar.stop()
+
+    def _run(self) -> None:
+        self._start_monitor()
+        self._say_estimate()
+        self._clock = time.perf_counter()
+        self._warm_up()
+        if self.spikes.enabled and self.progress.step == 0:
+            self.save()  # a spike may come before the first interval is over
+        while not (self.at_end or self.interrupted):
+            self._train()
+            if self._rollback is not None:
+                self._roll_back(self._rollback)
 
     def _train(self) -> None:
         """Trains until the end of the run, a requested stop, or a loss spike."""

@@ -41,6 +41,9 @@ class FullySharded(Sharded):
             for name, parameter in model.named_parameters()
             if parameter not in unsharded
         }
+        for parameter in model.parameters():
+            # Files hold some matrices transposed (GPT-2), and FSDP2 takes none of these.
+            parameter.data = parameter.data.contiguous()
         root = LossModule(model, objective.loss)
         _shard(root, ranks.size, precision, unsharded)
         self.loss = root

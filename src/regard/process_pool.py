@@ -1,4 +1,4 @@
-"""Worker processes for data: a function over a stream, results in the order of the stream."""
+"""Worker processes: a function over a stream, results in the order of the stream."""
 
 from __future__ import annotations
 
