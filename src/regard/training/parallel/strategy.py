@@ -234,7 +234,6 @@ class Sharded(Strategy):
         if ranks.is_main:
             # Before any tensor is cut.
             self.evaluation = evaluation_copy(objective)
-            _release(self.evaluation.model)
 
     @property
     def shard_count(self) -> int:
@@ -275,10 +274,14 @@ def _release(model: nn.Module) -> None:
 
 
 def evaluation_copy(objective: Objective) -> Objective:
-    """The same objective on the same data, with a copy of its models."""
+    """The same objective on the same data, with a copy of its models that has no weights yet."""
     copied = copy.copy(objective)
-    # One copy of a module that several names refer to.
-    memo: dict[int, Any] = {}
+    # What deepcopy takes for copied already: parameters, as empty ones. It adds the modules, of
+    # which there is one copy for all names that refer to them.
+    memo: dict[int, Any] = {
+        id(parameter): nn.Parameter(parameter.data.new_empty(0), parameter.requires_grad)
+        for parameter in objective.model.parameters()
+    }
     models: dict[int, Model] = {}
     for name, value in vars(objective).items():
         if isinstance(value, Model):
