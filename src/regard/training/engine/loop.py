@@ -163,6 +163,10 @@ class Loop:
         self._warm_up()
         if self.spikes.enabled and self.progress.step == 0:
             self.save()  # a spike may come before the first interval is over
+        if self.at_end:
+            # The process before may have been killed after the last commit, before its export.
+            export = self._copy_exported()
+            self._background_save.start(lambda: self._write_export(export))
         while not (self.at_end or self.interrupted):
             self._train()
             if self._rollback is not None:
@@ -651,6 +655,9 @@ class Loop:
                 used |= {saved.best_step, *saved.averaged}
         self.snapshots.delete_all_but(used, until=step)
         # After the checkpoint: a failed export loses no training.
+        self._write_export(export)
+
+    def _write_export(self, export: HostCopy | None) -> None:
         if export is not None:
             for path, tensors in export.wait().items():
                 disk.replace_tensors(Path(path), tensors)
