@@ -92,7 +92,7 @@ def open_model(folder: Path, chance: random.Random) -> None:
             return
         for task in model.tasks:
             if task == "translate":
-                model.translate(["The dog sees a cat."], max_new_tokens=8)
+                model.translate(["The dog sees a cat."])
             elif task == "generate":
                 model.generate("The dog", max_new_tokens=4)
             elif task == "classify" and model.spec.main_input_name == "input_ids":

@@ -146,7 +146,7 @@ def strange_value(chance: random.Random, value: Any) -> Any:
                 [None, *value], [*value, {}]]  # fmt: skip
     elif isinstance(value, dict):
         near = [list(value), {**value, "x": 1}, {str(k): None for k in value}, str(value)]
-    anything = [
+    anything: list[Any] = [
         None, True, False, 0, 1, -1, 2, 3, 7, 255, 65536, 2**31 - 1, 2**31, 2**63, -(2**63), 10**30,
         0.0, -0.0, 0.1, 1.5, 1e308, 5e-324, float("nan"), float("inf"), "", "a", "é", "null", "0",
         "1e9", "relu", "gelu", "float16", "x" * 10_000, "/etc/passwd", "../../x", "\0", [], [[]],

@@ -49,7 +49,7 @@ def measure(settings: dict[str, Any], steps: int) -> Times:
         if loop.progress.step in (FIRST, steps - 1):
             times.marks.append((time.perf_counter(), time.process_time()))
 
-    Loop.save = timed_save  # type: ignore[method-assign]
+    Loop.save = timed_save  # type: ignore[method-assign, assignment]
     try:
         with tempfile.TemporaryDirectory() as folder:
             regard.train("builtin", out=Path(folder) / "run", on_step=on_step, **settings)

@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import torch
 
 from faults import killed_at
-from regard.training.engine.loop import Loop
+from regard.checkpoint import BackgroundSave
 from regard.training.objectives import causal_lm  # noqa: F401 (imported once, before the forks)
 from regard.training.run import go_on, train
 
@@ -46,19 +47,19 @@ def run(folder: Path, kill_at: int | None) -> None:
 
 def _kill_in_save(folder: Path, kill_at: int) -> None:
     """Counts operations from the second save of this process on."""
-    write = Loop._write
+    start = BackgroundSave.start
     saves = 0
 
-    def counted(loop: Loop, *arguments: Any) -> None:
+    def counted(background: BackgroundSave, save: Callable[[], None]) -> None:
         nonlocal saves
         saves += 1
-        if saves < 2:
-            write(loop, *arguments)
-            return
-        with killed_at(kill_at, folder):
-            write(loop, *arguments)
+        start(background, save if saves < 2 else lambda: killed(save))
 
-    Loop._write = counted  # type: ignore[method-assign]
+    def killed(save: Callable[[], None]) -> None:
+        with killed_at(kill_at, folder):
+            save()
+
+    BackgroundSave.start = counted  # type: ignore[method-assign, assignment]
 
 
 def fork(job: dict[str, Any]) -> tuple[int, float]:

@@ -7,6 +7,7 @@ import json
 import math
 import random
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -84,12 +85,12 @@ class Injection:
                 self.remove = handle.remove
 
     def _note_called(self, loop: Loop) -> None:
-        handles = []
+        hooks = ExitStack()
         for module in loop.model.modules():
             if isinstance(module, Linear):
                 note = lambda module, inputs, out: self.called.append(module)  # noqa: E731
-                handles.append(module.register_forward_hook(note))
-        self.remove = lambda: [handle.remove() for handle in handles]  # type: ignore[func-returns-value]
+                hooks.callback(module.register_forward_hook(note).remove)
+        self.remove = hooks.close
 
     def _spoiled(self, tensor: Tensor, number: float) -> Tensor:
         spoiled = tensor.clone().reshape(-1)
