@@ -197,7 +197,7 @@ def _warmup(run: RunEvidence) -> Iterator[Treatment]:
 
 
 def _learning_rates(run: RunEvidence) -> Iterator[Treatment]:
-    """Lower rates, then higher ones."""
+    """Lower rates, then higher ones, unless the rate is above the usual range as it is."""
     train = run.recipe.train
     rate = run.peak_rate
     constant = {"schedule": "constant", "warmup": 5}
@@ -209,6 +209,8 @@ def _learning_rates(run: RunEvidence) -> Iterator[Treatment]:
             f"set learning_rate = {rate * factor:.1e}",
             {**constant, "learning_rate": rate * factor},
         )
+    if run.relative_step > HIGH_STEP:
+        return
     ends_in_warmup = train.warmup >= run.log.last_step
     for factor in (10.0, 100.0, 1000.0):
         yield Treatment(
