@@ -104,7 +104,8 @@ def read_bytes(path: Path) -> bytes:
     """
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
-        raise OSError(errno.EINVAL, "it is no regular file", str(path))
+        what = "it is a directory" if path.is_dir() else "it is no regular file"
+        raise OSError(errno.EINVAL, what, str(path))
     if status.st_size > _LARGEST_TEXT:
         raise OSError(errno.EFBIG, f"{status.st_size:,} bytes are too many", str(path))
     return path.read_bytes()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -26,10 +26,15 @@ from regard.core.contrastive_head import (
 from regard.core.embedding import Embedding
 from regard.core.encoder_output import EncoderOutput
 from regard.core.frontend import FrontEnd, VisiblePatches, Waveform
-from regard.core.global_attention import QuestionTokens
-from regard.core.head import ClassifierHead, DistilledHead, LMHead, Pool, mean_of_tokens
+from regard.core.head import (
+    ClassifierHead,
+    DistilledHead,
+    LMHead,
+    Pool,
+    mean_of_tokens,
+    without_question,
+)
 from regard.core.kv_cache import DecoderState
-from regard.core.node_features import NodeFeatures
 from regard.core.pixel_decoder import PixelDecoder
 from regard.core.probe import NO_PROBE, NullProbe
 from regard.core.series_head import SeriesHead
@@ -172,11 +177,11 @@ class Encoder(nn.Module):
         samples) that are no padding; `more` is what the front end takes besides, as segments."""
         context = (context or Context()).scope("encoder")
         default = self.stack.default_global_tokens
-        if context.global_tokens is None and isinstance(default, QuestionTokens):
+        if context.global_tokens is None and default is not None:
             # Only here are the tokens known, and not just their hidden states.
-            context = dataclasses.replace(context, global_tokens=default.which(inputs))
-        if isinstance(self.input, NodeFeatures):
-            # What attends along edges, and what only the front end reads.
+            context = dataclasses.replace(context, global_tokens=default.of_ids(inputs))
+        if "edges" in more:
+            # Of a graph: attention follows its edges, and knows distances in it.
             distances = more.pop("distances", None)
             context = dataclasses.replace(context, edges=more["edges"], distances=distances)
         x = self.input(inputs, padding_mask, context, **more)  # [B, T, D]
@@ -207,10 +212,7 @@ class Encoder(nn.Module):
                 hidden = mean_of_tokens(hidden, mask)
             elif self.pool is not None:
                 hidden = self.pool(hidden, mask, inputs)
-        logits = self.labels(hidden)
-        if isinstance(self.labels, ClassifierHead):
-            logits = self.labels.without_question(logits, inputs)
-        return logits
+        return without_question(self.labels(hidden), inputs, self.labels.separator)
 
     def predict(
         self, hidden: Tensor, values: Tensor, observed: Tensor | None = None
@@ -218,8 +220,8 @@ class Encoder(nn.Module):
         """What the head of time series makes of hidden states [B·C, N, D]: forecasts [B, H, C] and
         the like. `values` and `observed` are the inputs, whose statistics scale it back."""
         assert self.series is not None, "this model has no head of time series"
-        assert isinstance(self.input, SeriesPatches), "such a head reads time series"
-        return self.series(hidden, self.input.scaling(values, observed))
+        scaling = cast(SeriesPatches, self.input).scaling(values, observed)
+        return self.series(hidden, scaling)
 
     def contrast(
         self,
@@ -232,8 +234,7 @@ class Encoder(nn.Module):
         """Both sides of contrastive pre-training, with `masked` positions [B, T] hidden from the
         encoder; the quantizer hears them, and chooses at that temperature."""
         assert self.contrastive is not None, "this model has no contrastive head"
-        assert isinstance(self.input, Waveform), "such a head hears sound"
-        latents = self.input.latents(waves)  # [B, T, C]
+        latents = cast(Waveform, self.input).latents(waves)  # [B, T, C]
         hidden, _ = self(waves, padding_mask, context, masked=masked, latents=latents)
         return self.contrastive(hidden, latents, masked, temperature)
 

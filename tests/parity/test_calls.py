@@ -35,6 +35,7 @@ from regard.models import (
     TextEncoder,
     Translator,
 )
+from regard.models.waveform_model import WaveformModel
 from regard.text.tokenizer_training import train_tokenizer
 
 transformers = pytest.importorskip("transformers")
@@ -244,7 +245,7 @@ def test_what_is_made_of_a_folder(tmp_path: Path) -> None:
         ("CLIPVisionModel", ImageEncoder),
         ("CLIPModel", DualEncoderModel),
         ("Wav2Vec2ForCTC", CTCModel),
-        ("Wav2Vec2Model", Model),
+        ("Wav2Vec2Model", WaveformModel),
         ("whisper", SpeechToText),
     ):
         CASES[name](tmp_path / name)

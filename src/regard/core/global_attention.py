@@ -30,6 +30,9 @@ class FirstTokens:
         positions = torch.arange(x.shape[1], device=x.device)
         return (positions < self.count).expand(x.shape[:2])
 
+    def of_ids(self, tokens: Tensor) -> None:
+        """Nothing: where they are does not depend on the ids."""
+
 
 @dataclass(frozen=True)
 class QuestionTokens:
@@ -37,7 +40,7 @@ class QuestionTokens:
 
     separator: int
 
-    def which(self, tokens: Tensor) -> Tensor:
+    def of_ids(self, tokens: Tensor) -> Tensor:
         """[B, S], True at global tokens of the ids [B, S]."""
         return before_separator(tokens, self.separator)
 

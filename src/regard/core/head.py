@@ -225,23 +225,13 @@ class ClassifierHead(nn.Module):
             x = self.activation(self.dense(x))
         return self.output(self.dropout(x))
 
-    def without_question(self, logits: Tensor, tokens: Tensor | None) -> Tensor:
-        """Logits [B, T, 2] that no token of the question wins, where a separator is set."""
-        if self.separator is None:
-            return logits
-        assert tokens is not None, "where the question is can only be seen in the tokens"
-        positions = torch.arange(tokens.shape[1], device=tokens.device)
-        excluded = positions <= question_ends(tokens, self.separator)  # [B, T]
-        # The first token stays: as start and end it says that there is no answer.
-        excluded = excluded & (positions > 0)
-        return logits - _EXCLUDED * excluded[..., None]
-
 
 class DistilledHead(nn.Module):
     """DeiT's head: the mean of the logits that the first positions give, each through its own map:
     [B, T, D] → [B, count]."""
 
     scores = "positions"
+    separator = None  # it answers no questions
     per_token = True  # it reads hidden states of several positions itself
 
     def __init__(self, d_model: int, count: int, voters: int) -> None:
@@ -254,3 +244,15 @@ class DistilledHead(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.each(x).mean(dim=1)
+
+
+def without_question(logits: Tensor, tokens: Tensor | None, separator: int | None) -> Tensor:
+    """Logits [B, T, 2] that no token of the question wins, where a separator is set."""
+    if separator is None:
+        return logits
+    assert tokens is not None, "where the question is can only be seen in the tokens"
+    positions = torch.arange(tokens.shape[1], device=tokens.device)
+    excluded = positions <= question_ends(tokens, separator)  # [B, T]
+    # The first token stays: as start and end it says that there is no answer.
+    excluded = excluded & (positions > 0)
+    return logits - _EXCLUDED * excluded[..., None]

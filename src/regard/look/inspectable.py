@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 import torch
@@ -14,7 +14,6 @@ from regard.baselines.linear_forecaster import LinearForecaster
 from regard.baselines.memory_network import MemoryNetwork
 from regard.decode.batch_decoding import SpecialTokens
 from regard.errors import DataError
-from regard.look.backdrop import Backdrop
 from regard.model import (
     Decoder,
     DualEncoder,
@@ -22,6 +21,9 @@ from regard.model import (
     EncoderDecoder,
 )
 from regard.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from regard.look.backdrop import Backdrop  # with all that draws
 
 CoreModel = EncoderDecoder | Encoder | Decoder | DualEncoder | MemoryNetwork | LinearForecaster
 
