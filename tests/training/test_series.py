@@ -11,6 +11,7 @@ import torch
 
 import regard
 from regard import spec
+from regard.core.forecast_loss import pinball_loss
 from regard.core.series_head import distribution
 from regard.core.series_patches import Scaling
 from regard.data.series import Series, SeriesProcessor, read_series
@@ -18,7 +19,6 @@ from regard.errors import DataError, SettingError, TrainingInterrupted
 from regard.families import presets
 from regard.metrics.forecast import ForecastScore, QuantileScore, forecast_score
 from regard.training.data.stored_series import open_series, split_counts
-from regard.training.objectives.forecasting import pinball_loss
 from regard.training.recipe import schema as recipes
 from regard.training.run import go_on
 from regard.training.run_folder import RunFolder

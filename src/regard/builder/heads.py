@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import assert_never
 
 from regard import spec
@@ -13,6 +14,7 @@ from regard.core import (
     contrastive_head,
     embedding,
     feedforward,
+    forecast_loss,
     frontend,
     head,
     linear,
@@ -177,3 +179,14 @@ def build_series_head(
             )
         case _:
             assert_never(part)
+
+
+def build_forecast_loss(output: spec.Forecast) -> forecast_loss.ForecastLoss:
+    """The loss that a forecast of this kind is trained by."""
+    match output:
+        case spec.Distribution(kind):
+            return partial(forecast_loss.negative_log_likelihood, kind=kind)
+        case spec.Quantiles(levels):
+            return partial(forecast_loss.mean_pinball_loss, levels=levels)
+        case _:
+            return forecast_loss.squared_error

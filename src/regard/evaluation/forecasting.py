@@ -50,8 +50,7 @@ def forecast_quantiles(
 
 
 def _levels(model: SeriesModel) -> tuple[float, ...] | None:
-    output = model.head.output
-    return output.levels if isinstance(output, spec.Quantiles) else None
+    return model.head.output.levels
 
 
 def _forecasts(model: SeriesModel, examples: Sequence[Series]) -> tuple[Any, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -14,8 +14,8 @@ from torch import Tensor
 from regard import spec
 from regard.baselines.linear_forecaster import LinearForecaster
 from regard.builder import build
-from regard.core.series_head import distribution
-from regard.core.series_patches import SeriesPatches
+from regard.builder.heads import build_forecast_loss
+from regard.core.series_patches import Scaling, SeriesPatches
 from regard.data.batching import Batch, BatchSampler, Rows
 from regard.data.series import PROCESSOR_FILE, Values
 from regard.errors import ModelError
@@ -55,6 +55,7 @@ class Forecasting(Objective):
         self.length = model.length
         self.horizon = model.head.horizon
         self.output = model.head.output
+        self.forecast_loss = build_forecast_loss(self.output)
         self.windows = {
             split: data.windows(split, self.length, self.horizon) for split in data.borders
         }
@@ -161,29 +162,16 @@ class Forecasting(Objective):
     def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """There is no −log p of points and quantiles: the loss stands for both."""
         forecast, auxiliary = self.forecast(tensors)
-        errors = self._errors(forecast, tensors)  # [B, H, C]
+        errors = self.forecast_loss(forecast, tensors["future"], lambda: self._scaling(tensors))
         if "known" in tensors:
             errors = torch.where(tensors["known"], errors, 0.0)
         loss = errors.sum()
         return self.with_auxiliary(loss, auxiliary, errors.numel()), loss.detach()
 
-    def _errors(
-        self, forecast: Tensor | tuple[Tensor, ...], tensors: Mapping[str, Tensor]
-    ) -> Tensor:
-        future = tensors["future"]
-        match self.output:
-            case spec.Distribution(kind):
-                assert isinstance(forecast, tuple), "parameters of a distribution"
-                assert isinstance(self.model, Encoder), "linear models have no distributions"
-                assert isinstance(self.model.input, SeriesPatches), "it reads time series"
-                scaling = self.model.input.scaling(tensors["past"], tensors.get("observed"))
-                return -distribution(kind, forecast, scaling).log_prob(future)
-            case spec.Quantiles(levels):
-                assert isinstance(forecast, Tensor), "one number for each level"
-                return pinball_loss(forecast, future, levels).mean(dim=-1)
-            case _:
-                assert isinstance(forecast, Tensor), "points"
-                return (forecast.float() - future).square()
+    def _scaling(self, tensors: Mapping[str, Tensor]) -> Scaling:
+        """Location and scale of each window; linear models have none."""
+        front_end = cast(SeriesPatches, cast(Encoder, self.model).input)
+        return front_end.scaling(tensors["past"], tensors.get("observed"))
 
     def examples(self, rows: Sequence[int]) -> list[dict[str, Any]]:
         return [{"row": int(row), "text": f"steps {row} to {row + self.length}"} for row in rows]
@@ -228,8 +216,8 @@ class Forecasting(Objective):
                 if "observed" in batch.tensors:
                     past = past.masked_fill(~batch.tensors["observed"], torch.nan)
                 parts.append(self.trained_model.forecast_tensor(past).float().cpu().numpy())
-        levels = self.output.levels if isinstance(self.output, spec.Quantiles) else None
-        return forecast_score(np.concatenate(parts), windows[:, self.length :], levels)
+        future = windows[:, self.length :]
+        return forecast_score(np.concatenate(parts), future, self.output.levels)
 
     def scores(self) -> dict[str, AnyScore]:
         results: dict[str, AnyScore] = {}
@@ -241,14 +229,6 @@ class Forecasting(Objective):
             numbers = [f"{name} {value:.4f}" for name, value in vars(score).items()][:-1]
             self.setup.say(f"{split}: {'  '.join(numbers)}  ({score.examples:,} windows)")
         return results
-
-
-def pinball_loss(forecast: Tensor, future: Tensor, levels: Sequence[float]) -> Tensor:
-    """Pinball loss of quantiles: [B, H, C, Q] against [B, H, C] → [B, H, C, Q]."""
-    level = torch.tensor(levels, device=forecast.device, dtype=torch.float32)
-    error = future[..., None] - forecast.float()
-    # Its minimum over forecasts is the quantile of that level (Koenker and Bassett 1978).
-    return torch.maximum(level * error, (level - 1) * error)
 
 
 def _with_channels(description: Any, channels: int) -> Any:
