@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Literal
 
 from regard.errors import ModelError
 from regard.spec.feedforward import Activation
@@ -186,7 +186,7 @@ class ContrastiveHead:
 class Points:
     """Point forecasts: one number for each step, by the squared error."""
 
-    levels: ClassVar[None] = None  # of quantiles
+    levels = None  # it has no quantiles
 
 
 @dataclass(frozen=True)
@@ -208,7 +208,7 @@ class Quantiles:
 class Distribution:
     """Distribution forecasts: the parameters of a distribution for each step, by its −log p."""
 
-    levels: ClassVar[None] = None  # of quantiles
+    levels = None  # it has no quantiles
     kind: Literal["student_t", "normal", "negative_binomial"] = "student_t"
 
 
