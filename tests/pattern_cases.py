@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import torch
 
-from regard.core.mask import CausalMask, FullMask, MaskPattern
-from regard.core.mask_patterns import (
+from regard.core.causal_mask import CausalMask
+from regard.core.document_mask import DocumentMask
+from regard.core.graph_mask import GraphMask
+from regard.core.mask import FullMask, MaskPattern
+from regard.core.sliding_window_mask import DilatedMask
+from regard.core.sparse_masks import (
     BlockLocalMask,
-    DilatedMask,
-    DocumentMask,
     GlobalMask,
     GlobalTokenMask,
-    GraphMask,
     RandomBlockMask,
     StridedMask,
 )

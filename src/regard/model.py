@@ -25,7 +25,7 @@ from regard.core.contrastive_head import (
 )
 from regard.core.embedding import Embedding
 from regard.core.encoder_output import EncoderOutput
-from regard.core.frontend import FrontEnd, VisiblePatches, Waveform
+from regard.core.frontend import FrontEnd
 from regard.core.head import (
     ClassifierHead,
     DistilledHead,
@@ -35,11 +35,13 @@ from regard.core.head import (
     without_question,
 )
 from regard.core.kv_cache import DecoderState
+from regard.core.patch_embedding import VisiblePatches
 from regard.core.pixel_decoder import PixelDecoder
 from regard.core.probe import NO_PROBE, NullProbe
 from regard.core.series_head import SeriesHead
 from regard.core.series_patches import SeriesPatches
 from regard.core.stack import Stack
+from regard.core.waveform import Waveform
 
 # The sides of an encoder–decoder have one signature: side(x, padding_mask, context, memory).
 EncoderSide = Stack | RecurrentEncoder | ConvolutionalEncoder

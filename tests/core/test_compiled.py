@@ -12,11 +12,14 @@ from torch._dynamo.utils import counters
 
 from regard import edit
 from regard.builder import build
-from regard.core import block_sparse, softmax_attention
+from regard.core import block_sparse_attention, softmax_attention
 from regard.core.attention_mask import AttentionMask, Span
 from regard.core.block import Block
-from regard.core.mask import CausalMask, MaskPattern, PaddingMask
-from regard.core.mask_patterns import BlockLocalMask, DilatedMask, GlobalMask
+from regard.core.causal_mask import CausalMask
+from regard.core.mask import MaskPattern
+from regard.core.padding_mask import PaddingMask
+from regard.core.sliding_window_mask import DilatedMask
+from regard.core.sparse_masks import BlockLocalMask, GlobalMask
 from regard.errors import ModelError
 from regard.families import transformer
 
@@ -45,13 +48,13 @@ def test_lengths_need_no_programs_of_their_own(monkeypatch: pytest.MonkeyPatch) 
 def flex_programs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], int]]:
     """How many programs FlexAttention was compiled to, by a backend that takes no time."""
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
-    monkeypatch.setattr(block_sparse, "COMPILED_ON", ("cpu",))
+    monkeypatch.setattr(block_sparse_attention, "COMPILED_ON", ("cpu",))
     torch._dynamo.reset()
-    block_sparse.compiled_flex.cache_clear()
-    monkeypatch.setattr(block_sparse, "_CONSTANT_SIZES", defaultdict(set))
+    block_sparse_attention.compiled_flex.cache_clear()
+    monkeypatch.setattr(block_sparse_attention, "_CONSTANT_SIZES", defaultdict(set))
     before = counters["stats"]["unique_graphs"]
     yield lambda: counters["stats"]["unique_graphs"] - before
-    block_sparse.compiled_flex.cache_clear()
+    block_sparse_attention.compiled_flex.cache_clear()
     torch._dynamo.reset()
 
 
@@ -59,7 +62,7 @@ def flex_equals_the_definition(pattern: MaskPattern, length: int, batch: int = 1
     positions = torch.arange(length)
     mask = AttentionMask(pattern.over(length), positions, positions, batch, Span(0))
     q, k, v = torch.randn(3, batch, 2, length, 8).unbind()
-    actual = block_sparse.flex(q, k, v, mask, 0.3, 0.0)
+    actual = block_sparse_attention.flex(q, k, v, mask, 0.3, 0.0)
     expected = softmax_attention.explicit(q, k, v, mask, 0.3, 0.0)
     torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
 
@@ -76,15 +79,15 @@ def test_hundreds_of_sparse_patterns_need_few_programs(
         flex_equals_the_definition(DilatedMask(size) | GlobalMask(size), length)
         flex_equals_the_definition(BlockLocalMask(size, 1) & CausalMask(), length)
         flex_equals_the_definition(DilatedMask(size) & padding, length, batch=2)
-    assert flex_programs() == 5 * (block_sparse.MAX_CONSTANT_SIZES + 1)
+    assert flex_programs() == 5 * (block_sparse_attention.MAX_CONSTANT_SIZES + 1)
 
 
 def test_a_sparse_pattern_without_a_program_is_an_error(
     flex_programs: Callable[[], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """FlexAttention that is not compiled would make the scores of all pairs."""
-    monkeypatch.setattr(block_sparse, "MAX_CONSTANT_SIZES", 0)
-    monkeypatch.setattr(block_sparse, "MAX_FLEX_PROGRAMS", 1)
+    monkeypatch.setattr(block_sparse_attention, "MAX_CONSTANT_SIZES", 0)
+    monkeypatch.setattr(block_sparse_attention, "MAX_FLEX_PROGRAMS", 1)
     pattern = DilatedMask(20) | GlobalMask(2)
     flex_equals_the_definition(pattern, 300)
     with pytest.raises(ModelError, match=r"Or\(DilatedMask, GlobalMask\)"):

@@ -15,12 +15,12 @@ from torch.nn import functional
 
 from regard import LanguageModel, load, spec
 from regard.builder import build
+from regard.core.alibi import alibi_slopes
 from regard.core.attention_mask import AttentionMask
 from regard.core.context import Context
 from regard.core.explicit_attention import ExplicitAttention
 from regard.core.position_terms import PositionTerms
 from regard.core.probe import Probe
-from regard.core.relative_position import alibi_slopes
 from regard.core.score_bias import ScoreBias
 from regard.core.softmax_attention import attention_weights
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode

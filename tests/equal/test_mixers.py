@@ -22,10 +22,12 @@ from regard.core import (
     softmax_attention,
 )
 from regard.core.attention_mask import AttentionMask
+from regard.core.causal_mask import CausalMask
 from regard.core.context import Context, LayerContext
+from regard.core.document_mask import DocumentMask
 from regard.core.lsh_attention import Hashing
-from regard.core.mask import CausalMask, FullMask, PaddingMask
-from regard.core.mask_patterns import DocumentMask
+from regard.core.mask import FullMask
+from regard.core.padding_mask import PaddingMask
 from regard.core.probe import AttentionCall, Probe
 from regard.errors import DataError, ModelError
 from regard.parameter_count import parameter_count

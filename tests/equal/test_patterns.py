@@ -14,24 +14,17 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from pattern_cases import mask_patterns
-from regard.core import block_sparse, softmax_attention
+from regard.core import block_sparse_attention, softmax_attention
+from regard.core.alibi import Alibi
 from regard.core.attention_mask import AttentionMask, Span
-from regard.core.mask import (
-    CausalMask,
-    FullMask,
-    MaskPattern,
-    PaddingMask,
-)
-from regard.core.mask_patterns import (
-    BlockLocalMask,
-    DilatedMask,
-    DocumentMask,
-    GlobalMask,
-    RandomBlockMask,
-    StridedMask,
-)
-from regard.core.relative_position import Alibi, T5Bias
+from regard.core.causal_mask import CausalMask
+from regard.core.document_mask import DocumentMask
+from regard.core.mask import FullMask, MaskPattern
+from regard.core.padding_mask import PaddingMask
 from regard.core.score_bias import ScoreBias
+from regard.core.sliding_window_mask import DilatedMask
+from regard.core.sparse_masks import BlockLocalMask, GlobalMask, RandomBlockMask, StridedMask
+from regard.core.t5_bias import T5Bias
 
 LENGTH = 53
 
@@ -70,7 +63,7 @@ def test_blocks_equal_the_definition(name: str, padded: bool) -> None:
     inputs = tensors()
     expected = results(softmax_attention.explicit, inputs, attention_mask)
     for size in (4, 8, 64):  # none divides the length
-        found = results(partial(block_sparse.blocked, size=size), inputs, attention_mask)
+        found = results(partial(block_sparse_attention.blocked, size=size), inputs, attention_mask)
         for one, other in zip(found, expected, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
 
@@ -87,8 +80,8 @@ def test_pieces_equal_the_definition(
     ]
     expected = results(softmax_attention.explicit, inputs, attention_mask)
     for piece in (1, 1 << 13, 1 << 20):
-        monkeypatch.setattr(block_sparse, "PIECE", piece)
-        found = results(partial(block_sparse.blocked, size=8), inputs, attention_mask)
+        monkeypatch.setattr(block_sparse_attention, "PIECE", piece)
+        found = results(partial(block_sparse_attention.blocked, size=8), inputs, attention_mask)
         for one, other in zip(found, expected, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
 
@@ -120,7 +113,7 @@ def test_positions_on_the_score_are_made_for_blocks_only(name: str, term: Any) -
     expected = results(
         partial(softmax_attention.explicit, bias=bias), inputs, attention_mask, *more
     )
-    blocked = partial(block_sparse.blocked, bias=bias, size=8)
+    blocked = partial(block_sparse_attention.blocked, bias=bias, size=8)
     found = results(blocked, inputs, attention_mask, *more)
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
@@ -135,7 +128,7 @@ def test_flex_attention_is_given_the_same_pairs(name: str) -> None:
     attention_mask = sight_of(PATTERNS[name] & PaddingMask(WEAK))
     q, k, v = (x.detach().float() for x in tensors(groups=4))
     v = torch.nn.functional.pad(v, (0, 1))
-    found = block_sparse.flex(q, k, v, attention_mask, 0.4, 0.0)
+    found = block_sparse_attention.flex(q, k, v, attention_mask, 0.4, 0.0)
     expected = softmax_attention.explicit(q, k, v, attention_mask, 0.4, 0.0)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
@@ -163,11 +156,11 @@ def test_flex_attention_is_told_which_blocks_are_seen_whole(
     q = q[:, :, start:]
     found, expected = (
         kernel(q, k, v, attention_mask, 0.3, 0.0)
-        for kernel in (block_sparse.flex, softmax_attention.explicit)
+        for kernel in (block_sparse_attention.flex, softmax_attention.explicit)
     )
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
-    mask = block_sparse._flex_block_mask(attention_mask, q.device, 2)
-    assert mask is block_sparse._flex_block_mask(attention_mask, q.device, 2)
+    mask = block_sparse_attention._flex_block_mask(attention_mask, q.device, 2)
+    assert mask is block_sparse_attention._flex_block_mask(attention_mask, q.device, 2)
     seen = torch.nn.functional.pad(
         attention_mask.allowed.expand(1, 1, -1, -1), (0, -len(keys) % 128, 0, -length % 128)
     )[0, 0]
@@ -188,7 +181,7 @@ def test_a_piece_of_a_longer_text(length: int, start: int, size: int, step: int)
     q, k, v = tensors(length=start + length, batch=1)
     q, k, v = q[:, :, start:], k[:, :, keys], v[:, :, keys]
     found, expected = (
-        block_sparse.blocked(q, k, v, attention_mask, 0.3, 0.0, size=4),
+        block_sparse_attention.blocked(q, k, v, attention_mask, 0.3, 0.0, size=4),
         softmax_attention.explicit(q, k, v, attention_mask, 0.3, 0.0),
     )
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
@@ -199,7 +192,7 @@ def test_flex_attention_asks_no_table_beyond_its_end() -> None:
     """Blocks of 128 reach further than 300 positions do."""
     attention_mask = sight_of(RandomBlockMask(16, 2, seed=3) | DilatedMask(9), 300)
     q, k, v = torch.randn(3, 2, 2, 300, 8).unbind()
-    found = block_sparse.flex(q, k, v, attention_mask, 0.4, 0.0)
+    found = block_sparse_attention.flex(q, k, v, attention_mask, 0.4, 0.0)
     expected = softmax_attention.explicit(q, k, v, attention_mask, 0.4, 0.0)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
@@ -212,10 +205,13 @@ def test_flex_attention_knows_that_rows_differ(length: int) -> None:
     documents[1, 64:] = 1
     attention_mask = sight_of(DocumentMask(documents), length)
     q, k, v = torch.randn(3, 2, 2, length, 8).unbind()
-    found = block_sparse.flex(q, k, v, attention_mask, 0.4, 0.0)
+    found = block_sparse_attention.flex(q, k, v, attention_mask, 0.4, 0.0)
     expected = softmax_attention.explicit(q, k, v, attention_mask, 0.4, 0.0)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
-    assert block_sparse._flex_block_mask(attention_mask, q.device, 2).full_kv_num_blocks is None
+    assert (
+        block_sparse_attention._flex_block_mask(attention_mask, q.device, 2).full_kv_num_blocks
+        is None
+    )
 
 
 class Numbers(TorchDispatchMode):

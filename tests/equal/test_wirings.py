@@ -13,9 +13,9 @@ from regard import spec
 from regard.builder import build, trainable
 from regard.core import softmax_attention
 from regard.core.attention_mask import AttentionMask
+from regard.core.causal_mask import CausalMask as CausalPattern
 from regard.core.context import Context
 from regard.core.kv_cache import StaticKVCache
-from regard.core.mask import CausalMask as CausalPattern
 from regard.core.probe import Probe
 from regard.errors import ModelError
 from regard.model import Decoder, Encoder

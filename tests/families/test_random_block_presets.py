@@ -10,7 +10,7 @@ import torch
 from regard import spec
 from regard.builder import build
 from regard.builder.masks import build_mask_pattern
-from regard.core.mask_patterns import BlockTableMask
+from regard.core.sparse_masks import BlockTableMask
 from regard.families.attention_options import parse_attention
 from regard.families.presets import preset
 

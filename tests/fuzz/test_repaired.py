@@ -17,7 +17,7 @@ from torch.nn import functional
 from regard import disk
 from regard.checkpoint import Checkpoints, damage
 from regard.core.attention_mask import AttentionMask
-from regard.core.mask import CausalMask
+from regard.core.causal_mask import CausalMask
 from regard.core.softmax_attention import fused
 from regard.errors import CheckpointError, DataError, ModelError, RegardError, SettingError
 from regard.models.labels import label_names

@@ -16,11 +16,14 @@ from pattern_cases import mask_patterns
 from regard import spec
 from regard.bench.attention import KINDS, AttentionCase
 from regard.builder import build
-from regard.core import block_sparse, softmax_attention
+from regard.core import block_sparse_attention, softmax_attention
 from regard.core.attention_mask import AttentionMask, Span
-from regard.core.mask import CausalMask, MaskPattern, PaddingMask
-from regard.core.mask_patterns import DilatedMask, GlobalMask
+from regard.core.causal_mask import CausalMask
+from regard.core.mask import MaskPattern
+from regard.core.padding_mask import PaddingMask
+from regard.core.sliding_window_mask import DilatedMask
 from regard.core.softmax_attention import Kernel
+from regard.core.sparse_masks import GlobalMask
 
 pytestmark = [
     pytest.mark.gpu,
@@ -91,7 +94,7 @@ def assert_equals_the_definition(
     q, k, v = inputs = random_inputs(batch, length, dtype)
     exact = (q.double(), k.double(), v.double())
     results = [
-        outputs(block_sparse.attend, inputs, mask, gradients),
+        outputs(block_sparse_attention.attend, inputs, mask, gradients),
         outputs(softmax_attention.explicit, exact, mask, gradients),
     ]
     tolerance = 1e-4 if dtype == torch.float32 else 2e-2
@@ -123,7 +126,9 @@ def test_hundreds_of_sizes_need_few_programs() -> None:
     for size in range(20, 120):
         assert_equals_the_definition(DilatedMask(size) | GlobalMask(size), 256 + size, batch=1)
         assert_equals_the_definition(CausalMask(size), 256 + size, batch=1)
-    assert counters["stats"]["unique_graphs"] - before <= 2 * (block_sparse.MAX_CONSTANT_SIZES + 1)
+    assert counters["stats"]["unique_graphs"] - before <= 2 * (
+        block_sparse_attention.MAX_CONSTANT_SIZES + 1
+    )
 
 
 def test_no_scores_of_all_pairs_are_made() -> None:

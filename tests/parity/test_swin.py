@@ -15,7 +15,7 @@ from torch import Tensor
 import regard
 from regard import spec
 from regard.builder import trainable
-from regard.core.window_attention import Windows
+from regard.core.shifted_window_attention import Windows
 from regard.errors import DataError, ModelError
 from regard.families import folder as folders
 from regard.parameter_count import parameter_count

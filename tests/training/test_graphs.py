@@ -14,8 +14,8 @@ import regard
 from regard import spec
 from regard.core import edge_attention
 from regard.core.attention_mask import AttentionMask
-from regard.core.mask import PaddingMask
-from regard.core.mask_patterns import GraphMask
+from regard.core.graph_mask import GraphMask
+from regard.core.padding_mask import PaddingMask
 from regard.core.score_bias import ScoreBias
 from regard.core.softmax_attention import dispatch, explicit
 from regard.data.graphs import (

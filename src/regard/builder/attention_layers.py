@@ -24,8 +24,8 @@ from regard.core import (
     relative_position,
     rotary,
     segment_attention,
+    shifted_window_attention,
     softmax_attention,
-    window_attention,
 )
 
 
@@ -36,7 +36,7 @@ class SharedParts(NamedTuple):
     position: position_terms.StackPosition | None
     self_lengths: linformer.LengthProjection | None
     cross_lengths: linformer.LengthProjection | None
-    windows: window_attention.Windows | None = None  # of a layer in stages (Swin)
+    windows: shifted_window_attention.Windows | None = None  # of a layer in stages (Swin)
 
 
 def build_self_attention(
@@ -71,7 +71,9 @@ def build_self_attention(
     if shared.stack.memory is not None:
         return segment_attention.SegmentAttention(project, mixer, output, relative, compression)
     if shared.windows is not None:
-        return window_attention.WindowAttention(project, mixer, output, shared.windows, part.heads)
+        return shifted_window_attention.WindowAttention(
+            project, mixer, output, shared.windows, part.heads
+        )
     rope = shared.position if isinstance(shared.position, rotary.Rope) else None
     return attention.Attention(
         project, mixer, output, rope, relative, _position_projection(part, shared, d_model)

@@ -12,8 +12,11 @@ from regard.core import (
     linear,
     node_features,
     norm,
+    patch_embedding,
     positional_encoding,
     series_patches,
+    spectrogram,
+    waveform,
 )
 from regard.errors import ModelError
 
@@ -27,7 +30,7 @@ def build_front_end(
             return build_embedding(part, table, d_model)
         case spec.Spectrogram(mels, position, activation, dropout):
             input_position = _input_position(position, d_model)
-            return frontend.Spectrogram(mels, d_model, input_position, activation, dropout)
+            return spectrogram.Spectrogram(mels, d_model, input_position, activation, dropout)
         case spec.Patches():
             return _patches(part, d_model)
         case spec.Waveform():
@@ -48,8 +51,8 @@ def build_front_end(
             assert_never(part)
 
 
-def _patches(part: spec.Patches, d_model: int) -> frontend.Patches:
-    shape = frontend.PatchShape(
+def _patches(part: spec.Patches, d_model: int) -> patch_embedding.Patches:
+    shape = patch_embedding.PatchShape(
         part.size,
         part.patch,
         part.channels,
@@ -57,7 +60,7 @@ def _patches(part: spec.Patches, d_model: int) -> frontend.Patches:
         part.masked_share,
         part.padded,
     )
-    position: frontend.PatchPosition | None
+    position: patch_embedding.PatchPosition | None
     match part.position:
         case "learned":
             position = positional_encoding.LearnedPosition(d_model, part.positions)
@@ -69,7 +72,7 @@ def _patches(part: spec.Patches, d_model: int) -> frontend.Patches:
             position = None
         case _:
             assert_never(part.position)
-    return frontend.Patches(
+    return patch_embedding.Patches(
         d_model,
         shape,
         position,
@@ -81,12 +84,12 @@ def _patches(part: spec.Patches, d_model: int) -> frontend.Patches:
     )
 
 
-def _waveform(part: spec.Waveform, d_model: int) -> frontend.Waveform:
+def _waveform(part: spec.Waveform, d_model: int) -> waveform.Waveform:
     convolutions = []
     channels = 1  # samples are one channel; each convolution takes what the one before it gives
     for layer in part.convolutions:
         convolutions.append(
-            frontend.Convolution(
+            waveform.Convolution(
                 channels,
                 layer.channels,
                 kernel=layer.kernel,
@@ -99,11 +102,11 @@ def _waveform(part: spec.Waveform, d_model: int) -> frontend.Waveform:
     position = part.position
     feature_norm = None if part.features is None else build_norm(part.features, channels)
     norm = None if part.norm is None else build_norm(part.norm, d_model)
-    return frontend.Waveform(
+    return waveform.Waveform(
         convolutions,
         feature_norm,
         linear.Linear(channels, d_model),
-        frontend.ConvPosition(d_model, position.kernel, position.groups, part.activation),
+        waveform.ConvPosition(d_model, position.kernel, position.groups, part.activation),
         activation=part.activation,
         norm=norm,
         dropout=(part.project_dropout, part.dropout),
@@ -152,14 +155,14 @@ def _masking(
 
 def _channel_norm(
     part: spec.LayerNorm | spec.TimeNorm | None, channels: int
-) -> norm.LayerNorm | frontend.TimeNorm | None:
+) -> norm.LayerNorm | waveform.TimeNorm | None:
     match part:
         case None:
             return None
         case spec.LayerNorm(eps, bias):
             return norm.LayerNorm(channels, eps, bias)
         case spec.TimeNorm(eps):
-            return frontend.TimeNorm(channels, eps)
+            return waveform.TimeNorm(channels, eps)
         case _:
             assert_never(part)
 

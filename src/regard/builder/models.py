@@ -26,6 +26,7 @@ from regard.builder.sides import (
     build_recurrent_encoder,
 )
 from regard.builder.stacks import build_stack
+from regard.builder.weight_tying import output_table
 from regard.core import embedding
 from regard.errors import ModelError
 from regard.model import Decoder, DualEncoder, Encoder, EncoderDecoder
@@ -139,7 +140,7 @@ def _encoder(model: spec.Encoder) -> Encoder:
     stack_part = build_stack(model.stack, model.d_model)
     pool = build_pool(model.pool, width, model.d_model) if model.pool else None
     if model.head is not None and isinstance(front, embedding.Embedding):
-        lm_head = build_lm_head(model.head, _output_table(model, front.table, width), width)
+        lm_head = build_lm_head(model.head, output_table(model, front.table, width), width)
     labels = build_classifier(model.labels, model.scored) if model.labels else None
     series = None
     if model.series is not None:
@@ -168,7 +169,7 @@ def _decoder(model: spec.Decoder) -> Decoder:
     width = model.stack.width(model.d_model)
     tokens = build_embedding(model.tokens, table, model.d_model)
     stack_part = build_stack(model.stack, model.d_model)
-    lm_head = build_lm_head(model.head, _output_table(model, table, width), width)
+    lm_head = build_lm_head(model.head, output_table(model, table, width), width)
     # A text that grows is cut into chunks anew, so no KV cache would stay right.
     if stack_part.rechunks:
         return RecomputingDecoder(tokens, stack_part, lm_head)
@@ -180,7 +181,7 @@ def _recurrent_decoder(model: spec.RecurrentDecoder) -> Decoder:
     tokens = build_embedding(model.tokens, table, model.d_model)
     part = model.stack
     cells = recurrent.RecurrentDecoder(part.cell, model.d_model, part.layers, part.dropout)
-    output = _output_table(model, table, model.d_model)
+    output = output_table(model, table, model.d_model)
     return Decoder(tokens, cells, build_lm_head(model.head, output, model.d_model))
 
 
@@ -192,14 +193,3 @@ def _memory_network(model: spec.MemoryNetwork) -> MemoryNetwork:
 def _linear_forecaster(model: spec.LinearForecaster) -> LinearForecaster:
     levels = len(model.output.levels) if isinstance(model.output, spec.Quantiles) else None
     return LinearForecaster(model.length, model.horizon, model.moving_average, levels)
-
-
-def _output_table(
-    model: spec.Encoder | spec.Decoder | spec.RecurrentDecoder, table: embedding.Table, width: int
-) -> embedding.Table:
-    """The table of the language-model head: tied to the embedding, or one of its own."""
-    if model.tied or model.head is None:
-        return table
-    if model.head.transform is not None:
-        width = model.head.transform.width  # the transform's output is what the table multiplies
-    return embedding.Table(len(table.weight), width)

@@ -22,10 +22,10 @@ from regard.core import (
     mixture_of_experts,
     residual,
     reversible,
+    shifted_window_attention,
     stack,
     staged_stack,
     universal_transformer,
-    window_attention,
 )
 
 
@@ -79,13 +79,15 @@ def _staged_stack(part: spec.Stack, stages: spec.Stages, d_model: int) -> staged
         width = 2**stage * d_model
         side = stages.sides[stage]
         for layer in range(depth):
-            windows = window_attention.Windows(side, stages.window, stages.shift(stage, layer))
+            windows = shifted_window_attention.Windows(
+                side, stages.window, stages.shift(stage, layer)
+            )
             parts.append(_block(next(blocks), SharedParts(part, None, None, None, windows), width))
         if stage + 1 < len(stages.depths):
             # The authors' ε here is always PyTorch's own.
             merging_norm = build_norm(spec.LayerNorm(1e-5), 4 * width)
             reduce = linear.Linear(4 * width, 2 * width, bias=False)
-            merges.append(window_attention.PatchMerging(side, merging_norm, reduce))
+            merges.append(shifted_window_attention.PatchMerging(side, merging_norm, reduce))
     final = build_block_norm(part.final, part.width(d_model)) if part.final else None
     pattern = build_mask_pattern(part.pattern)
     return staged_stack.StagedStack(

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from regard import spec as specs
 from regard.builder import CoreModel
-from regard.core.frontend import Spectrogram
 from regard.core.positional_encoding import Sinusoidal
+from regard.core.spectrogram import Spectrogram
 from regard.errors import DataError, ModelError, SettingError
 from regard.families import folder as folders
 from regard.model import Decoder, EncoderDecoder

@@ -14,7 +14,7 @@ from torch import Tensor
 from regard import spec as specs
 from regard.builder import CoreModel
 from regard.convert.ctranslate2 import Vocabularies, library
-from regard.core.mask import CausalMask
+from regard.core.causal_mask import CausalMask
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode
 from regard.decode.strategy import Greedy, Limit
 from regard.families import folder as folders

@@ -13,8 +13,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from regard.core.mask import And, CausalMask, FullMask, MaskPattern, PaddingMask
+from regard.core.causal_mask import CausalMask
+from regard.core.mask import And, FullMask, MaskPattern
 from regard.core.mask_blocks import BLOCK_SIZES, BlockGrid, Blocks, block_plan, plan_cost
+from regard.core.padding_mask import PaddingMask
 from regard.errors import ModelError
 
 

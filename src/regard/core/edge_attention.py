@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from regard.core.attention_mask import AttentionMask
+from regard.core.graph_mask import GraphMask
 from regard.core.mask import And, MaskPattern
-from regard.core.mask_patterns import GraphMask
 from regard.core.score_bias import ScoreBias
 
 # Dense kernels are faster where more than one pair in so many is an edge.

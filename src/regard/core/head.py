@@ -24,7 +24,7 @@ _EXCLUDED = 1e6  # what scores of excluded positions lose; transformers' number
 
 class LMHead(nn.Module):
     """The language-model head: logits for each token of the vocabulary, from a table of its own or
-    tied to the embedding. A bias that is only `stored` is there for the files that hold it."""
+    tied to the embedding. A bias that is only `kept` is there for the files that hold it."""
 
     def __init__(
         self,

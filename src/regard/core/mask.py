@@ -83,55 +83,6 @@ class FullMask(MaskPattern):
         return torch.ones_like(key, dtype=torch.bool)
 
 
-@dataclass(frozen=True)
-class CausalMask(MaskPattern):
-    """The causal mask: a query attends to its own position and those before it.
-
-    With a `window` (sliding-window attention), only to the last that many.
-    """
-
-    causal = True
-    window: int | None = None
-
-    @property
-    def max_lookback(self) -> int | None:  # type: ignore[override]
-        if self.window is None:
-            return None
-        return self.window - 1
-
-    def allows(self, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        before = key <= query
-        if self.window is None:
-            return before
-        return before & (key > query - self.window)  # a window counts its own position
-
-    def reach(self, low: int, high: int) -> Ranges:
-        first = -FAR if self.window is None else low - self.window + 1
-        return [(first, high + 1)]
-
-
-@dataclass(frozen=True, eq=False)
-class PaddingMask(MaskPattern):
-    """The padding mask: `padding_mask[b, s]` is True where row b holds a token at position s."""
-
-    per_row = True
-    padding_mask: Tensor  # [B, S] bool
-
-    def allows(self, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        return self.padding_mask[batch, key]
-
-    def outline(self) -> MaskPattern:
-        # Padding belongs to a batch; without it more can be reached, never less.
-        return FullMask()
-
-
-def padding_pattern(padding_mask: Tensor | None) -> MaskPattern:
-    """The pattern of a padding mask [B, S]; None: nothing is padded."""
-    if padding_mask is None:
-        return FullMask()
-    return PaddingMask(padding_mask)
-
-
 # ------------------------------------------------------------------ combinations
 
 

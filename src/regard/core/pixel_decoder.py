@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from regard.core.frontend import PatchShape, VisiblePatches
 from regard.core.linear import Linear, normal
+from regard.core.patch_embedding import PatchShape, VisiblePatches
 from regard.core.positional_encoding import FixedPosition
 from regard.core.stack import Stack
 

@@ -1,4 +1,5 @@
-"""Relative positions on the attention scores: T5's bias, ALiBi, DeBERTa, Shaw, Transformer-XL."""
+"""Relative positions on the attention scores: DeBERTa, Shaw, Transformer-XL, paths in graphs. (T5's
+bias and ALiBi have files of their own.)"""
 
 from __future__ import annotations
 
@@ -18,58 +19,6 @@ from regard.core.projection import split_heads
 # ------------------------------------------------------------------ one bias for all layers
 
 
-class T5Bias(nn.Module):
-    """T5's relative position bias: [1, H, T, S] from the bucket of each distance."""
-
-    def __init__(self, heads: int, count: int, distance: int, both_ways: bool) -> None:
-        super().__init__()
-        self.table = nn.Parameter(normal(count, heads))
-        self.count = count
-        self.distance = distance
-        self.both_ways = both_ways
-
-    def extra_repr(self) -> str:
-        return f"heads={self.table.shape[1]}, buckets={self.count}, max_distance={self.distance}"
-
-    def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
-        bucket = self._bucket(keys[None, :] - queries[:, None])  # [T, S]
-        return self.table[bucket].permute(2, 0, 1)[None]  # [1, H, T, S]
-
-    def _bucket(self, ahead: Tensor) -> Tensor:
-        """Half of the buckets are exact distances, the other half logarithmic up to `distance`;
-        one side each if both_ways."""
-        count = self.count
-        first = torch.zeros_like(ahead)
-        if self.both_ways:
-            count //= 2
-            first = (ahead > 0).long() * count
-            far = ahead.abs()
-        else:
-            far = (-ahead).clamp_min(0)  # what is ahead, a causal mask hides
-        exact = count // 2
-        # As T5's `_relative_position_bucket`. Where 0 is clamped to 1, the exact bucket is taken.
-        ratio = torch.log(far.float().clamp_min(1) / exact) / math.log(self.distance / exact)
-        logarithmic = (exact + (ratio * (count - exact)).long()).clamp_max(count - 1)
-        return first + torch.where(far < exact, far, logarithmic)
-
-
-class Alibi(nn.Module):
-    """ALiBi: −slope · distance, slopes a geometric series over the heads (Press et al. 2022)."""
-
-    slopes: Tensor
-
-    def __init__(self, heads: int) -> None:
-        super().__init__()
-        self.register_buffer("slopes", alibi_slopes(heads), persistent=False)
-
-    def extra_repr(self) -> str:
-        return f"heads={len(self.slopes)}"
-
-    def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
-        distance = (queries[:, None] - keys[None, :]).abs()  # [T, S]
-        return -(self.slopes[:, None, None] * distance)[None]  # [1, H, T, S]
-
-
 class ShortestPathBias(nn.Module):
     """Graphormer's spatial encoding: a scalar of each head for each length of a shortest path."""
 
@@ -87,16 +36,6 @@ class ShortestPathBias(nn.Module):
         rows = distances.long().clamp_max(self.distance + 1)
         rows = torch.where(distances < 0, self.distance + 2, rows)
         return self.table[rows].permute(0, 3, 1, 2)
-
-
-def alibi_slopes(heads: int) -> Tensor:
-    """2^(-8i/n) for n a power of two; otherwise those of the power below, and every second of the
-    one above."""
-    power = 2 ** math.floor(math.log2(heads))
-    series = [2.0 ** (-8.0 * (i + 1) / power) for i in range(power)]
-    # 2^(-8j/2n) for odd j: the series of 2n heads without those of n.
-    between = [2.0 ** (-4.0 * (2 * i + 1) / power) for i in range(heads - power)]
-    return torch.tensor(series + between, device="cpu")
 
 
 class RepeatedBlockBias(nn.Module):

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from regard.core import block_sparse, edge_attention
+from regard.core import block_sparse_attention, edge_attention
 from regard.core.attention_mask import AttentionMask
 from regard.core.kv_cache import Cache, KVCache, SlidingWindowCache, start_kv_cache
 from regard.core.score_bias import ScoreBias, additive_mask
@@ -63,7 +63,7 @@ def dispatch(
     sparse = mask.is_sparse and (bias is None or not bias.is_dense)
     if not sparse:
         return fused(q, k, v, mask, scale, dropout, bias)
-    return block_sparse.attend(q, k, v, mask, scale, dropout, bias)
+    return block_sparse_attention.attend(q, k, v, mask, scale, dropout, bias)
 
 
 def fused(

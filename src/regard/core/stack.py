@@ -15,6 +15,7 @@ from regard.core.beams import BeamMask
 from regard.core.block import AnyBlock
 from regard.core.chunked_attention import ChunkedAttention
 from regard.core.context import Context, LayerContext, Positions
+from regard.core.document_mask import DocumentMask
 from regard.core.dropout import Dropout
 from regard.core.encoder_output import EncoderOutput, cross_attention_mask
 from regard.core.feedforward import ConvFeedForward
@@ -24,21 +25,16 @@ from regard.core.global_attention import (
     GlobalTokenAttention,
     QuestionTokens,
 )
+from regard.core.graph_mask import GraphMask, NeighbourMask
 from regard.core.kv_cache import LayerCache
-from regard.core.mask import MaskPattern, padding_pattern
-from regard.core.mask_patterns import (
-    DocumentMask,
-    GlobalMask,
-    GlobalTokenMask,
-    GraphMask,
-    NeighbourMask,
-    ShiftedMask,
-)
+from regard.core.mask import MaskPattern
 from regard.core.norm import BatchNorm, Norm, normalize
+from regard.core.padding_mask import padding_pattern
 from regard.core.position_terms import PositionTerms, StackPosition, position_terms
 from regard.core.probe import HasHeads
 from regard.core.segment_memory import SegmentMemory, has_segment_memory, with_segment
 from regard.core.softmax_attention import SoftmaxAttention
+from regard.core.sparse_masks import GlobalMask, GlobalTokenMask, ShiftedMask
 from regard.errors import ModelError
 
 

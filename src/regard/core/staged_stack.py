@@ -10,8 +10,8 @@ from regard.core.block import AnyBlock
 from regard.core.context import LayerContext
 from regard.core.mask import MaskPattern
 from regard.core.norm import Norm
+from regard.core.shifted_window_attention import PatchMerging
 from regard.core.stack import LayerInputs, Stack
-from regard.core.window_attention import PatchMerging
 
 
 class StagedStack(Stack):

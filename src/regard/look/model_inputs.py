@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from regard.core.frontend import Patches
+from regard.core.patch_embedding import Patches
 from regard.data.padding import pad_rows
 from regard.errors import DataError, SettingError
 from regard.look.backdrop import Backdrop

@@ -10,9 +10,10 @@ from torch import Tensor, nn
 
 from regard.baselines.linear_forecaster import LinearForecaster
 from regard.baselines.memory_network import MemoryNetwork
+from regard.core.alibi import Alibi
 from regard.core.attention import Attention
 from regard.core.embedding import Embedding
-from regard.core.frontend import Patches, Spectrogram, Waveform
+from regard.core.patch_embedding import Patches
 from regard.core.positional_encoding import (
     AxialPosition,
     FixedPosition,
@@ -22,17 +23,18 @@ from regard.core.positional_encoding import (
     sinusoids,
 )
 from regard.core.relative_position import (
-    Alibi,
     Disentangled,
     LayerPosition,
     RelativeKeys,
     RelativeSinusoids,
-    T5Bias,
 )
 from regard.core.rotary import Rope
 from regard.core.series_patches import SeriesPatches
+from regard.core.spectrogram import Spectrogram
 from regard.core.stack import Stack
+from regard.core.t5_bias import T5Bias
 from regard.core.universal_transformer import UniversalStack
+from regard.core.waveform import Waveform
 from regard.errors import SettingError
 from regard.look import drawing, terminal
 from regard.look.inspectable import CoreModel, Inspectable

@@ -18,8 +18,8 @@ from regard.baselines.linear_forecaster import LinearForecaster
 from regard.baselines.memory_network import MemoryNetwork
 from regard.builder import CoreModel
 from regard.core.context import Context
-from regard.core.frontend import Patches
 from regard.core.head import DistilledHead
+from regard.core.patch_embedding import Patches
 from regard.core.question import question_ends
 from regard.core.series_patches import SeriesPatches
 from regard.data.padding import IGNORED

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from regard import spec as kinds
 from regard.core.finite_outputs import require_finite
-from regard.core.frontend import Patches, VisiblePatches
+from regard.core.patch_embedding import Patches, VisiblePatches
 from regard.data.image import ImageProcessor, Picture, read_image_processor
 from regard.data.image_masking import masking_noise
 from regard.errors import ModelError

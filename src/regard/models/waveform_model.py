@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from regard import spec as kinds
-from regard.core.frontend import Waveform
+from regard.core.waveform import Waveform
 from regard.data.audio import RATE, log_mel
 from regard.data.padding import pad_rows
 from regard.decode.batch_decoding import batch_by_length

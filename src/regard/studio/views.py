@@ -19,7 +19,7 @@ from torch.nn import functional
 from regard import look as analyses
 from regard.baselines.linear_forecaster import LinearForecaster
 from regard.baselines.memory_network import MemoryNetwork
-from regard.core.frontend import Patches
+from regard.core.patch_embedding import Patches
 from regard.core.probe import Probe
 from regard.core.stack import Stack
 from regard.decode.batch_decoding import DecodingSettings

@@ -11,10 +11,11 @@ from torch import Tensor
 from regard.baselines.linear_forecaster import LinearForecaster
 from regard.baselines.memory_network import MemoryNetwork
 from regard.builder import CoreModel
-from regard.core.frontend import Patches, Waveform
 from regard.core.head import DistilledHead
+from regard.core.patch_embedding import Patches
 from regard.core.series_head import ChannelHead, ForecastHead
 from regard.core.series_patches import SeriesPatches
+from regard.core.waveform import Waveform
 from regard.model import (
     Decoder,
     DualEncoder,

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.checkpoint import check_tensors
+from regard.training.engine.gradient_clipping import clip_divisor
 from regard.training.engine.lr_schedule import Schedule
 from regard.training.engine.mixed_precision import LossScaler
 
@@ -100,10 +101,7 @@ class Optimizer:
         gradients = {name: p.grad for name, p in self.named if p.grad is not None}
         norm = self.total_norm(gradients) / self.scaler.scale
         skipped = (~(norm.isfinite() & loss.isfinite())).float()
-        # Gradient clipping: divide by norm / max_grad_norm where that is more than 1.
-        divisor = torch.ones_like(norm)
-        if self.max_grad_norm:
-            divisor = (norm / self.max_grad_norm).clamp_min(1.0)
+        divisor = clip_divisor(norm, self.max_grad_norm)
         # The fused kernel divides gradients by `grad_scale`, and does nothing if `found_inf` is 1.
         grad_scale = torch.where(skipped.bool(), 1.0, self.scaler.scale * divisor)
         self.adam.grad_scale = grad_scale  # type: ignore[attr-defined]

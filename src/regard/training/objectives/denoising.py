@@ -1,4 +1,4 @@
-"""Denoising: an encoder–decoder restores corrupted text (span corruption, text infilling)."""
+"""Denoising: an encoder–decoder restores corrupted text (text infilling, BART)."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ from regard import spec
 from regard.data.batching import Batch, Rows
 from regard.data.corpus import Corpus
 from regard.data.padding import IGNORED
-from regard.data.text_corruption import Ids, RandomStream, corrupt_spans, denoise
+from regard.data.text_corruption import Ids, RandomStream, denoise
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode
 from regard.decode.strategy import Greedy, Limit
-from regard.errors import DataError
 from regard.families import folder as folders
 from regard.metrics.perplexity import corpus_nll, perplexity
 from regard.model import EncoderDecoder
@@ -176,43 +175,3 @@ class Denoising(CorruptedText):
             "text": self.decode_visibly(source),
             "restored": self.decode_visibly(best.tokens),
         }
-
-
-class SpanCorruption(Denoising):
-    """The objective of T5: spans are replaced by sentinels, and the target is the spans."""
-
-    name = "span"
-    default_share = 0.15
-    widens_targets = False  # they are short
-
-    @classmethod
-    def special_token_ids(cls, tokenizer: Tokenizer) -> folders.SpecialTokenIds:
-        """T5's decoder starts from padding, and no token stands before a text."""
-        pad = tokenizer.required_token_id("pad")
-        return folders.SpecialTokenIds(
-            pad, pad, tokenizer.required_token_id("eos"), tokenizer.special_token_id("unk")
-        )
-
-    def __init__(self, model: Translator, data: TextCorpora, setup: Setup) -> None:
-        super().__init__(model, data, setup)
-        self.sentinels = _sentinels(data.tokenizer)
-
-    def _corrupted_row(
-        self, corpus: Corpus, row: int, random_numbers: RandomStream
-    ) -> tuple[Ids, Ids]:
-        return corrupt_spans(
-            self.row(corpus, row),
-            random_numbers,
-            share=self.corrupted_share,
-            mean=self.settings.span_length,
-            sentinels=self.sentinels,
-        )
-
-
-def _sentinels(tokenizer: Tokenizer) -> list[int]:
-    # Raffel et al. 2020, Section 3.1.4; T5's vocabulary has 100 of them.
-    candidates = [tokenizer.token_to_id(f"<extra_id_{i}>") for i in range(SENTINELS)]
-    sentinels = [token for token in candidates if token is not None]
-    if not sentinels:
-        raise DataError("the tokenizer has no sentinels (<extra_id_0> …)", "use T5's, or learn one")
-    return sentinels

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from regard import spec
 from regard.builder import build
-from regard.core.frontend import Patches, VisiblePatches
+from regard.core.patch_embedding import Patches, VisiblePatches
 from regard.data.batching import Rows
 from regard.data.image_masking import masking_noise
 from regard.data.labelled_images import read_images

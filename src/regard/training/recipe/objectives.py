@@ -76,7 +76,7 @@ OBJECTIVES: dict[str, ObjectiveSettings] = {
         corrupts=True,
     ),
     "span": ObjectiveSettings(
-        "denoising:SpanCorruption", "text", "t5", _ENCODER_DECODER, corrupts=True
+        "span_corruption:SpanCorruption", "text", "t5", _ENCODER_DECODER, corrupts=True
     ),
     "denoise": ObjectiveSettings(
         "denoising:Denoising", "text", "bart", _ENCODER_DECODER, corrupts=True

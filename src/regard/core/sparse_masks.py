@@ -1,8 +1,9 @@
-"""Sparse mask patterns: windows, blocks, global tokens, random blocks, documents, graphs."""
+"""Sparse masks: strides, blocks, global tokens, random blocks. (Sliding windows, documents and graphs
+have files of their own.)"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 import torch
@@ -10,38 +11,8 @@ from torch import Tensor
 
 from regard.core.mask import EVERYWHERE, FAR, FullMask, MaskPattern, Ranges, merge_ranges
 from regard.core.seeding import generator
-from regard.errors import ModelError
 
 # ------------------------------------------------------------------ by distance
-
-
-@dataclass(frozen=True)
-class DilatedMask(MaskPattern):
-    """A (dilated) window: `size` neighbours on each side, each `step` apart from the next.
-
-    A plain window where the step is 1.
-    """
-
-    size: int
-    step: int = 1
-
-    @property
-    def stride(self) -> int:  # type: ignore[override]
-        return self.step
-
-    @property
-    def max_lookback(self) -> int:  # type: ignore[override]
-        return self.size * self.step
-
-    def allows(self, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        distance = query - key
-        near = distance.abs() <= self.size * self.step
-        if self.step == 1:
-            return near
-        return near & (distance % self.step == 0)
-
-    def reach(self, low: int, high: int) -> Ranges:
-        return [(low - self.size * self.step, high + self.size * self.step + 1)]
 
 
 @dataclass(frozen=True)
@@ -263,89 +234,3 @@ class GlobalTokenMask(MaskPattern):
         # Of all rows of the batch together: a plan is for all of them.
         positions = self.which.any(dim=0).nonzero().flatten().tolist()
         return merge_ranges([(position, position + 1) for position in positions])
-
-
-@dataclass(frozen=True, eq=False)
-class DocumentMask(MaskPattern):
-    """Packing: several documents in one row, each of which attends to itself only.
-
-    `of[b, s]` numbers the document of each position. Where queries belong to other rows, as in
-    cross-attention, their documents are `by[b, t]`.
-    """
-
-    per_row = True
-    of: Tensor  # [B, S] int, from 0
-    by: Tensor | None = None  # [B, T]
-
-    def allows(self, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        query_documents = self.of if self.by is None else self.by
-        return query_documents[batch, query] == self.of[batch, key]
-
-    @property
-    def positions(self) -> Tensor:
-        """[B, S]: the position inside its document; each document begins at 0."""
-        first, _ = self._bounds
-        return torch.arange(first.shape[1], device=first.device) - first
-
-    def reach(self, low: int, high: int) -> Ranges:
-        first, last = self._bounds
-        begin = int(first[:, low : high + 1].min())
-        end = int(last[:, low : high + 1].max()) + 1
-        return [(begin, end)]
-
-    @cached_property
-    def _bounds(self) -> tuple[Tensor, Tensor]:
-        """[B, S] each: first and last position of the document that each position belongs to."""
-        of = self.of.long()
-        positions = torch.arange(of.shape[1], device=of.device).expand_as(of)
-        count = int(of.max()) + 1
-        first = positions.new_full((len(of), count), of.shape[1])  # [B, documents]
-        first = first.scatter_reduce(1, of, positions, "amin")
-        last = positions.new_zeros(len(of), count).scatter_reduce(1, of, positions, "amax")
-        return first.gather(1, of), last.gather(1, of)
-
-
-@dataclass(frozen=True)
-class NeighbourMask(MaskPattern):
-    """Adjacency of the graph that a call brings: the stack puts a `GraphMask` in its place."""
-
-    def allows(self, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        raise ModelError("the edges of a graph come with a call", "use NeighbourMask by itself")
-
-
-@dataclass(frozen=True, eq=False)
-class GraphMask(MaskPattern):
-    """Adjacency: a node attends to those to which an edge leads. Self-loops are edges too.
-
-    `edges` are (batch row, from, to) among `length` nodes.
-    """
-
-    per_row = True
-    pointwise = False  # it searches
-    edges: Tensor  # [edges, 3] int
-    length: int
-    codes: Tensor = field(init=False)  # [edges + 1], one sorted number an edge, the last is none
-
-    def __post_init__(self) -> None:
-        rows, starts, ends = self.edges.long().unbind(1)
-        # One number an edge: membership is a binary search, and no [B, S, S] is made.
-        codes = ((rows * self.length + starts) * self.length + ends).sort().values
-        # The dataclass is frozen. FAR is what a search beyond all edges finds.
-        object.__setattr__(self, "codes", torch.cat([codes, codes.new_tensor([FAR])]))
-
-    def allows(self, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        wanted = (batch * self.length + query) * self.length + key
-        return self.codes[torch.searchsorted(self.codes, wanted)] == wanted
-
-    def reach(self, low: int, high: int) -> Ranges:
-        starts, ends = self._edges_by_start
-        first = torch.searchsorted(starts, low)
-        past = torch.searchsorted(starts, high + 1)
-        neighbours = sorted(set(ends[first:past].tolist()))
-        return merge_ranges([(position, position + 1) for position in neighbours])
-
-    @cached_property
-    def _edges_by_start(self) -> tuple[Tensor, Tensor]:
-        """Edges sorted by where they start: their starts and their ends, [edges] each."""
-        starts, order = self.edges[:, 1].long().sort()
-        return starts, self.edges[order, 2]

@@ -11,10 +11,10 @@ from torch.nn import functional
 from regard.core.attention import Attention
 from regard.core.attention_mask import AttentionMask
 from regard.core.context import LayerContext
+from regard.core.document_mask import DocumentMask
 from regard.core.kv_cache import CrossKV
 from regard.core.linear import Linear
 from regard.core.mask import FullMask, MaskPattern
-from regard.core.mask_patterns import DocumentMask
 from regard.core.norm import Norm
 from regard.core.position_terms import PositionTerms
 from regard.core.projection import Projection
