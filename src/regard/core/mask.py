@@ -2,8 +2,9 @@
 
 A pattern is a predicate on (batch row, head, query position, key position), made of tensors that
 broadcast against each other; patterns combine with & | ~. `attention_mask.AttentionMask` lays one
-over the actual positions of a call. Here are the basic patterns (full, causal, padding); windows,
-blocks, global tokens, documents and graphs are in `mask_patterns`.
+over the actual positions of a call. Here are what all patterns have in common, and how they are
+combined; `causal_mask`, `padding_mask`, `sliding_window_mask`, `document_mask` and `graph_mask`
+are files of their own, blocks and global tokens are in `sparse_masks`.
 
 Besides the predicate, a pattern tells what sparse kernels and KV caches need to know: which keys a
 run of queries could `reach` at all, how far back a query looks (`max_lookback`), and at which

@@ -1,5 +1,7 @@
-"""Relative positions on the attention scores: DeBERTa, Shaw, Transformer-XL, paths in graphs. (T5's
-bias and ALiBi have files of their own.)"""
+"""Relative positions on the attention scores: DeBERTa, Shaw, Transformer-XL, paths in graphs.
+
+T5's bias and ALiBi have files of their own.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Sparse masks: strides, blocks, global tokens, random blocks. (Sliding windows, documents and graphs
-have files of their own.)"""
+"""Sparse masks: strides, blocks, global tokens, random blocks.
+
+Sliding windows, documents and graphs have files of their own.
+"""
 
 from __future__ import annotations
 
