@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from regard import spec
 from regard.builder import CoreModel, build
-from regard.core import softmax_attention
+from regard.core import grouped_query_attention, softmax_attention
 from regard.core.attention_mask import AttentionMask
 from regard.core.linear_attention import LinearAttention as LinearMixer
 from regard.core.score_bias import ScoreBias
@@ -159,7 +159,7 @@ def explicit(model: torch.nn.Module) -> list[Tensor]:
     ) -> Tensor:
         added = None if bias is None else bias.tensor(mask)
         recorded.append(softmax_attention.attention_weights(q, k, mask.allowed, scale, added))
-        return recorded[-1] @ softmax_attention.per_query_head(v, q.shape[1])
+        return recorded[-1] @ grouped_query_attention.per_query_head(v, q.shape[1])
 
     def summed(
         q: Tensor,
@@ -171,11 +171,11 @@ def explicit(model: torch.nn.Module) -> list[Tensor]:
     ) -> Tensor:
         shares = (
             (functional.elu(q) + 1)
-            @ softmax_attention.per_query_head(functional.elu(k) + 1, q.shape[1]).mT
+            @ grouped_query_attention.per_query_head(functional.elu(k) + 1, q.shape[1]).mT
             * mask.allowed
         )
         recorded.append(shares / shares.sum(dim=-1, keepdim=True))
-        return recorded[-1] @ softmax_attention.per_query_head(v, q.shape[1])
+        return recorded[-1] @ grouped_query_attention.per_query_head(v, q.shape[1])
 
     for part in model.modules():
         if isinstance(part, softmax_attention.SoftmaxAttention):

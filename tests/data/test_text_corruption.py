@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from regard.data.next_sentence import sentence_pair
 from regard.data.padding import IGNORED
 from regard.data.text_corruption import (
     MaskingRates,
@@ -15,7 +16,6 @@ from regard.data.text_corruption import (
     denoise,
     mask_tokens,
     restore_spans,
-    sentence_pair,
 )
 from regard.errors import DataError
 

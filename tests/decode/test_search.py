@@ -17,8 +17,8 @@ from regard.decode import beam_search, cuda_graphs
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, batch_by_length, decode
 from regard.decode.constraints import Constraints
 from regard.decode.cuda_graphs import GraphedLoop
+from regard.decode.greedy_and_sampling import sample_tokens
 from regard.decode.length_penalty import GNMTPenalty, LengthPenalty, PowerPenalty
-from regard.decode.sampling import sample_tokens
 from regard.decode.strategy import (
     BeamSearch,
     Greedy,

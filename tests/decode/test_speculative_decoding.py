@@ -17,7 +17,7 @@ from regard import spec
 from regard.bench.models import benchmark_model
 from regard.builder import build
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode
-from regard.decode.sampling import filtered_distribution
+from regard.decode.greedy_and_sampling import filtered_distribution
 from regard.decode.speculative_decoding import DraftModel, accept_or_resample
 from regard.decode.strategy import BeamSearch, Greedy, Limit, Sampling
 from regard.errors import ModelError, SettingError

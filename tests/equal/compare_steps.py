@@ -18,11 +18,12 @@ from kernel_programs import assert_same, chosen_dtype
 from regard import spec as R
 from regard.builder import build
 from regard.core.feedforward import ACTIVATIONS
+from regard.core.grouped_query_attention import per_query_head
 from regard.core.kernels import decode_step, topk
 from regard.core.kv_cache import DecoderState
 from regard.core.rotary import Rope
-from regard.core.softmax_attention import attention_weights, per_query_head
-from regard.decode import fused_step, sampling
+from regard.core.softmax_attention import attention_weights
+from regard.decode import fused_step, greedy_and_sampling
 from regard.decode.constraints import Constraints
 from regard.decode.strategy import Greedy
 from regard.families import folder as folders
@@ -243,7 +244,7 @@ for fast in (False, True):
     zeros = partial(torch.zeros, dtype=torch.long, device=device)
     limits = torch.tensor([9, 3, 9, 5, 9, 9, 1], device=device)
     constraints = Constraints(zeros(7, 1), limits, 2, torch.tensor([0], device=device))
-    state = sampling.GenerationState(
+    state = greedy_and_sampling.GenerationState(
         cache=DecoderState([]),
         constraints=constraints,
         t=zeros(1),
@@ -255,9 +256,9 @@ for fast in (False, True):
         ended=torch.zeros(7, dtype=torch.bool, device=device),
         noise=None,
     )
-    sampling.has_greedy_kernel = lambda logits, fast=fast: fast  # type: ignore[assignment, attr-defined, misc]
+    greedy_and_sampling.has_greedy_kernel = lambda logits, fast=fast: fast  # type: ignore[assignment, attr-defined, misc]
     for _ in range(9):
-        sampling.generation_step(RandomModel(), state, Greedy(), None, first=False)  # type: ignore[arg-type]
+        greedy_and_sampling.generation_step(RandomModel(), state, Greedy(), None, first=False)  # type: ignore[arg-type]
         state.t.add_(1)
     results.append((state.tokens, state.last, state.ended, state.sums))
 for ours, theirs in zip(*results, strict=True):

@@ -16,6 +16,7 @@ from regard import spec
 from regard.builder import build, trainable
 from regard.core import attention_mask as mask_module
 from regard.core import (
+    grouped_query_attention,
     linear_attention,
     linformer,
     lsh_attention,
@@ -219,7 +220,7 @@ def test_probes_see_the_effective_weights(name: str) -> None:
         mixed = call.mixer(call.q, call.k, call.v, call.mask)  # type: ignore[operator]
         weights = probe.weights(attention)
         torch.testing.assert_close(
-            weights @ softmax_attention.per_query_head(call.v, 4), mixed, rtol=1e-9, atol=1e-9
+            weights @ grouped_query_attention.per_query_head(call.v, 4), mixed, rtol=1e-9, atol=1e-9
         )
         rows = torch.tensor([3, 0])
         torch.testing.assert_close(
@@ -332,7 +333,7 @@ def test_global_tokens_look_by_projections_of_their_own() -> None:
     probe = Probe(["*"])
     found = part(x, inputs.mask, inputs.positions, LayerContext(probe.scope("self")))
     mixed = [
-        probe.weights(name) @ softmax_attention.per_query_head(probe.attentions[name].v, 4)
+        probe.weights(name) @ grouped_query_attention.per_query_head(probe.attentions[name].v, 4)
         for name in ("self", "self.global")
     ]
     expected = part.output(

@@ -18,6 +18,7 @@ from torch.nn import functional
 
 from regard.core import block_sparse_attention, edge_attention
 from regard.core.attention_mask import AttentionMask
+from regard.core.grouped_query_attention import per_query_head
 from regard.core.kv_cache import Cache, KVCache, SlidingWindowCache, start_kv_cache
 from regard.core.score_bias import ScoreBias, additive_mask
 
@@ -191,13 +192,6 @@ def attention_weights(
     best, index = scores.topk(top, dim=-1)
     weights = torch.softmax(best, dim=-1).masked_fill(fully_masked, 0.0)
     return torch.zeros_like(scores).scatter(-1, index, weights)
-
-
-def per_query_head(x: Tensor, heads: int) -> Tensor:
-    """Repeats each key head for the query heads of its group: [B, G, S, K] → [B, H, S, K]."""
-    if x.shape[1] == heads:
-        return x
-    return x.repeat_interleave(heads // x.shape[1], dim=1)
 
 
 # ------------------------------------------------------------------ which kernel fits

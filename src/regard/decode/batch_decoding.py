@@ -18,7 +18,13 @@ from regard.core.context import Context
 from regard.core.finite_outputs import non_finite_error
 from regard.core.probe import NO_PROBE, NullProbe
 from regard.data.padding import pad_rows
-from regard.decode import beam_search, cuda_graphs, sampling, speculative_decoding, worker_pool
+from regard.decode import (
+    beam_search,
+    cuda_graphs,
+    greedy_and_sampling,
+    speculative_decoding,
+    worker_pool,
+)
 from regard.decode.constraints import Constraints, HistoryRules
 from regard.decode.events import BeamStep, StepCallback, TokenStep
 from regard.decode.strategy import BeamSearch, Hypothesis, Limit, Strategy
@@ -205,7 +211,9 @@ class _Batch:
         encoded: Any = model.encode(tokens, padding_mask, Context(probe=self.settings.probe))
         if isinstance(strategy, BeamSearch):
             return beam_search.search(model, encoded, strategy, constraints, on_step)
-        hypotheses = sampling.generate(model, encoded, strategy, constraints, self.keys, on_step)
+        hypotheses = greedy_and_sampling.generate(
+            model, encoded, strategy, constraints, self.keys, on_step
+        )
         return [[hypothesis] for hypothesis in hypotheses]
 
     def _constraints(self, tokens: Tensor) -> Constraints:

@@ -18,7 +18,7 @@ from regard.core.kv_cache import DecoderState
 from regard.core.seeding import philox
 from regard.decode.constraints import Constraints
 from regard.decode.events import StepCallback, TokenStep
-from regard.decode.sampling import filtered_distribution
+from regard.decode.greedy_and_sampling import filtered_distribution
 from regard.decode.strategy import Greedy, Hypothesis, Sampling
 from regard.model import Decoder
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from regard.data.next_sentence import sentence_pair
 from regard.data.padding import IGNORED, pad_rows
 from regard.data.sentence_packing import (
     MIN_ROW_TOKENS,
@@ -28,7 +29,6 @@ from regard.data.text_corruption import (
     corrupt_spans,
     denoise,
     mask_tokens,
-    sentence_pair,
 )
 from regard.decode.batch_decoding import batch_by_length
 from regard.errors import DataError, ModelError

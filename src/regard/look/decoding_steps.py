@@ -10,7 +10,7 @@ import torch
 
 from regard.decode.batch_decoding import DecodingSettings
 from regard.decode.events import BeamStep, TokenStep
-from regard.decode.sampling import filtered_distribution
+from regard.decode.greedy_and_sampling import filtered_distribution
 from regard.decode.strategy import Greedy, Sampling, Strategy
 from regard.errors import SettingError
 from regard.look import drawing, terminal
