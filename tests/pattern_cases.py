@@ -8,7 +8,7 @@ from regard.core.causal_mask import CausalMask
 from regard.core.document_mask import DocumentMask
 from regard.core.graph_mask import GraphMask
 from regard.core.mask import FullMask, MaskPattern
-from regard.core.sliding_window_mask import DilatedMask
+from regard.core.sliding_window_mask import SlidingWindowMask
 from regard.core.sparse_masks import (
     BlockLocalMask,
     GlobalMask,
@@ -35,18 +35,18 @@ def mask_patterns(length: int, device: str = "cpu") -> dict[str, MaskPattern]:
     global_tokens[1, 8] = True
     global_tokens = global_tokens.to(device)
     return {
-        "window": DilatedMask(5),
+        "window": SlidingWindowMask(5),
         "causal window": CausalMask(6),
-        "dilated": DilatedMask(3, 4),
-        "dilated causal": DilatedMask(4, 3) & CausalMask(),
+        "dilated": SlidingWindowMask(3, 4),
+        "dilated causal": SlidingWindowMask(4, 3) & CausalMask(),
         "strided": StridedMask(7),
         "strided causal": StridedMask(7) & CausalMask(),
         "block-local": BlockLocalMask(9),
         "blocks with neighbours": BlockLocalMask(6, 1),
         "global": GlobalMask(2),
-        "window and global": DilatedMask(4) | GlobalMask(2, 3),
-        "global tokens": DilatedMask(3) | GlobalTokenMask(global_tokens),
-        "global keys": DilatedMask(3) | GlobalTokenMask(global_tokens, keys_only=True),
+        "window and global": SlidingWindowMask(4) | GlobalMask(2, 3),
+        "global tokens": SlidingWindowMask(3) | GlobalTokenMask(global_tokens),
+        "global keys": SlidingWindowMask(3) | GlobalTokenMask(global_tokens, keys_only=True),
         "random": RandomBlockMask(7, 2, seed=3),
         "window, global and random": BlockLocalMask(5, 1)
         | GlobalMask(5, 5)
@@ -56,7 +56,7 @@ def mask_patterns(length: int, device: str = "cpu") -> dict[str, MaskPattern]:
         "documents": document_mask,
         "documents causal": document_mask & CausalMask(),
         "graph": graph,
-        "graph and itself": graph | DilatedMask(1),
-        "not": ~DilatedMask(3),
+        "graph and itself": graph | SlidingWindowMask(1),
+        "not": ~SlidingWindowMask(3),
         "everything": FullMask(),
     }

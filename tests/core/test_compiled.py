@@ -18,7 +18,7 @@ from regard.core.block import Block
 from regard.core.causal_mask import CausalMask
 from regard.core.mask import MaskPattern
 from regard.core.padding_mask import PaddingMask
-from regard.core.sliding_window_mask import DilatedMask
+from regard.core.sliding_window_mask import SlidingWindowMask
 from regard.core.sparse_masks import BlockLocalMask, GlobalMask
 from regard.errors import ModelError
 from regard.families import transformer
@@ -74,11 +74,11 @@ def test_hundreds_of_sparse_patterns_need_few_programs(
     for size in range(20, 42):
         length = 256 + size
         padding = PaddingMask(torch.arange(length) < torch.tensor([[length - 3], [length]]))
-        flex_equals_the_definition(DilatedMask(size), length)
+        flex_equals_the_definition(SlidingWindowMask(size), length)
         flex_equals_the_definition(CausalMask(size), length)
-        flex_equals_the_definition(DilatedMask(size) | GlobalMask(size), length)
+        flex_equals_the_definition(SlidingWindowMask(size) | GlobalMask(size), length)
         flex_equals_the_definition(BlockLocalMask(size, 1) & CausalMask(), length)
-        flex_equals_the_definition(DilatedMask(size) & padding, length, batch=2)
+        flex_equals_the_definition(SlidingWindowMask(size) & padding, length, batch=2)
     assert flex_programs() == 5 * (block_sparse_attention.MAX_CONSTANT_SIZES + 1)
 
 
@@ -88,8 +88,8 @@ def test_a_sparse_pattern_without_a_program_is_an_error(
     """FlexAttention that is not compiled would make the scores of all pairs."""
     monkeypatch.setattr(block_sparse_attention, "MAX_CONSTANT_SIZES", 0)
     monkeypatch.setattr(block_sparse_attention, "MAX_FLEX_PROGRAMS", 1)
-    pattern = DilatedMask(20) | GlobalMask(2)
+    pattern = SlidingWindowMask(20) | GlobalMask(2)
     flex_equals_the_definition(pattern, 300)
-    with pytest.raises(ModelError, match=r"Or\(DilatedMask, GlobalMask\)"):
+    with pytest.raises(ModelError, match=r"Or\(SlidingWindowMask, GlobalMask\)"):
         flex_equals_the_definition(pattern, 300, batch=2)
     assert flex_programs() == 1

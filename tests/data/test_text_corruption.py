@@ -9,14 +9,9 @@ from hypothesis import strategies as st
 
 from regard.data.next_sentence import sentence_pair
 from regard.data.padding import IGNORED
-from regard.data.text_corruption import (
-    MaskingRates,
-    RandomStream,
-    corrupt_spans,
-    denoise,
-    mask_tokens,
-    restore_spans,
-)
+from regard.data.span_corruption import corrupt_spans, restore_spans
+from regard.data.text_corruption import RandomStream, denoise
+from regard.data.token_masking import MaskingRates, mask_tokens
 from regard.errors import DataError
 
 MASK, SENTINELS = 4, list(range(900, 1000))

@@ -22,7 +22,7 @@ from regard.core.document_mask import DocumentMask
 from regard.core.mask import FullMask, MaskPattern
 from regard.core.padding_mask import PaddingMask
 from regard.core.score_bias import ScoreBias
-from regard.core.sliding_window_mask import DilatedMask
+from regard.core.sliding_window_mask import SlidingWindowMask
 from regard.core.sparse_masks import BlockLocalMask, GlobalMask, RandomBlockMask, StridedMask
 from regard.core.t5_bias import T5Bias
 
@@ -138,10 +138,10 @@ def test_flex_attention_is_given_the_same_pairs(name: str) -> None:
     "pattern",
     [
         CausalMask(300),
-        DilatedMask(200),
-        DilatedMask(50) | GlobalMask(2),
+        SlidingWindowMask(200),
+        SlidingWindowMask(50) | GlobalMask(2),
         CausalMask(),
-        DilatedMask(40, 3),
+        SlidingWindowMask(40, 3),
     ],
     ids=str,
 )
@@ -175,7 +175,7 @@ def test_flex_attention_is_told_which_blocks_are_seen_whole(
 @given(st.integers(1, 40), st.integers(0, 30), st.integers(1, 6), st.integers(1, 4))
 def test_a_piece_of_a_longer_text(length: int, start: int, size: int, step: int) -> None:
     """Queries from `start` on, keys from the first that is remembered."""
-    pattern = DilatedMask(size, step) & CausalMask()
+    pattern = SlidingWindowMask(size, step) & CausalMask()
     keys = torch.arange(max(0, start - size * step), start + length)
     attention_mask = AttentionMask(pattern, keys[-length:], keys, 1, Span(start))
     q, k, v = tensors(length=start + length, batch=1)
@@ -190,7 +190,7 @@ def test_a_piece_of_a_longer_text(length: int, start: int, size: int, step: int)
 @pytest.mark.filterwarnings("ignore:flex_attention called without")
 def test_flex_attention_asks_no_table_beyond_its_end() -> None:
     """Blocks of 128 reach further than 300 positions do."""
-    attention_mask = sight_of(RandomBlockMask(16, 2, seed=3) | DilatedMask(9), 300)
+    attention_mask = sight_of(RandomBlockMask(16, 2, seed=3) | SlidingWindowMask(9), 300)
     q, k, v = torch.randn(3, 2, 2, 300, 8).unbind()
     found = block_sparse_attention.flex(q, k, v, attention_mask, 0.4, 0.0)
     expected = softmax_attention.explicit(q, k, v, attention_mask, 0.4, 0.0)
@@ -231,14 +231,15 @@ class Numbers(TorchDispatchMode):
 
 
 CHEAP = {
-    "window": DilatedMask(16),
+    "window": SlidingWindowMask(16),
     "causal window": CausalMask(17),
-    "dilated": DilatedMask(8, 5),
+    "dilated": SlidingWindowMask(8, 5),
     "block-local": BlockLocalMask(32),
     "window, global and random": BlockLocalMask(32, 1)
     | GlobalMask(8, 8)
     | RandomBlockMask(32, 2, seed=3),
-    "window and padding": DilatedMask(16) & PaddingMask(torch.ones(1, 8192, dtype=torch.bool)),
+    "window and padding": SlidingWindowMask(16)
+    & PaddingMask(torch.ones(1, 8192, dtype=torch.bool)),
 }
 
 
@@ -257,7 +258,13 @@ def test_memory_grows_as_the_pairs_do(name: str) -> None:
 
 
 def test_the_door_takes_the_dense_kernel_where_most_is_seen() -> None:
-    for pattern in (FullMask(), CausalMask(), StridedMask(3), DilatedMask(900), ~DilatedMask(2)):
+    for pattern in (
+        FullMask(),
+        CausalMask(),
+        StridedMask(3),
+        SlidingWindowMask(900),
+        ~SlidingWindowMask(2),
+    ):
         assert not sight_of(pattern, 1024).is_sparse
-    assert sight_of(DilatedMask(64), 1024).is_sparse
-    assert not sight_of(DilatedMask(64), 100).is_sparse
+    assert sight_of(SlidingWindowMask(64), 1024).is_sparse
+    assert not sight_of(SlidingWindowMask(64), 100).is_sparse

@@ -21,7 +21,7 @@ from regard.core.attention_mask import AttentionMask, Span
 from regard.core.causal_mask import CausalMask
 from regard.core.mask import MaskPattern
 from regard.core.padding_mask import PaddingMask
-from regard.core.sliding_window_mask import DilatedMask
+from regard.core.sliding_window_mask import SlidingWindowMask
 from regard.core.softmax_attention import Kernel
 from regard.core.sparse_masks import GlobalMask
 
@@ -124,7 +124,9 @@ def test_a_sparse_pattern_in_bfloat16(name: str) -> None:
 def test_hundreds_of_sizes_need_few_programs() -> None:
     before = counters["stats"]["unique_graphs"]
     for size in range(20, 120):
-        assert_equals_the_definition(DilatedMask(size) | GlobalMask(size), 256 + size, batch=1)
+        assert_equals_the_definition(
+            SlidingWindowMask(size) | GlobalMask(size), 256 + size, batch=1
+        )
         assert_equals_the_definition(CausalMask(size), 256 + size, batch=1)
     assert counters["stats"]["unique_graphs"] - before <= 2 * (
         block_sparse_attention.MAX_CONSTANT_SIZES + 1
@@ -134,7 +136,7 @@ def test_hundreds_of_sizes_need_few_programs() -> None:
 def test_no_scores_of_all_pairs_are_made() -> None:
     """After all the patterns above: 16,384 × 16,384 scores of two heads would be 1 GiB."""
     length = 16384
-    mask = attention_mask(DilatedMask(128) | GlobalMask(3), length, 1)
+    mask = attention_mask(SlidingWindowMask(128) | GlobalMask(3), length, 1)
     inputs = random_inputs(1, length, torch.bfloat16)
     outputs(softmax_attention.dispatch, inputs, mask, gradients=True)  # compiles
     torch.cuda.reset_peak_memory_stats()

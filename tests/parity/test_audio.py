@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from regard.data.audio import RATE, log_mel, read_wav, windows
+from regard.data.audio import RATE, read_wav, windows
+from regard.data.log_mel import log_mel
 from regard.errors import DataError
 
 transformers = pytest.importorskip("transformers")

@@ -12,12 +12,12 @@ from regard.builder.positions import build_layer_position
 from regard.core import (
     additive_attention,
     attention,
-    chunked_attention,
     compressive_memory,
     global_attention,
     linear,
     linear_attention,
     linformer,
+    local_chunk_attention,
     lsh_attention,
     position_terms,
     projection,
@@ -162,7 +162,7 @@ def _mixer(
             assert lengths is not None
             return linformer.Linformer(scale, dropout, lengths)
         case spec.ChunkedAttention(chunk, ring, before, after, dropout):
-            return chunked_attention.ChunkedAttention(
+            return local_chunk_attention.ChunkedAttention(
                 scale, chunk=chunk, around=(before, after), ring=_ring(ring), dropout=dropout
             )
         case spec.LshAttention():
@@ -205,10 +205,10 @@ def _lsh_attention(
     )
 
 
-def _ring(part: spec.ChunkRing | None) -> chunked_attention.ChunkRing | None:
+def _ring(part: spec.ChunkRing | None) -> local_chunk_attention.ChunkRing | None:
     if part is None:
         return None
-    return chunked_attention.ChunkRing(part.multiple, part.beyond)
+    return local_chunk_attention.ChunkRing(part.multiple, part.beyond)
 
 
 def build_length_projection(

@@ -13,11 +13,11 @@ def build_mask_pattern(part: spec.MaskPattern) -> mask.MaskPattern:
         case spec.CausalMask(window):
             return causal_mask.CausalMask(window)
         case spec.WindowMask(reach):
-            return sliding_window_mask.DilatedMask(reach)  # with dilation 1
+            return sliding_window_mask.SlidingWindowMask(reach)  # with dilation 1
         case spec.NeighbourMask():
             return graph_mask.NeighbourMask()
         case spec.DilatedMask(reach, step):
-            return sliding_window_mask.DilatedMask(reach, step)
+            return sliding_window_mask.SlidingWindowMask(reach, step)
         case spec.StridedMask(stride):
             return sparse_masks.StridedMask(stride)
         case spec.BlockLocalMask(block_size, neighbours):

@@ -388,7 +388,7 @@ def _flex_attention(
 
 
 def _words(pattern: Structure) -> str:
-    """`Or(DilatedMask, GlobalMask)`"""
+    """`Or(SlidingWindowMask, GlobalMask)`"""
     kind, *parts = pattern
     if not parts:
         return kind.__name__

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from regard.core.chunked_attention import ChunkedAttention, ChunkRing
+from regard.core.local_chunk_attention import ChunkedAttention, ChunkRing
 from regard.core.seeding import generator
 
 

@@ -10,7 +10,7 @@ from regard.core.mask import MaskPattern, Ranges
 
 
 @dataclass(frozen=True)
-class DilatedMask(MaskPattern):
+class SlidingWindowMask(MaskPattern):
     """A (dilated) window: `size` neighbours on each side, each `step` apart from the next.
 
     A plain window where the step is 1.

@@ -13,7 +13,6 @@ from torch.utils.checkpoint import checkpoint
 from regard.core.attention_mask import AttentionMask, DeviceLimit, Span
 from regard.core.beams import BeamMask
 from regard.core.block import AnyBlock
-from regard.core.chunked_attention import ChunkedAttention
 from regard.core.context import Context, LayerContext, Positions
 from regard.core.document_mask import DocumentMask
 from regard.core.dropout import Dropout
@@ -27,6 +26,7 @@ from regard.core.global_attention import (
 )
 from regard.core.graph_mask import GraphMask, NeighbourMask
 from regard.core.kv_cache import LayerCache
+from regard.core.local_chunk_attention import ChunkedAttention
 from regard.core.mask import MaskPattern
 from regard.core.norm import BatchNorm, Norm, normalize
 from regard.core.padding_mask import padding_pattern

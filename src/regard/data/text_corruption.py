@@ -11,15 +11,12 @@ row as an uninterrupted one does.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from regard.core.seeding import philox
-from regard.data.padding import IGNORED
-from regard.errors import DataError
 
 Ids = NDArray[np.int64]
 
@@ -54,92 +51,7 @@ class RandomStream:
 # --- masking (BERT) ---
 
 
-@dataclass(frozen=True)
-class MaskingRates:
-    """Of the tokens to predict, the shares replaced by the mask and by a random token.
-
-    The rest stay as they are (Devlin et al., 2019, section 3.1).
-    """
-
-    masked: float = 0.8
-    swapped: float = 0.1  # the other 10 % stay as they are
-
-
-def mask_tokens(
-    ids: Ids, chance: RandomStream, *, share: float, token: int, ordinary: Ids, fate: MaskingRates
-) -> tuple[Ids, Ids]:
-    """Masking: `share` of the tokens are to be predicted.
-
-    Most of these become the mask `token`, some one of the `ordinary` tokens, some stay as they are.
-    Returns the corrupted tokens, and the labels, IGNORED where nothing is to be predicted.
-    """
-    positions = chance.some(len(ids), max(1, round(share * len(ids))))
-    # All are drawn, whatever becomes of a token, so that the stream has one length.
-    draws = chance.numbers(len(positions))
-    random_tokens = ordinary[chance.below(len(ordinary), len(positions))]
-    originals = ids[positions]
-    labels = np.full_like(ids, IGNORED)
-    labels[positions] = originals
-    swapped = np.where(draws < fate.masked + fate.swapped, random_tokens, originals)
-    corrupted = ids.copy()
-    corrupted[positions] = np.where(draws < fate.masked, token, swapped)
-    return corrupted, labels
-
-
 # --- span corruption (T5) ---
-
-
-def corrupt_spans(
-    ids: Ids, chance: RandomStream, *, share: float, mean: float, sentinels: Sequence[int]
-) -> tuple[Ids, Ids]:
-    """Span corruption: spans are replaced by one sentinel each (Raffel et al., 2020, figure 2).
-
-    The spans have `mean` length and `share` of all tokens. The target is every sentinel followed by
-    its span, and one more sentinel at the end.
-    """
-    # At least one token is hidden, and at least one stays.
-    hidden = min(max(1, round(share * len(ids))), len(ids) - 1)
-    visible = len(ids) - hidden
-    count = min(max(1, round(hidden / mean)), hidden, visible)
-    if count >= len(sentinels):
-        raise DataError(
-            f"{count} spans need {count + 1} sentinels, but the tokenizer has {len(sentinels)}",
-            "use a shorter context, or longer spans",
-        )
-    # Visible and hidden stretches alternate, and a visible one comes first.
-    visible_lengths = _random_partition(visible, count, chance)
-    hidden_lengths = _random_partition(hidden, count, chance)
-    corrupted: list[int] = []
-    target: list[int] = []
-    position = 0
-    for i in range(count):
-        start = position + visible_lengths[i]
-        end = start + hidden_lengths[i]
-        corrupted += [*ids[position:start], sentinels[i]]
-        target += [sentinels[i], *ids[start:end]]
-        position = end
-    target.append(sentinels[count])
-    return np.array(corrupted, dtype=np.int64), np.array(target, dtype=np.int64)
-
-
-def _random_partition(total: int, count: int, chance: RandomStream) -> Ids:
-    """`count` lengths of at least 1 that add up to `total`."""
-    # Random borders inside, as in T5's random_segmentation, and the total as the last one.
-    ends = np.append(chance.some(total - 1, count - 1) + 1, total)
-    return np.diff(ends, prepend=0)
-
-
-def restore_spans(corrupted: Ids, target: Ids, sentinels: Sequence[int]) -> Ids:
-    """The inverse of span corruption."""
-    markers = set(sentinels)
-    hidden_spans: dict[int, list[int]] = {}
-    for token in target.tolist():
-        if token in markers:
-            span = hidden_spans.setdefault(token, [])
-        else:
-            span.append(token)
-    text = [piece for token in corrupted.tolist() for piece in hidden_spans.get(token, [token])]
-    return np.array(text, dtype=np.int64)
 
 
 # --- sentence permutation and text infilling (BART) ---

@@ -22,14 +22,9 @@ from regard.data.sentence_packing import (
     block_lines,
     pack_sentences,
 )
-from regard.data.text_corruption import (
-    Ids,
-    MaskingRates,
-    RandomStream,
-    corrupt_spans,
-    denoise,
-    mask_tokens,
-)
+from regard.data.span_corruption import corrupt_spans
+from regard.data.text_corruption import Ids, RandomStream, denoise
+from regard.data.token_masking import MaskingRates, mask_tokens
 from regard.decode.batch_decoding import batch_by_length
 from regard.errors import DataError, ModelError
 from regard.evaluation.task import Outputs, Settings

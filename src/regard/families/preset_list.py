@@ -25,7 +25,6 @@ from regard.families import (
     distilbert,
     electra,
     gemma,
-    gpt,
     gpt2,
     gpt3,
     gpt_decoder,
@@ -42,6 +41,7 @@ from regard.families import (
     mixtral,
     mpnet,
     mt5,
+    openai_gpt,
     palm,
     patchtst_presets,
     pegasus,
@@ -317,7 +317,9 @@ PRESET_FAMILIES: dict[str, PresetFamily] = {
         "encoder-decoder", marian.preset, 58_101, 512, "base", tiny=Size(), base=Size()
     ),
     # Decoders.
-    "gpt1": _from_config("decoder", gpt.preset, 40_478, 512, "base", tiny=Size(), base=Size(117)),
+    "gpt1": _from_config(
+        "decoder", openai_gpt.preset, 40_478, 512, "base", tiny=Size(), base=Size(117)
+    ),
     "gpt2": PresetFamily(
         "decoder",
         gpt2.preset,

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from regard.look.activation_patching import Patching, patched, patching
     from regard.look.attention_alignment import Alignment, alignment
     from regard.look.attention_entropy import Entropy, entropy
+    from regard.look.attention_map import AttentionMap
     from regard.look.attention_rollout import Rollout, rollout
     from regard.look.beam_tree import BeamTree, beam
     from regard.look.circuits import Circuit, circuit, stored_circuit
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from regard.look.probe_names import heads, probes
     from regard.look.pronoun_choices import Choices, chosen_right, pronouns
     from regard.look.pronoun_circuits import Referents, pronoun_circuit, referents
-    from regard.look.recording import AttentionMap, Look, look
+    from regard.look.recording import Look, look
     from regard.look.result import AnalysisResult
     from regard.look.speech_alignment import CTCAlignment, ctc_alignment
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from html import escape
 
@@ -14,85 +14,17 @@ from torch import Tensor
 from regard.baselines.memory_network import MemoryNetwork
 from regard.core.probe import PARTS, AttentionCall, Probe
 from regard.errors import SettingError, did_you_mean
-from regard.look import drawing, terminal
+from regard.look.attention_map import AttentionMap
 from regard.look.backdrop import Backdrop
 from regard.look.forward import evaluation_mode, forward, hidden_states
 from regard.look.inspectable import CoreModel, Input, Inspectable
 from regard.look.model_inputs import ModelInputs, prepare_inputs
 from regard.look.probe_names import Head, attentions, probes, stacks, switched_off
-from regard.look.result import PICTURE_ONLY, AnalysisResult, Array
+from regard.look.result import Array
 from regard.model import EncoderDecoder
 
 MOST_TOKENS = 64  # of a recording whose attention a notebook shows unasked
 CHUNK = 1 << 22  # attention weights computed at a time where only their sums are needed
-
-
-@dataclass(frozen=True)
-class AttentionMap(AnalysisResult):
-    """The attention weights of some heads and queries of one attention; each row sums to 1."""
-
-    name: str
-    heads: tuple[int, ...]
-    rows: tuple[str, ...]  # queries
-    columns: tuple[str, ...]  # keys
-    weights: Array  # [heads, rows, columns]
-    # What the columns stand on, and the row that is laid over it; None is the mean of all.
-    backdrop: Backdrop | None = field(default=None, metadata=PICTURE_ONLY)
-    query: int | None = field(default=None, metadata=PICTURE_ONLY)
-
-    note = (
-        "A row is a query, a column what it looks at. Attention shows where a head looks, not why "
-        "the model says something."
-    )
-
-    @property
-    def title(self) -> str:
-        return f"{self.name}, head {', '.join(map(str, self.heads))}"
-
-    def numpy(self) -> Array:
-        return self.weights
-
-    def scene(self) -> drawing.Scene:
-        if self.backdrop is not None:
-            return self._overlay(self.backdrop)
-        if len(self.heads) > 1:
-            panels = [
-                (f"head {head}", weights)
-                for head, weights in zip(self.heads, self.weights, strict=True)
-            ]
-            return drawing.grid(panels, self.rows, self.columns, title=self.name)
-        weights = self.weights[0]
-        maps = [drawing.heat(weights, self.rows, self.columns, title=self.title, scale="attention")]
-        if weights.size <= drawing.MOST_CELLS:
-            # Beyond that, the lines would be a black block.
-            maps.append(drawing.links(weights, self.rows, self.columns))
-        return drawing.below(maps)
-
-    def _overlay(self, backdrop: Backdrop) -> drawing.Scene:
-        """Where each head looks, on the input itself; of tokens, a row for each of them."""
-        if self.name.endswith(".cross"):
-            mean = self.weights.mean(axis=0)
-            return backdrop.table(mean, self.rows, title=self.name, scale="attention")
-        rows = slice(None) if self.query is None else [self.query]
-        panels = [
-            (f"head {head}", weights[rows].mean(axis=0))
-            for head, weights in zip(self.heads, self.weights, strict=True)
-        ]
-        title = f"{self.name}: where all positions look"
-        if self.query is not None:
-            who = backdrop.position_name(self.rows[self.query])
-            title = f"{self.name}: where {who} looks"
-        return backdrop.pictured(panels, title=title, signed=False)
-
-    def lines(self, width: int = 100) -> list[str]:
-        lines: list[str] = []
-        for head, weights in zip(self.heads, self.weights, strict=True):
-            if lines:
-                lines.append("")
-            if len(self.heads) > 1:
-                lines.append(f"head {head}")
-            lines += terminal.heat(weights, self.rows, self.columns, width=width, attention=True)
-        return lines
 
 
 class Look:

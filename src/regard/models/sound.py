@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from regard import spec as kinds
-from regard.data.audio import RATE, Samples, log_mel, read_wav_and_rate, resample
+from regard.data.audio import RATE, Samples, read_wav_and_rate, resample
+from regard.data.log_mel import log_mel
 from regard.disk import read_json_object
 from regard.errors import DataError, ModelError
 from regard.models.base import Model

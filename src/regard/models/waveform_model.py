@@ -13,7 +13,8 @@ from torch import Tensor
 
 from regard import spec as kinds
 from regard.core.waveform import Waveform
-from regard.data.audio import RATE, log_mel
+from regard.data.audio import RATE
+from regard.data.log_mel import log_mel
 from regard.data.padding import pad_rows
 from regard.decode.batch_decoding import batch_by_length
 from regard.errors import ModelError

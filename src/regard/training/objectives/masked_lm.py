@@ -19,7 +19,7 @@ from regard.data.batching import Batch, Rows
 from regard.data.corpus import Corpus
 from regard.data.next_sentence import sentence_pair
 from regard.data.padding import IGNORED
-from regard.data.text_corruption import MaskingRates, mask_tokens
+from regard.data.token_masking import MaskingRates, mask_tokens
 from regard.errors import ModelError, SettingError
 from regard.families import folder as folders
 from regard.metrics.perplexity import perplexity

@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from regard import disk, spec
 from regard.core.embedding import Embedding
-from regard.data.text_corruption import MaskingRates
+from regard.data.token_masking import MaskingRates
 from regard.errors import ModelError
 from regard.families import folder as folders
 from regard.metrics.perplexity import perplexity

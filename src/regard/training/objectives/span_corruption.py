@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from regard.data.corpus import Corpus
-from regard.data.text_corruption import Ids, RandomStream, corrupt_spans
+from regard.data.span_corruption import corrupt_spans
+from regard.data.text_corruption import Ids, RandomStream
 from regard.errors import DataError
 from regard.families import folder as folders
 from regard.models import Translator
