@@ -40,9 +40,8 @@ FLEX_BLOCK = 128  # FlexAttention's default
 COMPILED_ON = ("cuda",)  # devices; on a CPU it has no backward pass
 MAX_CONSTANT_SIZES = 4  # sizes of one kind of kernel that have a program of their own
 MAX_FLEX_PROGRAMS = 64  # of one kind for all other sizes: batches of one row, dilated or not, …
-PIECE = (
-    1 << 20
-)  # numbers of keys that are gathered at once on a CPU, so that they stay in the cache
+# Numbers of keys that are gathered at once on a CPU, so that they stay in the cache.
+PIECE = 1 << 20
 
 
 def attend(

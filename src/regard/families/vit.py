@@ -24,20 +24,24 @@ from regard.families.encoder_layer import LayerNames
 from regard.families.preset_settings import ENCODER_DEFAULTS, ConfigPresets, encoder_config
 from regard.families.tensor_table import Rename, Reshape, Rule, module_rules, per_layer
 
+# Of the stack and its patches, in every model of this layout.
+CONFIG_DEFAULTS = {
+    "hidden_size": 768,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "intermediate_size": 3072,
+    "hidden_act": "gelu",
+    "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0,
+    "layer_norm_eps": 1e-12,
+    "image_size": 224,  # side, in pixels
+    "patch_size": 16,  # side, in pixels
+    "num_channels": 3,
+    "qkv_bias": True,
+}
 _SCHEMA = ConfigSchema(
     defaults={
-        "hidden_size": 768,
-        "num_hidden_layers": 12,
-        "num_attention_heads": 12,
-        "intermediate_size": 3072,
-        "hidden_act": "gelu",
-        "hidden_dropout_prob": 0.0,
-        "attention_probs_dropout_prob": 0.0,
-        "layer_norm_eps": 1e-12,
-        "image_size": 224,  # side, in pixels
-        "patch_size": 16,  # side, in pixels
-        "num_channels": 3,
-        "qkv_bias": True,
+        **CONFIG_DEFAULTS,
         "pooler_act": "tanh",
         "encoder_stride": 16,  # of masked image modelling
         # A key of ours: only the weights show whether a model without labels has a pooler.

@@ -21,24 +21,13 @@ from regard.families.tensor_table import (
     module_rules,
     per_layer,
 )
-from regard.families.vit import LAYER, patch_rules
+from regard.families.vit import CONFIG_DEFAULTS, LAYER, patch_rules
 
 PREFIX = "vit."
 SPEC_TYPES = (spec.Encoder, spec.Patches)
 _SCHEMA = ConfigSchema(
     defaults={
-        "hidden_size": 768,
-        "num_hidden_layers": 12,
-        "num_attention_heads": 12,
-        "intermediate_size": 3072,
-        "hidden_act": "gelu",
-        "hidden_dropout_prob": 0.0,
-        "attention_probs_dropout_prob": 0.0,
-        "layer_norm_eps": 1e-12,
-        "image_size": 224,  # side, in pixels
-        "patch_size": 16,  # side, in pixels
-        "num_channels": 3,
-        "qkv_bias": True,
+        **CONFIG_DEFAULTS,
         "decoder_hidden_size": 512,
         "decoder_num_hidden_layers": 8,
         "decoder_num_attention_heads": 16,

@@ -94,14 +94,16 @@ class SpeechEncoderFamily:
         residual = spec.PreNorm() if pre_norm else spec.PostNorm()
         block = block_from_config(values, residual, _DROPOUT)
         pool, labels = self._heads(config, values)
+        # Only HuBERT can do without.
+        has_feature_norm = values.get("feat_proj_layer_norm", True)
+        feature_norm = block.norm if has_feature_norm else None
         waves = spec.Waveform(
             convolutions(values),
             spec.ConvPosition(
                 values["num_conv_pos_embeddings"], values["num_conv_pos_embedding_groups"]
             ),
             parse_activation(values["feat_extract_activation"]),
-            # Only HuBERT can do without.
-            features=block.norm if values.get("feat_proj_layer_norm", True) else None,
+            features=feature_norm,
             project_dropout=values["feat_proj_dropout"],
             # One norm, `encoder.layer_norm` in the file, stands before the layers or after them.
             norm=None if pre_norm else block.norm,
