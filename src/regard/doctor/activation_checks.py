@@ -21,6 +21,7 @@ from regard.doctor.run_evidence import RunEvidence
 from regard.models import LanguageModel, TextEncoder, Translator
 from regard.training.diagnostics.finding import Finding
 from regard.training.diagnostics.information_flow import ROWS
+from regard.training.diagnostics.nonfinite import ModelTracker
 from regard.training.objectives.objective import CarriesState, Objective
 
 # The initial gradient of the first layer, as a share of the last one's. Four post-norm layers keep
@@ -162,7 +163,7 @@ def _dead_shares(run: RunEvidence) -> dict[str, float]:
     """The share of units that no position of some batches activates, by module."""
     objective = run.objective
     assert objective is not None
-    tracker = ModuleTracker()
+    tracker = ModelTracker(objective.model)
     activity = _UnitActivity(tracker)
     objective.model.eval()
     with torch.no_grad(), _carry_untouched(objective), tracker, activity:

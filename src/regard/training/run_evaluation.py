@@ -49,7 +49,7 @@ class RunSettings:
             )
             prefix = self.settings.prefix
             return f"{text}, prefix {prefix!r}" if prefix else text
-        if task in ("causal", "masked", "span", "denoise"):
+        if task in ("causal", "masked", "replaced", "span", "denoise"):
             return f"context {recipe.data.context}, seed {recipe.train.seed}"
         if task in ("classify", "tag", "regress"):
             return f"max_length {self.settings.max_length}"

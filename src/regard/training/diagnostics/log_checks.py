@@ -9,11 +9,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 from regard.training.diagnostics.finding import Finding
 from regard.training.diagnostics.run_log import RunLog, finite, median
 
 MIN_LINES = 8  # of the log: fewer say nothing about a course
+# Times the difference of neighbouring lines: batches of short and of long texts, whose losses
+# differ, may come in any order.
+DIVERGENCE_NOISE = 4.0
 SPIKE_WINDOW = 20  # lines before a spike
 SPIKE_DEVIATIONS = 10.0  # median absolute deviations above the median
 PLATEAU_SHARE = 0.03  # of the entropy: how close to it a plateau is
@@ -71,7 +75,8 @@ def diverging_loss(log: RunLog, baseline: Baseline) -> Iterator[Finding]:
         return
     final = log.final_loss()
     best = log.best_loss()
-    if final > best + max(0.5, 0.2 * (baseline.entropy or best)):
+    rise = max(0.5, 0.2 * (baseline.entropy or best), DIVERGENCE_NOISE * _batch_noise(log))
+    if final > best + rise:
         yield Finding(
             "diverging_loss",
             f"the loss was {best:.2f} and is {final:.2f} at step {log.last_step}",
@@ -80,6 +85,16 @@ def diverging_loss(log: RunLog, baseline: Baseline) -> Iterator[Finding]:
             0.8,
             log.last_step,
         )
+
+
+def _batch_noise(log: RunLog) -> float:
+    """How far the losses of neighbouring lines differ, the median over the first half of the log.
+
+    A run that diverges later does not make its own noise the measure.
+    """
+    losses = finite(log.losses[: max(MIN_LINES, len(log.losses) // 2)])
+    differences = [abs(b - a) for a, b in pairwise(losses)]
+    return median(differences) if differences else 0.0
 
 
 def loss_spike(log: RunLog, baseline: Baseline) -> Iterator[Finding]:
