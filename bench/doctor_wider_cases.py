@@ -16,10 +16,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
-from torch.nn import functional
-
-import regard
 from doctor_cases import (
     SETTINGS,
     SIZES,
@@ -41,6 +37,9 @@ from doctor_cases import (
     write_pairs,
     write_text,
 )
+from torch import Tensor
+from torch.nn import functional
+
 from regard import spec
 from regard.core.explicit_attention import ExplicitAttention
 from regard.data.batching import Batch
@@ -172,6 +171,15 @@ def wider_settings(family: str, folder: Path, rng: random.Random) -> dict[str, A
             changes = {"model": "swin:tiny", "images": write_images(data, rng)}
             changes |= {"image_size": 16, "patch": 2, "batch_tokens": 512, "steps": 60}
             changes |= {"d_model": 24, "learning_rate": 1e-3}
+        case _:
+            return {**text_settings(family, folder, rng), **seed}
+    return {**SETTINGS, **changes, **seed}
+
+
+def text_settings(family: str, folder: Path, rng: random.Random) -> dict[str, Any]:
+    """The same for families that read plain text or pairs."""
+    data = folder / "data"
+    match family:
         case "electra":
             changes = {"model": "electra:tiny", **SIZES, "text": write_text(data, rng)}
             changes |= {"batch_tokens": 1024, "steps": 250}
@@ -191,7 +199,7 @@ def wider_settings(family: str, folder: Path, rng: random.Random) -> dict[str, A
             changes["tokenizer"] = "characters"
         case _:
             return family_settings(family, folder, rng)
-    return {**SETTINGS, **changes, **seed}
+    return {**SETTINGS, **changes}
 
 
 def wider(family: str, **changes: Any) -> Make:
@@ -309,14 +317,12 @@ def exchanged_base(folder: Path, rng: random.Random) -> Sick:
 # --- weights and steps ----------------------------------------------------------------------------
 
 
-def scale_once(factor: float) -> Any:
-    """One update that was far too large: the last norm's gain, or a matrix of the last layer."""
-
-    def edit(model: torch.nn.Module, rng: random.Random) -> None:
-        matrices = [p for name, p in model.named_parameters() if "feedforward.outer.weight" in name]
-        matrices[-1].mul_(factor)
-
-    return edit
+def shake_weights(model: torch.nn.Module, rng: random.Random) -> None:
+    """One update of random direction, as large as the weights are."""
+    torch.manual_seed(rng.randrange(1000))
+    for parameter in model.parameters():
+        if parameter.ndim >= 2:
+            parameter.add_(torch.randn_like(parameter) * rng.choice([0.5, 1.0]))
 
 
 def zero_keys(model: torch.nn.Module, rng: random.Random) -> None:
@@ -435,8 +441,9 @@ class BrokenBatch(CausalLM):
     def batches(self, epoch: int, index: int) -> Iterator[tuple[tuple[int, int], Batch]]:
         for number, (position, batch) in enumerate(super().batches(epoch, index)):
             tensors = dict(batch.tensors)
-            if number in (80, 84, 88):
-                tensors["labels"] = torch.full_like(tensors["labels"], 1)
+            if number in (80, 81, 82, 83):
+                vocabulary = len(self.language_model.tokenizer)
+                tensors["labels"] = vocabulary - 1 - tensors["labels"]
             yield position, replace(batch, tensors=tensors)
 
 
@@ -469,7 +476,7 @@ def rare_class(folder: Path, rng: random.Random) -> Sick:
     lines = [(f"{text} {rng.choice('abcdefghij')}", "") for text, _ in labelled_lines(rng, 900)]
     lines = [(text, "yes" if text.endswith(" a") else "no") for text, _ in lines]
     settings["text"] = write_labelled(folder / "data", "rare", lines)
-    return train(folder, settings | {"steps": 200})
+    return train(folder, settings | {"steps": 80, "dropout": 0.1})
 
 
 HEALTHY = [
@@ -510,10 +517,9 @@ SICK = [
     Case("bert, weight decay", ("weight_decay_too_high",),
          changed("bert", weight_decay=50.0, optimizer="adamw")),
     Case("no residual connections", ("vanishing_gradients",),
-         wider("gpt", residual="none", layers=12, steps=60)),
-    Case("deep bert, post-norm, no warm-up", ("vanishing_gradients", "no_warmup"),
-         wider("bert", layers=24, residual="post", warmup=1, steps=40, batch_tokens=256,
-               d_model=16, d_ff=32, log_every=2, validate_every=40)),
+         wider("gpt", residual="none", layers=8, steps=160, tokenizer="characters")),
+    Case("deep gpt, post-norm, no warm-up", ("vanishing_gradients", "no_warmup", "rate_too_high"),
+         wider("gpt", layers=16, residual="post", warmup=1, steps=160, tokenizer="characters")),
     Case("recurrent, gradients explode", ("exploding_gradients", "no_clipping", "rate_too_high",
                                           "bad_initialization"),
          wider("lstm", model="rnn_relu", start="normal:0.6", clip=0.0, learning_rate=3e-3)),
@@ -527,7 +533,7 @@ SICK = [
     Case("validation slipped", ("misaligned_sides",), pairs_case(slipped_valid)),
     Case("a corpus swapped", ("swapped_sides",), pairs_case(swap_block)),
     Case("labels unrelated to texts", ("plateau", "overfitting"), unrelated_labels),
-    Case("classes of images at random", ("overfitting",), random_images),
+    Case("classes of images at random", ("overfitting", "plateau"), random_images),
     Case("words unknown to a classifier", ("unknown_tokens",), small_vocabulary),
     Case("tokenizer of the base exchanged", ("tokenizer_mismatch",), exchanged_base),
     # weights and steps
@@ -538,7 +544,7 @@ SICK = [
     Case("dead units of a ViT", ("dead_units",),
          edit_while_training("vit", drown_units, learning_rate=1e-3, activation="relu")),
     Case("one update too large", ("loss_spike",),
-         edit_while_training("gpt", scale_once(300.0), before_end=60)),
+         edit_while_training("gpt", shake_weights, before_end=60)),
     Case("broken batches", ("loss_spike",), own_objective("gpt", BrokenBatch)),
     Case("logarithm of zero", ("nonfinite",), own_objective("gpt", LogOfZero)),
     # code from outside

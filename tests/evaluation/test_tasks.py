@@ -147,9 +147,10 @@ def test_detection_is_scored_as_in_the_run(electra: Path, texts: Path) -> None:
     # The generator's samples are others than those of the run, of the same distribution.
     assert again["accuracy"] == pytest.approx(own["accuracy"], abs=4)
     assert again["loss"] == pytest.approx(own["loss"], abs=0.08)
-    assert again.scores == regard.evaluate(
-        electra, texts / "valid.txt", ["binary_f1", "accuracy", "loss"]
-    ).scores
+    assert (
+        again.scores
+        == regard.evaluate(electra, texts / "valid.txt", ["binary_f1", "accuracy", "loss"]).scores
+    )
     assert "positive class" in repr(again)
 
 

@@ -66,9 +66,10 @@ def command(
 ) -> None:
     """Remove the attention heads that matter least from a translator or a language model.
 
-    MODEL is a run folder, or one in Hugging Face's layout. How much a head matters is estimated by the gradient of the loss (Michel
-    et al. 2019), and each attention keeps at least one head. The new folder holds an ordinary,
-    smaller model; its score and speed are printed next to those of the original, on the same text.
+    MODEL is a run folder, or one in Hugging Face's layout. How much a head matters is estimated by
+    the gradient of the loss (Michel et al. 2019), and each attention keeps at least one head. The
+    new folder holds an ordinary, smaller model; its score and speed are printed next to those of
+    the original, on the same text.
     """
     from regard.look.head_importance import importance
     from regard.models import LanguageModel, Translator, load

@@ -53,7 +53,7 @@ def check_activations(run: RunEvidence) -> Iterator[Finding]:
 
 # --- gradients ------------------------------------------------------------------------------------
 
-_BLOCK = re.compile(r"^(.*?)\.(\d+)\.")
+BLOCK_NAME = re.compile(r"^(.*?)\.(\d+)\.")  # encoder.blocks.3.… → encoder.blocks, 3
 
 
 def gradient_by_layer(run: RunEvidence) -> Iterator[Finding]:
@@ -103,7 +103,7 @@ def _gradient_norms(run: RunEvidence) -> dict[str, dict[int, float]]:
         (loss / max(1, batch.tokens)).backward()
     for name, parameter in model.named_parameters():
         # encoder.blocks.3.attention… → encoder.blocks, 3; biases and norms have other sizes
-        match = _BLOCK.match(name)
+        match = BLOCK_NAME.match(name)
         if match is None or parameter.grad is None or parameter.ndim < 2:
             continue
         squares[match[1]][int(match[2])] += float(parameter.grad.double().square().sum())

@@ -49,9 +49,7 @@ class ReplacedRow:
     is_replaced: list[bool]
 
 
-def replaced_rows(
-    model: TextEncoder, examples: Examples, settings: Settings
-) -> list[ReplacedRow]:
+def replaced_rows(model: TextEncoder, examples: Examples, settings: Settings) -> list[ReplacedRow]:
     """The rows of a text with about 15 % of their tokens replaced."""
     masked = masked_rows(model, examples, settings, _ALL_MASKED)
     seed = settings.reading.seed

@@ -229,9 +229,16 @@ def _check_patterns(model: CoreModel, patterns: Sequence[str]) -> None:
     """Each pattern must match the name of something."""
     names = [*probes(model), *attentions(model)]
     for pattern in patterns:
-        if not any(fnmatchcase(name, pattern) for name in names):
-            repair = did_you_mean(pattern, names)
-            raise SettingError(f"no probe of this model is called {pattern!r}", repair)
+        if any(fnmatchcase(name, pattern) for name in names):
+            continue
+        if pattern in ("*.weights", "*.self.weights", "*.cross.weights"):
+            kind = "cross-attention" if ".cross." in pattern else "attention"
+            raise SettingError(
+                f"this model has no {kind}",
+                "look at its layers: `--what lens`; in Python ask for *.residual",
+            )
+        repair = did_you_mean(pattern, names)
+        raise SettingError(f"no probe of this model is called {pattern!r}", repair)
 
 
 # ------------------------------------------------------------------ for the analyses

@@ -271,9 +271,7 @@ def _hidden(objective: Objective, batch: TokenBatch) -> Tensor | None:
     return _forward(objective, batch)[0]
 
 
-def _forward(
-    objective: Objective, batch: TokenBatch
-) -> tuple[Tensor | None, Mapping[str, Tensor]]:
+def _forward(objective: Objective, batch: TokenBatch) -> tuple[Tensor | None, Mapping[str, Tensor]]:
     """Hidden states [B, T, D] and auxiliary losses; None where the batch has another form."""
     model = objective.trained_model
     tensors = batch.tensors
