@@ -28,6 +28,7 @@ from regard.builder.sides import (
 from regard.builder.stacks import build_stack
 from regard.builder.weight_tying import output_table
 from regard.core import embedding
+from regard.core.meta_parameters import are_parameters_on_meta
 from regard.errors import ModelError
 from regard.model import Decoder, DualEncoder, Encoder, EncoderDecoder
 from regard.model_variants import LayerMatchedEncoderDecoder, RecomputingDecoder
@@ -59,7 +60,7 @@ def build(model: spec.Model) -> CoreModel:
     """The modules of a spec, with random weights drawn from torch's default generator."""
     spec.check_parts(model)
     # The meta device needs no memory, and a GPU reports what it lacks by itself.
-    if torch.get_default_device().type == "cpu":
+    if torch.get_default_device().type == "cpu" and not are_parameters_on_meta():
         memory.require(trainable(outline(model)), "this model")
     match model:
         case spec.DualEncoder():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -29,15 +29,15 @@ class QuestionAnswering(HeadObjective[Question]):
     tokenizer_kind = "bpe"  # its template separates question and context
 
     @classmethod
-    def read(cls, path: str) -> list[Question]:
-        return labelled.read_questions(path)
+    def read(cls, path: str) -> Iterable[Question]:
+        return labelled.questions(path)
 
     @classmethod
     def texts(cls, example: Question) -> list[str]:
         return [example.question, example.context]
 
     @classmethod
-    def label_names(cls, examples: Sequence[Question]) -> list[str]:
+    def label_names(cls, examples: Iterable[Question]) -> list[str]:
         return ["start", "end"]
 
     @classmethod

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from regard.checkpoint_shards import Layout, Tensors, parameter_of, shard_name, split
+from regard.core.contrastive_head import Quantizer
 from regard.core.linear_attention import redraw
 from regard.core.loss_module import LossModule
 from regard.core.mixture_of_experts import MixtureOfExperts
@@ -27,6 +28,7 @@ from regard.core.norm import BatchNorm
 from regard.data.batching import Batch
 from regard.models import Model
 from regard.training.objectives.objective import Objective
+from regard.training.parallel.initial_weights import InitialWeights
 from regard.training.parallel.ranks import ONE_RANK, Ranks
 
 Loss = Callable[[Mapping[str, Tensor]], tuple[Tensor, Tensor]]
@@ -84,12 +86,23 @@ class Strategy:
         """The norm of all gradients together, of all ranks."""
         replicated = [tensor for name, tensor in gradients.items() if name not in self.layouts]
         norm = torch.nn.utils.get_total_norm(replicated)
-        if not self.is_sharded:
+        if self.is_sharded:
+            parts = [tensor for name, tensor in gradients.items() if name in self.layouts]
+            squares = torch.nn.utils.get_total_norm(parts).square()
+            dist.all_reduce(squares, group=self.shard_group)
+            norm = (squares + norm.square()).sqrt()
+        return self._agreed(norm)
+
+    def _agreed(self, norm: Tensor) -> Tensor:
+        """The norm; NaN on all ranks where it is not finite on one, so that all skip the update.
+
+        A gradient may be spoiled after the sum over ranks, in the memory of a single device.
+        """
+        if not self.ranks.several:
             return norm
-        parts = [tensor for name, tensor in gradients.items() if name in self.layouts]
-        squares = torch.nn.utils.get_total_norm(parts).square()
-        dist.all_reduce(squares, group=self.shard_group)
-        return (squares + norm.square()).sqrt()
+        bad_ranks = (~norm.isfinite()).to(norm.dtype)
+        dist.all_reduce(bad_ranks)
+        return torch.where((bad_ranks > 0) & norm.isfinite(), torch.nan, norm)
 
     # --- full tensors -----------------------------------------------------------------------------
 
@@ -216,7 +229,7 @@ def connect_parts(model: nn.Module, ranks: Ranks) -> None:
     if ranks.data_size == 1:
         return
     for part in model.modules():
-        if isinstance(part, BatchNorm | MixtureOfExperts):
+        if isinstance(part, BatchNorm | MixtureOfExperts | Quantizer):
             part.share = ranks
 
 
@@ -231,9 +244,11 @@ class Sharded(Strategy):
 
     def __init__(self, objective: Objective, ranks: Ranks) -> None:
         super().__init__(objective, ranks)
+        self.device = objective.setup.device
         if ranks.is_main:
             # Before any tensor is cut.
             self.evaluation = evaluation_copy(objective)
+        self.initial_weights = InitialWeights(objective.model, ranks, self.device)
 
     @property
     def shard_count(self) -> int:
@@ -258,9 +273,8 @@ class Sharded(Strategy):
             yield
             return
         model = self.evaluation.model
-        device = next(self.objective.model.parameters()).device
         for name, parameter in model.named_parameters():
-            parameter.data = weights[name].to(device)
+            parameter.data = weights[name].to(self.device)
         redraw(model, step)
         try:
             yield
@@ -279,7 +293,9 @@ def evaluation_copy(objective: Objective) -> Objective:
     # What deepcopy takes for copied already: parameters, as empty ones. It adds the modules, of
     # which there is one copy for all names that refer to them.
     memo: dict[int, Any] = {
-        id(parameter): nn.Parameter(parameter.data.new_empty(0), parameter.requires_grad)
+        id(parameter): nn.Parameter(
+            parameter.data.new_empty(0, device=objective.setup.device), parameter.requires_grad
+        )
         for parameter in objective.model.parameters()
     }
     models: dict[int, Model] = {}
