@@ -18,6 +18,7 @@ from regard import disk
 from regard.checkpoint import Checkpoints, Retention, damage
 from regard.core.attention_mask import AttentionMask
 from regard.core.causal_mask import CausalMask
+from regard.core.dropout import Dropout
 from regard.core.softmax_attention import fused
 from regard.data import file_access, labelled, text_files
 from regard.errors import CheckpointError, DataError, ModelError, RegardError, SettingError
@@ -231,6 +232,15 @@ def test_a_line_without_an_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(file_access, "LONGEST_LINE", 1 << 20)
     with pytest.raises(DataError, match="a line of more than 1 MiB"):
         next(text_files.lines("/dev/zero"))
+
+
+def test_dropout_of_everything_is_zero() -> None:
+    x = torch.randn(5, 7, requires_grad=True)
+    y = Dropout(1.0).train()(x)
+    y.sum().backward()
+    assert not y.any()
+    assert x.grad is not None
+    assert not x.grad.any()
 
 
 def test_half_a_character_in_json_is_refused(tmp_path: Path) -> None:

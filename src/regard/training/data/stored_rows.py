@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any, overload
 
 import numpy as np
+from numpy.typing import NDArray
 
+from regard.data.batching import Rows
 from regard.data.corpus import CHUNK, MANIFEST, Corpus, RowChunk, order_notes, write_chunks
 from regard.process_pool import ordered_map
 
@@ -54,6 +56,10 @@ class StoredRows(Sequence[Row]):
         ids, segments, labels = (self.corpus.columns[name][index] for name in COLUMNS)
         return Row(ids.tolist(), segments.tolist(), labels.view(self._label_type).tolist())
 
+    def lengths(self, rows: Rows) -> NDArray[np.int32]:
+        """How many ids some rows have, [rows, 1]; the other columns do not count in a batch."""
+        return self.corpus.columns["ids"].row_lengths(rows)[:, None]
+
 
 def stored_rows(
     folder: Path,
@@ -63,10 +69,12 @@ def stored_rows(
     max_length: int,
     id_type: str,
     workers: int | None,
+    may_use_blocks: bool = True,
 ) -> StoredRows:
     """Tokenizes examples on the first call, in parallel and some at a time; later calls open them.
 
-    `tokenize` makes the rows of some examples, none longer than `max_length`.
+    `tokenize` makes the rows of some examples, none longer than `max_length`. Without
+    `may_use_blocks` an epoch is one list of batches, however many rows there are.
     """
     if (folder / MANIFEST).exists():
         corpus = Corpus.open(folder)
@@ -90,7 +98,7 @@ def stored_rows(
 
     def about() -> dict[str, Any]:
         rows = notes.pop("rows")
-        return {**notes, **order_notes({"train": rows}, None)}
+        return notes | (order_notes({"train": rows}, None) if may_use_blocks else {})
 
     write_chunks(chunks(), COLUMNS, [id_type, "uint16", BITS], folder, about)
     return StoredRows(Corpus.open(folder))
