@@ -447,7 +447,7 @@ def test_non_finite_values_at_a_hundred_places(
 
 
 def spiking_job(out: Path, files: dict[str, str], **changes: Any) -> Any:
-    values = SPIKES | {"text": files["LINES"], "dropout": 0.0, **changes}
+    values = SPIKES | {"text": files["LINES"], "dropout": 0.0, "adam_eps": 1e-4, **changes}
     return {"out": str(out), "settings": values, "objective": "spiking"}
 
 

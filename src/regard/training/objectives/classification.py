@@ -22,12 +22,8 @@ from regard.metrics.classification import (
 )
 from regard.metrics.scores import AnyScore
 from regard.training.data.labelled_text import Generator
-from regard.training.objectives.head_objective import (
-    HeadObjective,
-    Row,
-    class_names,
-    label_id,
-)
+from regard.training.data.stored_rows import Row
+from regard.training.objectives.head_objective import HeadObjective, class_names, label_id
 from regard.training.setup import Setup
 
 

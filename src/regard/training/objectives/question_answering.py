@@ -14,7 +14,8 @@ from regard.data import labelled
 from regard.data.labelled import Question
 from regard.metrics.question_answering import AnswerScore, answer_score
 from regard.text.tokenizer import Tokenizer
-from regard.training.objectives.head_objective import HeadObjective, LabelledData, Row
+from regard.training.data.stored_rows import Row
+from regard.training.objectives.head_objective import HeadObjective, LabelledData
 
 NO_ANSWER = (0, 0)  # the first token, as in BERT for SQuAD 2.0
 

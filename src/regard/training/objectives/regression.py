@@ -13,7 +13,8 @@ from regard.data import labelled
 from regard.data.labelled import RatedText
 from regard.metrics.regression import RegressionScore, regression_score
 from regard.models import Model, TextEncoder
-from regard.training.objectives.head_objective import HeadObjective, LabelledData, Row
+from regard.training.data.stored_rows import Row
+from regard.training.objectives.head_objective import HeadObjective, LabelledData
 from regard.training.setup import Setup
 
 

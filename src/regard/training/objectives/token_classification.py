@@ -14,12 +14,8 @@ from regard.data.padding import IGNORED, pad_rows
 from regard.data.tag_alignment import align_tags
 from regard.metrics.classification import ClassificationScore
 from regard.metrics.entity_f1 import tagging_score
-from regard.training.objectives.head_objective import (
-    HeadObjective,
-    Row,
-    class_names,
-    label_id,
-)
+from regard.training.data.stored_rows import Row
+from regard.training.objectives.head_objective import HeadObjective, class_names, label_id
 
 
 class TokenClassification(HeadObjective[TaggedWords]):

@@ -67,8 +67,7 @@ class InitialWeights:
         dist.broadcast(full, 0)
         if layout is None:
             return full
-        # A copy: a view would hold the whole tensor.
-        return layout.part(full, rank).clone()
+        return layout.part(full, rank)
 
 
 def move_buffers(model: nn.Module, device: torch.device) -> None:

@@ -248,6 +248,7 @@ class Sharded(Strategy):
         if ranks.is_main:
             # Before any tensor is cut.
             self.evaluation = evaluation_copy(objective)
+        self.parameters = {}  # what refers to the full tensors would hold them in memory
         self.initial_weights = InitialWeights(objective.model, ranks, self.device)
 
     @property
