@@ -29,8 +29,8 @@ from regard.models import Model, TextEncoder
 from regard.models.saving import config_json
 from regard.training import model_spec
 from regard.training.data.labelled_text import Sets, encoder_tokenizer, labelled_sets
+from regard.training.objectives.contrastive_loss import info_nce
 from regard.training.objectives.head_objective import LabelledData, copy_weights
-from regard.training.objectives.loss import info_nce
 from regard.training.objectives.objective import Objective
 from regard.training.setup import Setup
 

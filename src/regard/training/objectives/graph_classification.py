@@ -28,8 +28,9 @@ from regard.models.labels import label_config
 from regard.training import model_spec
 from regard.training.data.stored_graphs import stored_graphs
 from regard.training.objectives.head_objective import class_names
-from regard.training.objectives.loss import add_auxiliary_losses, cross_entropy, r_drop
+from regard.training.objectives.loss import add_auxiliary_losses, cross_entropy
 from regard.training.objectives.objective import Objective
+from regard.training.objectives.r_drop import r_drop
 from regard.training.setup import Setup
 
 
