@@ -15,7 +15,10 @@ from torch.nn import functional
 from regard.core.embedding import Table
 from regard.core.head import LMHead
 from regard.data.padding import IGNORED
-from regard.training.objectives.loss import cross_entropy, linear_cross_entropy
+from regard.training.objectives.label_smoothed_cross_entropy import (
+    cross_entropy,
+    linear_cross_entropy,
+)
 from regard.training.objectives.r_drop import r_drop
 
 

@@ -28,8 +28,11 @@ from regard.builder.sides import (
 from regard.builder.stacks import build_stack
 from regard.builder.weight_tying import output_table
 from regard.core import embedding
+from regard.decoder import Decoder
+from regard.dual_encoder import DualEncoder
+from regard.encoder import Encoder
+from regard.encoder_decoder import EncoderDecoder
 from regard.errors import ModelError
-from regard.model import Decoder, DualEncoder, Encoder, EncoderDecoder
 from regard.model_variants import LayerMatchedEncoderDecoder, RecomputingDecoder
 
 CoreModel = EncoderDecoder | Encoder | Decoder | DualEncoder | MemoryNetwork | LinearForecaster

@@ -21,10 +21,10 @@ from regard.data import labelled
 from regard.data.batching import Batch, BatchSampler, Rows, batch_indices
 from regard.data.labelled import TextPair
 from regard.data.padding import pad_rows
+from regard.encoder import Encoder
 from regard.families import folder as folders
 from regard.metrics.classification import ClassificationScore
 from regard.metrics.scores import AnyScore
-from regard.model import Encoder
 from regard.models import Model, TextEncoder
 from regard.models.saving import config_json
 from regard.training import model_spec

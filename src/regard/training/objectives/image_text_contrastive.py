@@ -20,9 +20,9 @@ from regard import spec
 from regard.data.batching import Rows
 from regard.data.labelled_images import read_captions
 from regard.data.padding import pad_rows
+from regard.dual_encoder import DualEncoder
 from regard.families import folder as folders
 from regard.metrics.classification import RankingScore, ranking_score
-from regard.model import DualEncoder
 from regard.models import DualEncoderModel, Model
 from regard.text.tokenizer import Tokenizer
 from regard.text.tokenizer_training import SpecialTokenTemplate

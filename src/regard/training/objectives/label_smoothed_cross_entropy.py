@@ -1,6 +1,6 @@
-"""Losses: cross-entropy with label smoothing, R-Drop, and knowledge distillation.
+"""Cross-entropy with label smoothing (Szegedy et al. 2016), of logits or of hidden states.
 
-All are sums over tokens. The training step divides by the tokens of all its batches, so that
+Losses are sums over tokens. The training step divides by the tokens of all its batches, so that
 gradient accumulation equals one large batch.
 """
 
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from regard.core.head import LMHead
-from regard.core.softmax_attention import HAS_TRITON
+from regard.core.scaled_dot_product_attention import HAS_TRITON
 from regard.data.padding import IGNORED
 from regard.training.objectives.r_drop import r_drop
 
