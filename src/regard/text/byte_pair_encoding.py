@@ -1,16 +1,24 @@
-"""Byte-pair encoding (BPE: GPT-2, RoBERTa, CLIP), from a vocab.json and a merges.txt."""
+"""Byte-pair encoding (BPE; Sennrich et al. 2016): learnt from texts, or opened from its files."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import tokenizers
-from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import (
+    Regex,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
 
 from regard import disk
-from regard.errors import DataError
+from regard.errors import DataError, SettingError
 from regard.text.added_tokens import (
     CONVERT,
     FETCH_AGAIN,
@@ -25,6 +33,30 @@ from regard.text.tokenizer import Role
 _CLIP_WORDS = (
     r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
 )
+
+
+def train_byte_level_bpe(
+    texts: Iterable[str], size: int, special_tokens: Sequence[str]
+) -> tokenizers.Tokenizer:
+    """BPE over the 256 bytes of UTF-8, which can spell every text (Radford et al., 2019)."""
+    # GPT-2's printable characters for the 256 bytes; all are in the vocabulary from the start.
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    smallest = len(alphabet) + len(special_tokens)
+    if size < smallest:
+        raise SettingError(
+            f"a vocabulary of {size} has no room for all bytes", f"ask for {smallest} or more"
+        )
+    backend = tokenizers.Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=size,
+        special_tokens=list(special_tokens),
+        initial_alphabet=alphabet,
+        show_progress=False,
+    )
+    backend.train_from_iterator(texts, trainer)
+    return backend
 
 
 def open_byte_level_bpe(
