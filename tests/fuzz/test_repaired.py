@@ -19,7 +19,7 @@ from regard.checkpoint import Checkpoints, Retention, damage
 from regard.core.attention_mask import AttentionMask
 from regard.core.causal_mask import CausalMask
 from regard.core.dropout import Dropout
-from regard.core.softmax_attention import fused
+from regard.core.scaled_dot_product_attention import fused
 from regard.data import file_access, labelled, text_files
 from regard.errors import CheckpointError, DataError, ModelError, RegardError, SettingError
 from regard.models.labels import label_names
