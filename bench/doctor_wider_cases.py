@@ -167,6 +167,13 @@ def wider_settings(family: str, folder: Path, rng: random.Random) -> dict[str, A
             changes = {"model": "wav2vec2:tiny", "sounds": write_sounds(data, rng)}
             changes |= {"objective": "sounds", "batch_tokens": 128, "steps": 60}
             changes |= {"learning_rate": 1e-3, "log_every": 2}
+        case "ctc":
+            sounds = Path(write_sounds(data, rng))
+            files = [path.relative_to(sounds) for path in sorted(sounds.rglob("*.wav"))]
+            table = sounds / "table.tsv"
+            table.write_text("".join(f"{path}\t{path.parent.name}\n" for path in files))
+            changes = {"model": "wav2vec2:tiny", "sounds": str(table), "objective": "ctc"}
+            changes |= {"batch_tokens": 128, "steps": 80, "learning_rate": 1e-3, "log_every": 2}
         case "swin":
             changes = {"model": "swin:tiny", "images": write_images(data, rng)}
             changes |= {"image_size": 16, "patch": 2, "batch_tokens": 512, "steps": 60}
@@ -183,6 +190,9 @@ def text_settings(family: str, folder: Path, rng: random.Random) -> dict[str, An
         case "electra":
             changes = {"model": "electra:tiny", **SIZES, "text": write_text(data, rng)}
             changes |= {"batch_tokens": 1024, "steps": 250}
+        case "stories":
+            changes = {"model": "memory:tiny", "objective": "stories", "builtin_lines": 1000}
+            changes |= {"test_lines": 100, "learning_rate": 1e-2, "steps": 200}
         case "memory":
             changes = {"model": "gpt:tiny", **SIZES, "text": write_text(data, rng)}
             changes |= {"memory": 16, "tokenizer": "characters", "batch_tokens": 256}
@@ -486,7 +496,9 @@ HEALTHY = [
     healthy("forecast"),
     healthy("graph"),
     healthy("sounds"),
+    healthy("ctc"),
     healthy("swin"),
+    healthy("stories"),
     healthy("electra"),
     healthy("memory"),
     healthy("deberta"),

@@ -61,7 +61,9 @@ class RunEvidence:
 
     @cached_property
     def baseline(self) -> Baseline:
-        counts = labels.label_counts(self.batches) if self.batches else None
+        counts = None
+        if self.batches and self.objective is not None and self.objective.labels_are_classes:
+            counts = labels.label_counts(self.batches)
         train = self.recipe.train
         if counts is None:
             return Baseline(None, None, train.warmup, train.steps)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -149,6 +150,9 @@ class Look:
         if isinstance(core, MemoryNetwork):
             # The question, which comes last, attends to the sentences before it.
             return input_tokens[-1:], input_tokens[:-1]
+        places = self.call(name).k.shape[2]
+        if places != len(input_tokens):
+            input_tokens = _places_in_window(places)
         return input_tokens, input_tokens
 
     def stack(self, name: str | None = None) -> str:
@@ -168,6 +172,12 @@ class Look:
         if part not in PARTS or attention not in self.probe.attentions:
             return False
         return any(fnmatchcase(name, pattern) for pattern in self.probe.wanted)
+
+
+def _places_in_window(count: int) -> tuple[str, ...]:
+    """Row and column of each place in a window of an image, the first of which is shown (Swin)."""
+    side = math.isqrt(count)
+    return tuple(f"{i // side},{i % side}" for i in range(count))
 
 
 def _index(
