@@ -196,6 +196,17 @@ def test_two_towers() -> None:
     assert set(look(model, torch.randn(1, 3, 8, 8)).probe.attentions) == {"image.encoder.0.self"}
 
 
+def test_windows_of_an_image_are_named_by_their_places() -> None:
+    description = presets.preset("swin:tiny", 3, 32, image_size=32, patch=4, d_model=12, layers=2)
+    model = Tokenized(build(description).eval(), description)
+    run = look(model, torch.randn(1, 3, 32, 32))
+    for name in run.probe.attentions:
+        shown = run.attention(name)
+        assert len(shown.columns) == shown.weights.shape[-1]
+        assert shown.columns[0] == "0,0"
+        assert str(shown)
+
+
 def test_a_model_without_attention_says_so() -> None:
     description = presets.preset("lstm-lm:tiny", len(WORDS), 32)
     model = Tokenized(build(description).eval(), description)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +16,7 @@ from torch.utils.module_tracker import ModuleTracker
 from regard.core.context import Context
 from regard.core.probe import AttentionCall, Probe
 from regard.data.batching import Batch
-from regard.doctor.run_evidence import RunEvidence
+from regard.doctor.run_evidence import RunEvidence, carry_untouched
 from regard.models import LanguageModel, TextEncoder, Translator
 from regard.training.diagnostics.finding import Finding
 from regard.training.diagnostics.information_flow import ROWS
@@ -97,7 +96,7 @@ def _gradient_norms(run: RunEvidence) -> dict[str, dict[int, float]]:
     model = objective.model
     model.eval()  # without dropout
     squares: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
-    with _carry_untouched(objective):
+    with carry_untouched(objective):
         batch = run.batches[0].to(_device(model))
         loss, _ = objective.loss(batch.tensors)
         (loss / max(1, batch.tokens)).backward()
@@ -112,20 +111,6 @@ def _gradient_norms(run: RunEvidence) -> dict[str, dict[int, float]]:
         stack: {number: square**0.5 for number, square in layers.items()}
         for stack, layers in squares.items()
     }
-
-
-@contextmanager
-def _carry_untouched(objective: Objective) -> Iterator[None]:
-    """What an objective carries from batch to batch is afterwards what it was."""
-    if not isinstance(objective, CarriesState):
-        yield
-        return
-    carry = {name: tensor.clone() for name, tensor in objective.carry.items()}
-    try:
-        yield
-    finally:
-        for name, tensor in carry.items():
-            objective.carry[name].detach_().copy_(tensor)
 
 
 def _device(model: nn.Module) -> torch.device:
@@ -166,7 +151,7 @@ def _dead_shares(run: RunEvidence) -> dict[str, float]:
     tracker = ModelTracker(objective.model)
     activity = _UnitActivity(tracker)
     objective.model.eval()
-    with torch.no_grad(), _carry_untouched(objective), tracker, activity:
+    with torch.no_grad(), carry_untouched(objective), tracker, activity:
         for batch in run.batches[:BATCHES]:
             objective.loss(batch.to(_device(objective.model)).tensors)
     return {

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-import torch
-
 from regard.doctor.run_evidence import RunEvidence
 from regard.training.diagnostics.finding import Finding
 from regard.training.run import lr_schedule
@@ -87,16 +85,11 @@ def check_batch_size(run: RunEvidence) -> Iterator[Finding]:
 
 def check_start(run: RunEvidence) -> Iterator[Finding]:
     """Initial weights that predict worse than chance."""
-    objective = run.objective
-    if objective is None or run.baseline.uniform is None or not run.batches:
+    if run.objective is None or run.baseline.uniform is None or not run.batches:
         return
     if run.has_run and not run.is_weak:
         return  # whatever it was, training has mended it
-    model = objective.model
-    model.eval()
-    batch = run.batches[0].to(next(model.parameters()).device)
-    with torch.no_grad(), run.loaded(run.initial):
-        loss = float(objective.loss(batch.tensors)[1]) / max(1, batch.tokens)
+    loss = run.initial_loss
     chance = max(run.baseline.uniform, math.log(2))
     if loss < max(HIGHEST * chance, chance + LEAST_EXCESS) and math.isfinite(loss):
         return

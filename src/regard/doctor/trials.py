@@ -53,6 +53,7 @@ LOW_STEP = 1e-3
 # The same where the run learns, or its rate is in that range. Few runs have the best rate of all,
 # and a higher one is often faster at first.
 CLEAR_GAIN = 0.1
+OWN_SCALE_GAIN = 0.2  # of the final loss, where labels are not classes
 LEARNT_NOTHING = 0.97  # of the loss without learning: within the noise of batches
 # Twelve post-norm layers train with a warm-up, eighteen diverge (Liu et al. 2020).
 MANY_LAYERS = 12
@@ -129,6 +130,9 @@ def _margin(run: RunEvidence, treatment: Treatment) -> float:
     }
     if run.is_weak and is_unusual.get(treatment.check, True):
         return max(0.03, GAIN * run.reference)
+    if run.baseline.entropy is None:
+        # Squared errors fall by orders of magnitude: their scale is where the run ended.
+        return OWN_SCALE_GAIN * min(run.final_loss, run.reference)
     return max(0.1, CLEAR_GAIN * run.reference)
 
 
