@@ -237,8 +237,7 @@ def _is_short(q: Tensor, k: Tensor, v: Tensor, tensor: Tensor | None) -> bool:
 
 
 def _worth_compiling(q: Tensor) -> bool:
-    """float32 Triton kernels compile slowly, and without tensor cores PyTorch's are faster: use them
-    only for training in TF32."""
+    """float32 Triton kernels compile slowly, and are faster only on tensor cores, with TF32."""
     if q.dtype != torch.float32:
         return True
     return torch.is_grad_enabled() and torch.backends.cuda.matmul.allow_tf32
