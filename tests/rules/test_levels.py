@@ -23,7 +23,13 @@ LEVELS = (
     ("core.block",),
     ("core.stack",),
     # Variants of a stack, and what is made of one.
-    ("core.conv_layer", "core.reversible", "core.universal_transformer", "core.pixel_decoder"),
+    (
+        "core.conv_layer",
+        "core.reversible",
+        "core.universal_transformer",
+        "core.pixel_decoder",
+        "core.series_encoder_decoder",
+    ),
     ("core.staged_stack",),
     ("baselines",),
     ("model",),

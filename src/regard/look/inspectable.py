@@ -12,6 +12,7 @@ from torch import Tensor
 
 from regard.baselines.linear_forecaster import LinearForecaster
 from regard.baselines.memory_network import MemoryNetwork
+from regard.core.series_encoder_decoder import SeriesEncoderDecoder
 from regard.decode.batch_decoding import SpecialTokens
 from regard.errors import DataError
 from regard.model import (
@@ -25,7 +26,15 @@ from regard.text.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from regard.look.backdrop import Backdrop  # with all that draws
 
-CoreModel = EncoderDecoder | Encoder | Decoder | DualEncoder | MemoryNetwork | LinearForecaster
+CoreModel = (
+    EncoderDecoder
+    | SeriesEncoderDecoder
+    | Encoder
+    | Decoder
+    | DualEncoder
+    | MemoryNetwork
+    | LinearForecaster
+)
 
 
 @dataclass(frozen=True, eq=False)

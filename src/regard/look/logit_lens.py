@@ -9,6 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from regard.baselines.linear_forecaster import LinearForecaster
+from regard.core.series_encoder_decoder import SeriesEncoderDecoder
 from regard.core.stack import Stack
 from regard.errors import SettingError
 from regard.look import drawing, terminal
@@ -97,7 +98,8 @@ def lens(run: Look, *, top: int = 5, positions: Sequence[int] | None = None) -> 
 
 def _stack_and_head(model: CoreModel) -> tuple[Stack, Callable[[Tensor], Tensor]]:
     """The last stack, which has the final norm, and the LM head on it."""
-    if isinstance(model, DualEncoder | LinearForecaster) or model.head is None:
+    without = DualEncoder | LinearForecaster | SeriesEncoderDecoder
+    if isinstance(model, without) or model.head is None:
         raise SettingError(
             "this model has no scores over a vocabulary",
             "look through a lens at one that writes or fills in",

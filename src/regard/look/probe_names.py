@@ -10,6 +10,7 @@ from torch import Tensor
 from regard.baselines.linear_forecaster import LinearForecaster
 from regard.baselines.memory_network import MemoryHops, MemoryNetwork
 from regard.core.probe import PARTS, Edit, HasHeads
+from regard.core.series_encoder_decoder import SeriesEncoderDecoder
 from regard.core.stack import Stack
 from regard.errors import SettingError, did_you_mean
 from regard.look.inspectable import CoreModel
@@ -28,7 +29,7 @@ Head = tuple[str, int]  # the attention's name and the head's number: ("decoder.
 def stacks(model: CoreModel) -> dict[str, EncoderSide | DecoderSide | MemoryHops]:
     """The stacks of a model, or what replaces them, by their probe names, in forward order."""
     match model:
-        case EncoderDecoder():
+        case EncoderDecoder() | SeriesEncoderDecoder():
             return {"encoder": model.encoder, "decoder": model.decoder}
         case Encoder():
             return {"encoder": model.stack}

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from regard.baselines.memory_network import MemoryNetwork
 from regard.core.probe import PARTS, AttentionCall, Probe
+from regard.core.series_encoder_decoder import SeriesEncoderDecoder
 from regard.errors import SettingError, did_you_mean
 from regard.look.attention_map import AttentionMap
 from regard.look.backdrop import Backdrop
@@ -141,7 +142,7 @@ class Look:
         """
         input_tokens = self.model_inputs.input_tokens
         core = self.model.model
-        if isinstance(core, EncoderDecoder) and name.startswith("decoder."):
+        if isinstance(core, EncoderDecoder | SeriesEncoderDecoder) and name.startswith("decoder."):
             if name.endswith(".cross"):
                 return self.model_inputs.target_tokens, input_tokens
             decoder_tokens = self.model_inputs.decoder_tokens[:-1]

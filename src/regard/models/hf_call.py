@@ -21,6 +21,7 @@ from regard.core.context import Context
 from regard.core.head import DistilledHead
 from regard.core.patch_embedding import Patches
 from regard.core.question import question_ends
+from regard.core.series_encoder_decoder import SeriesEncoderDecoder
 from regard.core.series_patches import SeriesPatches
 from regard.data.padding import IGNORED
 from regard.errors import SettingError, did_you_mean
@@ -32,7 +33,11 @@ from regard.model import (
     EncoderDecoder,
 )
 from regard.models.recorded_outputs import RecordedOutputs
-from regard.models.series_call import call_series, channel_outputs
+from regard.models.series_call import (
+    call_series,
+    call_series_encoder_decoder,
+    channel_outputs,
+)
 
 # Arguments of a call that are no inputs.
 OUTPUT_OPTIONS = ("output_hidden_states", "output_attentions")
@@ -113,6 +118,9 @@ def call(
             assert isinstance(spec, kinds.Encoder)
             series_output = call_series(model, spec, inputs, Context(recorded.probe))
             return ModelOutput(series_output | channel_outputs(recorded, channels))
+        case SeriesEncoderDecoder():
+            assert isinstance(spec, kinds.SeriesEncoderDecoder)
+            return ModelOutput(call_series_encoder_decoder(model, spec, inputs, recorded))
         case LinearForecaster():
             # DLinear and NLinear have no hidden states: the forward pass is the forecast.
             forecasts, _ = model(inputs["past_values"])

@@ -14,6 +14,7 @@ from regard.baselines.linear_forecaster import LinearForecaster
 from regard.baselines.memory_network import MemoryNetwork
 from regard.builder import CoreModel
 from regard.checkpoint import Checkpoints
+from regard.core.series_encoder_decoder import SeriesEncoderDecoder
 from regard.data.training_coverage import read_coverage
 from regard.errors import CheckpointError, ModelError, UnknownKeyWarning
 from regard.families import folder as folders
@@ -189,7 +190,7 @@ def _wrap(
             return MemoryNetworkModel(model, spec, None, config)
         case DualEncoder():
             return DualEncoderModel(model, spec, None, config)
-        case LinearForecaster():
+        case LinearForecaster() | SeriesEncoderDecoder():
             return SeriesModel(model, spec, config)
     return Model(model, spec, config)
 

@@ -211,6 +211,11 @@ class Distribution:
     levels = None  # it has no quantiles
     kind: Literal["student_t", "normal", "negative_binomial"] = "student_t"
 
+    @property
+    def parameters(self) -> int:
+        """How many parameters the distribution has."""
+        return 3 if self.kind == "student_t" else 2
+
 
 Forecast = Points | Quantiles | Distribution
 ChannelPool = Literal["mean", "max", "first"]
