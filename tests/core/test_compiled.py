@@ -12,7 +12,7 @@ from torch._dynamo.utils import counters
 
 from regard import edit
 from regard.builder import build
-from regard.core import block_sparse_attention, softmax_attention
+from regard.core import block_sparse_attention, scaled_dot_product_attention
 from regard.core.attention_mask import AttentionMask, Span
 from regard.core.block import Block
 from regard.core.causal_mask import CausalMask
@@ -63,7 +63,7 @@ def flex_equals_the_definition(pattern: MaskPattern, length: int, batch: int = 1
     mask = AttentionMask(pattern.over(length), positions, positions, batch, Span(0))
     q, k, v = torch.randn(3, batch, 2, length, 8).unbind()
     actual = block_sparse_attention.flex(q, k, v, mask, 0.3, 0.0)
-    expected = softmax_attention.explicit(q, k, v, mask, 0.3, 0.0)
+    expected = scaled_dot_product_attention.explicit(q, k, v, mask, 0.3, 0.0)
     torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
 
 

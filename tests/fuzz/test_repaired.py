@@ -18,7 +18,7 @@ from regard import disk
 from regard.checkpoint import Checkpoints, damage
 from regard.core.attention_mask import AttentionMask
 from regard.core.causal_mask import CausalMask
-from regard.core.softmax_attention import fused
+from regard.core.scaled_dot_product_attention import fused
 from regard.errors import CheckpointError, DataError, ModelError, RegardError, SettingError
 from regard.models.labels import label_names
 from regard.training import preflight

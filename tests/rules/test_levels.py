@@ -23,15 +23,11 @@ LEVELS = (
     ("core.block",),
     ("core.stack",),
     # Variants of a stack, and what is made of one.
-    (
-        "core.conv_layer",
-        "core.reversible",
-        "core.universal_transformer",
-        "core.pixel_decoder",
-        "core.series_encoder_decoder",
-    ),
+    ("core.conv_layer", "core.reversible", "core.universal_transformer", "core.pixel_decoder"),
     ("core.staged_stack",),
     ("baselines",),
+    ("encoder_decoder", "series_encoder_decoder", "encoder", "decoder"),
+    ("dual_encoder",),
     ("model",),
     ("model_variants",),
     ("builder", "edit"),

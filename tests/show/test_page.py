@@ -52,6 +52,8 @@ def published(kind: str) -> spec.Model:
             "norm_rel_ebd": "layer_norm",
         }
         config |= {"share_att_key": True, "position_biased_input": False, "conv_kernel_size": 3}
+    if kind == "time_series_transformer":
+        config |= {"prediction_length": 24}  # without which there is no such model
     return FAMILIES[kind].to_spec(config)
 
 

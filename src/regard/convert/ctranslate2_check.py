@@ -17,8 +17,9 @@ from regard.convert.ctranslate2 import Vocabularies, library
 from regard.core.causal_mask import CausalMask
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode
 from regard.decode.strategy import Greedy, Limit
+from regard.decoder import Decoder
+from regard.encoder_decoder import EncoderDecoder
 from regard.families import folder as folders
-from regard.model import Decoder, EncoderDecoder
 from regard.verify.invariants import Finding
 from regard.verify.outputs import run
 from regard.verify.parity import float32_comparison

@@ -32,8 +32,8 @@ from regard.core.norm import BatchNorm, Norm, normalize
 from regard.core.padding_mask import padding_pattern
 from regard.core.position_terms import PositionTerms, StackPosition, position_terms
 from regard.core.probe import HasHeads
+from regard.core.scaled_dot_product_attention import SoftmaxAttention
 from regard.core.segment_memory import SegmentMemory, has_segment_memory, with_segment
-from regard.core.softmax_attention import SoftmaxAttention
 from regard.core.sparse_masks import GlobalMask, GlobalTokenMask, ShiftedMask
 from regard.errors import ModelError
 

@@ -57,7 +57,7 @@ def head_config(head: spec.SeriesHead | None) -> dict[str, Any]:
     if isinstance(head, spec.PatchHead):
         return config
     if isinstance(head.output, spec.Distribution):
-        config |= {"loss": "nll", "distribution_output": head.output.kind}
+        config |= {"loss": "nll", "distribution_output": head.output.name}
     # At the class token whatever else is said.
     config["pooling_type"] = None if head.pool == "first" else head.pool
     if isinstance(head, spec.ForecastHead):

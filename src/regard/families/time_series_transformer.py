@@ -91,7 +91,7 @@ def to_config(model: spec.SeriesEncoderDecoder, positions: int) -> dict[str, Any
         config["cardinality"] = [category.count for category in part.categories]
         config["embedding_dimension"] = [category.width for category in part.categories]
     if model.output is not None:
-        config["distribution_output"] = model.output.kind
+        config["distribution_output"] = model.output.name
     return config
 
 

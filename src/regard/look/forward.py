@@ -14,17 +14,15 @@ from regard.core.context import Context
 from regard.core.lagged_values import Covariates, LaggedValues
 from regard.core.node_features import NodeFeatures
 from regard.core.probe import NO_PROBE, Probe
-from regard.core.series_encoder_decoder import SeriesEncoderDecoder
 from regard.core.series_head import DistributionParameters, ForecastHead, distribution_mean
 from regard.core.series_patches import SeriesPatches
+from regard.decoder import Decoder
+from regard.dual_encoder import DualEncoder
+from regard.encoder import Encoder
+from regard.encoder_decoder import EncoderDecoder
 from regard.errors import SettingError
 from regard.look.inspectable import CoreModel
-from regard.model import (
-    Decoder,
-    DualEncoder,
-    Encoder,
-    EncoderDecoder,
-)
+from regard.series_encoder_decoder import SeriesEncoderDecoder
 
 
 @contextmanager

@@ -9,8 +9,9 @@ import numpy as np
 from torch import Tensor
 
 from regard.baselines.linear_forecaster import LinearForecaster
-from regard.core.series_encoder_decoder import SeriesEncoderDecoder
 from regard.core.stack import Stack
+from regard.dual_encoder import DualEncoder
+from regard.encoder_decoder import EncoderDecoder
 from regard.errors import SettingError
 from regard.look import drawing, terminal
 from regard.look.forward import evaluation_mode
@@ -18,7 +19,7 @@ from regard.look.inspectable import CoreModel
 from regard.look.probe_names import residual_probes, stacks
 from regard.look.recording import Look, array
 from regard.look.result import AnalysisResult, Array, json_key
-from regard.model import DualEncoder, EncoderDecoder
+from regard.series_encoder_decoder import SeriesEncoderDecoder
 
 
 @dataclass(frozen=True)

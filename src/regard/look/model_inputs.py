@@ -12,8 +12,11 @@ from regard.core.context import Context
 from regard.core.lagged_values import Covariates
 from regard.core.patch_embedding import Patches
 from regard.core.probe import Probe
-from regard.core.series_encoder_decoder import SeriesEncoderDecoder
 from regard.data.padding import pad_rows
+from regard.decoder import Decoder
+from regard.dual_encoder import DualEncoder
+from regard.encoder import Encoder
+from regard.encoder_decoder import EncoderDecoder
 from regard.errors import DataError, SettingError
 from regard.look.backdrop import Backdrop
 from regard.look.generation import translate
@@ -28,7 +31,7 @@ from regard.look.inspectable import (
     token_ids,
 )
 from regard.look.probe_names import Head, switched_off
-from regard.model import Decoder, DualEncoder, Encoder, EncoderDecoder
+from regard.series_encoder_decoder import SeriesEncoderDecoder
 
 IGNORED = -1  # the label of a position at which nothing is to be predicted
 

@@ -10,18 +10,14 @@ from torch import Tensor
 from regard.baselines.linear_forecaster import LinearForecaster
 from regard.baselines.memory_network import MemoryHops, MemoryNetwork
 from regard.core.probe import PARTS, Edit, HasHeads
-from regard.core.series_encoder_decoder import SeriesEncoderDecoder
 from regard.core.stack import Stack
+from regard.decoder import Decoder
+from regard.dual_encoder import DualEncoder
+from regard.encoder import Encoder
+from regard.encoder_decoder import DecoderSide, EncoderDecoder, EncoderSide
 from regard.errors import SettingError, did_you_mean
 from regard.look.inspectable import CoreModel
-from regard.model import (
-    Decoder,
-    DecoderSide,
-    DualEncoder,
-    Encoder,
-    EncoderDecoder,
-    EncoderSide,
-)
+from regard.series_encoder_decoder import SeriesEncoderDecoder
 
 Head = tuple[str, int]  # the attention's name and the head's number: ("decoder.2.cross", 3)
 

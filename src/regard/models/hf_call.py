@@ -21,23 +21,21 @@ from regard.core.context import Context
 from regard.core.head import DistilledHead
 from regard.core.patch_embedding import Patches
 from regard.core.question import question_ends
-from regard.core.series_encoder_decoder import SeriesEncoderDecoder
 from regard.core.series_patches import SeriesPatches
 from regard.data.padding import IGNORED
+from regard.decoder import Decoder
+from regard.dual_encoder import DualEncoder
+from regard.encoder import Encoder
+from regard.encoder_decoder import EncoderDecoder
 from regard.errors import SettingError, did_you_mean
 from regard.families import folder as folders
-from regard.model import (
-    Decoder,
-    DualEncoder,
-    Encoder,
-    EncoderDecoder,
-)
 from regard.models.recorded_outputs import RecordedOutputs
 from regard.models.series_call import (
     call_series,
     call_series_encoder_decoder,
     channel_outputs,
 )
+from regard.series_encoder_decoder import SeriesEncoderDecoder
 
 # Arguments of a call that are no inputs.
 OUTPUT_OPTIONS = ("output_hidden_states", "output_attentions")

@@ -14,16 +14,13 @@ from regard.baselines.linear_forecaster import LinearForecaster
 from regard.baselines.memory_network import MemoryNetwork
 from regard.builder import CoreModel
 from regard.checkpoint import Checkpoints
-from regard.core.series_encoder_decoder import SeriesEncoderDecoder
 from regard.data.training_coverage import read_coverage
+from regard.decoder import Decoder
+from regard.dual_encoder import DualEncoder
+from regard.encoder import Encoder
+from regard.encoder_decoder import EncoderDecoder
 from regard.errors import CheckpointError, ModelError, UnknownKeyWarning
 from regard.families import folder as folders
-from regard.model import (
-    Decoder,
-    DualEncoder,
-    Encoder,
-    EncoderDecoder,
-)
 from regard.models import hub
 from regard.models.base import Model, choose_device, to_standard_error
 from regard.models.ctc_model import CTCModel
@@ -41,6 +38,7 @@ from regard.models.speech_to_text import SpeechToText
 from regard.models.text_encoder import TextEncoder
 from regard.models.translator import Translator
 from regard.models.waveform_model import WaveformModel
+from regard.series_encoder_decoder import SeriesEncoderDecoder
 from regard.text.tokenizer_files import (
     holds_tokenizer,
     open_language_model_tokenizer,

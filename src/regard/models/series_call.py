@@ -15,11 +15,11 @@ from regard import spec as kinds
 from regard.core.context import Context
 from regard.core.forecast_loss import negative_log_likelihood
 from regard.core.lagged_values import Covariates
-from regard.core.series_encoder_decoder import EncodedSeries, SeriesEncoderDecoder
 from regard.core.series_patches import Scaling, SeriesPatches
+from regard.encoder import Encoder
 from regard.errors import DataError
-from regard.model import Encoder
 from regard.models.recorded_outputs import RecordedOutputs
+from regard.series_encoder_decoder import EncodedSeries, SeriesEncoderDecoder
 
 
 def call_series(
@@ -117,7 +117,7 @@ def call_series_encoder_decoder(
     elif future is not None:
         parameters = model.predict(hidden, values, observed)
         scaling = encoded.state.scaling
-        losses = negative_log_likelihood(parameters, future, lambda: scaling, kind=spec.output.kind)
+        losses = negative_log_likelihood(parameters, future, lambda: scaling, kind=spec.output.name)
         output["loss"] = _mean_loss(losses, inputs.get("future_observed_mask"))
         output["params"] = _transformers_parameters(parameters, spec.output, scaling, flat=flat)
     scale = encoded.state.scaling
@@ -182,7 +182,7 @@ def _transformers_parameters(
     parameters: tuple[Tensor, ...], output: kinds.Distribution, scaling: Scaling, *, flat: bool
 ) -> tuple[Tensor, ...]:
     """The parameters as transformers returns them."""
-    if output.kind == "negative_binomial":
+    if output.name == "negative_binomial":
         # There the scale of the window is added in place, before they are returned.
         total_count, logits = parameters
         parameters = (total_count, logits + scaling.scale.log())

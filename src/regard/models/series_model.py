@@ -19,7 +19,6 @@ from torch import Tensor
 from regard import spec as kinds
 from regard.baselines.linear_forecaster import LinearForecaster
 from regard.core.lagged_values import Covariates
-from regard.core.series_encoder_decoder import SeriesEncoderDecoder
 from regard.core.series_head import distribution, distribution_mean
 from regard.core.series_patches import Scaling, SeriesPatches
 from regard.data.series import (
@@ -31,11 +30,12 @@ from regard.data.series import (
     read_series,
     read_series_processor,
 )
+from regard.encoder import Encoder
 from regard.errors import DataError, ModelError
-from regard.model import Encoder
 from regard.models.base import Model
 from regard.models.hf_call import ModelOutput, bind_arguments
 from regard.models.series_call import covariates_of, with_channels
+from regard.series_encoder_decoder import SeriesEncoderDecoder
 from regard.spec.validation import is_whole
 
 if TYPE_CHECKING:
@@ -225,12 +225,12 @@ class SeriesModel(Model):
         return self.processor.restored(samples)
 
     def generate_sequences(
-        self, *, num_parallel_samples: int | None = None, **inputs: Tensor | None
+        self, num_parallel_samples: int | None = None, /, **inputs: Tensor | None
     ) -> ModelOutput:
         """transformers' `generate` for time series: `sequences` [B, samples, H], or
         [B, samples, H, C], drawn from torch's default generator.
 
-        The arguments are those of a call without the future's values.
+        The other arguments are those of a call without the future's values.
         """
         tensors = bind_arguments(self.spec, (), inputs)
         count = num_parallel_samples or self._sample_count
@@ -335,7 +335,7 @@ class SeriesModel(Model):
         output = self.model.predict(hidden, values, mask)
         if isinstance(output, Tensor):
             return output
-        return distribution_mean(self._distribution.kind, output, self._scaling(values, mask))
+        return distribution_mean(self._distribution.name, output, self._scaling(values, mask))
 
     def _tensors(self, values: Tensor | Values) -> tuple[Tensor, Tensor | None]:
         """Windows as the model reads them, and which values there are, if not all."""
@@ -356,7 +356,7 @@ class SeriesModel(Model):
         self, values: Tensor, mask: Tensor | None, covariates: Covariates, count: int
     ) -> Tensor:
         """Sample trajectories of windows: [B, count, H, C]."""
-        kind = self._distribution.kind
+        kind = self._distribution.name
         if isinstance(self.model, SeriesEncoderDecoder):
             return self.model.sample(values, mask, covariates, count=count)
         hidden, _ = self.model(values, mask)

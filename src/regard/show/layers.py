@@ -105,7 +105,7 @@ def _series_encoder_decoder(
     future = f"lagged values, its own from the second of {model.horizon} steps on"
     decoder = [ModuleSummary("steps", future, f"[B, {model.horizon}, {part.width}]"), *sides[1]]
     if model.output is not None:
-        text = f"{model.output.parameters} parameters of a {model.output.kind}, for each step"
+        text = f"{model.output.parameters} parameters of a {model.output.name}, for each step"
         shape = f"[B, T, {part.channels}]"
         decoder.append(ModuleSummary("distribution", text, shape, counts["series"]))
     return [

@@ -21,7 +21,6 @@ from regard.baselines.linear_forecaster import LinearForecaster
 from regard.baselines.memory_network import MemoryNetwork
 from regard.core.patch_embedding import Patches
 from regard.core.probe import Probe
-from regard.core.series_encoder_decoder import SeriesEncoderDecoder
 from regard.core.stack import Stack
 from regard.decode.batch_decoding import DecodingSettings
 from regard.decode.length_penalty import GNMTPenalty
@@ -32,6 +31,10 @@ from regard.decode.strategy import (
     Sampling,
     Strategy,
 )
+from regard.decoder import Decoder
+from regard.dual_encoder import DualEncoder
+from regard.encoder import Encoder
+from regard.encoder_decoder import EncoderDecoder
 from regard.errors import SettingError
 from regard.look import drawing
 from regard.look.forward import evaluation_mode, forward
@@ -40,13 +43,8 @@ from regard.look.model_inputs import ModelInputs
 from regard.look.probe_names import Head, attentions, stacks, switched_off
 from regard.look.recording import weights_in_chunks
 from regard.look.result import AnalysisResult, Array, to_json
-from regard.model import (
-    Decoder,
-    DualEncoder,
-    Encoder,
-    EncoderDecoder,
-)
 from regard.models import GraphModel, Model, SeriesModel
+from regard.series_encoder_decoder import SeriesEncoderDecoder
 from regard.studio import answers
 from regard.studio.metrics_tail import follow
 from regard.studio.model_store import ModelStore, OpenModel, not_allowed

@@ -14,16 +14,14 @@ from regard.builder import CoreModel
 from regard.core.head import DistilledHead
 from regard.core.lagged_values import Covariates
 from regard.core.patch_embedding import Patches
-from regard.core.series_encoder_decoder import SeriesEncoderDecoder
 from regard.core.series_head import ChannelHead, ForecastHead
 from regard.core.series_patches import SeriesPatches
-from regard.core.waveform import Waveform
-from regard.model import (
-    Decoder,
-    DualEncoder,
-    Encoder,
-    EncoderDecoder,
-)
+from regard.core.waveform_frontend import Waveform
+from regard.decoder import Decoder
+from regard.dual_encoder import DualEncoder
+from regard.encoder import Encoder
+from regard.encoder_decoder import EncoderDecoder
+from regard.series_encoder_decoder import SeriesEncoderDecoder
 from regard.verify.random_inputs import RandomBatch
 
 

@@ -153,7 +153,7 @@ def _their_series_outputs(
     outputs = {name: value for name, value in result.items() if isinstance(value, Tensor)}
     if model.output is not None:
         parameters = list(result.params)
-        if model.output.kind == "negative_binomial":
+        if model.output.name == "negative_binomial":
             # There the logits are returned with the scale of the window in them.
             parameters[1] = parameters[1] - result.scale.log()
         shape = (rows, model.horizon, channels)

@@ -21,16 +21,16 @@ from regard.data import labelled
 from regard.data.batching import Batch, BatchSampler, Rows, batch_indices
 from regard.data.labelled import TextPair
 from regard.data.padding import pad_rows
+from regard.encoder import Encoder
 from regard.families import folder as folders
 from regard.metrics.classification import ClassificationScore
 from regard.metrics.scores import AnyScore
-from regard.model import Encoder
 from regard.models import Model, TextEncoder
 from regard.models.saving import config_json
 from regard.training import model_spec
 from regard.training.data.labelled_text import Sets, encoder_tokenizer, labelled_sets
+from regard.training.objectives.contrastive_loss import info_nce
 from regard.training.objectives.head_objective import LabelledData, copy_weights
-from regard.training.objectives.loss import info_nce
 from regard.training.objectives.objective import Objective
 from regard.training.setup import Setup
 

@@ -18,7 +18,8 @@ from regard.errors import ModelError, SettingError
 from regard.models import LanguageModel, Translator, load
 from regard.models.base import Model
 from regard.models.text_encoder import TextEncoder
-from regard.training.objectives.loss import cross_entropy, distillation_loss
+from regard.training.objectives.distillation_loss import distillation_loss
+from regard.training.objectives.label_smoothed_cross_entropy import cross_entropy
 from regard.training.recipe.schema import Recipe
 
 

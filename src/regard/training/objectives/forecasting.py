@@ -19,17 +19,17 @@ from regard.baselines.linear_forecaster import LinearForecaster
 from regard.builder import build
 from regard.builder.heads import build_forecast_loss
 from regard.core.lagged_values import Covariates, LaggedValues
-from regard.core.series_encoder_decoder import SeriesEncoderDecoder
 from regard.core.series_patches import Scaling, SeriesPatches
 from regard.data.batching import Batch, BatchSampler, Rows
 from regard.data.series import CALENDAR, PROCESSOR_FILE, SeriesProcessor
+from regard.encoder import Encoder
 from regard.errors import ModelError
 from regard.families import folder as folders
 from regard.metrics.forecast import ForecastScore, QuantileScore, forecast_score
 from regard.metrics.scores import AnyScore
-from regard.model import Encoder
 from regard.models import Model, SeriesModel
 from regard.models.saving import config_json
+from regard.series_encoder_decoder import SeriesEncoderDecoder
 from regard.training import model_spec
 from regard.training.data.stored_series import StoredSeries, stored_series
 from regard.training.objectives.objective import Objective

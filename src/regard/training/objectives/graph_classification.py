@@ -18,18 +18,22 @@ from regard import spec
 from regard.data.batching import Batch, BatchSampler
 from regard.data.graphs import GraphData, Level
 from regard.data.padding import IGNORED
+from regard.encoder import Encoder
 from regard.families import folder as folders
 from regard.metrics.classification import ClassificationScore, classification_score
 from regard.metrics.scores import AnyScore
-from regard.model import Encoder
 from regard.models import GraphModel, Model
 from regard.models.graph_model import graph_tensors
 from regard.models.labels import label_config
 from regard.training import model_spec
 from regard.training.data.stored_graphs import stored_graphs
 from regard.training.objectives.head_objective import class_names
-from regard.training.objectives.loss import add_auxiliary_losses, cross_entropy, r_drop
+from regard.training.objectives.label_smoothed_cross_entropy import (
+    add_auxiliary_losses,
+    cross_entropy,
+)
 from regard.training.objectives.objective import Objective
+from regard.training.objectives.r_drop import r_drop
 from regard.training.setup import Setup
 
 

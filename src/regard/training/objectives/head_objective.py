@@ -16,6 +16,7 @@ from regard import spec
 from regard.builder import build
 from regard.data.batching import Batch, BatchSampler, Rows, batch_indices
 from regard.data.padding import pad_rows, round_up
+from regard.encoder import Encoder
 from regard.errors import DataError, ModelError
 from regard.families import folder as folders
 from regard.metrics.classification import ClassificationScore
@@ -23,7 +24,6 @@ from regard.metrics.perplexity import corpus_nll
 from regard.metrics.question_answering import AnswerScore
 from regard.metrics.regression import RegressionScore
 from regard.metrics.scores import AnyScore
-from regard.model import Encoder
 from regard.models import LanguageModel, Model, TextEncoder
 from regard.text.tokenizer import Tokenizer
 from regard.text.tokenizer_files import open_encoder_tokenizer
@@ -36,7 +36,7 @@ from regard.training.data.labelled_text import (
 )
 from regard.training.model_spec import max_length
 from regard.training.objectives.distillation import classification_teacher
-from regard.training.objectives.loss import cross_entropy
+from regard.training.objectives.label_smoothed_cross_entropy import cross_entropy
 from regard.training.objectives.objective import Objective
 from regard.training.setup import Setup
 

@@ -14,9 +14,9 @@ from regard import spec
 from regard.builder import build
 from regard.data.batching import Rows
 from regard.data.labelled_images import read_image_folders
+from regard.encoder import Encoder
 from regard.families import folder as folders
 from regard.metrics.classification import RankingScore, ranking_score
-from regard.model import Encoder
 from regard.models import ImageEncoder, Model
 from regard.models.labels import label_config
 from regard.models.saving import config_json
@@ -24,7 +24,7 @@ from regard.training import model_spec
 from regard.training.data.stored_images import StoredImages, stored_images
 from regard.training.objectives.head_objective import class_names, copy_weights, label_id
 from regard.training.objectives.image_objective import ImageData, ImageObjective
-from regard.training.objectives.loss import cross_entropy
+from regard.training.objectives.label_smoothed_cross_entropy import cross_entropy
 from regard.training.setup import Setup
 
 

@@ -32,7 +32,7 @@ from regard.training import model_spec
 from regard.training.data.labelled_text import Sets, labelled_sets
 from regard.training.objectives.classification import against_majority
 from regard.training.objectives.head_objective import EVALUATION_BATCH_FACTOR
-from regard.training.objectives.loss import cross_entropy
+from regard.training.objectives.label_smoothed_cross_entropy import cross_entropy
 from regard.training.objectives.objective import Objective
 from regard.training.setup import Setup
 

@@ -23,7 +23,7 @@ from regard.core.feedforward import FeedForward, GatedFeedForward
 from regard.core.linear import Linear, dimensions
 from regard.core.projection import CrossProjection, SelfProjection
 from regard.core.relative_position import Disentangled, ShortestPathBias
-from regard.core.softmax_attention import SoftmaxAttention
+from regard.core.scaled_dot_product_attention import SoftmaxAttention
 from regard.core.t5_bias import T5Bias
 from regard.errors import SettingError
 from regard.training.objectives.objective import Objective
