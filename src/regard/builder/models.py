@@ -34,6 +34,7 @@ from regard.builder.sides import (
 from regard.builder.stacks import build_stack
 from regard.builder.weight_tying import output_table, shared_tables
 from regard.core import embedding
+from regard.core.meta_parameters import are_parameters_on_meta
 from regard.decoder import Decoder
 from regard.dual_encoder import DualEncoder
 from regard.encoder import Encoder
@@ -79,7 +80,7 @@ def build(model: spec.Model) -> CoreModel:
     """The modules of a spec, with random weights drawn from torch's default generator."""
     spec.check_parts(model)
     # The meta device needs no memory, and a GPU reports what it lacks by itself.
-    if torch.get_default_device().type == "cpu":
+    if torch.get_default_device().type == "cpu" and not are_parameters_on_meta():
         memory.require(trainable(outline(model)), "this model")
     match model:
         case spec.DualEncoder():

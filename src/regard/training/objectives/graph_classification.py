@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -103,10 +104,6 @@ class GraphObjective(Objective):
             loss = (loss + other_loss) / 2 + weight * agreement
         return add_auxiliary_losses(loss, {}, len(labels)), nll
 
-    @property
-    def indivisible(self) -> str | None:
-        return "the nodes of a batch are one graph"
-
     def examples(self, rows: Sequence[int]) -> list[dict[str, Any]]:
         return [{"row": int(row), "text": f"{self.level[:-1]} {row}"} for row in rows]
 
@@ -162,7 +159,11 @@ class NodeClassification(GraphObjective):
         tensors = {**self.tensors(range(data.graphs)), "labels": labels}
         # The same at each step: moved to the device once.
         count = int((labels != IGNORED).sum())
-        self._batch = Batch(tensors, count, np.array(rows, np.int64)).to(model.device)
+        self._batch = Batch(tensors, count, np.array(rows, np.int64)).to(setup.device)
+
+    @property
+    def indivisible(self) -> str | None:
+        return "all nodes are one graph, where each may read every other"
 
     def batches_per_epoch(self) -> int:
         return 1
@@ -172,6 +173,24 @@ class NodeClassification(GraphObjective):
             epoch += 1
             # An epoch is one step: Veličković et al. 2018 count full-graph updates in epochs.
             yield (epoch, 0), self._batch
+
+
+@dataclass(frozen=True)
+class GraphBatch(Batch):
+    """Graphs as rows; their edges are listed together, each behind the number of its row."""
+
+    @property
+    def size(self) -> int:
+        return len(self.tensors["node_features"])
+
+    def part(self, start: int, rows: int) -> Batch:
+        by_row = {name: tensor for name, tensor in self.tensors.items() if name != "edges"}
+        part = Batch(by_row, self.tokens, self.rows).part(start, rows)
+        first = start if rows else 0
+        edges = self.tensors["edges"]  # [E, 3]: row, from, to
+        is_own = (edges[:, 0] >= first) & (edges[:, 0] < first + max(1, rows))
+        part.tensors["edges"] = edges[is_own] - edges.new_tensor([first, 0, 0])
+        return part
 
 
 class GraphClassification(GraphObjective):
@@ -195,7 +214,7 @@ class GraphClassification(GraphObjective):
         for now, i, rows in self._sampler().iterate(epoch, index):
             graphs = train[rows]
             tensors = {**self.tensors(graphs.tolist()), "labels": self._labels[graphs]}
-            yield (now, i + 1), Batch(tensors, len(graphs), graphs)
+            yield (now, i + 1), GraphBatch(tensors, len(graphs), graphs)
 
 
 def _classes(data: GraphData) -> list[str]:

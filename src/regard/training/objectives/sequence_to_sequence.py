@@ -66,7 +66,7 @@ class SequenceToSequence(Objective):
         self.train_corpus = data.train
         self.validation_corpus = data.valid
         self.validation_pairs = data.valid_pairs
-        self.device = model.device
+        self.device = setup.device
 
     # --- assembling a run -------------------------------------------------------------------------
 
