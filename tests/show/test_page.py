@@ -95,7 +95,7 @@ def test_parts_add_up_and_are_those_of_the_modules(name: str) -> None:
     else:
         towers = [(model, summaries, built)]
     for part, shown, module in towers:
-        if isinstance(part, spec.EncoderDecoder):
+        if isinstance(part, spec.EncoderDecoder | spec.SeriesEncoderDecoder):
             same_stack(find(shown, "encoder side", "encoder")[0], module.encoder)
             same_stack(find(shown, "decoder side", "decoder")[0], module.decoder)
         else:

@@ -185,7 +185,7 @@ def build_distribution_head(
     part: spec.Distribution, d_model: int, channels: int
 ) -> series_head.DistributionParameters:
     """The parameters of a distribution for each channel, from the hidden state of a step."""
-    return series_head.DistributionParameters(part.kind, d_model, channels)
+    return series_head.DistributionParameters(part.name, d_model, channels)
 
 
 def build_forecast_loss(output: spec.Forecast) -> forecast_loss.ForecastLoss:
