@@ -118,7 +118,7 @@ def test_every_kind_of_model_is_in_the_table() -> None:
     kinds = {type(presets.preset(f"{name}:tiny", 64, 32)).__name__ for name in FAMILIES}
     assert kinds == {
         "EncoderDecoder", "SequenceToSequence", "Encoder", "Decoder", "RecurrentDecoder",
-        "DualEncoder", "MemoryNetwork", "LinearForecaster",
+        "DualEncoder", "MemoryNetwork", "LinearForecaster", "SeriesEncoderDecoder",
     }  # fmt: skip
 
 

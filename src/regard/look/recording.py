@@ -23,6 +23,7 @@ from regard.look.inspectable import CoreModel, Input, Inspectable
 from regard.look.model_inputs import ModelInputs, prepare_inputs
 from regard.look.probe_names import Head, attentions, probes, stacks, switched_off
 from regard.look.result import Array
+from regard.series_encoder_decoder import SeriesEncoderDecoder
 
 MOST_TOKENS = 64  # of a recording whose attention a notebook shows unasked
 CHUNK = 1 << 22  # attention weights computed at a time where only their sums are needed
@@ -142,7 +143,7 @@ class Look:
         """
         input_tokens = self.model_inputs.input_tokens
         core = self.model.model
-        if isinstance(core, EncoderDecoder) and name.startswith("decoder."):
+        if isinstance(core, EncoderDecoder | SeriesEncoderDecoder) and name.startswith("decoder."):
             if name.endswith(".cross"):
                 return self.model_inputs.target_tokens, input_tokens
             decoder_tokens = self.model_inputs.decoder_tokens[:-1]
