@@ -11,6 +11,8 @@ process (the thread that writes and hashes included), and how long training itse
 from __future__ import annotations
 
 import argparse
+import contextlib
+import os
 import statistics
 import tempfile
 import time
@@ -51,7 +53,12 @@ def measure(settings: dict[str, Any], steps: int) -> Times:
 
     Loop.save = timed_save  # type: ignore[method-assign, assignment]
     try:
-        with tempfile.TemporaryDirectory() as folder:
+        # What a run says is not of interest here.
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            open(os.devnull, "w") as null,
+            contextlib.redirect_stderr(null),
+        ):
             regard.train("builtin", out=Path(folder) / "run", on_step=on_step, **settings)
     finally:
         Loop.save = save  # type: ignore[method-assign]
@@ -74,7 +81,7 @@ def main() -> None:
         "preset": arguments.preset, "steps": arguments.steps, "validate_every": NEVER,
         "log_every": 100, "samples": 0, "threads": 1, "weights": "last", "builtin_lines": 4000,
         "batch_tokens": arguments.batch_tokens, "beam": 1, "test_lines": 10,
-        "device": arguments.device,
+        "device": arguments.device, "warmup": 10,
     }  # fmt: skip
     clock = []
     processor = []
