@@ -18,7 +18,7 @@ from regard.core.block import Block
 from regard.core.causal_mask import CausalMask
 from regard.core.mask import MaskPattern
 from regard.core.padding_mask import PaddingMask
-from regard.core.sliding_window_mask import SlidingWindowMask
+from regard.core.sliding_window_mask import CausalSlidingWindowMask, SlidingWindowMask
 from regard.core.sparse_masks import BlockLocalMask, GlobalMask
 from regard.errors import ModelError
 from regard.families import transformer
@@ -75,7 +75,7 @@ def test_hundreds_of_sparse_patterns_need_few_programs(
         length = 256 + size
         padding = PaddingMask(torch.arange(length) < torch.tensor([[length - 3], [length]]))
         flex_equals_the_definition(SlidingWindowMask(size), length)
-        flex_equals_the_definition(CausalMask(size), length)
+        flex_equals_the_definition(CausalSlidingWindowMask(size), length)
         flex_equals_the_definition(SlidingWindowMask(size) | GlobalMask(size), length)
         flex_equals_the_definition(BlockLocalMask(size, 1) & CausalMask(), length)
         flex_equals_the_definition(SlidingWindowMask(size) & padding, length, batch=2)

@@ -22,7 +22,7 @@ from regard.core.document_mask import DocumentMask
 from regard.core.mask import FullMask, MaskPattern
 from regard.core.padding_mask import PaddingMask
 from regard.core.score_bias import ScoreBias
-from regard.core.sliding_window_mask import SlidingWindowMask
+from regard.core.sliding_window_mask import CausalSlidingWindowMask, SlidingWindowMask
 from regard.core.sparse_masks import BlockLocalMask, GlobalMask, RandomBlockMask, StridedMask
 from regard.core.t5_bias import T5Bias
 
@@ -137,7 +137,7 @@ def test_flex_attention_is_given_the_same_pairs(name: str) -> None:
 @pytest.mark.parametrize(
     "pattern",
     [
-        CausalMask(300),
+        CausalSlidingWindowMask(300),
         SlidingWindowMask(200),
         SlidingWindowMask(50) | GlobalMask(2),
         CausalMask(),
@@ -232,7 +232,7 @@ class Numbers(TorchDispatchMode):
 
 CHEAP = {
     "window": SlidingWindowMask(16),
-    "causal window": CausalMask(17),
+    "causal window": CausalSlidingWindowMask(17),
     "dilated": SlidingWindowMask(8, 5),
     "block-local": BlockLocalMask(32),
     "window, global and random": BlockLocalMask(32, 1)

@@ -13,10 +13,10 @@ from regard import spec
 from regard.builder import build, trainable
 from regard.core import scaled_dot_product_attention
 from regard.core.attention_mask import AttentionMask
-from regard.core.causal_mask import CausalMask as CausalPattern
 from regard.core.context import Context
 from regard.core.kv_cache import StaticKVCache
 from regard.core.probe import Probe
+from regard.core.sliding_window_mask import CausalSlidingWindowMask
 from regard.decoder import Decoder
 from regard.encoder import Encoder
 from regard.errors import ModelError
@@ -331,7 +331,7 @@ def test_padding_is_nothing_to_a_convolution() -> None:
 
 def test_a_window_sees_the_last_tokens_only() -> None:
     positions = torch.arange(6)
-    mask = AttentionMask(CausalPattern(2), positions, positions).allowed[0, 0]
+    mask = AttentionMask(CausalSlidingWindowMask(2), positions, positions).allowed[0, 0]
     assert mask.int().tolist()[3] == [0, 0, 1, 1, 0, 0]
 
 

@@ -18,11 +18,10 @@ from regard.bench.attention import KINDS, AttentionCase
 from regard.builder import build
 from regard.core import block_sparse_attention, scaled_dot_product_attention
 from regard.core.attention_mask import AttentionMask, Span
-from regard.core.causal_mask import CausalMask
 from regard.core.mask import MaskPattern
 from regard.core.padding_mask import PaddingMask
 from regard.core.scaled_dot_product_attention import Kernel
-from regard.core.sliding_window_mask import SlidingWindowMask
+from regard.core.sliding_window_mask import CausalSlidingWindowMask, SlidingWindowMask
 from regard.core.sparse_masks import GlobalMask
 
 pytestmark = [
@@ -127,7 +126,7 @@ def test_hundreds_of_sizes_need_few_programs() -> None:
         assert_equals_the_definition(
             SlidingWindowMask(size) | GlobalMask(size), 256 + size, batch=1
         )
-        assert_equals_the_definition(CausalMask(size), 256 + size, batch=1)
+        assert_equals_the_definition(CausalSlidingWindowMask(size), 256 + size, batch=1)
     assert counters["stats"]["unique_graphs"] - before <= 2 * (
         block_sparse_attention.MAX_CONSTANT_SIZES + 1
     )

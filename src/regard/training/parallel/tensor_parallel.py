@@ -27,8 +27,9 @@ from regard.core.scaled_dot_product_attention import SoftmaxAttention
 from regard.core.t5_bias import T5Bias
 from regard.errors import SettingError
 from regard.training.objectives.objective import Objective
+from regard.training.parallel.distributed_data_parallel import make_ddp
 from regard.training.parallel.ranks import Ranks
-from regard.training.parallel.strategy import Sharded, connect_parts, make_ddp
+from regard.training.parallel.strategy import Sharded, connect_parts
 
 
 class TensorParallel(Sharded):
