@@ -247,6 +247,14 @@ def test_a_kind_that_is_no_word_is_unknown(name: Any) -> None:
             bigbird.to_spec(config)
 
 
+@pytest.mark.parametrize("name", ["metrics.jsonl", "state/lock"])
+def test_a_pipe_in_place_of_a_file_is_not_waited_for(run: Path, name: str) -> None:
+    (run / name).unlink(missing_ok=True)
+    os.mkfifo(run / name)
+    with pytest.raises(RegardError):
+        go_on(run, quiet=True, steps=5)
+
+
 def test_dropout_of_everything_is_zero() -> None:
     x = torch.randn(5, 7, requires_grad=True)
     y = Dropout(1.0).train()(x)
