@@ -313,7 +313,10 @@ def add_code(chance: random.Random, folder: Path) -> None:
             (folder / file).write_bytes(pickled)
     if chance.random() < 0.3:
         for weights in folder.glob("*.safetensors*"):
-            weights.unlink()
+            if (
+                not weights.is_dir() or weights.is_symlink()
+            ):  # an earlier mutation may have made one
+                weights.unlink()
     config = folder / "config.json"
     if config.is_file() and chance.random() < 0.6:
         with contextlib.suppress(ValueError):

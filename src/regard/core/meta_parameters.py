@@ -25,7 +25,7 @@ def parameters_on_meta() -> Iterator[None]:
 
     token = _active.set(True)
     # PyTorch has no hook for one module at a time: constructors register by this method.
-    nn.Module.register_parameter = on_meta  # type: ignore[method-assign]
+    nn.Module.register_parameter = on_meta  # type: ignore[method-assign, assignment]
     try:
         yield
     finally:
