@@ -11,6 +11,7 @@ import math
 import wave
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from io import BytesIO
 from pathlib import Path
 
@@ -139,7 +140,21 @@ def resample(samples: Samples, rate: int, new_rate: int = RATE) -> Samples:
     common = math.gcd(rate, new_rate)
     up = new_rate // common  # outputs of a period, in which `down` inputs pass
     down = rate // common
-    cutoff = _ROLL_OFF * min(1.0, new_rate / rate)  # of the input's Nyquist frequency
+    kernel = _polyphase_filter(up, down)  # [up, 1, 2 half + down]
+    half = (kernel.shape[-1] - down) // 2
+    periods = -(-len(samples) // down)
+    padded = np.zeros(half + periods * down + half, np.float32)
+    padded[half : half + len(samples)] = samples
+    # One output channel a phase, one step a period: [1, up, periods].
+    outputs = functional.conv1d(torch.from_numpy(padded)[None, None], kernel, stride=down)
+    count = -(-len(samples) * up // down)
+    return outputs[0].T.reshape(-1)[:count].contiguous().numpy()
+
+
+@lru_cache(maxsize=128)
+def _polyphase_filter(up: int, down: int) -> torch.Tensor:
+    """The filter of each of `up` outputs, over the inputs that they hear: [up, 1, inputs]."""
+    cutoff = _ROLL_OFF * min(1.0, up / down)  # of the input's Nyquist frequency
     half = math.ceil(_ZERO_CROSSINGS / cutoff)  # inputs that an output hears on each side
     # Output p of a period stands at input p · down / up: its distances to the inputs it hears.
     phases = np.arange(up)[:, None] * down / up  # [up, 1]
@@ -149,17 +164,7 @@ def resample(samples: Samples, rate: int, new_rate: int = RATE) -> Samples:
     window[np.abs(distances) > half] = 0.0
     kernel = cutoff * np.sinc(cutoff * distances) * window
     kernel /= kernel.sum(axis=1, keepdims=True)  # a constant stays what it is
-    periods = -(-len(samples) // down)
-    padded = np.zeros(half + periods * down + half, np.float32)
-    padded[half : half + len(samples)] = samples
-    # One output channel a phase, one step a period: [1, up, periods].
-    outputs = functional.conv1d(
-        torch.from_numpy(padded)[None, None],
-        torch.from_numpy(kernel.astype(np.float32))[:, None],
-        stride=down,
-    )
-    count = -(-len(samples) * up // down)
-    return outputs[0].T.reshape(-1)[:count].contiguous().numpy()
+    return torch.from_numpy(kernel.astype(np.float32))[:, None]
 
 
 # --- recordings with texts ---

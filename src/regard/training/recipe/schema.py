@@ -226,6 +226,7 @@ class Recipe(Section):
             ("horizon", self.model.horizon is not None, objective == "forecast"),
             ("cutmix", self.train.cutmix > 0, objective == "images"),
             ("augment", self.train.augment != "none", has_images),
+            *self._sound_settings(),
         )
         for key, is_set, fits in settings:
             if is_set and not fits:
@@ -237,6 +238,24 @@ class Recipe(Section):
                 "only what leaves a memory can be compressed",
                 "give a memory too, e.g. --memory 128",
             )
+
+    def _sound_settings(self) -> list[tuple[str, bool, bool]]:
+        """Settings of sound: key, whether it is set, whether the objective has it."""
+        has_sound = self.objective_settings.data == "sounds"
+        # Contrastive learning has masks of its own (`hidden`, `span_length`).
+        has_masks = has_sound and self.objective != "speech_contrastive"
+        keys = {
+            "speed_perturbation": has_sound,
+            "time_shift": has_sound,
+            "noise_snr": has_sound,
+            "time_masks": has_masks,
+            "frequency_masks": has_masks,
+        }
+        fields = TrainSettings.model_fields
+        return [
+            (key, getattr(self.train, key) != fields[key].default, fits)
+            for key, fits in keys.items()
+        ]
 
     def _check_mixture(self) -> None:
         data = self.data

@@ -473,6 +473,35 @@ class TrainSettings(Section):
         description="images: trivial is TrivialAugment, one random operation (rotation, shear, "
         "colour, contrast …) for each image",
     )
+    speed_perturbation: float = Field(
+        0.0,
+        ge=0,
+        le=0.5,
+        description="sound: played at a speed between 1 − this and 1 + this; 0.1 is usual",
+    )
+    time_shift: float = Field(
+        0.0, ge=0, description="sound: seconds of silence before a recording, at most"
+    )
+    noise_snr: float | None = Field(
+        None,
+        description="sound: white noise, at least so many dB below the recording, at most 30 more",
+    )
+    time_masks: int = Field(
+        0, ge=0, description="sound: SpecAugment, so many stretches of time are masked"
+    )
+    time_mask_width: float = Field(
+        0.1, gt=0, le=1, description="sound: the widest time mask, as a share of the recording"
+    )
+    frequency_masks: int = Field(
+        0, ge=0, description="sound: SpecAugment, so many bands of frequencies are masked"
+    )
+    # Park et al. 2019, Table 1: up to 27 of 80 bands.
+    frequency_mask_width: float = Field(
+        0.33,
+        gt=0,
+        le=1,
+        description="sound: the widest frequency mask, as a share of the mel scale",
+    )
     teacher: str | None = Field(
         None,
         description="knowledge distillation: the folder of a finished model to learn from; "
