@@ -37,7 +37,6 @@ from regard.training.setup import Setup
 # Section 4.2: each position begins a span of 10 with p = 0.065, which is 0.65 spans of 10 in ten
 # positions; as spans overlap, 49 % are masked.
 DEFAULT_MASK_SHARE = 0.65
-DEFAULT_SPAN = 10
 NEGATIVES = 100
 # Annealed by this factor a step, down to a floor (Section 4.2, the base model).
 _TEMPERATURE_DECAY = 0.999995
@@ -140,9 +139,9 @@ class SpeechContrastive(SoundObjective[None]):
         waves, padding_mask = pad_rows(waveforms, 0.0)
         # Of what is heard now: another speed has other positions.
         lengths = self.trained_model.frames(np.array([len(one) for one in waveforms])).tolist()
-        settings = self.settings
-        span = settings.span_length if "span_length" in settings.model_fields_set else DEFAULT_SPAN
-        masked = span_masks(lengths, settings.hidden or DEFAULT_MASK_SHARE, round(span), generator)
+        share = self.settings.hidden or DEFAULT_MASK_SHARE
+        span = round(self.setup.recipe.span_length)
+        masked = span_masks(lengths, share, span, generator)
         tensors = {
             "waves": waves,
             "padding_mask": padding_mask,

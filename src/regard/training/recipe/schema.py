@@ -51,6 +51,9 @@ from regard.training.recipe.sections import (
 
 DEFAULT_DISTILLATION_WEIGHT = 0.5  # the teacher's distributions and the labels count alike
 DEFAULT_TEMPERATURE = 2.0
+# T5's choice (Raffel et al. 2020, Section 3.3.4); BART draws lengths from Poisson(3).
+TEXT_SPAN_LENGTH = 3.0
+SOUND_SPAN_LENGTH = 10.0  # wav2vec 2.0 (Baevski et al. 2020, Section 4.2)
 
 # The usual recipe of fine-tuning: AdamW at a small rate, a tenth of the steps to warm up, then
 # linear decay.
@@ -422,6 +425,13 @@ class Recipe(Section):
     @property
     def exported_weights(self) -> ExportedWeights:
         return parse_weights(self.train.weights)
+
+    @property
+    def span_length(self) -> float:
+        """The mean length of a masked span, of tokens or of positions of sound."""
+        if self.train.span_length is not None:
+            return self.train.span_length
+        return SOUND_SPAN_LENGTH if self.objective_settings.data == "sounds" else TEXT_SPAN_LENGTH
 
     @property
     def length_penalty(self) -> LengthPenalty:

@@ -96,8 +96,8 @@ class DataSettings(Section):
     # Recordings with transcripts or classes.
     sounds: str | None = Field(
         None,
-        description="a table of recordings: WAV file, tab, transcript or class; or .jsonl with "
-        "audio and text. For sounds also a folder with a subfolder for each class, for "
+        description="a table of recordings: WAV or FLAC file, tab, transcript or class; or "
+        ".jsonl with audio and text. For sounds also a folder with a subfolder for each class, for "
         "speech_contrastive any folder; files are relative to the table",
     )
     valid_sounds: str | None = Field(
@@ -397,9 +397,8 @@ class TrainSettings(Section):
         description="mask ratio: share of the tokens that is masked  [0.15, denoise 0.3; of "
         "sound, of its positions, where overlaps count twice, 0.65; of the patches of images 0.75]",
     )
-    # T5's choice (Raffel et al. 2020, Section 3.3.4); BART draws lengths from Poisson(3).
-    span_length: float = Field(
-        3.0, ge=1, description="mean length of a masked span (span, denoise)  [3; of sound 10]"
+    span_length: float | None = Field(
+        None, ge=1, description="mean length of a masked span (span, denoise)  [3; of sound 10]"
     )
     # Steps and batches.
     # Where no one names them, they follow from the size of the data.
@@ -438,7 +437,9 @@ class TrainSettings(Section):
         0.0, ge=0, description="gradient clipping: the maximum norm; 0 does not clip"
     )
     # Regularization (Section 5.4), R-Drop, and knowledge distillation.
-    label_smoothing: float = Field(0.1, ge=0, lt=1, description="translation only")
+    label_smoothing: float = Field(
+        0.1, ge=0, lt=1, description="translation, transcription and classes"
+    )
     agreement: float = Field(
         0.0,
         ge=0,
