@@ -47,6 +47,7 @@ class ConnectionistTemporalClassification(SpeechObjective[CTCDecoder]):
 
     name = "ctc"
     unit = "characters"
+    labels_are_classes = False  # the loss is of a whole transcript, over all its alignments
     # torch's ctc_loss reads the lengths on the host, which no captured step can wait for.
     cuda_graphs = False
     always_transcribes = True

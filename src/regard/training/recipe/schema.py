@@ -656,10 +656,19 @@ def choose(
     data_keys = {*DATA_KEYS.values(), "source", "files", "generated"}
     has_files = any(key in changes for key in data_keys)
     if not name and not has_files:
-        name = "stories" if changes.get("model") == "memory" else "builtin"
+        name = _recipe_without_files(changes)
     if not name:
         return load(None, changes, data_root), "run"
     return load(name, changes, data_root), Path(name).stem
+
+
+def _recipe_without_files(changes: Mapping[str, Any]) -> str | None:
+    """The recipe that generates what a run learns; None where the defaults do, or a file lacks."""
+    objective = changes.get("objective")
+    model = changes.get("model")
+    if objective is None and model is not None:
+        objective = objective_of_model(model, has_text=False)
+    return {None: "builtin", "translate": "builtin", "stories": "stories"}.get(objective)
 
 
 # Settings that are file names, by section.

@@ -238,6 +238,10 @@ class ModelSettings(Section):
     scales: str | None = Field(
         None, description="patches over time at several scales, LENGTH:STRIDE, as 16:8,48:24"
     )
+    lags: str | None = Field(
+        None,
+        description="lagged values that a step of a time series reads, as 1,2,3,24,168 (steps)",
+    )
     horizon: int | None = Field(None, ge=1, description="time steps that are forecast")
     forecast: str | None = Field(
         None,
@@ -347,6 +351,16 @@ class ModelSettings(Section):
             from regard.families.forecast_options import parse_forecast
 
             parse_forecast(value)
+        return value
+
+    @field_validator("lags")
+    @classmethod
+    def _lags(cls, value: str | None) -> str | None:
+        """Checked like `forecast`."""
+        if value is not None:
+            from regard.families.forecast_options import parse_lags
+
+            parse_lags(value)
         return value
 
     @field_validator("scales")
