@@ -55,6 +55,26 @@ class DropPath(nn.Module):
         return x * (survives / (1 - self.rate)).to(x.dtype)
 
 
+class LayerDrop(nn.Module):
+    """LayerDrop: in training, skips a layer for the whole batch with probability `rate`
+    (Fan et al. 2020)."""
+
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        self.rate = rate
+
+    def extra_repr(self) -> str:
+        return f"rate={self.rate}"
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        """A layer's input [B, T, D] where it is skipped, otherwise its output."""
+        if not self.training:
+            return y
+        # Drawn and chosen on the device: a step that is captured as a graph draws anew each time.
+        survives = torch.rand((), device=x.device) >= self.rate
+        return torch.where(survives, y, x)
+
+
 class _CpuDropout(torch.autograd.Function):
     """Four decisions from each 64-bit draw. PyTorch draws one number for each decision on a CPU,
     which costs more than the matrix products around it; 16 bits give the rate to within 0.00001,
