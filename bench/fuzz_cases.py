@@ -367,7 +367,7 @@ def mutate_lines(chance: random.Random, path: Path) -> None:
         value = mutate_json(chance, json.loads(lines[number]))
         lines[number] = json.dumps(value).encode(errors="surrogatepass")
     if chance.random() < 0.3:
-        lines.insert(number, chance.choice((b"", b"{", b"null", b"[1]", b"\xff", lines[0])))
+        lines.insert(number, chance.choice((b"", b"{", b"null", b"[1]", b"\xff", *lines[:1])))
     path.write_bytes(b"\n".join(lines))
 
 
