@@ -13,7 +13,7 @@ from torch import Tensor
 
 from regard import spec
 from regard.builder import build
-from regard.core.waveform import Waveform
+from regard.core.waveform_frontend import Waveform
 from regard.data.audio import RATE, read_labelled_recordings
 from regard.data.batching import Batch, Rows
 from regard.data.padding import pad_rows

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from regard import spec
 from regard.core.contrastive_head import GUMBEL_TEMPERATURE, ContrastiveOutput
-from regard.core.waveform import Waveform
+from regard.core.waveform_frontend import Waveform
 from regard.data.audio import read_unlabelled_recordings
 from regard.data.batching import Batch, Rows
 from regard.data.padding import pad_rows
