@@ -86,7 +86,7 @@ def of_recipe(recipe: Recipe) -> RunSettings:
             max(1, recipe.train.batch_tokens // context),
             recipe.train.seed,
             recipe.train.hidden,
-            recipe.train.span_length,
+            recipe.span_length,
             recipe.train.next_sentence,
         ),
         prefix,

@@ -53,7 +53,9 @@ class SegmentLM(CausalLM):
 
     def _initial_carry(self, rows: int) -> dict[str, Tensor]:
         tensors = _state_tensors(self._initial_states(rows))
-        return {name: tensor.clone() for name, tensor in tensors.items()}
+        # Zeros, as a reset leaves them. Not on the model's device: a sharded one is on none yet.
+        device = self.setup.device
+        return {name: torch.zeros_like(tensor, device=device) for name, tensor in tensors.items()}
 
     def batches(self, epoch: int, index: int) -> Iterator[tuple[tuple[int, int], Batch]]:
         stream_starts = np.arange(self.rows) * self.stream_length  # [B]
