@@ -83,11 +83,15 @@ class _CpuDropout(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, rate: float) -> Tensor:
         dropped = round(rate * _LEVELS)
+        if dropped == _LEVELS:  # a rate of 1: 16 bits have no number above all others
+            ctx.save_for_backward(torch.zeros_like(x, dtype=torch.bool))
+            ctx.scale = 0.0
+            return torch.zeros_like(x)
         draws = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
         numbers = draws.view(torch.int16)[: x.numel()]  # uniform over −2¹⁵ … 2¹⁵ − 1
         survives = (numbers >= dropped - _LEVELS // 2).view(x.shape)
         ctx.save_for_backward(survives)
-        ctx.scale = _LEVELS / max(1, _LEVELS - dropped)  # of a rate of 1, nothing is left to scale
+        ctx.scale = _LEVELS / (_LEVELS - dropped)
         return torch.mul(x, survives).mul_(ctx.scale)
 
     @staticmethod

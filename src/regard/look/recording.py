@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -150,6 +151,9 @@ class Look:
         if isinstance(core, MemoryNetwork):
             # The question, which comes last, attends to the sentences before it.
             return input_tokens[-1:], input_tokens[:-1]
+        places = self.call(name).k.shape[2]
+        if places != len(input_tokens):
+            input_tokens = _places_in_window(places)
         return input_tokens, input_tokens
 
     def stack(self, name: str | None = None) -> str:
@@ -169,6 +173,12 @@ class Look:
         if part not in PARTS or attention not in self.probe.attentions:
             return False
         return any(fnmatchcase(name, pattern) for pattern in self.probe.wanted)
+
+
+def _places_in_window(count: int) -> tuple[str, ...]:
+    """Row and column of each place in a window of an image, the first of which is shown (Swin)."""
+    side = math.isqrt(count)
+    return tuple(f"{i // side},{i % side}" for i in range(count))
 
 
 def _index(
@@ -230,9 +240,16 @@ def _check_patterns(model: CoreModel, patterns: Sequence[str]) -> None:
     """Each pattern must match the name of something."""
     names = [*probes(model), *attentions(model)]
     for pattern in patterns:
-        if not any(fnmatchcase(name, pattern) for name in names):
-            repair = did_you_mean(pattern, names)
-            raise SettingError(f"no probe of this model is called {pattern!r}", repair)
+        if any(fnmatchcase(name, pattern) for name in names):
+            continue
+        if pattern in ("*.weights", "*.self.weights", "*.cross.weights"):
+            kind = "cross-attention" if ".cross." in pattern else "attention"
+            raise SettingError(
+                f"this model has no {kind}",
+                "look at its layers: `--what lens`; in Python ask for *.residual",
+            )
+        repair = did_you_mean(pattern, names)
+        raise SettingError(f"no probe of this model is called {pattern!r}", repair)
 
 
 # ------------------------------------------------------------------ for the analyses

@@ -49,7 +49,7 @@ class RunSettings:
             )
             prefix = self.settings.prefix
             return f"{text}, prefix {prefix!r}" if prefix else text
-        if task in ("causal", "masked", "span", "denoise"):
+        if task in ("causal", "masked", "replaced", "span", "denoise"):
             return f"context {recipe.data.context}, seed {recipe.train.seed}"
         if task in ("classify", "tag", "regress"):
             return f"max_length {self.settings.max_length}"
@@ -86,7 +86,7 @@ def of_recipe(recipe: Recipe) -> RunSettings:
             max(1, recipe.train.batch_tokens // context),
             recipe.train.seed,
             recipe.train.hidden,
-            recipe.train.span_length,
+            recipe.span_length,
             recipe.train.next_sentence,
         ),
         prefix,

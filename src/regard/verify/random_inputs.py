@@ -299,6 +299,11 @@ def _with_end_tokens(batch: RandomBatch, end: specs.EndToken, vocabulary: int) -
     """
     # Without an id CLIP takes the highest one, which its end token has.
     token = vocabulary - 1 if end.token is None else end.token
+    if token >= vocabulary:
+        raise ModelError(
+            f"the model pools at the token {token}, and its vocabulary has {vocabulary:,}",
+            "correct eos_token_id in config.json",
+        )
     tokens = batch.inputs["input_ids"].clone()
     tokens[tokens == token] = 1 if token == 0 else 0
     last = torch.tensor(batch.lengths) - 1
