@@ -187,8 +187,8 @@ def test_samples_follow_from_the_seed_and_leave_the_generator_alone(
     answer = predict(model, [table], options=PredictionOptions(samples=20))[0].answer
     assert answer["columns"][:3] == ["load 0.1", "load 0.5", "load 0.9"]
     rows = np.array(answer["forecast"])
-    expected = np.quantile(model.sample(table, 20), (0.1, 0.5, 0.9), axis=0)  # [levels, 4, 2]
-    assert np.allclose(rows.reshape(4, 2, 3), expected.transpose(1, 2, 0))
+    quantiles = np.quantile(model.sample(table, 20), (0.1, 0.5, 0.9), axis=0)  # [levels, 4, 2]
+    assert np.allclose(rows.reshape(4, 2, 3), quantiles.transpose(1, 2, 0))
 
 
 def test_missing_values_and_missing_dates(table: str, tmp_path: Path) -> None:
