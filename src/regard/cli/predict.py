@@ -53,6 +53,7 @@ Examples:
 )
 @click.option("--context", default=None, help="the text, or the file, that questions are about")
 @click.option("--top", type=click.IntRange(1), default=5, show_default=True, help="answers each")
+@click.option("--cut", is_flag=True, help="cut off the ends of texts that are too long for MODEL")
 @click.option("--input", "path", default=None, help=f"texts of files: {INPUT_HELP}")
 @output_option
 @column_option
@@ -102,7 +103,9 @@ def run_task(model: str, inputs: tuple[str, ...], task: str | None, flags: dict[
     if path is None and not inputs and sys.stdin.isatty():
         raise SettingError("there is nothing to answer", "give a text, a file, or - (see --help)")
     loaded = load(model, device=flags["device"], download=flags["download"])
-    options = PredictionOptions(flags["labels"], _text_of(flags["context"]), flags["top"])
+    options = PredictionOptions(
+        flags["labels"], _text_of(flags["context"]), flags["top"], flags["cut"]
+    )
     several = path is not None or len(inputs) > 1
 
     def answer(texts: list[str], before: int) -> str:

@@ -8,7 +8,6 @@ from typing import Any
 import click
 
 from regard.cli.completion import MODEL_FOLDER, Suggested, preset_names, preset_sizes, recipe_names
-from regard.errors import SettingError, did_you_mean
 from regard.training.recipe import schema as recipes
 
 # The settings of the short help, by section; `--help all` has the others too.
@@ -24,7 +23,7 @@ COMMON_KEYS = (
     "warmup", "label_smoothing", "precision", "compile", "weights",
     "validate_every", "patience", "seed", "device", "beam",
     # fine-tuning
-    "base", "valid", "test", "epochs", "freeze", "lora",
+    "task", "base", "valid", "test", "epochs", "freeze", "lora",
     # several processes
     "strategy",
 )  # fmt: skip
@@ -33,7 +32,7 @@ _EVERYTHING = "regard.help.everything"  # the key in a click context: `--help al
 
 
 class RecipeCommand(click.Command):
-    """A command whose options are the recipe's keys; an unknown one is answered by the nearest.
+    """A command whose options are the recipe's keys.
 
     Its help has the sections of a recipe, with the usual settings; `--help all` has every setting.
     """
@@ -45,15 +44,7 @@ class RecipeCommand(click.Command):
                 ctx.meta[_EVERYTHING] = True
                 click.echo(self.get_help(ctx), color=ctx.color)
                 ctx.exit()
-        try:
-            return super().parse_args(ctx, args)
-        except click.NoSuchOption as error:
-            options = [name for parameter in self.params for name in parameter.opts]
-            # Arguments have names without dashes; only flags are candidates.
-            flags = [name for name in options if name.startswith("--")]
-            raise SettingError(
-                f"there is no flag {error.option_name}", did_you_mean(error.option_name, flags)
-            ) from None
+        return super().parse_args(ctx, args)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         everything = _EVERYTHING in ctx.meta

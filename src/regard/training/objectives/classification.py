@@ -45,10 +45,11 @@ class Classification(HeadObjective[LabelledText]):
 
     @classmethod
     def generator(cls, setup: Setup) -> Generator | None:
-        if setup.recipe.generated_task is not None:
+        recipe = setup.recipe
+        if recipe.tune.files or recipe.data.text is not None or recipe.generated_task is not None:
             return None
         # As Long Range Arena's generator has them: 500 to 2,000 tokens.
-        longest = min(2000, setup.recipe.data.context - 1)  # one position is the start token's
+        longest = min(2000, recipe.data.context - 1)  # one position is the start token's
         shape = listops.Shape(min(500, longest // 4), longest)
         setup.say(f"data: ListOps expressions of {shape.least} to {shape.most} tokens")
         return lambda split: listops.expressions(split, shape=shape)
