@@ -1,18 +1,24 @@
 """Data at scale: preparing a corpus on one core and on two, memory by size, and time to resume.
 
-    python bench/data.py                     about ten minutes on two quiet cores
-    python bench/data.py --sizes 100000 1000000
+    python bench/data.py                     about fifteen minutes on two quiet cores
+    python bench/data.py --sizes 100000 1000000 --rounds 5
 
-Each case runs in a process of its own, whose peak memory is the system's (and that of its workers).
+Each case runs in a process of its own. Its peak memory is sampled, over it and its workers
+together: what they hold themselves (anonymous), without the pages of mapped files, which the system
+takes back when it needs them. One core and two are measured in turns; of the rounds the median
+counts, and next to the clock stands what the processor did, which a busy machine leaves alone.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
+import re
 import resource
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -43,10 +49,18 @@ def prepare(folder: Path, size: int, cores: int) -> dict[str, Any]:
     sentences = list(_pairs(5000))
     tokenizer = train_tokenizer((text for pair in sentences for text in pair), "bpe", 4000)
     start = time.perf_counter()
+    before = _processor_seconds()
     prepare_corpus(_numbered(sentences, size), tokenizer, tokenizer, folder / "c", max_length=256)
     seconds = time.perf_counter() - start
-    fingerprint = Corpus.open(folder / "c").fingerprint
-    return {"seconds": seconds, "pairs_per_second": size / seconds, "fingerprint": fingerprint}
+    # Workers have ended, and count.
+    own, workers = (after - b for after, b in zip(_processor_seconds(), before, strict=True))
+    return {
+        "seconds": seconds,
+        "pairs_per_second": size / seconds,
+        "own": own,
+        "workers": workers,
+        "fingerprint": Corpus.open(folder / "c").fingerprint,
+    }
 
 
 def train(folder: Path, size: int, cores: int) -> dict[str, Any]:
@@ -55,7 +69,6 @@ def train(folder: Path, size: int, cores: int) -> dict[str, Any]:
     from regard.data.corpus import Corpus
 
     _write_random(folder / "c", size)
-    after_writing = _peak()
     start = time.perf_counter()
     corpus = Corpus.open(folder / "c")
     sampler = corpus_sampler(corpus, 4096, seed=1)
@@ -74,7 +87,6 @@ def train(folder: Path, size: int, cores: int) -> dict[str, Any]:
         "resume_seconds": first - opened,
         "opening_seconds": opened - start,
         "batches_per_second": 3000 / (time.perf_counter() - first),
-        "peak_of_writing": after_writing,
     }
 
 
@@ -122,10 +134,25 @@ def _random_rows(chance: np.random.Generator, rows: int) -> Any:
     return RowChunk(ids, lengths)
 
 
-def _peak() -> float:
-    """Peak memory of this process and its workers, the largest of them, in MB."""
+def _processor_seconds() -> tuple[float, float]:
+    """Of this process, and of its workers that have ended."""
     usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return max(usage.ru_maxrss for usage in usages) / 1024
+    own, workers = (usage.ru_utime + usage.ru_stime for usage in usages)
+    return own, workers
+
+
+def _anonymous_memory(pid: int) -> float:
+    """RssAnon of a process and of its children, in MB; what forks share counts for each."""
+    total = 0
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except OSError:  # it has ended
+        return 0.0
+    for number in (str(pid), *children):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            status = Path(f"/proc/{number}/status").read_text()
+            total += sum(map(int, re.findall(r"RssAnon:\s+(\d+)", status)))  # a zombie has none
+    return total / 1024
 
 
 # --- all of them ----------------------------------------------------------------------------------
@@ -137,12 +164,40 @@ def measure(case: str, size: int, cores: int = 2) -> dict[str, Any]:
     if cores == 1:
         environment["TOKENIZERS_PARALLELISM"] = "false"
     command = [sys.executable, __file__, "--case", case, str(size), str(cores), folder]
+    peak = 0.0
     try:
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+        while process.poll() is None:
+            peak = max(peak, _anonymous_memory(process.pid))
+            time.sleep(0.05)
+        output, _ = process.communicate()
+        if process.returncode:
+            raise SystemExit(process.returncode)
     finally:
         shutil.rmtree(folder)
-    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return result
+    result: dict[str, Any] = json.loads(output.splitlines()[-1])
+    return {**result, "peak_mb": peak}
+
+
+def compare_cores(size: int, rounds: int) -> None:
+    """Prepares the same pairs on one core and on two, in turns."""
+    speedups = []
+    shares = []
+    for number in range(rounds):
+        cores = [1, 2] if number % 2 == 0 else [2, 1]
+        results = {count: measure("prepare", size, count) for count in cores}
+        one = results[1]
+        two = results[2]
+        assert one["fingerprint"] == two["fingerprint"], "the bytes depend on the processes"
+        speedups.append(one["seconds"] / two["seconds"])
+        # Two cores need at least half of all work, and as long as this process works by itself.
+        least = max((two["own"] + two["workers"]) / 2, two["own"])
+        shares.append((one["own"] + one["workers"]) / least)
+        print(f"round {number + 1}: preparing {size:,} pairs, {one['pairs_per_second']:,.0f} "
+              f"pairs/s on one core, {two['pairs_per_second']:,.0f} on two: {speedups[-1]:.2f} ×; "
+              f"by processor time {shares[-1]:.2f} ×", flush=True)  # fmt: skip
+    print(f"two cores, median of {rounds}: {statistics.median(speedups):.2f} × by the clock, "
+          f"{statistics.median(shares):.2f} × by processor time; the same bytes")  # fmt: skip
 
 
 def main() -> None:
@@ -150,26 +205,21 @@ def main() -> None:
     parser.add_argument("--case", nargs=4, metavar=("CASE", "SIZE", "CORES", "FOLDER"))
     parser.add_argument("--sizes", nargs="*", type=int, default=SIZES)
     parser.add_argument("--prepared", type=int, default=PREPARED)
+    parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
     if arguments.case:
         name, size, cores, folder = arguments.case
         result = {"prepare": prepare, "train": train}[name](Path(folder), int(size), int(cores))
-        print(json.dumps({**result, "peak_mb": _peak()}))
+        print(json.dumps(result))
         return
-    one = measure("prepare", arguments.prepared, 1)
-    two = measure("prepare", arguments.prepared, 2)
-    assert one["fingerprint"] == two["fingerprint"], "the bytes depend on the number of processes"
-    print(f"preparing {arguments.prepared:,} pairs: {one['pairs_per_second']:,.0f} pairs/s on one "
-          f"core, {two['pairs_per_second']:,.0f} on two: {one['seconds'] / two['seconds']:.2f} ×, "
-          "the same bytes")  # fmt: skip
+    compare_cores(arguments.prepared, arguments.rounds)
     for size in arguments.sizes:
-        if size <= 1_000_000:
-            peak = measure("prepare", size)["peak_mb"]
-            print(f"preparing {size:>11,} pairs: peak {peak:,.0f} MB", flush=True)
+        peak_mb = measure("prepare", size)["peak_mb"]
+        print(f"preparing {size:>11,} pairs: peak {peak_mb:,.0f} MB", flush=True)
     for size in arguments.sizes:
         result = measure("train", size)
-        print(f"training on {size:>11,} pairs: peak {result['peak_mb']:,.0f} MB (writing them "
-              f"{result['peak_of_writing']:,.0f}); resumed in {result['resume_seconds']:.3f} s; "
+        print(f"training on {size:>11,} pairs: peak {result['peak_mb']:,.0f} MB; "
+              f"resumed in {result['resume_seconds']:.3f} s; "
               f"{result['batches_per_second']:,.0f} batches/s", flush=True)  # fmt: skip
 
 

@@ -1,17 +1,23 @@
 """Fuzzing: mutated model folders, run folders and recipes, each opened in a process of its own.
 
-python bench/fuzz.py [--count 20000] [--seed 1] [--only models|runs|recipes] [--case N] [--out FILE]
+python bench/fuzz.py [--cases 20000] [--first 0] [--part I/N] [--seed 1] [--seconds 30] [--out FILE]
+python bench/fuzz.py --case N [--seed 1]
 
 A case is valid input with a few mutations, drawn from (seed, number). Allowed outcomes are success
 and an error of `regard.errors`. Everything else is a finding and is printed with its number: another
-exception, a crash, more than LIMIT_SECONDS or LIMIT_BYTES; code from the folder that is run, a file
-written outside, a process started, a connection made. `--case N` shows one case with its traceback.
+exception, a crash, more than `--seconds` of processor time (or CLOCK_FACTOR times that of the
+clock), more than LIMIT_BYTES of memory; code from the folder that is run, a file written outside, a
+process started, a connection made. `--case N` shows one case with its traceback.
+
+`--part 2/16` is every sixteenth case from the second on: sixteen processes with 1/16 … 16/16 are all
+cases. The exit status is 1 where something was found. Nothing is downloaded.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import faulthandler
 import json
 import os
 import random
@@ -25,7 +31,7 @@ import time
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,8 +53,9 @@ from regard.verify.random_inputs import pad_token_id, random_batch
 BATCH = 20  # cases of one process: forking a process with PyTorch in it takes as long as a case
 # A file system in memory, where there is one: runs wait for fsync most of their time.
 MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None
-LIMIT_SECONDS = 120.0  # of the clock: a busy machine is no hang
-LIMIT_BYTES = 2 * 10**9  # of address space, beyond that of the process it is forked from
+LIMIT_SECONDS = 30.0  # of the processor, for each case
+CLOCK_FACTOR = 4  # a case that waits ends here too; on a busy machine all take longer
+LIMIT_BYTES = 2 * 10**9  # of address space for each case, beyond what its process had before
 SHARES = {"models": 0.55, "runs": 0.2, "recipes": 0.25}
 # What no file to read can ask for.
 FORBIDDEN_EVENTS = (
@@ -73,6 +80,7 @@ class Outcome:
 
     kind: str
     text: str = ""
+    seconds: float = 0.0  # of the processor
 
     @property
     def is_finding(self) -> bool:
@@ -157,7 +165,9 @@ def case(
 # --- processes ------------------------------------------------------------------------------------
 
 
-def run_cases(make: Make, numbers: range, show: bool = False) -> list[Outcome]:
+def run_cases(
+    make: Make, numbers: Sequence[int], show: bool = False, seconds: float = LIMIT_SECONDS
+) -> list[Outcome]:
     """The outcomes of some cases, up to the first that ends its process.
 
     A fork makes and opens them one after the other under limits, and reports through a pipe.
@@ -173,17 +183,17 @@ def run_cases(make: Make, numbers: range, show: bool = False) -> list[Outcome]:
     try:
         with open(reader, "rb", closefd=False) as pipe:
             while len(outcomes) < len(numbers):
-                ready, _, _ = select.select([reader], [], [], LIMIT_SECONDS)
-                line = pipe.readline() if ready else None
+                line = pipe.readline() if _answers(reader, pid, seconds) else None
                 if line:
                     outcomes.append(Outcome(*json.loads(line)))
                     if outcomes[-1].kind == "crash":  # the harness itself: its process ends
                         return outcomes
                     continue
+                ending = Outcome("crash", "the process ended")
+                if line is None:
+                    place = _stack(pid, work)
+                    ending = Outcome("hang", f"more than {seconds:.0f} s [{place}]")
                 os.kill(pid, signal.SIGKILL)
-                ending = Outcome("hang", f"more than {LIMIT_SECONDS:.0f} s")
-                if line is not None:
-                    ending = Outcome("crash", "the process ended")
                 return [*outcomes, ending]
         return outcomes
     finally:
@@ -192,7 +202,35 @@ def run_cases(make: Make, numbers: range, show: bool = False) -> list[Outcome]:
         shutil.rmtree(work, ignore_errors=True)
 
 
-def _child(make: Make, numbers: range, work: Path, writer: int, show: bool) -> None:
+def _answers(reader: int, pid: int, seconds: float) -> bool:
+    """Waits for the outcome of one case; False when its time is over."""
+    used = _processor_seconds(pid)
+    clock = time.monotonic()
+    while True:
+        ready, _, _ = select.select([reader], [], [], 0.5)
+        if ready:
+            return True
+        waited = time.monotonic() - clock
+        if waited > CLOCK_FACTOR * seconds or _processor_seconds(pid) - used > seconds:
+            return False
+
+
+def _processor_seconds(pid: int) -> float:
+    """User and system time of a process; fields 14 and 15 of /proc/PID/stat."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _stack(pid: int, work: Path) -> str:
+    """Where a process is: faulthandler writes it when it gets SIGUSR1."""
+    os.kill(pid, signal.SIGUSR1)
+    time.sleep(1.0)
+    lines = (work / "stack").read_text(errors="replace").splitlines()
+    frames = [line.strip() for line in lines if line.strip().startswith("File")]
+    return " < ".join(frame.rpartition("/")[2] for frame in frames[:6])
+
+
+def _child(make: Make, numbers: Sequence[int], work: Path, writer: int, show: bool) -> None:
     """Never returns: it ends the process."""
     try:
         if not show:
@@ -200,8 +238,8 @@ def _child(make: Make, numbers: range, work: Path, writer: int, show: bool) -> N
             for handle in (0, 1, 2):
                 os.dup2(null, handle)
         warnings.simplefilter("ignore")
-        size = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
-        resource.setrlimit(resource.RLIMIT_AS, (size + LIMIT_BYTES, resource.RLIM_INFINITY))
+        stack = (work / "stack").open("w")
+        faulthandler.register(signal.SIGUSR1, stack)
         violations = _watch(work)
         for number in numbers:
             folder = work / str(number)
@@ -209,14 +247,18 @@ def _child(make: Make, numbers: range, work: Path, writer: int, show: bool) -> N
             os.chdir(folder)  # where code from a folder would write
             tempfile.tempdir = str(folder)  # temporary files belong to the case
             action = make(number, folder)
+            _limit_memory()
             violations.clear()  # of the harness
+            started = time.process_time()
             outcome = _outcome(action, show)
+            seconds = time.process_time() - started
             if any(folder.glob("code-*")):
                 violations.append("code was run")
             if violations:
                 outcome = Outcome("violation", "; ".join(sorted(set(violations))[:5]))
                 violations.clear()
-            os.write(writer, json.dumps([outcome.kind, outcome.text]).encode() + b"\n")
+            line = json.dumps([outcome.kind, outcome.text, round(seconds, 2)])
+            os.write(writer, line.encode() + b"\n")
             os.chdir(work)
             shutil.rmtree(folder, ignore_errors=True)
     except BaseException:
@@ -224,6 +266,13 @@ def _child(make: Make, numbers: range, work: Path, writer: int, show: bool) -> N
         os.write(writer, json.dumps(["crash", text]).encode() + b"\n")
     finally:
         os._exit(0)
+
+
+def _limit_memory() -> None:
+    """LIMIT_BYTES more than there are now; what earlier cases left does not count."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    size = pages * os.sysconf("SC_PAGE_SIZE")
+    resource.setrlimit(resource.RLIMIT_AS, (size + LIMIT_BYTES, resource.RLIM_INFINITY))
 
 
 def _outcome(action: Callable[[], None], show: bool) -> Outcome:
@@ -305,52 +354,83 @@ def warm_up(folder: Path) -> None:
 
 
 def fuzz(
-    folder: Path, seed: int, numbers: range, only: str | None = None
+    folder: Path,
+    seed: int,
+    numbers: Sequence[int],
+    only: str | None = None,
+    seconds: float = LIMIT_SECONDS,
 ) -> Iterator[tuple[int, Outcome]]:
     """The outcome of each case."""
-    number = numbers.start
-    while number < numbers.stop:
-        batch = range(number, min(number + BATCH, numbers.stop))
-        for outcome in run_cases(lambda n, work: case(folder, seed, n, only, work), batch):
-            yield number, outcome
-            number += 1
+    done = 0
+    while done < len(numbers):
+        batch = numbers[done : done + BATCH]
+
+        def make(number: int, work: Path) -> Callable[[], None]:
+            return case(folder, seed, number, only, work)
+
+        for outcome in run_cases(make, batch, seconds=seconds):
+            yield numbers[done], outcome
+            done += 1
+
+
+def part_of(numbers: range, part: str) -> range:
+    """`2/16`: every sixteenth, from the second on."""
+    index, _, count = part.partition("/")
+    if not 1 <= int(index) <= int(count):
+        raise ValueError(part)
+    return numbers[int(index) - 1 :: int(count)]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--count", type=int, default=20_000)
+    parser.add_argument("--cases", type=int, default=20_000, help="how many")
     parser.add_argument("--first", type=int, default=0, help="number of the first case")
+    parser.add_argument("--part", default="1/1", help="I/N: the I-th of N parts, from 1")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", choices=sorted(SHARES))
     parser.add_argument("--case", type=int, help="one case, with its traceback")
-    parser.add_argument("--out", type=Path, help="a file of JSON lines for the findings")
+    parser.add_argument("--seconds", type=float, default=LIMIT_SECONDS, help="limit of one case")
+    parser.add_argument("--out", type=Path, help="a file of JSON lines: findings, then a summary")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    numbers = range(arguments.first, arguments.first + arguments.count)
-    counts: Counter[str] = Counter()
-    started = time.perf_counter()
     with originals() as folder:
         if arguments.case is not None:
-            numbers = range(arguments.case, arguments.case + 1)
 
             def make(number: int, work: Path) -> Callable[[], None]:
                 return case(folder, arguments.seed, number, arguments.only, work)
 
-            print(*run_cases(make, numbers, show=True))
+            seconds = arguments.seconds
+            print(*run_cases(make, [arguments.case], show=True, seconds=seconds))
             return 0
-        for number, outcome in fuzz(folder, arguments.seed, numbers, arguments.only):
-            counts[outcome.kind] += 1
-            if outcome.is_finding:
-                print(f"case {number}: {outcome.kind}: {outcome.text}", flush=True)
-                if arguments.out:
-                    with arguments.out.open("a") as file:
-                        file.write(json.dumps([number, outcome.kind, outcome.text]) + "\n")
-            if sum(counts.values()) % 1000 == 0:
-                print(f"{sum(counts.values())} cases: {dict(counts)}", flush=True)
+        numbers = range(arguments.first, arguments.first + arguments.cases)
+        return report(folder, part_of(numbers, arguments.part), arguments)
+
+
+def report(folder: Path, numbers: range, arguments: argparse.Namespace) -> int:
+    """Runs the cases, with one line for each finding and one for all; 1 where there were any."""
+    counts: Counter[str] = Counter()
+    slowest = (0.0, -1)  # seconds, case
+    started = time.perf_counter()
+
+    def write(record: dict[str, Any]) -> None:
+        if arguments.out:
+            with arguments.out.open("a") as file:
+                file.write(json.dumps(record) + "\n")
+
+    for number, outcome in fuzz(folder, arguments.seed, numbers, arguments.only, arguments.seconds):
+        counts[outcome.kind] += 1
+        slowest = max(slowest, (outcome.seconds, number))
+        if outcome.is_finding:
+            print(f"case {number}: {outcome.kind}: {outcome.text}", flush=True)
+            write({"case": number, "kind": outcome.kind, "text": outcome.text})
+        if counts.total() % 1000 == 0:
+            print(f"{counts.total()} cases: {dict(counts)}", flush=True)
     seconds = time.perf_counter() - started
-    print(f"{sum(counts.values())} cases in {seconds:.0f} s: {dict(counts)}")
+    print(f"seed {arguments.seed}: {counts.total()} cases in {seconds:.0f} s: {dict(counts)}; "
+          f"the slowest was {slowest[1]}, {slowest[0]:.1f} s of the processor")  # fmt: skip
+    write({"seed": arguments.seed, "cases": counts.total(), **counts, "seconds": round(seconds)})
     return int(bool(set(counts) - {"success", "typed"}))
 
 

@@ -24,9 +24,9 @@ from regard.core.context import Context
 from regard.core.document_mask import DocumentMask
 from regard.data.batching import batch_indices, padding_share
 from regard.data.padding import IGNORED
+from regard.encoder_decoder import EncoderDecoder
 from regard.families import transformer
-from regard.model import EncoderDecoder
-from regard.training.objectives.loss import linear_cross_entropy
+from regard.training.objectives.label_smoothed_cross_entropy import linear_cross_entropy
 
 VOCABULARY = 8000
 CORPUS = 50_000  # pairs that are sorted into buckets

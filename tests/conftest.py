@@ -16,8 +16,8 @@ import torch
 # Fixtures of the walk, and of whatever else calls commands in this process.
 from command_line import command, demo, files, trained  # noqa: F401
 from regard.builder import build
+from regard.encoder_decoder import EncoderDecoder
 from regard.families.transformer import transformer
-from regard.model import EncoderDecoder
 
 if TYPE_CHECKING:
     from regard.training.engine.loop import Loop

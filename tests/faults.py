@@ -10,6 +10,7 @@ import errno
 import io
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,6 +29,15 @@ class Operation:
     path: str
     target: str = ""  # of a rename
     content: bytes = b""  # of a write: the whole file
+
+
+def process_environment() -> dict[str, str]:
+    """The environment of a process that a test starts: what this one can import, on one thread."""
+    return os.environ | {
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        "OMP_NUM_THREADS": "1",
+        "TORCH_CPP_LOG_LEVEL": "ERROR",
+    }
 
 
 Tree = dict[str, bytes | None]  # path → content; None of a folder
@@ -114,13 +124,15 @@ def full_disk_at(number: int, root: Path) -> Iterator[list[Operation]]:
 
 
 @contextmanager
-def killed_at(number: int, root: Path) -> Iterator[None]:
-    """SIGKILL ahead of the operation of this number: this process ends there."""
+def killed_at(number: int, root: Path, mark: Path | None = None) -> Iterator[None]:
+    """SIGKILL ahead of the operation of this number: this process ends there, and makes `mark`."""
     count = 0
 
     def end(operation: Operation) -> None:
         nonlocal count
         if count == number:
+            if mark is not None:
+                mark.touch()
             os.kill(os.getpid(), signal.SIGKILL)
         count += 1
 

@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from regard import spec
 from regard.builder import CoreModel, build
-from regard.core import grouped_query_attention, softmax_attention
+from regard.core import grouped_query_attention, scaled_dot_product_attention
 from regard.core.attention_mask import AttentionMask
 from regard.core.linear_attention import LinearAttention as LinearMixer
 from regard.core.score_bias import ScoreBias
@@ -158,7 +158,9 @@ def explicit(model: torch.nn.Module) -> list[Tensor]:
         bias: ScoreBias | None = None,
     ) -> Tensor:
         added = None if bias is None else bias.tensor(mask)
-        recorded.append(softmax_attention.attention_weights(q, k, mask.allowed, scale, added))
+        recorded.append(
+            scaled_dot_product_attention.attention_weights(q, k, mask.allowed, scale, added)
+        )
         return recorded[-1] @ grouped_query_attention.per_query_head(v, q.shape[1])
 
     def summed(
@@ -178,7 +180,7 @@ def explicit(model: torch.nn.Module) -> list[Tensor]:
         return recorded[-1] @ grouped_query_attention.per_query_head(v, q.shape[1])
 
     for part in model.modules():
-        if isinstance(part, softmax_attention.SoftmaxAttention):
+        if isinstance(part, scaled_dot_product_attention.SoftmaxAttention):
             part.kernel = kernel
         elif isinstance(part, LinearMixer):
             part.forward = summed  # type: ignore[method-assign]

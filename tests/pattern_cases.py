@@ -8,7 +8,7 @@ from regard.core.causal_mask import CausalMask
 from regard.core.document_mask import DocumentMask
 from regard.core.graph_mask import GraphMask
 from regard.core.mask import FullMask, MaskPattern
-from regard.core.sliding_window_mask import SlidingWindowMask
+from regard.core.sliding_window_mask import CausalSlidingWindowMask, SlidingWindowMask
 from regard.core.sparse_masks import (
     BlockLocalMask,
     GlobalMask,
@@ -36,7 +36,7 @@ def mask_patterns(length: int, device: str = "cpu") -> dict[str, MaskPattern]:
     global_tokens = global_tokens.to(device)
     return {
         "window": SlidingWindowMask(5),
-        "causal window": CausalMask(6),
+        "causal window": CausalSlidingWindowMask(6),
         "dilated": SlidingWindowMask(3, 4),
         "dilated causal": SlidingWindowMask(4, 3) & CausalMask(),
         "strided": StridedMask(7),

@@ -223,8 +223,9 @@ class Checkpoints:
             if step_of(checkpoint) > step or checkpoint.name.endswith(_REPLACED):
                 self._delete(checkpoint)
             else:
-                progress = _read_progress(checkpoint) or {}
-                scores[step_of(checkpoint)] = progress.get("score")
+                score = (_read_progress(checkpoint) or {}).get("score")
+                # A damaged one may have anything there.
+                scores[step_of(checkpoint)] = score if isinstance(score, float) else None
         retained = self.retention.retained(scores)
         for checkpoint in checkpoints:
             if step_of(checkpoint) not in retained:

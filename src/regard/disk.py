@@ -48,6 +48,7 @@ def lock(file: IO[Any]) -> bool:
 # --- atomic writes --------------------------------------------------------------------------------
 
 _FETCH_AGAIN = "fetch or write the folder again"
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # the escape of half a character, or of one of a pair
 _LARGEST_TEXT = 2**30  # bytes of a JSON or text file that is read as a whole
 
 
@@ -122,10 +123,24 @@ def read_text(path: Path, error: type[RegardError]) -> str:
         raise error(problem, _FETCH_AGAIN) from None
 
 
+def parse_json(text: str) -> Any:
+    """A JSON value; ValueError also where a string holds half a character (a lone surrogate).
+
+    Such a string can neither be printed nor written; only an escape makes one.
+    """
+    value = json.loads(text)
+    if _SURROGATE.search(text):
+        try:
+            json.dumps(value, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            raise ValueError("it holds half a character (a lone surrogate)") from None
+    return value
+
+
 def read_json(path: Path, error: type[RegardError]) -> Any:
     """The content of a JSON file; `error` where it cannot be read or is damaged."""
     try:
-        return json.loads(read_bytes(path).decode())
+        return parse_json(read_bytes(path).decode())
     except OSError as failure:
         raise error(f"cannot read {path}: {failure.strerror}", _FETCH_AGAIN) from None
     except (ValueError, RecursionError) as failure:  # no UTF-8 is a ValueError, too

@@ -15,7 +15,8 @@ from regard.core.context import Context
 from regard.core.encoder_output import EncoderOutput
 from regard.core.kv_cache import DecoderState, LayerCache
 from regard.core.stack import Stack
-from regard.model import Decoder, EncoderDecoder, Prompt
+from regard.decoder import Decoder, Prompt
+from regard.encoder_decoder import EncoderDecoder
 
 
 class LayerMatchedEncoderDecoder(EncoderDecoder):

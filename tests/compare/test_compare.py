@@ -25,7 +25,7 @@ from regard.families.recurrent import FAMILIES
 from regard.look import drawing
 from regard.parameter_count import parameter_count
 from regard.training.model_spec import describe
-from regard.training.objectives.loss import cross_entropy
+from regard.training.objectives.label_smoothed_cross_entropy import cross_entropy
 from regard.training.recipe import schema as recipes
 
 TINY: dict[str, Any] = {

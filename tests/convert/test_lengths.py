@@ -14,7 +14,7 @@ import torch
 from regard import spec
 from regard.builder import build
 from regard.convert import onnx
-from regard.core import softmax_attention
+from regard.core import scaled_dot_product_attention
 from regard.core.context import Positions
 from regard.core.stack import Stack
 from regard.errors import ModelError
@@ -39,7 +39,7 @@ def test_a_stack_is_traced_for_any_length(
         spec.Encoder(8, spec.Tokens(20, None), spec.Stack(1, block, pattern, position))
     ).eval()
     function = Function(model, lambda model, tokens: (model(tokens)[0],)).eval()
-    with torch.no_grad(), with_kernel(model, softmax_attention.explicit):
+    with torch.no_grad(), with_kernel(model, scaled_dot_product_attention.explicit):
         example = torch.randint(20, (2, 7))
         axes = {"inputs": ({1: torch.export.Dim("length")},)}
         program = torch.export.export(function, (example,), dynamic_shapes=axes).module()

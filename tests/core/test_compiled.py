@@ -12,13 +12,13 @@ from torch._dynamo.utils import counters
 
 from regard import edit
 from regard.builder import build
-from regard.core import block_sparse_attention, softmax_attention
+from regard.core import block_sparse_attention, scaled_dot_product_attention
 from regard.core.attention_mask import AttentionMask, Span
 from regard.core.block import Block
 from regard.core.causal_mask import CausalMask
 from regard.core.mask import MaskPattern
 from regard.core.padding_mask import PaddingMask
-from regard.core.sliding_window_mask import SlidingWindowMask
+from regard.core.sliding_window_mask import CausalSlidingWindowMask, SlidingWindowMask
 from regard.core.sparse_masks import BlockLocalMask, GlobalMask
 from regard.errors import ModelError
 from regard.families import transformer
@@ -63,7 +63,7 @@ def flex_equals_the_definition(pattern: MaskPattern, length: int, batch: int = 1
     mask = AttentionMask(pattern.over(length), positions, positions, batch, Span(0))
     q, k, v = torch.randn(3, batch, 2, length, 8).unbind()
     actual = block_sparse_attention.flex(q, k, v, mask, 0.3, 0.0)
-    expected = softmax_attention.explicit(q, k, v, mask, 0.3, 0.0)
+    expected = scaled_dot_product_attention.explicit(q, k, v, mask, 0.3, 0.0)
     torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
 
 
@@ -75,7 +75,7 @@ def test_hundreds_of_sparse_patterns_need_few_programs(
         length = 256 + size
         padding = PaddingMask(torch.arange(length) < torch.tensor([[length - 3], [length]]))
         flex_equals_the_definition(SlidingWindowMask(size), length)
-        flex_equals_the_definition(CausalMask(size), length)
+        flex_equals_the_definition(CausalSlidingWindowMask(size), length)
         flex_equals_the_definition(SlidingWindowMask(size) | GlobalMask(size), length)
         flex_equals_the_definition(BlockLocalMask(size, 1) & CausalMask(), length)
         flex_equals_the_definition(SlidingWindowMask(size) & padding, length, batch=2)

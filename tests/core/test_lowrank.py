@@ -8,9 +8,9 @@ import torch
 from regard import edit
 from regard.builder import build, trainable
 from regard.core.linear import Linear
+from regard.encoder import Encoder
 from regard.errors import SettingError
 from regard.families import bert
-from regard.model import Encoder
 
 
 def encoder() -> Encoder:

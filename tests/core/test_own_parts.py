@@ -21,8 +21,8 @@ from regard.core.context import Context
 from regard.core.explicit_attention import ExplicitAttention
 from regard.core.position_terms import PositionTerms
 from regard.core.probe import Probe
+from regard.core.scaled_dot_product_attention import attention_weights
 from regard.core.score_bias import ScoreBias
-from regard.core.softmax_attention import attention_weights
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode
 from regard.decode.strategy import BeamSearch
 from regard.errors import ModelError

@@ -20,9 +20,9 @@ from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode
 from regard.decode.greedy_and_sampling import filtered_distribution
 from regard.decode.speculative_decoding import DraftModel, accept_or_resample
 from regard.decode.strategy import BeamSearch, Greedy, Limit, Sampling
+from regard.decoder import Decoder
 from regard.errors import ModelError, SettingError
 from regard.families import gpt2
-from regard.model import Decoder
 from regard.models.language_model import LanguageModel
 
 SPECIAL_TOKENS = SpecialTokens(0, None, 2, (0,))

@@ -22,7 +22,7 @@ from regard.core.grouped_query_attention import per_query_head
 from regard.core.kernels import decode_step, topk
 from regard.core.kv_cache import DecoderState
 from regard.core.rotary import Rope
-from regard.core.softmax_attention import attention_weights
+from regard.core.scaled_dot_product_attention import attention_weights
 from regard.decode import fused_step, greedy_and_sampling
 from regard.decode.constraints import Constraints
 from regard.decode.strategy import Greedy

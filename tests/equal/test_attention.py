@@ -10,7 +10,7 @@ from regard.core.attention_mask import AttentionMask
 from regard.core.causal_mask import CausalMask
 from regard.core.mask import FullMask
 from regard.core.padding_mask import PaddingMask
-from regard.core.softmax_attention import (
+from regard.core.scaled_dot_product_attention import (
     SoftmaxAttention,
     attention_weights,
     explicit,

@@ -15,9 +15,9 @@ from regard.core.context import Context
 from regard.core.kv_cache import DecoderState
 from regard.core.probe import Probe
 from regard.core.segment_memory import SegmentMemory
+from regard.decoder import Decoder
 from regard.errors import ModelError, SettingError
 from regard.families.attention_options import parse_compressed_memory
-from regard.model import Decoder
 from regard.parameter_count import parameter_count
 
 POSITIONS = [spec.RelativeSinusoids(), spec.RelativeKeys(5), spec.T5Bias(8, 20), spec.Alibi(), None]

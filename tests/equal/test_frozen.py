@@ -9,9 +9,10 @@ from regard import edit, spec
 from regard.builder import build
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode
 from regard.decode.strategy import BeamSearch, Greedy, Limit
+from regard.decoder import Decoder
+from regard.encoder_decoder import EncoderDecoder
 from regard.errors import SettingError
 from regard.families.transformer import transformer
-from regard.model import Decoder, EncoderDecoder
 
 BLOCK = spec.Block(
     spec.Attention(4, 8, 8, groups=2, bias="qv"),

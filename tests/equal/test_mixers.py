@@ -20,7 +20,7 @@ from regard.core import (
     linear_attention,
     linformer,
     lsh_attention,
-    softmax_attention,
+    scaled_dot_product_attention,
 )
 from regard.core.attention_mask import AttentionMask
 from regard.core.causal_mask import CausalMask
@@ -235,9 +235,13 @@ def test_best_fused_and_explicit_are_one_function(name: str) -> None:
     tokens = torch.randint(0, 19, (3, 29))
     padding_mask = torch.arange(29) < torch.tensor([29, 14, 1])[:, None]
     results = []
-    for kernel in (softmax_attention.dispatch, softmax_attention.fused, softmax_attention.explicit):
+    for kernel in (
+        scaled_dot_product_attention.dispatch,
+        scaled_dot_product_attention.fused,
+        scaled_dot_product_attention.explicit,
+    ):
         for part in model.modules():
-            if isinstance(part, softmax_attention.SoftmaxAttention):
+            if isinstance(part, scaled_dot_product_attention.SoftmaxAttention):
                 part.kernel = kernel
         hidden, _ = model(tokens, padding_mask)
         results.append(
@@ -391,7 +395,7 @@ def test_performer_is_unbiased_and_its_error_falls_as_the_root_of_the_features()
     q, k, v = (torch.randn(1, 1, 12, 8).double() * 0.3 for _ in range(3))
     places = torch.arange(12)
     attention_mask = AttentionMask(FullMask(), places, places)
-    exact = softmax_attention.explicit(q, k, v, attention_mask, 8**-0.5, 0.0)
+    exact = scaled_dot_product_attention.explicit(q, k, v, attention_mask, 8**-0.5, 0.0)
     errors, kernels = [], []
     for count in (16, 64, 256, 1024):
         outs = []
@@ -474,7 +478,10 @@ def test_linformer_with_the_identity_is_full_attention() -> None:
     attention_mask = AttentionMask(FullMask(), places, places, 2)
     found = linformer.Linformer(0.4, 0.0, lengths)(q, k, v, attention_mask)
     torch.testing.assert_close(
-        found, softmax_attention.explicit(q, k, v, attention_mask, 0.4, 0.0), rtol=1e-9, atol=1e-9
+        found,
+        scaled_dot_product_attention.explicit(q, k, v, attention_mask, 0.4, 0.0),
+        rtol=1e-9,
+        atol=1e-9,
     )
     with pytest.raises(DataError, match="at most 30"):
         build(encoder(spec.Linformer(30, 5)))(torch.randint(0, 19, (1, 31)))
@@ -540,7 +547,7 @@ def test_hashing_says_which_keys_it_could_see(pattern: Any, rounds: int) -> None
 
 def test_top_keeps_the_best_scores() -> None:
     q, k = torch.randn(1, 1, 3, 4), torch.randn(1, 1, 7, 4)
-    weights = softmax_attention.attention_weights(
+    weights = scaled_dot_product_attention.attention_weights(
         q, k, torch.ones(1, 1, 3, 7, dtype=torch.bool), 1.0, top=2
     )
     best = (q @ k.mT).topk(2, dim=-1).indices

@@ -9,11 +9,11 @@ import torch
 
 from conftest import small_model
 from regard import spec
-from regard.core import softmax_attention
+from regard.core import scaled_dot_product_attention
 from regard.core.context import Context
 from regard.core.probe import Probe
 from regard.core.stack import Stack
-from regard.model import EncoderDecoder
+from regard.encoder_decoder import EncoderDecoder
 
 VARIANTS = [
     {},
@@ -102,8 +102,8 @@ def test_explicit_kernels_give_the_same_model(
     source, target, padding_mask = batch
     usual = logits(model, source, target, padding_mask)
     for part in model.modules():
-        if isinstance(part, softmax_attention.SoftmaxAttention):
-            part.kernel = softmax_attention.explicit
+        if isinstance(part, scaled_dot_product_attention.SoftmaxAttention):
+            part.kernel = scaled_dot_product_attention.explicit
     torch.testing.assert_close(
         logits(model, source, target, padding_mask), usual, rtol=1e-9, atol=1e-9
     )

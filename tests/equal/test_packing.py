@@ -17,7 +17,7 @@ from regard.core.document_mask import DocumentMask
 from regard.data.padding import IGNORED
 from regard.errors import ModelError
 from regard.families.transformer import transformer
-from regard.training.objectives.loss import linear_cross_entropy
+from regard.training.objectives.label_smoothed_cross_entropy import linear_cross_entropy
 
 LAYER = spec.Block(
     spec.Attention(4, 6, 5, groups=2), spec.FeedForward(20), residual=spec.PreNorm(), dropout=0.0

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from pattern_cases import mask_patterns
-from regard.core import block_sparse_attention, softmax_attention
+from regard.core import block_sparse_attention, scaled_dot_product_attention
 from regard.core.alibi import Alibi
 from regard.core.attention_mask import AttentionMask, Span
 from regard.core.causal_mask import CausalMask
@@ -22,7 +22,7 @@ from regard.core.document_mask import DocumentMask
 from regard.core.mask import FullMask, MaskPattern
 from regard.core.padding_mask import PaddingMask
 from regard.core.score_bias import ScoreBias
-from regard.core.sliding_window_mask import SlidingWindowMask
+from regard.core.sliding_window_mask import CausalSlidingWindowMask, SlidingWindowMask
 from regard.core.sparse_masks import BlockLocalMask, GlobalMask, RandomBlockMask, StridedMask
 from regard.core.t5_bias import T5Bias
 
@@ -61,7 +61,7 @@ def sight_of(
 def test_blocks_equal_the_definition(name: str, padded: bool) -> None:
     attention_mask = sight_of(PATTERNS[name] & PaddingMask(WEAK) if padded else PATTERNS[name])
     inputs = tensors()
-    expected = results(softmax_attention.explicit, inputs, attention_mask)
+    expected = results(scaled_dot_product_attention.explicit, inputs, attention_mask)
     for size in (4, 8, 64):  # none divides the length
         found = results(partial(block_sparse_attention.blocked, size=size), inputs, attention_mask)
         for one, other in zip(found, expected, strict=True):
@@ -78,7 +78,7 @@ def test_pieces_equal_the_definition(
     inputs = [
         torch.randn(2, 3, LENGTH, 6, dtype=torch.float64, requires_grad=True) for _ in range(3)
     ]
-    expected = results(softmax_attention.explicit, inputs, attention_mask)
+    expected = results(scaled_dot_product_attention.explicit, inputs, attention_mask)
     for piece in (1, 1 << 13, 1 << 20):
         monkeypatch.setattr(block_sparse_attention, "PIECE", piece)
         found = results(partial(block_sparse_attention.blocked, size=8), inputs, attention_mask)
@@ -111,7 +111,7 @@ def test_positions_on_the_score_are_made_for_blocks_only(name: str, term: Any) -
     attention_mask = sight_of(PATTERNS[name])
     bias = ScoreBias(term=term)
     expected = results(
-        partial(softmax_attention.explicit, bias=bias), inputs, attention_mask, *more
+        partial(scaled_dot_product_attention.explicit, bias=bias), inputs, attention_mask, *more
     )
     blocked = partial(block_sparse_attention.blocked, bias=bias, size=8)
     found = results(blocked, inputs, attention_mask, *more)
@@ -129,7 +129,7 @@ def test_flex_attention_is_given_the_same_pairs(name: str) -> None:
     q, k, v = (x.detach().float() for x in tensors(groups=4))
     v = torch.nn.functional.pad(v, (0, 1))
     found = block_sparse_attention.flex(q, k, v, attention_mask, 0.4, 0.0)
-    expected = softmax_attention.explicit(q, k, v, attention_mask, 0.4, 0.0)
+    expected = scaled_dot_product_attention.explicit(q, k, v, attention_mask, 0.4, 0.0)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
@@ -137,7 +137,7 @@ def test_flex_attention_is_given_the_same_pairs(name: str) -> None:
 @pytest.mark.parametrize(
     "pattern",
     [
-        CausalMask(300),
+        CausalSlidingWindowMask(300),
         SlidingWindowMask(200),
         SlidingWindowMask(50) | GlobalMask(2),
         CausalMask(),
@@ -156,7 +156,7 @@ def test_flex_attention_is_told_which_blocks_are_seen_whole(
     q = q[:, :, start:]
     found, expected = (
         kernel(q, k, v, attention_mask, 0.3, 0.0)
-        for kernel in (block_sparse_attention.flex, softmax_attention.explicit)
+        for kernel in (block_sparse_attention.flex, scaled_dot_product_attention.explicit)
     )
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
     mask = block_sparse_attention._flex_block_mask(attention_mask, q.device, 2)
@@ -182,7 +182,7 @@ def test_a_piece_of_a_longer_text(length: int, start: int, size: int, step: int)
     q, k, v = q[:, :, start:], k[:, :, keys], v[:, :, keys]
     found, expected = (
         block_sparse_attention.blocked(q, k, v, attention_mask, 0.3, 0.0, size=4),
-        softmax_attention.explicit(q, k, v, attention_mask, 0.3, 0.0),
+        scaled_dot_product_attention.explicit(q, k, v, attention_mask, 0.3, 0.0),
     )
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
 
@@ -193,7 +193,7 @@ def test_flex_attention_asks_no_table_beyond_its_end() -> None:
     attention_mask = sight_of(RandomBlockMask(16, 2, seed=3) | SlidingWindowMask(9), 300)
     q, k, v = torch.randn(3, 2, 2, 300, 8).unbind()
     found = block_sparse_attention.flex(q, k, v, attention_mask, 0.4, 0.0)
-    expected = softmax_attention.explicit(q, k, v, attention_mask, 0.4, 0.0)
+    expected = scaled_dot_product_attention.explicit(q, k, v, attention_mask, 0.4, 0.0)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
@@ -206,7 +206,7 @@ def test_flex_attention_knows_that_rows_differ(length: int) -> None:
     attention_mask = sight_of(DocumentMask(documents), length)
     q, k, v = torch.randn(3, 2, 2, length, 8).unbind()
     found = block_sparse_attention.flex(q, k, v, attention_mask, 0.4, 0.0)
-    expected = softmax_attention.explicit(q, k, v, attention_mask, 0.4, 0.0)
+    expected = scaled_dot_product_attention.explicit(q, k, v, attention_mask, 0.4, 0.0)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
     assert (
         block_sparse_attention._flex_block_mask(attention_mask, q.device, 2).full_kv_num_blocks
@@ -232,7 +232,7 @@ class Numbers(TorchDispatchMode):
 
 CHEAP = {
     "window": SlidingWindowMask(16),
-    "causal window": CausalMask(17),
+    "causal window": CausalSlidingWindowMask(17),
     "dilated": SlidingWindowMask(8, 5),
     "block-local": BlockLocalMask(32),
     "window, global and random": BlockLocalMask(32, 1)
@@ -251,7 +251,9 @@ def test_memory_grows_as_the_pairs_do(name: str) -> None:
         q, k, v = (torch.randn(1, 2, length, 8, requires_grad=True) for _ in range(3))
         with Numbers() as mode:
             attention_mask = sight_of(CHEAP[name], length, 1)
-            softmax_attention.dispatch(q, k, v, attention_mask, 0.3, 0.0).sum().backward()
+            scaled_dot_product_attention.dispatch(
+                q, k, v, attention_mask, 0.3, 0.0
+            ).sum().backward()
         made.append(mode.made)
         assert mode.largest < length * length / 3
     assert made[2] < 2.5 * made[1] < 2.5 * 2.5 * made[0]  # four times, if it grew as n² does

@@ -18,7 +18,7 @@ from regard.baselines.cache import RecurrentState
 from regard.baselines.convolutional import ConvolutionalDecoder
 from regard.baselines.recurrent import RecurrentDecoder, RecurrentEncoder
 from regard.builder import build, trainable
-from regard.core import softmax_attention
+from regard.core import scaled_dot_product_attention
 from regard.core.attention_mask import AttentionMask
 from regard.core.context import Context
 from regard.core.encoder_output import EncoderOutput
@@ -28,9 +28,9 @@ from regard.core.padding_mask import PaddingMask
 from regard.core.probe import NO_PROBE, Probe
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode
 from regard.decode.strategy import BeamSearch, Greedy
+from regard.encoder_decoder import EncoderDecoder
 from regard.errors import ModelError
 from regard.families.recurrent import FAMILIES, preset
-from regard.model import EncoderDecoder
 from regard.parameter_count import parameter_count
 from regard.show.layers import summarize
 
@@ -407,7 +407,7 @@ def test_the_fused_kernel_is_the_definition() -> None:
     assert isinstance(made.decoder, RecurrentDecoder)
     assert isinstance(made.decoder.attention, AlignmentAttention)
     fused = made(source, target, padding_mask)[0]
-    made.decoder.attention.mixer.kernel = softmax_attention.explicit  # type: ignore[union-attr, assignment]
+    made.decoder.attention.mixer.kernel = scaled_dot_product_attention.explicit  # type: ignore[union-attr, assignment]
     torch.testing.assert_close(made(source, target, padding_mask)[0], fused, rtol=1e-9, atol=1e-9)
 
 

@@ -14,9 +14,9 @@ from regard.builder import build, trainable
 from regard.core.context import Context, LayerContext
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode
 from regard.decode.strategy import BeamSearch, Limit
+from regard.encoder_decoder import EncoderDecoder
 from regard.errors import ModelError
 from regard.families import universal
-from regard.model import EncoderDecoder
 from regard.parameter_count import parameter_count
 
 

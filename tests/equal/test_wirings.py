@@ -11,14 +11,15 @@ import torch
 
 from regard import spec
 from regard.builder import build, trainable
-from regard.core import softmax_attention
+from regard.core import scaled_dot_product_attention
 from regard.core.attention_mask import AttentionMask
-from regard.core.causal_mask import CausalMask as CausalPattern
 from regard.core.context import Context
 from regard.core.kv_cache import StaticKVCache
 from regard.core.probe import Probe
+from regard.core.sliding_window_mask import CausalSlidingWindowMask
+from regard.decoder import Decoder
+from regard.encoder import Encoder
 from regard.errors import ModelError
-from regard.model import Decoder, Encoder
 from regard.parameter_count import parameter_count
 
 Wiring = TypeVar("Wiring", Decoder, Encoder)
@@ -222,9 +223,9 @@ def test_fused_equals_explicit_and_probes_see_the_weights(case: tuple[object, ..
     tokens = torch.randint(0, 19, (3, 9))
     padding_mask = torch.arange(9) < torch.tensor([9, 4, 1])[:, None]
     probe, results = Probe(["*.self"]), []
-    for kernel in (softmax_attention.fused, softmax_attention.explicit):
+    for kernel in (scaled_dot_product_attention.fused, scaled_dot_product_attention.explicit):
         for part in model.modules():
-            if isinstance(part, softmax_attention.SoftmaxAttention):
+            if isinstance(part, scaled_dot_product_attention.SoftmaxAttention):
                 part.kernel = kernel
         hidden, _ = model(tokens, padding_mask, context=Context(probe=probe))
         results.append(
@@ -330,7 +331,7 @@ def test_padding_is_nothing_to_a_convolution() -> None:
 
 def test_a_window_sees_the_last_tokens_only() -> None:
     positions = torch.arange(6)
-    mask = AttentionMask(CausalPattern(2), positions, positions).allowed[0, 0]
+    mask = AttentionMask(CausalSlidingWindowMask(2), positions, positions).allowed[0, 0]
     assert mask.int().tolist()[3] == [0, 0, 1, 1, 0, 0]
 
 

@@ -13,7 +13,7 @@ import torch
 
 from regard.core.attention_mask import AttentionMask
 from regard.core.mask import FullMask
-from regard.core.softmax_attention import attention_weights, fused
+from regard.core.scaled_dot_product_attention import attention_weights, fused
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.py"))
 

@@ -21,6 +21,7 @@ import zoo
 from regard import disk, spec
 from regard.builder import build
 from regard.core.positional_encoding import Sinusoidal
+from regard.encoder_decoder import EncoderDecoder
 from regard.errors import CheckpointError, DataError, DiskError, ModelError, RegardError
 from regard.families.folder import (
     SpecialTokenIds,
@@ -32,7 +33,6 @@ from regard.families.folder import (
     write_weights,
 )
 from regard.families.transformer import transformer
-from regard.model import EncoderDecoder
 from regard.parameter_count import parameter_count
 
 IDS = SpecialTokenIds(pad=0, start=1, end=2, unk=3)

@@ -15,9 +15,9 @@ from torch.nn import functional
 from regard import disk, edit
 from regard.allocator import give_back
 from regard.builder import build
+from regard.decoder import Decoder
 from regard.families.folder import describe, open_model, write_weights
 from regard.families.gpt2 import preset
-from regard.model import Decoder
 
 LINUX = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="what is mapped is asked of Linux"

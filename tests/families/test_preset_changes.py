@@ -131,6 +131,19 @@ def test_sizes_and_dropout_of_every_family(family: str) -> None:
     assert runs(model)
 
 
+@pytest.mark.parametrize("name", WIRINGS)
+def test_stochastic_depth_of_every_wiring(name: str) -> None:
+    model = preset(name, 50, 32, drop_path=0.5, dropout=0.0)
+    assert {stack.block.drop_path for stack in stacks(model)} == {0.5}
+    module: Any = build(model)
+    tokens = torch.randint(0, 50, (2, 12))
+    inputs = (tokens, tokens) if isinstance(model, spec.EncoderDecoder) else (tokens,)
+    with torch.no_grad():
+        first, second = module.train()(*inputs)[0], module(*inputs)[0]
+        assert not torch.equal(first, second), "no sublayer was skipped"
+        assert torch.equal(module.eval()(*inputs)[0], module(*inputs)[0])
+
+
 def test_presets_of_before_are_the_same_specs() -> None:
     """What training asked of the families' own functions, it can ask by name."""
     sizes: dict[str, Any] = {"d_model": 32, "heads": 2, "layers": 1, "attention": "window:4"}

@@ -16,10 +16,13 @@ from doctor_bench import load
 fuzz: Any = load("fuzz")
 
 
-def outcomes(originals: Path, seed: int, count: int) -> Counter[str]:
+PARTS = 8  # of the long test: processes of pytest share them
+
+
+def outcomes(originals: Path, seed: int, numbers: range) -> Counter[str]:
     counts: Counter[str] = Counter()
     findings = []
-    for number, outcome in fuzz.fuzz(originals, seed, range(count)):
+    for number, outcome in fuzz.fuzz(originals, seed, numbers):
         counts[outcome.kind] += 1
         if outcome.is_finding:
             findings.append(f"seed {seed}, case {number}: {outcome.kind}: {outcome.text}")
@@ -29,17 +32,27 @@ def outcomes(originals: Path, seed: int, count: int) -> Counter[str]:
 
 def test_a_sample_of_cases() -> None:
     with fuzz.originals(zoo=False) as originals:
-        counts = outcomes(originals, seed=7, count=120)
+        counts = outcomes(originals, seed=7, numbers=range(120))
     # Both occur: mutations that matter, and some that do not.
     assert counts["typed"] > 40
     assert counts["success"] > 15
 
 
 @pytest.mark.slow
-def test_twenty_thousand_cases() -> None:
+@pytest.mark.parametrize("part", range(1, PARTS + 1))
+def test_twenty_thousand_cases(part: int) -> None:
     pytest.importorskip("transformers")
     with fuzz.originals() as originals:
-        outcomes(originals, seed=1, count=20_000)
+        outcomes(originals, seed=1, numbers=fuzz.part_of(range(20_000), f"{part}/{PARTS}"))
+
+
+def test_parts_are_all_cases() -> None:
+    numbers = range(5, 50)
+    parts = [fuzz.part_of(numbers, f"{i}/4") for i in (1, 2, 3, 4)]
+    assert sorted(number for part in parts for number in part) == list(numbers)
+    for wrong in ("0/4", "5/4"):
+        with pytest.raises(ValueError, match=wrong):
+            fuzz.part_of(numbers, wrong)
 
 
 def test_what_counts_as_a_finding(tmp_path: Path) -> None:

@@ -15,10 +15,12 @@ from safetensors.torch import load_file, save_file
 from torch.nn import functional
 
 from regard import disk
-from regard.checkpoint import Checkpoints, damage
+from regard.checkpoint import Checkpoints, Retention, damage
 from regard.core.attention_mask import AttentionMask
 from regard.core.causal_mask import CausalMask
-from regard.core.softmax_attention import fused
+from regard.core.dropout import Dropout
+from regard.core.scaled_dot_product_attention import fused
+from regard.data import file_access, labelled, text_files
 from regard.errors import CheckpointError, DataError, ModelError, RegardError, SettingError
 from regard.models.labels import label_names
 from regard.training import preflight
@@ -210,3 +212,51 @@ def test_all_of_these_are_errors_of_the_package() -> None:
     kinds: list[Callable[..., RegardError]] = [CheckpointError, DataError, ModelError, SettingError]
     assert all(isinstance(kind("a", "b"), RegardError) for kind in kinds)
     assert Checkpoints(Path("/nowhere")).newest(print) is None
+
+
+# --- words, lines and halves of characters --------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "line", ["[train]\nobjective = 5", "[tune]\ntask = [1]", "[model]\nmodel = 7",
+             "[model]\nmodel = [1]", "[data]\ngenerated = 3", "[tune]\nbase = 1979-05-27"]
+)  # fmt: skip
+def test_what_decides_defaults_is_a_word(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "recipe.toml"
+    path.write_text(line)
+    with pytest.raises(SettingError, match="is no word"):
+        recipes.load(path, {})
+
+
+def test_a_line_without_an_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_access, "LONGEST_LINE", 1 << 20)
+    with pytest.raises(DataError, match="a line of more than 1 MiB"):
+        next(text_files.lines("/dev/zero"))
+
+
+def test_dropout_of_everything_is_zero() -> None:
+    x = torch.randn(5, 7, requires_grad=True)
+    y = Dropout(1.0).train()(x)
+    y.sum().backward()
+    assert not y.any()
+    assert x.grad is not None
+    assert not x.grad.any()
+
+
+def test_half_a_character_in_json_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(r'{"a": "\ud83d\ude00"}')
+    assert disk.read_json(path, ModelError) == {"a": "\N{GRINNING FACE}"}
+    path.write_text(r'{"a": "\ud800"}')
+    with pytest.raises(ModelError, match="half a character"):
+        disk.read_json(path, ModelError)
+    path.write_text(r'{"text": "a", "label": "\ud800"}')
+    with pytest.raises(DataError, match="half a character"):
+        list(labelled.labelled_texts(path))
+
+
+def test_a_score_that_is_no_number_ranks_no_checkpoint(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, Retention(last=1, best=1))
+    for step, score in ((1, 2.0), (2, "2"), (3, 10**400), (4, 3.0)):
+        checkpoints.save(step, {"weights": {"w": torch.zeros(1)}}, {"score": score})
+    assert sorted(int(path.name[5:]) for path in tmp_path.iterdir()) == [1, 4]

@@ -16,13 +16,12 @@ from pattern_cases import mask_patterns
 from regard import spec
 from regard.bench.attention import KINDS, AttentionCase
 from regard.builder import build
-from regard.core import block_sparse_attention, softmax_attention
+from regard.core import block_sparse_attention, scaled_dot_product_attention
 from regard.core.attention_mask import AttentionMask, Span
-from regard.core.causal_mask import CausalMask
 from regard.core.mask import MaskPattern
 from regard.core.padding_mask import PaddingMask
-from regard.core.sliding_window_mask import SlidingWindowMask
-from regard.core.softmax_attention import Kernel
+from regard.core.scaled_dot_product_attention import Kernel
+from regard.core.sliding_window_mask import CausalSlidingWindowMask, SlidingWindowMask
 from regard.core.sparse_masks import GlobalMask
 
 pytestmark = [
@@ -95,7 +94,7 @@ def assert_equals_the_definition(
     exact = (q.double(), k.double(), v.double())
     results = [
         outputs(block_sparse_attention.attend, inputs, mask, gradients),
-        outputs(softmax_attention.explicit, exact, mask, gradients),
+        outputs(scaled_dot_product_attention.explicit, exact, mask, gradients),
     ]
     tolerance = 1e-4 if dtype == torch.float32 else 2e-2
     for actual, expected in zip(*results, strict=True):
@@ -127,7 +126,7 @@ def test_hundreds_of_sizes_need_few_programs() -> None:
         assert_equals_the_definition(
             SlidingWindowMask(size) | GlobalMask(size), 256 + size, batch=1
         )
-        assert_equals_the_definition(CausalMask(size), 256 + size, batch=1)
+        assert_equals_the_definition(CausalSlidingWindowMask(size), 256 + size, batch=1)
     assert counters["stats"]["unique_graphs"] - before <= 2 * (
         block_sparse_attention.MAX_CONSTANT_SIZES + 1
     )
@@ -138,10 +137,10 @@ def test_no_scores_of_all_pairs_are_made() -> None:
     length = 16384
     mask = attention_mask(SlidingWindowMask(128) | GlobalMask(3), length, 1)
     inputs = random_inputs(1, length, torch.bfloat16)
-    outputs(softmax_attention.dispatch, inputs, mask, gradients=True)  # compiles
+    outputs(scaled_dot_product_attention.dispatch, inputs, mask, gradients=True)  # compiles
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
-    outputs(softmax_attention.dispatch, inputs, mask, gradients=True)
+    outputs(scaled_dot_product_attention.dispatch, inputs, mask, gradients=True)
     assert torch.cuda.max_memory_allocated() - before < 2**27
 
 

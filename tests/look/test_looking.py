@@ -24,7 +24,7 @@ from looked import (
 )
 from regard import spec
 from regard.builder import build
-from regard.core import softmax_attention
+from regard.core import scaled_dot_product_attention
 from regard.core.probe import Probe
 from regard.errors import SettingError
 from regard.look import heads, look, probes, translate, written
@@ -94,7 +94,7 @@ def test_looking_stays_on_the_fused_path(monkeypatch: pytest.MonkeyPatch) -> Non
         lambda *a, **k: calls.append(1) or usual(*a, **k),
     )
     monkeypatch.setattr(
-        softmax_attention,
+        scaled_dot_product_attention,
         "attention_weights",
         lambda *a: pytest.fail("weights were computed before they were asked"),
     )

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from regard import disk
+from regard.encoder import Encoder
 from regard.families import folder as folders
-from regard.model import Encoder
 
 
 def encoder_outputs(

@@ -15,9 +15,9 @@ from safetensors.torch import load_file, save_file
 from regard import disk
 from regard import spec as kinds
 from regard.builder import trainable
+from regard.encoder import Encoder
 from regard.errors import ModelError
 from regard.families import folder as folders
-from regard.model import Encoder
 from regard.parameter_count import parameter_count
 from zoo import perturb
 

@@ -14,6 +14,7 @@ from regard import disk, spec
 from regard.builder import build
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode
 from regard.decode.strategy import Greedy, Limit
+from regard.encoder_decoder import EncoderDecoder
 from regard.families.folder import (
     SpecialTokenIds,
     append_end_token,
@@ -25,7 +26,6 @@ from regard.families.folder import (
     write_weights,
 )
 from regard.families.transformer import transformer
-from regard.model import EncoderDecoder
 from regard.parameter_count import parameter_count
 from regard.text.tokenizer import END, PAD, START, UNKNOWN
 from regard.text.tokenizer_training import train_tokenizer

@@ -19,7 +19,7 @@ from regard.builder import trainable
 from regard.errors import ModelError
 from regard.families import folder as folders
 from regard.parameter_count import parameter_count
-from regard.training.objectives.image_text_contrastive import sigmoid_loss
+from regard.training.objectives.contrastive_loss import sigmoid_loss
 
 transformers = pytest.importorskip("transformers")
 

@@ -16,9 +16,9 @@ import regard
 from regard import spec as kinds
 from regard.builder import trainable
 from regard.core.context import Context
+from regard.encoder import Encoder
 from regard.errors import ModelError
 from regard.families import folder as folders
-from regard.model import Encoder
 from regard.parameter_count import parameter_count
 from zoo import perturb
 

@@ -18,9 +18,9 @@ from regard.builder import trainable
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode
 from regard.decode.length_penalty import PowerPenalty
 from regard.decode.strategy import BeamSearch, Greedy, Limit
+from regard.encoder import Encoder
 from regard.errors import DataError, ModelError
 from regard.families import folder as folders
-from regard.model import Encoder
 from regard.parameter_count import parameter_count
 from zoo import perturb
 

@@ -26,6 +26,8 @@ LEVELS = (
     ("core.conv_layer", "core.reversible", "core.universal_transformer", "core.pixel_decoder"),
     ("core.staged_stack",),
     ("baselines",),
+    ("encoder_decoder", "encoder", "decoder"),
+    ("dual_encoder",),
     ("model",),
     ("model_variants",),
     ("builder", "edit"),

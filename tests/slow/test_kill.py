@@ -17,6 +17,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from faults import process_environment
+
 FLAGS = [
     "--preset",
     "tiny",
@@ -62,6 +64,8 @@ FLAGS = [
     "0.002",
     "--samples",
     "1",
+    "--device",
+    "cpu",
 ]
 
 
@@ -69,6 +73,7 @@ def regard(*arguments: str, cwd: Path) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [sys.executable, "-m", "regard", *arguments],
         cwd=cwd,
+        env=process_environment(),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
@@ -133,6 +138,6 @@ def test_signals_save_and_exit(tmp_path: Path, number: signal.Signals, code: int
         time.sleep(0.05)
         assert process.poll() is None
     process.send_signal(number)
-    assert process.wait(60) == code
+    assert process.wait(180) == code
     assert len(list((tmp_path / "run" / "state" / "checkpoints").glob("step-*"))) == 1
     assert (tmp_path / "run" / "model.safetensors").exists()

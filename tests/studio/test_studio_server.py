@@ -21,9 +21,9 @@ pytest.importorskip("httpx")
 from starlette.testclient import TestClient
 
 from regard import look as looking
+from regard.encoder_decoder import EncoderDecoder
 from regard.errors import DataError, SettingError
 from regard.look.forward import forward
-from regard.model import EncoderDecoder
 from regard.models import Model
 from regard.studio.model_store import DEMO, ModelStore, OpenModel, UploadedFiles
 from regard.studio.server import (

@@ -13,7 +13,7 @@ from regard.core.embedding import Table
 from regard.core.head import LMHead
 from regard.core.kernels import cross_entropy
 from regard.data.padding import IGNORED
-from regard.training.objectives import loss as definition
+from regard.training.objectives import label_smoothed_cross_entropy as definition
 
 cross_entropy._BLOCK = 64
 definition.HAS_TRITON = False  # type: ignore[attr-defined]

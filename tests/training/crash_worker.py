@@ -37,7 +37,7 @@ SETTINGS: dict[str, Any] = {
 def run(folder: Path, kill_at: int | None) -> None:
     """Begins the run, or resumes it."""
     if kill_at is not None:
-        _kill_in_save(folder, kill_at)
+        kill_in_save(folder, kill_at)
     if (folder / "state" / "recipe.json").is_file():
         go_on(folder, quiet=True)
     else:
@@ -45,8 +45,8 @@ def run(folder: Path, kill_at: int | None) -> None:
         train(SETTINGS | {"text": str(text)}, out=folder)
 
 
-def _kill_in_save(folder: Path, kill_at: int) -> None:
-    """Counts operations from the second save of this process on."""
+def kill_in_save(folder: Path, kill_at: int, mark: Path | None = None) -> None:
+    """Counts operations from the second save of this process on; `mark` is made at the kill."""
     start = BackgroundSave.start
     saves = 0
 
@@ -56,7 +56,7 @@ def _kill_in_save(folder: Path, kill_at: int) -> None:
         start(background, save if saves < 2 else lambda: killed(save))
 
     def killed(save: Callable[[], None]) -> None:
-        with killed_at(kill_at, folder):
+        with killed_at(kill_at, folder, mark):
             save()
 
     BackgroundSave.start = counted  # type: ignore[method-assign, assignment]

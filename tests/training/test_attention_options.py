@@ -15,11 +15,11 @@ from regard import spec
 from regard.builder import build, trainable
 from regard.core import linear_attention
 from regard.data import builtin
+from regard.encoder_decoder import EncoderDecoder
 from regard.errors import ModelError, SettingError
 from regard.families import folder as folders
 from regard.families.attention_options import MASK_PATTERNS, MIXERS, parse_attention
 from regard.families.transformer import transformer
-from regard.model import EncoderDecoder
 from regard.parameter_count import parameter_count
 from regard.training.model_spec import describe
 from regard.training.recipe import schema as recipes

@@ -14,7 +14,9 @@ import regard
 from regard.core.block import Block
 from regard.core.feedforward import FeedForward
 from regard.core.mixture_of_experts import MixtureOfExperts
-from regard.model import Decoder, Encoder, EncoderDecoder
+from regard.decoder import Decoder
+from regard.encoder import Encoder
+from regard.encoder_decoder import EncoderDecoder
 from regard.training.assembly import assemble
 from regard.training.objectives.objective import Objective
 from regard.training.recipe import schema as recipes

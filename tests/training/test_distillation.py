@@ -24,7 +24,8 @@ from regard.errors import ModelError, SettingError, TrainingInterrupted
 from regard.models import Translator
 from regard.training.assembly import assemble
 from regard.training.objectives.causal_lm import CausalLM
-from regard.training.objectives.loss import cross_entropy, distillation_loss
+from regard.training.objectives.distillation_loss import distillation_loss
+from regard.training.objectives.label_smoothed_cross_entropy import cross_entropy
 from regard.training.objectives.sequence_to_sequence import SequenceToSequence
 from regard.training.recipe import schema as recipes
 from regard.training.run import go_on, run

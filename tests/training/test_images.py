@@ -70,7 +70,7 @@ def settings_of(objective: str, images: Path) -> dict[str, Any]:
     if objective == "images":
         return QUICK | SIZES | {"model": "vit:tiny", "images": str(images), "mixup": 0.4}
     if objective == "augmented":
-        more = {"cutmix": 1.0, "augment": "trivial", "weights": "ema:0.9"}
+        more = {"cutmix": 1.0, "augment": "trivial", "weights": "ema:0.9", "drop_path": 0.3}
         return settings_of("images", images) | more
     if objective == "masked_images":
         return masked_settings(images)
@@ -304,6 +304,7 @@ def test_colours_are_learnt_and_the_folder_opens_in_transformers(
     images = tmp_path / "many"
     write_images(images, COLOURS, count=34)
     settings = QUICK | SIZES | {"steps": 40, "model": "vit", "test_images": str(images)}
+    settings |= {"drop_path": 0.1}
     result = regard.train(settings, data=images, out=tmp_path / "run", metrics=["top_k:2"])
     scores = result.scores["valid"]
     assert isinstance(scores, RankingScore)

@@ -15,6 +15,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from faults import process_environment
+
 WORKER = Path(__file__).parent / "crash_worker.py"
 MOST_OPERATIONS = 60  # more than one save has
 
@@ -27,7 +29,11 @@ class Worker:
         text = "".join(f"{i} and {i * i % 97} make {i + i * i % 97}.\n" for i in range(300))
         (folder / "text.txt").write_text(text)
         self.process = subprocess.Popen(
-            [sys.executable, str(WORKER)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, str(WORKER)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=process_environment(),
         )
 
     def run(self, name: str, **kill: Any) -> tuple[int, float]:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import regard
 from regard import spec
 from regard.core.explicit_attention import ExplicitAttention
-from regard.core.softmax_attention import attention_weights
+from regard.core.scaled_dot_product_attention import attention_weights
 from regard.data.builtin import write_tsv
 from regard.errors import ModelError, SettingError, TrainingInterrupted
 from regard.families.gpt2 import preset as gpt2

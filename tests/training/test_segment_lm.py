@@ -23,7 +23,7 @@ from regard.models.language_model import LanguageModel
 from regard.parameter_count import parameter_count
 from regard.show.layers import summarize
 from regard.training.assembly import assemble
-from regard.training.objectives.loss import cross_entropy
+from regard.training.objectives.label_smoothed_cross_entropy import cross_entropy
 from regard.training.objectives.segment_lm import SegmentLM
 from regard.training.recipe import schema as recipes
 from regard.training.run import go_on, run

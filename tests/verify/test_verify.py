@@ -15,7 +15,7 @@ import torch
 
 from regard import spec
 from regard.builder import build
-from regard.core import softmax_attention
+from regard.core import scaled_dot_product_attention
 from regard.core.kv_cache import KVCache
 from regard.core.positional_encoding import LearnedPosition
 from regard.errors import ModelError
@@ -102,9 +102,9 @@ def padding_that_is_seen(monkeypatch: pytest.MonkeyPatch, model: Any) -> None:
 
 def another_kernel(monkeypatch: pytest.MonkeyPatch, model: Any) -> None:
     for part in model.modules():
-        if isinstance(part, softmax_attention.SoftmaxAttention):
-            part.kernel = lambda q, k, v, mask, scale, dropout, bias=None: softmax_attention.fused(
-                q, k, v, mask, scale * 1.001, dropout, bias
+        if isinstance(part, scaled_dot_product_attention.SoftmaxAttention):
+            part.kernel = lambda q, k, v, mask, scale, dropout, bias=None: (
+                scaled_dot_product_attention.fused(q, k, v, mask, scale * 1.001, dropout, bias)
             )
 
 

@@ -18,8 +18,8 @@ from regard.core.attention_mask import AttentionMask
 from regard.core.kv_cache import CrossKV
 from regard.core.linear import Linear, normal
 from regard.core.probe import NullProbe
+from regard.core.scaled_dot_product_attention import SoftmaxAttention
 from regard.core.score_bias import ScoreBias
-from regard.core.softmax_attention import SoftmaxAttention
 
 
 class AdditiveAttention(nn.Module):

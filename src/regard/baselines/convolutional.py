@@ -27,7 +27,7 @@ from regard.core.kv_cache import CrossKV, LayerCache
 from regard.core.linear import Linear
 from regard.core.norm import LayerNorm, Norm
 from regard.core.probe import HasHeads, NullProbe
-from regard.core.softmax_attention import SoftmaxAttention
+from regard.core.scaled_dot_product_attention import SoftmaxAttention
 
 HALF = math.sqrt(0.5)  # keeps the variance of a sum of two
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn import functional
 
-from regard.core.context import Context
+from regard.core.context import AuxiliaryLosses, Context
 from regard.core.linear import Linear
-
-Losses = dict[str, Tensor]
 
 
 class LinearForecaster(nn.Module):
@@ -34,7 +32,7 @@ class LinearForecaster(nn.Module):
 
     def forward(
         self, values: Tensor, observed: Tensor | None = None, context: Context | None = None
-    ) -> tuple[Tensor, Losses]:
+    ) -> tuple[Tensor, AuxiliaryLosses]:
         """Forecasts [B, H, C], or [B, H, C, Q], of windows [B, L, C]; no auxiliary losses.
 
         Missing values count as the last value before them would: as it stands in `values`.

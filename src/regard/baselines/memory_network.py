@@ -15,7 +15,7 @@ from regard.core.embedding import Table
 from regard.core.linear import normal
 from regard.core.padding_mask import PaddingMask
 from regard.core.probe import HasHeads
-from regard.core.softmax_attention import SoftmaxAttention
+from regard.core.scaled_dot_product_attention import SoftmaxAttention
 
 
 class MemoryHops(nn.Module):

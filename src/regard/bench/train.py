@@ -31,7 +31,7 @@ from regard.parameter_count import parameter_count
 from regard.training.engine.lr_schedule import ConstantRate
 from regard.training.engine.optimizer import Optimizer
 from regard.training.engine.train_step import Step
-from regard.training.objectives.loss import linear_cross_entropy
+from regard.training.objectives.label_smoothed_cross_entropy import linear_cross_entropy
 
 TrainStep = Callable[[Batch], None]
 Array = np.ndarray[Any, Any]

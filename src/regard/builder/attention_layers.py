@@ -23,9 +23,9 @@ from regard.core import (
     projection,
     relative_position,
     rotary,
+    scaled_dot_product_attention,
     segment_attention,
     shifted_window_attention,
-    softmax_attention,
 )
 
 
@@ -47,7 +47,7 @@ def build_self_attention(
     mixer = _mixer(part, _scale(part, shared.position), shared.self_lengths)
     sizes = (d_model, part.heads, part.key_heads, part.d_k, part.d_v, part.bias)
     if part.projection == "global":
-        assert isinstance(mixer, softmax_attention.SoftmaxAttention)
+        assert isinstance(mixer, scaled_dot_product_attention.SoftmaxAttention)
         # Longformer's query_global, key_global and value_global.
         global_projection = projection.SelfProjection(*sizes)
         local_projection = projection.SelfProjection(*sizes)
@@ -152,7 +152,7 @@ def _mixer(
 ) -> nn.Module:
     match part.mixer:
         case spec.SoftmaxAttention(dropout, top):
-            return softmax_attention.SoftmaxAttention(scale, dropout, top=top)
+            return scaled_dot_product_attention.SoftmaxAttention(scale, dropout, top=top)
         case spec.AdditiveAttention(dropout):
             return additive_attention.AdditiveAttention(part.heads, part.d_k, dropout)
         case spec.LinearAttention(features):

@@ -15,8 +15,8 @@ from regard.core import (
     patch_embedding,
     positional_encoding,
     series_patches,
-    spectrogram,
-    waveform,
+    spectrogram_frontend,
+    waveform_frontend,
 )
 from regard.errors import ModelError
 
@@ -30,7 +30,9 @@ def build_front_end(
             return build_embedding(part, table, d_model)
         case spec.Spectrogram(mels, position, activation, dropout):
             input_position = _input_position(position, d_model)
-            return spectrogram.Spectrogram(mels, d_model, input_position, activation, dropout)
+            return spectrogram_frontend.Spectrogram(
+                mels, d_model, input_position, activation, dropout
+            )
         case spec.Patches():
             return _patches(part, d_model)
         case spec.Waveform():
@@ -84,12 +86,12 @@ def _patches(part: spec.Patches, d_model: int) -> patch_embedding.Patches:
     )
 
 
-def _waveform(part: spec.Waveform, d_model: int) -> waveform.Waveform:
+def _waveform(part: spec.Waveform, d_model: int) -> waveform_frontend.Waveform:
     convolutions = []
     channels = 1  # samples are one channel; each convolution takes what the one before it gives
     for layer in part.convolutions:
         convolutions.append(
-            waveform.Convolution(
+            waveform_frontend.Convolution(
                 channels,
                 layer.channels,
                 kernel=layer.kernel,
@@ -102,11 +104,11 @@ def _waveform(part: spec.Waveform, d_model: int) -> waveform.Waveform:
     position = part.position
     feature_norm = None if part.features is None else build_norm(part.features, channels)
     norm = None if part.norm is None else build_norm(part.norm, d_model)
-    return waveform.Waveform(
+    return waveform_frontend.Waveform(
         convolutions,
         feature_norm,
         linear.Linear(channels, d_model),
-        waveform.ConvPosition(d_model, position.kernel, position.groups, part.activation),
+        waveform_frontend.ConvPosition(d_model, position.kernel, position.groups, part.activation),
         activation=part.activation,
         norm=norm,
         dropout=(part.project_dropout, part.dropout),
@@ -155,14 +157,14 @@ def _masking(
 
 def _channel_norm(
     part: spec.LayerNorm | spec.TimeNorm | None, channels: int
-) -> norm.LayerNorm | waveform.TimeNorm | None:
+) -> norm.LayerNorm | waveform_frontend.TimeNorm | None:
     match part:
         case None:
             return None
         case spec.LayerNorm(eps, bias):
             return norm.LayerNorm(channels, eps, bias)
         case spec.TimeNorm(eps):
-            return waveform.TimeNorm(channels, eps)
+            return waveform_frontend.TimeNorm(channels, eps)
         case _:
             assert_never(part)
 

@@ -20,8 +20,8 @@ from regard.core import (
     patch_embedding,
     pixel_decoder,
     projection,
+    scaled_dot_product_attention,
     series_head,
-    softmax_attention,
 )
 from regard.errors import ModelError
 
@@ -68,7 +68,7 @@ def _attention_pool(part: spec.AttentionPool, d_model: int) -> attention_pool.At
     d_head = d_model // part.heads
     attend = attention.Attention(
         projection.JointProjection(d_model, part.heads, part.heads, d_head, d_head, "qkvo"),
-        softmax_attention.SoftmaxAttention(d_head**-0.5, 0.0),
+        scaled_dot_product_attention.SoftmaxAttention(d_head**-0.5, 0.0),
         linear.Linear(d_model, d_model),
     )
     layers = feedforward.FeedForward(d_model, part.d_ff, part.activation, 0.0, bias=True)

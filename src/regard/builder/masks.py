@@ -10,8 +10,10 @@ def build_mask_pattern(part: spec.MaskPattern) -> mask.MaskPattern:
     match part:
         case spec.FullMask():
             return mask.FullMask()
-        case spec.CausalMask(window):
-            return causal_mask.CausalMask(window)
+        case spec.CausalMask(int(window)):
+            return sliding_window_mask.CausalSlidingWindowMask(window)
+        case spec.CausalMask():
+            return causal_mask.CausalMask()
         case spec.WindowMask(reach):
             return sliding_window_mask.SlidingWindowMask(reach)  # with dilation 1
         case spec.NeighbourMask():

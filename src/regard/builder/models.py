@@ -26,10 +26,14 @@ from regard.builder.sides import (
     build_recurrent_encoder,
 )
 from regard.builder.stacks import build_stack
-from regard.builder.weight_tying import output_table
+from regard.builder.weight_tying import output_table, shared_tables
 from regard.core import embedding
+from regard.core.meta_parameters import are_parameters_on_meta
+from regard.decoder import Decoder
+from regard.dual_encoder import DualEncoder
+from regard.encoder import Encoder
+from regard.encoder_decoder import EncoderDecoder
 from regard.errors import ModelError
-from regard.model import Decoder, DualEncoder, Encoder, EncoderDecoder
 from regard.model_variants import LayerMatchedEncoderDecoder, RecomputingDecoder
 
 CoreModel = EncoderDecoder | Encoder | Decoder | DualEncoder | MemoryNetwork | LinearForecaster
@@ -59,7 +63,7 @@ def build(model: spec.Model) -> CoreModel:
     """The modules of a spec, with random weights drawn from torch's default generator."""
     spec.check_parts(model)
     # The meta device needs no memory, and a GPU reports what it lacks by itself.
-    if torch.get_default_device().type == "cpu":
+    if torch.get_default_device().type == "cpu" and not are_parameters_on_meta():
         memory.require(trainable(outline(model)), "this model")
     match model:
         case spec.DualEncoder():
@@ -107,12 +111,7 @@ def trainable(model: nn.Module) -> int:
 
 def _encoder_decoder(model: spec.EncoderDecoder | spec.SequenceToSequence) -> EncoderDecoder:
     d_model = model.d_model
-    table = embedding.Table(model.target.vocabulary, d_model)  # [V, D]
-    # Weight tying: one table for the target and the output, for source and target, or for all.
-    output = table
-    if model.share not in ("all", "target"):
-        output = embedding.Table(model.target.vocabulary, d_model)
-    shared_with_source = table if model.share in ("all", "inputs") else None
+    tables = shared_tables(model)
     wiring = EncoderDecoder
     if isinstance(model, spec.EncoderDecoder) and model.looks == "matching":
         wiring = LayerMatchedEncoderDecoder
@@ -123,11 +122,11 @@ def _encoder_decoder(model: spec.EncoderDecoder | spec.SequenceToSequence) -> En
     if isinstance(model, spec.EncoderDecoder) and model.labels is not None:
         labels = build_classifier(model.labels, d_model)
     return wiring(
-        source=build_front_end(model.source, d_model, shared_with_source),
-        target=build_embedding(model.target, table, d_model),
+        source=build_front_end(model.source, d_model, tables.source),
+        target=build_embedding(model.target, tables.target, d_model),
         encoder=build_encoder_side(model),
         decoder=build_decoder_side(model),
-        head=build_lm_head(model.head, output, d_model),
+        head=build_lm_head(model.head, tables.output, d_model),
         pool=pool,
         labels=labels,
     )

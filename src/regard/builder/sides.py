@@ -7,8 +7,8 @@ from typing import assert_never
 from regard import spec
 from regard.baselines import additive_attention, convolutional, recurrent
 from regard.builder.stacks import build_stack
-from regard.core import linear, norm, softmax_attention
-from regard.model import DecoderSide, EncoderSide
+from regard.core import linear, norm, scaled_dot_product_attention
+from regard.encoder_decoder import DecoderSide, EncoderSide
 
 
 def build_encoder_side(model: spec.EncoderDecoder | spec.SequenceToSequence) -> EncoderSide:
@@ -93,14 +93,14 @@ def _alignment(
     join = linear.Linear(2 * d_model, d_model)  # of [context; state]
     match part.score:
         case spec.DotScore():
-            mixer = softmax_attention.SoftmaxAttention(1.0 / part.temperature, 0.0)
+            mixer = scaled_dot_product_attention.SoftmaxAttention(1.0 / part.temperature, 0.0)
             return additive_attention.AlignmentAttention(mixer, join)
         case spec.ScaledDotScore():
             scale = d_model**-0.5 / part.temperature
-            mixer = softmax_attention.SoftmaxAttention(scale, 0.0)
+            mixer = scaled_dot_product_attention.SoftmaxAttention(scale, 0.0)
             return additive_attention.AlignmentAttention(mixer, join)
         case spec.GeneralScore():
-            mixer = softmax_attention.SoftmaxAttention(1.0 / part.temperature, 0.0)
+            mixer = scaled_dot_product_attention.SoftmaxAttention(1.0 / part.temperature, 0.0)
             # W of q · W k is applied to the keys, once for all queries.
             key = linear.Linear(d_model, d_model, bias=False)
             return additive_attention.AlignmentAttention(mixer, join, key=key)

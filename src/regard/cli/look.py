@@ -219,7 +219,7 @@ def _view_of_many_runs(
 ) -> AnalysisResult:
     """Views that differentiate, edit activations, switch heads off, or decode."""
     from regard import look as views
-    from regard.model import EncoderDecoder
+    from regard.encoder_decoder import EncoderDecoder
 
     target = flags["target"]
     match what:

@@ -18,10 +18,11 @@ from torch import Tensor
 from regard import spec as specs
 from regard.builder import CoreModel
 from regard.core.positional_encoding import Sinusoidal
-from regard.core.spectrogram import Spectrogram
+from regard.core.spectrogram_frontend import Spectrogram
+from regard.decoder import Decoder
+from regard.encoder_decoder import EncoderDecoder
 from regard.errors import DataError, ModelError, SettingError
 from regard.families import folder as folders
-from regard.model import Decoder, EncoderDecoder
 from regard.text.tokenizer_files import read_vocabulary
 
 _ACTIVATIONS = {

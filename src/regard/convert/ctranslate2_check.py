@@ -14,11 +14,12 @@ from torch import Tensor
 from regard import spec as specs
 from regard.builder import CoreModel
 from regard.convert.ctranslate2 import Vocabularies, library
-from regard.core.causal_mask import CausalMask
+from regard.core.sliding_window_mask import CausalSlidingWindowMask
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode
 from regard.decode.strategy import Greedy, Limit
+from regard.decoder import Decoder
+from regard.encoder_decoder import EncoderDecoder
 from regard.families import folder as folders
-from regard.model import Decoder, EncoderDecoder
 from regard.verify.invariants import Finding
 from regard.verify.outputs import run
 from regard.verify.parity import float32_comparison
@@ -61,7 +62,7 @@ def _compare_decoder(
     """
     token_ids = batch.inputs["input_ids"]  # [B, T]
     pattern = model.stack.pattern
-    window = pattern.window if isinstance(pattern, CausalMask) else None
+    window = pattern.window if isinstance(pattern, CausalSlidingWindowMask) else None
     prompts = token_ids[:, :window]
     batch = replace(batch, inputs={"input_ids": prompts})
     actual = _tensor(generator.forward_batch(_tokens(prompts, vocabulary)))  # [B, T, V]

@@ -1,7 +1,7 @@
 """ONNX: one graph from Hugging Face's inputs to its main outputs, for any batch and length.
 
-Attention is exported as its definition, `softmax_attention.explicit`: every runtime has these
-operators, and fuses them as it likes.
+Attention is exported as its definition, `scaled_dot_product_attention.explicit`: every runtime has
+these operators, and fuses them as it likes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from regard import spec as specs
 from regard.builder import CoreModel
-from regard.core import softmax_attention
+from regard.core import scaled_dot_product_attention
 from regard.core.positional_encoding import Sinusoidal
 from regard.errors import ModelError, SettingError
 from regard.families import folder as folders
@@ -50,7 +50,7 @@ def write(out: Path, model: CoreModel, opened: folders.ModelFolder) -> None:
     _fill_sinusoids(model, opened.positions)
     # In float32, four bytes a parameter.
     large = 4 * parameter_count(opened.spec) > LARGE
-    with torch.no_grad(), with_kernel(model, softmax_attention.explicit), _quiet():
+    with torch.no_grad(), with_kernel(model, scaled_dot_product_attention.explicit), _quiet():
         program = _export(model, batch, dynamic_axes, opened)
         _refuse_fixed_axes(program, dynamic_axes)
         program.save(str(out / FILE), external_data=large)

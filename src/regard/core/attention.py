@@ -15,8 +15,8 @@ from regard.core.position_terms import PositionTerms
 from regard.core.projection import CrossProjection, Projection, SharedProjection, merge_heads
 from regard.core.relative_position import LayerPosition, PositionProjection, RelativeSinusoids
 from regard.core.rotary import Rope
+from regard.core.scaled_dot_product_attention import SoftmaxAttention
 from regard.core.score_bias import ScoreBias
-from regard.core.softmax_attention import SoftmaxAttention
 
 
 # Shapes, here and everywhere: B sequences, H query heads, G key heads (G < H: grouped-query

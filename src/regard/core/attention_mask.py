@@ -136,7 +136,7 @@ class AttentionMask:
             match parts.pop():
                 case And(first, second):
                     parts += [first, second]
-                case CausalMask(None):  # one with a window is refused below
+                case CausalMask():
                     causal = True
                 case PaddingMask(mask):
                     here = mask[:, self.keys]  # [B, S]

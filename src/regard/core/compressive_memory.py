@@ -18,8 +18,8 @@ from torch.func import functional_call
 
 from regard.core.grouped_query_attention import per_query_head
 from regard.core.linear import Linear
+from regard.core.scaled_dot_product_attention import attention_weights
 from regard.core.segment_memory import SegmentMemory
-from regard.core.softmax_attention import attention_weights
 
 Projection = Callable[[Tensor, None], tuple[Tensor, Tensor, Tensor]]
 

@@ -23,6 +23,8 @@ from regard.core.probe import NO_PROBE, NullProbe
 from regard.core.segment_memory import has_segment_memory
 
 Losses = MutableMapping[str, Tensor]
+# What models return, by name: load balancing of experts, ponder cost.
+AuxiliaryLosses = dict[str, Tensor]
 
 
 class Positions(NamedTuple):

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from regard.core.batch_share import BatchShare
 from regard.core.dropout import Dropout
 from regard.core.linear import Linear
 
@@ -31,6 +32,7 @@ class Quantizer(nn.Module):
         rows = codebook.groups * codebook.entries
         self.codes = nn.Parameter(torch.rand(rows, codebook.width // codebook.groups))
         self.choose = Linear(inputs, rows)
+        self.share: BatchShare | None = None  # where several processes compute a batch
 
     def forward(
         self, latents: Tensor, masked: Tensor | None, temperature: Tensor | float
@@ -50,16 +52,23 @@ class Quantizer(nn.Module):
             shares = choice
         codes = self.codes.unflatten(0, (self.groups, -1))  # [G, V, width / G]
         vectors = torch.einsum("btgv,gvd->btgd", choice.to(codes.dtype), codes)
-        return vectors.flatten(-2), _perplexity(shares, masked)
+        return vectors.flatten(-2), self._perplexity(shares, masked)
 
+    def _perplexity(self, shares: Tensor, masked: Tensor | None) -> Tensor:
+        """e^H of the mean of shares [B, T, G, V] over positions, summed over the groups.
 
-def _perplexity(shares: Tensor, masked: Tensor | None) -> Tensor:
-    """e^H of the mean of shares [B, T, G, V] over positions, summed over the groups."""
-    if masked is None:
-        mean = shares.mean(dim=(0, 1))  # [G, V]
-    else:
-        mean = (shares * masked[..., None, None]).sum(dim=(0, 1)) / masked.sum()
-    return torch.exp(-torch.xlogy(mean, mean).sum(dim=-1)).sum()
+        The positions are those of the whole batch, where others compute other rows of it.
+        """
+        if masked is None:
+            mean = shares.mean(dim=(0, 1))  # [G, V]
+        else:
+            total = (shares * masked[..., None, None]).sum(dim=(0, 1))
+            count = masked.sum()
+            if self.share is not None:
+                total = self.share.sum(total)
+                count = self.share.sum(count.float())
+            mean = total / count
+        return torch.exp(-torch.xlogy(mean, mean).sum(dim=-1)).sum()
 
 
 class ContrastiveOutput(NamedTuple):

@@ -67,7 +67,7 @@ class _CpuDropout(torch.autograd.Function):
         numbers = draws.view(torch.int16)[: x.numel()]  # uniform over −2¹⁵ … 2¹⁵ − 1
         survives = (numbers >= dropped - _LEVELS // 2).view(x.shape)
         ctx.save_for_backward(survives)
-        ctx.scale = _LEVELS / (_LEVELS - dropped)
+        ctx.scale = _LEVELS / max(1, _LEVELS - dropped)  # of a rate of 1, nothing is left to scale
         return torch.mul(x, survives).mul_(ctx.scale)
 
     @staticmethod

@@ -11,7 +11,7 @@ from regard.core.embedding import Embedding
 from regard.core.node_features import NodeFeatures
 from regard.core.patch_embedding import Patches
 from regard.core.series_patches import SeriesPatches
-from regard.core.spectrogram import Spectrogram
-from regard.core.waveform import Waveform
+from regard.core.spectrogram_frontend import Spectrogram
+from regard.core.waveform_frontend import Waveform
 
 FrontEnd = Embedding | Spectrogram | Patches | Waveform | SeriesPatches | NodeFeatures

@@ -17,7 +17,7 @@ from regard.core.linear import Linear
 from regard.core.mask import MaskPattern
 from regard.core.projection import Projection, SelfProjection
 from regard.core.question import before_separator
-from regard.core.softmax_attention import SoftmaxAttention, attention_weights
+from regard.core.scaled_dot_product_attention import SoftmaxAttention, attention_weights
 
 
 @dataclass(frozen=True)

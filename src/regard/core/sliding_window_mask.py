@@ -1,4 +1,4 @@
-"""Sliding-window masks: neighbours up to a distance, dilated or not."""
+"""Sliding-window masks: neighbours on both sides, dilated or not; or the last positions alone."""
 
 from __future__ import annotations
 
@@ -36,3 +36,21 @@ class SlidingWindowMask(MaskPattern):
 
     def reach(self, low: int, high: int) -> Ranges:
         return [(low - self.size * self.step, high + self.size * self.step + 1)]
+
+
+@dataclass(frozen=True)
+class CausalSlidingWindowMask(MaskPattern):
+    """A causal window (Mistral): a query attends to the last `window` positions, with its own."""
+
+    causal = True
+    window: int
+
+    @property
+    def max_lookback(self) -> int:  # type: ignore[override]
+        return self.window - 1
+
+    def allows(self, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        return (key <= query) & (key > query - self.window)
+
+    def reach(self, low: int, high: int) -> Ranges:
+        return [(low - self.window + 1, high + 1)]

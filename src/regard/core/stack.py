@@ -8,8 +8,8 @@ from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
+from regard.core.activation_checkpointing import run_checkpointed
 from regard.core.attention_mask import AttentionMask, DeviceLimit, Span
 from regard.core.beams import BeamMask
 from regard.core.block import AnyBlock
@@ -32,8 +32,8 @@ from regard.core.norm import BatchNorm, Norm, normalize
 from regard.core.padding_mask import padding_pattern
 from regard.core.position_terms import PositionTerms, StackPosition, position_terms
 from regard.core.probe import HasHeads
+from regard.core.scaled_dot_product_attention import SoftmaxAttention
 from regard.core.segment_memory import SegmentMemory, has_segment_memory, with_segment
-from regard.core.softmax_attention import SoftmaxAttention
 from regard.core.sparse_masks import GlobalMask, GlobalTokenMask, ShiftedMask
 from regard.errors import ModelError
 
@@ -111,7 +111,7 @@ class Stack(nn.Module):
         arguments = (x, inputs.mask, inputs.positions, context, memory, inputs.memory_mask)
         # Not with a cache: the second forward pass would extend it again.
         if self.activation_checkpointing and self.training and context.cache is None:
-            return checkpoint(block, *arguments, use_reentrant=False)
+            return run_checkpointed(block, *arguments)
         return block(*arguments)
 
     def block(self, number: int) -> AnyBlock:

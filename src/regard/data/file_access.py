@@ -24,6 +24,7 @@ from typing import Any, BinaryIO
 
 from regard.errors import DataError
 
+LONGEST_LINE = 1 << 28  # bytes; there are corpora of 100 MB in one line (text8)
 GZIP = b"\x1f\x8b"  # the first bytes of a gzip file
 ZSTANDARD = b"\x28\xb5\x2f\xfd"
 BLOCK = 1 << 20  # bytes of a read buffer
@@ -263,9 +264,18 @@ class _Rejoined(io.RawIOBase):
 
 
 def raw_lines(stream: BinaryIO, name: str) -> Iterator[bytes]:
-    """The lines of a stream; what damaged files raise becomes DataError."""
+    """The lines of a stream; what damaged files raise becomes DataError.
+
+    So does a line without an end, as of a device: memory has room for LONGEST_LINE only.
+    """
     try:
-        yield from stream
+        while line := stream.readline(LONGEST_LINE + 1):
+            if len(line) > LONGEST_LINE:
+                raise DataError(
+                    f"{name} has a line of more than {LONGEST_LINE >> 20} MiB",
+                    "is it a text file? Break its lines",
+                )
+            yield line
     except EOFError as error:
         raise DataError(
             f"{name} is a gzip file that stops in the middle", "copy or download it again"

@@ -1,6 +1,6 @@
 """Labelled examples: texts with a class, words with tags, questions with answers.
 
-Files of labels are small, so they are read as lists.
+Each kind is read as a stream, which may be larger than memory, or as a list.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Question:
 # --- texts with a class ---
 
 
-def read_labelled_texts(path: str | Path) -> list[LabelledText]:
+def labelled_texts(path: str | Path) -> Iterator[LabelledText]:
     """Texts with a class: TSV or JSON Lines.
 
     TSV: text, tab, label, or two texts and the label; a first line whose last column is "label" is
@@ -97,6 +97,11 @@ def read_labelled_texts(path: str | Path) -> list[LabelledText]:
     if _has_records(path):
         return _not_empty(path, (_labelled_text(record, where) for where, record in _records(path)))
     return _not_empty(path, _labelled_columns(path))
+
+
+def read_labelled_texts(path: str | Path) -> list[LabelledText]:
+    """`labelled_texts` as a list."""
+    return list(labelled_texts(path))
 
 
 def _labelled_columns(path: str | Path) -> Iterator[LabelledText]:
@@ -126,14 +131,15 @@ def _labelled_text(record: dict[str, Any], where: str) -> LabelledText:
     text2 = None
     if record.get("text2") is not None:
         text2 = _string(record, "text2", where)
-    return LabelledText(_string(record, "text", where), text2, str(label))
+    label_name = _complete(str(label), "label", where)
+    return LabelledText(_string(record, "text", where), text2, label_name)
 
 
 # --- texts with a number, pairs of texts ---
 
 
-def read_rated_texts(path: str | Path) -> list[RatedText]:
-    """Texts with a number: TSV or JSON Lines, as `read_labelled_texts` reads them.
+def rated_texts(path: str | Path) -> Iterator[RatedText]:
+    """Texts with a number: TSV or JSON Lines, as `labelled_texts` reads them.
 
     In JSON Lines the number is `score` or `label`.
     """
@@ -141,6 +147,11 @@ def read_rated_texts(path: str | Path) -> list[RatedText]:
         return _not_empty(path, (_rated_text(record, where) for where, record in _records(path)))
     examples = _labelled_columns(path)
     return _not_empty(path, (_with_number(example, str(path)) for example in examples))
+
+
+def read_rated_texts(path: str | Path) -> list[RatedText]:
+    """`rated_texts` as a list."""
+    return list(rated_texts(path))
 
 
 def _rated_text(record: dict[str, Any], where: str) -> RatedText:
@@ -159,14 +170,19 @@ def _with_number(example: LabelledText, where: str) -> RatedText:
     return RatedText(example.text, example.text2, score)
 
 
-def read_text_pairs(path: str | Path) -> list[TextPair]:
+def text_pairs(path: str | Path) -> Iterator[TextPair]:
     """Pairs of texts: TSV with two columns, or JSON Lines with `text` and `text2`.
 
     The names of `regard.data.text_files`, `source` and `target`, are understood too.
     """
     if _has_records(path):
         return _not_empty(path, (_text_pair(record, where) for where, record in _records(path)))
-    return [TextPair(first, second) for first, second in pairs(path)]
+    return (TextPair(first, second) for first, second in pairs(path))
+
+
+def read_text_pairs(path: str | Path) -> list[TextPair]:
+    """`text_pairs` as a list."""
+    return list(text_pairs(path))
 
 
 def _text_pair(record: dict[str, Any], where: str) -> TextPair:
@@ -177,7 +193,7 @@ def _text_pair(record: dict[str, Any], where: str) -> TextPair:
 # --- words with tags ---
 
 
-def read_tagged_words(path: str | Path) -> list[TaggedWords]:
+def tagged_words(path: str | Path) -> Iterator[TaggedWords]:
     """Sentences with a tag for each word: CoNLL's columns or JSON Lines.
 
     Columns: a line for each word, the word first and its tag last, and blank lines between
@@ -186,6 +202,11 @@ def read_tagged_words(path: str | Path) -> list[TaggedWords]:
     if _has_records(path):
         return _not_empty(path, (_tagged_words(record, where) for where, record in _records(path)))
     return _not_empty(path, _tagged_columns(path))
+
+
+def read_tagged_words(path: str | Path) -> list[TaggedWords]:
+    """`tagged_words` as a list."""
+    return list(tagged_words(path))
 
 
 def _tagged_columns(path: str | Path) -> Iterator[TaggedWords]:
@@ -232,18 +253,23 @@ def _strings(record: dict[str, Any], key: str, where: str) -> list[str]:
             f"{where}: {key!r} is missing or no list of words",
             f"the line has: {', '.join(record)}",
         )
-    return [str(value) for value in values]
+    return [_complete(str(value), key, where) for value in values]
 
 
 # --- questions with answers ---
 
 
-def read_questions(path: str | Path) -> list[Question]:
+def questions(path: str | Path) -> Iterator[Question]:
     """JSON Lines with `question`, `context`, and the answer's `answer_start` and `text`.
 
     The latter two may be in a list of `answers`, as SQuAD has them; the first one counts.
     """
     return _not_empty(path, (_question(record, where) for where, record in _records(path)))
+
+
+def read_questions(path: str | Path) -> list[Question]:
+    """`questions` as a list."""
+    return list(questions(path))
 
 
 def _question(record: dict[str, Any], where: str) -> Question:
@@ -277,11 +303,12 @@ def _question(record: dict[str, Any], where: str) -> Question:
 # --- JSON Lines ---
 
 
-def write_examples(
+def example_lines(
     examples: Iterable[LabelledText | RatedText | TextPair | TaggedWords | Question],
-) -> str:
+) -> Iterator[str]:
     """The examples as JSON Lines, which the functions of this file read."""
-    return "".join(json.dumps(asdict(example), ensure_ascii=False) + "\n" for example in examples)
+    for example in examples:
+        yield json.dumps(asdict(example), ensure_ascii=False) + "\n"
 
 
 def _has_records(path: str | Path) -> bool:
@@ -307,13 +334,26 @@ def _string(record: dict[str, Any], key: str, where: str) -> str:
             f"{where}: {key!r} is missing or no text",
             f"the line has: {', '.join(record) or 'nothing'}",
         )
-    return str(record[key])
+    return _complete(str(record[key]), key, where)
 
 
-def _not_empty(path: str | Path, stream: Iterable[Example]) -> list[Example]:
-    examples = list(stream)
-    if not examples:
+def _complete(text: str, key: str, where: str) -> str:
+    """The text, unless an escape of JSON made half a character of it, which cannot be written."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise DataError(
+            f"{where}: {key!r} holds half a character (a lone surrogate)", "replace it"
+        ) from None
+    return text
+
+
+def _not_empty(path: str | Path, stream: Iterable[Example]) -> Iterator[Example]:
+    is_empty = True
+    for example in stream:
+        is_empty = False
+        yield example
+    if is_empty:
         raise DataError(
             f"nothing to read: {path} is empty", "check the path, or how the file was made"
         )
-    return examples

@@ -25,7 +25,8 @@ from regard.decode.cuda_graphs import GraphedLoop
 from regard.decode.events import BeamStep, StepCallback
 from regard.decode.strategy import BeamSearch, Hypothesis
 from regard.decode.topk import top_tokens
-from regard.model import Decoder, EncoderDecoder
+from regard.decoder import Decoder
+from regard.encoder_decoder import EncoderDecoder
 
 
 @dataclass

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from regard.baselines.convolutional import ConvolutionalDecoder
 from regard.baselines.recurrent import RecurrentDecoder
-from regard.core import softmax_attention
+from regard.core import scaled_dot_product_attention
 from regard.core.attention import Attention
 from regard.core.attention_mask import AttentionMask
 from regard.core.block import Block
@@ -29,10 +29,11 @@ from regard.core.linear import Linear
 from regard.core.norm import BatchNorm, KernelNorm, kernel_norm
 from regard.core.projection import CrossProjection, SelfProjection
 from regard.core.residual import PostNorm, PreNorm
+from regard.core.scaled_dot_product_attention import SoftmaxAttention
 from regard.core.score_bias import additive_mask
-from regard.core.softmax_attention import SoftmaxAttention
 from regard.core.stack import LayerInputs, Stack
-from regard.model import Decoder, EncoderDecoder
+from regard.decoder import Decoder
+from regard.encoder_decoder import EncoderDecoder
 from regard.model_variants import RecomputingDecoder
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ def _is_single_token(tokens: Tensor) -> bool:
     """Whether these are one token of few rows, on a GPU, and nothing is learnt from it."""
     return (
         tokens.is_cuda
-        and softmax_attention.HAS_TRITON
+        and scaled_dot_product_attention.HAS_TRITON
         and tokens.shape[1] == 1
         and len(tokens) <= MAX_ROWS
         and not torch.is_grad_enabled()
@@ -138,12 +139,12 @@ def _is_usual_attention(attention: Attention) -> bool:
     project = attention.project
     if not isinstance(project, SelfProjection | CrossProjection):
         return False
-    if project.d_k != project.d_v or not softmax_attention.is_kernel_width(project.d_k):
+    if project.d_k != project.d_v or not scaled_dot_product_attention.is_kernel_width(project.d_k):
         return False
     mixer = attention.mixer
     if not isinstance(mixer, SoftmaxAttention):
         return False
-    if mixer.kernel is not softmax_attention.dispatch or mixer.top is not None:
+    if mixer.kernel is not scaled_dot_product_attention.dispatch or mixer.top is not None:
         return False
     rope = attention.rope
     if rope is None:

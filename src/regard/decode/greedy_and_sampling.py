@@ -21,7 +21,8 @@ from regard.decode.cuda_graphs import GraphedLoop
 from regard.decode.events import StepCallback, TokenStep
 from regard.decode.strategy import Greedy, Hypothesis, Sampling
 from regard.decode.topk import has_greedy_kernel, top_tokens
-from regard.model import Decoder, EncoderDecoder
+from regard.decoder import Decoder
+from regard.encoder_decoder import EncoderDecoder
 
 
 @dataclass

@@ -20,7 +20,7 @@ from regard.decode.constraints import Constraints
 from regard.decode.events import StepCallback, TokenStep
 from regard.decode.greedy_and_sampling import filtered_distribution
 from regard.decode.strategy import Greedy, Hypothesis, Sampling
-from regard.model import Decoder
+from regard.decoder import Decoder
 
 
 @dataclass(frozen=True)

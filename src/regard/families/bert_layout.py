@@ -19,7 +19,7 @@ from regard.errors import ModelError
 from regard.families.block_config import block_from_config, parse_activation, stack_config
 from regard.families.classifier_labels import classifier_head, label_count, label_names
 from regard.families.config_schema import IGNORED_KEYS, ConfigSchema
-from regard.families.encoder_layer import LayerNames, norm_rules
+from regard.families.encoder_tensor_names import LayerNames, norm_rules
 from regard.families.tensor_table import (
     Constant,
     ParameterRule,

@@ -15,7 +15,7 @@ from regard import spec
 from regard.errors import ModelError
 from regard.families.block_config import DropoutKeys, block_from_config, stack_config
 from regard.families.config_schema import ConfigSchema
-from regard.families.encoder_layer import LayerNames
+from regard.families.encoder_tensor_names import LayerNames
 from regard.families.tensor_table import Constant, Rename, Rule, module_rules, per_layer
 
 _DEFAULTS: dict[str, Any] = {

@@ -24,7 +24,7 @@ from regard.families.bert_layout import (
 )
 from regard.families.block_config import activation_name, parse_activation
 from regard.families.config_schema import ConfigSchema
-from regard.families.encoder_layer import LayerNames
+from regard.families.encoder_tensor_names import LayerNames
 from regard.families.tensor_table import Rename, Rule, Unused, module_rules
 
 BASE = replace(

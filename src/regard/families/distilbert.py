@@ -18,7 +18,7 @@ from regard.families.bert_layout import (
     LMHeadNames,
 )
 from regard.families.config_schema import ConfigSchema
-from regard.families.encoder_layer import LayerNames
+from regard.families.encoder_tensor_names import LayerNames
 from regard.families.preset_settings import ENCODER_DEFAULTS, ConfigPresets, encoder_config
 
 _KEY_NAMES = {

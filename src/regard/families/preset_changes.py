@@ -133,6 +133,13 @@ def _attention_dropout(model: spec.Model, probability: float, length: int) -> sp
     return _with_stacks("attention_dropout", model, lambda stack: _with_blocks(stack, of_block))
 
 
+def _drop_path(model: spec.Model, probability: float, length: int) -> spec.Model:
+    def of_block(block: spec.Block) -> spec.Block:
+        return replace(block, drop_path=probability)
+
+    return _with_stacks("drop_path", model, lambda stack: _with_blocks(stack, of_block))
+
+
 def _with_attention_dropout(part: spec.Attention, probability: float) -> spec.Attention:
     if isinstance(part.mixer, spec.LinearAttention | spec.BuildsAttention):
         raise SettingError(
@@ -370,6 +377,7 @@ CHANGES: dict[str, Change] = {
     "kernel": _kernel,
     "norm": _norm,
     "residual": _residual,
+    "drop_path": _drop_path,
     "position": _position,
     "attention": _attention,
     "decoder_attention": _decoder_attention,

@@ -17,7 +17,7 @@ from regard.families.bert_layout import FIXED, IGNORED
 from regard.families.block_config import activation_name, parse_activation
 from regard.families.classifier_labels import classifier_head, label_count, label_names
 from regard.families.config_schema import ConfigSchema
-from regard.families.encoder_layer import LayerNames
+from regard.families.encoder_tensor_names import LayerNames
 from regard.families.tensor_table import Rename, Reshape, Rule, Unused, module_rules
 
 PREFIX = "reformer."

@@ -13,7 +13,7 @@ from regard.errors import ModelError
 from regard.families.block_config import activation_name, attention_spec, parse_activation
 from regard.families.classifier_labels import label_count, label_names
 from regard.families.config_schema import IGNORED_KEYS, NOT_ENCODER_DECODER, ConfigSchema
-from regard.families.encoder_layer import LayerNames
+from regard.families.encoder_tensor_names import LayerNames
 from regard.families.tensor_table import Rename, Rule, Unused, module_rules
 from regard.families.vit import patch_rules
 

@@ -7,7 +7,7 @@ without labels, a pooler is part of the model if it is stored.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from regard import spec
@@ -20,7 +20,7 @@ from regard.families.block_config import (
 )
 from regard.families.classifier_labels import label_count, label_names
 from regard.families.config_schema import NOT_ENCODER_DECODER, ConfigSchema
-from regard.families.encoder_layer import LayerNames
+from regard.families.encoder_tensor_names import LayerNames
 from regard.families.preset_settings import ENCODER_DEFAULTS, ConfigPresets, encoder_config
 from regard.families.tensor_table import Rename, Reshape, Rule, module_rules, per_layer
 
@@ -46,6 +46,8 @@ _SCHEMA = ConfigSchema(
         "encoder_stride": 16,  # of masked image modelling
         # A key of ours: only the weights show whether a model without labels has a pooler.
         "regard_pooler": True,
+        # Stochastic depth, of training alone: DINOv2's key, which transformers' ViT does not read.
+        "drop_path_rate": 0.0,
     },
     fixed={**NOT_ENCODER_DECODER, "pruned_heads": {}, "chunk_size_feed_forward": 0},
     synonyms={"pooler_output_size": "hidden_size"},
@@ -83,6 +85,8 @@ class VitFamily:
             "num_channels": patches.channels,
             "qkv_bias": "q" in model.stack.block.attention.bias,
         }
+        if model.stack.block.drop_path:
+            config["drop_path_rate"] = model.stack.block.drop_path
         if model.labels:
             return {**config, **label_names(model.labels.count)}
         if model.pool is None:
@@ -97,6 +101,7 @@ class VitFamily:
         values = _SCHEMA.parse(config)
         bias = "qkvo" if values["qkv_bias"] else "o"
         block = block_from_config(values, spec.PreNorm(), bias=bias)
+        block = replace(block, drop_path=values["drop_path_rate"])
         patches = spec.Patches(
             values["image_size"],
             values["patch_size"],

@@ -22,7 +22,7 @@ from regard.families.block_config import (
 )
 from regard.families.classifier_labels import classifier_head, label_count, label_names
 from regard.families.config_schema import ConfigSchema
-from regard.families.encoder_layer import LayerNames
+from regard.families.encoder_tensor_names import LayerNames
 from regard.families.tensor_table import Rename, Reshape, Rule, module_rules, per_layer
 from regard.families.waveform_config import (
     SCHEMA,

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from regard.core.probe import Edit, Probe
+from regard.decoder import Decoder
+from regard.encoder_decoder import EncoderDecoder
 from regard.errors import DataError
 from regard.look import drawing, terminal
 from regard.look.forward import evaluation_mode, forward
@@ -18,7 +20,6 @@ from regard.look.model_inputs import ModelInputs, prepare_inputs
 from regard.look.probe_names import residual_probes, stacks
 from regard.look.recording import array
 from regard.look.result import AnalysisResult, Array
-from regard.model import Decoder, EncoderDecoder
 
 
 @dataclass(frozen=True)

@@ -13,14 +13,12 @@ from regard.baselines.memory_network import MemoryNetwork
 from regard.core.context import Context
 from regard.core.node_features import NodeFeatures
 from regard.core.probe import NO_PROBE, Probe
+from regard.decoder import Decoder
+from regard.dual_encoder import DualEncoder
+from regard.encoder import Encoder
+from regard.encoder_decoder import EncoderDecoder
 from regard.errors import SettingError
 from regard.look.inspectable import CoreModel
-from regard.model import (
-    Decoder,
-    DualEncoder,
-    Encoder,
-    EncoderDecoder,
-)
 
 
 @contextmanager

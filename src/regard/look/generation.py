@@ -11,6 +11,8 @@ from regard.core.probe import Probe
 from regard.decode.batch_decoding import DecodingSettings, decode
 from regard.decode.events import StepCallback
 from regard.decode.strategy import BeamSearch, Hypothesis
+from regard.decoder import Decoder
+from regard.encoder_decoder import EncoderDecoder
 from regard.errors import SettingError
 from regard.look.inspectable import (
     Input,
@@ -21,7 +23,6 @@ from regard.look.inspectable import (
     token_ids,
 )
 from regard.look.probe_names import Head, switched_off
-from regard.model import Decoder, EncoderDecoder
 
 
 def translate(

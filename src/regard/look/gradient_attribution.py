@@ -10,6 +10,9 @@ import torch
 from torch import Tensor
 
 from regard.core.probe import Edit, Probe
+from regard.decoder import Decoder
+from regard.encoder import Encoder
+from regard.encoder_decoder import EncoderDecoder
 from regard.look import drawing, terminal
 from regard.look.backdrop import Backdrop, GraphBackdrop, SeriesBackdrop, SoundBackdrop
 from regard.look.forward import evaluation_mode, forward
@@ -18,7 +21,6 @@ from regard.look.model_inputs import ModelInputs, prepare_inputs
 from regard.look.probe_names import Head, stacks, switched_off
 from regard.look.recording import array
 from regard.look.result import PICTURE_ONLY, AnalysisResult, Array, json_key
-from regard.model import Decoder, Encoder, EncoderDecoder
 
 ROWS = 32  # logits whose gradients are computed in one batch
 

@@ -11,6 +11,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from regard.core.probe import Probe
+from regard.decoder import Decoder
+from regard.encoder_decoder import EncoderDecoder
 from regard.look import drawing, terminal
 from regard.look.forward import evaluation_mode, forward
 from regard.look.inspectable import CoreModel, Inspectable
@@ -18,7 +20,6 @@ from regard.look.model_inputs import IGNORED, LabelledBatch, batch
 from regard.look.probe_names import Head, heads, switched_off
 from regard.look.recording import array
 from regard.look.result import AnalysisResult, Array, json_key
-from regard.model import Decoder, EncoderDecoder
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from torch import Tensor
 from regard.core.probe import Probe
 from regard.data import builtin
 from regard.data.builtin import Sentence
+from regard.encoder_decoder import EncoderDecoder
 from regard.errors import DataError, SettingError, did_you_mean
 from regard.look import drawing, terminal
 from regard.look.forward import evaluation_mode, hidden_states
@@ -23,7 +24,6 @@ from regard.look.model_inputs import batch
 from regard.look.probe_names import Head, stacks
 from regard.look.recording import array
 from regard.look.result import AnalysisResult, Array
-from regard.model import EncoderDecoder
 
 POSITIONAL = ("previous token", "next token", "first token")
 

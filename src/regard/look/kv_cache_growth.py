@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from regard.core.kv_cache import KVCache, LayerCache
+from regard.decoder import Decoder
+from regard.encoder_decoder import EncoderDecoder
 from regard.errors import SettingError
 from regard.look import drawing, terminal
 from regard.look.forward import evaluation_mode
@@ -23,7 +25,6 @@ from regard.look.inspectable import (
     token_ids,
 )
 from regard.look.result import AnalysisResult, Array, json_key
-from regard.model import Decoder, EncoderDecoder
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,8 @@ from torch import Tensor
 
 from regard.baselines.linear_forecaster import LinearForecaster
 from regard.core.stack import Stack
+from regard.dual_encoder import DualEncoder
+from regard.encoder_decoder import EncoderDecoder
 from regard.errors import SettingError
 from regard.look import drawing, terminal
 from regard.look.forward import evaluation_mode
@@ -17,7 +19,6 @@ from regard.look.inspectable import CoreModel
 from regard.look.probe_names import residual_probes, stacks
 from regard.look.recording import Look, array
 from regard.look.result import AnalysisResult, Array, json_key
-from regard.model import DualEncoder, EncoderDecoder
 
 
 @dataclass(frozen=True)

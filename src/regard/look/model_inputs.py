@@ -10,6 +10,10 @@ from torch import Tensor, nn
 
 from regard.core.patch_embedding import Patches
 from regard.data.padding import pad_rows
+from regard.decoder import Decoder
+from regard.dual_encoder import DualEncoder
+from regard.encoder import Encoder
+from regard.encoder_decoder import EncoderDecoder
 from regard.errors import DataError, SettingError
 from regard.look.backdrop import Backdrop
 from regard.look.generation import translate
@@ -24,7 +28,6 @@ from regard.look.inspectable import (
     token_ids,
 )
 from regard.look.probe_names import Head
-from regard.model import Decoder, DualEncoder, Encoder, EncoderDecoder
 
 IGNORED = -1  # the label of a position at which nothing is to be predicted
 

@@ -30,23 +30,21 @@ from regard.core.relative_position import (
 )
 from regard.core.rotary import Rope
 from regard.core.series_patches import SeriesPatches
-from regard.core.spectrogram import Spectrogram
+from regard.core.spectrogram_frontend import Spectrogram
 from regard.core.stack import Stack
 from regard.core.t5_bias import T5Bias
 from regard.core.universal_transformer import UniversalStack
-from regard.core.waveform import Waveform
+from regard.core.waveform_frontend import Waveform
+from regard.decoder import Decoder
+from regard.dual_encoder import DualEncoder
+from regard.encoder import Encoder
+from regard.encoder_decoder import EncoderDecoder
 from regard.errors import SettingError
 from regard.look import drawing, terminal
 from regard.look.inspectable import CoreModel, Inspectable
 from regard.look.probe_names import stacks
 from regard.look.recording import array
 from regard.look.result import AnalysisResult, Array
-from regard.model import (
-    Decoder,
-    DualEncoder,
-    Encoder,
-    EncoderDecoder,
-)
 
 # How the tables of vectors that are added to the embeddings are called.
 TABLES: dict[type[nn.Module], str] = {

@@ -11,16 +11,12 @@ from regard.baselines.linear_forecaster import LinearForecaster
 from regard.baselines.memory_network import MemoryHops, MemoryNetwork
 from regard.core.probe import PARTS, Edit, HasHeads
 from regard.core.stack import Stack
+from regard.decoder import Decoder
+from regard.dual_encoder import DualEncoder
+from regard.encoder import Encoder
+from regard.encoder_decoder import DecoderSide, EncoderDecoder, EncoderSide
 from regard.errors import SettingError, did_you_mean
 from regard.look.inspectable import CoreModel
-from regard.model import (
-    Decoder,
-    DecoderSide,
-    DualEncoder,
-    Encoder,
-    EncoderDecoder,
-    EncoderSide,
-)
 
 Head = tuple[str, int]  # the attention's name and the head's number: ("decoder.2.cross", 3)
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from regard.core.probe import Probe
 from regard.data.builtin import Sentence, sentences
+from regard.encoder_decoder import EncoderDecoder
 from regard.errors import SettingError
 from regard.look import drawing, terminal
 from regard.look.circuits import Circuit, circuit
@@ -22,7 +23,6 @@ from regard.look.probe_names import Head, attentions, switched_off
 from regard.look.pronoun_choices import chosen_right, pronouns
 from regard.look.recording import array
 from regard.look.result import AnalysisResult, Array
-from regard.model import EncoderDecoder
 
 WORDS = ("what it stands for", "the other noun", "it", "the adjective")
 

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from regard import spec as kinds
 from regard.core.finite_outputs import require_finite
+from regard.encoder import Encoder
 from regard.errors import DataError
-from regard.model import Encoder
 from regard.models.sound import Sound
 from regard.models.waveform_model import WaveformModel
 from regard.text.ctc import CTCDecoder

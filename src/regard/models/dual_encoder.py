@@ -12,8 +12,8 @@ from torch.nn import functional
 
 from regard import spec as kinds
 from regard.data.image import ImageProcessor, Picture
+from regard.dual_encoder import DualEncoder
 from regard.errors import DataError
-from regard.model import DualEncoder
 from regard.models.base import TokenizerModel
 from regard.models.image_encoder import image_input, map_images, open_image_processor
 from regard.models.labels import Scores, label_scores

@@ -21,8 +21,8 @@ from regard.data.graphs import (
     subgraph,
     surroundings,
 )
+from regard.encoder import Encoder
 from regard.errors import DataError
-from regard.model import Encoder
 from regard.models.base import Model
 from regard.models.labels import Scores, label_names, label_scores, top_labels
 

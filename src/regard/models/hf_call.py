@@ -23,14 +23,12 @@ from regard.core.patch_embedding import Patches
 from regard.core.question import question_ends
 from regard.core.series_patches import SeriesPatches
 from regard.data.padding import IGNORED
+from regard.decoder import Decoder
+from regard.dual_encoder import DualEncoder
+from regard.encoder import Encoder
+from regard.encoder_decoder import EncoderDecoder
 from regard.errors import SettingError, did_you_mean
 from regard.families import folder as folders
-from regard.model import (
-    Decoder,
-    DualEncoder,
-    Encoder,
-    EncoderDecoder,
-)
 from regard.models.recorded_outputs import RecordedOutputs
 from regard.models.series_call import call_series, channel_outputs
 

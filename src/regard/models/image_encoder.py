@@ -17,8 +17,8 @@ from regard.core.finite_outputs import require_finite
 from regard.core.patch_embedding import Patches, VisiblePatches
 from regard.data.image import ImageProcessor, Picture, read_image_processor
 from regard.data.image_masking import masking_noise
+from regard.encoder import Encoder
 from regard.errors import ModelError
-from regard.model import Encoder
 from regard.models.base import Model
 from regard.models.labels import Scores, label_names, label_scores, top_labels
 

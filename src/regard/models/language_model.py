@@ -27,9 +27,9 @@ from regard.decode.strategy import (
     Strategy,
     choose_strategy,
 )
+from regard.decoder import Decoder
 from regard.errors import DataError, ModelError, SettingError
 from regard.metrics.perplexity import corpus_nll
-from regard.model import Decoder
 from regard.models.base import TokenizerModel, no_targets
 from regard.models.generation_config import GenerationDefaults, warn_of_unsupported
 from regard.models.input_warnings import warn_of_unknown_words

@@ -15,14 +15,12 @@ from regard.baselines.memory_network import MemoryNetwork
 from regard.builder import CoreModel
 from regard.checkpoint import Checkpoints
 from regard.data.training_coverage import read_coverage
+from regard.decoder import Decoder
+from regard.dual_encoder import DualEncoder
+from regard.encoder import Encoder
+from regard.encoder_decoder import EncoderDecoder
 from regard.errors import CheckpointError, ModelError, UnknownKeyWarning
 from regard.families import folder as folders
-from regard.model import (
-    Decoder,
-    DualEncoder,
-    Encoder,
-    EncoderDecoder,
-)
 from regard.models import hub
 from regard.models.base import Model, choose_device, to_standard_error
 from regard.models.ctc_model import CTCModel

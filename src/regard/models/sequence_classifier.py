@@ -12,7 +12,7 @@ from regard import spec as kinds
 from regard.core.finite_outputs import require_finite
 from regard.data.padding import pad_rows
 from regard.decode.batch_decoding import batch_by_length
-from regard.model import EncoderDecoder
+from regard.encoder_decoder import EncoderDecoder
 from regard.models.base import TokenizerModel, no_targets
 from regard.models.hf_call import shift_right
 from regard.models.labels import Scores, label_names, label_scores

@@ -10,7 +10,7 @@ from torch import Tensor
 from regard import spec as kinds
 from regard.core.context import Context
 from regard.core.series_patches import SeriesPatches
-from regard.model import Encoder
+from regard.encoder import Encoder
 from regard.models.recorded_outputs import RecordedOutputs
 
 

@@ -24,8 +24,8 @@ from regard.data.series import (
     read_series,
     read_series_processor,
 )
+from regard.encoder import Encoder
 from regard.errors import DataError, ModelError
-from regard.model import Encoder
 from regard.models.base import Model
 
 if TYPE_CHECKING:

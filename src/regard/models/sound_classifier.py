@@ -12,8 +12,8 @@ from torch import Tensor
 from regard import spec as kinds
 from regard.core.finite_outputs import require_finite
 from regard.data.audio import Samples
+from regard.encoder import Encoder
 from regard.errors import DataError
-from regard.model import Encoder
 from regard.models.base import Model
 from regard.models.labels import Scores, label_names, label_scores, top_labels
 from regard.models.sound import (

@@ -13,9 +13,9 @@ from torch import Tensor
 from regard import spec as kinds
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode
 from regard.decode.strategy import Greedy, Limit, Strategy
+from regard.encoder_decoder import EncoderDecoder
 from regard.errors import SettingError
 from regard.families import folder as folders
-from regard.model import EncoderDecoder
 from regard.models.base import TokenizerModel, no_tokenizer
 from regard.models.sound import (
     Sound,

@@ -17,8 +17,8 @@ from regard import spec as kinds
 from regard.core.finite_outputs import require_finite
 from regard.data.padding import pad_rows
 from regard.decode.batch_decoding import batch_by_length
+from regard.encoder import Encoder
 from regard.errors import DataError, ModelError
-from regard.model import Encoder
 from regard.models.base import TokenizerModel, no_targets
 from regard.models.hf_call import padding_mask
 from regard.models.labels import Scores, label_names, label_scores

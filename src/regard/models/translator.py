@@ -25,10 +25,10 @@ from regard.decode.strategy import (
     Strategy,
     choose_strategy,
 )
+from regard.encoder_decoder import EncoderDecoder
 from regard.errors import DataError, SettingError
 from regard.families import folder as folders
 from regard.metrics.perplexity import corpus_nll
-from regard.model import EncoderDecoder
 from regard.models.base import Model
 from regard.models.generation_config import GenerationDefaults, warn_of_unsupported
 from regard.models.input_warnings import warn_of_long_sources, warn_of_unknown_words

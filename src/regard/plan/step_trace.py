@@ -33,7 +33,7 @@ from regard.plan.workload import (
     set_activation_checkpointing,
 )
 from regard.spec import Model
-from regard.training.objectives.loss import linear_cross_entropy
+from regard.training.objectives.label_smoothed_cross_entropy import linear_cross_entropy
 
 _CPU = torch.device("cpu")
 _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}

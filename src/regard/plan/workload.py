@@ -24,7 +24,7 @@ from regard.core.context import Context
 from regard.core.kv_cache import DecoderState
 from regard.core.stack import Stack
 from regard.errors import SettingError
-from regard.training.objectives.loss import (
+from regard.training.objectives.label_smoothed_cross_entropy import (
     add_auxiliary_losses,
     cross_entropy,
     linear_cross_entropy,

@@ -48,8 +48,9 @@ from regard.spec.residual import (
 )
 from regard.spec.validation import check_fields, sizes
 
-# Each layer is an object of its own, also on the meta device; DeepNet (Wang et al. 2022) has 1,000.
-_MOST_LAYERS = 4096
+# Each layer is an object of its own, also on the meta device: a thousand take seconds to build.
+# DeepNet (Wang et al. 2022) has 1,000.
+_MOST_LAYERS = 1024
 
 # ------------------------------------------------------------------ blocks and their extras
 

@@ -16,13 +16,16 @@ from torch import Tensor
 from regard.baselines.linear_forecaster import LinearForecaster
 from regard.baselines.memory_network import MemoryNetwork
 from regard.core.probe import Probe
+from regard.decoder import Decoder
+from regard.dual_encoder import DualEncoder
+from regard.encoder import Encoder
+from regard.encoder_decoder import EncoderDecoder
 from regard.errors import DataError
 from regard.look import Look, MediaInput
 from regard.look.backdrop import SeriesBackdrop
 from regard.look.forward import evaluation_mode, forward
 from regard.look.inspectable import CoreModel, special_tokens_for
 from regard.look.probe_names import Head, stacks, switched_off
-from regard.model import Decoder, DualEncoder, Encoder, EncoderDecoder
 from regard.models import CTCModel, DualEncoderModel, GraphModel, Model, SeriesModel
 from regard.models.labels import label_names, label_scores
 from regard.models.memory_network import MemoryNetworkModel

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from regard.decoder import Decoder
+from regard.dual_encoder import DualEncoder
 from regard.look import Look, look
-from regard.model import Decoder, DualEncoder
 from regard.models import Model
 
 TEXT = "The animal did not cross the street because it was too {}."

@@ -31,6 +31,10 @@ from regard.decode.strategy import (
     Sampling,
     Strategy,
 )
+from regard.decoder import Decoder
+from regard.dual_encoder import DualEncoder
+from regard.encoder import Encoder
+from regard.encoder_decoder import EncoderDecoder
 from regard.errors import SettingError
 from regard.look import drawing
 from regard.look.forward import evaluation_mode, forward
@@ -39,12 +43,6 @@ from regard.look.model_inputs import ModelInputs
 from regard.look.probe_names import Head, attentions, stacks, switched_off
 from regard.look.recording import weights_in_chunks
 from regard.look.result import AnalysisResult, Array, to_json
-from regard.model import (
-    Decoder,
-    DualEncoder,
-    Encoder,
-    EncoderDecoder,
-)
 from regard.models import GraphModel, Model, SeriesModel
 from regard.studio import answers
 from regard.studio.metrics_tail import follow

@@ -15,7 +15,7 @@ from typing import Any
 
 from regard.disk import read_json_object
 from regard.errors import DataError
-from regard.text.tokenizer_files import token_content
+from regard.text.added_tokens import token_content
 
 _UNKNOWN = "<unk>"
 # The first of them, padding, is the blank; the last stands between words.

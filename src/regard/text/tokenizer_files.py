@@ -12,16 +12,24 @@ From the latter three the same tokenizer is assembled here that transformers wou
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import tokenizers
-from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
 
 from regard import disk
 from regard.errors import DataError
+from regard.text.added_tokens import (
+    CONVERT,
+    FETCH_AGAIN,
+    FOLDER_TOKEN_NAMES,
+    add_tokens,
+    read_settings,
+    token_content,
+    with_usual_names,
+)
+from regard.text.byte_pair_encoding import open_byte_level_bpe
 from regard.text.sentencepiece_layouts import (
     SIDES,
     holds_sentencepiece,
@@ -30,36 +38,15 @@ from regard.text.sentencepiece_layouts import (
     open_side,
 )
 from regard.text.tokenizer import (
-    SPECIAL_TOKEN_NAMES,
     Role,
     Template,
     Tokenizer,
-    find_special_tokens,
     library_errors,
 )
+from regard.text.wordpiece import open_wordpiece
 
-# How special tokens are called that a folder does not name. CLIP and GPT-2 have one token for
-# several roles.
-FOLDER_TOKEN_NAMES: dict[Role, tuple[str, ...]] = {
-    "pad": (*SPECIAL_TOKEN_NAMES["pad"], "<|endoftext|>"),
-    "cls": ("[CLS]", "<s>"),
-    "sep": ("[SEP]", "</s>"),
-    "mask": ("[MASK]", "<mask>"),
-    "unk": (*SPECIAL_TOKEN_NAMES["unk"], "<|endoftext|>"),
-    "bos": ("<s>", "<|startoftext|>"),
-    "eos": ("</s>", "<|endoftext|>"),
-}
-_FETCH_AGAIN = "give a whole file; fetch the folder again"
 _LEARN_AGAIN = "give a whole file; fetch or learn it again"
-_CONVERT = (
-    "write its tokenizer.json with transformers: "
-    "AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
-)
 _NO_FILE = "give the path of a tokenizer.json, as Hugging Face folders hold it"
-# How CLIP splits a text into words before BPE.
-_CLIP_WORDS = (
-    r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
-)
 # A private-use character in no vocabulary: a model whose unknown token is missing from its own
 # vocabulary is noticed only when it meets one.
 _NO_TOKEN = "\U0010fffd"
@@ -164,8 +151,8 @@ def open_backend(folder: Path) -> tuple[tokenizers.Tokenizer, dict[Role, str], s
         raise _no_tokenizer(folder)
     # Where both name a token, tokenizer_config.json counts.
     settings = {
-        **_json(folder / "special_tokens_map.json"),
-        **_json(folder / "tokenizer_config.json"),
+        **read_settings(folder / "special_tokens_map.json"),
+        **read_settings(folder / "tokenizer_config.json"),
     }
     special_tokens: dict[Role, str] = {}
     for role in FOLDER_TOKEN_NAMES:
@@ -177,21 +164,21 @@ def open_backend(folder: Path) -> tuple[tokenizers.Tokenizer, dict[Role, str], s
     vocab_json = folder / "vocab.json"
     if tokenizer_json.is_file():
         text = disk.read_text(tokenizer_json, DataError)
-        backend = _parse_tokenizer_json(text, str(tokenizer_json), _FETCH_AGAIN)
+        backend = _parse_tokenizer_json(text, str(tokenizer_json), FETCH_AGAIN)
         origin = tokenizer_json
-        special_tokens = _complete(special_tokens, backend.get_vocab())
+        special_tokens = with_usual_names(special_tokens, backend.get_vocab())
     elif vocab_txt.is_file():
-        with library_errors(f"{vocab_txt} is not a usable vocabulary", _FETCH_AGAIN):
-            backend, special_tokens = _wordpiece(vocab_txt, settings, special_tokens)
+        with library_errors(f"{vocab_txt} is not a usable vocabulary", FETCH_AGAIN):
+            backend, special_tokens = open_wordpiece(vocab_txt, settings, special_tokens)
         origin = vocab_txt
     elif holds_sentencepiece(folder):
-        with library_errors(f"the SentencePiece files of {folder} are not usable", _FETCH_AGAIN):
+        with library_errors(f"the SentencePiece files of {folder} are not usable", FETCH_AGAIN):
             backend, special_tokens = _sentencepiece(folder, settings, special_tokens)
         origin = folder
     else:
         problem = f"{vocab_json} and merges.txt are not a usable vocabulary"
-        with library_errors(problem, _FETCH_AGAIN):
-            backend, special_tokens = _byte_level_bpe(folder, settings, special_tokens)
+        with library_errors(problem, FETCH_AGAIN):
+            backend, special_tokens = open_byte_level_bpe(folder, settings, special_tokens)
         origin = vocab_json
     return backend, special_tokens, str(origin)
 
@@ -200,225 +187,28 @@ def _open_target_backend(folder: Path) -> tokenizers.Tokenizer | None:
     """The target side's tokenizer, where SentencePiece files give it one of its own (Marian)."""
     if (folder / "tokenizer.json").is_file() or not holds_source_and_target(folder):
         return None
-    vocabulary = _json(folder / "target_vocab.json") or _json(folder / "vocab.json")
-    with library_errors(f"the SentencePiece files of {folder} are not usable", _FETCH_AGAIN):
+    vocabulary = read_settings(folder / "target_vocab.json") or read_settings(folder / "vocab.json")
+    with library_errors(f"the SentencePiece files of {folder} are not usable", FETCH_AGAIN):
         return open_side(folder, SIDES[1], vocabulary)
 
 
 def _no_tokenizer(folder: Path) -> DataError:
     models = sorted(path.name for suffix in ("model", "spm") for path in folder.glob(f"*.{suffix}"))
     content = f"only {models[0]}" if models else "none"
-    return DataError(f"{folder} holds no tokenizer that can be opened here ({content})", _CONVERT)
+    return DataError(f"{folder} holds no tokenizer that can be opened here ({content})", CONVERT)
 
 
 # --- from a vocabulary to a tokenizer ---
-
-
-def _wordpiece(
-    path: Path, settings: Mapping[str, Any], special_tokens: dict[Role, str]
-) -> tuple[tokenizers.Tokenizer, dict[Role, str]]:
-    """WordPiece from vocab.txt, one token a line."""
-    # The line number is the id. Not `splitlines`: a token may be U+2028 or the like.
-    lines = disk.read_text(path, DataError).removesuffix("\n").split("\n")
-    vocabulary = {line: i for i, line in enumerate(lines)}
-    special_tokens = _complete(special_tokens, vocabulary)
-    unknown = special_tokens.get("unk", "[UNK]")
-    backend = tokenizers.Tokenizer(models.WordPiece(vocabulary, unk_token=unknown))
-    backend.normalizer = normalizers.BertNormalizer(
-        clean_text=True,
-        handle_chinese_chars=settings.get("tokenize_chinese_chars", True),
-        strip_accents=settings.get("strip_accents"),  # None: where lower case is asked for
-        lowercase=settings.get("do_lower_case", True),
-    )
-    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    backend.decoder = decoders.WordPiece(prefix="##")
-    _add_tokens(backend, path.parent, settings, special_tokens)
-    cls = _required(path, special_tokens, "cls")
-    sep = _required(path, special_tokens, "sep")
-    if cls == "<s>":  # MPNet: WordPiece in RoBERTa's template
-        backend.post_processor = _roberta_template(backend, cls, sep)
-    else:
-        backend.post_processor = processors.TemplateProcessing(
-            # `:0` and `:1` are segment ids.
-            single=f"{cls}:0 $A:0 {sep}:0",
-            pair=f"{cls}:0 $A:0 {sep}:0 $B:1 {sep}:1",
-            special_tokens=[(token, backend.token_to_id(token)) for token in (cls, sep)],
-        )
-    return backend, special_tokens
 
 
 def _sentencepiece(
     folder: Path, settings: Mapping[str, Any], special_tokens: dict[Role, str]
 ) -> tuple[tokenizers.Tokenizer, dict[Role, str]]:
     if holds_source_and_target(folder):
-        backend = open_side(folder, SIDES[0], _json(folder / "vocab.json"))
+        backend = open_side(folder, SIDES[0], read_settings(folder / "vocab.json"))
     else:
-        backend = open_sentencepiece(folder, _json(folder / "config.json"), settings)
-    special_tokens = _complete(special_tokens, backend.get_vocab())
-    _add_tokens(backend, folder, settings, special_tokens)
+        backend = open_sentencepiece(folder, read_settings(folder / "config.json"), settings)
+    special_tokens = with_usual_names(special_tokens, backend.get_vocab())
+    add_tokens(backend, folder, settings, special_tokens)
     backend.encode(_NO_TOKEN)
     return backend, special_tokens
-
-
-def _byte_level_bpe(
-    folder: Path, settings: Mapping[str, Any], special_tokens: dict[Role, str]
-) -> tuple[tokenizers.Tokenizer, dict[Role, str]]:
-    """Byte-level BPE from vocab.json and merges.txt."""
-    vocabulary = _json(folder / "vocab.json")
-    merges = _merges(folder / "merges.txt")
-    if merges is None or not all(isinstance(i, int) for i in vocabulary.values()):
-        raise DataError(f"{folder} holds a damaged vocab.json or merges.txt", _FETCH_AGAIN)
-    special_tokens = _complete(special_tokens, vocabulary)
-    # GPT-2 marks the space before a word (Ġ), CLIP and GPT-1 the end of a word (</w>).
-    if any(right.endswith("</w>") for _, right in merges):
-        if "<|startoftext|>" not in vocabulary:
-            raise DataError(
-                f"{folder}: words that end with </w> are understood of CLIP only", _CONVERT
-            )
-        return _clip_bpe(folder, vocabulary, merges, settings, special_tokens)
-    prefix_space = bool(settings.get("add_prefix_space", False))
-    backend = tokenizers.Tokenizer(models.BPE(vocabulary, merges))
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix_space)
-    backend.decoder = decoders.ByteLevel()
-    _add_tokens(backend, folder, settings, special_tokens)
-    if "cls" in special_tokens and "sep" in special_tokens:
-        backend.post_processor = _roberta_template(
-            backend, special_tokens["cls"], special_tokens["sep"], prefix_space
-        )
-    else:  # GPT-2 has no template
-        backend.post_processor = processors.ByteLevel(trim_offsets=False)
-    return backend, special_tokens
-
-
-def _merges(path: Path) -> list[tuple[str, str]] | None:
-    """The pairs of merges.txt in their order; None if a line is no pair."""
-    merges = []
-    for line in disk.read_text(path, DataError).split("\n"):
-        # The first line of merges.txt names the version of the format.
-        if not line or line.startswith("#version:"):
-            continue
-        pair = line.split(" ")
-        if len(pair) != 2:
-            return None
-        merges.append((pair[0], pair[1]))
-    return merges
-
-
-def _clip_bpe(
-    folder: Path,
-    vocabulary: dict[str, int],
-    merges: list[tuple[str, str]],
-    settings: Mapping[str, Any],
-    special_tokens: dict[Role, str],
-) -> tuple[tokenizers.Tokenizer, dict[Role, str]]:
-    """CLIP's BPE: lower case, and the last piece of a word ends with </w>."""
-    model = models.BPE(
-        vocabulary, merges, end_of_word_suffix="</w>", unk_token=special_tokens.get("unk")
-    )
-    backend = tokenizers.Tokenizer(model)
-    one_space = normalizers.Replace(Regex(r"\s+"), " ")
-    backend.normalizer = normalizers.Sequence(
-        [normalizers.NFC(), one_space, normalizers.Lowercase()]
-    )
-    # Inverted: what the expression matches is kept, and what is between (spaces) removed.
-    words = pre_tokenizers.Split(Regex(_CLIP_WORDS), "removed", invert=True)
-    backend.pre_tokenizer = pre_tokenizers.Sequence(
-        [words, pre_tokenizers.ByteLevel(add_prefix_space=False)]
-    )
-    backend.decoder = decoders.Sequence(
-        [decoders.ByteLevel(), decoders.Replace("</w>", " "), decoders.Strip(" ", 0, 1)]
-    )
-    _add_tokens(backend, folder, settings, special_tokens)
-    if "bos" in special_tokens and "eos" in special_tokens:
-        prefix_space = bool(settings.get("add_prefix_space", False))
-        backend.post_processor = _roberta_template(
-            backend,
-            special_tokens["bos"],
-            special_tokens["eos"],
-            prefix_space,
-            trim_offsets=False,
-        )
-    else:
-        backend.post_processor = processors.ByteLevel(trim_offsets=False)
-    return backend, special_tokens
-
-
-def _roberta_template(
-    backend: tokenizers.Tokenizer,
-    start: str,
-    end: str,
-    prefix_space: bool = False,
-    trim_offsets: bool = True,
-) -> processors.RobertaProcessing:
-    """<s> A </s>, of a pair <s> A </s> </s> B </s>, all of it in one segment."""
-    start_id = backend.token_to_id(start)
-    end_id = backend.token_to_id(end)
-    if start_id is None or end_id is None:
-        raise DataError(f"the vocabulary lacks {start!r} or {end!r}", _FETCH_AGAIN)
-    return processors.RobertaProcessing(
-        (end, end_id), (start, start_id), trim_offsets=trim_offsets, add_prefix_space=prefix_space
-    )
-
-
-def _complete(special_tokens: Mapping[Role, str], vocabulary: Mapping[str, int]) -> dict[Role, str]:
-    """The special tokens that a folder names, and those it has under their usual names."""
-    return {**find_special_tokens(vocabulary, FOLDER_TOKEN_NAMES), **special_tokens}
-
-
-def _add_tokens(
-    backend: tokenizers.Tokenizer,
-    folder: Path,
-    settings: Mapping[str, Any],
-    special_tokens: Mapping[Role, str],
-) -> None:
-    """Added tokens beyond the vocabulary, with the ids that the folder says, and special tokens.
-
-    Special tokens keep their meaning inside texts; RoBERTa's mask takes the space before it.
-    """
-    # token → id: added_tokens.json of old folders, added_tokens_decoder (id → token) of new ones.
-    added = {
-        str(token): _added_id(i, folder) for token, i in _json(folder / "added_tokens.json").items()
-    }
-    decoder = settings.get("added_tokens_decoder")
-    if isinstance(decoder, dict):
-        added |= {str(token_content(token)): _added_id(i, folder) for i, token in decoder.items()}
-    # In the order of the ids: the library numbers added tokens consecutively.
-    for token, i in sorted(added.items(), key=lambda item: item[1]):
-        if backend.token_to_id(token) is None:
-            backend.add_tokens([token])
-        if backend.token_to_id(token) != i:
-            raise DataError(
-                f"{folder}: the token {token!r} is number {i}, "
-                "which does not follow the vocabulary",
-                _FETCH_AGAIN,
-            )
-    for role, token in special_tokens.items():
-        if backend.token_to_id(token) is not None:
-            strip_left = role == "mask" and token == "<mask>"
-            backend.add_special_tokens(
-                [AddedToken(token, lstrip=strip_left, normalized=False, special=True)]
-            )
-
-
-def _required(path: Path, special_tokens: Mapping[Role, str], role: Role) -> str:
-    if role not in special_tokens:
-        raise DataError(f"{path} has no {role} token", "name it in tokenizer_config.json")
-    return special_tokens[role]
-
-
-def token_content(value: Any) -> str | None:
-    """A token of tokenizer_config.json, which may be a string or an object with its options."""
-    token = value.get("content") if isinstance(value, dict) else value
-    return token if isinstance(token, str) else None
-
-
-def _added_id(value: Any, folder: Path) -> int:
-    """The id of an added token: a whole number, which is a string where it is a key of JSON."""
-    digits = str(value)
-    if not re.fullmatch(r"[0-9]{1,9}", digits):
-        raise DataError(f"{folder}: {digits[:20]!r} is no number of an added token", _FETCH_AGAIN)
-    return int(digits)
-
-
-def _json(path: Path) -> dict[str, Any]:
-    return disk.read_json_object(path, DataError)

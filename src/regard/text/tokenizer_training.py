@@ -32,6 +32,7 @@ from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, pro
 
 from regard.errors import DataError, SettingError, did_you_mean
 from regard.process_pool import ordered_map
+from regard.text.byte_pair_encoding import train_byte_level_bpe
 from regard.text.tokenizer import (
     END,
     SPECIAL_TOKEN_NAMES,
@@ -330,7 +331,7 @@ def train_lossless_tokenizer(
     `kind` is "characters" (every character that occurs, in the order of Unicode) or "bpe"
     (byte-level, as GPT-2's).
     """
-    trainers_by_kind = {"characters": _all_characters, "bpe": _byte_level_bpe}
+    trainers_by_kind = {"characters": _all_characters, "bpe": train_byte_level_bpe}
     if kind not in trainers_by_kind:
         hint = did_you_mean(kind, trainers_by_kind)
         raise SettingError(
@@ -399,30 +400,6 @@ def _all_pieces(
     backend.add_special_tokens(special)
     backend.pre_tokenizer = pre_tokenizers.Split(Regex(pattern), "isolated")
     backend.decoder = decoders.Fuse()
-    return backend
-
-
-def _byte_level_bpe(
-    texts: Iterable[str], size: int, special_tokens: Sequence[str]
-) -> tokenizers.Tokenizer:
-    """BPE over the 256 bytes of UTF-8, which can spell every text (Radford et al., 2019)."""
-    # GPT-2's printable characters for the 256 bytes; all are in the vocabulary from the start.
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    smallest = len(alphabet) + len(special_tokens)
-    if size < smallest:
-        raise SettingError(
-            f"a vocabulary of {size} has no room for all bytes", f"ask for {smallest} or more"
-        )
-    backend = tokenizers.Tokenizer(models.BPE())
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    backend.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=size,
-        special_tokens=list(special_tokens),
-        initial_alphabet=alphabet,
-        show_progress=False,
-    )
-    backend.train_from_iterator(texts, trainer)
     return backend
 
 

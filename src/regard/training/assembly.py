@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import importlib
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 
 from regard import disk, edit
 from regard.core.embedding import Embedding
+from regard.core.meta_parameters import parameters_on_meta
 from regard.data.word_vectors import read_vectors
 from regard.errors import SettingError
 from regard.models import Model, load
@@ -29,6 +31,7 @@ from regard.models.saving import (
 from regard.training import model_spec
 from regard.training.engine import layerwise_lr_decay
 from regard.training.objectives.objective import Objective
+from regard.training.parallel.initial_weights import move_buffers
 from regard.training.recipe.objectives import objective_settings
 from regard.training.recipe.schema import Recipe
 from regard.training.setup import Setup
@@ -140,11 +143,22 @@ def new_model(setup: Setup, objective: type[Objective], data: Any) -> Model:
         description = objective.describe(setup, data)
         # Stored: the presets of a later version, or a file, may say something else.
         model_spec.write(setup.run_folder, description)
-    core = model_spec.build_initialized(description, setup.recipe)
+    # Of a sharded model only the main rank draws the weights; the others receive their parts.
+    receives = setup.shards_model and not setup.ranks.is_main
+    with parameters_on_meta() if receives else nullcontext():
+        core = model_spec.build_initialized(description, setup.recipe)
     model = objective.with_tokenizer(core, description, data, setup)
     _set_embeddings(model, setup)
-    core.to(setup.device)
+    _move(core, setup)
     return model
+
+
+def _move(core: nn.Module, setup: Setup) -> None:
+    """To the device; parameters of a sharded model stay on the host until they are cut."""
+    if setup.shards_model:
+        move_buffers(core, setup.device)
+    else:
+        core.to(setup.device)
 
 
 def _set_embeddings(model: Model, setup: Setup) -> None:
@@ -157,7 +171,8 @@ def _set_embeddings(model: Model, setup: Setup) -> None:
         table = embedding.table
         tokenizer = model.output_tokenizer if name == "target" else model.input_tokenizer
         # With a shared vocabulary both sides are one tensor.
-        if settings.vectors and not any(table is other for other in tables):
+        is_first = not any(table is other for other in tables)
+        if settings.vectors and is_first and not table.weight.is_meta:
             read_vectors(Path(settings.vectors), tokenizer, table.weight.data, setup.say)
         if settings.freeze_embeddings:
             table.weight.requires_grad_(False)
@@ -193,7 +208,8 @@ def _prepare_base(setup: Setup, model: Model) -> Model:
     if tune.freeze is not None:
         layerwise_lr_decay.freeze(model.model, tune.freeze)
     model_spec.set_activation_checkpointing(model.model, setup.recipe)
-    return model.to(setup.device)
+    _move(model.model, setup)
+    return model
 
 
 # --- files ----------------------------------------------------------------------------------------

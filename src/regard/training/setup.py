@@ -14,6 +14,7 @@ from regard.training.parallel.ranks import ONE_RANK, Ranks
 from regard.training.recipe.schema import Recipe
 from regard.training.run_folder import RunFolder
 
+SHARDING = ("fsdp", "tensor")  # strategies
 Say = Callable[[str], None]
 # The examples of a split from the first one on, whenever it is called.
 Split = Callable[[], Iterator[Any]]
@@ -51,6 +52,11 @@ class Setup:
     def device(self) -> torch.device:
         # By name, not stored: a run may be resumed on another machine.
         return rank_device(choose_device(self.recipe.train.device))
+
+    @property
+    def shards_model(self) -> bool:
+        """Whether no rank is to hold all parameters on its device."""
+        return self.ranks.several and self.recipe.parallel.strategy in SHARDING
 
     @property
     def pad_to_multiple_of(self) -> int:

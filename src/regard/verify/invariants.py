@@ -15,10 +15,11 @@ from torch import Tensor
 
 from regard import spec as specs
 from regard.builder import CoreModel
-from regard.core import softmax_attention
+from regard.core import scaled_dot_product_attention
+from regard.decoder import Decoder
+from regard.encoder_decoder import EncoderDecoder
 from regard.families import folder as folders
 from regard.families.folder import write_model
-from regard.model import Decoder, EncoderDecoder
 from regard.model_variants import TokenHistory
 from regard.verify.outputs import MaskedOutput, run
 from regard.verify.random_inputs import RandomBatch, front_end, pad_token_id, random_batch
@@ -109,7 +110,7 @@ def check_invariants(
     else:
         batch = batch.padded(pad)
         yield compare("padded = unpadded", *_rows_together_and_alone(model, batch))
-    with with_kernel(model, softmax_attention.explicit):
+    with with_kernel(model, scaled_dot_product_attention.explicit):
         explicit = run(model, batch)
     fused = run(model, batch)
     yield compare("fused = explicit", *_output_pairs(fused, explicit))
@@ -228,9 +229,11 @@ def _as_bytes(tensor: Tensor) -> Tensor:
 
 
 @contextmanager
-def with_kernel(model: CoreModel, kernel: softmax_attention.Kernel) -> Iterator[None]:
+def with_kernel(model: CoreModel, kernel: scaled_dot_product_attention.Kernel) -> Iterator[None]:
     """Lets all softmax attention of the model run with this kernel."""
-    mixers = [m for m in model.modules() if isinstance(m, softmax_attention.SoftmaxAttention)]
+    mixers = [
+        m for m in model.modules() if isinstance(m, scaled_dot_product_attention.SoftmaxAttention)
+    ]
     before = [mixer.kernel for mixer in mixers]
     for mixer in mixers:
         mixer.kernel = kernel

@@ -15,13 +15,11 @@ from regard.core.head import DistilledHead
 from regard.core.patch_embedding import Patches
 from regard.core.series_head import ChannelHead, ForecastHead
 from regard.core.series_patches import SeriesPatches
-from regard.core.waveform import Waveform
-from regard.model import (
-    Decoder,
-    DualEncoder,
-    Encoder,
-    EncoderDecoder,
-)
+from regard.core.waveform_frontend import Waveform
+from regard.decoder import Decoder
+from regard.dual_encoder import DualEncoder
+from regard.encoder import Encoder
+from regard.encoder_decoder import EncoderDecoder
 from regard.verify.random_inputs import RandomBatch
 
 

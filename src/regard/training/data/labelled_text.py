@@ -1,8 +1,9 @@
-"""Labelled examples: from the files a recipe names, or a generator, to lists in the run folder."""
+"""Labelled examples: from the files a recipe names, or a generator, to files in the run folder."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -25,7 +26,7 @@ from regard.training.recipe.sections import TokenSettings
 from regard.training.setup import Setup, Split
 
 Sets = dict[str, list[Any]]  # train, valid, test, … → examples
-Reader = Callable[[str], list[Any]]  # of a file
+Reader = Callable[[str], Iterable[Any]]  # of a file; read anew with each call
 Generator = Callable[[str], Iterator[tuple[str, str | int]]]  # of a split: texts and labels
 
 # Without validation data, every tenth of 100 or more examples validates, but not more than 1,000.
@@ -36,21 +37,57 @@ GENERATED_VALIDATION = 2000  # examples
 GENERATED_TEST = 10_000
 
 
-def labelled_sets(setup: Setup, read: Reader, generate: Generator | None = None) -> Sets:
+class StoredExamples(Iterable[Any]):
+    """Examples in a file, read anew by each iteration: they may be larger than memory."""
+
+    def __init__(self, path: Path, read: Reader) -> None:
+        self.path = path
+        self.read = read
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.read(str(self.path)))
+
+
+@dataclass(frozen=True)
+class LabelledSplits:
+    """Labelled examples: those to train on as a stream, the others as lists."""
+
+    train: Iterable[Any]
+    others: Sets  # valid, test, …
+
+    def lists(self) -> Sets:
+        """All splits in memory."""
+        return {"train": list(self.train), **self.others}
+
+
+def labelled_splits(
+    setup: Setup, read: Reader, generate: Generator | None = None
+) -> LabelledSplits:
     """The examples by split, stored in the run folder on the first call.
 
     `read` reads a file of them; `generate` yields examples where the recipe names no file.
     """
     folder = setup.run_folder.data
     if not (folder / "train.jsonl").exists():
-        splits = setup.splits(lambda _: _example_splits(setup, read, generate))
-        sets = with_held_out({name: list(split()) for name, split in splits.items()})
+        splits = dict(setup.splits(lambda _: _example_splits(setup, read, generate)))
+        if "valid" not in splits:
+            splits |= held_out_stream(splits["train"])
         folder.mkdir(parents=True, exist_ok=True)
         # Written last: the presence of the training set says that all are there.
-        for name in sorted(sets, key=lambda name: name == "train"):
-            disk.write_file(folder / f"{name}.jsonl", labelled.write_examples(sets[name]))
-        return sets
-    return {path.stem: read(str(path)) for path in sorted(folder.glob("*.jsonl"))}
+        for name in sorted(splits, key=lambda name: name == "train"):
+            _write_examples(folder / f"{name}.jsonl", splits[name]())
+    stored = {path.stem: StoredExamples(path, read) for path in sorted(folder.glob("*.jsonl"))}
+    train = stored.pop("train")
+    return LabelledSplits(train, {name: list(examples) for name, examples in stored.items()})
+
+
+def _write_examples(path: Path, examples: Iterable[Any]) -> None:
+    with (
+        disk.disk_errors(path.name),
+        disk.atomic_file(path) as temporary,
+        temporary.open("w", encoding="utf-8", newline="\n") as file,
+    ):
+        file.writelines(labelled.example_lines(examples))
 
 
 def _example_splits(setup: Setup, read: Reader, generate: Generator | None) -> dict[str, Split]:
@@ -61,20 +98,32 @@ def _example_splits(setup: Setup, read: Reader, generate: Generator | None) -> d
     if tune.files:
         if tune.prefixes:
             raise SettingError(f"{recipe.task} has no prefixes", "leave --prefix out")
-        sets = {"train": [example for file in tune.files for example in read(file)]}
+        splits: dict[str, Split] = {"train": _split_of_files(tune.files, read)}
         files = {"valid": tune.valid, "test": tune.test}
     elif recipe.generated_task is not None:
         return generated_labelled_texts(setup)
     elif data.text is not None:
-        sets = {"train": read(data.text)}
+        splits = {"train": _split_of_files([data.text], read)}
         files = {"valid": data.valid_text, "test": data.test_text}
     else:
         assert generate is not None, "the recipe has checked that"
         return _generated_splits(setup, generate)
     for name, file in files.items():
         if file is not None:
-            sets[name] = read(file)
-    return as_splits(sets)
+            splits[name] = _split_of_files([file], read)
+    return splits
+
+
+def _split_of_files(files: Sequence[str], read: Reader) -> Split:
+    if "-" in files:
+        # Standard input can be read once.
+        return partial(iter, list(_examples_of_files(files, read)))
+    return partial(_examples_of_files, files, read)
+
+
+def _examples_of_files(files: Iterable[str], read: Reader) -> Iterator[Any]:
+    for file in files:
+        yield from read(file)
 
 
 def _generated_splits(setup: Setup, generate: Generator) -> dict[str, Split]:

@@ -17,19 +17,19 @@ from regard.data.batching import Batch
 from regard.data.corpus import Corpus
 from regard.data.epoch_order import RowOrder
 from regard.decode.strategy import Greedy, Sampling
+from regard.decoder import Decoder
 from regard.errors import DataError, SettingError
 from regard.families import folder as folders
 from regard.metrics.bleu import translation_score
 from regard.metrics.perplexity import corpus_nll, perplexity
 from regard.metrics.scores import AnyScore
-from regard.model import Decoder
 from regard.models import LanguageModel, Model
 from regard.training import model_spec
 from regard.training.data.generated_examples import LINE_END
 from regard.training.data.plain_text import TextCorpora, text_corpora
 from regard.training.engine.attention_entropy import ROWS, attention_entropy
 from regard.training.objectives.distillation import language_model_teacher
-from regard.training.objectives.loss import linear_cross_entropy
+from regard.training.objectives.label_smoothed_cross_entropy import linear_cross_entropy
 from regard.training.objectives.objective import Objective
 from regard.training.objectives.text_model_files import special_token_ids, text_model_files
 from regard.training.setup import Setup

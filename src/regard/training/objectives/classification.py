@@ -6,7 +6,7 @@ Without a file, the texts are generated ListOps expressions (Long Range Arena, T
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -22,12 +22,8 @@ from regard.metrics.classification import (
 )
 from regard.metrics.scores import AnyScore
 from regard.training.data.labelled_text import Generator
-from regard.training.objectives.head_objective import (
-    HeadObjective,
-    Row,
-    class_names,
-    label_id,
-)
+from regard.training.data.stored_rows import Row
+from regard.training.objectives.head_objective import HeadObjective, class_names, label_id
 from regard.training.setup import Setup
 
 
@@ -40,8 +36,8 @@ class Classification(HeadObjective[LabelledText]):
     # --- assembling a run -------------------------------------------------------------------------
 
     @classmethod
-    def read(cls, path: str) -> list[LabelledText]:
-        return labelled.read_labelled_texts(path)
+    def read(cls, path: str) -> Iterable[LabelledText]:
+        return labelled.labelled_texts(path)
 
     @classmethod
     def generator(cls, setup: Setup) -> Generator | None:
@@ -59,7 +55,7 @@ class Classification(HeadObjective[LabelledText]):
         return [text for text in (example.text, example.text2) if text is not None]
 
     @classmethod
-    def label_names(cls, examples: Sequence[LabelledText]) -> list[str]:
+    def label_names(cls, examples: Iterable[LabelledText]) -> list[str]:
         return class_names(example.label for example in examples)
 
     # --- training ---------------------------------------------------------------------------------
@@ -90,10 +86,8 @@ class Classification(HeadObjective[LabelledText]):
         """Scores next to those of always answering the most frequent class."""
         results: dict[str, AnyScore] = {}
         for name, examples in self.data.sets.items():
-            if name == "train":
-                continue
             score = self.score(examples, torch.no_grad())
-            result = against_majority(score, self.data.sets["train"], examples)
+            result = against_majority(score, self.data.train, examples)
             results[name] = result
             self.setup.say(
                 f"{name}: accuracy {result.accuracy:.2f}  f1 {result.f1:.2f}  "
@@ -103,13 +97,13 @@ class Classification(HeadObjective[LabelledText]):
 
 
 def against_majority(
-    score: ClassificationScore, train: Sequence[LabelledText], examples: Sequence[LabelledText]
+    score: ClassificationScore, train: Iterable[LabelledText], examples: Sequence[LabelledText]
 ) -> ClassificationAgainstMajority:
     """A score with the majority baseline: always the most frequent class of training."""
     return ClassificationAgainstMajority(**vars(score), majority=majority(train, examples))
 
 
-def majority(train: Sequence[LabelledText], examples: Sequence[LabelledText]) -> float:
+def majority(train: Iterable[LabelledText], examples: Sequence[LabelledText]) -> float:
     """The percentage of examples with the most frequent class of training."""
     # Of the training split: a baseline may not look at the labels that it is scored by.
     most_frequent = Counter(example.label for example in train).most_common(1)[0][0]

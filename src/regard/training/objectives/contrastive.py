@@ -21,16 +21,16 @@ from regard.data import labelled
 from regard.data.batching import Batch, BatchSampler, Rows, batch_indices
 from regard.data.labelled import TextPair
 from regard.data.padding import pad_rows
+from regard.encoder import Encoder
 from regard.families import folder as folders
 from regard.metrics.classification import ClassificationScore
 from regard.metrics.scores import AnyScore
-from regard.model import Encoder
 from regard.models import Model, TextEncoder
 from regard.models.saving import config_json
 from regard.training import model_spec
-from regard.training.data.labelled_text import Sets, encoder_tokenizer, labelled_sets
+from regard.training.data.labelled_text import Sets, encoder_tokenizer, labelled_splits
+from regard.training.objectives.contrastive_loss import info_nce
 from regard.training.objectives.head_objective import LabelledData, copy_weights
-from regard.training.objectives.loss import info_nce
 from regard.training.objectives.objective import Objective
 from regard.training.setup import Setup
 
@@ -52,7 +52,8 @@ class ContrastivePairs(Objective):
         super().__init__(model, data, setup)
         self.encoder = model
         self.max_length = model_spec.max_length(model, setup.recipe)
-        self.train_rows = self._rows(data.sets["train"])
+        self.train_pairs = list(data.train)
+        self.train_rows = self._rows(self.train_pairs)
         self.validation_rows = self._rows(data.sets.get("valid", []))
         setup.say(
             f"data: {len(self.train_rows):,} pairs to train on, "
@@ -63,15 +64,16 @@ class ContrastivePairs(Objective):
 
     @classmethod
     def prepare(cls, setup: Setup, base: Model | None) -> LabelledData:
-        sets: Sets = labelled_sets(setup, labelled.read_text_pairs)
+        sets: Sets = labelled_splits(setup, labelled.text_pairs).lists()
+        train = sets.pop("train")
         if base is not None:
-            return LabelledData(sets, [], base.input_tokenizer)
+            return LabelledData(train, sets, [], base.input_tokenizer)
         tokenizer = encoder_tokenizer(
             setup,
-            lambda: (text for pair in sets["train"] for text in (pair.text, pair.text2)),
+            lambda: (text for pair in train for text in (pair.text, pair.text2)),
             default="bpe",
         )
-        return LabelledData(sets, [], tokenizer)
+        return LabelledData(train, sets, [], tokenizer)
 
     @classmethod
     def describe(cls, setup: Setup, data: LabelledData) -> spec.Model:
@@ -163,7 +165,7 @@ class ContrastivePairs(Objective):
         return loss, loss.detach()
 
     def examples(self, rows: Sequence[int]) -> list[dict[str, Any]]:
-        pairs = self.data.sets["train"]
+        pairs = self.train_pairs
         return [{"row": row, "text": pairs[row].text, "text2": pairs[row].text2} for row in rows]
 
     # --- evaluation -------------------------------------------------------------------------------

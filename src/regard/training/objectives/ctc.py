@@ -18,7 +18,7 @@ from torch.nn import functional
 from regard import disk, spec
 from regard.builder import build
 from regard.core.linear import Linear
-from regard.core.waveform import Waveform
+from regard.core.waveform_frontend import Waveform
 from regard.data.audio import Samples
 from regard.data.batching import Batch, Rows
 from regard.data.padding import pad_rows

@@ -18,15 +18,15 @@ from regard.data.padding import IGNORED
 from regard.data.text_corruption import Ids, RandomStream, denoise
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode
 from regard.decode.strategy import Greedy, Limit
+from regard.encoder_decoder import EncoderDecoder
 from regard.families import folder as folders
 from regard.metrics.perplexity import corpus_nll, perplexity
-from regard.model import EncoderDecoder
 from regard.models import Model, Translator
 from regard.text.tokenizer import Tokenizer
 from regard.training import model_spec
 from regard.training.data.plain_text import TextCorpora
 from regard.training.objectives.corrupted_text import CorruptedText
-from regard.training.objectives.loss import linear_cross_entropy
+from regard.training.objectives.label_smoothed_cross_entropy import linear_cross_entropy
 from regard.training.setup import Setup
 
 SENTINELS = 100  # T5 has <extra_id_0> to <extra_id_99>

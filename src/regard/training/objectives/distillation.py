@@ -15,10 +15,12 @@ from torch import Tensor
 
 from regard import spec
 from regard.errors import ModelError, SettingError
-from regard.models import LanguageModel, Translator, load
+from regard.models import LanguageModel, Translator, choose_device, load
 from regard.models.base import Model
 from regard.models.text_encoder import TextEncoder
-from regard.training.objectives.loss import cross_entropy, distillation_loss
+from regard.training.objectives.distillation_loss import distillation_loss
+from regard.training.objectives.label_smoothed_cross_entropy import cross_entropy
+from regard.training.parallel.launch import rank_device
 from regard.training.recipe.schema import Recipe
 
 
@@ -49,7 +51,7 @@ class Teacher:
 
 
 def translation_teacher(recipe: Recipe, student: Translator) -> Teacher | None:
-    teacher = _load_teacher(recipe, student)
+    teacher = _load_teacher(recipe)
     if teacher is None:
         return None
     if not isinstance(teacher, Translator):
@@ -81,7 +83,7 @@ def translation_teacher(recipe: Recipe, student: Translator) -> Teacher | None:
 
 
 def language_model_teacher(recipe: Recipe, student: LanguageModel) -> Teacher | None:
-    teacher = _load_teacher(recipe, student)
+    teacher = _load_teacher(recipe)
     if teacher is None:
         return None
     if not isinstance(teacher, LanguageModel):
@@ -99,7 +101,7 @@ def language_model_teacher(recipe: Recipe, student: LanguageModel) -> Teacher | 
 
 def classification_teacher(recipe: Recipe, student: TextEncoder) -> Teacher | None:
     """The teacher of a classifier, of texts or of tokens."""
-    teacher = _load_teacher(recipe, student)
+    teacher = _load_teacher(recipe)
     if teacher is None:
         return None
     if not isinstance(teacher, TextEncoder) or teacher.model.labels is None:
@@ -142,11 +144,13 @@ def teacher_folder(recipe: Recipe) -> Path:
     return folder
 
 
-def _load_teacher(recipe: Recipe, student: Model) -> Model | None:
-    """The frozen teacher on the student's device; None if its distributions are not asked for."""
+def _load_teacher(recipe: Recipe) -> Model | None:
+    """The frozen teacher on the run's device; None if its distributions are not asked for."""
     if not recipe.distillation_weight:
         return None
-    teacher = load(teacher_folder(recipe), device=str(student.device)).freeze()
+    # Not the student's: a sharded one is on no device yet.
+    device = rank_device(choose_device(recipe.train.device))
+    teacher = load(teacher_folder(recipe), device=str(device)).freeze()
     teacher.model.requires_grad_(False)  # no graph is built for it
     return teacher
 

@@ -18,11 +18,11 @@ from regard.builder.heads import build_forecast_loss
 from regard.core.series_patches import Scaling, SeriesPatches
 from regard.data.batching import Batch, BatchSampler, Rows
 from regard.data.series import PROCESSOR_FILE, Values
+from regard.encoder import Encoder
 from regard.errors import ModelError
 from regard.families import folder as folders
 from regard.metrics.forecast import ForecastScore, QuantileScore, forecast_score
 from regard.metrics.scores import AnyScore
-from regard.model import Encoder
 from regard.models import Model, SeriesModel
 from regard.models.saving import config_json
 from regard.training import model_spec

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,18 +19,22 @@ from regard import spec
 from regard.data.batching import Batch, BatchSampler
 from regard.data.graphs import GraphData, Level
 from regard.data.padding import IGNORED
+from regard.encoder import Encoder
 from regard.families import folder as folders
 from regard.metrics.classification import ClassificationScore, classification_score
 from regard.metrics.scores import AnyScore
-from regard.model import Encoder
 from regard.models import GraphModel, Model
 from regard.models.graph_model import graph_tensors
 from regard.models.labels import label_config
 from regard.training import model_spec
 from regard.training.data.stored_graphs import stored_graphs
 from regard.training.objectives.head_objective import class_names
-from regard.training.objectives.loss import add_auxiliary_losses, cross_entropy, r_drop
+from regard.training.objectives.label_smoothed_cross_entropy import (
+    add_auxiliary_losses,
+    cross_entropy,
+)
 from regard.training.objectives.objective import Objective
+from regard.training.objectives.r_drop import r_drop
 from regard.training.setup import Setup
 
 
@@ -99,10 +104,6 @@ class GraphObjective(Objective):
             loss = (loss + other_loss) / 2 + weight * agreement
         return add_auxiliary_losses(loss, {}, len(labels)), nll
 
-    @property
-    def indivisible(self) -> str | None:
-        return "the nodes of a batch are one graph"
-
     def examples(self, rows: Sequence[int]) -> list[dict[str, Any]]:
         return [{"row": int(row), "text": f"{self.level[:-1]} {row}"} for row in rows]
 
@@ -158,7 +159,11 @@ class NodeClassification(GraphObjective):
         tensors = {**self.tensors(range(data.graphs)), "labels": labels}
         # The same at each step: moved to the device once.
         count = int((labels != IGNORED).sum())
-        self._batch = Batch(tensors, count, np.array(rows, np.int64)).to(model.device)
+        self._batch = Batch(tensors, count, np.array(rows, np.int64)).to(setup.device)
+
+    @property
+    def indivisible(self) -> str | None:
+        return "all nodes are one graph, where each may read every other"
 
     def batches_per_epoch(self) -> int:
         return 1
@@ -168,6 +173,24 @@ class NodeClassification(GraphObjective):
             epoch += 1
             # An epoch is one step: Veličković et al. 2018 count full-graph updates in epochs.
             yield (epoch, 0), self._batch
+
+
+@dataclass(frozen=True)
+class GraphBatch(Batch):
+    """Graphs as rows; their edges are listed together, each behind the number of its row."""
+
+    @property
+    def size(self) -> int:
+        return len(self.tensors["node_features"])
+
+    def part(self, start: int, rows: int) -> Batch:
+        by_row = {name: tensor for name, tensor in self.tensors.items() if name != "edges"}
+        part = Batch(by_row, self.tokens, self.rows).part(start, rows)
+        first = start if rows else 0
+        edges = self.tensors["edges"]  # [E, 3]: row, from, to
+        is_own = (edges[:, 0] >= first) & (edges[:, 0] < first + max(1, rows))
+        part.tensors["edges"] = edges[is_own] - edges.new_tensor([first, 0, 0])
+        return part
 
 
 class GraphClassification(GraphObjective):
@@ -191,7 +214,7 @@ class GraphClassification(GraphObjective):
         for now, i, rows in self._sampler().iterate(epoch, index):
             graphs = train[rows]
             tensors = {**self.tensors(graphs.tolist()), "labels": self._labels[graphs]}
-            yield (now, i + 1), Batch(tensors, len(graphs), graphs)
+            yield (now, i + 1), GraphBatch(tensors, len(graphs), graphs)
 
 
 def _classes(data: GraphData) -> list[str]:

@@ -14,8 +14,17 @@ from torch import Tensor, nn
 
 from regard import spec
 from regard.builder import build
-from regard.data.batching import Batch, BatchSampler, Rows, batch_indices
+from regard.data.batching import (
+    Batch,
+    BatchSampler,
+    BlockSampler,
+    Rows,
+    batch_indices,
+    corpus_sampler,
+)
+from regard.data.corpus import id_type
 from regard.data.padding import pad_rows, round_up
+from regard.encoder import Encoder
 from regard.errors import DataError, ModelError
 from regard.families import folder as folders
 from regard.metrics.classification import ClassificationScore
@@ -23,7 +32,6 @@ from regard.metrics.perplexity import corpus_nll
 from regard.metrics.question_answering import AnswerScore
 from regard.metrics.regression import RegressionScore
 from regard.metrics.scores import AnyScore
-from regard.model import Encoder
 from regard.models import LanguageModel, Model, TextEncoder
 from regard.text.tokenizer import Tokenizer
 from regard.text.tokenizer_files import open_encoder_tokenizer
@@ -32,11 +40,12 @@ from regard.training.data.labelled_text import (
     Generator,
     Sets,
     encoder_tokenizer,
-    labelled_sets,
+    labelled_splits,
 )
+from regard.training.data.stored_rows import Row, stored_rows
 from regard.training.model_spec import max_length
 from regard.training.objectives.distillation import classification_teacher
-from regard.training.objectives.loss import cross_entropy
+from regard.training.objectives.label_smoothed_cross_entropy import cross_entropy
 from regard.training.objectives.objective import Objective
 from regard.training.setup import Setup
 
@@ -47,23 +56,11 @@ EVALUATION_BATCH_FACTOR = 4
 
 
 @dataclass(frozen=True)
-class Row:
-    """A tokenized text with its special tokens, and its labels.
-
-    The labels are one class, a class for each token (IGNORED for some), or the first and the last
-    token of an answer.
-    """
-
-    ids: list[int]
-    segments: list[int]
-    labels: list[Any]  # of numbers
-
-
-@dataclass(frozen=True)
 class LabelledData:
     """Labelled examples by split, the names of their labels, and the tokenizer of their texts."""
 
-    sets: Sets
+    train: Iterable[Any]  # read anew by each iteration
+    sets: Sets  # the other splits
     labels: list[str]
     tokenizer: Tokenizer
 
@@ -87,21 +84,30 @@ class HeadObjective(Objective, Generic[Example]):
         self.encoder = model
         self.max_length = max_length(model, setup.recipe)
         self.teacher = classification_teacher(setup.recipe, model)
-        self.train_rows = self.rows(data.sets["train"])
+        self.train_rows = stored_rows(
+            setup.run_folder.data / "train_rows",
+            data.train,
+            self.rows,
+            max_length=self.max_length,
+            id_type=id_type(model.tokenizer),
+            workers=setup.recipe.data.preprocessing_workers,
+            # A run that an earlier version began goes on in its order.
+            may_use_blocks=not setup.run_folder.checkpoints.exists(),
+        )
         self.validation_examples = data.sets.get("valid", [])
         self.validation_rows = self.rows(self.validation_examples)
         for name, examples in data.sets.items():
-            if name not in ("train", "valid"):
+            if name != "valid":
                 self.rows(examples)  # only for its errors, which are to come early
         self._report()
 
     def _report(self) -> None:
         say = self.setup.say
         say(
-            f"data: {len(self.data.sets['train']):,} examples to train on, "
+            f"data: {self.train_rows.examples:,} examples to train on, "
             f"{len(self.validation_examples):,} to validate"
         )
-        full = sum(len(row.ids) == self.max_length for row in self.train_rows)
+        full = self.train_rows.truncated
         if full and self.truncates:
             say(
                 f"{full:,} examples fill the limit of {self.max_length} tokens; "
@@ -120,18 +126,18 @@ class HeadObjective(Objective, Generic[Example]):
 
     @classmethod
     def prepare(cls, setup: Setup, base: Model | None) -> LabelledData:
-        sets = labelled_sets(setup, cls.read, cls.generator(setup))
+        splits = labelled_splits(setup, cls.read, cls.generator(setup))
         # Sorted, so that a resumed run numbers the classes alike.
-        labels = cls.label_names(sets["train"])
+        labels = cls.label_names(splits.train)
         if base is None:
             tokenizer = encoder_tokenizer(
                 setup,
-                lambda: (text for example in sets["train"] for text in cls.texts(example)),
+                lambda: (text for example in splits.train for text in cls.texts(example)),
                 default=cls.tokenizer_kind,
             )
         else:
             tokenizer = _base_tokenizer(base)
-        return LabelledData(sets, labels, tokenizer)
+        return LabelledData(splits.train, splits.others, labels, tokenizer)
 
     tokenizer_kind: ClassVar[str] = "words"  # of new models, unless the recipe says otherwise
 
@@ -142,8 +148,8 @@ class HeadObjective(Objective, Generic[Example]):
 
     @classmethod
     @abstractmethod
-    def read(cls, path: str) -> list[Any]:
-        """The examples of a file."""
+    def read(cls, path: str) -> Iterable[Any]:
+        """The examples of a file, one after the other."""
 
     @classmethod
     @abstractmethod
@@ -152,7 +158,7 @@ class HeadObjective(Objective, Generic[Example]):
 
     @classmethod
     @abstractmethod
-    def label_names(cls, examples: Sequence[Any]) -> list[str]:
+    def label_names(cls, examples: Iterable[Any]) -> list[str]:
         """The names of the head's outputs."""
 
     @classmethod
@@ -211,16 +217,17 @@ class HeadObjective(Objective, Generic[Example]):
 
     # --- batches ----------------------------------------------------------------------------------
 
-    def order(self) -> BatchSampler:
-        return BatchSampler(
-            _lengths(self.train_rows),
+    def order(self) -> BatchSampler | BlockSampler:
+        return corpus_sampler(
+            self.train_rows.corpus,
             self.settings.batch_tokens,
             seed=self.settings.seed,
             multiple=self.pad_to_multiple_of,
+            lengths=self.train_rows.lengths,
         )
 
     def batches_per_epoch(self) -> int:
-        return len(self.order().batches(0))
+        return self.order().batches_per_epoch()
 
     def batches(self, epoch: int, index: int) -> Iterator[tuple[tuple[int, int], Batch]]:
         for now, i, indices in self.order().iterate(epoch, index):
@@ -307,8 +314,6 @@ class HeadObjective(Objective, Generic[Example]):
     def scores(self) -> dict[str, AnyScore]:
         results: dict[str, AnyScore] = {}
         for name, examples in self.data.sets.items():
-            if name == "train":
-                continue
             score = self.score(examples, torch.no_grad())
             results[name] = score
             values = vars(score).items()

@@ -14,17 +14,17 @@ from regard import spec
 from regard.builder import build
 from regard.data.batching import Rows
 from regard.data.labelled_images import read_image_folders
+from regard.encoder import Encoder
 from regard.families import folder as folders
 from regard.metrics.classification import RankingScore, ranking_score
-from regard.model import Encoder
 from regard.models import ImageEncoder, Model
 from regard.models.labels import label_config
 from regard.models.saving import config_json
 from regard.training import model_spec
 from regard.training.data.stored_images import StoredImages, stored_images
 from regard.training.objectives.head_objective import class_names, copy_weights, label_id
-from regard.training.objectives.image_objective import ImageData, ImageObjective
-from regard.training.objectives.loss import cross_entropy
+from regard.training.objectives.image_objective import PREVIOUS, ImageData, ImageObjective
+from regard.training.objectives.label_smoothed_cross_entropy import cross_entropy
 from regard.training.setup import Setup
 
 
@@ -121,7 +121,9 @@ class ImageClassification(ImageObjective):
         loss, nll = cross_entropy(logits, labels, smoothing)
         if "mixup" in tensors:
             weight = tensors["mixup"].mean()  # CutMix: the share of the pixels that are its own
-            other_loss, other_nll = cross_entropy(logits, labels.roll(1, dims=0), smoothing)
+            # Where ranks share the batch, the label before the first row is not among these.
+            others = tensors.get(PREVIOUS + "labels", labels.roll(1, dims=0))
+            other_loss, other_nll = cross_entropy(logits, others, smoothing)
             loss = weight * loss + (1 - weight) * other_loss
             nll = weight * nll + (1 - weight) * other_nll
         return self.with_auxiliary(loss, auxiliary, len(labels)), nll

@@ -29,6 +29,8 @@ from regard.training.setup import Setup
 
 # A validation batch has no gradients and may be this much larger than a training batch.
 EVALUATION_BATCH_FACTOR = 4
+# Before the names of tensors that hold, for each row of a batch, the row before it.
+PREVIOUS = "previous_"
 
 
 @dataclass(frozen=True)
@@ -139,6 +141,8 @@ class ImageObjective(Objective):
             tensors = {"pixels": _channels_first(pixels)}
             tensors |= self.targets(self.train_images, rows, now)
             tensors |= self._augmentation_tensors(rows, now)
+            if "mixup" in tensors and self.setup.ranks.data_size > 1:
+                tensors = _divisible(tensors)
             yield (now, i + 1), Batch(tensors, len(rows), rows)
 
     def _augmentation_tensors(self, rows: Rows, epoch: int) -> dict[str, Tensor]:
@@ -167,20 +171,26 @@ class ImageObjective(Objective):
 
     def pixel_values(self, tensors: Mapping[str, Tensor]) -> Tensor:
         """Normalized pixels [B, 3, H, W]; mixup and CutMix blend each image with its neighbour."""
+        values = self._normalized(tensors)
+        if "mixup" not in tensors:
+            return values
+        neighbours = values.roll(1, dims=0)
+        if PREVIOUS + "pixels" in tensors:
+            # The first row's is on another rank.
+            before = {
+                name.removeprefix(PREVIOUS): tensor[:1]
+                for name, tensor in tensors.items()
+                if name.startswith(PREVIOUS)
+            }
+            neighbours = torch.cat([self._normalized(before), values[:-1]])
+        weight = tensors["mixup"]
+        return weight * values + (1 - weight) * neighbours
+
+    def _normalized(self, tensors: Mapping[str, Tensor]) -> Tensor:
         pixels = tensors["pixels"]
         if "operation" in tensors:
             pixels = trivial_augment(pixels, tensors["operation"], tensors["magnitude"])
-        values = self._values[self._channels, pixels.long()]
-        if "mixup" not in tensors:
-            return values
-        weight = tensors["mixup"]
-        return weight * values + (1 - weight) * values.roll(1, dims=0)
-
-    @property
-    def indivisible(self) -> str | None:
-        if self.settings.mixup or self.settings.cutmix:
-            return "mixup and CutMix blend each image with its neighbour in the batch"
-        return None
+        return self._values[self._channels, pixels.long()]
 
     def examples(self, rows: Sequence[int]) -> list[dict[str, Any]]:
         return [{"row": row, "text": self.train_images.texts[row]} for row in rows]
@@ -212,6 +222,17 @@ class ImageObjective(Objective):
             results[name] = score
             self.setup.say(f"{name}: {_numbers(score)}  ({score.examples:,} images)")
         return results
+
+
+def _divisible(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors of a blended batch that ranks can cut: each row with what is before it."""
+    rows = len(tensors["pixels"])
+    by_row = {name: tensor for name, tensor in tensors.items() if name != "mixup"}
+    previous = {PREVIOUS + name: tensor.roll(1, dims=0) for name, tensor in by_row.items()}
+    weight = tensors["mixup"]
+    if weight.ndim:  # CutMix, [H, W]
+        weight = weight.expand(rows, 1, *weight.shape)
+    return {**by_row, **previous, "mixup": weight}
 
 
 def _numbers(score: RankingScore | ReconstructionScore) -> str:

@@ -15,23 +15,22 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from regard import spec
 from regard.data.batching import Rows
 from regard.data.labelled_images import read_captions
 from regard.data.padding import pad_rows
+from regard.dual_encoder import DualEncoder
 from regard.families import folder as folders
 from regard.metrics.classification import RankingScore, ranking_score
-from regard.model import DualEncoder
 from regard.models import DualEncoderModel, Model
 from regard.text.tokenizer import Tokenizer
 from regard.text.tokenizer_training import SpecialTokenTemplate
 from regard.training import model_spec
 from regard.training.data.labelled_text import encoder_tokenizer
 from regard.training.data.stored_images import StoredImages, stored_images
+from regard.training.objectives.contrastive_loss import info_nce, sigmoid_loss
 from regard.training.objectives.image_objective import ImageData, ImageObjective
-from regard.training.objectives.loss import info_nce
 from regard.training.objectives.text_model_files import text_model_files
 from regard.training.setup import Setup
 
@@ -199,17 +198,6 @@ class ImageTextContrastive(ImageObjective):
         ranked = (queries @ candidates.mT).argsort(dim=-1, descending=True, stable=True)
         rankings = [[captions[i] for i in row] for row in ranked[:, :5].tolist()]
         return ranking_score(rankings, images.texts)
-
-
-def sigmoid_loss(logits: Tensor, first_row: int = 0) -> Tensor:
-    """The pairwise sigmoid loss of logits [b, B] (Zhai et al. 2023, equation 1), not divided by B.
-
-    Row i belongs to column `first_row` + i: with all rows of a batch, the diagonal.
-    """
-    rows, columns = logits.shape
-    matches = torch.eye(columns, device=logits.device)[first_row : first_row + rows]
-    signs = 2 * matches - 1  # 1 for pairs, -1 for others
-    return -functional.logsigmoid(signs * logits).sum()
 
 
 def _max_length(model: DualEncoderModel, setup: Setup) -> int:

@@ -15,10 +15,10 @@ from regard.core.patch_embedding import Patches, VisiblePatches
 from regard.data.batching import Rows
 from regard.data.image_masking import masking_noise
 from regard.data.labelled_images import read_images
+from regard.encoder import Encoder
 from regard.errors import ModelError
 from regard.families import folder as folders
 from regard.metrics.reconstruction import ReconstructionScore
-from regard.model import Encoder
 from regard.models import ImageEncoder, Model
 from regard.models.saving import config_json
 from regard.training import model_spec

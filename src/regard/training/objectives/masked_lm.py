@@ -20,16 +20,16 @@ from regard.data.corpus import Corpus
 from regard.data.next_sentence import sentence_pair
 from regard.data.padding import IGNORED
 from regard.data.token_masking import MaskingRates, mask_tokens
+from regard.encoder import Encoder
 from regard.errors import ModelError, SettingError
 from regard.families import folder as folders
 from regard.metrics.perplexity import perplexity
-from regard.model import Encoder
 from regard.models import Model, TextEncoder
 from regard.training import model_spec
 from regard.training.data.plain_text import TextCorpora, max_row_tokens
 from regard.training.engine.attention_entropy import ROWS, attention_entropy
 from regard.training.objectives.corrupted_text import CorruptedText
-from regard.training.objectives.loss import cross_entropy
+from regard.training.objectives.label_smoothed_cross_entropy import cross_entropy
 from regard.training.objectives.text_model_files import special_token_ids
 from regard.training.setup import Setup
 

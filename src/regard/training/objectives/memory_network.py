@@ -29,10 +29,10 @@ from regard.text.tokenizer import Tokenizer
 from regard.text.tokenizer_files import open_encoder_tokenizer
 from regard.text.tokenizer_training import word_level_json
 from regard.training import model_spec
-from regard.training.data.labelled_text import Sets, labelled_sets
+from regard.training.data.labelled_text import Sets, labelled_splits
 from regard.training.objectives.classification import against_majority
 from regard.training.objectives.head_objective import EVALUATION_BATCH_FACTOR
-from regard.training.objectives.loss import cross_entropy
+from regard.training.objectives.label_smoothed_cross_entropy import cross_entropy
 from regard.training.objectives.objective import Objective
 from regard.training.setup import Setup
 
@@ -78,7 +78,7 @@ class StoryQuestions(Objective):
 
     @classmethod
     def prepare(cls, setup: Setup, base: Any) -> StoryData:
-        sets = labelled_sets(setup, labelled.read_labelled_texts, babi_stories.stories)
+        sets = labelled_splits(setup, labelled.labelled_texts, babi_stories.stories).lists()
         if base is not None:
             return StoryData(sets, base.tokenizer)
         path = setup.run_folder.folder / "tokenizer.json"

@@ -21,7 +21,7 @@ from regard.errors import ModelError
 from regard.metrics.perplexity import NegativeLogLikelihood
 from regard.metrics.scores import AnyScore
 from regard.models import Model
-from regard.training.objectives.loss import add_auxiliary_losses
+from regard.training.objectives.label_smoothed_cross_entropy import add_auxiliary_losses
 from regard.training.setup import Setup
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -14,7 +14,8 @@ from regard.data import labelled
 from regard.data.labelled import Question
 from regard.metrics.question_answering import AnswerScore, answer_score
 from regard.text.tokenizer import Tokenizer
-from regard.training.objectives.head_objective import HeadObjective, LabelledData, Row
+from regard.training.data.stored_rows import Row
+from regard.training.objectives.head_objective import HeadObjective, LabelledData
 
 NO_ANSWER = (0, 0)  # the first token, as in BERT for SQuAD 2.0
 
@@ -29,15 +30,15 @@ class QuestionAnswering(HeadObjective[Question]):
     tokenizer_kind = "bpe"  # its template separates question and context
 
     @classmethod
-    def read(cls, path: str) -> list[Question]:
-        return labelled.read_questions(path)
+    def read(cls, path: str) -> Iterable[Question]:
+        return labelled.questions(path)
 
     @classmethod
     def texts(cls, example: Question) -> list[str]:
         return [example.question, example.context]
 
     @classmethod
-    def label_names(cls, examples: Sequence[Question]) -> list[str]:
+    def label_names(cls, examples: Iterable[Question]) -> list[str]:
         return ["start", "end"]
 
     @classmethod

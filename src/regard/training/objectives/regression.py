@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -13,7 +13,8 @@ from regard.data import labelled
 from regard.data.labelled import RatedText
 from regard.metrics.regression import RegressionScore, regression_score
 from regard.models import Model, TextEncoder
-from regard.training.objectives.head_objective import HeadObjective, LabelledData, Row
+from regard.training.data.stored_rows import Row
+from regard.training.objectives.head_objective import HeadObjective, LabelledData
 from regard.training.setup import Setup
 
 
@@ -26,15 +27,15 @@ class Regression(HeadObjective[RatedText]):
     # --- assembling a run -------------------------------------------------------------------------
 
     @classmethod
-    def read(cls, path: str) -> list[RatedText]:
-        return labelled.read_rated_texts(path)
+    def read(cls, path: str) -> Iterable[RatedText]:
+        return labelled.rated_texts(path)
 
     @classmethod
     def texts(cls, example: RatedText) -> list[str]:
         return [text for text in (example.text, example.text2) if text is not None]
 
     @classmethod
-    def label_names(cls, examples: Sequence[RatedText]) -> list[str]:
+    def label_names(cls, examples: Iterable[RatedText]) -> list[str]:
         # transformers' name for the one output of a regression head.
         return ["LABEL_0"]
 

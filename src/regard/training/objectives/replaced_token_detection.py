@@ -19,14 +19,17 @@ from torch.nn import functional
 from regard import disk, spec
 from regard.core.embedding import Embedding
 from regard.data.token_masking import MaskingRates
+from regard.encoder import Encoder
 from regard.errors import ModelError
 from regard.families import folder as folders
 from regard.metrics.perplexity import perplexity
-from regard.model import Encoder
 from regard.models import Model, TextEncoder, load
 from regard.training import model_spec
 from regard.training.data.plain_text import TextCorpora
-from regard.training.objectives.loss import add_auxiliary_losses, cross_entropy
+from regard.training.objectives.label_smoothed_cross_entropy import (
+    add_auxiliary_losses,
+    cross_entropy,
+)
 from regard.training.objectives.masked_lm import MaskedText
 from regard.training.objectives.text_model_files import special_token_ids, text_model_files
 from regard.training.setup import Setup

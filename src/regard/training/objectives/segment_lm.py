@@ -25,7 +25,7 @@ from regard.metrics.perplexity import corpus_nll
 from regard.models import LanguageModel, Model
 from regard.training.data.plain_text import TextCorpora
 from regard.training.objectives.causal_lm import CausalLM, windows
-from regard.training.objectives.loss import linear_cross_entropy
+from regard.training.objectives.label_smoothed_cross_entropy import linear_cross_entropy
 from regard.training.objectives.objective import Objective
 from regard.training.setup import Setup
 

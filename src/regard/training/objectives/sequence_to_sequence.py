@@ -25,18 +25,18 @@ from regard.data.corpus import Corpus
 from regard.decode.batch_decoding import DecodingSettings
 from regard.decode.length_penalty import GNMTPenalty
 from regard.decode.strategy import BeamSearch, Greedy
+from regard.encoder_decoder import EncoderDecoder
 from regard.families import folder as folders
 from regard.metrics.bleu import translation_score
 from regard.metrics.perplexity import corpus_nll, perplexity
 from regard.metrics.scores import AnyScore
-from regard.model import EncoderDecoder
 from regard.models import Model, Translator
 from regard.text.tokenizer import Tokenizer
 from regard.training import model_spec
 from regard.training.data.parallel_text import ParallelCorpora, parallel_corpora
 from regard.training.engine.attention_entropy import ROWS, attention_entropy
 from regard.training.objectives.distillation import translation_teacher
-from regard.training.objectives.loss import (
+from regard.training.objectives.label_smoothed_cross_entropy import (
     cross_entropy,
     linear_cross_entropy,
 )
@@ -66,7 +66,7 @@ class SequenceToSequence(Objective):
         self.train_corpus = data.train
         self.validation_corpus = data.valid
         self.validation_pairs = data.valid_pairs
-        self.device = model.device
+        self.device = setup.device
 
     # --- assembling a run -------------------------------------------------------------------------
 

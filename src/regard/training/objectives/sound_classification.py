@@ -16,20 +16,20 @@ from regard.builder import build
 from regard.data.audio import RATE, read_labelled_recordings
 from regard.data.batching import Batch, Rows
 from regard.data.padding import pad_rows
+from regard.encoder import Encoder
 from regard.errors import DataError, ModelError, SettingError
 from regard.families import folder as folders
 from regard.families import presets
 from regard.metrics.classification import RankingScore, ranking_score
 from regard.metrics.perplexity import corpus_nll
 from regard.metrics.scores import AnyScore
-from regard.model import Encoder
 from regard.models import Model, SoundClassifier, SpectrogramClassifier
 from regard.models.labels import label_config
 from regard.models.saving import config_json
 from regard.training import model_spec
 from regard.training.data.sound_files import RecordedSpeech, recorded_speech
 from regard.training.objectives.head_objective import class_names, label_id
-from regard.training.objectives.loss import cross_entropy
+from regard.training.objectives.label_smoothed_cross_entropy import cross_entropy
 from regard.training.objectives.sound_objective import LabelledSound, SoundData, SoundObjective
 from regard.training.objectives.speech_files import POSITIONS_PER_SECOND, feature_extractor_config
 from regard.training.setup import Setup

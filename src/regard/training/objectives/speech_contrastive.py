@@ -160,15 +160,14 @@ class SpeechContrastive(SoundObjective[None]):
             temperature=tensors["temperature"],
         )
 
-    @property
-    def indivisible(self) -> str | None:
-        return "the diversity of the codebook is that of the whole batch"
-
     def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         head = self.trained_model.model.contrastive
         assert head is not None, "describe gave it one"
         output = self.contrast(tensors)
-        contrastive, diversity = head.losses(output, tensors["masked"], tensors["negatives"])
+        masked = tensors["masked"]
+        # They count positions from the first row of the batch on: of those, a rank has some.
+        negatives = tensors["negatives"] - self.setup.ranks.first_row * masked.shape[1]
+        contrastive, diversity = head.losses(output, masked, negatives)
         # Equation 2, summed over the masked positions.
         return contrastive + head.diversity * diversity, contrastive.detach()
 

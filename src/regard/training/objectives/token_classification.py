@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -14,12 +14,8 @@ from regard.data.padding import IGNORED, pad_rows
 from regard.data.tag_alignment import align_tags
 from regard.metrics.classification import ClassificationScore
 from regard.metrics.entity_f1 import tagging_score
-from regard.training.objectives.head_objective import (
-    HeadObjective,
-    Row,
-    class_names,
-    label_id,
-)
+from regard.training.data.stored_rows import Row
+from regard.training.objectives.head_objective import HeadObjective, class_names, label_id
 
 
 class TokenClassification(HeadObjective[TaggedWords]):
@@ -30,8 +26,8 @@ class TokenClassification(HeadObjective[TaggedWords]):
     head_task = "tag"
 
     @classmethod
-    def read(cls, path: str) -> list[TaggedWords]:
-        return labelled.read_tagged_words(path)
+    def read(cls, path: str) -> Iterable[TaggedWords]:
+        return labelled.tagged_words(path)
 
     @classmethod
     def texts(cls, example: TaggedWords) -> list[str]:
@@ -39,7 +35,7 @@ class TokenClassification(HeadObjective[TaggedWords]):
         return [" ".join(example.tokens)]
 
     @classmethod
-    def label_names(cls, examples: Sequence[TaggedWords]) -> list[str]:
+    def label_names(cls, examples: Iterable[TaggedWords]) -> list[str]:
         return class_names(tag for example in examples for tag in example.tags)
 
     def rows(self, examples: Sequence[TaggedWords]) -> list[Row]:

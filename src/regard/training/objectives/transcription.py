@@ -27,7 +27,7 @@ from regard.text.tokenizer_files import open_encoder_tokenizer
 from regard.text.tokenizer_training import train_tokenizer
 from regard.training import model_spec
 from regard.training.data.sound_files import RecordedSpeech, recorded_speech
-from regard.training.objectives.loss import linear_cross_entropy
+from regard.training.objectives.label_smoothed_cross_entropy import linear_cross_entropy
 from regard.training.objectives.sound_objective import LabelledSound, SoundData
 from regard.training.objectives.speech_files import POSITIONS_PER_SECOND, feature_extractor_config
 from regard.training.objectives.speech_objective import SpeechObjective

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from regard.errors import SettingError
 from regard.training.objectives.objective import CarriesState, Objective
-from regard.training.parallel.strategy import DataParallel, Strategy
+from regard.training.parallel.distributed_data_parallel import DataParallel
+from regard.training.parallel.strategy import Strategy
 from regard.training.recipe.schema import Recipe
 
 

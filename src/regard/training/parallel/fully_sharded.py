@@ -41,11 +41,8 @@ class FullySharded(Sharded):
             for name, parameter in model.named_parameters()
             if parameter not in unsharded
         }
-        for parameter in model.parameters():
-            # Files hold some matrices transposed (GPT-2), and FSDP2 takes none of these.
-            parameter.data = parameter.data.contiguous()
         root = LossModule(model, objective.loss)
-        _shard(root, ranks.size, precision, unsharded)
+        self._shard(root, precision)
         self.loss = root
         # The parts as plain tensors in the same memory: what the optimizer computes with.
         self.sharded: dict[str, DTensor] = {}
@@ -57,6 +54,28 @@ class FullySharded(Sharded):
                 self.parameters[name] = part
             else:
                 self.parameters[name] = parameter
+
+    def _shard(self, root: nn.Module, precision: str) -> None:
+        """Cuts one block after the other: a device holds the parts, and one whole block."""
+        mesh = init_device_mesh(self.device.type, (self.ranks.size,))
+        policy = MixedPrecisionPolicy()
+        if precision in AUTOCAST_DTYPES:
+            # Inputs stay as they are: autocast decides where they are rounded.
+            policy = MixedPrecisionPolicy(
+                param_dtype=AUTOCAST_DTYPES[precision],
+                reduce_dtype=torch.float32,
+                cast_forward_inputs=False,
+            )
+        blocks = [part for part in root.modules() if isinstance(part, AnyBlock)]
+        for part in (*blocks, root):
+            self.initial_weights.materialize(part)
+            unsharded = _unsharded_parameters(part)
+            fully_shard(part, mesh=mesh, mp_policy=policy, ignored_params=unsharded)
+        for part in root.modules():
+            if isinstance(part, FSDPModule):
+                # Sums, not means: the loss is divided by the tokens of all ranks already.
+                part.set_gradient_divide_factor(1.0)
+                part.set_force_sum_reduction_for_comms(True)
 
     def collect_gradients(self) -> None:
         for name, parameter in self.parameters.items():
@@ -76,24 +95,3 @@ def _unsharded_parameters(model: nn.Module) -> set[nn.Parameter]:
         if isinstance(part, BatchNorm):
             unsharded.update(part.parameters())
     return unsharded
-
-
-def _shard(root: nn.Module, size: int, precision: str, unsharded: set[nn.Parameter]) -> None:
-    device = next(root.parameters()).device
-    mesh = init_device_mesh(device.type, (size,))
-    policy = MixedPrecisionPolicy()
-    if precision in AUTOCAST_DTYPES:
-        # Inputs stay as they are: autocast decides where they are rounded.
-        policy = MixedPrecisionPolicy(
-            param_dtype=AUTOCAST_DTYPES[precision],
-            reduce_dtype=torch.float32,
-            cast_forward_inputs=False,
-        )
-    blocks = [part for part in root.modules() if isinstance(part, AnyBlock)]
-    for part in (*blocks, root):
-        fully_shard(part, mesh=mesh, mp_policy=policy, ignored_params=unsharded)
-    for part in root.modules():
-        if isinstance(part, FSDPModule):
-            # Sums, not means: the loss is divided by the tokens of all ranks already.
-            part.set_gradient_divide_factor(1.0)
-            part.set_force_sum_reduction_for_comms(True)

@@ -9,7 +9,6 @@ summed over ranks, because a loss is divided by the tokens of the whole batch.
 from __future__ import annotations
 
 import copy
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -20,13 +19,14 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from regard.checkpoint_shards import Layout, Tensors, parameter_of, shard_name, split
+from regard.core.contrastive_head import Quantizer
 from regard.core.linear_attention import redraw
-from regard.core.loss_module import LossModule
 from regard.core.mixture_of_experts import MixtureOfExperts
 from regard.core.norm import BatchNorm
 from regard.data.batching import Batch
 from regard.models import Model
 from regard.training.objectives.objective import Objective
+from regard.training.parallel.initial_weights import InitialWeights
 from regard.training.parallel.ranks import ONE_RANK, Ranks
 
 Loss = Callable[[Mapping[str, Tensor]], tuple[Tensor, Tensor]]
@@ -84,12 +84,23 @@ class Strategy:
         """The norm of all gradients together, of all ranks."""
         replicated = [tensor for name, tensor in gradients.items() if name not in self.layouts]
         norm = torch.nn.utils.get_total_norm(replicated)
-        if not self.is_sharded:
+        if self.is_sharded:
+            parts = [tensor for name, tensor in gradients.items() if name in self.layouts]
+            squares = torch.nn.utils.get_total_norm(parts).square()
+            dist.all_reduce(squares, group=self.shard_group)
+            norm = (squares + norm.square()).sqrt()
+        return self._agreed(norm)
+
+    def _agreed(self, norm: Tensor) -> Tensor:
+        """The norm; NaN on all ranks where it is not finite on one, so that all skip the update.
+
+        A gradient may be spoiled after the sum over ranks, in the memory of a single device.
+        """
+        if not self.ranks.several:
             return norm
-        parts = [tensor for name, tensor in gradients.items() if name in self.layouts]
-        squares = torch.nn.utils.get_total_norm(parts).square()
-        dist.all_reduce(squares, group=self.shard_group)
-        return (squares + norm.square()).sqrt()
+        bad_ranks = (~norm.isfinite()).to(norm.dtype)
+        dist.all_reduce(bad_ranks)
+        return torch.where((bad_ranks > 0) & norm.isfinite(), torch.nan, norm)
 
     # --- full tensors -----------------------------------------------------------------------------
 
@@ -163,60 +174,12 @@ def _assign(parameters: Mapping[str, nn.Parameter], weights: Mapping[str, Tensor
         parameter.copy_(weights[name])
 
 
-# --- data parallelism -----------------------------------------------------------------------------
-
-
-class DataParallel(Strategy):
-    """Data parallelism (DDP): the whole model on each rank."""
-
-    def __init__(self, objective: Objective, ranks: Ranks) -> None:
-        super().__init__(objective, ranks)
-        connect_parts(objective.model, ranks)
-        self.ddp = make_ddp(objective, ranks)
-        self.loss = self.ddp
-
-
-def make_ddp(objective: Objective, ranks: Ranks) -> DistributedDataParallel:
-    """The loss of an objective, whose gradients are summed over the ranks of other rows."""
-    with warnings.catch_warnings():
-        # Buffers follow from the spec and the step, on every rank alike. Newer versions of PyTorch
-        # have another name for the argument.
-        warnings.simplefilter("ignore", FutureWarning)
-        ddp = DistributedDataParallel(
-            LossModule(objective.model, objective.loss),
-            process_group=ranks.data_group,
-            broadcast_buffers=False,
-            gradient_as_bucket_view=True,
-            # A pooler takes no part in masked language modelling, and so on.
-            find_unused_parameters=True,
-        )
-    # By a lambda: DDP compares annotations, which here are strings.
-    ddp.register_comm_hook(ranks.data_group, lambda group, bucket: _sum(group, bucket))
-    return ddp
-
-
-def _sum(group: dist.ProcessGroup | None, bucket: Any) -> torch.futures.Future[Tensor]:
-    """Sums gradients over ranks; DDP's own way is the mean."""
-    gradients = bucket.buffer()
-    if gradients.is_cuda and "nccl" not in dist.get_backend_config(group):
-        # gloo copies to the host and back: its future does not wait for the copies.
-        dist.all_reduce(gradients, group=group)
-        finished: torch.futures.Future[Tensor] = torch.futures.Future()
-        finished.set_result(gradients)
-        return finished
-    work = dist.all_reduce(gradients, group=group, async_op=True)
-    assert work is not None, "an asynchronous operation"
-    future: Any = work.get_future()
-    result: torch.futures.Future[Tensor] = future.then(lambda done: done.value()[0])
-    return result
-
-
 def connect_parts(model: nn.Module, ranks: Ranks) -> None:
     """Parts that look at all rows of a batch learn that this rank computes some of them."""
     if ranks.data_size == 1:
         return
     for part in model.modules():
-        if isinstance(part, BatchNorm | MixtureOfExperts):
+        if isinstance(part, BatchNorm | MixtureOfExperts | Quantizer):
             part.share = ranks
 
 
@@ -231,9 +194,12 @@ class Sharded(Strategy):
 
     def __init__(self, objective: Objective, ranks: Ranks) -> None:
         super().__init__(objective, ranks)
+        self.device = objective.setup.device
         if ranks.is_main:
             # Before any tensor is cut.
             self.evaluation = evaluation_copy(objective)
+        self.parameters = {}  # what refers to the full tensors would hold them in memory
+        self.initial_weights = InitialWeights(objective.model, ranks, self.device)
 
     @property
     def shard_count(self) -> int:
@@ -258,9 +224,8 @@ class Sharded(Strategy):
             yield
             return
         model = self.evaluation.model
-        device = next(self.objective.model.parameters()).device
         for name, parameter in model.named_parameters():
-            parameter.data = weights[name].to(device)
+            parameter.data = weights[name].to(self.device)
         redraw(model, step)
         try:
             yield
@@ -279,7 +244,9 @@ def evaluation_copy(objective: Objective) -> Objective:
     # What deepcopy takes for copied already: parameters, as empty ones. It adds the modules, of
     # which there is one copy for all names that refer to them.
     memo: dict[int, Any] = {
-        id(parameter): nn.Parameter(parameter.data.new_empty(0), parameter.requires_grad)
+        id(parameter): nn.Parameter(
+            parameter.data.new_empty(0, device=objective.setup.device), parameter.requires_grad
+        )
         for parameter in objective.model.parameters()
     }
     models: dict[int, Model] = {}

@@ -23,12 +23,13 @@ from regard.core.feedforward import FeedForward, GatedFeedForward
 from regard.core.linear import Linear, dimensions
 from regard.core.projection import CrossProjection, SelfProjection
 from regard.core.relative_position import Disentangled, ShortestPathBias
-from regard.core.softmax_attention import SoftmaxAttention
+from regard.core.scaled_dot_product_attention import SoftmaxAttention
 from regard.core.t5_bias import T5Bias
 from regard.errors import SettingError
 from regard.training.objectives.objective import Objective
+from regard.training.parallel.distributed_data_parallel import make_ddp
 from regard.training.parallel.ranks import Ranks
-from regard.training.parallel.strategy import Sharded, connect_parts, make_ddp
+from regard.training.parallel.strategy import Sharded, connect_parts
 
 
 class TensorParallel(Sharded):
@@ -40,9 +41,9 @@ class TensorParallel(Sharded):
         self.shard_rank = ranks.tensor_rank
         self.shard_group = ranks.tensor_group
         model = objective.model
-        device = next(model.parameters()).device
-        mesh = DeviceMesh.from_group(ranks.tensor_group, device.type)
+        mesh = DeviceMesh.from_group(ranks.tensor_group, self.device.type)
         self.layouts = parallelize(model, mesh, ranks.tensor_rank)
+        self.initial_weights.materialize(model, self.layouts, ranks.tensor_rank)
         connect_parts(model, ranks)
         self.parameters = dict(model.named_parameters())
         if ranks.data_size > 1:
@@ -122,7 +123,8 @@ class _Cut:
         heads = self._share(f"{name}: heads", part.table.shape[1])
         layout = _layout(part.table.shape, 1, [heads])
         self.layouts[f"{name}.table"] = layout
-        part.table = nn.Parameter(layout.part(part.table.detach(), self.rank))
+        selected = layout.part(part.table.detach(), self.rank)
+        part.table = nn.Parameter(selected, part.table.requires_grad)
 
     def _share(self, what: str, count: int) -> list[Tensor]:
         """The numbers 0 … count − 1 in equal parts, one for each rank."""

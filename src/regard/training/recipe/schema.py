@@ -500,6 +500,7 @@ def load(
                     f"{name}: there is no section [{section}]", did_you_mean(section, SECTIONS)
                 )
             values[section].update(entries)
+        _check_read_first(values)
         _resolve_paths(values, name, data_root)
     # `--model gru` on a recipe of a Transformer: its heads and the like do not apply.
     values["model"] = applicable_settings(values["model"], changes.get("model"))
@@ -509,6 +510,7 @@ def load(
         if key not in KEYS:
             raise SettingError(f"there is no setting {key!r}", did_you_mean(key, KEYS))
         values[KEYS[key]][key] = value
+    _check_read_first(values)
     if values["data"].get("generated") is not None:
         _add_generated_defaults(values)
     _add_objective(values)
@@ -516,6 +518,18 @@ def load(
         _add_finetuning_defaults(values)
     # Only now, with all values in place: some checks compare sections.
     return parse(values)
+
+
+# Settings that the defaults of others depend on: they are read before all values are checked.
+_READ_FIRST = ("model", "preset", "generated", "objective", "task", "base")
+
+
+def _check_read_first(values: dict[str, dict[str, Any]]) -> None:
+    """Refuses numbers, lists and tables where a word decides which defaults hold."""
+    for key in _READ_FIRST:
+        value = values[KEYS[key]].get(key)
+        if value is not None and not isinstance(value, str | Path):
+            raise SettingError(f"{key} = {value!r} is no word", f'write it in quotes: {key} = "…"')
 
 
 def _choose_size(model: dict[str, Any], changes: Mapping[str, Any]) -> None:

@@ -198,6 +198,7 @@ TRANSFORMER_ONLY = (
     "decoder_layers",
     "attention_dropout",
     "feedforward_dropout",
+    "drop_path",
     "activation",
     "position",
     "attention",
@@ -256,6 +257,12 @@ class ModelSettings(Section):
     input_dropout: float | None = Field(None, ge=0, lt=1, description="graphs: on node features")
     feedforward_dropout: float | None = Field(
         None, ge=0, lt=1, description="inside the feed-forward"
+    )
+    drop_path: float | None = Field(
+        None,
+        ge=0,
+        lt=1,
+        description="stochastic depth: P that training skips a sublayer for an example",
     )
     activation: Literal["relu", "gelu", "gelu_tanh", "silu"] | None = None
     # Positions and attention.

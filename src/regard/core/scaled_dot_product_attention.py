@@ -1,10 +1,9 @@
-"""Softmax attention: softmax(q kᵀ · scale) v over the pairs that may attend (equation 1). The only
-door to the kernels.
+"""Scaled dot-product attention: softmax(q kᵀ · scale) v over pairs that may attend (equation 1).
 
-`explicit` is the definition, written out; `fused` is the same function through PyTorch's kernels or
-our own; `dispatch` takes a block-sparse kernel where little may be seen. All take q [B,H,T,K],
-k [B,G,S,K], v [B,G,S,E] and return [B,H,T,E]. A query that may attend to nothing gets zeros, never
-NaN.
+The only door to the kernels. `explicit` is the definition, written out; `fused` is the same
+function through PyTorch's kernels (FlashAttention and others) or our own; `dispatch` takes a
+block-sparse kernel where little may be seen. All take q [B,H,T,K], k [B,G,S,K], v [B,G,S,E] and
+return [B,H,T,E]. A query that may attend to nothing gets zeros, never NaN.
 """
 
 from __future__ import annotations
@@ -238,8 +237,10 @@ def _is_short(q: Tensor, k: Tensor, v: Tensor, tensor: Tensor | None) -> bool:
 
 
 def _worth_compiling(q: Tensor) -> bool:
-    """float32 Triton kernels compile slowly: use them only in training."""
-    return torch.is_grad_enabled() or q.dtype != torch.float32
+    """float32 Triton kernels compile slowly, and are faster only on tensor cores, with TF32."""
+    if q.dtype != torch.float32:
+        return True
+    return torch.is_grad_enabled() and torch.backends.cuda.matmul.allow_tf32
 
 
 # ------------------------------------------------------------------ the part

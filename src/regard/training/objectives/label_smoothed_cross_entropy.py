@@ -1,6 +1,6 @@
-"""Losses: cross-entropy with label smoothing, R-Drop, and knowledge distillation.
+"""Cross-entropy with label smoothing (Szegedy et al. 2016), of logits or of hidden states.
 
-All are sums over tokens. The training step divides by the tokens of all its batches, so that
+Losses are sums over tokens. The training step divides by the tokens of all its batches, so that
 gradient accumulation equals one large batch.
 """
 
@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from regard.core.head import LMHead
-from regard.core.softmax_attention import HAS_TRITON
+from regard.core.scaled_dot_product_attention import HAS_TRITON
 from regard.data.padding import IGNORED
+from regard.training.objectives.r_drop import r_drop
 
 # --- label smoothing ------------------------------------------------------------------------------
 
@@ -69,79 +69,6 @@ def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> tup
     flat = logits.reshape(-1, logits.shape[-1])  # [N, V]
     loss, nll = _LabelSmoothing.apply(flat, labels.reshape(-1), smoothing)
     return loss, nll
-
-
-# --- R-Drop ---------------------------------------------------------------------------------------
-
-
-def r_drop(one: Tensor, other: Tensor, labels: Tensor) -> Tensor:
-    """R-Drop (Liang et al. 2021): (KL(p‖q) + KL(q‖p)) / 2, summed over the labels that count.
-
-    p and q are two passes over the same tokens with different dropout.
-    """
-    log_p = functional.log_softmax(one.float(), dim=-1)  # [N, V]
-    log_q = functional.log_softmax(other.float(), dim=-1)
-    # Σ p (log p − log q) + Σ q (log q − log p) = Σ (p − q)(log p − log q)
-    divergence = ((log_p.exp() - log_q.exp()) * (log_p - log_q)).sum(dim=-1) / 2
-    return torch.where(labels != IGNORED, divergence, 0.0).sum()
-
-
-# --- knowledge distillation -----------------------------------------------------------------------
-
-
-class _Distillation(torch.autograd.Function):
-    """τ² KL(teacher‖student). Its gradient is computed with it: one tensor is kept, not two."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, logits: Tensor, teacher_logits: Tensor, is_token: Tensor, temperature: float
-    ) -> Tensor:
-        log_p = functional.log_softmax(teacher_logits.float() / temperature, dim=-1)  # [N, V]
-        log_q = functional.log_softmax(logits.float() / temperature, dim=-1)
-        p = log_p.exp()
-        divergence = (log_p.sub_(log_q).mul_(p)).sum(dim=-1)  # [N]
-        # d/dlogits of τ² KL = τ (q − p); in place, for [N, V] is the largest tensor of training.
-        gradient = log_q.exp_().sub_(p).mul_((temperature * is_token)[:, None])
-        ctx.save_for_backward(gradient.to(logits.dtype))
-        return temperature**2 * torch.where(is_token, divergence, 0.0).sum()
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
-        (gradient,) = ctx.saved_tensors
-        return gradient * grads[0], None, None, None
-
-
-def distillation_loss(
-    teacher_logits: Tensor, logits: Tensor, labels: Tensor, temperature: float = 1.0
-) -> Tensor:
-    """Knowledge distillation (Hinton et al. 2015): τ² KL(teacher‖student), logits [..., V].
-
-    Both distributions are softened by the temperature τ; τ² keeps the gradients at their size.
-    Summed over the labels that count; no gradient goes to the teacher.
-    """
-    vocabulary = logits.shape[-1]
-    loss: Tensor = _Distillation.apply(
-        logits.reshape(-1, vocabulary),
-        teacher_logits.reshape(-1, vocabulary),
-        labels.reshape(-1) != IGNORED,
-        temperature,
-    )
-    return loss
-
-
-# --- contrastive learning -------------------------------------------------------------------------
-
-
-def info_nce(logits: Tensor, transposed: Tensor, first_row: int = 0) -> Tensor:
-    """Symmetric InfoNCE, summed over pairs: the mean of both directions.
-
-    `logits` [b, B] are of the first things of some pairs with the second ones of all pairs of the
-    batch, which begin with pair `first_row`; `transposed` [b, B] of the second with all first ones.
-    """
-    pairs = first_row + torch.arange(len(logits), device=logits.device)
-    to_second = functional.cross_entropy(logits, pairs, reduction="sum")
-    to_first = functional.cross_entropy(transposed, pairs, reduction="sum")
-    return (to_second + to_first) / 2
 
 
 # --- from hidden states ---------------------------------------------------------------------------

@@ -1,0 +1,83 @@
+"""The decoder alone: a language model (GPT, LLaMA)."""
+
+# Letters of shapes: B rows of a batch, S source and T target positions, D d_model, V vocabulary.
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from torch import Tensor, nn
+
+from regard.baselines.recurrent import RecurrentDecoder
+from regard.core.context import AuxiliaryLosses, Context
+from regard.core.embedding import Embedding
+from regard.core.head import (
+    LMHead,
+)
+from regard.core.kv_cache import DecoderState
+from regard.core.probe import NO_PROBE, NullProbe
+from regard.core.stack import Stack
+
+
+class Prompt(NamedTuple):
+    """What a language model goes on from: tokens, with left padding in the shorter rows."""
+
+    tokens: Tensor  # [B, T]
+    padding_mask: Tensor | None  # [B, T] bool; None when nothing is padded
+    probe: NullProbe = NO_PROBE  # that decoding from here goes on with
+
+
+class Decoder(nn.Module):
+    """A language model: each position has seen what came before it."""
+
+    padding_side = "left"  # so that all rows of a batch continue at the same position
+
+    def __init__(self, tokens: Embedding, stack: Stack | RecurrentDecoder, head: LMHead) -> None:
+        super().__init__()
+        self.tokens = tokens
+        self.stack = stack
+        self.head = head
+
+    def forward(
+        self, tokens: Tensor, padding_mask: Tensor | None = None, context: Context | None = None
+    ) -> tuple[Tensor, AuxiliaryLosses]:
+        """Hidden states [B, T, D] and auxiliary losses. Padding may stand before or after a row's
+        tokens. The context's state, if any, is what layers carry on from segment to segment."""
+        context = (context or Context()).scope("decoder")
+        x = self.tokens(tokens, padding_mask, context)
+        hidden = self.stack(x, padding_mask, context)
+        return hidden, dict(context.losses or {})
+
+    def encode(
+        self, tokens: Tensor, padding_mask: Tensor | None = None, context: Context | None = None
+    ) -> Prompt:
+        """A prompt is read when decoding starts; there is nothing to prepare."""
+        return Prompt(tokens, padding_mask, (context or Context()).probe)
+
+    def start(self, prompt: Prompt, *, width: int = 1, capacity: int) -> DecoderState:
+        """Prefill: the state after all of the prompt but its last token.
+
+        `capacity` is the number of tokens that follow the prompt.
+        """
+        rows, length = prompt.tokens.shape
+        caches = self.stack.start(rows, length + capacity)
+        state = DecoderState(caches, 1, prompt.padding_mask, probe=prompt.probe)
+        # The last token is left out: the first `step` takes it, and gives the first new logits.
+        if length > 1:
+            self.advance(prompt.tokens[:, :-1], state)
+        # The prompt is computed once; its beams begin with equal caches.
+        state.widen(width, prompt.tokens.device)
+        return state
+
+    def step(self, tokens: Tensor, state: DecoderState) -> Tensor:
+        """tokens [rows, T], the next of each row → logits [rows, T, V]; advances the state."""
+        return self.head(self.advance(tokens, state))
+
+    def advance(self, tokens: Tensor, state: DecoderState) -> Tensor:
+        """As `step`, without the head: nobody asks for the logits of a long prompt."""
+        context = Context.decoding(state)
+        # Left padding: positions are counted from a row's first token.
+        x = self.tokens(tokens, state.row_padding_mask(), context)  # [rows, T, D]
+        hidden = self.stack(x, state.key_padding_mask(state.end(tokens.shape[1])), context)
+        state.advance(tokens.shape[1])
+        return hidden

@@ -1,0 +1,114 @@
+"""The encoder–decoder (Vaswani et al. 2017).
+
+`forward` follows Figure 1 of the paper from bottom to top.
+"""
+
+# Letters of shapes: B rows of a batch, S source and T target positions, D d_model, V vocabulary.
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from regard.baselines.convolutional import ConvolutionalDecoder, ConvolutionalEncoder
+from regard.baselines.recurrent import RecurrentDecoder, RecurrentEncoder
+from regard.core.context import AuxiliaryLosses, Context
+from regard.core.embedding import Embedding
+from regard.core.encoder_output import EncoderOutput
+from regard.core.frontend import FrontEnd
+from regard.core.head import (
+    ClassifierHead,
+    DistilledHead,
+    LMHead,
+    Pool,
+)
+from regard.core.kv_cache import DecoderState
+from regard.core.stack import Stack
+
+# The sides of an encoder–decoder have one signature: side(x, padding_mask, context, memory).
+EncoderSide = Stack | RecurrentEncoder | ConvolutionalEncoder
+DecoderSide = Stack | RecurrentDecoder | ConvolutionalDecoder
+
+
+class EncoderDecoder(nn.Module):
+    """Encoder–decoder (Figure 1 of the paper); its sides may also be recurrent or convolutional."""
+
+    padding_side = "right"  # of the shorter rows in a batch of sources
+
+    def __init__(
+        self,
+        source: FrontEnd,
+        target: Embedding,
+        encoder: EncoderSide,
+        decoder: DecoderSide,
+        head: LMHead,
+        pool: Pool | None = None,
+        labels: ClassifierHead | DistilledHead | None = None,
+    ) -> None:
+        super().__init__()
+        self.source = source
+        self.target = target
+        self.encoder = encoder
+        self.decoder = decoder
+        self.head = head
+        self.pool = pool  # this and the next of sequence classification only
+        self.labels = labels
+
+    def encode(
+        self, source: Tensor, padding_mask: Tensor | None = None, context: Context | None = None
+    ) -> EncoderOutput:
+        """source [B, S] token ids, or [B, mels, N] frames of sound → hidden states [B, S, D];
+        `padding_mask` [B, S or N] is True at tokens, False at padding."""
+        context = context or Context()
+        # Convolutions of a front end shorten the sequence, and its mask with it.
+        padding_mask = self.source.output_padding_mask(padding_mask)
+        x = self.source(source, None, context)  # [B, S, D]
+        return context.output(self.encoder(x, padding_mask, context.scope("encoder")), padding_mask)
+
+    def decode(
+        self, target: Tensor, memory: EncoderOutput, context: Context | None = None
+    ) -> Tensor:
+        """Teacher forcing: target [B, T] token ids → hidden states [B, T, D].
+
+        Position t attends to targets up to t and to the whole memory.
+        """
+        context = (context or Context()).target()
+        x = self.target(target, None, context)  # [B, T, D]
+        # No padding mask: targets are padded on the right, where a causal mask hides the padding.
+        return self.decoder(x, None, context, memory)
+
+    def forward(
+        self,
+        source: Tensor,
+        target: Tensor,
+        padding_mask: Tensor | None = None,
+        context: Context | None = None,
+    ) -> tuple[Tensor, AuxiliaryLosses]:
+        """Hidden states [B, T, D], from which `head` makes logits, and auxiliary losses."""
+        context = context or Context()
+        memory = self.encode(source, padding_mask, context)
+        hidden = self.decode(target, memory, context)
+        return hidden, dict(context.losses or {})
+
+    def classes(
+        self, hidden: Tensor, padding_mask: Tensor | None = None, inputs: Tensor | None = None
+    ) -> Tensor:
+        """Logits of the labels [B, count] from the decoder's hidden states; `inputs` are the source
+        tokens, among which the pool looks for the end."""
+        assert self.pool is not None, "this model has no pool"
+        assert self.labels is not None, "this model has no labels"
+        return self.labels(self.pool(hidden, padding_mask, inputs))
+
+    def start(self, memory: EncoderOutput, *, width: int = 1, capacity: int) -> DecoderState:
+        """The state before the first token, for `width` rows (beams) a sentence."""
+        rows = len(memory.hidden) * width
+        caches = self.decoder.start(rows, capacity, memory)
+        return DecoderState(caches, width, memory.padding_mask, probe=memory.probe)
+
+    def step(self, tokens: Tensor, state: DecoderState) -> Tensor:
+        """tokens [rows, T], the next of each row → logits [rows, T, V]; advances the state."""
+        context = Context.decoding(state)
+        x = self.target(tokens, None, context)  # [rows, T, D]
+        # Keys and values of the encoder output are in the state's caches already.
+        x = self.decoder(x, None, context)
+        state.advance(tokens.shape[1])
+        return self.head(x)
