@@ -8,7 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
+import regard
 from command_line import Command
 from regard import memory
 
@@ -200,3 +202,23 @@ def test_the_short_help_has_what_a_command_cannot_do_without(command: Command) -
     done = command("finetune", "--help")
     for flag in ("--task TASK", "--data FILE", "--out"):
         assert flag in done.out
+
+
+def test_no_text_to_look_at_names_what_each_kind_reads(command: Command, demo: Path) -> None:
+    command("look", demo).refused("INPUT", "image", "story")
+
+
+def test_columns_of_the_lens_are_no_rows(command: Command, demo: Path) -> None:
+    done = command("look", demo, "The dog sees a cat.", "--what", "lens")
+    assert "The last layer is what the model says." in done.out
+
+
+def test_an_error_in_the_middle_of_a_stream_has_a_line_of_its_own(
+    command: Command, language_model: Path, tmp_path: Path
+) -> None:
+    model = regard.load(language_model)
+    with torch.no_grad():
+        next(model.model.parameters()).fill_(torch.nan)
+    done = command("generate", model.save(tmp_path / "nan"), "The dog", "--max-new-tokens", "2")
+    done.refused("not a number")
+    assert done.out.endswith("\n")

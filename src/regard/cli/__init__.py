@@ -230,7 +230,7 @@ def _usage_error(error: click.ClickException) -> str:
     repair = f"see `{path} --help`"
     if isinstance(error, click.NoSuchOption) and context is not None:
         problem = f"there is no flag {error.option_name}"
-        repair = _nearest_flag(error.option_name, context)
+        repair = nearest_flag(error.option_name, context)
     # click names the value and the choices in its text only.
     choice = re.search(r"'([^']*)' is not one of (.*)$", problem)
     if choice is not None:
@@ -239,7 +239,7 @@ def _usage_error(error: click.ClickException) -> str:
     return f"{problem}\n  → {repair}"
 
 
-def _nearest_flag(name: str, context: click.Context) -> str:
+def nearest_flag(name: str, context: click.Context) -> str:
     """The flag that a wrong one is nearest to, or where all of them are listed."""
     import difflib
 

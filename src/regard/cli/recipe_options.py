@@ -7,7 +7,9 @@ from typing import Any
 
 import click
 
+from regard.cli import nearest_flag
 from regard.cli.completion import MODEL_FOLDER, Suggested, preset_names, preset_sizes, recipe_names
+from regard.errors import SettingError
 from regard.training.recipe import schema as recipes
 
 # The settings of the short help, by section; `--help all` has the others too.
@@ -44,7 +46,12 @@ class RecipeCommand(click.Command):
                 ctx.meta[_EVERYTHING] = True
                 click.echo(self.get_help(ctx), color=ctx.color)
                 ctx.exit()
-        return super().parse_args(ctx, args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            raise SettingError(
+                f"there is no flag {error.option_name}", nearest_flag(error.option_name, ctx)
+            ) from None
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         everything = _EVERYTHING in ctx.meta
