@@ -11,7 +11,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from doctor_cases import HEALTHY, SICK, examine_case, is_right
+import doctor_cases
+import doctor_wider_cases
+from doctor_cases import examine_case, is_right
 
 
 def main() -> None:
@@ -20,9 +22,11 @@ def main() -> None:
     parser.add_argument("--only", default="", help="cases whose name has one of these texts: A|B")
     parser.add_argument("--verbose", action="store_true", help="print all findings")
     arguments = parser.parse_args()
+    groups = (doctor_cases, doctor_wider_cases)
+    cases = [case for group in groups for case in (*group.HEALTHY, *group.SICK)]
     counts = {"sick": [0, 0], "healthy": [0, 0]}
     print(f"{'run':40} {'planted':24} {'first finding':26} right  seconds")
-    for case in [*HEALTHY, *SICK]:
+    for case in cases:
         if not any(part in case.name for part in arguments.only.split("|")):
             continue
         started = time.perf_counter()

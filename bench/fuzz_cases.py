@@ -234,7 +234,7 @@ def mutate_tensors(chance: random.Random, path: Path) -> None:
     length = int.from_bytes(content[:8], "little")
     try:
         header = json.loads(content[8 : 8 + length])
-    except ValueError:
+    except (ValueError, RecursionError):
         return mutate_bytes(chance, path)
     data = content[8 + length :]
     names = [name for name in header if name != "__metadata__"]
@@ -313,10 +313,13 @@ def add_code(chance: random.Random, folder: Path) -> None:
             (folder / file).write_bytes(pickled)
     if chance.random() < 0.3:
         for weights in folder.glob("*.safetensors*"):
-            weights.unlink()
+            if (
+                not weights.is_dir() or weights.is_symlink()
+            ):  # an earlier mutation may have made one
+                weights.unlink()
     config = folder / "config.json"
     if config.is_file() and chance.random() < 0.6:
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError, RecursionError):
             values = json.loads(config.read_bytes())
             values["auto_map"] = {"AutoModel": f"{name[:-3]}.Model", "AutoConfig": "x--y.Config"}
             values["trust_remote_code"] = True
@@ -360,11 +363,11 @@ def _mutate_file(chance: random.Random, folder: Path, path: Path) -> None:
 def mutate_lines(chance: random.Random, path: Path) -> None:
     lines = path.read_bytes().splitlines()
     number = chance.randrange(len(lines)) if lines else 0
-    with contextlib.suppress(ValueError, IndexError):
+    with contextlib.suppress(ValueError, IndexError, RecursionError):
         value = mutate_json(chance, json.loads(lines[number]))
         lines[number] = json.dumps(value).encode(errors="surrogatepass")
     if chance.random() < 0.3:
-        lines.insert(number, chance.choice((b"", b"{", b"null", b"[1]", b"\xff", lines[0])))
+        lines.insert(number, chance.choice((b"", b"{", b"null", b"[1]", b"\xff", *lines[:1])))
     path.write_bytes(b"\n".join(lines))
 
 
@@ -404,7 +407,7 @@ def mutate_recipe(chance: random.Random, path: Path) -> None:
 
 
 def _toml(chance: random.Random, old: str) -> str:
-    with contextlib.suppress(ValueError):
+    with contextlib.suppress(ValueError, RecursionError):
         value = strange_value(chance, json.loads(old))
         if isinstance(value, bool | int | float | str | list):
             return json.dumps(value).replace("NaN", "nan").replace("Infinity", "inf")

@@ -9,6 +9,7 @@ import ctypes
 import errno
 import functools
 import hashlib
+import io
 import json
 import mmap
 import os
@@ -110,6 +111,19 @@ def read_bytes(path: Path) -> bytes:
     if status.st_size > _LARGEST_TEXT:
         raise OSError(errno.EFBIG, f"{status.st_size:,} bytes are too many", str(path))
     return path.read_bytes()
+
+
+def open_to_append(path: Path) -> io.FileIO:
+    """An unbuffered file, made if it is missing; an OSError for what is no file.
+
+    Opening a pipe would wait for a reader, who may never come.
+    """
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK
+    handle = os.open(path, flags, 0o666)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(errno.EINVAL, "it is no regular file", str(path))
+    return io.FileIO(handle, "ab")
 
 
 def read_text(path: Path, error: type[RegardError]) -> str:

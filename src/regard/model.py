@@ -1,4 +1,4 @@
-"""The models: encoder–decoder, encoder, decoder and dual encoder, each in a file of its own."""
+"""The models: encoder–decoders, encoder, decoder and dual encoder, each in a file of its own."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from regard.decoder import Decoder, Prompt
 from regard.dual_encoder import DualEncoder
 from regard.encoder import Encoder
 from regard.encoder_decoder import DecoderSide, EncoderDecoder, EncoderSide
+from regard.series_encoder_decoder import SeriesEncoderDecoder
 
 __all__ = [
     "Decoder",
@@ -20,6 +21,7 @@ __all__ = [
     "EncoderSide",
     "Function",
     "Prompt",
+    "SeriesEncoderDecoder",
 ]
 
 

@@ -60,15 +60,35 @@ def test_divergence_is_against_the_best_so_far() -> None:
 def test_a_spike_names_its_step() -> None:
     losses = [2.0 + 0.01 * (i % 3) for i in range(30)]
     losses[20] = 5.0
-    (finding,) = loss_spike(run_log(losses), BASELINE)
+    (finding,) = loss_spike(run_log(losses))
     assert finding.step == 210
     losses[20] = 2.5  # less than a nat
-    assert list(loss_spike(run_log(losses), BASELINE)) == []
+    assert list(loss_spike(run_log(losses))) == []
+
+
+def test_a_spike_of_a_falling_loss_is_above_its_last_lines() -> None:
+    losses = [6 - 0.1 * i for i in range(30)]
+    losses[25] += 1.5  # still below where the loss was twenty lines before
+    (finding,) = loss_spike(run_log(losses))
+    assert finding.step == 260
+
+
+def test_a_loss_that_comes_down_again_is_a_spike_alone() -> None:
+    losses = [*FALLING, *(12 - 0.5 * i for i in range(15))]
+    assert checks(run_log(losses)) == {"loss_spike"}
+
+
+def test_noisy_batches_do_not_diverge() -> None:
+    """Of regression, or of texts sorted by length: the last lines are above the best by chance."""
+    losses = [8.0 + 6.0 * (i * 7 % 5 - 2) / 2 for i in range(40)]
+    losses[-6:] = [13.0] * 6
+    assert list(diverging_loss(run_log(losses), Baseline(None))) == []
+    assert len(list(diverging_loss(run_log([*losses, 60.0, 70.0, 80.0]), Baseline(None)))) == 1
 
 
 def test_noise_is_no_spike() -> None:
     losses = [2.0 + (i % 2) * 1.2 for i in range(40)]
-    assert list(loss_spike(run_log(losses), BASELINE)) == []
+    assert list(loss_spike(run_log(losses))) == []
 
 
 @pytest.mark.parametrize(("level", "count"), [(3.0, 1), (2.95, 1), (2.7, 0), (3.4, 0)])

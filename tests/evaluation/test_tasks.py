@@ -15,16 +15,19 @@ import torch
 import regard
 from regard.data import babi_stories
 from regard.data.labelled import TextPair
+from regard.data.token_masking import MaskingRates
 from regard.decode.strategy import Sampling
 from regard.errors import DataError, ModelError
+from regard.evaluation.corrupted_text import masked_rows
 from regard.evaluation.evaluation import evaluate
+from regard.evaluation.replaced_tokens import replaced_rows
 from regard.evaluation.task import DecodingOptions, Settings, TextReading
 from regard.evaluation.tasks import task_of
 from regard.metrics.classification import ClassificationScore
 from regard.metrics.entity_f1 import tagging_score
 from regard.metrics.perplexity import NegativeLogLikelihood
 from regard.metrics.question_answering import AnswerScore
-from regard.models import DualEncoderModel, ImageEncoder, LanguageModel, SpeechToText
+from regard.models import DualEncoderModel, ImageEncoder, LanguageModel, SpeechToText, TextEncoder
 
 TINY: dict[str, Any] = {
     "preset": "tiny", "d_model": 16, "d_ff": 24, "heads": 2, "layers": 1, "threads": 1,
@@ -101,6 +104,54 @@ def test_text_scores_as_in_the_run(
     if objective == "masked":
         line = (result.folder / "metrics.jsonl").read_text().splitlines()[-1]
         assert again["accuracy"] == pytest.approx(json.loads(line)["accuracy"])
+
+
+@pytest.fixture(scope="module")
+def electra(texts: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of ELECTRA: discriminator, and its generator in a folder inside."""
+    settings = TINY | {"tokenizer": "characters", "steps": 120}
+    return regard.train(
+        objective="replaced", text=str(texts / "train.txt"), valid_text=str(texts / "valid.txt"),
+        out=tmp_path_factory.mktemp("electra") / "run", **settings,
+    ).folder  # fmt: skip
+
+
+def test_replaced_tokens_are_those_that_differ(electra: Path, texts: Path) -> None:
+    model = regard.load(electra)
+    assert isinstance(model, TextEncoder)
+    blocks = [(texts / "valid.txt").read_text()]
+    settings = Settings(reading=TextReading(context=32, seed=3))
+    originals = masked_rows(model, blocks, settings, MaskingRates(0.0, 0.0))
+    said: list[str] = []
+    model.say = said.append
+    by_generator = replaced_rows(model, blocks, settings)
+    model.folder = None
+    at_random = replaced_rows(model, blocks, settings)
+    assert "generator" in said[0]
+    assert "random" in said[1]
+    for rows in (by_generator, at_random):
+        for row, original in zip(rows, originals, strict=True):
+            differs = [a != b for a, b in zip(row.tokens, original.tokens, strict=True)]
+            assert row.is_replaced == differs
+    # 15 % are replaced; a generator that has learnt something is right now and then.
+    shares = [np.mean([t for row in rows for t in row.is_replaced]) for rows in
+              (by_generator, at_random)]  # fmt: skip
+    assert 0.05 < shares[0] < shares[1] <= 0.16
+
+
+def test_detection_is_scored_as_in_the_run(electra: Path, texts: Path) -> None:
+    lines = [json.loads(line) for line in (electra / "metrics.jsonl").read_text().splitlines()]
+    own = next(line for line in reversed(lines) if line.get("event") == "validation")
+    again = regard.evaluate(electra, texts / "valid.txt", ["binary_f1", "accuracy", "loss"])
+    assert again.task == "replaced"
+    # The generator's samples are others than those of the run, of the same distribution.
+    assert again["accuracy"] == pytest.approx(own["accuracy"], abs=4)
+    assert again["loss"] == pytest.approx(own["loss"], abs=0.08)
+    assert (
+        again.scores
+        == regard.evaluate(electra, texts / "valid.txt", ["binary_f1", "accuracy", "loss"]).scores
+    )
+    assert "positive class" in repr(again)
 
 
 def test_windows_of_other_lengths(texts: Path, tmp_path: Path) -> None:

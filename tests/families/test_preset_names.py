@@ -9,6 +9,7 @@ import torch
 
 from regard import spec
 from regard.builder import build
+from regard.core.lagged_values import Covariates
 from regard.errors import SettingError
 from regard.families import folder as folders
 from regard.families import presets, recurrent
@@ -111,6 +112,8 @@ def forward(model: spec.Model) -> torch.Tensor:
                 return module(torch.randn(1, 4000))[0]
             case spec.Encoder(input=spec.SeriesPatches(length=length, channels=channels)):
                 return module(torch.randn(2, length, channels))[0]
+            case spec.SeriesEncoderDecoder():
+                return series_encoder_decoder_forward(module, model)
             case spec.LinearForecaster(length, channels):
                 return module(torch.randn(2, length, channels))[0]
             case spec.Encoder(input=spec.NodeFeatures(features=features)):
@@ -125,6 +128,16 @@ def forward(model: spec.Model) -> torch.Tensor:
                 return module(torch.randint(0, 60, (2, 5, 6)), torch.randint(0, 60, (2, 6)))[0]
             case _:
                 return module(tokens)[0]
+
+
+def series_encoder_decoder_forward(module: Any, model: spec.SeriesEncoderDecoder) -> torch.Tensor:
+    part = model.input
+    past = torch.randn(2, part.past, part.channels)
+    future = torch.randn(2, model.horizon, part.channels)
+    time = torch.randn(2, part.past + model.horizon, part.covariates)
+    covariates = Covariates(past=time[:, : part.past], future=time[:, part.past :])
+    hidden: torch.Tensor = module(past, future=future, covariates=covariates)[0]
+    return hidden
 
 
 @pytest.mark.parametrize("family", PRESET_FAMILIES)
@@ -162,6 +175,7 @@ OTHER_FAMILIES = {
     "pythia": "gpt_neox",
     "qwen2": "qwen2",
     "t5-v1.1": "t5",
+    "time-series-transformer": "time_series_transformer",
     "transformer": "marian",
     "xlm-roberta": "roberta",
 } | dict.fromkeys(

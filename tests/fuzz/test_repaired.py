@@ -22,6 +22,8 @@ from regard.core.dropout import Dropout
 from regard.core.scaled_dot_product_attention import fused
 from regard.data import file_access, labelled, text_files
 from regard.errors import CheckpointError, DataError, ModelError, RegardError, SettingError
+from regard.families import bigbird
+from regard.families.rope_config import parse_rope
 from regard.models.labels import label_names
 from regard.training import preflight
 from regard.training.diagnostics.run_log import RunLog
@@ -232,6 +234,25 @@ def test_a_line_without_an_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(file_access, "LONGEST_LINE", 1 << 20)
     with pytest.raises(DataError, match="a line of more than 1 MiB"):
         next(text_files.lines("/dev/zero"))
+
+
+@pytest.mark.parametrize("name", [["linear"], {"a": 1}, 3, None])
+def test_a_kind_that_is_no_word_is_unknown(name: Any) -> None:
+    values = {"rope_theta": 1e4, "rope_scaling": {}, "rope_parameters": {"rope_type": name}}
+    with pytest.raises(ModelError, match="not understood"):
+        parse_rope(values)
+    config = {"hidden_act": name, "architectures": ["BigBirdModel"], "vocab_size": 9}
+    if name is not None:
+        with pytest.raises(ModelError):
+            bigbird.to_spec(config)
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "state/lock"])
+def test_a_pipe_in_place_of_a_file_is_not_waited_for(run: Path, name: str) -> None:
+    (run / name).unlink(missing_ok=True)
+    os.mkfifo(run / name)
+    with pytest.raises(RegardError):
+        go_on(run, quiet=True, steps=5)
 
 
 def test_dropout_of_everything_is_zero() -> None:

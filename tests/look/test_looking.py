@@ -27,6 +27,7 @@ from regard.builder import build
 from regard.core import scaled_dot_product_attention
 from regard.core.probe import Probe
 from regard.errors import SettingError
+from regard.families import presets
 from regard.look import heads, look, probes, translate, written
 from regard.look.forward import forward
 from regard.look.probe_names import attentions
@@ -193,6 +194,25 @@ def test_two_towers() -> None:
     model = Tokenized(build(description).eval(), description)
     assert set(look(model, TEXT).probe.attentions) == {"text.encoder.0.self"}
     assert set(look(model, torch.randn(1, 3, 8, 8)).probe.attentions) == {"image.encoder.0.self"}
+
+
+def test_windows_of_an_image_are_named_by_their_places() -> None:
+    description = presets.preset("swin:tiny", 3, 32, image_size=32, patch=4, d_model=12, layers=2)
+    model = Tokenized(build(description).eval(), description)
+    run = look(model, torch.randn(1, 3, 32, 32))
+    for name in run.probe.attentions:
+        shown = run.attention(name)
+        assert len(shown.columns) == shown.weights.shape[-1]
+        assert shown.columns[0] == "0,0"
+        assert str(shown)
+
+
+def test_a_model_without_attention_says_so() -> None:
+    description = presets.preset("lstm-lm:tiny", len(WORDS), 32)
+    model = Tokenized(build(description).eval(), description)
+    with pytest.raises(SettingError, match=r"no attention\n.*residual"):
+        look(model, TEXT, ask=["*.weights"])
+    assert look(model, TEXT, ask=["*.residual"]).probe.tensors
 
 
 def test_errors_name_what_there_is() -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.metrics.classification import Accuracy, MacroF1, TopKAccuracy
+from regard.metrics.classification import Accuracy, BinaryF1, MacroF1, TopKAccuracy
 from regard.metrics.entity_f1 import EntityF1, TagAccuracy
 from regard.metrics.question_answering import AnswerExactMatch, AnswerF1
 
@@ -23,6 +23,9 @@ def test_classes_as_scikit_learn_scores_them(pairs: list[tuple[str, str]]) -> No
     labels = [label for _, label in pairs]
     expected = 100 * sklearn.f1_score(labels, predictions, average="macro")
     assert MacroF1().compute(predictions, labels) == pytest.approx(expected)
+    is_a = [[each == "a" for each in side] for side in (predictions, labels)]
+    expected = 100 * sklearn.f1_score(is_a[1], is_a[0], zero_division=0)
+    assert BinaryF1().compute(*is_a) == pytest.approx(expected)
     expected = 100 * sklearn.accuracy_score(labels, predictions)
     assert Accuracy().compute(predictions, labels) == pytest.approx(expected)
 

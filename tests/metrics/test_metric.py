@@ -39,6 +39,7 @@ EXAMPLES: dict[str, tuple[list[Any], list[Any]]] = {
     "accuracy": (CLASS_GUESSES, CLASSES),
     "top_k": (RANKINGS, CLASSES),
     "f1": (CLASS_GUESSES, CLASSES),
+    "binary_f1": ([True, False, True, True], [True, True, False, True]),
     "entity_f1": (TAG_GUESSES, TAGS),
     "tag_accuracy": (TAG_GUESSES, TAGS),
     "answer_exact_match": (GUESSES, TEXTS),

@@ -193,6 +193,7 @@ def test_no_answer(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         ["convert", NAME, "written", "--json"],
         ["evaluate", NAME, "--data", "data.tsv"],
         ["finetune", NAME, "--task", "classify", "--data", "data.tsv", "--epochs", "1"],
+        ["train", "--base", NAME, "--objective", "classify", "--text", "data.tsv", "--steps", "1"],
     ],
     ids=lambda arguments: arguments[0],
 )
@@ -207,3 +208,20 @@ def test_commands_fetch_a_name_when_asked(
     done = CliRunner().invoke(cli.regard, [*arguments, "--download"])
     assert done.exit_code == 0, (done.output, done.exception)
     assert place(tmp_path).is_dir()
+
+
+def test_prune_fetches_a_name_and_says_what_it_cannot_prune(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(cli.regard, ["prune", NAME, "--heads", "1", "--download"])
+    # The model here is a classifier, which has no loss to rank heads by.
+    assert isinstance(done.exception, ModelError)
+    assert "neither translates nor generates" in str(done.exception)
+    assert place(tmp_path).is_dir()
+
+
+def test_download_without_a_base_is_refused() -> None:
+    refused = CliRunner().invoke(cli.regard, ["train", "--download"])
+    assert isinstance(refused.exception, RegardError)
+    assert "--base" in str(refused.exception)

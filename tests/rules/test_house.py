@@ -14,7 +14,14 @@ SOURCE = Path(__file__).parents[2] / "src" / "regard"
 FILES = sorted(SOURCE.rglob("*.py"))
 
 # Everything below `families/` that says what a model is made of and builds it.
-MODELS = ("encoder_decoder", "encoder", "decoder", "dual_encoder", "model")
+MODELS = (
+    "encoder_decoder",
+    "series_encoder_decoder",
+    "encoder",
+    "decoder",
+    "dual_encoder",
+    "model",
+)
 BELOW_THE_FAMILIES = ("spec", "core", "baselines", *MODELS, "builder", "edit")
 
 # Code from a file, or a question about a type that the types should answer.

@@ -26,7 +26,7 @@ LEVELS = (
     ("core.conv_layer", "core.reversible", "core.universal_transformer", "core.pixel_decoder"),
     ("core.staged_stack",),
     ("baselines",),
-    ("encoder_decoder", "encoder", "decoder"),
+    ("encoder_decoder", "series_encoder_decoder", "encoder", "decoder"),
     ("dual_encoder",),
     ("model",),
     ("model_variants",),

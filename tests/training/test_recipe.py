@@ -73,6 +73,12 @@ def test_unknown_recipes_and_keys() -> None:
 def test_what_is_asked_for_without_a_recipe() -> None:
     assert recipes.choose(None, {"steps": 5})[0] == recipes.load("builtin", {"steps": 5})
     assert recipes.choose(None, {"source": "a", "target": "b"})[1] == "run"
+    # What learns something else than translation does not begin with the built-in language.
+    assert recipes.choose(None, {"model": "memory:tiny"})[1] == "stories"
+    assert recipes.choose(None, {"objective": "stories"})[1] == "stories"
+    assert recipes.choose(None, {"objective": "classify"})[0].model.model is None
+    with pytest.raises(SettingError, match="learns from one text"):
+        recipes.choose(None, {"model": "llama:tiny"})
     assert recipes.choose("multi30k", {}, "/d")[1] == "multi30k"
 
 

@@ -53,6 +53,22 @@ def streamed(text: str, out: Path, **changes: Any) -> SegmentLM:
     return task
 
 
+def test_a_short_text_has_fewer_streams_unless_the_batch_is_named(
+    text: str, tmp_path: Path
+) -> None:
+    """Some 1,000 characters are not 64 streams of 20 tokens."""
+    with pytest.raises(DataError, match="streams"):
+        streamed(text, tmp_path / "named", model="lstm", batch_tokens=1280)
+    settings = {key: value for key, value in TINY.items() if key != "batch_tokens"}
+    result = regard.train(settings, model="lstm", text=text, out=tmp_path / "counted")
+    stored = json.loads((result.folder / "state" / "recipe.json").read_text())
+    rows, rest = divmod(stored["train"]["batch_tokens"], 20)
+    assert rest == 0
+    assert 1 < rows < 64
+    # What a resumed run and an evaluation read in.
+    assert regard.evaluate(result.folder, text)["loss"] > 0
+
+
 def gradients(task: SegmentLM, loss: Tensor) -> list[Tensor]:
     return list(torch.autograd.grad(loss, list(task.model.parameters())))
 

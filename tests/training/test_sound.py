@@ -41,6 +41,10 @@ QUICK: dict[str, Any] = {
     "attention_dropout": 0.0, "feedforward_dropout": 0.0,
 }  # fmt: skip
 MODELS = ("wav2vec2:tiny", "whisper:tiny")
+AUGMENTED: dict[str, Any] = {
+    "speed_perturbation": 0.2, "time_shift": 0.05, "noise_snr": 10.0, "time_masks": 2,
+    "frequency_masks": 1,
+}  # fmt: skip
 
 
 def tone(hertz: float, seconds: float, rate: int = RATE) -> Any:
@@ -77,7 +81,7 @@ def settings(table: Path, model: str, **changes: Any) -> dict[str, Any]:
 # ------------------------------------------------------------------ data
 
 
-@pytest.mark.parametrize("rate", [8000, 11_025, 22_050, 44_100, 48_000])
+@pytest.mark.parametrize("rate", [8000, 11_025, 16_001, 22_050, 44_100, 48_000])
 def test_resampling_keeps_tones_and_filters_what_would_alias(rate: int) -> None:
     heard = resample(tone(700, 0.5, rate), rate)
     expected = tone(700, 0.5)
@@ -235,7 +239,7 @@ def test_a_transcript_longer_than_its_frames_is_refused(tmp_path: Path) -> None:
 def test_a_run_resumes_bit_for_bit_without_its_files(
     model: str, table: Path, tmp_path: Path, stop_at: Callable[[int], Any]
 ) -> None:
-    values = settings(table, model, steps=4, save_every=2, dropout=0.1)
+    values = settings(table, model, steps=4, save_every=2, dropout=0.1, **AUGMENTED)
     expected = regard.train(values, out=tmp_path / "whole")
     copied = tmp_path / "sounds"
     copied.mkdir()

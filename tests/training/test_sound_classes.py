@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from test_sound import MODELS, WORDS, settings, tone, write_wav
+from test_sound import AUGMENTED, MODELS, WORDS, settings, tone, write_wav
 
 import regard
 from regard.data.audio import (
@@ -97,7 +97,9 @@ def test_classes_are_learnt_and_open_in_transformers(
 def test_a_run_of_classes_resumes_bit_for_bit(
     model: str, folder: Path, tmp_path: Path, stop_at: Callable[[int], Any]
 ) -> None:
-    values = settings(folder, model, objective="sounds", steps=4, save_every=2, dropout=0.1)
+    values = settings(
+        folder, model, objective="sounds", steps=4, save_every=2, dropout=0.1, **AUGMENTED
+    )
     expected = regard.train(values, out=tmp_path / "whole")
     with pytest.raises(TrainingInterrupted):
         regard.train(values, out=tmp_path / "cut", on_step=stop_at(3))
@@ -200,8 +202,9 @@ def test_pre_training_resumes_bit_for_bit(
 ) -> None:
     """Masks, negatives, temperature and Gumbel noise are functions of seed and step."""
     values = settings(
-        folder, "wav2vec2:tiny", objective="speech_contrastive", steps=4, save_every=2, dropout=0.1
-    )
+        folder, "wav2vec2:tiny", objective="speech_contrastive", steps=6, save_every=2,
+        dropout=0.1, speed_perturbation=0.2, time_shift=0.05, noise_snr=10.0,
+    )  # fmt: skip
     expected = regard.train(values, out=tmp_path / "whole")
     with pytest.raises(TrainingInterrupted):
         regard.train(values, out=tmp_path / "cut", on_step=stop_at(3))

@@ -9,6 +9,7 @@ from regard.builder.norms import build_norm
 from regard.core import (
     embedding,
     frontend,
+    lagged_values,
     linear,
     node_features,
     norm,
@@ -136,6 +137,31 @@ def _series_patches(part: spec.SeriesPatches, d_model: int) -> series_patches.Se
         class_token=part.class_token,
         dropout=part.dropout,
         masking=_masking(part.masking),
+    )
+
+
+def build_lagged_values(part: spec.LaggedValues) -> lagged_values.LaggedValues:
+    categories = [embedding.Table(one.count, one.width) for one in part.categories]
+    return lagged_values.LaggedValues(
+        (part.length, part.channels),
+        part.lags,
+        scaler=part.scaler,
+        categories=categories,
+        static_features=part.static_features,
+        time_features=part.covariates,
+    )
+
+
+def build_step_embedding(
+    part: spec.LaggedValues, d_model: int, horizon: int, *, start: int
+) -> lagged_values.StepEmbedding:
+    """The embedding of one side's steps; positions count from the encoder's first step."""
+    return lagged_values.StepEmbedding(
+        linear.Linear(part.width, d_model, bias=False),
+        positional_encoding.FixedPosition.sinusoidal(d_model, part.length + horizon),
+        build_norm(part.norm, d_model),
+        start=start,
+        dropout=part.dropout,
     )
 
 

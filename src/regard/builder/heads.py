@@ -149,7 +149,7 @@ def build_series_head(
         case spec.ForecastHead(horizon, output, pool, dropout):
             width = d_model if pool else d_model * windows.positions
             quantiles = len(output.levels) if isinstance(output, spec.Quantiles) else None
-            distribution = output.kind if isinstance(output, spec.Distribution) else None
+            distribution = output.name if isinstance(output, spec.Distribution) else None
             return series_head.ForecastHead(
                 width,
                 horizon,
@@ -174,11 +174,18 @@ def build_series_head(
                 channels,
                 pool=pool,
                 dropout=dropout,
-                kind=output.kind if isinstance(output, spec.Distribution) else None,
+                kind=output.name if isinstance(output, spec.Distribution) else None,
                 bounds=bounds,
             )
         case _:
             assert_never(part)
+
+
+def build_distribution_head(
+    part: spec.Distribution, d_model: int, channels: int
+) -> series_head.DistributionParameters:
+    """The parameters of a distribution for each channel, from the hidden state of a step."""
+    return series_head.DistributionParameters(part.name, d_model, channels)
 
 
 def build_forecast_loss(output: spec.Forecast) -> forecast_loss.ForecastLoss:

@@ -11,10 +11,16 @@ from regard import memory, spec
 from regard.baselines import recurrent
 from regard.baselines.linear_forecaster import LinearForecaster
 from regard.baselines.memory_network import MemoryHops, MemoryNetwork
-from regard.builder.front_ends import build_embedding, build_front_end
+from regard.builder.front_ends import (
+    build_embedding,
+    build_front_end,
+    build_lagged_values,
+    build_step_embedding,
+)
 from regard.builder.heads import (
     build_classifier,
     build_contrastive_head,
+    build_distribution_head,
     build_lm_head,
     build_pixel_decoder,
     build_pool,
@@ -35,14 +41,25 @@ from regard.encoder import Encoder
 from regard.encoder_decoder import EncoderDecoder
 from regard.errors import ModelError
 from regard.model_variants import LayerMatchedEncoderDecoder, RecomputingDecoder
+from regard.series_encoder_decoder import SeriesEncoderDecoder
 
-CoreModel = EncoderDecoder | Encoder | Decoder | DualEncoder | MemoryNetwork | LinearForecaster
+CoreModel = (
+    EncoderDecoder
+    | SeriesEncoderDecoder
+    | Encoder
+    | Decoder
+    | DualEncoder
+    | MemoryNetwork
+    | LinearForecaster
+)
 
 
 @overload
 def build(model: spec.EncoderDecoder) -> EncoderDecoder: ...
 @overload
 def build(model: spec.SequenceToSequence) -> EncoderDecoder: ...
+@overload
+def build(model: spec.SeriesEncoderDecoder) -> SeriesEncoderDecoder: ...
 @overload
 def build(model: spec.Encoder) -> Encoder: ...
 @overload
@@ -74,6 +91,8 @@ def build(model: spec.Model) -> CoreModel:
             return _linear_forecaster(model)
         case spec.EncoderDecoder() | spec.SequenceToSequence():
             return _encoder_decoder(model)
+        case spec.SeriesEncoderDecoder():
+            return _series_encoder_decoder(model)
         case spec.Encoder():
             return _encoder(model)
         case spec.RecurrentEncoder():
@@ -129,6 +148,23 @@ def _encoder_decoder(model: spec.EncoderDecoder | spec.SequenceToSequence) -> En
         head=build_lm_head(model.head, tables.output, d_model),
         pool=pool,
         labels=labels,
+    )
+
+
+def _series_encoder_decoder(model: spec.SeriesEncoderDecoder) -> SeriesEncoderDecoder:
+    d_model = model.d_model
+    part = model.input
+    head = None
+    if model.output is not None:
+        head = build_distribution_head(model.output, d_model, part.channels)
+    return SeriesEncoderDecoder(
+        input=build_lagged_values(part),
+        source=build_step_embedding(part, d_model, model.horizon, start=0),
+        target=build_step_embedding(part, d_model, model.horizon, start=part.length),
+        encoder=build_stack(model.encoder, d_model),
+        decoder=build_stack(model.decoder, d_model),
+        series=head,
+        horizon=model.horizon,
     )
 
 

@@ -68,6 +68,7 @@ def build_stack(part: spec.Stack, d_model: int) -> stack.Stack:
         position,
         dropout=part.dropout,
         segment_length=segment_length,
+        layer_drop=part.layer_drop,
     )
 
 

@@ -12,6 +12,7 @@ from regard.cli.completion import RECIPE
 from regard.cli.recipe_options import RecipeCommand, recipe_changes, recipe_option
 from regard.errors import SettingError
 from regard.training.recipe import schema as recipes
+from regard.training.recipe.objectives import DATA_KEYS
 
 EXAMPLES = """\b
 Examples:
@@ -67,7 +68,7 @@ def compare(
     contenders = parse_contenders(models)
     training_budget = parse_budget(budget)
     changes = recipe_changes(flags)
-    if recipe is None and ("text" in changes or "generated" in changes):
+    if recipe is None and any(key in changes for key in (*DATA_KEYS.values(), "generated")):
         # The user's data with the defaults: the objective is that of the first model.
         first = {**changes, "model": contenders[0].changes["model"]}
         changes.setdefault("objective", recipes.load(None, first).objective)

@@ -76,6 +76,7 @@ gru-lm tiny small base big
 lstm-lm tiny small base big
 memory tiny small
 patchtst tiny base
+time-series-transformer tiny base
 dlinear tiny
 nlinear tiny
 graph tiny small

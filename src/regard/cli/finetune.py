@@ -33,7 +33,8 @@ Examples:
 _SHARED_KEYS = (
     "max_length", "context", "held_out", "batch_tokens", "accumulate", "optimizer", "schedule",
     "learning_rate", "betas", "adam_eps", "weight_decay", "clip", "label_smoothing",
-    "crop_padding", "flip", "mixup", "teacher",
+    "crop_padding", "flip", "mixup", "speed_perturbation", "time_shift", "noise_snr",
+    "time_masks", "time_mask_width", "frequency_masks", "frequency_mask_width", "teacher",
     "teaching", "temperature", "precision", "multiple", "recompute", "weights", "validate_every",
     "spike_threshold", "rollback_steps", "metric", "patience", "save_every", "keep_last",
     "keep_best", "keep_every",
@@ -52,7 +53,7 @@ _DEFAULTS = {
 _HELP = {
     "max_length": "tokens: longer texts are cut (classify, tag), read in parts (answer), "
     "left out (translate, summarize)",
-    "label_smoothing": "translate and summarize only",
+    "label_smoothing": "translate, summarize, transcribe and classes only",
 }
 # Keys of the [tune] section that the command sets from its own options.
 _SET_BY_COMMAND = ("task", "base", "files", "prefixes")

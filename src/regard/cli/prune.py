@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from regard.cli.completion import MODEL_FOLDER
+from regard.cli.model_options import download_option, local_folder
 from regard.errors import ModelError, SettingError
 
 if TYPE_CHECKING:
@@ -51,15 +52,24 @@ WINDOW = 128  # tokens of a text that are scored together
     help="sentences, or pieces of text, that are read at most",
 )
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N")
+@download_option
 @click.option("--json", "as_json", is_flag=True, help="print one JSON object")
 def command(
-    model: str, heads: str, out: str | None, lines: int, device: str, as_json: bool, **files: Any
+    model: str,
+    heads: str,
+    out: str | None,
+    lines: int,
+    device: str,
+    download: bool,
+    as_json: bool,
+    **files: Any,
 ) -> None:
     """Remove the attention heads that matter least from a translator or a language model.
 
-    MODEL is a run folder. How much a head matters is estimated by the gradient of the loss (Michel
-    et al. 2019), and each attention keeps at least one head. The new folder holds an ordinary,
-    smaller model; its score and speed are printed next to those of the original, on the same text.
+    MODEL is a run folder, or one in Hugging Face's layout. How much a head matters is estimated by
+    the gradient of the loss (Michel et al. 2019), and each attention keeps at least one head. The
+    new folder holds an ordinary, smaller model; its score and speed are printed next to those of
+    the original, on the same text.
     """
     from regard.look.head_importance import importance
     from regard.models import LanguageModel, Translator, load
@@ -67,6 +77,7 @@ def command(
 
     # A trailing slash would put the new folder into the old one.
     folder = Path(out or f"{model.rstrip('/')}-pruned")
+    model = local_folder(model, download)
     original = load(model, device=device)
     pairs: list[tuple[str, str]] = []
     if isinstance(original, Translator):

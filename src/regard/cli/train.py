@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from regard.cli.completion import MODEL_FOLDER, RECIPE
+from regard.cli.model_options import local_folder
 from regard.cli.recipe_options import (
     RecipeCommand,
     command_arguments,
@@ -57,6 +58,7 @@ def train(
     data: str | None,
     processes: int | None,
     as_json: bool,
+    download: bool = False,
     **flags: Any,
 ) -> None:
     """Train a translator, a language model or an encoder from text, or a model of speech.
@@ -70,6 +72,8 @@ def train(
         start_processes(processes, out)
         return
     changes = recipe_changes(flags)
+    if download:
+        changes["base"] = _downloaded_base(changes)
     # A run that is resumed has its recipe in its folder.
     if resume is not None:
         if recipe or out:
@@ -82,6 +86,13 @@ def train(
 
     with exit_on_interruption():
         print_result(launch(settings, out, name), as_json)
+
+
+def _downloaded_base(changes: dict[str, Any]) -> str:
+    """The folder of --base, fetched from the hub if it is a name there."""
+    if "base" not in changes:
+        raise SettingError("--download is for the model of --base", "give --base owner/name")
+    return local_folder(changes["base"], download=True)
 
 
 # ------------------------------------------------------------------ what finetune shares
@@ -179,6 +190,7 @@ command = RecipeCommand(
         click.Option(
             ["--json", "as_json"], is_flag=True, help="print the result as one JSON object"
         ),
+        click.Option(["--download"], is_flag=True, help="--base may be a name on the hub"),
         # every recipe key is a flag, but for those that `regard finetune` sets by its own options
         *(recipe_option(key) for key in recipes.KEYS if key not in FINETUNE_KEYS),
     ],

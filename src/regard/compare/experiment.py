@@ -33,6 +33,7 @@ from regard.training.assembly import assemble, objective_class
 from regard.training.data.parallel_text import Pair, test_sets
 from regard.training.data.plain_text import TextCorpora
 from regard.training.objectives.objective import Objective
+from regard.training.recipe.objectives import DATA_KEYS
 from regard.training.recipe.schema import Recipe
 from regard.training.run import go_on, run
 from regard.training.run_evaluation import evaluate
@@ -100,10 +101,12 @@ def compare(
         count = parameter_count(description)
         d_model = max(description.widths.values())
         say(f"{contender.word}: {count:,} parameters, d_model {d_model}, {steps:,} steps")
+        # Where nobody has chosen a warm-up, the rate is the paper's, as in `regard train`.
+        has_warmup = "warmup" in base.train.model_fields_set | contender.changes.keys()
         runs = []
         for seed in seeds:
             # The data are the same for all seeds; weights, order and dropout differ.
-            seeded = _with_steps(recipe, steps, seed)
+            seeded = _with_steps(recipe, steps, seed, None if has_warmup else d_model)
             one = _train(folder / str(seed), data, seeded, name, say)
             say(f"{contender.word}, seed {seed}: loss {one.loss:.3f}")
             runs.append(one)
@@ -156,14 +159,15 @@ def _new_run_folder(folder: Path, data: Path, recipe: Recipe, name: str) -> RunF
     return run_folder
 
 
-def _with_steps(recipe: Recipe, steps: int, seed: int) -> Recipe:
+def _with_steps(recipe: Recipe, steps: int, seed: int, peak_width: int | None) -> Recipe:
     """The recipe with as many steps as the budget allows.
 
-    Where these are fewer than the recipe's, the warm-up is shorter in proportion.
+    Where these are fewer than the recipe's, the warm-up is shorter in proportion. Equation 3 has a
+    higher peak then; with a `peak_width` it stays that of the longer warm-up for this d_model.
     """
     train = recipe.train
     warmup = round(train.warmup * min(1.0, steps / train.steps))
-    changes = {
+    changes: dict[str, Any] = {
         "steps": steps,
         "seed": seed,
         "warmup": max(1, warmup),
@@ -171,6 +175,8 @@ def _with_steps(recipe: Recipe, steps: int, seed: int) -> Recipe:
         "save_every": max(1, min(train.save_every, steps)),
         "samples": 0,  # sample translations that training prints
     }
+    if train.schedule == "paper" and train.learning_rate is None and peak_width is not None:
+        changes["learning_rate"] = (peak_width * train.warmup) ** -0.5
     return recipe.model_copy(update={"train": train.model_copy(update=changes)})
 
 
@@ -225,8 +231,8 @@ def _train(folder: Path, data: SharedData, recipe: Recipe, name: str, say: Say) 
         result = run(_new_run_folder(folder, data.folder, recipe, name), recipe, name, quiet=True)
     if not result.scores:
         raise SettingError(
-            "models are compared on a test set, and there is none",
-            "give test_source and test_target",
+            "models are compared on a test or validation set, and there is none",
+            f"give one: {_test_files(recipe)}",
         )
     metrics = _read_metrics(folder)
     # metrics.jsonl has records of validations, and of training between them.
@@ -279,6 +285,17 @@ def _translation_results(
         "decode_rate": decode_rate,
         "buckets": buckets,
     }
+
+
+def _test_files(recipe: Recipe) -> str:
+    """The settings that name held-out data of the kind that a recipe learns from."""
+    kind = recipe.objective_settings.data
+    if kind == "pairs":
+        return "test_source and test_target"
+    if kind in ("series", "graph"):
+        return f"a longer {kind}, whose splits are not empty"
+    key = DATA_KEYS[kind]
+    return f"valid_{key} or test_{key}"
 
 
 def _read_metrics(folder: Path) -> list[dict[str, Any]]:

@@ -184,13 +184,20 @@ def _dynamic_axes(batch: RandomBatch, opened: folders.ModelFolder) -> Iterator[d
         if name == "decoder_input_ids":
             assert isinstance(model, specs.EncoderDecoder | specs.SequenceToSequence)
             yield {0: rows, 1: _length("target_length", model.target, opened)}
+        elif name.startswith("static"):  # features of a whole series
+            yield {0: rows}
         elif tensor.ndim == 2:  # tokens, segments, samples, and the padding mask
             yield {0: rows, 1: length}
         else:  # images and spectrograms have one size
             yield {0: rows}
 
 
-def _length(name: str, part: specs.FrontEnd, opened: folders.ModelFolder, least: int = 1) -> Any:
+def _length(
+    name: str,
+    part: specs.FrontEnd | specs.LaggedValues,
+    opened: folders.ModelFolder,
+    least: int = 1,
+) -> Any:
     if isinstance(part, specs.Waveform):
         # Half of the shortest row: much shorter sound has no position at all.
         return torch.export.Dim(name, min=least // 2)

@@ -55,6 +55,26 @@ class DropPath(nn.Module):
         return x * (survives / (1 - self.rate)).to(x.dtype)
 
 
+class LayerDrop(nn.Module):
+    """LayerDrop: in training, skips a layer for the whole batch with probability `rate`
+    (Fan et al. 2020)."""
+
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        self.rate = rate
+
+    def extra_repr(self) -> str:
+        return f"rate={self.rate}"
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        """A layer's input [B, T, D] where it is skipped, otherwise its output."""
+        if not self.training:
+            return y
+        # Drawn and chosen on the device: a step that is captured as a graph draws anew each time.
+        survives = torch.rand((), device=x.device) >= self.rate
+        return torch.where(survives, y, x)
+
+
 class _CpuDropout(torch.autograd.Function):
     """Four decisions from each 64-bit draw. PyTorch draws one number for each decision on a CPU,
     which costs more than the matrix products around it; 16 bits give the rate to within 0.00001,
@@ -63,11 +83,15 @@ class _CpuDropout(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, rate: float) -> Tensor:
         dropped = round(rate * _LEVELS)
+        if dropped == _LEVELS:  # a rate of 1: 16 bits have no number above all others
+            ctx.save_for_backward(torch.zeros_like(x, dtype=torch.bool))
+            ctx.scale = 0.0
+            return torch.zeros_like(x)
         draws = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
         numbers = draws.view(torch.int16)[: x.numel()]  # uniform over −2¹⁵ … 2¹⁵ − 1
         survives = (numbers >= dropped - _LEVELS // 2).view(x.shape)
         ctx.save_for_backward(survives)
-        ctx.scale = _LEVELS / max(1, _LEVELS - dropped)  # of a rate of 1, nothing is left to scale
+        ctx.scale = _LEVELS / (_LEVELS - dropped)
         return torch.mul(x, survives).mul_(ctx.scale)
 
     @staticmethod

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from unittest import mock
 
 import torch
 from torch import nn
@@ -25,10 +24,12 @@ def parameters_on_meta() -> Iterator[None]:
         register(module, name, None if parameter is None else meta_parameter(parameter))
 
     token = _active.set(True)
+    # PyTorch has no hook for one module at a time: constructors register by this method.
+    nn.Module.register_parameter = on_meta  # type: ignore[method-assign, assignment]
     try:
-        with mock.patch.object(nn.Module, "register_parameter", on_meta):
-            yield
+        yield
     finally:
+        nn.Module.register_parameter = register  # type: ignore[method-assign]
         _active.reset(token)
 
 

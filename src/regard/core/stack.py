@@ -15,7 +15,7 @@ from regard.core.beams import BeamMask
 from regard.core.block import AnyBlock
 from regard.core.context import Context, LayerContext, Positions
 from regard.core.document_mask import DocumentMask
-from regard.core.dropout import Dropout
+from regard.core.dropout import Dropout, LayerDrop
 from regard.core.encoder_output import EncoderOutput, cross_attention_mask
 from regard.core.feedforward import ConvFeedForward
 from regard.core.global_attention import (
@@ -68,6 +68,7 @@ class Stack(nn.Module):
         *,
         dropout: float = 0.0,
         segment_length: int | None = None,
+        layer_drop: float = 0.0,
     ) -> None:
         super().__init__()
         self.blocks = nn.ModuleList(blocks)
@@ -77,6 +78,7 @@ class Stack(nn.Module):
         self.position = position
         self.dropout = Dropout(dropout)
         self.segment_length = segment_length
+        self.layer_drop = LayerDrop(layer_drop) if layer_drop else None
         self.activation_checkpointing = False
 
     def extra_repr(self) -> str:
@@ -96,8 +98,8 @@ class Stack(nn.Module):
         x = context.probe.through("embedded", in_autocast_dtype(x))
         for number in range(self.layers):
             layer = context.layer(number)
-            x = self.apply_block(number, x, inputs, layer)
-            x = context.layer_done(layer, x)
+            y = self.apply_block(number, x, inputs, layer)
+            x = context.layer_done(layer, y if self.layer_drop is None else self.layer_drop(x, y))
         return context.probe.through("output", self.finish(x, inputs.padding_mask))
 
     def apply_block(

@@ -170,11 +170,15 @@ class Waveform(nn.Module):
         x = x.mT  # [B, T, channels]
         return x if self.features is None else self.features(x)
 
-    def _check(self, samples: int) -> None:
-        # The receptive field of one position, from the last convolution back to the first.
-        least = 1
+    def receptive_field(self, positions: int) -> int:
+        """The fewest samples that so many positions need."""
+        samples = positions
         for kernel, stride in reversed(self.strides):
-            least = (least - 1) * stride + kernel
+            samples = (samples - 1) * stride + kernel
+        return samples
+
+    def _check(self, samples: int) -> None:
+        least = self.receptive_field(1)
         if samples < least:
             raise DataError(
                 f"{samples} samples are too few: this model hears {least} at once",

@@ -11,6 +11,7 @@ import math
 import wave
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from io import BytesIO
 from pathlib import Path
 
@@ -31,6 +32,7 @@ SECONDS = 30  # of a window
 _ZERO_CROSSINGS = 32
 _KAISER_BETA = 12.0
 _ROLL_OFF = 0.94
+_LARGEST_PERIOD = 2**22  # outputs times inputs of a period: 16 MB of filters
 Samples = NDArray[np.float32]
 
 
@@ -54,11 +56,11 @@ def read_wav(path: str | Path | bytes, rate: int = RATE) -> Samples:
 
 
 def read_wav_and_rate(path: str | Path | bytes) -> tuple[Samples, int]:
-    """The samples of a PCM or FLAC file as `read_wav` gives them, and how many a second has."""
+    """The samples of a WAV or FLAC file as `read_wav` gives them, and how many a second has."""
     if _is_flac(path):
-        return _read_flac(path)
+        return _read_by_soundfile(path, "is a FLAC file")
     file_or_path = BytesIO(path) if isinstance(path, bytes) else str(path)
-    path = _name(path)
+    name = _name(path)
     try:
         with wave.open(file_or_path, "rb") as file:
             channels = file.getnchannels()
@@ -66,10 +68,13 @@ def read_wav_and_rate(path: str | Path | bytes) -> tuple[Samples, int]:
             file_rate = file.getframerate()
             raw = file.readframes(file.getnframes())
     except FileNotFoundError:
-        raise DataError(f"{path} does not exist", "give a WAV file") from None
+        raise DataError(f"{name} does not exist", "give a WAV file") from None
     except (wave.Error, EOFError) as error:
+        if str(error).startswith("unknown format"):
+            # Floating point, or the extensible header that many programs write for 24 bits.
+            return _read_by_soundfile(path, "is no WAV file of plain whole numbers")
         raise DataError(
-            f"{path} is no WAV file of whole numbers: {error}", _convert(path, RATE)
+            f"{name} is no WAV file of whole numbers: {error}", _convert(name, RATE)
         ) from None
     complete = raw[: len(raw) - len(raw) % (width * channels)]  # the last frame may be cut off
     samples = _pcm_to_float(complete, width).reshape(-1, channels)  # [N, channels]
@@ -87,12 +92,12 @@ def _is_flac(path: str | Path | bytes) -> bool:
         return False  # reading it as WAV says what is wrong
 
 
-def _read_flac(path: str | Path | bytes) -> tuple[Samples, int]:
+def _read_by_soundfile(path: str | Path | bytes, reason: str) -> tuple[Samples, int]:
     try:
         import soundfile
     except ImportError:
         raise DataError(
-            f"{_name(path)} is a FLAC file, which needs soundfile",
+            f"{_name(path)} {reason}, which needs soundfile",
             f"pip install 'regard[sound]', or {_convert(_name(path), RATE)}",
         ) from None
     try:
@@ -139,27 +144,71 @@ def resample(samples: Samples, rate: int, new_rate: int = RATE) -> Samples:
     common = math.gcd(rate, new_rate)
     up = new_rate // common  # outputs of a period, in which `down` inputs pass
     down = rate // common
-    cutoff = _ROLL_OFF * min(1.0, new_rate / rate)  # of the input's Nyquist frequency
-    half = math.ceil(_ZERO_CROSSINGS / cutoff)  # inputs that an output hears on each side
+    if up * down > _LARGEST_PERIOD:
+        return _resample_output_by_output(samples, up, down)
+    kernel = _polyphase_filter(up, down)  # [up, 1, 2 half + down]
+    half = (kernel.shape[-1] - down) // 2
+    periods = -(-len(samples) // down)
+    padded = np.zeros(half + periods * down + half, np.float32)
+    padded[half : half + len(samples)] = samples
+    # One output channel a phase, one step a period: [1, up, periods].
+    outputs = functional.conv1d(torch.from_numpy(padded)[None, None], kernel, stride=down)
+    count = -(-len(samples) * up // down)
+    return outputs[0].T.reshape(-1)[:count].contiguous().numpy()
+
+
+# As many as speeds of whole percents and the usual sample rates.
+@lru_cache(maxsize=128)
+def _polyphase_filter(up: int, down: int) -> torch.Tensor:
+    """The filter of each of `up` outputs, over the inputs that they hear: [up, 1, inputs]."""
+    half = _half_width(up, down)
     # Output p of a period stands at input p · down / up: its distances to the inputs it hears.
     phases = np.arange(up)[:, None] * down / up  # [up, 1]
     distances = phases - np.arange(-half, half + down)  # [up, 2 half + down]
+    kernel = _windowed_sinc(distances, up, down)
+    return torch.from_numpy(kernel.astype(np.float32))[:, None]
+
+
+def _resample_output_by_output(samples: Samples, up: int, down: int) -> Samples:
+    """The same where rates share no large factor (16,001 Hz): each output has a filter of its own.
+
+    A table of the filters of a whole period would not fit into memory.
+    """
+    half = _half_width(up, down)
+    offsets = np.arange(-half, half + 1)  # [taps]
+    padded = np.pad(samples, half + 1)
+    result = np.empty(-(-len(samples) * up // down), np.float32)
+    at_once = max(1, _LARGEST_PERIOD // len(offsets))
+    for start in range(0, len(result), at_once):
+        outputs = np.arange(start, min(start + at_once, len(result)))
+        inputs = outputs * down // up  # [outputs], the last input at or before each
+        phases = (outputs * down % up) / up  # [outputs], how far after it
+        kernel = _windowed_sinc(phases[:, None] - offsets, up, down)  # [outputs, taps]
+        heard = padded[half + 1 + inputs[:, None] + offsets]
+        result[outputs] = (kernel * heard).sum(axis=1)
+    return result
+
+
+def _half_width(up: int, down: int) -> int:
+    """The inputs that an output hears on each side."""
+    return math.ceil(_ZERO_CROSSINGS / _cutoff(up, down))
+
+
+def _cutoff(up: int, down: int) -> float:
+    """Where the low-pass filter cuts off, as a share of the input's Nyquist frequency."""
+    return _ROLL_OFF * min(1.0, up / down)
+
+
+def _windowed_sinc(distances: NDArray[np.float64], up: int, down: int) -> NDArray[np.float64]:
+    """Filters [outputs, inputs] at distances in inputs; the weights of an output sum to 1."""
+    cutoff = _cutoff(up, down)
+    half = _half_width(up, down)
     inside = np.clip(1 - (distances / half) ** 2, 0.0, None)
     window = np.i0(_KAISER_BETA * np.sqrt(inside)) / np.i0(_KAISER_BETA)
     window[np.abs(distances) > half] = 0.0
     kernel = cutoff * np.sinc(cutoff * distances) * window
     kernel /= kernel.sum(axis=1, keepdims=True)  # a constant stays what it is
-    periods = -(-len(samples) // down)
-    padded = np.zeros(half + periods * down + half, np.float32)
-    padded[half : half + len(samples)] = samples
-    # One output channel a phase, one step a period: [1, up, periods].
-    outputs = functional.conv1d(
-        torch.from_numpy(padded)[None, None],
-        torch.from_numpy(kernel.astype(np.float32))[:, None],
-        stride=down,
-    )
-    count = -(-len(samples) * up // down)
-    return outputs[0].T.reshape(-1)[:count].contiguous().numpy()
+    return kernel
 
 
 # --- recordings with texts ---

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import functional
 
 from regard.data.audio import RATE, SECONDS, Samples, windows
 
 _FFT = 400  # samples of a frame: 25 ms
-_HOP = 160  # samples from frame to frame: 10 ms
+HOP = 160  # samples from frame to frame: 10 ms
+# After a recording: as many as hear a part of it, and as the reflection at the end is long.
+_SILENT_FRAMES = 4
 
 
 def log_mel(samples: Samples, mels: int = 80, seconds: float = SECONDS) -> Tensor:
@@ -18,16 +23,28 @@ def log_mel(samples: Samples, mels: int = 80, seconds: float = SECONDS) -> Tenso
 
     100 frames a second; Whisper has 80 or 128 mels.
     """
-    parts = windows(np.asarray(samples, np.float32), seconds)
-    waves = torch.from_numpy(np.stack(parts))  # [W, samples]
-    spectrum = torch.stft(waves, _FFT, _HOP, window=torch.hann_window(_FFT), return_complex=True)
+    samples = np.asarray(samples, np.float32)
+    waves = torch.from_numpy(np.stack(windows(samples, seconds)))  # [W, samples]
+    frames = waves.shape[1] // HOP
+    # Most of a window may be the silence that fills it: no frame of it is transformed.
+    heard = HOP * (-(-len(samples) // HOP) + _SILENT_FRAMES)
+    spectrum = torch.stft(
+        waves[:, :heard], _FFT, HOP, window=torch.hann_window(_FFT), return_complex=True
+    )
     # The last frame would begin where the window ends.
     power = spectrum[..., :-1].abs().square()  # [W, 201, frames]
-    energy = torch.from_numpy(mel_filters(mels).astype(np.float32)) @ power  # [W, mels, frames]
+    energy = _filters(mels) @ power  # [W, mels, frames]
+    energy = functional.pad(energy, (0, frames - energy.shape[-1]))
     log = energy.clamp_min(1e-10).log10()  # silence would be −∞
     # Whisper's normalization: a dynamic range of 8, then about -1 to 1.
     log = torch.maximum(log, log.amax(dim=(1, 2), keepdim=True) - 8.0)
     return (log + 4.0) / 4.0
+
+
+@lru_cache(maxsize=4)
+def _filters(mels: int) -> Tensor:
+    """The filter bank in float32, computed once: [mels, 201]."""
+    return torch.from_numpy(mel_filters(mels).astype(np.float32))
 
 
 def mel_filters(mels: int) -> NDArray[np.float64]:
@@ -46,6 +63,11 @@ def mel_filters(mels: int) -> NDArray[np.float64]:
     falling = (high - bins) / (high - middle)
     triangles = np.minimum(rising, falling).clip(0.0)
     return triangles * (2.0 / (high - low))  # Slaney's normalization: area 1
+
+
+def mel_scale_hertz(shares: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Frequencies at shares of the mel scale, of which 1 is 8000 Hz."""
+    return _hertz(shares * _mel(RATE / 2))
 
 
 # Slaney's scale: 3 mels for 200 Hz up to 1000 Hz, beyond that 27 mels for a factor of 6.4.

@@ -1,11 +1,12 @@
-"""Time series: tables of numbers over time (CSV), and their standardization."""
+"""Time series: tables of numbers over time (CSV), their standardization, and the calendar."""
 
 from __future__ import annotations
 
 import csv
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from regard.disk import read_json_object
 from regard.errors import DataError, did_you_mean
 
 Values = NDArray[np.float32]  # [time steps, channels]; NaN where a value is missing
+Dates = NDArray[np.datetime64]  # [time steps], in seconds
 
 PROCESSOR_FILE = "preprocessor_config.json"
 _PROCESSOR_TYPE = "SeriesProcessor"
@@ -25,10 +27,11 @@ _MISSING = ("", "nan", "na", "null", "none")  # cells without a value, in any ca
 
 @dataclass(frozen=True)
 class Series:
-    """Values over time, oldest first, with the names of their channels."""
+    """Values over time, oldest first, with the names of their channels, and dates if there are."""
 
     values: Values
     columns: tuple[str, ...]
+    dates: Dates | None = None
 
     def __len__(self) -> int:
         return len(self.values)
@@ -37,7 +40,7 @@ class Series:
 def read_series(path: str | Path, columns: Sequence[str] | None = None) -> Series:
     """A CSV file (.gz too) with a header: its numeric columns, or those of these names.
 
-    The first column is left out if it holds no numbers: it is the date. `FILE.csv:START:END` are
+    The first column is no channel if it holds no numbers: it is the date. `FILE.csv:START:END` are
     the rows from START to before END, counted from 0. Empty cells and NaN are missing values.
     """
     file, rows = _row_range(str(path))
@@ -59,7 +62,18 @@ def read_series(path: str | Path, columns: Sequence[str] | None = None) -> Serie
             )
     chosen = _chosen(names, table, columns, file)
     values = [_numbers([row[i] for row in table], names[i], file) for i in chosen]
-    return Series(np.stack(values, axis=1), tuple(names[i] for i in chosen))
+    dates = None if 0 in chosen else _dates([row[0] for row in table])
+    return Series(np.stack(values, axis=1), tuple(names[i] for i in chosen), dates)
+
+
+def _dates(cells: list[str]) -> Dates | None:
+    """Dates as ISO 8601 writes them; None if one of them is something else."""
+    try:
+        times = [datetime.fromisoformat(cell.strip()) for cell in cells]
+    except ValueError:
+        return None
+    # Local times: the calendar of the place, whatever its distance from Greenwich.
+    return np.array([time.replace(tzinfo=None) for time in times], "datetime64[s]")
 
 
 def _row_range(path: str) -> tuple[str, slice]:
@@ -112,13 +126,70 @@ def _number(cell: str) -> float | None:
         return None
 
 
+# ------------------------------------------------------------------ the calendar
+
+
+def _share_of_year(dates: Dates) -> NDArray[Any]:
+    first = dates.astype("datetime64[Y]").astype("datetime64[D]")
+    return (dates.astype("datetime64[D]") - first).astype(np.int64) / 365
+
+
+def _share_of_month(dates: Dates) -> NDArray[Any]:
+    first = dates.astype("datetime64[M]").astype("datetime64[D]")
+    return (dates.astype("datetime64[D]") - first).astype(np.int64) / 30
+
+
+def _share_of_week(dates: Dates) -> NDArray[Any]:
+    # 1970-01-01, from which days are counted, was a Thursday.
+    return (dates.astype("datetime64[D]").astype(np.int64) + 3) % 7 / 6
+
+
+def _share_of_day(dates: Dates) -> NDArray[Any]:
+    return (dates.astype("datetime64[h]").astype(np.int64) % 24) / 23
+
+
+# Time features by their names, each from −0.5 to 0.5 (Zhou et al. 2021, Informer; GluonTS).
+CALENDAR = {
+    "hour_of_day": _share_of_day,
+    "day_of_week": _share_of_week,
+    "day_of_month": _share_of_month,
+    "day_of_year": _share_of_year,
+}
+
+
+def calendar_features(dates: Dates, names: Sequence[str] = tuple(CALENDAR)) -> Values:
+    """The time features of these names: [time steps, features]."""
+    columns = [CALENDAR[name](dates) - 0.5 for name in names]
+    return np.stack(columns, axis=1).astype(np.float32)
+
+
+def dates_after(dates: Dates, count: int) -> Dates:
+    """The next dates of a series, as far apart as its last two: by months, if they are."""
+    if len(dates) < 2:
+        raise DataError("one date does not say how far apart steps are", "give a longer series")
+    steps = np.arange(1, count + 1)
+    months = dates[-2:].astype("datetime64[M]")
+    day_and_time = dates[-2:] - months
+    if months[0] != months[1] and day_and_time[0] == day_and_time[1]:
+        following = months[1] + steps * (months[1] - months[0])
+        return following.astype("datetime64[s]") + day_and_time[1]
+    return dates[-1] + steps * (dates[-1] - dates[-2])
+
+
+# ------------------------------------------------------------------ standardization
+
+
 @dataclass(frozen=True)
 class SeriesProcessor:
-    """Standardization of channels by the mean and the deviation of the training data."""
+    """Standardization of channels by the mean and the deviation of the training data.
+
+    `time_features` are those of the calendar that the model reads as well.
+    """
 
     columns: tuple[str, ...]
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    time_features: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, series: Series) -> SeriesProcessor:
@@ -153,12 +224,15 @@ class SeriesProcessor:
 
     def to_config(self) -> dict[str, Any]:
         """The content of preprocessor_config.json."""
-        return {
+        config = {
             "series_processor_type": _PROCESSOR_TYPE,
             "columns": list(self.columns),
             "mean": list(self.mean),
             "std": list(self.std),
         }
+        if self.time_features:
+            config["time_features"] = list(self.time_features)
+        return config
 
 
 def read_series_processor(folder: Path) -> SeriesProcessor | None:
@@ -168,16 +242,21 @@ def read_series_processor(folder: Path) -> SeriesProcessor | None:
         return None
     config = read_json_object(path, DataError)
     try:
-        return SeriesProcessor(
+        processor = SeriesProcessor(
             tuple(map(str, config["columns"])),
             tuple(map(float, config["mean"])),
             tuple(map(float, config["std"])),
         )
+        time_features = tuple(map(str, config.get("time_features", ())))
     except (KeyError, TypeError, ValueError) as error:
         raise DataError(
             f"{path} does not say how series are standardized: {error}",
             "write columns, mean and std, a list each",
         ) from None
+    for name in time_features:
+        if name not in CALENDAR:
+            raise DataError(f"{path}: no time feature {name!r}", did_you_mean(name, CALENDAR))
+    return replace(processor, time_features=time_features)
 
 
 def windows(values: Values, length: int) -> Values:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,10 +16,11 @@ from torch.utils.module_tracker import ModuleTracker
 from regard.core.context import Context
 from regard.core.probe import AttentionCall, Probe
 from regard.data.batching import Batch
-from regard.doctor.run_evidence import RunEvidence
+from regard.doctor.run_evidence import RunEvidence, carry_untouched
 from regard.models import LanguageModel, TextEncoder, Translator
 from regard.training.diagnostics.finding import Finding
 from regard.training.diagnostics.information_flow import ROWS
+from regard.training.diagnostics.nonfinite import ModelTracker
 from regard.training.objectives.objective import CarriesState, Objective
 
 # The initial gradient of the first layer, as a share of the last one's. Four post-norm layers keep
@@ -52,7 +52,7 @@ def check_activations(run: RunEvidence) -> Iterator[Finding]:
 
 # --- gradients ------------------------------------------------------------------------------------
 
-_BLOCK = re.compile(r"^(.*?)\.(\d+)\.")
+BLOCK_NAME = re.compile(r"^(.*?)\.(\d+)\.")  # encoder.blocks.3.… → encoder.blocks, 3
 
 
 def gradient_by_layer(run: RunEvidence) -> Iterator[Finding]:
@@ -96,13 +96,13 @@ def _gradient_norms(run: RunEvidence) -> dict[str, dict[int, float]]:
     model = objective.model
     model.eval()  # without dropout
     squares: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
-    with _carry_untouched(objective):
+    with carry_untouched(objective):
         batch = run.batches[0].to(_device(model))
         loss, _ = objective.loss(batch.tensors)
         (loss / max(1, batch.tokens)).backward()
     for name, parameter in model.named_parameters():
         # encoder.blocks.3.attention… → encoder.blocks, 3; biases and norms have other sizes
-        match = _BLOCK.match(name)
+        match = BLOCK_NAME.match(name)
         if match is None or parameter.grad is None or parameter.ndim < 2:
             continue
         squares[match[1]][int(match[2])] += float(parameter.grad.double().square().sum())
@@ -111,20 +111,6 @@ def _gradient_norms(run: RunEvidence) -> dict[str, dict[int, float]]:
         stack: {number: square**0.5 for number, square in layers.items()}
         for stack, layers in squares.items()
     }
-
-
-@contextmanager
-def _carry_untouched(objective: Objective) -> Iterator[None]:
-    """What an objective carries from batch to batch is afterwards what it was."""
-    if not isinstance(objective, CarriesState):
-        yield
-        return
-    carry = {name: tensor.clone() for name, tensor in objective.carry.items()}
-    try:
-        yield
-    finally:
-        for name, tensor in carry.items():
-            objective.carry[name].detach_().copy_(tensor)
 
 
 def _device(model: nn.Module) -> torch.device:
@@ -162,10 +148,10 @@ def _dead_shares(run: RunEvidence) -> dict[str, float]:
     """The share of units that no position of some batches activates, by module."""
     objective = run.objective
     assert objective is not None
-    tracker = ModuleTracker()
+    tracker = ModelTracker(objective.model)
     activity = _UnitActivity(tracker)
     objective.model.eval()
-    with torch.no_grad(), _carry_untouched(objective), tracker, activity:
+    with torch.no_grad(), carry_untouched(objective), tracker, activity:
         for batch in run.batches[:BATCHES]:
             objective.loss(batch.to(_device(objective.model)).tensors)
     return {

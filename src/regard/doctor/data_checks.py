@@ -8,6 +8,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import torch
+from torch import Tensor
+
+from regard.data.batching import Batch
 from regard.doctor import stored_data
 from regard.doctor.run_evidence import RunEvidence
 from regard.doctor.stored_data import Example
@@ -150,7 +154,7 @@ def tokenizer_checks(run: RunEvidence) -> Iterator[Finding]:
         text = sample.get(side)
         if not text:
             continue
-        unknown = _unknown_share(run, side, tokenizer, text)
+        unknown = _unknown_share(run, side, tokenizer)
         if unknown > UNKNOWN_SHARE:
             yield _unknown(side, unknown, is_learnt)
         elif not is_learnt:
@@ -189,8 +193,8 @@ def _text_samples(run: RunEvidence) -> dict[str, list[str]]:
     return {"text": [example[0] for example in examples]}
 
 
-def _unknown_share(run: RunEvidence, side: str, tokenizer: Tokenizer, text: list[str]) -> float:
-    """Of the stored ids: what a tokenizer does not know is lost in the decoded text."""
+def _unknown_share(run: RunEvidence, side: str, tokenizer: Tokenizer) -> float:
+    """Of the ids: what a tokenizer does not know is lost in the decoded text."""
     unknown = tokenizer.special_token_id("unk")
     if unknown is None:
         return 0.0
@@ -199,9 +203,20 @@ def _unknown_share(run: RunEvidence, side: str, tokenizer: Tokenizer, text: list
     if isinstance(data, ParallelCorpora | TextCorpora):
         ids = data.train.columns[side].tokens[: stored_data.MAX_TOKENS]
         return float((ids == unknown).mean()) if len(ids) else 0.0
-    rows = tokenizer.encode_batch(text)
-    count = sum(row.count(unknown) for row in rows)
-    return count / max(1, sum(len(row) for row in rows))
+    # As the objective has encoded them: it may cut texts into sentences first.
+    pad = tokenizer.special_token_id("pad")
+    tokens = torch.cat([ids for batch in run.batches for ids in _token_ids(batch)])
+    tokens = tokens[tokens != pad] if pad is not None else tokens
+    return float((tokens == unknown).float().mean()) if len(tokens) else 0.0
+
+
+def _token_ids(batch: Batch) -> list[Tensor]:
+    """The tokens of a batch, flat: integers in rows, but for labels and segments."""
+    return [
+        tensor.flatten()
+        for name, tensor in batch.tensors.items()
+        if tensor.dtype == torch.int64 and tensor.ndim >= 2 and name not in ("labels", "segments")
+    ]
 
 
 def _fragmentation(side: str, tokenizer: Tokenizer, text: list[str]) -> Iterator[Finding]:

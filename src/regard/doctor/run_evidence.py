@@ -23,8 +23,8 @@ from regard.families.folder import open_model
 from regard.training.assembly import assemble, reassemble
 from regard.training.diagnostics import labels
 from regard.training.diagnostics.log_checks import Baseline
-from regard.training.diagnostics.run_log import RunLog, median
-from regard.training.objectives.objective import Objective
+from regard.training.diagnostics.run_log import RunLog, finite, median
+from regard.training.objectives.objective import CarriesState, Objective
 from regard.training.recipe.schema import Recipe
 from regard.training.run import Parts, lr_schedule
 from regard.training.run_folder import RunFolder, begin
@@ -61,7 +61,9 @@ class RunEvidence:
 
     @cached_property
     def baseline(self) -> Baseline:
-        counts = labels.label_counts(self.batches) if self.batches else None
+        counts = None
+        if self.batches and self.objective is not None and self.objective.labels_are_classes:
+            counts = labels.label_counts(self.batches)
         train = self.recipe.train
         if counts is None:
             return Baseline(None, None, train.warmup, train.steps)
@@ -190,12 +192,25 @@ class RunEvidence:
         final = self.log.final_loss()
         return math.inf if math.isnan(final) else final
 
+    @cached_property
+    def initial_loss(self) -> float:
+        """The loss of the initial weights on the first batch, without dropout."""
+        if self.objective is None or not self.batches:
+            return math.inf
+        batch = self.batches[0]
+        with torch.no_grad(), carry_untouched(self.objective), self.loaded(self.initial) as model:
+            model.eval()
+            _, nll = self.objective.loss(batch.to(next(model.parameters()).device).tensors)
+        return float(nll) / max(1, batch.tokens)
+
     @property
     def reference(self) -> float:
-        """What is reached without learning: the label entropy, or the first loss."""
+        """What is reached without learning: the label entropy, or the loss before training."""
         if self.baseline.entropy is not None:
             return self.baseline.entropy
-        return self.log.losses[0] if self.log.losses else math.inf
+        # The first line of the log has some steps behind it, which may have made it worse.
+        first = self.log.losses[0] if self.log.losses else math.inf
+        return min(finite([first, self.initial_loss]), default=math.inf)
 
     @property
     def is_weak(self) -> bool:
@@ -233,6 +248,20 @@ def open_recipe(recipe: Recipe, name: str, parts: Parts) -> Iterator[RunEvidence
             recipe, objective.batches_per_epoch, objective.d_model
         )
         yield RunEvidence(run_folder, recipe, parts, objective, RunLog(), has_run=False)
+
+
+@contextmanager
+def carry_untouched(objective: Objective) -> Iterator[None]:
+    """What an objective carries from batch to batch is afterwards what it was."""
+    if not isinstance(objective, CarriesState):
+        yield
+        return
+    carry = {name: tensor.clone() for name, tensor in objective.carry.items()}
+    try:
+        yield
+    finally:
+        for name, tensor in carry.items():
+            objective.carry[name].detach_().copy_(tensor)
 
 
 def _on_cpu(recipe: Recipe) -> Recipe:

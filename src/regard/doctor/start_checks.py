@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-import torch
-
 from regard.doctor.run_evidence import RunEvidence
 from regard.training.diagnostics.finding import Finding
 from regard.training.run import lr_schedule
@@ -17,9 +15,15 @@ LARGEST_STEP = 1.0  # of an update as a share of the weights; 1e-3 is usual
 # would be those of the start within two per cent.
 SHORTEST_WAY = 0.02
 FEW_UPDATES = 50  # fewer than any schedule here has for its warm-up alone
+FEWEST_UPDATES = 5  # of a run that is meant to learn
 # A new model knows nothing: its loss is about the logarithm of the number of classes. Half more is
 # outside what the usual initializations give, with and without scaled embeddings.
 HIGHEST = 1.5
+# Logits of unit variance cost half a nat, however few classes there are.
+LEAST_EXCESS = 1.0  # nats
+# The root mean square of the initial matrices, the median: 0.02 is usual, 0.006 the least of
+# initializations that scale with depth.
+SMALLEST_WEIGHTS = 1e-3
 
 
 def check_step_size(run: RunEvidence) -> Iterator[Finding]:
@@ -29,6 +33,15 @@ def check_step_size(run: RunEvidence) -> Iterator[Finding]:
     largest = run.relative_step
     weight = run.peak_rate / largest
     schedule = lr_schedule(run.recipe, run.objective.d_model)
+    if weight < SMALLEST_WEIGHTS:
+        yield Finding(
+            "bad_initialization",
+            f"the initial matrices have a root mean square of {weight:.1e}; about 2e-2 is usual",
+            "the initial weights are too small: layers put out next to nothing",
+            "leave start out, or choose a usual deviation, e.g. start = normal:0.02",
+            0.85,
+        )
+        return
     way = sum(schedule(step) for step in range(1, run.log.last_step + 1)) / weight
     if largest > LARGEST_STEP:
         yield Finding(
@@ -56,7 +69,8 @@ def check_batch_size(run: RunEvidence) -> Iterator[Finding]:
     if run.objective is None or not run.is_weak or not 0 < steps < FEW_UPDATES:
         return
     updates = run.objective.batches_per_epoch() / run.recipe.train.accumulate
-    if updates > 2:
+    # A run of a few steps is a trial, and too short to learn whatever its batches are.
+    if updates > 2 or steps < FEWEST_UPDATES:
         return
     yield Finding(
         "batch_too_large",
@@ -71,18 +85,13 @@ def check_batch_size(run: RunEvidence) -> Iterator[Finding]:
 
 def check_start(run: RunEvidence) -> Iterator[Finding]:
     """Initial weights that predict worse than chance."""
-    objective = run.objective
-    if objective is None or run.baseline.uniform is None or not run.batches:
+    if run.objective is None or run.baseline.uniform is None or not run.batches:
         return
     if run.has_run and not run.is_weak:
         return  # whatever it was, training has mended it
-    model = objective.model
-    model.eval()
-    batch = run.batches[0].to(next(model.parameters()).device)
-    with torch.no_grad(), run.loaded(run.initial):
-        loss = float(objective.loss(batch.tensors)[1]) / max(1, batch.tokens)
+    loss = run.initial_loss
     chance = max(run.baseline.uniform, math.log(2))
-    if loss < HIGHEST * chance and math.isfinite(loss):
+    if loss < max(HIGHEST * chance, chance + LEAST_EXCESS) and math.isfinite(loss):
         return
     if run.recipe.is_finetuning:
         yield Finding(

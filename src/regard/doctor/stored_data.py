@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from regard.text.tokenizer import Tokenizer
 from regard.training.data.parallel_text import ParallelCorpora
 from regard.training.data.plain_text import TextCorpora
 from regard.training.data.stored_images import StoredImages
+from regard.training.objectives.head_objective import LabelledData
 from regard.training.objectives.objective import Objective
 
 Example = tuple[str, ...]  # what belongs together: both sides of a pair, a text and its label
@@ -32,7 +34,10 @@ def examples(objective: Objective) -> dict[str, list[Example]]:
     sets = getattr(data, "sets", None)
     if not isinstance(sets, Mapping):
         return {}
-    return {name: _labelled(split) for name, split in sets.items()}
+    splits = dict(sets)
+    if isinstance(data, LabelledData):
+        splits["train"] = data.train  # a stream, which may be larger than memory
+    return {name: _labelled(split) for name, split in splits.items()}
 
 
 def texts(objective: Objective) -> dict[str, str]:
@@ -90,9 +95,9 @@ def _labelled(split: Any) -> list[Example]:
     if isinstance(split, StoredImages):
         count = min(len(split), MAX_EXAMPLES)
         return [(_digest(split.pixels[i]), split.texts[i]) for i in range(count)]
-    if not isinstance(split, Sequence):
+    if not isinstance(split, Iterable):
         return []
-    return [_fields(example) for example in split[:MAX_EXAMPLES]]
+    return [_fields(example) for example in islice(split, MAX_EXAMPLES)]
 
 
 def _fields(example: Any) -> Example:

@@ -16,10 +16,14 @@ from typing import Any
 
 from torch import nn
 
+from regard import spec
 from regard.core.dropout import Dropout
 from regard.data.batching import Batch
+from regard.doctor.activation_checks import BLOCK_NAME
 from regard.doctor.run_evidence import RunEvidence
 from regard.errors import RegardError
+from regard.families.preset_changes import CHANGES, with_changes
+from regard.training import model_spec
 from regard.training.assembly import reassemble
 from regard.training.diagnostics.finding import Finding
 from regard.training.diagnostics.run_log import finite, median
@@ -49,7 +53,10 @@ LOW_STEP = 1e-3
 # The same where the run learns, or its rate is in that range. Few runs have the best rate of all,
 # and a higher one is often faster at first.
 CLEAR_GAIN = 0.1
+OWN_SCALE_GAIN = 0.2  # of the final loss, where labels are not classes
 LEARNT_NOTHING = 0.97  # of the loss without learning: within the noise of batches
+# Twelve post-norm layers train with a warm-up, eighteen diverge (Liu et al. 2020).
+MANY_LAYERS = 12
 # Symptoms of updates that were too large, unless the model had learnt before they came.
 COLLAPSE = ("dead_units", "saturated_attention", "uniform_attention")
 
@@ -62,7 +69,7 @@ class Treatment:
     cause: str
     change: str
     train: dict[str, Any] = field(default_factory=dict)  # changes of [train]
-    initialization: bool = False  # the usual one
+    model: dict[str, Any] = field(default_factory=dict)  # changes of [model]
     without_dropout: bool = False
 
 
@@ -103,9 +110,10 @@ def check_settings(run: RunEvidence, seconds: float) -> Iterator[Finding]:
         if treatment in rates and outcome.helps:
             break
     if run.is_weak and not any(outcome.helps for outcome in outcomes):
-        # A lower rate is slower at first: the best of them has as many steps as the run had.
-        lower = [each for each in outcomes if each.treatment.check == "rate_too_high"]
-        best = max(lower, key=lambda outcome: outcome.gain)
+        # A lower rate, or a deeper signal, is slower at first: the best of them has as many steps
+        # as the run had. A higher rate would have shown by now.
+        slow = [each for each in outcomes if each.treatment.check != "rate_too_low"]
+        best = max(slow, key=lambda outcome: outcome.gain)
         steps = min(LONGER * steps, run.log.last_step)
         outcomes = [replace(best, loss=_trial(run, best.treatment, steps))]
     yield from _verdict(run, [outcome for outcome in outcomes if outcome.helps], steps)
@@ -122,6 +130,9 @@ def _margin(run: RunEvidence, treatment: Treatment) -> float:
     }
     if run.is_weak and is_unusual.get(treatment.check, True):
         return max(0.03, GAIN * run.reference)
+    if run.baseline.entropy is None:
+        # Squared errors fall by orders of magnitude: their scale is where the run ended.
+        return OWN_SCALE_GAIN * min(run.final_loss, run.reference)
     return max(0.1, CLEAR_GAIN * run.reference)
 
 
@@ -248,8 +259,9 @@ def _special_settings(run: RunEvidence) -> Iterator[Treatment]:
             "bad_initialization",
             f"the initial weights ({run.recipe.model.start}) are of a bad size",
             "leave start out, which takes the usual initialization",
-            initialization=True,
+            model={"start": None},
         )
+    yield from _residuals(run)
     # 0.01 to 0.1 are usual.
     if train.weight_decay > 0.3:
         yield Treatment(
@@ -277,6 +289,37 @@ def _special_settings(run: RunEvidence) -> Iterator[Treatment]:
         )
 
 
+def _residuals(run: RunEvidence) -> Iterator[Treatment]:
+    """Pre-norm, in place of no residual connections or of many post-norm layers.
+
+    Norms keep the size of gradients; what they carry of the input fades all the same (Dong et al.
+    2021, Attention is not all you need).
+    """
+    model = run.recipe.model
+    depth = _depth(run)
+    if run.recipe.is_finetuning:
+        return
+    if model.residual == "none" and depth >= 3:
+        cause = f"without residual connections little passes through {depth} layers"
+    elif model.residual != "pre" and depth >= MANY_LAYERS:
+        cause = f"little passes through {depth} layers with the norm behind each"
+    else:
+        return
+    yield Treatment(
+        "vanishing_gradients",
+        cause,
+        "put the norm first (residual = pre), or use fewer layers",
+        model={"residual": "pre"},
+    )
+
+
+def _depth(run: RunEvidence) -> int:
+    """The blocks of the deepest stack."""
+    assert run.objective is not None
+    numbers = [BLOCK_NAME.match(name) for name, _ in run.objective.model.named_parameters()]
+    return max((int(match[2]) + 1 for match in numbers if match is not None), default=0)
+
+
 def _largest_dropout(run: RunEvidence) -> float:
     assert run.objective is not None
     modules = run.objective.model.modules()
@@ -301,15 +344,13 @@ def _trial(run: RunEvidence, treatment: Treatment, steps: int) -> float:
     """The loss at the end of a trial; infinite where it breaks off."""
     # Not checked again: what is changed fits every recipe.
     train = run.recipe.train.model_copy(update=treatment.train)
-    update: dict[str, Any] = {"train": train}
-    if treatment.initialization:
-        update["model"] = run.recipe.model.model_copy(update={"start": None})
-    recipe = run.recipe.model_copy(update=update)
+    model = run.recipe.model.model_copy(update=treatment.model)
+    recipe = run.recipe.model_copy(update={"train": train, "model": model})
     parts = run.parts
     assert run.objective is not None
     setup = Setup(run.run_folder, recipe, run.objective.setup.say, parts.source, parts.kinds)
     try:
-        objective = reassemble(setup, parts.objective)
+        objective = reassemble(setup, parts.objective, _changed_spec(run, treatment))
     except RegardError:
         return math.inf  # the change does not fit the run
     if treatment.without_dropout:
@@ -317,6 +358,15 @@ def _trial(run: RunEvidence, treatment: Treatment, steps: int) -> float:
     losses = _losses(run, recipe, objective, steps)
     last = losses[-LAST:]
     return median(last) if len(finite(last)) == LAST else math.inf
+
+
+def _changed_spec(run: RunEvidence, treatment: Treatment) -> spec.Model | None:
+    """The spec of the run with what a treatment changes in its architecture; None: as it was."""
+    changes = {key: value for key, value in treatment.model.items() if key in CHANGES}
+    description = model_spec.read(run.run_folder, run.parts.kinds)
+    if not changes or description is None:
+        return None
+    return with_changes(description, run.recipe.data.context, changes)
 
 
 def _remove_dropout(model: nn.Module) -> None:

@@ -75,7 +75,7 @@ class MaskedRow:
 
 def masked_likelihood(model: TextEncoder, examples: Examples, settings: Settings) -> Outputs:
     """−log p of the masked tokens of each row."""
-    rows = _masked_rows(model, examples, settings)
+    rows = masked_rows(model, examples, settings, MaskingRates())
     values = [(0.0, 0)] * len(rows)
     for indices, logits, labels in _masked_batches(model, rows):
         # Over dimension 1, the vocabulary; 0 where nothing is to be predicted.
@@ -91,7 +91,7 @@ def masked_likelihood(model: TextEncoder, examples: Examples, settings: Settings
 
 def predict_masked(model: TextEncoder, examples: Examples, settings: Settings) -> Outputs:
     """The likeliest token at each masked position; an example is one of them."""
-    rows = _masked_rows(model, examples, settings)
+    rows = masked_rows(model, examples, settings, MaskingRates())
     predictions: list[list[int]] = [[] for _ in rows]
     references: list[list[int]] = [[] for _ in rows]
     for indices, logits, labels in _masked_batches(model, rows):
@@ -106,7 +106,10 @@ def predict_masked(model: TextEncoder, examples: Examples, settings: Settings) -
     )
 
 
-def _masked_rows(model: TextEncoder, examples: Examples, settings: Settings) -> list[MaskedRow]:
+def masked_rows(
+    model: TextEncoder, examples: Examples, settings: Settings, rates: MaskingRates
+) -> list[MaskedRow]:
+    """The framed rows of a text, masked as the objective of a model does."""
     tokenizer = model.tokenizer
     reading = settings.reading
     start = tokenizer.required_token_id("bos")
@@ -126,7 +129,7 @@ def _masked_rows(model: TextEncoder, examples: Examples, settings: Settings) -> 
             share=reading.corrupted_share or MASKED_SHARE,
             token=tokenizer.required_token_id("mask"),
             ordinary=np.array(ordinary, dtype=np.int64),
-            fate=MaskingRates(),
+            fate=rates,
         )
         row = MaskedRow([start], [IGNORED], [0])
         first = 0

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from regard import spec
 from regard.data.series import Series, read_series, windows
 from regard.errors import DataError
 from regard.evaluation.task import DataPath, Outputs, Settings
@@ -17,11 +16,7 @@ from regard.models import Model, SeriesModel
 
 def forecasts(model: Model) -> bool:
     """Whether a model forecasts time series."""
-    if not isinstance(model, SeriesModel):
-        return False
-    if isinstance(model.spec, spec.LinearForecaster):
-        return True
-    return isinstance(model.spec.series, spec.ForecastHead)
+    return isinstance(model, SeriesModel) and model.forecasts_steps
 
 
 def read_series_file(path: DataPath) -> list[Series]:
@@ -50,13 +45,13 @@ def forecast_quantiles(
 
 
 def _levels(model: SeriesModel) -> tuple[float, ...] | None:
-    return model.head.output.levels
+    return model.output.levels
 
 
 def _forecasts(model: SeriesModel, examples: Sequence[Series]) -> tuple[Any, Any]:
     """Forecasts [N, H, C] or [N, H, C, Q], and what came: [N, H, C]."""
     length = model.length
-    horizon = model.head.horizon
+    horizon = model.horizon
     parts = []
     references = []
     for series in examples:
@@ -68,6 +63,9 @@ def _forecasts(model: SeriesModel, examples: Sequence[Series]) -> tuple[Any, Any
             )
         # On standardized values: errors of channels with other units could not be added.
         both = windows(values, length + horizon)
-        parts += list(model.forecasts(both[:, :length]))
+        features = model.time_features(series)
+        if features is not None:
+            features = windows(features, length + horizon)
+        parts += list(model.forecasts(both[:, :length], features))
         references.append(both[:, length:])
     return np.concatenate(parts), np.concatenate(references)

@@ -43,6 +43,7 @@ from regard.evaluation.media import (
     reconstruct_patches,
     transcribe,
 )
+from regard.evaluation.replaced_tokens import detect_replaced, replaced_likelihood
 from regard.evaluation.retrieval import answer_stories, rank_pairs, read_text_pairs
 from regard.evaluation.task import Task
 from regard.evaluation.translation import read_pairs, reference_likelihood, translate
@@ -221,6 +222,15 @@ TASKS: dict[str, Task] = {
         read=read_text,
         predict={"prediction": predict_masked, "likelihood": masked_likelihood},
         metrics=("accuracy", "loss", "perplexity"),
+    ),
+    "replaced": Task(
+        data="plain text",
+        unit="rows",
+        accepts=_has_head("detect"),
+        read=read_text,
+        predict={"prediction": detect_replaced, "likelihood": replaced_likelihood},
+        metrics=("binary_f1", "accuracy"),
+        other_metrics=("loss",),
     ),
     "images": Task(
         data="a folder of images with one subfolder for each class",

@@ -97,7 +97,7 @@ def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Enc
     sparse_config, bert_config = _SPARSE.split(config)
     values = _SPARSE.parse(sparse_config)
     # The dense layer before the classifier has the activation of the layers.
-    activation = ACTIVATIONS.get(config.get("hidden_act") or "gelu_new", "gelu_tanh")
+    activation = ACTIVATIONS.get(str(config.get("hidden_act") or "gelu_new"), "gelu_tanh")
     base = replace(BASE, classifier_dense=replace(_CLASSIFIER, activation=activation))
     model = base.to_spec(bert_config, stored)
     stack = model.stack

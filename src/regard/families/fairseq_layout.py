@@ -79,26 +79,32 @@ def stack_keys(model: spec.EncoderDecoder) -> dict[str, Any]:
 
     Where config.json has one key for both stacks, it is the encoder's value.
     """
-    encoder = model.encoder.block
-    decoder = model.decoder.block
     config = {
-        "is_encoder_decoder": True,
-        "d_model": model.d_model,
-        "encoder_layers": model.encoder.layers,
-        "decoder_layers": model.decoder.layers,
-        "encoder_attention_heads": encoder.attention.heads,
-        "decoder_attention_heads": decoder.attention.heads,
-        "encoder_ffn_dim": encoder.feedforward.d_ff,
-        "decoder_ffn_dim": decoder.feedforward.d_ff,
-        "activation_function": activation_name(encoder.feedforward.activation),
+        **both_sides_config(model.d_model, model.encoder, model.decoder),
         "scale_embedding": model.target.scale,
-        "dropout": encoder.dropout,
-        "attention_dropout": encoder.attention.mixer.dropout,
-        "activation_dropout": encoder.feedforward.dropout,
     }
     if not model.head.bias:
         config["regard_head_bias"] = False
     return config
+
+
+def both_sides_config(d_model: int, encoder: spec.Stack, decoder: spec.Stack) -> dict[str, Any]:
+    """The config keys of both stacks, whatever they read."""
+    block = encoder.block
+    return {
+        "is_encoder_decoder": True,
+        "d_model": d_model,
+        "encoder_layers": encoder.layers,
+        "decoder_layers": decoder.layers,
+        "encoder_attention_heads": block.attention.heads,
+        "decoder_attention_heads": decoder.block.attention.heads,
+        "encoder_ffn_dim": block.feedforward.d_ff,
+        "decoder_ffn_dim": decoder.block.feedforward.d_ff,
+        "activation_function": activation_name(block.feedforward.activation),
+        "dropout": block.dropout,
+        "attention_dropout": block.attention.mixer.dropout,
+        "activation_dropout": block.feedforward.dropout,
+    }
 
 
 # ------------------------------------------------------------------ spec
@@ -113,18 +119,27 @@ def encoder_decoder(
     bias: bool = False,
 ) -> spec.EncoderDecoder:
     """The encoder–decoder of a config's values; `bias` is that of the logits."""
-    encoder = _block(values, "encoder", residual)
-    decoder = _block(values, "decoder", residual)
-    # Pre-norm leaves the residual stream unnormalized, so each stack ends with a norm.
-    final = spec.LayerNorm(1e-5) if isinstance(residual, spec.PreNorm) else None
+    encoder, decoder = both_sides(values, residual)
     return spec.EncoderDecoder(
         d_model=values["d_model"],
         source=source,
         target=target,
-        encoder=spec.Stack(values["encoder_layers"], encoder, final=final),
-        decoder=spec.Stack(values["decoder_layers"], decoder, spec.CausalMask(), final=final),
+        encoder=encoder,
+        decoder=decoder,
         head=spec.LMHead(bias),
         share=share,
+    )
+
+
+def both_sides(values: Mapping[str, Any], residual: spec.Residual) -> tuple[spec.Stack, spec.Stack]:
+    """The encoder and the decoder of a config's values, whatever they read."""
+    encoder = _block(values, "encoder", residual)
+    decoder = _block(values, "decoder", residual)
+    # Pre-norm leaves the residual stream unnormalized, so each stack ends with a norm.
+    final = spec.LayerNorm(1e-5) if isinstance(residual, spec.PreNorm) else None
+    return (
+        spec.Stack(values["encoder_layers"], encoder, final=final),
+        spec.Stack(values["decoder_layers"], decoder, spec.CausalMask(), final=final),
     )
 
 

@@ -1,8 +1,9 @@
-"""Forecast options: the words of recipes that name what is forecast, and in which patches."""
+"""Forecast options: the words of recipes and configs that name what is forecast, and from what."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any, Literal
 
 from regard import spec
 from regard.errors import ModelError, SettingError
@@ -35,6 +36,39 @@ def parse_forecast(option: str) -> spec.Forecast:
         )
     except ModelError as error:
         raise SettingError(error.problem, error.repair) from None
+
+
+def parse_distribution(name: str) -> spec.Distribution:
+    """The distribution that a config names."""
+    if name not in _DISTRIBUTIONS:
+        raise ModelError(
+            f"the distribution_output {name!r} is not understood",
+            f"known: {', '.join(_DISTRIBUTIONS)}",
+        )
+    return spec.Distribution(name)  # type: ignore[arg-type]
+
+
+def parse_scaler(scaling: Any) -> Literal["std", "mean"] | None:
+    """The instance normalization that a config names."""
+    match scaling:
+        case "std":
+            return "std"
+        case "mean" | True:
+            return "mean"
+        case None | False:
+            return None
+    raise ModelError(f"config.json: scaling cannot be {scaling!r}", "std, mean or null")
+
+
+def parse_lags(option: str) -> tuple[int, ...]:
+    """Lags of the values that a time step reads: time steps, with commas between them."""
+    try:
+        lags = tuple(int(part) for part in option.split(","))
+    except ValueError:
+        lags = ()
+    if not lags or min(lags) < 1:
+        raise SettingError(f"lags {option!r} are not understood", "write steps, as 1,2,3,24,168")
+    return lags
 
 
 def parse_scales(option: str) -> tuple[spec.TimeScale, ...]:

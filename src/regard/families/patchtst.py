@@ -14,6 +14,7 @@ from regard import spec
 from regard.errors import ModelError
 from regard.families.block_config import activation_name, attention_spec, parse_activation
 from regard.families.config_schema import IGNORED_KEYS, NOT_ENCODER_DECODER, ConfigSchema
+from regard.families.forecast_options import parse_scaler
 from regard.families.patchtst_heads import (
     architecture_suffix,
     head_config,
@@ -126,7 +127,7 @@ def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Enc
         values["num_input_channels"],
         (spec.TimeScale(values["patch_length"], values["patch_stride"]),),
         class_token=values["use_cls_token"],
-        scaler=_scaler(config),
+        scaler=parse_scaler(config.get("scaling", "std")),
         position=_position(values["positional_encoding_type"]),
         dropout=values["positional_dropout"],
         shared=values["share_embedding"],
@@ -170,18 +171,6 @@ def _position(kind: str) -> Literal["learned", "fixed"]:
         case "sincos":
             return "fixed"
     raise ModelError(f"positions of the type {kind!r} are not understood", "random or sincos")
-
-
-def _scaler(config: Mapping[str, Any]) -> Literal["std", "mean"] | None:
-    scaling = config.get("scaling", "std")
-    match scaling:
-        case "std":
-            return "std"
-        case "mean" | True:
-            return "mean"
-        case None | False:
-            return None
-    raise ModelError(f"config.json: scaling cannot be {scaling!r}", "std, mean or null")
 
 
 # ------------------------------------------------------------------ tensors

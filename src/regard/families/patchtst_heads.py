@@ -7,6 +7,7 @@ from typing import Any
 
 from regard import spec
 from regard.errors import ModelError
+from regard.families.forecast_options import parse_distribution
 from regard.families.tensor_table import Rule, module_rules
 from regard.spec.validation import is_number, is_whole
 
@@ -56,7 +57,7 @@ def head_config(head: spec.SeriesHead | None) -> dict[str, Any]:
     if isinstance(head, spec.PatchHead):
         return config
     if isinstance(head.output, spec.Distribution):
-        config |= {"loss": "nll", "distribution_output": head.output.kind}
+        config |= {"loss": "nll", "distribution_output": head.output.name}
     # At the class token whatever else is said.
     config["pooling_type"] = None if head.pool == "first" else head.pool
     if isinstance(head, spec.ForecastHead):
@@ -134,13 +135,7 @@ def _output(
     # Any other loss is −log p, null too: so transformers reads it.
     if config.get("loss", "mse") == "mse":
         return spec.Points()
-    kind = values["distribution_output"]
-    if kind not in ("student_t", "normal", "negative_binomial"):
-        raise ModelError(
-            f"the distribution_output {kind!r} is not understood",
-            "known: student_t, normal, negative_binomial",
-        )
-    return spec.Distribution(kind)
+    return parse_distribution(values["distribution_output"])
 
 
 def _range(config: Mapping[str, Any]) -> tuple[float, float] | None:
@@ -176,8 +171,7 @@ def head_rules(head: spec.SeriesHead | None) -> list[Rule]:
     name = "linear" if architecture_suffix(head) == "ForClassification" else "projection"
     if not isinstance(head.output, spec.Distribution):
         return list(module_rules("series.output", f"head.{name}"))
-    parameters = 2 if head.output.kind != "student_t" else 3
     rules: list[Rule] = []
-    for i in range(parameters):
+    for i in range(head.output.parameters):
         rules += module_rules(f"series.output.maps.{i}", f"head.{name}.proj.{i}")
     return rules

@@ -237,6 +237,8 @@ def _position(model: spec.Model, word: str, length: int) -> spec.Model:
         raise SettingError(
             "a convolution over the frames tells their positions", "leave `position` out"
         )
+    if isinstance(model, spec.SeriesEncoderDecoder):
+        raise SettingError("sinusoids are added to lagged values", "leave `position` out")
     if isinstance(model, spec.DualEncoder):
         raise SettingError(
             "the towers of a dual encoder have learned positions, of tokens and of patches",
@@ -321,7 +323,9 @@ def _share(model: spec.Model, word: str, length: int) -> spec.Model:
     share = _word("share", word, SHARES)
     if isinstance(model, spec.EncoderDecoder | spec.SequenceToSequence):
         return replace(model, share=share, head=_untied_head(model.head, word))
-    others = spec.DualEncoder | spec.MemoryNetwork | spec.LinearForecaster
+    others = (
+        spec.DualEncoder | spec.MemoryNetwork | spec.LinearForecaster | spec.SeriesEncoderDecoder
+    )
     if isinstance(model, others) or model.head is None:
         raise SettingError(
             "this model has no output matrix that could share the embedding", "leave `share` out"
@@ -340,6 +344,13 @@ def _forecast(model: spec.Model, option: str, length: int) -> spec.Model:
         return replace(model, output=output)
     if isinstance(model, spec.Encoder) and isinstance(model.series, spec.ForecastHead):
         return replace(model, series=replace(model.series, output=output))
+    if isinstance(model, spec.SeriesEncoderDecoder):
+        if not isinstance(output, spec.Distribution):
+            raise SettingError(
+                "an encoder–decoder of time series gives the distribution of each step",
+                "say forecast = student_t, normal or negative_binomial",
+            )
+        return replace(model, output=output)
     raise SettingError("this model does not forecast", "leave `forecast` out")
 
 
@@ -396,7 +407,7 @@ def _with_stacks(
     key: str, model: spec.Model, change: Callable[[spec.Stack], spec.Stack]
 ) -> spec.Model:
     match model:
-        case spec.EncoderDecoder():
+        case spec.EncoderDecoder() | spec.SeriesEncoderDecoder():
             encoder = change(model.encoder)
             decoder = change(model.decoder)
             return replace(model, encoder=encoder, decoder=decoder)
@@ -425,7 +436,7 @@ def _with_front_ends(model: spec.Model, change: Callable[[Any], Any]) -> spec.Mo
     match model:
         case spec.EncoderDecoder():
             return replace(model, source=change(model.source), target=change(model.target))
-        case spec.Encoder():
+        case spec.Encoder() | spec.SeriesEncoderDecoder():
             return replace(model, input=change(model.input))
         case spec.Decoder():
             return replace(model, tokens=change(model.tokens))

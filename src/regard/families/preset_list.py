@@ -52,6 +52,7 @@ from regard.families import (
     siglip,
     swin_presets,
     t5,
+    time_series_transformer,
     transformer,
     transformer_xl,
     universal,
@@ -772,6 +773,9 @@ PRESET_FAMILIES: dict[str, PresetFamily] = {
     "patchtst": _from_config(
         "series", patchtst_presets.preset, 7, 336, "tiny", tiny=Size(), base=Size()
     ),
+    "time-series-transformer": _from_config(
+        "series", time_series_transformer.preset, 7, 96, "tiny", tiny=Size(), base=Size()
+    ),
     "dlinear": _linear_forecaster("dlinear"),
     "nlinear": _linear_forecaster("nlinear"),
     # Graphs.
@@ -819,4 +823,5 @@ ALIASES = {
     "clip_text_model": "clip-text",
     "clip_vision_model": "clip-image",
     "vit_mae": "vit-mae",
+    "time_series_transformer": "time-series-transformer",
 }

@@ -43,6 +43,7 @@ from regard.families import (
     siglip_tower,
     swin,
     t5,
+    time_series_transformer,
     vit,
     vit_mae,
     wav2vec2,
@@ -121,6 +122,7 @@ FAMILIES: dict[str, Family] = {
     "wav2vec2": wav2vec2.WAV2VEC2,
     "hubert": hubert.HUBERT,
     "patchtst": patchtst,
+    "time_series_transformer": time_series_transformer,
     "clip": clip,
     "clip_text_model": clip_text.TEXT,
     "clip_vision_model": clip_vision.VISION,
@@ -157,11 +159,11 @@ def _can_store(family: Family, model: spec.Model) -> bool:
         return False
 
 
-def _front_end(model: spec.Model) -> spec.FrontEnd | None:
+def _front_end(model: spec.Model) -> spec.FrontEnd | spec.LaggedValues | None:
     match model:
         case spec.MemoryNetwork() | spec.LinearForecaster():
             return None
-        case spec.Encoder() | spec.RecurrentEncoder():
+        case spec.Encoder() | spec.RecurrentEncoder() | spec.SeriesEncoderDecoder():
             return model.input
         case spec.Decoder() | spec.RecurrentDecoder():
             return model.tokens

@@ -28,6 +28,9 @@ UNSUPPORTED_KEYS: dict[str, frozenset[str]] = {
     "openai-gpt": frozenset({"summary_last_dropout"}),
     "patchtst": frozenset({"default_scale", "keepdim", "minimum_scale", "scaling_dim"}),
     "reformer": frozenset({"chunk_length", "n_layers"}),
+    "time_series_transformer": frozenset(
+        {"default_scale", "keepdim", "minimum_scale", "scaling_dim"}
+    ),
     "vit": frozenset({"head_dim"}),
     "deit": frozenset({"head_dim"}),
     "dinov2": frozenset({"head_dim"}),

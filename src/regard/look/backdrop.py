@@ -6,6 +6,7 @@ on the input itself: bright is what is attended to, as in the studio.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -301,6 +302,30 @@ class SeriesBackdrop(Backdrop):
                 marks.append(Line(x, below, x, below + 4))
                 marks.append(Text(x, below + 17, f"{step:g}", "middle"))
         return Scene(left + SOUND_WIDTH + 24, below + 24, tuple(marks))
+
+    def table(self, values: Array, names: Sequence[str], *, title: str, scale: Scale) -> Scene:
+        """The series under the mean of all rows, above a row of cells for each name: what each step
+        that is forecast looks at."""
+        signed = scale == "signed"
+        chart = self.overlay(values.mean(axis=0), title=title, signed=signed)
+        first = min(begin for begin, _ in self.spans)
+        cells = np.stack([self._per_step(row) for row in values])[:, first:]  # [rows, steps]
+        paint = drawing.colours(cells, signed=True)
+        if scale == "attention":
+            paint = drawing.colours(drawing.attention_shades(cells), most=1.0)
+        left = 56.0
+        each = SOUND_WIDTH / (len(self.values) + len(self.forecast))
+        height = min(drawing.ROW, max(3.0, SERIES_HEIGHT / len(names)))
+        marks: list[Mark] = [
+            Pixels(left + first * each, 0, cells.shape[1] * each, height * len(names), paint)
+        ]
+        # Rows that are lower than letters have a name now and then.
+        apart = math.ceil(drawing.ROW / height)
+        for row in range(0, len(names), apart):
+            y = row * height + height / 2 + 4
+            marks.append(Text(left - 6, y, drawing.shown(names[row]), "end"))
+        rows = Scene(chart.width, height * len(names) + 8, tuple(marks))
+        return drawing.below([chart, rows, self.legend(signed)], gap=6.0)
 
     def _per_step(self, values: Array) -> Array:
         """What each step gets, [L]: the mean of the patches that it is in."""

@@ -11,14 +11,18 @@ from torch import Tensor
 from regard.baselines.linear_forecaster import LinearForecaster
 from regard.baselines.memory_network import MemoryNetwork
 from regard.core.context import Context
+from regard.core.lagged_values import Covariates, LaggedValues
 from regard.core.node_features import NodeFeatures
 from regard.core.probe import NO_PROBE, Probe
+from regard.core.series_head import DistributionParameters, ForecastHead, distribution_mean
+from regard.core.series_patches import SeriesPatches
 from regard.decoder import Decoder
 from regard.dual_encoder import DualEncoder
 from regard.encoder import Encoder
 from regard.encoder_decoder import EncoderDecoder
 from regard.errors import SettingError
 from regard.look.inspectable import CoreModel
+from regard.series_encoder_decoder import SeriesEncoderDecoder
 
 
 @contextmanager
@@ -67,6 +71,12 @@ def hidden_states(
             assert decoder_inputs is not None
             # All wirings return (hidden states, auxiliary losses).
             return model(inputs, decoder_inputs, padding_mask, context)[0]
+        case SeriesEncoderDecoder():
+            assert decoder_inputs is not None
+            covariates = Covariates(**side_inputs or {})
+            return model(
+                inputs, padding_mask, context, future=decoder_inputs, covariates=covariates
+            )[0]
         case Decoder():
             return model(inputs, padding_mask, context)[0]
         case Encoder(input=NodeFeatures()) if not side_inputs:
@@ -93,10 +103,10 @@ def apply_head(
     """The output of whatever head stands on the hidden states: LM head, classifier or pooler."""
     if isinstance(model, DualEncoder | LinearForecaster):
         return hidden
+    if isinstance(model, SeriesEncoderDecoder):
+        return _forecast(model, hidden, inputs, padding_mask)
     if isinstance(model, Encoder) and model.series is not None:
-        predicted = model.predict(hidden, inputs, padding_mask)
-        # Of a distribution, the first of its parameters.
-        return predicted if isinstance(predicted, Tensor) else predicted[0]
+        return _forecast(model, hidden, inputs, padding_mask)
     if model.head is not None:
         return model.head(hidden)  # [B, T, V]
     assert isinstance(model, Encoder)
@@ -105,3 +115,23 @@ def apply_head(
     if model.pool is not None:
         return model.pool(hidden, model.input.output_padding_mask(padding_mask), inputs)
     return hidden
+
+
+def _forecast(
+    model: Encoder | SeriesEncoderDecoder, hidden: Tensor, inputs: Tensor, observed: Tensor | None
+) -> Tensor:
+    """What a head of time series says: of the distribution of a step, the mean."""
+    if model.series is None:
+        return hidden
+    predicted = model.predict(hidden, inputs, observed)
+    if isinstance(predicted, Tensor):
+        return predicted
+    output = model.series
+    if isinstance(output, ForecastHead):
+        assert isinstance(output.output, DistributionParameters), "it has parameters"
+        output = output.output
+    if not isinstance(output, DistributionParameters):
+        return predicted[0]  # numbers of a whole series are not on the scale of its window
+    front_end = model.input
+    assert isinstance(front_end, SeriesPatches | LaggedValues), "these read time series"
+    return distribution_mean(output.kind, predicted, front_end.scaling(inputs, observed))

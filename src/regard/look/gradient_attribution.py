@@ -21,6 +21,7 @@ from regard.look.model_inputs import ModelInputs, prepare_inputs
 from regard.look.probe_names import Head, stacks, switched_off
 from regard.look.recording import array
 from regard.look.result import PICTURE_ONLY, AnalysisResult, Array, json_key
+from regard.series_encoder_decoder import SeriesEncoderDecoder
 
 ROWS = 32  # logits whose gradients are computed in one batch
 
@@ -59,14 +60,13 @@ class Attribution(AnalysisResult):
     def _overlay(self, backdrop: Backdrop) -> drawing.Scene:
         """What raises and what lowers the answer, on the input itself."""
         # An encoder–decoder's columns end with what its decoder has read.
+        values = self.values[:, : len(self.tokens) - self.decoder_columns]
         if len(self.predictions) == 1 or backdrop.query is not None:
             query = backdrop.query if len(self.predictions) > 1 else 0
-            values = self.values[query or 0]
-            return backdrop.pictured([("", values)], title=self.title, signed=True)
+            return backdrop.pictured([("", values[query or 0])], title=self.title, signed=True)
         if isinstance(backdrop, SoundBackdrop):
-            values = self.values[:, : len(self.tokens) - self.decoder_columns]
             return backdrop.table(values, self.predictions, title=self.title, scale="signed")
-        return backdrop.pictured([("", self.values.mean(axis=0))], title=self.title, signed=True)
+        return backdrop.pictured([("", values.mean(axis=0))], title=self.title, signed=True)
 
     def lines(self, width: int = 100) -> list[str]:
         return terminal.heat(np.abs(self.values), self.predictions, self.tokens, width=width)
@@ -166,6 +166,8 @@ def _first_channel(products: Tensor, count: int) -> Tensor:
 
 def _names(model: Inspectable, ids: list[int]) -> list[str]:
     core = model.model
+    if isinstance(core, SeriesEncoderDecoder):
+        return [f"channel {i}" for i in ids]
     if isinstance(core, Encoder) and core.head is None:
         return [f"label {i}" for i in ids]
     return model.output_tokenizer.tokens(ids)
@@ -193,7 +195,8 @@ def _gradient_times_input(
         encoder_inputs = inputs.inputs.clone().expand(count, *inputs.inputs.shape[1:])
         decoder_inputs = None
         if inputs.decoder_inputs is not None:
-            decoder_inputs = inputs.decoder_inputs.clone().expand(count, -1)
+            clone = inputs.decoder_inputs.clone()
+            decoder_inputs = clone.expand(count, *clone.shape[1:])
         side_inputs = {name: tensor.clone() for name, tensor in inputs.side_inputs.items()}
         logits = forward(
             model, encoder_inputs, decoder_inputs, probe=probe, side_inputs=side_inputs

@@ -18,12 +18,21 @@ from regard.dual_encoder import DualEncoder
 from regard.encoder import Encoder
 from regard.encoder_decoder import EncoderDecoder
 from regard.errors import DataError
+from regard.series_encoder_decoder import SeriesEncoderDecoder
 from regard.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from regard.look.backdrop import Backdrop  # with all that draws
 
-CoreModel = EncoderDecoder | Encoder | Decoder | DualEncoder | MemoryNetwork | LinearForecaster
+CoreModel = (
+    EncoderDecoder
+    | SeriesEncoderDecoder
+    | Encoder
+    | Decoder
+    | DualEncoder
+    | MemoryNetwork
+    | LinearForecaster
+)
 
 
 @dataclass(frozen=True, eq=False)

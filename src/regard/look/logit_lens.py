@@ -19,6 +19,7 @@ from regard.look.inspectable import CoreModel
 from regard.look.probe_names import residual_probes, stacks
 from regard.look.recording import Look, array
 from regard.look.result import AnalysisResult, Array, json_key
+from regard.series_encoder_decoder import SeriesEncoderDecoder
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,8 @@ def lens(run: Look, *, top: int = 5, positions: Sequence[int] | None = None) -> 
 
 def _stack_and_head(model: CoreModel) -> tuple[Stack, Callable[[Tensor], Tensor]]:
     """The last stack, which has the final norm, and the LM head on it."""
-    if isinstance(model, DualEncoder | LinearForecaster) or model.head is None:
+    without = DualEncoder | LinearForecaster | SeriesEncoderDecoder
+    if isinstance(model, without) or model.head is None:
         raise SettingError(
             "this model has no scores over a vocabulary",
             "look through a lens at one that writes or fills in",

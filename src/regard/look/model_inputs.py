@@ -8,7 +8,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
+from regard.core.context import Context
+from regard.core.lagged_values import Covariates
 from regard.core.patch_embedding import Patches
+from regard.core.probe import Probe
 from regard.data.padding import pad_rows
 from regard.decoder import Decoder
 from regard.dual_encoder import DualEncoder
@@ -27,7 +30,8 @@ from regard.look.inspectable import (
     special_tokens_for,
     token_ids,
 )
-from regard.look.probe_names import Head
+from regard.look.probe_names import Head, switched_off
+from regard.series_encoder_decoder import SeriesEncoderDecoder
 
 IGNORED = -1  # the label of a position at which nothing is to be predicted
 
@@ -88,6 +92,19 @@ def prepare_inputs(
             torch.tensor([decoder_ids[:-1]], device=model.device),
             tuple(model.output_tokenizer.tokens(decoder_ids)),
             tuple(decoder_ids[1:]),
+            backdrop=backdrop,
+        )
+    if isinstance(core, SeriesEncoderDecoder) and target is None:
+        # It reads what it forecasts itself, made with the same heads off.
+        context = Context(Probe(edits=switched_off(core, off)))
+        forecast = core.forecast(inputs, None, Covariates(**side_inputs), context)
+        names = tuple(f"+{step}" for step in range(core.horizon + 1))
+        return ModelInputs(
+            inputs,
+            input_tokens,
+            forecast,
+            names,
+            side_inputs=side_inputs,
             backdrop=backdrop,
         )
     if target is not None:

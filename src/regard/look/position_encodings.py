@@ -13,6 +13,7 @@ from regard.baselines.memory_network import MemoryNetwork
 from regard.core.alibi import Alibi
 from regard.core.attention import Attention
 from regard.core.embedding import Embedding
+from regard.core.lagged_values import StepEmbedding
 from regard.core.patch_embedding import Patches
 from regard.core.positional_encoding import (
     AxialPosition,
@@ -45,6 +46,7 @@ from regard.look.inspectable import CoreModel, Inspectable
 from regard.look.probe_names import stacks
 from regard.look.recording import array
 from regard.look.result import AnalysisResult, Array
+from regard.series_encoder_decoder import SeriesEncoderDecoder
 
 # How the tables of vectors that are added to the embeddings are called.
 TABLES: dict[type[nn.Module], str] = {
@@ -193,7 +195,7 @@ def _of_vectors(what: str, vectors: Tensor) -> PositionEncodings:
 def _input_position(model: CoreModel, stack: str) -> InputPosition | None:
     """The position encoding that is added to the embeddings of a stack."""
     front_end = _front_end(model, stack)
-    if isinstance(front_end, Embedding | Spectrogram | Patches | SeriesPatches):
+    if isinstance(front_end, Embedding | Spectrogram | Patches | SeriesPatches | StepEmbedding):
         return front_end.position
     return None
 
@@ -206,7 +208,7 @@ def _concatenated_position(model: CoreModel, stack: str) -> Sinusoidal | None:
 
 def _front_end(model: CoreModel, stack: str) -> nn.Module | None:
     match model:
-        case EncoderDecoder():
+        case EncoderDecoder() | SeriesEncoderDecoder():
             return model.source if stack == "encoder" else model.target
         case Encoder():
             return model.input

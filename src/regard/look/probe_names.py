@@ -17,6 +17,7 @@ from regard.encoder import Encoder
 from regard.encoder_decoder import DecoderSide, EncoderDecoder, EncoderSide
 from regard.errors import SettingError, did_you_mean
 from regard.look.inspectable import CoreModel
+from regard.series_encoder_decoder import SeriesEncoderDecoder
 
 Head = tuple[str, int]  # the attention's name and the head's number: ("decoder.2.cross", 3)
 
@@ -24,7 +25,7 @@ Head = tuple[str, int]  # the attention's name and the head's number: ("decoder.
 def stacks(model: CoreModel) -> dict[str, EncoderSide | DecoderSide | MemoryHops]:
     """The stacks of a model, or what replaces them, by their probe names, in forward order."""
     match model:
-        case EncoderDecoder():
+        case EncoderDecoder() | SeriesEncoderDecoder():
             return {"encoder": model.encoder, "decoder": model.decoder}
         case Encoder():
             return {"encoder": model.stack}

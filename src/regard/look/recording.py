@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -22,6 +23,7 @@ from regard.look.inspectable import CoreModel, Input, Inspectable
 from regard.look.model_inputs import ModelInputs, prepare_inputs
 from regard.look.probe_names import Head, attentions, probes, stacks, switched_off
 from regard.look.result import Array
+from regard.series_encoder_decoder import SeriesEncoderDecoder
 
 MOST_TOKENS = 64  # of a recording whose attention a notebook shows unasked
 CHUNK = 1 << 22  # attention weights computed at a time where only their sums are needed
@@ -141,7 +143,7 @@ class Look:
         """
         input_tokens = self.model_inputs.input_tokens
         core = self.model.model
-        if isinstance(core, EncoderDecoder) and name.startswith("decoder."):
+        if isinstance(core, EncoderDecoder | SeriesEncoderDecoder) and name.startswith("decoder."):
             if name.endswith(".cross"):
                 return self.model_inputs.target_tokens, input_tokens
             decoder_tokens = self.model_inputs.decoder_tokens[:-1]
@@ -149,6 +151,9 @@ class Look:
         if isinstance(core, MemoryNetwork):
             # The question, which comes last, attends to the sentences before it.
             return input_tokens[-1:], input_tokens[:-1]
+        places = self.call(name).k.shape[2]
+        if places != len(input_tokens):
+            input_tokens = _places_in_window(places)
         return input_tokens, input_tokens
 
     def stack(self, name: str | None = None) -> str:
@@ -168,6 +173,12 @@ class Look:
         if part not in PARTS or attention not in self.probe.attentions:
             return False
         return any(fnmatchcase(name, pattern) for pattern in self.probe.wanted)
+
+
+def _places_in_window(count: int) -> tuple[str, ...]:
+    """Row and column of each place in a window of an image, the first of which is shown (Swin)."""
+    side = math.isqrt(count)
+    return tuple(f"{i // side},{i % side}" for i in range(count))
 
 
 def _index(
@@ -229,9 +240,16 @@ def _check_patterns(model: CoreModel, patterns: Sequence[str]) -> None:
     """Each pattern must match the name of something."""
     names = [*probes(model), *attentions(model)]
     for pattern in patterns:
-        if not any(fnmatchcase(name, pattern) for name in names):
-            repair = did_you_mean(pattern, names)
-            raise SettingError(f"no probe of this model is called {pattern!r}", repair)
+        if any(fnmatchcase(name, pattern) for name in names):
+            continue
+        if pattern in ("*.weights", "*.self.weights", "*.cross.weights"):
+            kind = "cross-attention" if ".cross." in pattern else "attention"
+            raise SettingError(
+                f"this model has no {kind}",
+                "look at its layers: `--what lens`; in Python ask for *.residual",
+            )
+        repair = did_you_mean(pattern, names)
+        raise SettingError(f"no probe of this model is called {pattern!r}", repair)
 
 
 # ------------------------------------------------------------------ for the analyses

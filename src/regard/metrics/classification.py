@@ -92,6 +92,29 @@ class MacroF1(Metric):
 
 
 @dataclass(frozen=True)
+class BinaryF1(Metric):
+    """Binary F1: that of the positive class, True, of predictions that are True or False.
+
+    For classes of very different sizes: whoever never says True has a high accuracy, and 0 here.
+    """
+
+    name = "binary_f1"
+
+    def signature(self) -> str:
+        return "F1 of the positive class: 2 × correct / (predicted + labelled)"
+
+    def counts(self, predictions: Sequence[Any], references: Sequence[Any]) -> ArrayLike:
+        return [
+            (bool(p) and bool(r), int(bool(p)) + int(bool(r)))
+            for p, r in zip(predictions, references, strict=True)
+        ]
+
+    def score(self, totals: Array) -> float:
+        correct, occurrences = totals
+        return percent(2 * correct, occurrences)
+
+
+@dataclass(frozen=True)
 class ClassificationScore:
     """Accuracy and F1 from 0 to 100, over so many examples (classes, or tags of words).
 

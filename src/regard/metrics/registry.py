@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 from regard.metrics.bleu import Bleu, Chrf
-from regard.metrics.classification import Accuracy, MacroF1, TopKAccuracy
+from regard.metrics.classification import Accuracy, BinaryF1, MacroF1, TopKAccuracy
 from regard.metrics.entity_f1 import EntityF1, TagAccuracy
 from regard.metrics.exact_match import ExactMatch
 from regard.metrics.forecast import Coverage, QuantileLoss
@@ -28,6 +28,7 @@ METRICS: dict[str, Callable[..., Metric]] = {
     "accuracy": Accuracy,
     "top_k": lambda *k: TopKAccuracy(*map(int, k)),
     "f1": MacroF1,
+    "binary_f1": BinaryF1,
     "entity_f1": EntityF1,
     "tag_accuracy": TagAccuracy,
     "answer_exact_match": AnswerExactMatch,

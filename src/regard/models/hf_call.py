@@ -30,7 +30,12 @@ from regard.encoder_decoder import EncoderDecoder
 from regard.errors import SettingError, did_you_mean
 from regard.families import folder as folders
 from regard.models.recorded_outputs import RecordedOutputs
-from regard.models.series_call import call_series, channel_outputs
+from regard.models.series_call import (
+    call_series,
+    call_series_encoder_decoder,
+    channel_outputs,
+)
+from regard.series_encoder_decoder import SeriesEncoderDecoder
 
 # Arguments of a call that are no inputs.
 OUTPUT_OPTIONS = ("output_hidden_states", "output_attentions")
@@ -111,6 +116,9 @@ def call(
             assert isinstance(spec, kinds.Encoder)
             series_output = call_series(model, spec, inputs, Context(recorded.probe))
             return ModelOutput(series_output | channel_outputs(recorded, channels))
+        case SeriesEncoderDecoder():
+            assert isinstance(spec, kinds.SeriesEncoderDecoder)
+            return ModelOutput(call_series_encoder_decoder(model, spec, inputs, recorded))
         case LinearForecaster():
             # DLinear and NLinear have no hidden states: the forward pass is the forecast.
             forecasts, _ = model(inputs["past_values"])

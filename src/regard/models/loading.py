@@ -38,6 +38,7 @@ from regard.models.speech_to_text import SpeechToText
 from regard.models.text_encoder import TextEncoder
 from regard.models.translator import Translator
 from regard.models.waveform_model import WaveformModel
+from regard.series_encoder_decoder import SeriesEncoderDecoder
 from regard.text.tokenizer_files import (
     holds_tokenizer,
     open_language_model_tokenizer,
@@ -188,7 +189,7 @@ def _wrap(
             return MemoryNetworkModel(model, spec, None, config)
         case DualEncoder():
             return DualEncoderModel(model, spec, None, config)
-        case LinearForecaster():
+        case LinearForecaster() | SeriesEncoderDecoder():
             return SeriesModel(model, spec, config)
     return Model(model, spec, config)
 

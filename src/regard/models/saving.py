@@ -51,7 +51,7 @@ _CARRIED_KEYS = (
     "sep_token_id", "unk_token_id", "cls_token_id", "mask_token_id", "decoder_start_token_id",
     "forced_bos_token_id", "forced_eos_token_id", "forced_decoder_ids", "suppress_tokens",
     "begin_suppress_tokens", "task_specific_params", "prefix", "tokenizer_class",
-    "sentence_transformers", "sbert_ce_default_activation_function",
+    "sentence_transformers", "sbert_ce_default_activation_function", "num_parallel_samples",
 )  # fmt: skip
 _LABEL_KEYS = ("id2label", "label2id")
 _TOWER_KEYS = ("text_config", "vision_config")  # nested configs of a dual encoder

@@ -1,4 +1,7 @@
-"""A model of time series (PatchTST, linear forecasters): forecasts in the units of the data."""
+"""A model of time series (PatchTST, the time-series Transformer, linear forecasters).
+
+Its forecasts are in the units of the data.
+"""
 
 from __future__ import annotations
 
@@ -15,23 +18,33 @@ from torch import Tensor
 
 from regard import spec as kinds
 from regard.baselines.linear_forecaster import LinearForecaster
-from regard.core.series_head import distribution_mean
-from regard.core.series_patches import SeriesPatches
+from regard.core.lagged_values import Covariates
+from regard.core.series_head import distribution, distribution_mean
+from regard.core.series_patches import Scaling, SeriesPatches
 from regard.data.series import (
     Series,
     SeriesProcessor,
     Values,
+    calendar_features,
+    dates_after,
     read_series,
     read_series_processor,
 )
 from regard.encoder import Encoder
 from regard.errors import DataError, ModelError
 from regard.models.base import Model
+from regard.models.hf_call import ModelOutput, bind_arguments
+from regard.models.series_call import covariates_of, with_channels
+from regard.series_encoder_decoder import SeriesEncoderDecoder
+from regard.spec.validation import is_whole
 
 if TYPE_CHECKING:
     from regard.look.backdrop import Backdrop
 
 _BATCH_VALUES = 1 << 20  # numbers in the windows of one batch
+_SAMPLES = 100  # trajectories, where config.json does not say how many
+
+AnySeries = str | Path | Series | NDArray[Any]
 
 
 class SeriesModel(Model):
@@ -40,31 +53,54 @@ class SeriesModel(Model):
     Made by `regard.load(folder)`.
     """
 
-    model: Encoder | LinearForecaster
-    spec: kinds.Encoder | kinds.LinearForecaster
+    model: Encoder | SeriesEncoderDecoder | LinearForecaster
+    spec: kinds.Encoder | kinds.SeriesEncoderDecoder | kinds.LinearForecaster
 
     @property
     def length(self) -> int:
         """The steps of a window: the look-back."""
-        if isinstance(self.spec, kinds.LinearForecaster):
-            return self.spec.length
-        return self.spec.windows.length
+        match self.spec:
+            case kinds.LinearForecaster():
+                return self.spec.length
+            case kinds.SeriesEncoderDecoder():
+                return self.spec.input.past
+            case kinds.Encoder():
+                return self.spec.windows.length
 
     @property
     def channels(self) -> int:
         """How many channels a window has."""
-        if isinstance(self.spec, kinds.LinearForecaster):
-            return self.spec.channels
-        return self.spec.windows.channels
+        match self.spec:
+            case kinds.LinearForecaster():
+                return self.spec.channels
+            case kinds.SeriesEncoderDecoder():
+                return self.spec.input.channels
+            case kinds.Encoder():
+                return self.spec.windows.channels
 
     @property
-    def head(self) -> kinds.ForecastHead | kinds.LinearForecaster:
-        """What says the horizon, and what is forecast for each step."""
-        if isinstance(self.spec, kinds.LinearForecaster):
-            return self.spec
+    def forecasts_steps(self) -> bool:
+        """Whether it forecasts, and does not only encode, classify or reconstruct."""
+        if isinstance(self.spec, kinds.Encoder):
+            return isinstance(self.spec.series, kinds.ForecastHead)
+        return self.spec.output is not None
+
+    @property
+    def horizon(self) -> int:
+        """The steps that are forecast."""
+        if not isinstance(self.spec, kinds.Encoder):
+            return self.spec.horizon
         if not isinstance(self.spec.series, kinds.ForecastHead):
-            raise ModelError("this model does not forecast", "give PatchTSTForPrediction")
-        return self.spec.series
+            raise _no_forecaster()
+        return self.spec.series.horizon
+
+    @property
+    def output(self) -> kinds.Forecast:
+        """What is forecast for each step: a point, quantiles, or a distribution."""
+        part = self.spec.series if isinstance(self.spec, kinds.Encoder) else self.spec
+        if isinstance(part, kinds.PatchHead | kinds.ChannelHead | None) or part.output is None:
+            raise _no_forecaster()
+        return part.output
 
     @cached_property
     def processor(self) -> SeriesProcessor | None:
@@ -81,21 +117,28 @@ class SeriesModel(Model):
     @property
     def levels(self) -> tuple[float, ...]:
         """The levels of its quantiles; none where it forecasts points."""
-        output = self.head.output
+        output = self.output
         return output.levels if isinstance(output, kinds.Quantiles) else ()
 
     # ------------------------------------------------------------------ for `regard.look`
 
     def labelled_input(self, text: str) -> tuple[Tensor, tuple[str, ...]]:
-        """The last window of a CSV file, [1, L, C], and the steps of each patch.
+        """The last window of a CSV file, [1, L, C], and the steps of each position.
 
-        Attention is that of the first channel: each is read by itself.
+        Attention over patches is that of the first channel: each is read by itself.
         """
         values = self.standardized(text)[-self.length :]
         names = ["class token"] if self._has_class_token else []
-        names += [f"{begin}–{end - 1}" for begin, end in self._spans()]
+        for begin, end in self._spans():
+            names.append(f"{begin}–{end - 1}" if end - begin > 1 else str(begin))
         # 0 is the mean of standardized values: the best guess for one that is missing.
         return torch.from_numpy(np.nan_to_num(values))[None], tuple(names)
+
+    def side_inputs(self, text: str) -> dict[str, Tensor]:
+        """The time features of the window and of what follows it, if the model reads any."""
+        features = self._last_window(text)[1] if self.forecasts_steps else None
+        covariates = self._covariates(features)._asdict()
+        return {name: tensor for name, tensor in covariates.items() if tensor is not None}
 
     def backdrop(self, text: str) -> Backdrop:
         """The last window of a CSV file: its first channel, and the steps of each patch."""
@@ -111,7 +154,7 @@ class SeriesModel(Model):
         from regard.look.backdrop import SeriesBackdrop
 
         assert isinstance(backdrop, SeriesBackdrop), "series stand on themselves"
-        if not isinstance(self.head, kinds.ForecastHead | kinds.LinearForecaster):
+        if not self.forecasts_steps:
             return backdrop
         forecast = logits[0].float().cpu().numpy()  # [H, C], or [H, C, levels]
         channel = forecast[:, :1] if forecast.ndim == 2 else forecast[:, :1, forecast.shape[2] // 2]
@@ -124,9 +167,13 @@ class SeriesModel(Model):
         return channel * self.processor.std[0] + self.processor.mean[0]
 
     def _spans(self) -> list[tuple[int, int]]:
-        """The first step of each patch and the one after its last, scale after scale."""
-        if not isinstance(self.spec, kinds.Encoder):
+        """The first step of each position and the one after its last, scale after scale."""
+        if isinstance(self.spec, kinds.LinearForecaster):
             return []
+        if isinstance(self.spec, kinds.SeriesEncoderDecoder):
+            # What comes before is read as lagged values only.
+            first = self.length - self.spec.input.length
+            return [(step, step + 1) for step in range(first, self.length)]
         spans = []
         for scale in self.spec.windows.scales:
             first = (self.length - scale.length) % scale.stride
@@ -140,18 +187,14 @@ class SeriesModel(Model):
 
     # ------------------------------------------------------------------ forecasting
 
-    def forecast(self, series: str | Path | Series | NDArray[Any]) -> NDArray[np.float64]:
+    def forecast(self, series: AnySeries) -> NDArray[np.float64]:
         """The steps after a series, in its units: [horizon, channels].
 
-        Quantile forecasts are [horizon, channels, levels]; of a distribution, its mean.
+        Quantile forecasts are [horizon, channels, levels]; of a distribution, its mean. An
+        encoder–decoder goes on from the mean of each step to the next.
         """
-        values = self.standardized(series)
-        if len(values) < self.length:
-            raise DataError(
-                f"the series has {len(values)} steps, but this model looks back {self.length}",
-                "give a longer one",
-            )
-        forecasts = next(self.forecasts(values[None, -self.length :]))[0]  # [H, C] or [H, C, Q]
+        window, features = self._last_window(series)
+        forecasts = next(self.forecasts(window, features))[0]  # [H, C] or [H, C, Q]
         if self.processor is None:
             return forecasts.astype(np.float64)
         if forecasts.ndim == 2:
@@ -159,15 +202,53 @@ class SeriesModel(Model):
         # Quantiles stand last; statistics are of channels.
         return self.processor.restored(forecasts.swapaxes(1, 2)).swapaxes(1, 2)
 
-    def standardized(self, series: str | Path | Series | NDArray[Any]) -> Values:
+    @torch.inference_mode()
+    def sample(
+        self, series: AnySeries, count: int | None = None, *, seed: int = 0
+    ) -> NDArray[np.float64]:
+        """Sample trajectories after a series, in its units: [count, horizon, channels].
+
+        `count` is by default `num_parallel_samples` of config.json. The same seed draws the same.
+        """
+        window, features = self._last_window(series)
+        values, mask = self._tensors(window)
+        covariates = self._covariates(features)
+        # Distributions draw from the default generators, which are as before afterwards.
+        devices = [self.device] if self.device.type == "cuda" else []
+        self.model.eval()
+        with torch.random.fork_rng(devices):
+            torch.manual_seed(seed)
+            drawn = self._sample_tensor(values, mask, covariates, count or self._sample_count)
+        samples = drawn[0].float().cpu().numpy()
+        if self.processor is None:
+            return samples.astype(np.float64)
+        return self.processor.restored(samples)
+
+    def generate_sequences(
+        self, num_parallel_samples: int | None = None, /, **inputs: Tensor | None
+    ) -> ModelOutput:
+        """transformers' `generate` for time series: `sequences` [B, samples, H], or
+        [B, samples, H, C], drawn from torch's default generator.
+
+        The other arguments are those of a call without the future's values.
+        """
+        tensors = bind_arguments(self.spec, (), inputs)
+        count = num_parallel_samples or self._sample_count
+        observed = tensors.get("past_observed_mask")
+        mask = None if observed is None else with_channels(observed)
+        covariates = Covariates()
+        if isinstance(self.spec, kinds.SeriesEncoderDecoder):
+            covariates = covariates_of(tensors, self.spec)
+        with torch.inference_mode():
+            values = with_channels(tensors["past_values"])
+            drawn = self._sample_tensor(values, mask, covariates, count)
+        if tensors["past_values"].ndim == 2:
+            drawn = drawn.squeeze(-1)
+        return ModelOutput(sequences=drawn)
+
+    def standardized(self, series: AnySeries) -> Values:
         """The values of a series as the model reads them: [time steps, channels]."""
-        if isinstance(series, str | Path):
-            series = read_series(series, self.processor.columns if self.processor else None)
-        if not isinstance(series, Series):
-            values = np.asarray(series, np.float32)
-            # An array has no names: its columns are taken to be the model's.
-            names = self.processor.columns if self.processor else ()
-            series = Series(values.reshape(len(values), -1), names)
+        series = self.read(series)
         if series.values.shape[1] != self.channels:
             raise DataError(
                 f"the series has {series.values.shape[1]} channels, the model {self.channels}",
@@ -175,31 +256,137 @@ class SeriesModel(Model):
             )
         return series.values if self.processor is None else self.processor.standardized(series)
 
+    def read(self, series: AnySeries) -> Series:
+        """A series, the columns of the model in a CSV file, or an array as a series."""
+        if isinstance(series, Series):
+            return series
+        if isinstance(series, str | Path):
+            return read_series(series, self.processor.columns if self.processor else None)
+        values = np.asarray(series, np.float32)
+        # An array has no names: its columns are taken to be the model's.
+        names = self.processor.columns if self.processor else ()
+        return Series(values.reshape(len(values), -1), names)
+
+    def time_features(self, series: Series, future: int = 0) -> Values | None:
+        """The time features of each step of a series, and of as many steps after it.
+
+        None if the model reads none.
+        """
+        if not isinstance(self.spec, kinds.SeriesEncoderDecoder):
+            return None
+        part = self.spec.input
+        names = self.processor.time_features if self.processor else ()
+        if part.categories or part.static_features or part.covariates != len(names):
+            raise DataError(
+                "this model reads features that a table of values does not have",
+                "give it tensors: model(past_values=…, past_time_features=…)",
+            )
+        if not names:
+            return None
+        if series.dates is None:
+            raise DataError(
+                f"this model reads the calendar ({', '.join(names)}), but the series has no dates",
+                "give a CSV file with dates as 2016-07-01 00:00:00 in its first column",
+            )
+        dates = series.dates
+        if future:
+            dates = np.concatenate([dates, dates_after(dates, future)])
+        return calendar_features(dates, names)
+
+    def _last_window(self, series: AnySeries) -> tuple[Values, Values | None]:
+        """The last window [1, L, C], and the time features up to the last step that is forecast."""
+        series = self.read(series)
+        values = self.standardized(series)
+        if len(values) < self.length:
+            raise DataError(
+                f"the series has {len(values)} steps, but this model looks back {self.length}",
+                "give a longer one",
+            )
+        features = self.time_features(series, self.horizon)
+        if features is not None:
+            features = features[None, -self.length - self.horizon :]
+        return values[None, -self.length :], features
+
     @torch.inference_mode()
-    def forecasts(self, windows: Values) -> Iterator[NDArray[np.float32]]:
-        """The forecasts of standardized windows [N, L, C], batch by batch."""
+    def forecasts(
+        self, windows: Values, features: Values | None = None
+    ) -> Iterator[NDArray[np.float32]]:
+        """The forecasts of standardized windows [N, L, C], batch by batch.
+
+        `features` [N, L + H, F] are their time features and those of the steps to come.
+        """
         self.model.eval()
         # A long look-back or many channels make a batch of few windows.
         size = max(1, _BATCH_VALUES // (self.length * self.channels))
         for begin in range(0, len(windows), size):
+            rows = slice(begin, begin + size)
             # A copy: windows are overlapping views of one array, which torch must not write to.
-            values = torch.from_numpy(np.array(windows[begin : begin + size], np.float32))
-            yield self.forecast_tensor(values.to(self.device)).float().cpu().numpy()
+            values = torch.from_numpy(np.array(windows[rows], np.float32))
+            time = None if features is None else torch.from_numpy(np.array(features[rows]))
+            yield self.forecast_tensor(values.to(self.device), time).float().cpu().numpy()
 
-    def forecast_tensor(self, values: Tensor) -> Tensor:
+    def forecast_tensor(self, values: Tensor, features: Tensor | None = None) -> Tensor:
         """Forecasts of windows [B, L, C] with NaN where a value is missing: [B, H, C], or
         [B, H, C, Q] for quantiles; of distributions, their means."""
-        # The mask is a tensor of its own: NaN times 0 is NaN.
-        observed = ~values.isnan()
-        mask = None if bool(observed.all()) else observed
-        values = values.nan_to_num().to(self.dtype)
+        values, mask = self._tensors(values)
+        if isinstance(self.model, SeriesEncoderDecoder):
+            return self.model.forecast(values, mask, self._covariates(features))
         hidden, _ = self.model(values, mask)
         output = self.model.predict(hidden, values, mask)
         if isinstance(output, Tensor):
             return output
+        return distribution_mean(self._distribution.name, output, self._scaling(values, mask))
+
+    def _tensors(self, values: Tensor | Values) -> tuple[Tensor, Tensor | None]:
+        """Windows as the model reads them, and which values there are, if not all."""
+        tensor = torch.as_tensor(values, device=self.device)
+        # The mask is a tensor of its own: NaN times 0 is NaN.
+        observed = ~tensor.isnan()
+        mask = None if bool(observed.all()) else observed
+        return tensor.nan_to_num().to(self.dtype), mask
+
+    def _covariates(self, features: Tensor | Values | None) -> Covariates:
+        """Time features [B, L + H, F] as those of the window and of what follows."""
+        if features is None:
+            return Covariates()
+        tensor = torch.as_tensor(features, device=self.device, dtype=self.dtype)
+        return Covariates(past=tensor[:, : self.length], future=tensor[:, self.length :])
+
+    def _sample_tensor(
+        self, values: Tensor, mask: Tensor | None, covariates: Covariates, count: int
+    ) -> Tensor:
+        """Sample trajectories of windows: [B, count, H, C]."""
+        kind = self._distribution.name
+        if isinstance(self.model, SeriesEncoderDecoder):
+            return self.model.sample(values, mask, covariates, count=count)
+        hidden, _ = self.model(values, mask)
+        parameters = self.model.predict(hidden, values, mask)
+        assert isinstance(parameters, tuple), "of a distribution"
+        # The steps of an encoder's forecast do not depend on each other.
+        steps = distribution(kind, parameters, self._scaling(values, mask))
+        return torch.stack([steps.sample() for _ in range(count)], dim=1)
+
+    def _scaling(self, values: Tensor, mask: Tensor | None) -> Scaling:
         assert isinstance(self.model, Encoder), "linear forecasters have no distributions"
         assert isinstance(self.model.input, SeriesPatches), "it reads time series"
-        kind = self.head.output
-        assert isinstance(kind, kinds.Distribution), "it has parameters"
-        scaling = self.model.input.scaling(values, mask)
-        return distribution_mean(kind.kind, output, scaling)
+        return self.model.input.scaling(values, mask)
+
+    @property
+    def _distribution(self) -> kinds.Distribution:
+        if not isinstance(self.output, kinds.Distribution):
+            raise ModelError(
+                "this model forecasts no distribution to draw from",
+                "train one with --forecast student_t",
+            )
+        return self.output
+
+    @property
+    def _sample_count(self) -> int:
+        count = self.config.get("num_parallel_samples")
+        return count if is_whole(count, 1) else _SAMPLES
+
+
+def _no_forecaster() -> ModelError:
+    return ModelError(
+        "this model does not forecast", "give one with a head for it, such as PatchTSTForPrediction"
+    )

@@ -22,6 +22,8 @@ def summarize(model: spec.Model) -> list[ModuleSummary]:
     match model:
         case spec.EncoderDecoder() | spec.SequenceToSequence():
             return _encoder_decoder(model, counts)
+        case spec.SeriesEncoderDecoder():
+            return _series_encoder_decoder(model, counts)
         case spec.Encoder():
             return _encoder(model, counts)
         case spec.RecurrentEncoder():
@@ -78,6 +80,37 @@ def _encoder_decoder(
     return [
         ModuleSummary("encoder side", children=encoder),
         ModuleSummary("decoder side", children=decoder),
+    ]
+
+
+def _series_encoder_decoder(
+    model: spec.SeriesEncoderDecoder, counts: ParameterCounts
+) -> list[ModuleSummary]:
+    part = model.input
+    window = ModuleSummary("window", "values", f"[B, {part.past}, {part.channels}]")
+    lagged = ModuleSummary("lagged values", wording.lagged_values(part), "", counts["input"])
+    linear = f"{part.width} → {model.d_model:,}; + sinusoids; {wording.norm(part.norm)}"
+    sides = []
+    for name, stack, length, memory in (
+        ("encoder", model.encoder, "S", ""),
+        ("decoder", model.decoder, "T", "S"),
+    ):
+        front = "source" if name == "encoder" else "target"
+        shape = f"[B, {length}, D]"
+        embedding = ModuleSummary("embedding", linear, shape, counts[front])
+        inner = counts.under(name)
+        layers = summarize_stack(name, stack, model.d_model, inner, length, memory)
+        sides.append((embedding, layers))
+    encoder = (window, lagged, *sides[0])
+    future = f"lagged values, its own from the second of {model.horizon} steps on"
+    decoder = [ModuleSummary("steps", future, f"[B, {model.horizon}, {part.width}]"), *sides[1]]
+    if model.output is not None:
+        text = f"{model.output.parameters} parameters of a {model.output.name}, for each step"
+        shape = f"[B, T, {part.channels}]"
+        decoder.append(ModuleSummary("distribution", text, shape, counts["series"]))
+    return [
+        ModuleSummary("encoder side", children=encoder),
+        ModuleSummary("decoder side", children=tuple(decoder)),
     ]
 
 

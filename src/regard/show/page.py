@@ -28,6 +28,7 @@ _INDENT = "│ "
 _ARCHITECTURES: dict[type, str] = {
     spec.EncoderDecoder: "encoder–decoder",
     spec.SequenceToSequence: "encoder–decoder",
+    spec.SeriesEncoderDecoder: "encoder–decoder",
     spec.Encoder: "encoder",
     spec.RecurrentEncoder: "encoder",
     spec.Decoder: "decoder",

@@ -271,6 +271,19 @@ def series_patches(part: spec.SeriesPatches) -> str:
     return f"{text}; scaled by its {part.scaler}" if part.scaler else text
 
 
+def lagged_values(part: spec.LaggedValues) -> str:
+    lags = ", ".join(map(str, part.lags))
+    text = f"all channels {lags} steps before"
+    if part.categories:
+        widths = " and ".join(f"{one.count:,} × {one.width}" for one in part.categories)
+        text += f"; categories {widths}"
+    if part.static_features:
+        text += f"; {part.static_features} static features"
+    if part.covariates:
+        text += f"; {part.covariates} time features"
+    return f"{text}; scaled by {part.scaler}" if part.scaler else text
+
+
 # ------------------------------------------------------------------ heads
 
 

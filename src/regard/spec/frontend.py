@@ -263,6 +263,72 @@ class SeriesPatches:
 
 
 @dataclass(frozen=True)
+class StaticCategory:
+    """Static categorical feature of a time series, such as its number: an embedding of it."""
+
+    count: int  # different values: the cardinality
+    width: int  # of the embedding
+
+    def __post_init__(self) -> None:
+        sizes(self, "count", "width")
+
+
+@dataclass(frozen=True)
+class LaggedValues:
+    """Lagged values of time series (Salinas et al. 2020, DeepAR), read by an encoder–decoder.
+
+    A time step is a vector: the values of all channels some steps earlier, on the scale of the
+    window, then what holds for the whole series (static features, and the logarithms of location
+    and scale), then what is known of the step itself (time features). A linear map, positions, norm
+    and dropout follow, on each side by weights of its own.
+    """
+
+    length: int  # steps that the encoder reads: the context
+    channels: int
+    lags: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 7)  # in time steps
+    scaler: Literal["std", "mean"] | None = "mean"  # instance normalization, as in SeriesPatches
+    categories: tuple[StaticCategory, ...] = ()
+    static_features: int = 0  # numbers that are given for the whole series
+    # Numbers that are given for each step, in the future too: of the calendar, and any others.
+    time_features: int = 0
+    dynamic_features: int = 0
+    norm: Norm = field(default_factory=LayerNorm)
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        sizes(self, "length", "channels")
+        sizes(self, "static_features", "time_features", "dynamic_features", least=0)
+        if not self.lags or min(self.lags) < 1:
+            raise ModelError(
+                f"{self.lags} are no lags: a step reads what came before it",
+                "give at least one number of time steps, 1 or more",
+            )
+
+    @property
+    def past(self) -> int:
+        """Time steps of a window: the context, and before it what the first step looks back to."""
+        return self.length + max(self.lags)
+
+    @property
+    def covariates(self) -> int:
+        """The numbers that are given for each step."""
+        return self.time_features + self.dynamic_features
+
+    @property
+    def width(self) -> int:
+        """The numbers of one time step, before they are mapped to d_model."""
+        embedded = sum(category.width for category in self.categories)
+        # Location and scale of each channel are static features as well.
+        static = embedded + self.static_features + 2 * self.channels
+        return len(self.lags) * self.channels + static + self.covariates
+
+    @property
+    def main_input_name(self) -> str:
+        """The argument for windows [B, past, channels]."""
+        return "past_values"
+
+
+@dataclass(frozen=True)
 class NodeFeatures:
     """Node embeddings of graphs: a linear map of each node's features, and where the node is.
 

@@ -209,7 +209,12 @@ class Distribution:
     """Distribution forecasts: the parameters of a distribution for each step, by its −log p."""
 
     levels = None  # it has no quantiles
-    kind: Literal["student_t", "normal", "negative_binomial"] = "student_t"
+    name: Literal["student_t", "normal", "negative_binomial"] = "student_t"
+
+    @property
+    def parameters(self) -> int:
+        """How many parameters the distribution has."""
+        return 3 if self.name == "student_t" else 2
 
 
 Forecast = Points | Quantiles | Distribution

@@ -13,6 +13,7 @@ from regard.spec.attention import ChunkedAttention, LshAttention
 from regard.spec.baselines import Convolutional, Recurrent
 from regard.spec.frontend import (
     FrontEnd,
+    LaggedValues,
     NodeFeatures,
     Patches,
     SeriesPatches,
@@ -24,6 +25,7 @@ from regard.spec.head import (
     ClassifierHead,
     ContrastiveHead,
     DistilledHead,
+    Distribution,
     HeadTask,
     LMHead,
     PatchHead,
@@ -282,6 +284,67 @@ class SequenceToSequence(ModelSpec):
     @property
     def kv_cache_size(self) -> int:
         return 0  # states of a fixed size
+
+
+@dataclass(frozen=True)
+class SeriesEncoderDecoder(ModelSpec):
+    """Encoder–decoder of time series: each step is forecast from those before it.
+
+    The decoder reads the lagged values of the steps to come, in training those of the data, in
+    forecasting its own. Its hidden states become a distribution for each step.
+    """
+
+    d_model: int
+    input: LaggedValues
+    encoder: Stack
+    decoder: Stack
+    horizon: int  # steps that are forecast
+    output: Distribution | None = field(default_factory=Distribution)  # None: without a head
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        sizes(self, "d_model", "horizon")
+        if self.decoder.block.cross is None:
+            raise ModelError(
+                "the decoder of an encoder–decoder has no cross-attention",
+                "give decoder.block a `cross`",
+            )
+        if any(stack.width(self.d_model) != self.d_model for stack in (self.encoder, self.decoder)):
+            raise ModelError(
+                "what one side gives must be as wide as what the other takes",
+                "let Reversible give 'mean'",
+            )
+        _check_decoder(self.decoder)
+
+    @property
+    def inputs(self) -> dict[str, bool]:
+        part = self.input
+        return {
+            part.main_input_name: True,
+            "past_time_features": part.covariates > 0,
+            "past_observed_mask": False,
+            "static_categorical_features": bool(part.categories),
+            "static_real_features": part.static_features > 0,
+            "future_values": False,
+            "future_time_features": False,
+            "future_observed_mask": False,
+            "decoder_attention_mask": False,
+        }
+
+    @property
+    def is_encoder_decoder(self) -> bool:
+        return True
+
+    @property
+    def stacks(self) -> dict[str, Stack]:
+        return {"encoder": self.encoder, "decoder": self.decoder}
+
+    def with_stacks(self, stacks: Mapping[str, Stack]) -> Self:
+        return dataclasses.replace(self, encoder=stacks["encoder"], decoder=stacks["decoder"])
+
+    @property
+    def kv_cache_size(self) -> int:
+        return self.decoder.kv_cache_size
 
 
 def _check_recurrent_encoder(encoder: Recurrent, d_model: int) -> None:
@@ -748,6 +811,7 @@ class LinearForecaster(ModelSpec):
 Model = (
     EncoderDecoder
     | SequenceToSequence
+    | SeriesEncoderDecoder
     | Encoder
     | RecurrentEncoder
     | Decoder

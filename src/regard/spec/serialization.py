@@ -97,6 +97,9 @@ _FORMER_NAMES = {
     "Window": "WindowMask",
 }
 
+# Earlier versions wrote a distribution as {"kind": its name}, without the name of the class.
+_FORMER_DISTRIBUTIONS = ("student_t", "normal", "negative_binomial")
+
 # Fields that earlier versions called otherwise: (kind, former name) → name.
 _FORMER_FIELDS = {
     ("Stack", "beside"): "conv_layer",
@@ -164,6 +167,8 @@ def _read(data: Any, kinds: Mapping[str, type]) -> Any:
     if not isinstance(data, dict):
         return data
     name = data.get("kind")
+    if data == {"kind": name} and name in _FORMER_DISTRIBUTIONS:
+        return head.Distribution(name)
     if isinstance(name, str):
         name = _FORMER_NAMES.get(name, name)
     if not isinstance(name, str) or name not in kinds:

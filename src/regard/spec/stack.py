@@ -203,12 +203,15 @@ class Stack:
     heads: tuple[int, ...] | None = None  # heads left in each block after pruning; None: all
     cross_heads: tuple[int, ...] | None = None  # the same of the cross-attention
     stages: Stages | None = None  # of Swin; `block` is that of the first stage
+    # LayerDrop (Fan et al. 2020): P that training skips a layer, for all examples of a batch.
+    layer_drop: float = 0.0
 
     def __post_init__(self) -> None:
         check_fields(self)
         sizes(self, "memory")
         sizes(self, "layers", most=_MOST_LAYERS)
         _check_pruned_heads(self)
+        _check_layer_drop(self)
         if self.stages is not None:
             _check_stages(self, self.stages)
         if self.alternating_blocks:
@@ -293,6 +296,20 @@ class Stack:
 
 
 # ------------------------------------------------------------------ validation
+
+
+def _check_layer_drop(stack: Stack) -> None:
+    """LayerDrop: a layer that is skipped leaves its input as it is."""
+    if not 0 <= stack.layer_drop < 1:
+        raise ModelError(
+            f"layers cannot be skipped with probability {stack.layer_drop}",
+            "give a `layer_drop` of at least 0 and below 1",
+        )
+    # These have loops of their own, or layers that change the width.
+    others = (stack.stages, stack.universal, stack.memory, stack.conv_layer)
+    reversible = isinstance(stack.block.residual, Reversible)
+    if stack.layer_drop and (reversible or any(part is not None for part in others)):
+        raise ModelError("only plain stacks skip layers", "leave `layer_drop` out")
 
 
 def _check_stages(stack: Stack, stages: Stages) -> None:

@@ -29,6 +29,7 @@ from regard.look.probe_names import Head, stacks, switched_off
 from regard.models import CTCModel, DualEncoderModel, GraphModel, Model, SeriesModel
 from regard.models.labels import label_names, label_scores
 from regard.models.memory_network import MemoryNetworkModel
+from regard.series_encoder_decoder import SeriesEncoderDecoder
 from regard.text.tokenizer import Tokenizer
 from regard.training.run_evaluation import run_settings
 
@@ -94,7 +95,7 @@ def task_of(model: Model) -> str:
             return "answer"
         case DualEncoder():
             return "caption"
-        case LinearForecaster():
+        case LinearForecaster() | SeriesEncoderDecoder():
             return "forecast"
     if isinstance(model, CTCModel):
         return "transcribe"
@@ -159,7 +160,8 @@ def answer_probes(core: CoreModel) -> tuple[str, ...]:
 
     Logits over a vocabulary are computed at single positions only, from the hidden states.
     """
-    if isinstance(core, DualEncoder | MemoryNetwork | LinearForecaster) or core.head is None:
+    without = DualEncoder | MemoryNetwork | LinearForecaster | SeriesEncoderDecoder
+    if isinstance(core, without) or core.head is None:
         return ("logits",)
     return (f"{list(stacks(core))[-1]}.output",)
 
@@ -186,6 +188,8 @@ def answer(
             return _caption(model, run, text, off, captions)
         case Encoder():
             return _of_encoder(model, core, run, text, off)
+        case SeriesEncoderDecoder():
+            return _forecast(run)
         case LinearForecaster():
             note = "This model reads numbers over time, which the page cannot give it."
             return ModelAnswer("forecast", "", note=note)
@@ -262,7 +266,7 @@ def _of_encoder(
 ) -> ModelAnswer:
     task = task_of(model)
     if isinstance(model, SeriesModel):
-        return _forecast(model, run)
+        return _forecast(run)
     if isinstance(model, GraphModel):
         return _class_of_node(model, run)
     if task == "fill":
@@ -293,7 +297,7 @@ def _of_encoder(
     return _classes("classify", scores, len(names) > 1 and problem_type is None)
 
 
-def _forecast(model: SeriesModel, run: Look) -> ModelAnswer:
+def _forecast(run: Look) -> ModelAnswer:
     """The first steps that follow, of the channel that is drawn."""
     backdrop = run.model_inputs.backdrop
     if not isinstance(backdrop, SeriesBackdrop) or not len(backdrop.forecast):
@@ -416,7 +420,7 @@ def _words_to_mask(model: Model, text: str, word: str) -> tuple[tuple[str, str],
 def position_logits(run: Look, positions: Sequence[int]) -> Tensor:
     """The logits over the vocabulary at some positions of the last stack: [positions, V]."""
     core = run.model.model
-    assert not isinstance(core, DualEncoder | LinearForecaster)
+    assert not isinstance(core, DualEncoder | LinearForecaster | SeriesEncoderDecoder)
     assert core.head is not None
     hidden = run.tensor(answer_probes(core)[0])[0]  # [T, D]
     with evaluation_mode(core):

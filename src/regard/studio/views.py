@@ -44,6 +44,7 @@ from regard.look.probe_names import Head, attentions, stacks, switched_off
 from regard.look.recording import weights_in_chunks
 from regard.look.result import AnalysisResult, Array, to_json
 from regard.models import GraphModel, Model, SeriesModel
+from regard.series_encoder_decoder import SeriesEncoderDecoder
 from regard.studio import answers
 from regard.studio.metrics_tail import follow
 from regard.studio.model_store import ModelStore, OpenModel, not_allowed
@@ -82,6 +83,7 @@ WEIGHTS = ("*.weights",)
 EVERYTHING = ("*",)
 KINDS: dict[type[nn.Module], str] = {
     EncoderDecoder: "encoder–decoder",
+    SeriesEncoderDecoder: "encoder–decoder",
     Decoder: "decoder",
     Encoder: "encoder",
     DualEncoder: "two towers",
@@ -152,7 +154,7 @@ def model(store: ModelStore, request: ModelRequest) -> Answer:
         "parameters": sum(parameter.numel() for parameter in core.parameters()),
         "reads": opened.model.accepts_text,
         "medium": opened.model.medium,
-        "speaks": not isinstance(core, DualEncoder | LinearForecaster) and core.head is not None,
+        "speaks": _has_lm_head(core),
         "writes": decodes and opened.model.special_tokens is not None,
         "translates": isinstance(core, EncoderDecoder),
         "stacks": {name: stack.layers for name, stack in sides.items()},
@@ -169,8 +171,7 @@ def _analyses(opened: Model) -> list[str]:
     # Recurrent and convolutional sides have no residual stream to read or to patch.
     is_transformer = all(isinstance(side, Stack) for side in stacks(core).values())
     reads_tokens = opened.accepts_text and not isinstance(core, DualEncoder)
-    writes_no_tokens = isinstance(core, DualEncoder | MemoryNetwork | LinearForecaster)
-    has_tokens_out = not writes_no_tokens and core.head is not None
+    has_tokens_out = _has_lm_head(core) and not isinstance(core, MemoryNetwork)
     fits = {
         "entropy": bool(names),
         "roles": reads_tokens and has_self_attention,
@@ -180,6 +181,12 @@ def _analyses(opened: Model) -> list[str]:
         "patching": is_transformer and reads_tokens and has_tokens_out,
     }
     return [name for name, does_fit in fits.items() if does_fit]
+
+
+def _has_lm_head(core: CoreModel) -> bool:
+    """Whether it has scores over a vocabulary."""
+    without = DualEncoder | LinearForecaster | SeriesEncoderDecoder
+    return not isinstance(core, without) and core.head is not None
 
 
 def _kind(core: CoreModel) -> str:
@@ -266,7 +273,7 @@ def next_tokens(store: ModelStore, request: NextRequest) -> Answer:
     """The likeliest tokens at one position of the last stack."""
     opened, run = _record(store, request)
     core = opened.model.model
-    if isinstance(core, DualEncoder | MemoryNetwork | LinearForecaster) or core.head is None:
+    if isinstance(core, MemoryNetwork) or not _has_lm_head(core):
         raise SettingError("this model writes no tokens", "give a translator or a language model")
     length = run.tensor(answers.answer_probes(core)[0]).shape[1]
     # Beyond the end is the last position: a page may hold a number of a longer text.

@@ -406,16 +406,21 @@ def _all_pieces(
 # --- classifiers and memory networks: all words of the data ---
 
 
-def word_level_json(texts: Iterable[str], *, cls_token: bool = True) -> str:
+def word_level_json(
+    texts: Iterable[str], *, cls_token: bool = True, size: int | None = None
+) -> str:
     """The tokenizer.json of a word-level vocabulary: every word between spaces of some texts.
 
-    With `cls_token`, a text is framed by [CLS] in front, whose hidden state stands for the text.
+    With a `size`, only the most frequent words, so that there are so many tokens with the special
+    ones. With `cls_token`, a text is framed by [CLS] in front, whose hidden state stands for it.
     """
-    # Sorted: sets of strings have another order in every process.
-    words = sorted({word for text in texts for word in text.split()})
     special = ["[PAD]", "[UNK]"]
     if cls_token:
         special.append("[CLS]")
+    counts = Counter(word for text in texts for word in text.split())
+    # Sorted twice, so that the order is the same in every process and for every size.
+    frequent = sorted(counts, key=lambda word: (-counts[word], word))
+    words = sorted(frequent if size is None else frequent[: max(0, size - len(special))])
     vocabulary = {word: i for i, word in enumerate([*special, *words])}
     backend = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()

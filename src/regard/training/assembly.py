@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard import disk, edit
+from regard import disk, edit, spec
 from regard.core.embedding import Embedding
 from regard.core.meta_parameters import parameters_on_meta
 from regard.data.word_vectors import read_vectors
@@ -66,21 +66,28 @@ def assemble_on_ranks(setup: Setup, objective: type[Objective] | None = None) ->
     return assembled
 
 
-def reassemble(setup: Setup, objective: type[Objective] | None = None) -> Objective:
+def reassemble(
+    setup: Setup,
+    objective: type[Objective] | None = None,
+    description: spec.Model | None = None,
+) -> Objective:
     """The objective of a run that was assembled before, with the weights it began with.
 
-    Nothing is written: the run may be going on in another process.
+    Nothing is written: the run may be going on in another process. `description` is another model
+    to learn the same, which begins with weights of its own.
     """
     objective = objective or objective_class(setup.recipe.objective)
-    model, data = _model_and_data(setup, objective)
+    model, data = _model_and_data(setup, objective, description)
     return _created(objective, model, data, setup)
 
 
-def _model_and_data(setup: Setup, objective: type[Objective]) -> tuple[Model, Any]:
+def _model_and_data(
+    setup: Setup, objective: type[Objective], description: spec.Model | None = None
+) -> tuple[Model, Any]:
     base = _open_base(setup, objective)
     data = objective.prepare(setup, base)
     if base is None:
-        return new_model(setup, objective, data), data
+        return new_model(setup, objective, data, description), data
     return _prepare_base(setup, objective.adapt(base, data, setup)), data
 
 
@@ -136,9 +143,14 @@ def exported_files(objective: Objective) -> dict[Path, dict[str, Tensor]]:
 # --- new models -----------------------------------------------------------------------------------
 
 
-def new_model(setup: Setup, objective: type[Objective], data: Any) -> Model:
+def new_model(
+    setup: Setup,
+    objective: type[Objective],
+    data: Any,
+    description: spec.Model | None = None,
+) -> Model:
     """A new model with its initial weights and its tokenizer, on its device."""
-    description = model_spec.read(setup.run_folder, setup.kinds)
+    description = description or model_spec.read(setup.run_folder, setup.kinds)
     if description is None:
         description = objective.describe(setup, data)
         # Stored: the presets of a later version, or a file, may say something else.

@@ -489,7 +489,8 @@ def _say_schedule(recipe: Recipe, progress_bar: ProgressBar) -> None:
         f"schedule: {train.steps:,} steps, {train.warmup:,} of them to warm up, "
         f"batches of {train.batch_tokens:,} positions"
     )
-    if train.warmup >= train.steps:
+    # A warm-up of one step has the full rate at once.
+    if train.warmup >= max(2, train.steps):
         progress_bar.say(
             f"warning: the warm-up of {train.warmup:,} steps does not end within the "
             f"{train.steps:,} steps of the run: the learning rate stays small, and little is "

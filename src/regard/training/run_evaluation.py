@@ -49,7 +49,7 @@ class RunSettings:
             )
             prefix = self.settings.prefix
             return f"{text}, prefix {prefix!r}" if prefix else text
-        if task in ("causal", "masked", "span", "denoise"):
+        if task in ("causal", "masked", "replaced", "span", "denoise"):
             return f"context {recipe.data.context}, seed {recipe.train.seed}"
         if task in ("classify", "tag", "regress"):
             return f"max_length {self.settings.max_length}"
@@ -86,7 +86,7 @@ def of_recipe(recipe: Recipe) -> RunSettings:
             max(1, recipe.train.batch_tokens // context),
             recipe.train.seed,
             recipe.train.hidden,
-            recipe.train.span_length,
+            recipe.span_length,
             recipe.train.next_sentence,
         ),
         prefix,
@@ -154,7 +154,8 @@ def _stored_examples(run_folder: RunFolder, task: str, split: str, model: Model)
         stored = open_series(run_folder)
         # In the units of the data: `forecast` standardizes its input itself.
         values = stored.processor.restored(stored.rows(split, model.length))
-        return [Series(values.astype(np.float32), stored.processor.columns)]
+        dates = stored.dates_of(split, model.length)
+        return [Series(values.astype(np.float32), stored.processor.columns, dates)]
     if task in ("nodes", "graphs"):
         data = open_graphs(run_folder)
         rows = set(data.rows(split))

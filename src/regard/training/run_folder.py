@@ -78,7 +78,7 @@ class RunFolder:
         The system releases the lock of a process that is killed.
         """
         with disk.disk_errors(str(self.folder)):
-            file = (self.state / _LOCK).open("a")
+            file = disk.open_to_append(self.state / _LOCK)
         with file:
             if not disk.lock(file):
                 raise SettingError(

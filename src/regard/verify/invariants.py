@@ -21,7 +21,8 @@ from regard.encoder_decoder import EncoderDecoder
 from regard.families import folder as folders
 from regard.families.folder import write_model
 from regard.model_variants import TokenHistory
-from regard.verify.outputs import MaskedOutput, run
+from regard.series_encoder_decoder import SeriesEncoderDecoder
+from regard.verify.outputs import MaskedOutput, run, series_covariates
 from regard.verify.random_inputs import RandomBatch, front_end, pad_token_id, random_batch
 
 # Relative to the mean of what is compared, if that is above 1. The invariants are of the
@@ -123,6 +124,8 @@ def check_invariants(
 def _cached_is_uncached(model: CoreModel, batch: RandomBatch, compare: OutputComparison) -> Finding:
     """Decoding from the KV cache, in pieces of 1, 2 and all other tokens, against one call."""
     name = "cached = uncached"
+    if isinstance(model, SeriesEncoderDecoder):
+        return compare(name, *_series_cached_and_uncached(model, batch))
     if not isinstance(model, EncoderDecoder | Decoder):
         return Finding(name, None, 0.0, "this model does not decode")
     if isinstance(model, EncoderDecoder) and model.labels is not None:
@@ -141,6 +144,25 @@ def _cached_is_uncached(model: CoreModel, batch: RandomBatch, compare: OutputCom
         pieces = tokens.split(_piece_lengths(tokens.shape[1]), dim=1)
         cached = torch.cat([model.step(piece, state) for piece in pieces], dim=1)  # [B, T, V]
     return compare(name, ("logits", cached, run(model, batch)["logits"].tensor))
+
+
+@torch.inference_mode()
+def _series_cached_and_uncached(
+    model: SeriesEncoderDecoder, batch: RandomBatch
+) -> list[OutputPair]:
+    """The steps of a decoder of time series, in pieces and in one call."""
+    inputs = batch.inputs
+    covariates = series_covariates(inputs)
+    encoded = model.encode(inputs["past_values"], None, covariates)
+    future = inputs["future_values"]
+    hidden = model.decode(future, encoded, covariates)
+    state = encoded.state.append(future)
+    count = future.shape[1]
+    steps = model.input.steps(state, model.input.past, count, covariates.future)
+    caches = model.start(encoded, capacity=count)
+    pieces = steps.split(_piece_lengths(count), dim=1)
+    cached = torch.cat([model.step(piece, caches) for piece in pieces], dim=1)
+    return [("last_hidden_state", cached, hidden)]
 
 
 def _piece_lengths(length: int) -> list[int]:
@@ -183,7 +205,7 @@ def _why_not_padded(model: specs.Model) -> str:
             return "images have no padding"
         case specs.NodeFeatures():
             return "the nodes of a graph belong to its edges"
-        case specs.SeriesPatches():
+        case specs.SeriesPatches() | specs.LaggedValues():
             return "windows of time series have no padding"
         case specs.Spectrogram():
             return "sound is filled with silence to one length, which this model hears"

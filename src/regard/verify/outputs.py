@@ -12,6 +12,7 @@ from regard.baselines.linear_forecaster import LinearForecaster
 from regard.baselines.memory_network import MemoryNetwork
 from regard.builder import CoreModel
 from regard.core.head import DistilledHead
+from regard.core.lagged_values import Covariates
 from regard.core.patch_embedding import Patches
 from regard.core.series_head import ChannelHead, ForecastHead
 from regard.core.series_patches import SeriesPatches
@@ -20,6 +21,7 @@ from regard.decoder import Decoder
 from regard.dual_encoder import DualEncoder
 from regard.encoder import Encoder
 from regard.encoder_decoder import EncoderDecoder
+from regard.series_encoder_decoder import SeriesEncoderDecoder
 from regard.verify.random_inputs import RandomBatch
 
 
@@ -71,20 +73,7 @@ def forward(model: CoreModel, inputs: Mapping[str, Tensor]) -> dict[str, MaskedO
         padding_mask = inputs["attention_mask"].bool()  # [B, T]
     match model:
         case EncoderDecoder():
-            source = _main_input(inputs)
-            encoded = model.encode(source, padding_mask)
-            target = inputs["decoder_input_ids"]
-            if model.labels is not None:  # its decoder reads as many tokens as its encoder
-                target = target[:, : source.shape[1]]
-            hidden = model.decode(target, encoded)  # [B, T, D]
-            if model.labels is None:
-                logits = model.head(hidden)  # [B, T, V]
-            else:
-                logits = model.classes(hidden, inputs=source)  # [B, labels]
-            return {
-                "logits": MaskedOutput(logits),
-                "encoder_last_hidden_state": MaskedOutput(encoded.hidden, encoded.padding_mask),
-            }
+            return _encoder_decoder(model, inputs, padding_mask)
         case Decoder():
             hidden, _ = model(inputs["input_ids"], padding_mask)  # [B, T, D]
             return {
@@ -99,6 +88,8 @@ def forward(model: CoreModel, inputs: Mapping[str, Tensor]) -> dict[str, MaskedO
                 "text_embeds": MaskedOutput(texts),
                 "image_embeds": MaskedOutput(images),
             }
+        case SeriesEncoderDecoder():
+            return _series_encoder_decoder(model, inputs)
         case LinearForecaster():
             return {"prediction_outputs": MaskedOutput(model(inputs["past_values"])[0])}
         case Encoder(input=SeriesPatches()):
@@ -112,6 +103,53 @@ def forward(model: CoreModel, inputs: Mapping[str, Tensor]) -> dict[str, MaskedO
                 mask = padding_mask[..., None].expand_as(story)
             hidden, _ = model(story, inputs["question"], mask)
             return {"logits": MaskedOutput(model.head(hidden))}
+
+
+def _encoder_decoder(
+    model: EncoderDecoder, inputs: Mapping[str, Tensor], padding_mask: Tensor | None
+) -> dict[str, MaskedOutput]:
+    source = _main_input(inputs)
+    encoded = model.encode(source, padding_mask)
+    target = inputs["decoder_input_ids"]
+    if model.labels is not None:  # its decoder reads as many tokens as its encoder
+        target = target[:, : source.shape[1]]
+    hidden = model.decode(target, encoded)  # [B, T, D]
+    if model.labels is None:
+        logits = model.head(hidden)  # [B, T, V]
+    else:
+        logits = model.classes(hidden, inputs=source)  # [B, labels]
+    return {
+        "logits": MaskedOutput(logits),
+        "encoder_last_hidden_state": MaskedOutput(encoded.hidden, encoded.padding_mask),
+    }
+
+
+def _series_encoder_decoder(
+    model: SeriesEncoderDecoder, inputs: Mapping[str, Tensor]
+) -> dict[str, MaskedOutput]:
+    """The hidden states of both sides, and the parameters of each step's distribution."""
+    covariates = series_covariates(inputs)
+    values = inputs["past_values"]
+    encoded = model.encode(values, None, covariates)
+    hidden = model.decode(inputs["future_values"], encoded, covariates)
+    outputs = {
+        "last_hidden_state": MaskedOutput(hidden),
+        "encoder_last_hidden_state": MaskedOutput(encoded.memory.hidden),
+    }
+    if model.series is not None:
+        parameters = model.predict(hidden, values)
+        outputs["params"] = MaskedOutput(torch.stack(parameters, dim=-1))
+    return outputs
+
+
+def series_covariates(inputs: Mapping[str, Tensor]) -> Covariates:
+    """The features of a random series."""
+    return Covariates(
+        inputs.get("static_categorical_features"),
+        inputs.get("static_real_features"),
+        inputs.get("past_time_features"),
+        inputs.get("future_time_features"),
+    )
 
 
 def _series(model: Encoder, values: Tensor) -> dict[str, MaskedOutput]:

@@ -122,6 +122,8 @@ def _their_outputs(theirs: Any, batch: RandomBatch, model: specs.Model) -> dict[
     if isinstance(model, specs.Decoder) and batch.padding_mask is not None and batch.left_padding:
         # Without position ids, transformers counts the padding on the left as positions.
         inputs["position_ids"] = (batch.padding_mask.cumsum(1) - 1).clamp_min(0)  # [B, T]
+    if isinstance(model, specs.SeriesEncoderDecoder):
+        return _their_series_outputs(theirs, inputs, model)
     with torch.inference_mode():
         result = theirs(**inputs)
     outputs = {name: value for name, value in result.items() if isinstance(value, Tensor)}
@@ -130,4 +132,30 @@ def _their_outputs(theirs: Any, batch: RandomBatch, model: specs.Model) -> dict[
         outputs["logits"] = torch.stack(both, dim=-1)  # [B, T, 2]
     if "sop_logits" in outputs:  # ALBERT's sentence order, where BERT has the next sentence
         outputs["seq_relationship_logits"] = outputs["sop_logits"]
+    return outputs
+
+
+def _their_series_outputs(
+    theirs: Any, inputs: dict[str, Any], model: specs.SeriesEncoderDecoder
+) -> dict[str, Tensor]:
+    """The outputs of the time-series Transformer, which wants all arguments there are."""
+    values = inputs["past_values"]
+    rows, steps, channels = values.shape
+    # Features of width 0 where the model reads none.
+    inputs.setdefault("past_time_features", values.new_zeros(rows, steps, 0))
+    inputs.setdefault("future_time_features", values.new_zeros(rows, model.horizon, 0))
+    if channels == 1:
+        names = ("past_values", "future_values")
+        inputs |= {name: inputs[name].squeeze(-1) for name in names}
+    inputs["past_observed_mask"] = torch.ones_like(inputs["past_values"])
+    with torch.inference_mode():
+        result = theirs(**inputs)
+    outputs = {name: value for name, value in result.items() if isinstance(value, Tensor)}
+    if model.output is not None:
+        parameters = list(result.params)
+        if model.output.name == "negative_binomial":
+            # There the logits are returned with the scale of the window in them.
+            parameters[1] = parameters[1] - result.scale.log()
+        shape = (rows, model.horizon, channels)
+        outputs["params"] = torch.stack([one.reshape(shape) for one in parameters], dim=-1)
     return outputs

@@ -14,7 +14,13 @@ from regard.builder import CoreModel
 from regard.errors import ModelError
 
 ROWS = 3  # of every batch
-_FIXED_LENGTH = specs.Patches | specs.Spectrogram | specs.SeriesPatches | specs.NodeFeatures
+_FIXED_LENGTH = (
+    specs.Patches
+    | specs.Spectrogram
+    | specs.SeriesPatches
+    | specs.LaggedValues
+    | specs.NodeFeatures
+)
 LENGTHS = (14, 9, 5)  # of its rows, unless the model has fewer positions
 
 
@@ -93,12 +99,12 @@ def pad_token_id(config: Mapping[str, Any]) -> int:
     return 0
 
 
-def front_end(model: specs.Model) -> specs.FrontEnd:
+def front_end(model: specs.Model) -> specs.FrontEnd | specs.LaggedValues:
     """The front end that a model's main input goes through; of a dual encoder, the text's."""
     match model:
         case specs.EncoderDecoder() | specs.SequenceToSequence():
             return model.source
-        case specs.Encoder() | specs.RecurrentEncoder():
+        case specs.Encoder() | specs.RecurrentEncoder() | specs.SeriesEncoderDecoder():
             return model.input
         case specs.Decoder() | specs.RecurrentDecoder():
             return model.tokens
@@ -148,6 +154,8 @@ def random_batch(model: specs.Model, pad: int = 0, seed: int = 0) -> RandomBatch
             return replace(batch, inputs={**batch.inputs, **pixels})
         case specs.MemoryNetwork():
             return _story(model, generator)
+        case specs.SeriesEncoderDecoder():
+            return _lagged_windows(model, generator)
         case specs.LinearForecaster(length, channels):
             return _windows(length, channels, generator)
         case specs.Encoder() | specs.RecurrentEncoder():
@@ -209,6 +217,30 @@ def _windows(length: int, channels: int, generator: torch.Generator) -> RandomBa
     return RandomBatch({"past_values": values}, "past_values", (length,) * ROWS)
 
 
+def _lagged_windows(model: specs.SeriesEncoderDecoder, generator: torch.Generator) -> RandomBatch:
+    """Windows, what follows them, and the features that the model reads."""
+    part = model.input
+    batch = _windows(part.past + model.horizon, part.channels, generator)
+    values = batch.inputs["past_values"]
+    if model.output == specs.Distribution("negative_binomial"):
+        values = values.abs().mul(3).round()  # counts
+    inputs = {"past_values": values[:, : part.past], "future_values": values[:, part.past :]}
+    if part.covariates:
+        steps = part.past + model.horizon
+        features = torch.randn(ROWS, steps, part.covariates, generator=generator)
+        inputs["past_time_features"] = features[:, : part.past]
+        inputs["future_time_features"] = features[:, part.past :]
+    if part.static_features:
+        static = torch.randn(ROWS, part.static_features, generator=generator)
+        inputs["static_real_features"] = static
+    if part.categories:
+        columns = [
+            torch.randint(0, one.count, (ROWS,), generator=generator) for one in part.categories
+        ]
+        inputs["static_categorical_features"] = torch.stack(columns, dim=1)
+    return RandomBatch(inputs, "past_values", (part.past,) * ROWS)
+
+
 def _window(part: specs.Stack | specs.Recurrent | specs.Convolutional) -> int | None:
     """The size of a stack's sliding window, if it has one."""
     if isinstance(part, specs.Stack) and isinstance(part.pattern, specs.CausalMask):
@@ -267,6 +299,11 @@ def _with_end_tokens(batch: RandomBatch, end: specs.EndToken, vocabulary: int) -
     """
     # Without an id CLIP takes the highest one, which its end token has.
     token = vocabulary - 1 if end.token is None else end.token
+    if token >= vocabulary:
+        raise ModelError(
+            f"the model pools at the token {token}, and its vocabulary has {vocabulary:,}",
+            "correct eos_token_id in config.json",
+        )
     tokens = batch.inputs["input_ids"].clone()
     tokens[tokens == token] = 1 if token == 0 else 0
     last = torch.tensor(batch.lengths) - 1

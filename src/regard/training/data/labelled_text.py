@@ -199,7 +199,9 @@ def _tokenizer_json(
     template: SpecialTokenTemplate | None,
 ) -> str:
     if kind == "words" and template is None:
-        return word_level_json(texts())
+        # All words, unless their number is named.
+        is_limited = "vocabulary" in tokens.model_fields_set
+        return word_level_json(texts(), size=tokens.vocabulary if is_limited else None)
     if kind.endswith(".json"):
         return disk.read_text(Path(kind), SettingError)
     template = template or SPECIAL_TOKENS["masked"]

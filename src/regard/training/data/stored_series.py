@@ -6,36 +6,58 @@ data may look back into the split before theirs, but what they forecast lies in 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from regard import disk
-from regard.data.series import Series, SeriesProcessor, Values, read_series, windows
+from regard.data.series import (
+    Dates,
+    Series,
+    SeriesProcessor,
+    Values,
+    calendar_features,
+    read_series,
+    windows,
+)
 from regard.errors import DataError, SettingError
 from regard.training.run_folder import RunFolder
 from regard.training.setup import Setup, Split
 
 _VALUES = "series.npy"
+_DATES = "dates.npy"
 _BORDERS = "series.json"
 _ORDER = ("train", "valid", "test")  # in time; other splits follow
 
 
 @dataclass(frozen=True)
 class StoredSeries:
-    """Standardized values [time steps, channels], and where each split begins and ends."""
+    """Standardized values [time steps, channels], and where each split begins and ends.
+
+    `dates` are those of all time steps, if every one has a date.
+    """
 
     values: Values
     borders: dict[str, tuple[int, int]]
     processor: SeriesProcessor
+    dates: Dates | None = None
 
     def rows(self, split: str, length: int) -> Values:
         """The steps of a split, after as many as its first window looks back."""
+        return self.values[self._slice(split, length)]
+
+    def dates_of(self, split: str, length: int) -> Dates | None:
+        """The dates of these steps."""
+        return None if self.dates is None else self.dates[self._slice(split, length)]
+
+    def _slice(self, split: str, length: int) -> slice:
         begin, end = self.borders[split]
-        return self.values[max(0, begin - length) : end]
+        return slice(max(0, begin - length), end)
 
     def windows(self, split: str, length: int, horizon: int) -> Values:
         """All windows with what follows them: [windows, length + horizon, channels]."""
@@ -46,6 +68,17 @@ class StoredSeries:
                 "give more data, or a shorter context or horizon",
             )
         return windows(rows, length + horizon)
+
+    def time_features(
+        self, split: str, length: int, horizon: int, names: Sequence[str]
+    ) -> Values | None:
+        """The time features of these windows, [windows, length + horizon, features], by their
+        names; None without names."""
+        if not names:
+            return None
+        dates = self.dates_of(split, length)
+        assert dates is not None, "checked when the model was described"
+        return windows(calendar_features(dates, names), length + horizon)
 
 
 def stored_series(setup: Setup, processor: SeriesProcessor | None) -> StoredSeries:
@@ -68,12 +101,10 @@ def stored_series(setup: Setup, processor: SeriesProcessor | None) -> StoredSeri
             end += len(part)
         values = np.concatenate([processor.standardized(part) for part in parts.values()])
         folder.mkdir(parents=True, exist_ok=True)
-        with (
-            disk.disk_errors(str(folder)),
-            disk.atomic_file(folder / _VALUES) as temporary,
-            open(temporary, "wb") as file,
-        ):
-            np.save(file, values)
+        _save(folder / _VALUES, values)
+        dates = [part.dates for part in parts.values() if part.dates is not None]
+        if len(dates) == len(parts):
+            _save(folder / _DATES, np.concatenate(dates))
         # Written last: its presence says that all is there.
         disk.write_json(folder / _BORDERS, {"borders": borders, **processor.to_config()})
     return open_series(setup.run_folder)
@@ -83,10 +114,9 @@ def open_series(run_folder: RunFolder) -> StoredSeries:
     """The series that a run has stored."""
     folder = run_folder.data
     content = disk.read_json(folder / _BORDERS, DataError)
-    try:
-        values = np.load(folder / _VALUES, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError) as error:
-        raise DataError(f"{folder / _VALUES} cannot be read: {error}", "start a new run") from None
+    values = _load(folder / _VALUES)
+    # Of runs of earlier versions, and of series without dates, there are none.
+    dates = _load(folder / _DATES) if (folder / _DATES).exists() else None
     borders = {name: (begin, end) for name, (begin, end) in content["borders"].items()}
     # The array and its borders are two files: both must be of one run.
     if max(end for _, end in borders.values()) != len(values):
@@ -94,7 +124,24 @@ def open_series(run_folder: RunFolder) -> StoredSeries:
     processor = SeriesProcessor(
         tuple(content["columns"]), tuple(content["mean"]), tuple(content["std"])
     )
-    return StoredSeries(values, borders, processor)
+    return StoredSeries(values, borders, processor, dates)
+
+
+def _save(path: Path, array: NDArray[Any]) -> None:
+    with (
+        disk.disk_errors(str(path.parent)),
+        disk.atomic_file(path) as temporary,
+        open(temporary, "wb") as file,
+    ):
+        np.save(file, array)
+
+
+def _load(path: Path) -> NDArray[Any]:
+    try:
+        array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path} cannot be read: {error}", "start a new run") from None
+    return array
 
 
 def _in_time(splits: Mapping[str, Split]) -> list[str]:
@@ -110,7 +157,10 @@ def _joined(parts: Iterator[Series]) -> Series:
     for piece in pieces:
         if piece.columns != pieces[0].columns:
             raise DataError("the pieces of a series differ in their columns", "give the same ones")
-    return Series(np.concatenate([piece.values for piece in pieces]), pieces[0].columns)
+    values = np.concatenate([piece.values for piece in pieces])
+    dates = [piece.dates for piece in pieces if piece.dates is not None]
+    joined = np.concatenate(dates) if len(dates) == len(pieces) else None
+    return Series(values, pieces[0].columns, joined)
 
 
 def _series_splits(setup: Setup) -> dict[str, Split]:
@@ -133,7 +183,8 @@ def _series_splits(setup: Setup) -> dict[str, Split]:
     # One number is all training data; two have no test.
     for name, begin, end in zip(_ORDER, ends - counts, ends, strict=False):
         if end > begin:
-            part = Series(series.values[begin:end], series.columns)
+            dates = None if series.dates is None else series.dates[begin:end]
+            part = Series(series.values[begin:end], series.columns, dates)
             splits[name] = partial(iter, [part])
     return splits
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -36,6 +36,8 @@ class TokenBatch:
     tensors: Mapping[str, Tensor]
     key: str  # the tensor whose tokens predict the labels: `target` or `tokens`
     vocabulary: int
+    # Whether the loss holds auxiliary losses (halting, load balance), which are of all tokens.
+    has_auxiliary: bool = False
 
     @property
     def inputs(self) -> Tensor:
@@ -62,7 +64,7 @@ class TokenBatch:
         return self.changed("labels", labels)
 
     def changed(self, key: str, tensor: Tensor) -> TokenBatch:
-        return TokenBatch({**self.tensors, key: tensor}, self.key, self.vocabulary)
+        return replace(self, tensors={**self.tensors, key: tensor})
 
 
 def token_batch(objective: Objective, batch: Batch) -> TokenBatch | None:
@@ -84,7 +86,8 @@ def token_batch(objective: Objective, batch: Batch) -> TokenBatch | None:
             for name, tensor in tensors.items()
         }
     vocabulary = min(len(model.input_tokenizer), len(model.output_tokenizer))
-    return TokenBatch(tensors, key, vocabulary)
+    batch_of_rows = TokenBatch(tensors, key, vocabulary)
+    return replace(batch_of_rows, has_auxiliary=bool(_forward(objective, batch_of_rows)[1]))
 
 
 @torch.no_grad()
@@ -119,12 +122,20 @@ def _check(objective: Objective, batches: list[TokenBatch]) -> Iterator[Finding]
 def loss_sum(objective: Objective, batch: TokenBatch) -> float:
     """The loss of a batch; what the objective carries on stays as it was."""
     if not isinstance(objective, CarriesState):
-        return float(objective.loss(batch.tensors)[0])
+        return _seeded_loss(objective, batch)
     carry = {name: tensor.clone() for name, tensor in objective.carry.items()}
-    value = float(objective.loss(batch.tensors)[0])
+    value = _seeded_loss(objective, batch)
     for name, tensor in carry.items():
         objective.carry[name].copy_(tensor)
     return value
+
+
+def _seeded_loss(objective: Objective, batch: TokenBatch) -> float:
+    # Some losses draw numbers (ELECTRA's generator samples tokens): two of them must draw the same.
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        loss, nll = objective.loss(batch.tensors)
+    return float(nll if batch.has_auxiliary else loss)
 
 
 def differs(value: float, other: float) -> bool:
@@ -254,18 +265,26 @@ def _model_sees(objective: Objective, batch: TokenBatch, cells: Tensor, until: i
 
 
 def _hidden(objective: Objective, batch: TokenBatch) -> Tensor | None:
-    """The hidden states [B, T, D] of the model itself, without its objective."""
+    """The hidden states [B, T, D] of a model that generates, without its objective."""
+    if isinstance(objective.trained_model, TextEncoder):
+        return None
+    return _forward(objective, batch)[0]
+
+
+def _forward(objective: Objective, batch: TokenBatch) -> tuple[Tensor | None, Mapping[str, Tensor]]:
+    """Hidden states [B, T, D] and auxiliary losses; None where the batch has another form."""
     model = objective.trained_model
     tensors = batch.tensors
-    if isinstance(model, Translator):
-        if "source" not in tensors:
-            return None
-        mask = tensors.get("padding_mask")
-        hidden: Tensor = model.model(tensors["source"], tensors["target"], mask)[0]
-        return hidden
-    if isinstance(model, LanguageModel):
-        return model.model(batch.inputs, None, Context())[0]
-    return None
+    mask = tensors.get("padding_mask")
+    if isinstance(model, Translator) and "source" in tensors:
+        hidden, auxiliary = model.model(tensors["source"], tensors["target"], mask)
+    elif isinstance(model, LanguageModel):
+        hidden, auxiliary = model.model(batch.inputs, None, Context())
+    elif isinstance(model, TextEncoder):
+        hidden, auxiliary = model.model(batch.inputs, mask)
+    else:
+        return None, {}
+    return hidden, auxiliary
 
 
 def _logits(objective: Objective, batch: TokenBatch) -> Tensor | None:
@@ -358,11 +377,12 @@ def _attends_to_padding(objective: Objective, batch: TokenBatch, is_padding: Ten
     if mask is None:
         return False
 
-    def hidden(tokens: Tensor) -> Tensor:
-        return model.model(tokens, mask)[0]
-
-    one = hidden(batch.inputs)[mask]
-    other = hidden(batch.with_inputs(is_padding).inputs)[mask]
+    one, _ = _forward(objective, batch)
+    other, _ = _forward(objective, batch.with_inputs(is_padding))
+    assert one is not None, "of an encoder"
+    assert other is not None, "of an encoder"
+    one = one[mask]  # [N, D]
+    other = other[mask]
     return float((one - other).abs().max()) > 10 * TOLERANCE * float(one.abs().mean())
 
 

@@ -9,17 +9,24 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 from regard.training.diagnostics.finding import Finding
 from regard.training.diagnostics.run_log import RunLog, finite, median
 
 MIN_LINES = 8  # of the log: fewer say nothing about a course
+# Times the difference of neighbouring lines: batches of short and of long texts, whose losses
+# differ, may come in any order.
+DIVERGENCE_NOISE = 4.0
 SPIKE_WINDOW = 20  # lines before a spike
-SPIKE_DEVIATIONS = 10.0  # median absolute deviations above the median
+LEAST_JUMP = 1.0  # nats; less is the noise of small batches
+LEVEL_LINES = 3  # whose median is the level that a spike rises from
+SPIKE_DEVIATIONS = 10.0  # times the median difference of neighbouring lines
 PLATEAU_SHARE = 0.03  # of the entropy: how close to it a plateau is
 MIN_PLATEAU_STEPS = 100
 HAS_LEARNT = 0.9  # of the entropy: a training loss below it has learnt something of the input
 MEMORIZED = 1 / 3  # of what was learnt on the training data: the part that validation lacks
+LEAST_GAP = 0.2  # nats; less is the noise of a small validation set
 GRADIENT_LIMIT = 1e3  # of the norm; that of a healthy step is of the order of 1
 
 
@@ -41,7 +48,7 @@ def check_log(log: RunLog, baseline: Baseline) -> Iterator[Finding]:
     """All checks of this file."""
     yield from non_finite(log)
     yield from diverging_loss(log, baseline)
-    yield from loss_spike(log, baseline)
+    yield from loss_spike(log)
     yield from exploding_gradients(log)
     yield from plateau(log, baseline)
     yield from overfitting(log, baseline)
@@ -66,12 +73,17 @@ def non_finite(log: RunLog) -> Iterator[Finding]:
 
 
 def diverging_loss(log: RunLog, baseline: Baseline) -> Iterator[Finding]:
-    """A loss that ends well above where it has been."""
+    """A loss that ends well above where it has been, and does not come down again."""
     if len(log.steps) < MIN_LINES:
         return
     final = log.final_loss()
     best = log.best_loss()
-    if final > best + max(0.5, 0.2 * (baseline.entropy or best)):
+    losses = finite(log.losses)
+    worst_since = max(losses[losses.index(min(losses)) :], default=final)
+    if final < (best + worst_since) / 2:
+        return  # a spike that it recovers from
+    rise = max(0.5, 0.2 * (baseline.entropy or best), DIVERGENCE_NOISE * _batch_noise(log))
+    if final > best + rise:
         yield Finding(
             "diverging_loss",
             f"the loss was {best:.2f} and is {final:.2f} at step {log.last_step}",
@@ -82,18 +94,27 @@ def diverging_loss(log: RunLog, baseline: Baseline) -> Iterator[Finding]:
         )
 
 
-def loss_spike(log: RunLog, baseline: Baseline) -> Iterator[Finding]:
-    """A loss far above those before it, by median and median absolute deviation."""
-    # Less than a nat is the noise of small batches.
-    least_jump = max(1.0, 0.5 * (baseline.entropy or 1.0))
+def _batch_noise(log: RunLog) -> float:
+    """How far the losses of neighbouring lines differ, the median over the first half of the log.
+
+    A run that diverges later does not make its own noise the measure.
+    """
+    losses = finite(log.losses[: max(MIN_LINES, len(log.losses) // 2)])
+    differences = [abs(b - a) for a, b in pairwise(losses)]
+    return median(differences) if differences else 0.0
+
+
+def loss_spike(log: RunLog) -> Iterator[Finding]:
+    """A loss far above the last ones, by their median and the differences of neighbours."""
     for i in range(MIN_LINES, len(log.losses)):
         window = finite(log.losses[max(0, i - SPIKE_WINDOW) : i])
         if len(window) < MIN_LINES or not math.isfinite(log.losses[i]):
             continue
-        center = median(window)
-        deviation = median(abs(value - center) for value in window)
+        # Of a few lines: a loss that falls is far below its level of some time ago.
+        center = median(window[-LEVEL_LINES:])
+        deviation = median(abs(after - before) for before, after in pairwise(window))
         jump = log.losses[i] - center
-        if jump > max(least_jump, SPIKE_DEVIATIONS * deviation):
+        if jump > max(LEAST_JUMP, SPIKE_DEVIATIONS * deviation):
             yield Finding(
                 "loss_spike",
                 f"the loss jumped from {center:.2f} to {log.losses[i]:.2f} at step {log.steps[i]}",
@@ -133,7 +154,8 @@ def plateau(log: RunLog, baseline: Baseline) -> Iterator[Finding]:
     earlier = median(finite(half[: len(half) // 2]))
     later = median(finite(half[len(half) // 2 :]))
     margin = max(PLATEAU_SHARE * entropy, 0.02)
-    stays = abs(earlier - later) < margin / 2
+    # A masked language model leaves it slowly, and is not stuck.
+    stays = abs(earlier - later) < max(margin / 3, 0.01)
     if stays and abs(later - entropy) < margin:
         yield Finding(
             "plateau",
@@ -162,7 +184,7 @@ def overfitting(log: RunLog, baseline: Baseline) -> Iterator[Finding]:
     # Validation has not improved for a fifth of the run, and much of what was learnt since the
     # frequencies does not carry over. A shifted domain has a gap too, but goes on improving.
     is_stale = len(validations) >= 4 and step < 0.8 * log.validation_steps[-1]
-    gap = is_stale and last - train > MEMORIZED * (scale - train)
+    gap = is_stale and last - train > max(MEMORIZED * (scale - train), LEAST_GAP)
     if not (rises or learns_by_heart or gap):
         return
     yield Finding(

@@ -113,7 +113,9 @@ class Monitor:
         """By the labels of the first batches, which are the same in a resumed run."""
         settings = self.objective.settings
         batches = itertools.islice(self.objective.batches(0, 0), BATCHES_COUNTED)
-        counts = labels.label_counts(batch for _, batch in batches)
+        counts = None
+        if self.objective.labels_are_classes:
+            counts = labels.label_counts(batch for _, batch in batches)
         entropy = None if counts is None else labels.entropy(counts)
         return Baseline(entropy, warmup=settings.warmup, steps=settings.steps)
 

@@ -18,6 +18,18 @@ from torch.utils.module_tracker import ModuleTracker
 Loss = Callable[[Mapping[str, Tensor]], tuple[Tensor, Tensor]]
 
 
+class ModelTracker(ModuleTracker):
+    """Names the modules that run by their place in a model, `Encoder.encoder.blocks.3`.
+
+    PyTorch's tracker alone begins at the first module that is called: where an objective has
+    several models, their parts would have the same names.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self._get_mod_name(model)  # registers the names of all its parts
+
+
 def nonfinite_weights(model: nn.Module) -> list[str]:
     """The parameters that hold a NaN or an infinity."""
     return [name for name, parameter in model.named_parameters() if not parameter.isfinite().all()]
@@ -31,7 +43,7 @@ def first_nonfinite(model: nn.Module, loss: Loss, tensors: Mapping[str, Tensor])
     weights = nonfinite_weights(model)
     if weights:
         return f"the weights {', '.join(weights[:3])}"
-    tracker = ModuleTracker()
+    tracker = ModelTracker(model)
     operations = _FirstNonFinite(tracker)
     # A backward pass on a CPU runs in this thread, so that the mode sees it too.
     with torch.enable_grad(), tracker, operations:

@@ -23,7 +23,7 @@ class MetricsLog:
         self.path = path
         # A resumed run appends. Unbuffered: what a full disk did not take must not come later.
         with disk.disk_errors(path.name):
-            self.file = path.open("ab", buffering=0)
+            self.file = disk.open_to_append(path)
         self.summary_writer = None
         if tensorboard is not None:
             self.summary_writer = _summary_writer(tensorboard)

@@ -29,6 +29,7 @@ from regard.models import CTCModel, Model
 from regard.models.saving import config_json
 from regard.text.ctc import CTCDecoder
 from regard.training import model_spec
+from regard.training.data.sound_augmentation import LengthLimits
 from regard.training.data.sound_files import RecordedSpeech, recorded_speech
 from regard.training.objectives.sound_objective import LabelledSound, SoundData
 from regard.training.objectives.speech_files import feature_extractor_config
@@ -46,6 +47,7 @@ class ConnectionistTemporalClassification(SpeechObjective[CTCDecoder]):
 
     name = "ctc"
     unit = "characters"
+    labels_are_classes = False  # the loss is of a whole transcript, over all its alignments
     # torch's ctc_loss reads the lengths on the host, which no captured step can wait for.
     cuda_graphs = False
     always_transcribes = True
@@ -133,6 +135,11 @@ class ConnectionistTemporalClassification(SpeechObjective[CTCDecoder]):
         _check_frames(name, speech, frames, needed)
         return LabelledSound(speech, labels, frames[:, None])
 
+    def length_limits(self, split: LabelledSound, row: int) -> LengthLimits:
+        # A recording that is played faster must still have a frame for each character.
+        frames = alignment_length(split.labels[row])
+        return LengthLimits(fewest=self.front_end.receptive_field(frames))
+
     @property
     def max_evaluation_rows(self) -> int | None:
         # A norm over time includes the padding: one at a time, as `transcribe` does.
@@ -142,8 +149,8 @@ class ConnectionistTemporalClassification(SpeechObjective[CTCDecoder]):
         self, split: LabelledSound, rows: Rows, position: tuple[int, int] = (0, 0)
     ) -> Batch:
         """`waves` and `padding_mask` [B, samples]; `labels` [B, L] and `label_lengths` [B]."""
-        model = self.trained_model
-        waves, padding_mask = pad_rows([model.waveform(split.speech[i]).numpy() for i in rows], 0.0)
+        epoch, _ = position
+        waves, padding_mask = pad_rows([self.waveform(split, i, epoch) for i in rows], 0.0)
         selected = [split.labels[i] for i in rows]
         labels, _ = pad_rows(selected, self.data.vocabulary.blank)
         lengths = torch.tensor([len(row) for row in selected])

@@ -128,7 +128,7 @@ class Denoising(CorruptedText):
             self.sentence_starts(corpus, row),
             random_numbers,
             share=self.corrupted_share,
-            mean=self.settings.span_length,
+            mean=self.setup.recipe.span_length,
             token=self.tokenizer.required_token_id("mask"),
         )
         return source, target

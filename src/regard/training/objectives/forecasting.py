@@ -1,4 +1,7 @@
-"""Forecasting of time series: points, quantiles or distributions (PatchTST, Nie et al. 2023)."""
+"""Forecasting of time series: points, quantiles or distributions.
+
+By encoders (PatchTST, Nie et al. 2023), encoder–decoders with teacher forcing, and linear maps.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +18,10 @@ from regard import spec
 from regard.baselines.linear_forecaster import LinearForecaster
 from regard.builder import build
 from regard.builder.heads import build_forecast_loss
+from regard.core.lagged_values import Covariates, LaggedValues
 from regard.core.series_patches import Scaling, SeriesPatches
 from regard.data.batching import Batch, BatchSampler, Rows
-from regard.data.series import PROCESSOR_FILE, Values
+from regard.data.series import CALENDAR, PROCESSOR_FILE, SeriesProcessor
 from regard.encoder import Encoder
 from regard.errors import ModelError
 from regard.families import folder as folders
@@ -25,6 +29,7 @@ from regard.metrics.forecast import ForecastScore, QuantileScore, forecast_score
 from regard.metrics.scores import AnyScore
 from regard.models import Model, SeriesModel
 from regard.models.saving import config_json
+from regard.series_encoder_decoder import SeriesEncoderDecoder
 from regard.training import model_spec
 from regard.training.data.stored_series import StoredSeries, stored_series
 from regard.training.objectives.objective import Objective
@@ -46,18 +51,24 @@ class Forecasting(Objective):
     unit = "values"
     model_classes = (SeriesModel,)
     base_advice = "give a model of time series, such as PatchTST"
-    spec_classes = (spec.Encoder, spec.LinearForecaster)
+    spec_classes = (spec.Encoder, spec.SeriesEncoderDecoder, spec.LinearForecaster)
     trained_model: SeriesModel
     data: StoredSeries
 
     def __init__(self, model: SeriesModel, data: StoredSeries, setup: Setup) -> None:
         super().__init__(model, data, setup)
         self.length = model.length
-        self.horizon = model.head.horizon
-        self.output = model.head.output
+        self.horizon = model.horizon
+        self.output = model.output
         self.forecast_loss = build_forecast_loss(self.output)
         self.windows = {
             split: data.windows(split, self.length, self.horizon) for split in data.borders
+        }
+        assert model.processor is not None, "set by with_tokenizer or adapt"
+        names = model.processor.time_features
+        self.time_features = {
+            split: data.time_features(split, self.length, self.horizon, names)
+            for split in data.borders
         }
         self.has_missing = bool(np.isnan(data.values).any())
         # Views of the stored array: windows overlap, and none is copied before its batch.
@@ -76,16 +87,19 @@ class Forecasting(Objective):
         channels = len(data.processor.columns)
         description = model_spec.describe(setup.recipe, channels)
         model_spec.check_kind(description, cls.spec_classes, cls.name)
-        return _with_channels(description, channels)
+        description = _with_channels(description, channels)
+        if isinstance(description, spec.SeriesEncoderDecoder):
+            return _with_calendar(description, data, setup)
+        return description
 
     @classmethod
     def with_tokenizer(
         cls, model: Any, description: Any, data: StoredSeries, setup: Setup
     ) -> SeriesModel:
-        # PatchTST's config.json where transformers has the model, our own for quantiles and scales.
+        # transformers' config.json where it has the model, our own for quantiles and scales.
         config = folders.describe(description, model_type=setup.recipe.model_name)
         forecaster = SeriesModel(model, description, config)
-        forecaster.processor = data.processor
+        forecaster.processor = _with_time_features(data, description)
         return forecaster
 
     @classmethod
@@ -94,8 +108,13 @@ class Forecasting(Objective):
         assert isinstance(base, SeriesModel), "checked before"
         channels = len(data.processor.columns)
         description = _with_channels(base.spec, channels)
+        horizon = setup.recipe.model.horizon
         if isinstance(description, spec.Encoder):
-            description = _with_forecast(description, setup.recipe.model.horizon)
+            description = _with_forecast(description, horizon)
+        if isinstance(description, spec.SeriesEncoderDecoder):
+            output = description.output or spec.Distribution()
+            horizon = horizon or description.horizon
+            description = replace(description, horizon=horizon, output=output)
         # Built anew even if nothing changes: one way for all, and the weights are copied.
         torch.manual_seed(setup.recipe.train.seed)  # for a new head
         model = build(description)
@@ -103,7 +122,7 @@ class Forecasting(Objective):
         forecaster = SeriesModel(model, description, config_json(description, base.config))
         forecaster.folder = base.folder
         forecaster.say = base.say
-        forecaster.processor = data.processor
+        forecaster.processor = _with_time_features(data, description)
         return forecaster
 
     @classmethod
@@ -115,13 +134,15 @@ class Forecasting(Objective):
     # --- training ---------------------------------------------------------------------------------
 
     @property
-    def model(self) -> Encoder | LinearForecaster:
+    def model(self) -> Encoder | SeriesEncoderDecoder | LinearForecaster:
         return self.trained_model.model
 
     @property
     def positions(self) -> int:
-        """What a window counts in a batch: the patches of all its channels."""
+        """What a window counts in a batch: the patches of all its channels, or its time steps."""
         description = self.trained_model.spec
+        if isinstance(description, spec.SeriesEncoderDecoder):
+            return description.input.length + description.horizon
         if isinstance(description, spec.LinearForecaster):
             return description.channels * -(-description.length // LINEAR_STEPS)
         return description.windows.channels * description.windows.positions
@@ -135,11 +156,12 @@ class Forecasting(Objective):
 
     def batches(self, epoch: int, index: int) -> Iterator[tuple[tuple[int, int], Batch]]:
         for now, i, rows in self._sampler().iterate(epoch, index):
-            yield (now, i + 1), self._batch(self.windows["train"], rows)
+            yield (now, i + 1), self._batch("train", rows)
 
-    def _batch(self, windows: Values, rows: Rows) -> Batch:
-        values = torch.from_numpy(np.ascontiguousarray(windows[rows]))  # [B, L + H, C]
+    def _batch(self, split: str, rows: Rows) -> Batch:
+        values = torch.from_numpy(np.ascontiguousarray(self.windows[split][rows]))  # [B, L + H, C]
         tensors = {}
+        features = self.time_features[split]
         count = values[:, self.length :].numel()
         # Without gaps there are no masks, so that the model takes its plain path.
         if self.has_missing:
@@ -148,6 +170,8 @@ class Forecasting(Objective):
             tensors = {"observed": observed[:, : self.length], "known": observed[:, self.length :]}
             count = int(tensors["known"].sum())
         tensors |= {"past": values[:, : self.length], "future": values[:, self.length :]}
+        if features is not None:
+            tensors["time"] = torch.from_numpy(np.ascontiguousarray(features[rows]))
         return Batch(tensors, count, rows)
 
     def forecast(
@@ -156,7 +180,11 @@ class Forecasting(Objective):
         """Forecasts as the head has them, and auxiliary losses."""
         past = tensors["past"]
         observed = tensors.get("observed")
-        hidden, auxiliary = self.model(past, observed)
+        more: dict[str, Any] = {}
+        if isinstance(self.model, SeriesEncoderDecoder):
+            # Teacher forcing: each step is forecast from the true ones before it.
+            more = {"future": tensors["future"], "covariates": self._covariates(tensors)}
+        hidden, auxiliary = self.model(past, observed, **more)
         return self.model.predict(hidden, past, observed), auxiliary
 
     def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
@@ -170,8 +198,16 @@ class Forecasting(Objective):
 
     def _scaling(self, tensors: Mapping[str, Tensor]) -> Scaling:
         """Location and scale of each window; linear models have none."""
-        front_end = cast(SeriesPatches, cast(Encoder, self.model).input)
+        assert not isinstance(self.model, LinearForecaster), "it forecasts no distribution"
+        front_end = cast(SeriesPatches | LaggedValues, self.model.input)
         return front_end.scaling(tensors["past"], tensors.get("observed"))
+
+    def _covariates(self, tensors: Mapping[str, Tensor]) -> Covariates:
+        """The time features of the window and of what follows it."""
+        if "time" not in tensors:
+            return Covariates()
+        time = tensors["time"]
+        return Covariates(past=time[:, : self.length], future=time[:, self.length :])
 
     def examples(self, rows: Sequence[int]) -> list[dict[str, Any]]:
         return [{"row": int(row), "text": f"steps {row} to {row + self.length}"} for row in rows]
@@ -200,7 +236,7 @@ class Forecasting(Objective):
         size = max(1, budget // self.positions)
         for begin in range(0, len(windows), size):
             rows = np.arange(begin, min(begin + size, len(windows)))
-            yield self._batch(windows, rows).to(self.trained_model.device)
+            yield self._batch(split, rows).to(self.trained_model.device)
 
     def score(
         self, split: str, autocast: AbstractContextManager[Any]
@@ -215,7 +251,8 @@ class Forecasting(Objective):
                 past = batch.tensors["past"]
                 if "observed" in batch.tensors:
                     past = past.masked_fill(~batch.tensors["observed"], torch.nan)
-                parts.append(self.trained_model.forecast_tensor(past).float().cpu().numpy())
+                forecast = self.trained_model.forecast_tensor(past, batch.tensors.get("time"))
+                parts.append(forecast.float().cpu().numpy())
         future = windows[:, self.length :]
         return forecast_score(np.concatenate(parts), future, self.output.levels)
 
@@ -235,6 +272,8 @@ def _with_channels(description: Any, channels: int) -> Any:
     """The model of a preset, a file or a folder for so many channels."""
     if isinstance(description, spec.LinearForecaster):
         return replace(description, channels=channels)
+    if isinstance(description, spec.SeriesEncoderDecoder):
+        return replace(description, input=replace(description.input, channels=channels))
     if not isinstance(description.input, spec.SeriesPatches):
         raise ModelError("this model reads no time series", "give one with SeriesPatches")
     if not description.input.shared and description.input.channels != channels:
@@ -243,6 +282,42 @@ def _with_channels(description: Any, channels: int) -> Any:
             f"give a series of as many, not of {channels}",
         )
     return replace(description, input=replace(description.input, channels=channels))
+
+
+def _with_calendar(
+    description: spec.SeriesEncoderDecoder, data: StoredSeries, setup: Setup
+) -> spec.SeriesEncoderDecoder:
+    """The model with the time features that there are: those of the calendar, if dates are."""
+    part = description.input
+    if not part.time_features or data.dates is not None:
+        return description
+    setup.say("the series has no dates: the model reads no time features")
+    return replace(description, input=replace(part, time_features=0))
+
+
+def _with_time_features(data: StoredSeries, description: Any) -> SeriesProcessor:
+    """The processor of a model, with the names of the time features that it reads."""
+    if not isinstance(description, spec.SeriesEncoderDecoder):
+        return data.processor
+    part = description.input
+    if part.categories or part.static_features or part.dynamic_features:
+        raise ModelError(
+            "this model reads features that a table of values does not have",
+            "train one that reads lagged values and the calendar only",
+        )
+    if part.time_features not in (0, len(CALENDAR)):
+        raise ModelError(
+            f"this model reads {part.time_features} time features, but the calendar has "
+            f"{len(CALENDAR)}: {', '.join(CALENDAR)}",
+            f"give one with {len(CALENDAR)}, or with 0",
+        )
+    if part.time_features and data.dates is None:
+        raise ModelError(
+            "this model reads the calendar, but the series has no dates",
+            "give a CSV file with dates as 2016-07-01 00:00:00 in its first column",
+        )
+    names = tuple(CALENDAR)[: part.time_features]
+    return replace(data.processor, time_features=names)
 
 
 def _with_forecast(description: spec.Encoder, horizon: int | None) -> spec.Encoder:
@@ -268,5 +343,6 @@ def _copy_weights(base: SeriesModel, model: torch.nn.Module) -> None:
         # With another horizon the head has another shape, and is learnt anew.
         if name in old and old[name].shape == parameter.shape:
             parameter.copy_(old[name])
-        elif not name.startswith("series."):
+        # Sinusoids are computed, for as many steps as there are now.
+        elif parameter.requires_grad and not name.startswith("series."):
             raise ModelError(f"{base.folder} holds nothing for {name}", "give a whole model")

@@ -120,8 +120,9 @@ class HeadObjective(Objective, Generic[Example]):
     def check_base(cls, base: Model, setup: Setup) -> None:
         if not isinstance(base, cls.model_classes):
             raise ModelError(
-                f"{base.folder} holds a model that does not read text ({setup.recipe.task})",
-                "give an encoder as BERT",
+                f"{base.folder} takes no head for {setup.recipe.task}: it is neither an encoder "
+                f"nor a language model of text ({base.family})",
+                "give an encoder such as BERT, or a decoder such as GPT-2",
             )
 
     @classmethod

@@ -41,6 +41,8 @@ class Objective(ABC):
     name: ClassVar[str]  # the word of --objective
     unit: ClassVar[str] = "tokens"  # what `Batch.tokens` counts and the loss is a mean over
     cuda_graphs: ClassVar[bool] = True  # whether its loss can be captured: no value is waited for
+    # Whether a model that knows label frequencies alone has their entropy as its loss.
+    labels_are_classes: ClassVar[bool] = True
     model_classes: ClassVar[tuple[type[Model], ...]]  # the models that can be fine-tuned for it
     base_advice: ClassVar[str] = "give another model"  # the repair, where it is not one of them
     spec_classes: ClassVar[tuple[type[spec.ModelSpec], ...]]  # the specs of new models for it

@@ -21,6 +21,7 @@ from regard.core.embedding import Embedding
 from regard.data.token_masking import MaskingRates
 from regard.encoder import Encoder
 from regard.errors import ModelError
+from regard.evaluation.replaced_tokens import GENERATOR
 from regard.families import folder as folders
 from regard.metrics.perplexity import perplexity
 from regard.models import Model, TextEncoder, load
@@ -34,7 +35,6 @@ from regard.training.objectives.masked_lm import MaskedText
 from regard.training.objectives.text_model_files import special_token_ids, text_model_files
 from regard.training.setup import Setup
 
-_GENERATOR = "generator"  # its folder in the run folder
 DISCRIMINATOR_WEIGHT = 50.0  # λ in the paper: its loss, over two classes, is small
 
 
@@ -98,7 +98,7 @@ class ReplacedTokenDetection(MaskedText):
 
     def companions(self) -> dict[str, Model]:
         """The run folder is the discriminator's; the generator's is in it."""
-        return {_GENERATOR: self.generator_model}
+        return {GENERATOR: self.generator_model}
 
     def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """The generator's loss + λ · the discriminator's, means, times the masked tokens."""
@@ -174,10 +174,10 @@ class ReplacedTokenDetection(MaskedText):
 
 def _generator(discriminator: TextEncoder, data: TextCorpora, setup: Setup) -> TextEncoder:
     """The generator: that beside a discriminator from a folder, otherwise a new one."""
-    folder = setup.run_folder.folder / _GENERATOR
+    folder = setup.run_folder.folder / GENERATOR
     folder.mkdir(exist_ok=True)  # a resumed run finds it
     if discriminator.folder is not None:
-        generator = load(discriminator.folder / _GENERATOR, device=str(setup.device))
+        generator = load(discriminator.folder / GENERATOR, device=str(setup.device))
         if not isinstance(generator, TextEncoder):
             raise ModelError(
                 f"{generator.folder} holds no text encoder", "give ELECTRA's generator"

@@ -24,7 +24,7 @@ from regard.errors import DataError, SettingError
 from regard.metrics.perplexity import corpus_nll
 from regard.models import LanguageModel, Model
 from regard.training.data.plain_text import TextCorpora
-from regard.training.objectives.causal_lm import CausalLM, windows
+from regard.training.objectives.causal_lm import CausalLM, token_stream, windows
 from regard.training.objectives.label_smoothed_cross_entropy import linear_cross_entropy
 from regard.training.objectives.objective import Objective
 from regard.training.setup import Setup
@@ -53,7 +53,9 @@ class SegmentLM(CausalLM):
 
     def _initial_carry(self, rows: int) -> dict[str, Tensor]:
         tensors = _state_tensors(self._initial_states(rows))
-        return {name: tensor.clone() for name, tensor in tensors.items()}
+        # Zeros, as a reset leaves them. Not on the model's device: a sharded one is on none yet.
+        device = self.setup.device
+        return {name: torch.zeros_like(tensor, device=device) for name, tensor in tensors.items()}
 
     def batches(self, epoch: int, index: int) -> Iterator[tuple[tuple[int, int], Batch]]:
         stream_starts = np.arange(self.rows) * self.stream_length  # [B]
@@ -142,8 +144,21 @@ class LanguageModelling(CausalLM):
     def create(cls, model: Model, data: TextCorpora, setup: Setup) -> Objective:
         assert isinstance(model, LanguageModel), "checked before"
         if model.model.stack.carries_state:
-            return SegmentLM(model, data, setup)
+            return SegmentLM(model, data, _with_fitting_streams(data, setup))
         return CausalLM(model, data, setup)
+
+
+def _with_fitting_streams(data: TextCorpora, setup: Setup) -> Setup:
+    """Fewer streams for a short text, where no one has named the batch size."""
+    recipe = setup.recipe
+    context = recipe.data.context
+    streams = (len(token_stream(data.train)) - 1) // context
+    if not 1 <= streams < recipe.train.batch_tokens // context:
+        return setup
+    if not setup.run_folder.counts("batch_tokens"):
+        return setup
+    train = recipe.train.model_copy(update={"batch_tokens": streams * context})
+    return replace(setup, recipe=recipe.model_copy(update={"train": train}))
 
 
 def _state_tensors(states: list[LayerCache]) -> dict[str, Tensor]:

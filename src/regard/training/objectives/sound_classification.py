@@ -13,6 +13,7 @@ from torch import Tensor
 
 from regard import spec
 from regard.builder import build
+from regard.core.waveform_frontend import Waveform
 from regard.data.audio import RATE, read_labelled_recordings
 from regard.data.batching import Batch, Rows
 from regard.data.padding import pad_rows
@@ -27,6 +28,7 @@ from regard.models import Model, SoundClassifier, SpectrogramClassifier
 from regard.models.labels import label_config
 from regard.models.saving import config_json
 from regard.training import model_spec
+from regard.training.data.sound_augmentation import LengthLimits
 from regard.training.data.sound_files import RecordedSpeech, recorded_speech
 from regard.training.objectives.head_objective import class_names, label_id
 from regard.training.objectives.label_smoothed_cross_entropy import cross_entropy
@@ -143,6 +145,14 @@ class SoundClassification(SoundObjective[list[str]]):
             )
         return frames
 
+    def length_limits(self, split: LabelledSound, row: int) -> LengthLimits:
+        model = self.trained_model
+        if isinstance(model, SpectrogramClassifier):
+            return LengthLimits(most=round(model.seconds * RATE))
+        front_end = model.model.input
+        assert isinstance(front_end, Waveform), "such models read waveforms"
+        return LengthLimits(fewest=front_end.receptive_field(1))
+
     @property
     def max_evaluation_rows(self) -> int | None:
         # A norm over time includes the padding: one at a time, as `classify` does.
@@ -155,12 +165,12 @@ class SoundClassification(SoundObjective[list[str]]):
         self, split: LabelledSound, rows: Rows, position: tuple[int, int] = (0, 0)
     ) -> Batch:
         """`inputs` [B, samples] with `padding_mask`, or [B, mels, frames]; `labels` [B]."""
-        model = self.trained_model
+        epoch, _ = position
         tensors = {"labels": torch.tensor([split.labels[i][0] for i in rows])}
-        if isinstance(model, SpectrogramClassifier):
-            tensors["inputs"] = torch.cat([model.features(split.speech[i]) for i in rows])
+        if isinstance(self.trained_model, SpectrogramClassifier):
+            tensors["inputs"] = torch.cat([self.spectrogram(split, i, epoch) for i in rows])
         else:
-            waves = [model.waveform(split.speech[i]).numpy() for i in rows]
+            waves = [self.waveform(split, i, epoch) for i in rows]
             tensors["inputs"], tensors["padding_mask"] = pad_rows(waves, 0.0)
         return Batch(tensors, len(rows), np.asarray(rows))
 

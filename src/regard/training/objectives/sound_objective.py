@@ -12,8 +12,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from regard.data.audio import Samples
 from regard.data.batching import Batch, BatchSampler, Rows, batch_indices
-from regard.models import Model
+from regard.data.log_mel import HOP
+from regard.models import Model, SpectrogramClassifier, SpeechToText
+from regard.models.waveform_model import WaveformModel
+from regard.training.data.sound_augmentation import LengthLimits, SoundAugmentation
 from regard.training.data.sound_files import RecordedSpeech
 from regard.training.objectives.objective import Objective
 from regard.training.setup import Setup
@@ -48,6 +52,17 @@ class SoundObjective(Objective, Generic[Vocabulary]):
 
     def __init__(self, model: Model, data: SoundData[Vocabulary], setup: Setup) -> None:
         super().__init__(model, data, setup)
+        settings = self.settings
+        self.augmentation = SoundAugmentation(
+            settings.seed,
+            settings.speed_perturbation,
+            settings.time_shift,
+            settings.noise_snr,
+            settings.time_masks,
+            settings.time_mask_width,
+            settings.frequency_masks,
+            settings.frequency_mask_width,
+        )
         self.splits = {name: self.label(name, speech) for name, speech in data.sets.items()}
         self.train_split = self.splits["train"]
 
@@ -67,10 +82,45 @@ class SoundObjective(Objective, Generic[Vocabulary]):
         and the seed.
         """
 
+    def length_limits(self, split: LabelledSound, row: int) -> LengthLimits:
+        """The samples that an augmented recording may have."""
+        return LengthLimits()
+
     @property
     def max_evaluation_rows(self) -> int | None:
         """How many recordings a validation batch may have; None for any number."""
         return None
+
+    # --- recordings -------------------------------------------------------------------------------
+
+    def _samples(self, split: LabelledSound, row: int, epoch: int) -> Samples:
+        samples = split.speech[row]
+        if split is not self.train_split:
+            return samples
+        return self.augmentation.samples(samples, row, epoch, self.length_limits(split, row))
+
+    def waveform(self, split: LabelledSound, row: int, epoch: int) -> Samples:
+        """A recording as models of waveforms read it, [samples]; augmented if it is to train on."""
+        model: Any = self.trained_model
+        assert isinstance(model, WaveformModel), "checked before"
+        samples = self._samples(split, row, epoch)
+        if split is self.train_split:
+            samples = self.augmentation.mask_waveform(samples, row, epoch)
+        return model.waveform(samples).numpy()
+
+    def spectrogram(self, split: LabelledSound, row: int, epoch: int) -> Tensor:
+        """A recording as models of log-mel spectrograms read it: [1, mels, frames].
+
+        One of the training set is augmented.
+        """
+        model: Any = self.trained_model
+        assert isinstance(model, SpeechToText | SpectrogramClassifier), "checked before"
+        samples = self._samples(split, row, epoch)
+        features = model.features(samples)
+        if split is self.train_split:
+            frames = -(-len(samples) // HOP)
+            self.augmentation.mask_spectrogram(features, frames, row, epoch)
+        return features
 
     # --- batches ----------------------------------------------------------------------------------
 

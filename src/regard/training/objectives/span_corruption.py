@@ -40,7 +40,7 @@ class SpanCorruption(Denoising):
             self.row(corpus, row),
             random_numbers,
             share=self.corrupted_share,
-            mean=self.settings.span_length,
+            mean=self.setup.recipe.span_length,
             sentinels=self.sentinels,
         )
 

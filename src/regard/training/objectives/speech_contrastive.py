@@ -18,6 +18,7 @@ from torch import Tensor
 
 from regard import spec
 from regard.core.contrastive_head import GUMBEL_TEMPERATURE, ContrastiveOutput
+from regard.core.waveform_frontend import Waveform
 from regard.data.audio import read_unlabelled_recordings
 from regard.data.batching import Batch, Rows
 from regard.data.padding import pad_rows
@@ -27,6 +28,7 @@ from regard.metrics.contrastive import ContrastiveScore
 from regard.metrics.scores import AnyScore
 from regard.models import Model, WaveformModel
 from regard.training import model_spec
+from regard.training.data.sound_augmentation import LengthLimits
 from regard.training.data.sound_files import RecordedSpeech, recorded_speech
 from regard.training.objectives.sound_objective import LabelledSound, SoundData, SoundObjective
 from regard.training.objectives.speech_files import feature_extractor_config
@@ -35,7 +37,6 @@ from regard.training.setup import Setup
 # Section 4.2: each position begins a span of 10 with p = 0.065, which is 0.65 spans of 10 in ten
 # positions; as spans overlap, 49 % are masked.
 DEFAULT_MASK_SHARE = 0.65
-DEFAULT_SPAN = 10
 NEGATIVES = 100
 # Annealed by this factor a step, down to a floor (Section 4.2, the base model).
 _TEMPERATURE_DECAY = 0.999995
@@ -116,6 +117,11 @@ class SpeechContrastive(SoundObjective[None]):
             )
         return LabelledSound(speech, [[] for _ in range(len(speech))], frames[:, None])
 
+    def length_limits(self, split: LabelledSound, row: int) -> LengthLimits:
+        front_end = self.trained_model.model.input
+        assert isinstance(front_end, Waveform), "such models read waveforms"
+        return LengthLimits(fewest=front_end.receptive_field(_FEWEST_MASKED))
+
     @property
     def max_evaluation_rows(self) -> int | None:
         # A norm over time includes the padding.
@@ -128,12 +134,14 @@ class SpeechContrastive(SoundObjective[None]):
         is_train = split is self.train_split
         seed = self.settings.seed if is_train else _VALIDATION_SEED
         generator = np.random.default_rng((seed, *position))
-        model = self.trained_model
-        waves, padding_mask = pad_rows([model.waveform(split.speech[i]).numpy() for i in rows], 0.0)
-        lengths = [int(split.lengths[i, 0]) for i in rows]
-        settings = self.settings
-        span = settings.span_length if "span_length" in settings.model_fields_set else DEFAULT_SPAN
-        masked = span_masks(lengths, settings.hidden or DEFAULT_MASK_SHARE, round(span), generator)
+        epoch, _ = position
+        waveforms = [self.waveform(split, i, epoch) for i in rows]
+        waves, padding_mask = pad_rows(waveforms, 0.0)
+        # Of what is heard now: another speed has other positions.
+        lengths = self.trained_model.frames(np.array([len(one) for one in waveforms])).tolist()
+        share = self.settings.hidden or DEFAULT_MASK_SHARE
+        span = round(self.setup.recipe.span_length)
+        masked = span_masks(lengths, share, span, generator)
         tensors = {
             "waves": waves,
             "padding_mask": padding_mask,

@@ -26,6 +26,7 @@ from regard.text.tokenizer import Tokenizer
 from regard.text.tokenizer_files import open_encoder_tokenizer
 from regard.text.tokenizer_training import train_tokenizer
 from regard.training import model_spec
+from regard.training.data.sound_augmentation import LengthLimits
 from regard.training.data.sound_files import RecordedSpeech, recorded_speech
 from regard.training.objectives.label_smoothed_cross_entropy import linear_cross_entropy
 from regard.training.objectives.sound_objective import LabelledSound, SoundData
@@ -136,13 +137,17 @@ class Transcription(SpeechObjective[Tokenizer]):
                 "cut such recordings into parts; a new model has --context positions",
             )
 
+    def length_limits(self, split: LabelledSound, row: int) -> LengthLimits:
+        return LengthLimits(most=round(self.trained_model.seconds * RATE))
+
     def collate(
         self, split: LabelledSound, rows: Rows, position: tuple[int, int] = (0, 0)
     ) -> Batch:
         """`features` [B, mels, frames]; `target` and `labels` [B, T]."""
         model = self.trained_model
+        epoch, _ = position
         # Each is one window: [1, mels, frames].
-        features = torch.cat([model.features(split.speech[i]) for i in rows])
+        features = torch.cat([self.spectrogram(split, i, epoch) for i in rows])
         selected = [split.labels[i] for i in rows]
         decoder_inputs = [[*self.prompt, *row[:-1]] for row in selected]
         # What stands in the prompt is given, not learnt.
@@ -161,7 +166,7 @@ class Transcription(SpeechObjective[Tokenizer]):
         model = self.trained_model.model
         hidden, auxiliary = model(tensors["features"], tensors["target"])  # [B, T, D]
         labels = tensors["labels"]
-        loss, nll = linear_cross_entropy(model.head, hidden, labels)
+        loss, nll = linear_cross_entropy(model.head, hidden, labels, self.settings.label_smoothing)
         return self.with_auxiliary(loss, auxiliary, (labels >= 0).sum()), nll
 
     def transcribe(self, recordings: list[Samples], strategy: Strategy) -> list[str]:

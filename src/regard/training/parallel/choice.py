@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from regard.errors import SettingError
-from regard.training.objectives.objective import CarriesState, Objective
+from regard.training.objectives.objective import Objective
 from regard.training.parallel.distributed_data_parallel import DataParallel
 from regard.training.parallel.strategy import Strategy
 from regard.training.recipe.schema import Recipe
@@ -19,11 +19,6 @@ def make_strategy(recipe: Recipe, objective: Objective) -> Strategy:
     # Imported late: what a run does not use need not be there in its version of PyTorch.
     match recipe.parallel.strategy:
         case "fsdp":
-            if isinstance(objective, CarriesState):
-                raise SettingError(
-                    "what is carried from batch to batch cannot be sharded with the parameters",
-                    "choose --strategy ddp",
-                )
             from regard.training.parallel.fully_sharded import FullySharded
 
             return FullySharded(objective, ranks, recipe.train.precision)

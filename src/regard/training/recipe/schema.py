@@ -51,6 +51,9 @@ from regard.training.recipe.sections import (
 
 DEFAULT_DISTILLATION_WEIGHT = 0.5  # the teacher's distributions and the labels count alike
 DEFAULT_TEMPERATURE = 2.0
+# T5's choice (Raffel et al. 2020, Section 3.3.4); BART draws lengths from Poisson(3).
+TEXT_SPAN_LENGTH = 3.0
+SOUND_SPAN_LENGTH = 10.0  # wav2vec 2.0 (Baevski et al. 2020, Section 4.2)
 
 # The usual recipe of fine-tuning: AdamW at a small rate, a tenth of the steps to warm up, then
 # linear decay.
@@ -226,6 +229,7 @@ class Recipe(Section):
             ("horizon", self.model.horizon is not None, objective == "forecast"),
             ("cutmix", self.train.cutmix > 0, objective == "images"),
             ("augment", self.train.augment != "none", has_images),
+            *self._sound_settings(),
         )
         for key, is_set, fits in settings:
             if is_set and not fits:
@@ -237,6 +241,24 @@ class Recipe(Section):
                 "only what leaves a memory can be compressed",
                 "give a memory too, e.g. --memory 128",
             )
+
+    def _sound_settings(self) -> list[tuple[str, bool, bool]]:
+        """Settings of sound: key, whether it is set, whether the objective has it."""
+        has_sound = self.objective_settings.data == "sounds"
+        # Contrastive learning has masks of its own (`hidden`, `span_length`).
+        has_masks = has_sound and self.objective != "speech_contrastive"
+        keys = {
+            "speed_perturbation": has_sound,
+            "time_shift": has_sound,
+            "noise_snr": has_sound,
+            "time_masks": has_masks,
+            "frequency_masks": has_masks,
+        }
+        fields = TrainSettings.model_fields
+        return [
+            (key, getattr(self.train, key) != fields[key].default, fits)
+            for key, fits in keys.items()
+        ]
 
     def _check_mixture(self) -> None:
         data = self.data
@@ -403,6 +425,13 @@ class Recipe(Section):
     @property
     def exported_weights(self) -> ExportedWeights:
         return parse_weights(self.train.weights)
+
+    @property
+    def span_length(self) -> float:
+        """The mean length of a masked span, of tokens or of positions of sound."""
+        if self.train.span_length is not None:
+            return self.train.span_length
+        return SOUND_SPAN_LENGTH if self.objective_settings.data == "sounds" else TEXT_SPAN_LENGTH
 
     @property
     def length_penalty(self) -> LengthPenalty:
@@ -627,10 +656,19 @@ def choose(
     data_keys = {*DATA_KEYS.values(), "source", "files", "generated"}
     has_files = any(key in changes for key in data_keys)
     if not name and not has_files:
-        name = "stories" if changes.get("model") == "memory" else "builtin"
+        name = _recipe_without_files(changes)
     if not name:
         return load(None, changes, data_root), "run"
     return load(name, changes, data_root), Path(name).stem
+
+
+def _recipe_without_files(changes: Mapping[str, Any]) -> str | None:
+    """The recipe that generates what a run learns; None where the defaults do, or a file lacks."""
+    objective = changes.get("objective")
+    model = changes.get("model")
+    if objective is None and model is not None:
+        objective = objective_of_model(model, has_text=False)
+    return {None: "builtin", "translate": "builtin", "stories": "stories"}.get(objective)
 
 
 # Settings that are file names, by section.

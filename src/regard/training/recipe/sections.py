@@ -96,8 +96,8 @@ class DataSettings(Section):
     # Recordings with transcripts or classes.
     sounds: str | None = Field(
         None,
-        description="a table of recordings: WAV file, tab, transcript or class; or .jsonl with "
-        "audio and text. For sounds also a folder with a subfolder for each class, for "
+        description="a table of recordings: WAV or FLAC file, tab, transcript or class; or "
+        ".jsonl with audio and text. For sounds also a folder with a subfolder for each class, for "
         "speech_contrastive any folder; files are relative to the table",
     )
     valid_sounds: str | None = Field(
@@ -238,6 +238,10 @@ class ModelSettings(Section):
     scales: str | None = Field(
         None, description="patches over time at several scales, LENGTH:STRIDE, as 16:8,48:24"
     )
+    lags: str | None = Field(
+        None,
+        description="lagged values that a step of a time series reads, as 1,2,3,24,168 (steps)",
+    )
     horizon: int | None = Field(None, ge=1, description="time steps that are forecast")
     forecast: str | None = Field(
         None,
@@ -349,6 +353,16 @@ class ModelSettings(Section):
             parse_forecast(value)
         return value
 
+    @field_validator("lags")
+    @classmethod
+    def _lags(cls, value: str | None) -> str | None:
+        """Checked like `forecast`."""
+        if value is not None:
+            from regard.families.forecast_options import parse_lags
+
+            parse_lags(value)
+        return value
+
     @field_validator("scales")
     @classmethod
     def _scales(cls, value: str | None) -> str | None:
@@ -404,9 +418,8 @@ class TrainSettings(Section):
         description="mask ratio: share of the tokens that is masked  [0.15, denoise 0.3; of "
         "sound, of its positions, where overlaps count twice, 0.65; of the patches of images 0.75]",
     )
-    # T5's choice (Raffel et al. 2020, Section 3.3.4); BART draws lengths from Poisson(3).
-    span_length: float = Field(
-        3.0, ge=1, description="mean length of a masked span (span, denoise)  [3; of sound 10]"
+    span_length: float | None = Field(
+        None, ge=1, description="mean length of a masked span (span, denoise)  [3; of sound 10]"
     )
     # Steps and batches.
     # Where no one names them, they follow from the size of the data.
@@ -445,7 +458,9 @@ class TrainSettings(Section):
         0.0, ge=0, description="gradient clipping: the maximum norm; 0 does not clip"
     )
     # Regularization (Section 5.4), R-Drop, and knowledge distillation.
-    label_smoothing: float = Field(0.1, ge=0, lt=1, description="translation only")
+    label_smoothing: float = Field(
+        0.1, ge=0, lt=1, description="translation, transcription and classes"
+    )
     agreement: float = Field(
         0.0,
         ge=0,
@@ -479,6 +494,35 @@ class TrainSettings(Section):
         "none",
         description="images: trivial is TrivialAugment, one random operation (rotation, shear, "
         "colour, contrast …) for each image",
+    )
+    speed_perturbation: float = Field(
+        0.0,
+        ge=0,
+        le=0.5,
+        description="sound: played at a speed between 1 − this and 1 + this; 0.1 is usual",
+    )
+    time_shift: float = Field(
+        0.0, ge=0, description="sound: seconds of silence before a recording, at most"
+    )
+    noise_snr: float | None = Field(
+        None,
+        description="sound: white noise, at least so many dB below the recording, at most 30 more",
+    )
+    time_masks: int = Field(
+        0, ge=0, description="sound: SpecAugment, so many stretches of time are masked"
+    )
+    time_mask_width: float = Field(
+        0.1, gt=0, le=1, description="sound: the widest time mask, as a share of the recording"
+    )
+    frequency_masks: int = Field(
+        0, ge=0, description="sound: SpecAugment, so many bands of frequencies are masked"
+    )
+    # Park et al. 2019, Table 1: up to 27 of 80 bands.
+    frequency_mask_width: float = Field(
+        0.33,
+        gt=0,
+        le=1,
+        description="sound: the widest frequency mask, as a share of the mel scale",
     )
     teacher: str | None = Field(
         None,
