@@ -89,7 +89,10 @@ def zero_weights(run: RunEvidence) -> Iterator[Finding]:
         if tensor.ndim < 2 or began is None:
             continue
         # Pruning leaves zeros on purpose, and seldom more than half before it is retrained.
-        if _zero_share(tensor) > 0.5 and _zero_share(began) < 0.5:
+        is_erased = _zero_share(tensor) > 0.5 and _zero_share(began) < 0.5
+        # Queries, keys and values are one matrix here, and three in the files of others.
+        has_lost_rows = _zero_rows(tensor) > 0.25 and _zero_rows(began) == 0
+        if is_erased or has_lost_rows:
             erased.append(name)
     if erased:
         yield Finding(
@@ -99,6 +102,11 @@ def zero_weights(run: RunEvidence) -> Iterator[Finding]:
             "go back to a checkpoint from before, or to intact weights",
             0.95,
         )
+
+
+def _zero_rows(tensor: Tensor) -> float:
+    """The share of rows that are zero throughout."""
+    return float((tensor == 0).flatten(1).all(dim=1).to(torch.float32).mean())
 
 
 def _zero_share(tensor: Tensor) -> float:
