@@ -648,7 +648,7 @@ def test_512_tokens_of_144_heads_and_100_000_steps_stay_usable(studio: Studio) -
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [390, 1400])
+@pytest.mark.parametrize("width", [320, 1400])
 def test_every_page_fits_light_and_dark(studio: Studio, scheme: str, width: int) -> None:
     for view, more in (
         ("look", {"more": "attribution"}),
