@@ -474,7 +474,8 @@ def finetuned(folder: Path, rng: random.Random) -> Sick:
     settings = family_settings("bert", folder, rng)
     base = train(folder / "base", settings)
     lines = labelled_lines(rng, 700)
-    changes = {"objective": "classify", "text": write_labelled(folder / "data", "train", lines)}
+    changes: dict[str, Any] = {"objective": "classify"}
+    changes["text"] = write_labelled(folder / "data", "train", lines)
     changes |= {"steps": 120, "learning_rate": 1e-3, "batch_tokens": 512, "validate_every": 30}
     changes |= {"log_every": 4, "samples": 0, "device": "cpu", "threads": 1, "epochs": None}
     return train(folder, {**changes, "base": str(base.run)})

@@ -33,6 +33,7 @@ Examples:
   regard predict clip/ cat.png --label "a cat" --label "a dog"
   regard predict whisper/ speech.wav                          the transcript
   regard predict runs/etth1 series.csv                        what follows, as CSV
+  regard predict runs/etth1 series.csv --samples 100          quantiles of sampled trajectories
   regard predict runs/cora graph/ graph/:12                   the classes of all nodes, or of one
   regard predict bert/ "A text." --task embed                 its vector
   regard predict bert/ --task embed --input 'shards/*.parquet' --output vectors.jsonl --json
@@ -53,6 +54,12 @@ Examples:
 )
 @click.option("--context", default=None, help="the text, or the file, that questions are about")
 @click.option("--top", type=click.IntRange(1), default=5, show_default=True, help="answers each")
+@click.option(
+    "--samples",
+    type=click.IntRange(1),
+    default=None,
+    help="forecasts: quantiles of so many sample trajectories, of models with distributions",
+)
 @click.option("--input", "path", default=None, help=f"texts of files: {INPUT_HELP}")
 @output_option
 @column_option
@@ -102,7 +109,9 @@ def run_task(model: str, inputs: tuple[str, ...], task: str | None, flags: dict[
     if path is None and not inputs and sys.stdin.isatty():
         raise SettingError("there is nothing to answer", "give a text, a file, or - (see --help)")
     loaded = load(model, device=flags["device"], download=flags["download"])
-    options = PredictionOptions(flags["labels"], _text_of(flags["context"]), flags["top"])
+    options = PredictionOptions(
+        flags["labels"], _text_of(flags["context"]), flags["top"], flags["samples"]
+    )
     several = path is not None or len(inputs) > 1
 
     def answer(texts: list[str], before: int) -> str:

@@ -205,8 +205,9 @@ def _unknown_share(run: RunEvidence, side: str, tokenizer: Tokenizer) -> float:
         return float((ids == unknown).mean()) if len(ids) else 0.0
     # As the objective has encoded them: it may cut texts into sentences first.
     pad = tokenizer.special_token_id("pad")
-    tokens = torch.cat([ids for batch in run.batches for ids in _token_ids(batch)])
-    tokens = tokens[tokens != pad] if pad is not None else tokens
+    flat = [ids for batch in run.batches for ids in _token_ids(batch)]
+    tokens = torch.cat(flat) if flat else torch.empty(0)
+    tokens = tokens if pad is None else tokens[tokens != pad]
     return float((tokens == unknown).float().mean()) if len(tokens) else 0.0
 
 

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
+
 from regard.errors import DataError, ModelError, SettingError, did_you_mean
 from regard.models.base import Model
 from regard.models.dual_encoder import DualEncoderModel
@@ -19,6 +21,7 @@ from regard.models.memory_network import MemoryNetworkModel
 from regard.models.series_model import SeriesModel
 
 DEFAULT_TOP = 5
+SAMPLE_LEVELS = (0.1, 0.5, 0.9)  # quantiles of sample trajectories
 _NEW_TOKENS = 50  # of a language model's continuation
 # Of a model with several tasks, the first of these is its own: heads before what they stand on.
 _PREFERENCE = (
@@ -53,11 +56,15 @@ class Prediction:
 
 @dataclass(frozen=True)
 class PredictionOptions:
-    """`labels` of a model that has none of its own, `context` of questions, `top` answers each."""
+    """`labels` of a model that has none of its own, `context` of questions, `top` answers each.
+
+    With `samples`, a forecast has the quantiles of so many sample trajectories.
+    """
 
     labels: Sequence[str] = ()
     context: str | None = None
     top: int = DEFAULT_TOP
+    samples: int | None = None
 
 
 def predict(
@@ -196,9 +203,14 @@ def _forecast(model: SeriesModel, inputs: list[str], options: PredictionOptions)
     """The steps after each series: names of columns, and a row of values for each step."""
     answers = []
     for one in inputs:
-        forecast = model.forecast(one)  # [H, C], or [H, C, levels]
         names = model.channel_names
         levels = model.levels
+        if options.samples is None:
+            forecast = model.forecast(one)  # [H, C], or [H, C, levels]
+        else:
+            levels = SAMPLE_LEVELS
+            drawn = model.sample(one, options.samples)  # [samples, H, C]
+            forecast = np.moveaxis(np.quantile(drawn, levels, axis=0), 0, -1)
         if levels:
             names = [f"{name} {level:g}" for name in names for level in levels]
         rows = forecast.reshape(len(forecast), -1).tolist()

@@ -59,6 +59,7 @@ class ReplacedTokenDetection(MaskedText):
     )  # every chosen token is masked; none is kept or replaced at random
 
     name = "replaced"
+    labels_are_classes = False  # those of the generator alone, which stays weak on purpose
     trained_model: TextEncoder  # the discriminator
 
     def __init__(self, model: TextEncoder, data: TextCorpora, setup: Setup) -> None:
