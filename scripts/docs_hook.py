@@ -77,9 +77,20 @@ def _output(output: docs_pages.Output) -> str:
         text = html.escape(output.text.rstrip()).replace("\n", "&#10;")
         parts.append(f'<div class="output"><pre>{text}</pre></div>')
     if output.html:
-        content = output.html.replace("\n", "&#10;")
+        content = _on_one_line(output.html)
         parts.append(f'<div class="output">{content}</div>')
     return "".join(f"\n\n{part}\n" for part in parts)
+
+
+def _on_one_line(fragment: str) -> str:
+    """HTML without line breaks, behind which Markdown would read on.
+
+    In a style sheet a character reference is no line break but two letters of a selector, which
+    would end the rules: there it is a space.
+    """
+    styles = re.compile("<style>.*?</style>", re.DOTALL)
+    fragment = styles.sub(lambda match: match[0].replace("\n", " "), fragment)
+    return fragment.replace("\n", "&#10;")
 
 
 def notebook_page(path: Path) -> str:

@@ -17,11 +17,11 @@ _BYTES_PER_FLOAT32 = 4
 
 
 def available() -> int | None:
-    """Available memory in bytes: the least of what the kernel and the container's limit leave.
+    """Available memory in bytes: the least of what kernel, container and `ulimit -v` leave.
 
     None where the system does not report it.
     """
-    amounts = [_available_to_system(), _available_to_container()]
+    amounts = [_available_to_system(), _available_to_container(), _available_to_process()]
     limits = [value for value in amounts if value is not None]
     return min(limits, default=None)
 
@@ -84,3 +84,19 @@ def _available_to_container() -> int | None:
         if line.startswith("inactive_file "):
             reclaimable = int(line.split()[1])
     return max(0, int(limit) - usage + reclaimable)
+
+
+def _available_to_process() -> int | None:
+    """The address space that this process may still take, where a limit is set (`ulimit -v`)."""
+    if not _MEMINFO.exists():
+        return None
+    import resource  # not on Windows
+
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit == resource.RLIM_INFINITY:
+        return None
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+    except OSError:
+        return None
+    return max(0, limit - pages * resource.getpagesize())

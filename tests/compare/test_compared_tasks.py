@@ -138,6 +138,25 @@ def test_the_first_model_decides_the_objective_of_a_text(tmp_path: Path) -> None
     assert "bits_per_character" in result["contestants"][1]["runs"][0]["scores"]["validation"]
 
 
+def test_the_first_model_decides_the_objective_of_other_data(tmp_path: Path) -> None:
+    graph = tmp_path / "graph"
+    graph.mkdir()
+    splits = ("train", "train", "valid", "test")
+    rows = [f"{i}\t{'ab'[i % 2]}\t{splits[i % 4]}\t{i % 3}\n" for i in range(12)]
+    (graph / "nodes.tsv").write_text("".join(rows))
+    (graph / "edges.tsv").write_text("".join(f"{i}\t{(i + 1) % 12}\n" for i in range(12)))
+    arguments = ["--models", "graph:tiny", "--graph", str(graph), "--budget", "steps:2"]
+    result = CliRunner().invoke(command, [*arguments, "--out", str(tmp_path / "out"), "--json"])
+    assert result.exit_code == 0, result.output
+    recipe = json.loads((tmp_path / "out" / "data" / "state" / "recipe.json").read_text())
+    assert recipe["train"]["objective"] == "nodes"
+    # The rate is the paper's, whose formula would give far more for a warm-up of one step.
+    (run,) = (tmp_path / "out").glob("graph*/1")
+    settings = json.loads((run / "state" / "recipe.json").read_text())["train"]
+    assert settings["warmup"] == 1
+    assert settings["learning_rate"] < 0.01
+
+
 def test_results_of_earlier_versions_are_read(tmp_path: Path) -> None:
     file = tmp_path / "study.json"
     bucket = {

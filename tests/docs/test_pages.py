@@ -134,3 +134,14 @@ def test_the_package_describes_itself() -> None:
     for key in ("description", "readme", "license", "authors", "keywords", "classifiers"):
         assert project[key], key
     assert {"docs", "test", "studio", "export"} <= set(project["optional-dependencies"])
+
+
+def test_a_style_sheet_in_an_output_stays_one() -> None:
+    """`&#10;` inside <style> is not a line break: the rules would end, and figures lose colour."""
+    pytest.importorskip("mkdocs")
+    import docs_hook
+
+    fragment = "<style>\n.a { color: red; }\n</style><pre>1\n2</pre>"
+    output = docs_hook._output(docs_pages.Output("", fragment))
+    assert "<style> .a { color: red; } </style>" in output
+    assert "1&#10;2" in output

@@ -33,14 +33,16 @@ def test_the_planted_cause_comes_first(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_nine_of_ten_causes_and_no_false_alarm(tmp_path: Path) -> None:
+@pytest.mark.parametrize("module", ["doctor_cases", "doctor_wider_cases"])
+def test_nine_of_ten_causes_and_no_false_alarm(module: str, tmp_path: Path) -> None:
+    group = load(module)
     wrong = []
-    for number, each in enumerate([*cases.HEALTHY, *cases.SICK]):
+    for number, each in enumerate([*group.HEALTHY, *group.SICK]):
         report = cases.examine_case(each, tmp_path / str(number), seed=0)
         if not cases.is_right(each, report):
             wrong.append((each, [finding.check for finding in report.findings]))
     assert [each for each, _ in wrong if not each.planted] == []
-    assert len(wrong) <= 0.1 * len(cases.SICK), wrong
+    assert len(wrong) <= 0.1 * len(group.SICK), wrong
 
 
 def test_a_recipe_is_examined_before_it_runs(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import test_patchtst
 import test_siglip
 import test_sparse_encoders
 import test_swin
+import test_time_series_transformer
 import test_vit_mae
 import torch
 from torch import Tensor
@@ -50,6 +51,12 @@ def patchtst(out: Path) -> Inputs:
     model = test_patchtst.saved(out, "ForPrediction", 0)
     values, observed = test_patchtst.windows(model.config, 0)
     return {"past_values": values, "past_observed_mask": observed}
+
+
+def time_series_transformer(out: Path) -> Inputs:
+    options = {**test_time_series_transformer.STATIC, "scaling": "std"}
+    model = test_time_series_transformer.saved(out, "ForPrediction", 0, **options)
+    return test_time_series_transformer.series(model.config, 0)
 
 
 def dinov2(out: Path) -> Inputs:
@@ -106,6 +113,7 @@ CASES: dict[str, Callable[[Path], Inputs]] = {
     },
     "hubert": lambda out: test_calls.sound("HubertForCTC", out)[1],
     "patchtst": patchtst,
+    "time_series_transformer": time_series_transformer,
     **{
         f"siglip, {kind}": lambda out, kind=kind: siglip(kind, out)  # type: ignore[misc]
         for kind in ("Model", "TextModel", "VisionModel")

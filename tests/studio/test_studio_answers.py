@@ -367,11 +367,14 @@ def test_the_status_of_a_run_that_has_not_ended(tmp_path: Path) -> None:
 # ------------------------------------------------------------------ series and graphs
 
 
-def test_a_series_is_answered_and_drawn_but_not_read_from_elsewhere(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["patchtst:tiny", "time-series-transformer:tiny"])
+def test_a_series_is_answered_and_drawn_but_not_read_from_elsewhere(
+    name: str, tmp_path: Path
+) -> None:
     rows = [f"{np.sin(i / 3):.4f}\n" for i in range(120)]
     (tmp_path / "load.csv").write_text("load\n" + "".join(rows))
     settings = {
-        "model": "patchtst:tiny", "series": str(tmp_path / "load.csv"), "horizon": 5, "context": 24,
+        "model": name, "series": str(tmp_path / "load.csv"), "horizon": 5, "context": 24,
         "steps": 1, "warmup": 1, "device": "cpu", "threads": 1, "learning_rate": 0.001,
     }  # fmt: skip
     run = regard.train(settings, out=tmp_path / "run").folder

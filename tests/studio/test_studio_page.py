@@ -6,6 +6,7 @@ Pictures are kept in $REGARD_SCREENSHOTS, or in pytest's own folder.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -472,6 +473,11 @@ def test_empty_input_unknown_words_and_300_tokens(studio: Studio) -> None:
     )
     # Both lines begin at the left edge, inside the card.
     assert sum(x < box["x"] + 200 for x in words) >= 4
+    # The translation is no longer than the source: its words stand together, not over all of it.
+    lower = page.locator("[aria-label=Alignment] svg text[y='156']").evaluate_all(
+        "(words) => words.map((word) => word.getBoundingClientRect().x)"
+    )
+    assert all(after - before < 250 for before, after in itertools.pairwise(lower))
     assert len(page.inner_text(".said")) < 600
     page.screenshot(path=studio.shots / "look-300.png", full_page=True)
 
@@ -642,7 +648,7 @@ def test_512_tokens_of_144_heads_and_100_000_steps_stay_usable(studio: Studio) -
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [400, 1400])
+@pytest.mark.parametrize("width", [320, 1400])
 def test_every_page_fits_light_and_dark(studio: Studio, scheme: str, width: int) -> None:
     for view, more in (
         ("look", {"more": "attribution"}),

@@ -22,7 +22,7 @@ from regard.text.tokenizer_files import (
     load_translation_tokenizer,
     translation_tokenizer_from_json,
 )
-from regard.text.tokenizer_training import ALPHABET, train_tokenizer
+from regard.text.tokenizer_training import ALPHABET, train_tokenizer, word_level_json
 
 KINDS = ("bpe", "unigram", "words", "characters")
 TEXTS = [
@@ -352,3 +352,11 @@ def test_torch_is_not_imported() -> None:
     modules = "regard.text.tokenizer, regard.data.text_files, regard.data.corpus"
     code = f"import sys, {modules}; print('torch' in sys.modules)"
     assert python(code).stdout.strip() == "False"
+
+
+def test_a_word_level_vocabulary_keeps_the_most_frequent_words() -> None:
+    texts = ["c b a c", "c b"]
+    everything = json.loads(word_level_json(texts))["model"]["vocab"]
+    assert list(everything) == ["[PAD]", "[UNK]", "[CLS]", "a", "b", "c"]
+    limited = json.loads(word_level_json(texts, size=5))["model"]["vocab"]
+    assert list(limited) == ["[PAD]", "[UNK]", "[CLS]", "b", "c"]

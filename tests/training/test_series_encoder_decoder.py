@@ -191,6 +191,34 @@ def test_samples_follow_from_the_seed_and_leave_the_generator_alone(
     assert np.allclose(rows.reshape(4, 2, 3), quantiles.transpose(1, 2, 0))
 
 
+@pytest.mark.parametrize("model", ["time-series-transformer:tiny", "patchtst:tiny"])
+def test_counts_stay_counts(model: str, tmp_path: Path) -> None:
+    path = tmp_path / "visits.csv"
+    visits = np.random.default_rng(0).poisson(5 + 4 * np.sin(np.arange(STEPS) / 4))
+    path.write_text("visits\n" + "".join(f"{count}\n" for count in visits))
+    settings = {key: value for key, value in QUICK.items() if key not in ("lags", "context")}
+    settings |= {"model": model, "context": 24, "forecast": "negative_binomial"}
+    regard.train(settings, series=str(path), out=tmp_path / "run")
+    samples = opened(tmp_path / "run").sample(path, 30)
+    assert samples.min() >= 0
+    assert np.array_equal(samples, samples.round())
+    # Halves are no counts.
+    path.write_text(path.read_text() + "2.5\n")
+    settings["series_split"] = str(STEPS + 1)
+    with pytest.raises(DataError, match="counts"):
+        regard.train(settings, series=str(path), out=tmp_path / "other")
+
+
+def test_half_precision_computes_losses_in_float32(table: str, tmp_path: Path) -> None:
+    losses = []
+    for precision in ("float32", "bf16"):
+        run = tmp_path / precision
+        trained(table, run, steps=3, validate_every=3, dropout=0.0, precision=precision)
+        lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+        losses.append(next(line["loss"] for line in lines if line.get("event") == "validation"))
+    assert losses[1] == pytest.approx(losses[0], abs=0.02)
+
+
 def test_missing_values_and_missing_dates(table: str, tmp_path: Path) -> None:
     lines = Path(table).read_text().splitlines()
     for row in (30, 31, 300):

@@ -5,6 +5,7 @@ For each line of standard input it decodes one batch (`go`) or prints its peak m
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,8 @@ from regard.allocator import keep_large_blocks
 from regard.bench.decode import DecodingCase, contenders
 from regard.bench.models import benchmark_model
 from regard.bench.process_memory import peak_memory
-from regard.bench.subprocesses import REPLY, read_request
+from regard.bench.subprocesses import FAILURE, REPLY, read_request
+from regard.errors import RegardError
 
 
 def serve(request: dict[str, Any]) -> None:
@@ -47,4 +49,8 @@ def serve(request: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    serve(read_request())
+    try:
+        serve(read_request())
+    except RegardError as error:
+        # Raised again in the process of the benchmark, which prints it as any other.
+        print(FAILURE, json.dumps([error.problem, error.repair]), flush=True)

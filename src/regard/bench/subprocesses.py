@@ -24,6 +24,7 @@ from regard.errors import SettingError
 
 REQUEST = "REGARD_BENCH"  # the environment variable with the request, in JSON
 REPLY = "regard:"  # how a line that is meant for us begins: libraries may print lines, too
+FAILURE = "regard-failure:"  # the same for an expected error: problem and repair, in JSON
 
 
 class ContenderProcess:
@@ -80,6 +81,8 @@ class ContenderProcess:
         for line in self.process.stdout:
             if line.startswith(REPLY):
                 return line.removeprefix(REPLY).strip()
+            if line.startswith(FAILURE):
+                raise SettingError(*json.loads(line.removeprefix(FAILURE)))
         raise SettingError(
             "a contender stopped before it had answered", "see what it printed above"
         )

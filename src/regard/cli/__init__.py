@@ -230,14 +230,26 @@ def _usage_error(error: click.ClickException) -> str:
     repair = f"see `{path} --help`"
     if isinstance(error, click.NoSuchOption) and context is not None:
         problem = f"there is no flag {error.option_name}"
-        flags = [name for parameter in context.command.params for name in parameter.opts]
-        repair = did_you_mean(error.option_name, [name for name in flags if name[:2] == "--"])
+        repair = nearest_flag(error.option_name, context)
     # click names the value and the choices in its text only.
     choice = re.search(r"'([^']*)' is not one of (.*)$", problem)
     if choice is not None:
         repair = did_you_mean(choice[1], re.findall(r"'([^']*)'", choice[2]))
         problem = problem[: choice.start(2)].removesuffix(" one of ") + " a choice"
     return f"{problem}\n  → {repair}"
+
+
+def nearest_flag(name: str, context: click.Context) -> str:
+    """The flag that a wrong one is nearest to, or where all of them are listed."""
+    import difflib
+
+    flags = [flag for parameter in context.command.params for flag in parameter.opts]
+    names = {flag.removeprefix("--"): flag for flag in flags if flag.startswith("--")}
+    # Without the hyphens, which all of them share: they would make unlike flags look alike.
+    matches = difflib.get_close_matches(name.lstrip("-"), names, n=1, cutoff=0.7)
+    if matches:
+        return f"did you mean {names[matches[0]]!r}?"
+    return f"see `{context.command_path} --help`"
 
 
 def _is_out_of_memory(error: Exception) -> bool:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 # The tasks whose predictions are decoded, and that decoding options belong to.
 DECODING_TASKS = ("translate", "summarize", "transcribe")
+# Those that read a text as it is: the tab of a pair would be taken for a part of it.
+PLAIN_TEXT_TASKS = ("causal", "masked", "span", "denoise")
 EXAMPLES = """\b
 Examples:
   regard evaluate runs/builtin --source test.en --target test.de
@@ -151,6 +153,11 @@ class Evaluator:
         if task not in DECODING_TASKS and self._decoding_flags():
             raise SettingError(
                 f"the task {task!r} decodes nothing", "leave the options of decoding out"
+            )
+        if task in PLAIN_TEXT_TASKS and self.flags["pairs"]:
+            raise SettingError(
+                f"{name} is evaluated on plain text ({task}), not on pairs",
+                "give a text file as --data",
             )
         tokenize = self.flags["tokenize"] or run.settings.tokenize
         decoding = self._decoding(run, precision)

@@ -141,7 +141,12 @@ command = RecipeCommand(
     params=[
         # optional, because --resume needs no model
         click.Argument(["model"], type=MODEL_FOLDER, required=False),
-        click.Option(["--task"], type=click.Choice([*OBJECTIVES, *TASKS]), help="what is learnt"),
+        click.Option(
+            ["--task"],
+            type=click.Choice([*OBJECTIVES, *TASKS]),
+            metavar="TASK",
+            help="what is learnt: classify, tag, answer, translate, summarize, lm, images, …",
+        ),
         click.Option(["--data"], metavar="FILE", multiple=True, help="training data (.gz too)"),
         click.Option(
             ["--prefix"],

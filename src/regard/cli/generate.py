@@ -117,10 +117,12 @@ def command(
     _check_encoding(prompt)
     # The prompt is printed too: what follows may begin in the middle of a word.
     _write(prompt)
-    language_model.generate(
-        prompt, strategy, max_new_tokens=max_new_tokens, stream=_write, draft=draft_model
-    )
-    _write("\n")
+    try:
+        language_model.generate(
+            prompt, strategy, max_new_tokens=max_new_tokens, stream=_write, draft=draft_model
+        )
+    finally:
+        _write("\n")  # an error, too, begins on a line of its own
 
 
 # ------------------------------------------------------------------ text in and out

@@ -60,6 +60,7 @@ Examples:
     default=None,
     help="forecasts: quantiles of so many sample trajectories, of models with distributions",
 )
+@click.option("--cut", is_flag=True, help="cut off the ends of texts that are too long for MODEL")
 @click.option("--input", "path", default=None, help=f"texts of files: {INPUT_HELP}")
 @output_option
 @column_option
@@ -110,7 +111,11 @@ def run_task(model: str, inputs: tuple[str, ...], task: str | None, flags: dict[
         raise SettingError("there is nothing to answer", "give a text, a file, or - (see --help)")
     loaded = load(model, device=flags["device"], download=flags["download"])
     options = PredictionOptions(
-        flags["labels"], _text_of(flags["context"]), flags["top"], flags["samples"]
+        flags["labels"],
+        _text_of(flags["context"]),
+        flags["top"],
+        samples=flags["samples"],
+        cut=flags["cut"],
     )
     several = path is not None or len(inputs) > 1
 

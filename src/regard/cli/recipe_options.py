@@ -7,8 +7,9 @@ from typing import Any
 
 import click
 
+from regard.cli import nearest_flag
 from regard.cli.completion import MODEL_FOLDER, Suggested, preset_names, preset_sizes, recipe_names
-from regard.errors import SettingError, did_you_mean
+from regard.errors import SettingError
 from regard.training.recipe import schema as recipes
 
 # The settings of the short help, by section; `--help all` has the others too.
@@ -24,7 +25,7 @@ COMMON_KEYS = (
     "warmup", "label_smoothing", "precision", "compile", "weights",
     "validate_every", "patience", "seed", "device", "beam",
     # fine-tuning
-    "base", "valid", "test", "epochs", "freeze", "lora",
+    "task", "base", "valid", "test", "epochs", "freeze", "lora",
     # several processes
     "strategy",
 )  # fmt: skip
@@ -33,7 +34,7 @@ _EVERYTHING = "regard.help.everything"  # the key in a click context: `--help al
 
 
 class RecipeCommand(click.Command):
-    """A command whose options are the recipe's keys; an unknown one is answered by the nearest.
+    """A command whose options are the recipe's keys.
 
     Its help has the sections of a recipe, with the usual settings; `--help all` has every setting.
     """
@@ -48,11 +49,8 @@ class RecipeCommand(click.Command):
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            options = [name for parameter in self.params for name in parameter.opts]
-            # Arguments have names without dashes; only flags are candidates.
-            flags = [name for name in options if name.startswith("--")]
             raise SettingError(
-                f"there is no flag {error.option_name}", did_you_mean(error.option_name, flags)
+                f"there is no flag {error.option_name}", nearest_flag(error.option_name, ctx)
             ) from None
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -19,6 +19,7 @@ from regard.cli.batch_work import (
 from regard.cli.completion import MODEL_FOLDER
 from regard.cli.decoding_options import decoding_options, decoding_strategy, length_limit
 from regard.cli.model_options import download_option
+from regard.errors import SettingError
 
 if TYPE_CHECKING:
     from regard.decode.strategy import Hypothesis
@@ -27,6 +28,7 @@ LINES_AT_ONCE = 2000  # enough to sort by length and batch well, few enough to s
 
 EXAMPLES = """\b
 Examples:
+  regard translate runs/builtin "The dog sees a cat."
   regard translate runs/builtin < in.txt > out.txt
   echo "The dog sees a cat." | regard translate runs/builtin --beam 8 --n-best 3 --json
   regard translate runs/builtin --input 'shards/*.txt.zst' --output out.txt     resumable
@@ -36,6 +38,7 @@ Examples:
 
 @click.command(epilog=EXAMPLES, context_settings={"max_content_width": 110})
 @click.argument("model", type=MODEL_FOLDER)
+@click.argument("texts", nargs=-1, metavar="[TEXT]...")
 @click.option("--input", "path", default="-", help=f"instead of standard input: {INPUT_HELP}")
 @output_option
 @column_option
@@ -48,16 +51,25 @@ Examples:
 @download_option
 @decoding_options
 def command(
-    model: str, path: str, as_json: bool, language: str | None, download: bool, **flags: Any
+    model: str,
+    texts: tuple[str, ...],
+    path: str,
+    as_json: bool,
+    language: str | None,
+    download: bool,
+    **flags: Any,
 ) -> None:
     """Translate lines of text: one line out for each line in, an empty one for an empty one.
 
-    MODEL is a run folder. Translations go to standard output, messages to standard error. With
-    --n-best N, N lines come out for each line in. At a terminal each line is answered as it is
-    typed; Ctrl-D ends. With --input and --output, files of any size: memory is bounded, and after a
-    crash the same command goes on where it stopped.
+    MODEL is a run folder; each TEXT is a line, and without one, lines are read from standard input.
+    Translations go to standard output, messages to standard error. With --n-best N, N lines come
+    out for each line in. At a terminal each line is answered as it is typed; Ctrl-D ends. With
+    --input and --output, files of any size: memory is bounded, and after a crash the same command
+    goes on where it stopped.
     """
     strategy = decoding_strategy(flags)  # wrong flags are reported before torch is loaded
+    if texts and (path != "-" or flags["output"]):
+        raise SettingError("a TEXT is answered at once, without files", "leave it or the files out")
     from regard.decode.strategy import BeamSearch
     from regard.models import load_translator
 
@@ -84,16 +96,18 @@ def command(
             unfinished += bool(hypotheses) and not hypotheses[0].finished
         return "".join(f"{line}\n" for line in output)
 
-    if path == "-" and sys.stdin.isatty():
+    if texts:
+        BatchWork(len(texts), answer).run(iter(texts), None, {})
+    elif path == "-" and sys.stdin.isatty():
         BatchWork(1, answer).run(_typed_lines(), None, {})
     else:
         output = flags.pop("output")
         flags |= {"command": "translate", "model": model, "json": as_json, "language": language}
         BatchWork(LINES_AT_ONCE, answer).run_files(path, output, flags)
     if unfinished:
+        count = "1 translation" if unfinished == 1 else f"{unfinished:,} translations"
         print(
-            f"{unfinished} translations reached the length limit and were cut there; "
-            "raise --max-length",
+            f"{count} reached the length limit and ended there; raise --max-length",
             file=sys.stderr,
         )
 

@@ -34,7 +34,9 @@ def negative_log_likelihood(
     parameters: tuple[Tensor, ...], future: Tensor, scaling: Callable[[], Scaling], *, kind: str
 ) -> Tensor:
     """A distribution of this kind by its parameters, each [B, H, C]."""
-    return -distribution(kind, parameters, scaling()).log_prob(future)
+    # Half precision has too few digits for logarithms of densities.
+    wide = tuple(one.to(torch.promote_types(one.dtype, torch.float32)) for one in parameters)
+    return -distribution(kind, wide, scaling()).log_prob(future)
 
 
 def pinball_loss(forecast: Tensor, future: Tensor, levels: Sequence[float]) -> Tensor:

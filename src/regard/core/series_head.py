@@ -51,20 +51,25 @@ def distribution(
     kind: str, parameters: tuple[Tensor, ...], scaling: Scaling
 ) -> distributions.Distribution:
     """The distribution of forecasts on the scale of their windows."""
+    # Never validated: the head's maps give valid parameters, and asking whether values are in the
+    # support waits for the device, inside of a training step.
     match kind:
         case "student_t":
             df, loc, scale = parameters
-            base: distributions.Distribution = distributions.StudentT(df, loc, scale)
+            base: distributions.Distribution = distributions.StudentT(
+                df, loc, scale, validate_args=False
+            )
         case "normal":
             loc, scale = parameters
-            base = distributions.Normal(loc, scale)
+            base = distributions.Normal(loc, scale, validate_args=False)
         case _:
             total, logits = parameters
             # Counts stay whole numbers: the scale goes into the odds (of the Gamma they mix).
-            return distributions.NegativeBinomial(total, logits=logits + scaling.scale.log())
+            logits = logits + scaling.scale.log()
+            return distributions.NegativeBinomial(total, logits=logits, validate_args=False)
     # log p of values in their own units: the change of variables is part of it.
     back = distributions.AffineTransform(*scaling)
-    return distributions.TransformedDistribution(base, [back])
+    return distributions.TransformedDistribution(base, [back], validate_args=False)
 
 
 def distribution_mean(kind: str, parameters: tuple[Tensor, ...], scaling: Scaling) -> Tensor:

@@ -192,6 +192,18 @@ class SeriesProcessor:
     time_features: tuple[str, ...] = ()
 
     @classmethod
+    def of_counts(cls, series: Series) -> SeriesProcessor:
+        """Counts as they are: standardized, they would be none."""
+        values = series.values[~np.isnan(series.values)]
+        if (values < 0).any() or (values != values.round()).any():
+            raise DataError(
+                "negative_binomial is of counts, but the series has other values",
+                "give whole numbers from 0 on, or forecast student_t or normal",
+            )
+        count = len(series.columns)
+        return cls(series.columns, (0.0,) * count, (1.0,) * count)
+
+    @classmethod
     def of(cls, series: Series) -> SeriesProcessor:
         """The statistics of a series; what is missing is left out."""
         values = series.values.astype(np.float64)

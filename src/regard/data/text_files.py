@@ -235,7 +235,7 @@ def _two_files(source: str | Path, target: str | Path) -> Iterator[tuple[str, st
         count += 1
         yield source_line, target_line
     if count == 0:
-        raise _empty(f"{file_name(source)} and {file_name(target)}")
+        raise _empty(f"{file_name(source)} and {file_name(target)}", "are")
 
 
 def _unequal(longer: str | Path, lines: int, shorter: str | Path, end: int) -> DataError:
@@ -313,7 +313,7 @@ def _string(record: dict[str, Any], key: str, where: str) -> str:
     return value
 
 
-def _empty(name: str) -> DataError:
+def _empty(name: str, verb: str = "is") -> DataError:
     return DataError(
-        f"nothing to read: {name} is empty", "check the path, or how the file was made"
+        f"nothing to read: {name} {verb} empty", "check the path, or how the file was made"
     )

@@ -39,19 +39,24 @@ class TrainingCoverage:
 
 def corpus_coverage(corpus: Corpus, vocabulary: int) -> TrainingCoverage:
     """The coverage of the sources of a corpus, for a vocabulary of that many tokens."""
-    counts = np.zeros(vocabulary, dtype=np.int64)
-    tokens = corpus.columns["source"].tokens
     offsets = corpus.columns["source"].offsets
     longest = 0
-    for start in range(0, len(tokens), _CHUNK):
-        counts += np.bincount(tokens[start : start + _CHUNK], minlength=vocabulary)
-        corpus.release_pages()
     for start in range(0, len(corpus), _CHUNK):
         # One more than the rows: the end of the last.
         lengths = np.diff(offsets[start : start + _CHUNK + 1])
         longest = max(longest, int(lengths.max(initial=0)))
         corpus.release_pages()
-    return TrainingCoverage(longest, frozenset(np.flatnonzero(counts == 0).tolist()))
+    return TrainingCoverage(longest, unseen_tokens(corpus, "source", vocabulary))
+
+
+def unseen_tokens(corpus: Corpus, column: str, vocabulary: int) -> frozenset[int]:
+    """The ids of a vocabulary that never occur in a column of a corpus."""
+    counts = np.zeros(vocabulary, dtype=np.int64)
+    tokens = corpus.columns[column].tokens
+    for start in range(0, len(tokens), _CHUNK):
+        counts += np.bincount(tokens[start : start + _CHUNK], minlength=vocabulary)
+        corpus.release_pages()
+    return frozenset(np.flatnonzero(counts == 0).tolist())
 
 
 def read_coverage(folder: Path) -> TrainingCoverage:
@@ -59,7 +64,8 @@ def read_coverage(folder: Path) -> TrainingCoverage:
     try:
         values = json.loads(disk.read_bytes(folder / FILE))
         unseen = frozenset(int(token) for token in values["unseen_tokens"])
-        return TrainingCoverage(int(values["longest_source"]), unseen)
+        longest = values["longest_source"]  # none of a language model, which reads one long text
+        return TrainingCoverage(None if longest is None else int(longest), unseen)
     except (OSError, ValueError, KeyError, TypeError, RecursionError, OverflowError):
         # Only warnings depend on it: it is no reason to refuse a model.
         return TrainingCoverage()

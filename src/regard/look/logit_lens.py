@@ -33,7 +33,7 @@ class Lens(AnalysisResult):
 
     note = (
         "Final norm and vocabulary on the residual stream after each layer. "
-        "The last row is what the model says."
+        "The last layer is what the model says."
     )
 
     @property

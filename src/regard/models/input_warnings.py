@@ -88,9 +88,12 @@ def warn_of_long_sources(
     if not too_long:
         return
     number, length = too_long[0]
+    if len(too_long) == 1:
+        problem = "a source is longer than any in training"
+    else:
+        problem = f"{len(too_long):,} sources are longer than any in training"
     message = (
-        f"{len(too_long):,} of the sources are longer than any in training: line {number} has "
-        f"{length:,} tokens, the longest in training had {longest:,}\n"
+        f"{problem}: line {number} has {length:,} tokens, the longest in training had {longest:,}\n"
         "  → split them into sentences"
     )
     warnings.warn(LongInputWarning(message), stacklevel=_STACK_LEVEL)

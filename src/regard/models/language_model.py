@@ -14,6 +14,7 @@ from torch.nn import functional
 from regard import spec as kinds
 from regard.core.finite_outputs import require_finite
 from regard.data.padding import pad_rows
+from regard.data.training_coverage import TrainingCoverage
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, batch_by_length, decode
 from regard.decode.beam_memory import require_memory
 from regard.decode.events import BeamStep, TokenStep
@@ -82,6 +83,7 @@ class LanguageModel(TokenizerModel):
         end = ends[0] if ends else _NO_END_TOKEN
         self.special_tokens = SpecialTokens(0, None, end, extra_ends=tuple(ends[1:]))
         self.defaults = GenerationDefaults()  # of generation_config.json
+        self.coverage = TrainingCoverage()  # of training_coverage.json
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -189,7 +191,7 @@ class LanguageModel(TokenizerModel):
             if token != self.special_tokens.end:
                 append(row, decoders[row].put(token))
 
-        warn_of_unknown_words(self.tokenizer, inputs, prompts)
+        warn_of_unknown_words(self.tokenizer, inputs, prompts, self.coverage)
         warn_of_unsupported(self)
         self._decode(
             prompts,

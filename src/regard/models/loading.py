@@ -144,6 +144,7 @@ def load_language_model(
     if not isinstance(model, LanguageModel):
         raise ModelError(
             f"{folder} holds a model that does not generate text ({model.family})",
+            f"it can: {', '.join(model.tasks) or 'be called with tensors'} (`regard predict`); "
             "give a language model, such as GPT-2",
         )
     return model
@@ -159,8 +160,8 @@ def find_folder(folder: str | Path, download: bool, say: Callable[[str], None]) 
         return hub.fetch(name, say)
     raise ModelError(
         f"there is no folder {name}",
-        "check the path; the model of this name on the hub is fetched by --download, or in Python: "
-        f'load("{name}", download=True)',
+        "check the path; --download (in Python download=True) fetches a model of this name from "
+        "the hub",
     )
 
 
@@ -227,6 +228,7 @@ def _language_model(
     # The end token may be named in generation_config.json only (Llama 3 has several there).
     token_config = config | folders.generation_token_ids(folder)
     language_model = LanguageModel(model, spec, tokenizer, token_config)
+    language_model.coverage = read_coverage(folder)
     language_model.defaults = generation_defaults(
         folders.read_generation_config(folder), config, frozenset()
     )

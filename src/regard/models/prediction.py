@@ -18,7 +18,9 @@ from regard.models.dual_encoder import DualEncoderModel
 from regard.models.graph_model import GraphModel
 from regard.models.language_model import LanguageModel
 from regard.models.memory_network import MemoryNetworkModel
+from regard.models.sequence_classifier import SequenceClassifier
 from regard.models.series_model import SeriesModel
+from regard.models.text_encoder import TextEncoder
 
 DEFAULT_TOP = 5
 SAMPLE_LEVELS = (0.1, 0.5, 0.9)  # quantiles of sample trajectories
@@ -59,12 +61,14 @@ class PredictionOptions:
     """`labels` of a model that has none of its own, `context` of questions, `top` answers each.
 
     With `samples`, a forecast has the quantiles of so many sample trajectories.
+    `cut`: texts that are longer than the model reads are truncated, not refused.
     """
 
     labels: Sequence[str] = ()
     context: str | None = None
     top: int = DEFAULT_TOP
     samples: int | None = None
+    cut: bool = False
 
 
 def predict(
@@ -86,6 +90,8 @@ def predict(
         able.append("entities")  # merged from the tags of words
     if task not in able:
         raise ModelError(f"this model ({model!r}) cannot `{task}`", f"it can: {', '.join(able)}")
+    if options.cut and (task not in _CUT_TASKS or not isinstance(model, _CUT_MODELS)):
+        raise SettingError(f"--cut is not for `{task}` of this model ({model!r})", "leave it out")
     if isinstance(model, GraphModel):
         return _graph_predictions(model, inputs, options)
     # All inputs at once: each method batches them by length itself.
@@ -120,7 +126,7 @@ def _classify(model: Any, inputs: list[str], options: PredictionOptions) -> list
     elif model.medium is not None:
         scores = model.classify(inputs)
     else:
-        scores = model.classify([_text_or_pair(one) for one in inputs])
+        scores = model.classify([_text_or_pair(one) for one in inputs], cut=options.cut)
     return [_first(one, options.top) for one in scores]
 
 
@@ -189,6 +195,14 @@ def _plain(method: str) -> Callable[[Any, list[str], PredictionOptions], list[An
     return run
 
 
+def _embed(model: Any, inputs: list[str], options: PredictionOptions) -> list[Any]:
+    """Vectors of texts, or of files of the model's medium."""
+    if isinstance(model, TextEncoder):
+        vectors: list[Any] = model.embed(inputs, cut=options.cut).tolist()
+        return vectors
+    return _vectors("embed")(model, inputs, options)
+
+
 def _vectors(method: str) -> Callable[[Any, list[str], PredictionOptions], list[Any]]:
     """A task whose answers are vectors."""
 
@@ -234,10 +248,13 @@ _TASKS: dict[str, Callable[[Any, list[str], PredictionOptions], list[Any]]] = {
     "follows": _follows,
     "fill": _fill,
     "forecast": _forecast,
-    "embed": _vectors("embed"),
+    "embed": _embed,
     "embed_text": _vectors("embed_text"),
     "embed_image": _vectors("embed_image"),
 }
+# What can truncate a text.
+_CUT_TASKS = ("classify", "embed")
+_CUT_MODELS = (TextEncoder, SequenceClassifier)
 # Tasks that read files of the model's medium, where it has one.
 MEDIA_TASKS = ("classify", "embed", "embed_image", "transcribe")
 TASK_NAMES = tuple(_TASKS)

@@ -16,7 +16,12 @@ from regard.encoder_decoder import EncoderDecoder
 from regard.models.base import TokenizerModel, no_targets
 from regard.models.hf_call import shift_right
 from regard.models.labels import Scores, label_names, label_scores
-from regard.models.token_batches import padded_inputs, smaller_limit, template_encodings
+from regard.models.token_batches import (
+    SPLIT_OR_CUT,
+    padded_inputs,
+    smaller_limit,
+    template_encodings,
+)
 from regard.text.tokenizer import Text
 
 
@@ -81,8 +86,7 @@ class SequenceClassifier(TokenizerModel):
     def _encode(self, texts: Sequence[Text], cut: bool) -> list[list[int]]:
         """Token ids with special tokens; what is longer than the positions is cut or refused."""
         limit = self.spec.source.max_length
-        repair = "split them, or say cut=True"
-        encodings = template_encodings(self.tokenizer, texts, limit, cut, self.say, repair)
+        encodings = template_encodings(self.tokenizer, texts, limit, cut, self.say, SPLIT_OR_CUT)
         return [encoding.ids for encoding in encodings]
 
     @torch.inference_mode()

@@ -115,6 +115,7 @@ def call_series_encoder_decoder(
     if spec.output is None:
         output["last_hidden_state"] = hidden
     elif future is not None:
+        _check_support(spec.output, future)
         parameters = model.predict(hidden, values, observed)
         scaling = encoded.state.scaling
         losses = negative_log_likelihood(parameters, future, lambda: scaling, kind=spec.output.name)
@@ -166,6 +167,14 @@ def _first_hidden_state(
     width = model.target.projection.weight.shape[1]
     nothing = encoded.memory.hidden.new_zeros(len(encoded.memory.hidden), 1, width)
     return model.decoder(model.target(nothing), None, context.target(), encoded.memory)
+
+
+def _check_support(output: kinds.Distribution, future: Tensor) -> None:
+    """Refuses values that a distribution cannot give."""
+    if output.name != "negative_binomial":
+        return
+    if bool((future < 0).any()) or bool((future != future.round()).any()):
+        raise DataError("negative_binomial is of counts", "give whole numbers from 0 on")
 
 
 def _mean_loss(losses: Tensor, observed: Tensor | None) -> Tensor:

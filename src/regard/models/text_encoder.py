@@ -35,6 +35,8 @@ from regard.models.spans import (
 )
 from regard.models.token_batches import (
     SAY_TRUNCATION,
+    SPLIT,
+    SPLIT_OR_CUT,
     padded_inputs,
     smaller_limit,
     template_encodings,
@@ -107,7 +109,7 @@ class TextEncoder(TokenizerModel):
         # No pairs here: a sentence vector is of one text.
         texts = [text] if isinstance(text, str) else list(text)
         prepared = [self.sentence.prepare_text(one) for one in texts]
-        encodings = self._encode(prepared, cut, self.sentence.max_seq_length)
+        encodings = self._encode(prepared, cut, self.sentence.max_seq_length, SPLIT_OR_CUT)
         vectors = self._map(encodings, self._pool)
         if isinstance(text, str):
             return vectors[0]
@@ -294,7 +296,7 @@ class TextEncoder(TokenizerModel):
         Those of tokens end with what the head says of the padding. `cut` and `max_length` are the
         truncation: without it, a text that is too long is an error.
         """
-        return self._map(self._encode(texts, cut, max_length), self._logits)
+        return self._map(self._encode(texts, cut, max_length, SPLIT_OR_CUT), self._logits)
 
     def _logits(self, hidden: Tensor, padding_mask: Tensor | None, ids: Tensor) -> Tensor:
         return self.model.classes(hidden, padding_mask, ids)
@@ -319,7 +321,7 @@ class TextEncoder(TokenizerModel):
         texts: Sequence[Text],
         cut: bool = False,
         max_length: int | None = None,
-        repair: str = "split them, or say cut=True where the method has it",
+        repair: str = SPLIT,
     ) -> list[Encoding]:
         """Token ids of texts, with special tokens.
 

@@ -11,6 +11,9 @@ from regard.data.padding import pad_rows
 from regard.errors import DataError
 from regard.text.tokenizer import Text, Tokenizer
 
+# Repairs of texts that are too long, by what the method that read them offers.
+SPLIT = "split them"
+SPLIT_OR_CUT = "split them, or cut their ends off: --cut, in Python cut=True"
 SAY_TRUNCATION = "split them, or say truncation=True"
 
 

@@ -83,7 +83,7 @@ class SecurityMiddleware:
                 403,
                 "Refused",
                 "this address is not the studio's",
-                "open the address that it printed",
+                "open the address that `regard studio` printed",
             )
             return await refusal(scope, receive, send_with_headers)
         return await self.app(scope, receive, send_with_headers)

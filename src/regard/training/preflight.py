@@ -23,6 +23,8 @@ from regard.training.recipe.schema import FILE_KEYS, Recipe
 
 _NOMINAL = 1000  # tokens or classes: sizes are checked before the data decides how many there are
 
+_BYTES_PER_TRAINED_PARAMETER = 16
+
 
 def check(recipe: Recipe, *, has_source: bool = False, has_spec: bool = False) -> None:
     """Raises the error that the run would end with: device, extras, files, sizes of the model.
@@ -85,4 +87,13 @@ def _check_model(recipe: Recipe) -> None:
     target = _NOMINAL if recipe.objective_settings.data == "pairs" else None
     # Only the spec, no weights: the largest preset is checked in milliseconds.
     description: Any = model_spec.describe(recipe, _NOMINAL, target)
-    memory.require(parameter_count(description), "the model")
+    count = parameter_count(description)
+    if choose_device(recipe.train.device).type != "cpu":
+        memory.require(count, "the model")  # initialized here, trained there
+        return
+    # Weights, gradients and the two moments of Adam, in float32; activations come on top.
+    memory.require_bytes(
+        _BYTES_PER_TRAINED_PARAMETER * count,
+        f"the model has {count:,} parameters, which with their gradients and optimizer state",
+        "use a smaller model or a machine with more memory; `regard plan` has what each needs",
+    )

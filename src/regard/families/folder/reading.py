@@ -157,10 +157,10 @@ def _read_config(folder: Path) -> dict[str, Any]:
         )
     model_type = str(config.get("model_type"))
     if model_type not in FAMILIES:
-        nearest = did_you_mean(model_type, FAMILIES)
-        all_types = f"known: {', '.join(sorted(FAMILIES))}"
-        repair = all_types if nearest == all_types else f"{nearest} ({all_types})"
-        raise ModelError(f"{folder} holds a model of the unknown type {model_type!r}", repair)
+        raise ModelError(
+            f"{folder} holds a model of the unknown type {model_type!r}",
+            did_you_mean(model_type, FAMILIES),
+        )
     return config
 
 

@@ -112,15 +112,13 @@ export function alignment(result, room) {
   const wordWidth = (token) => Math.min(16, shown(token).length) * 9.4 + 18;
   const length = (tokens) => tokens.reduce((sum, token) => sum + wordWidth(token), 0);
   const width = Math.max(room, length(result.source) + 20, length(result.target) + 20);
-  // The space that is left over goes between the words.
+  const scrolls = width > room + 1;
+  // The space that is left over goes between the words. Of unlike lengths the shorter is centred; but where a line
+  // scrolls, both begin at the left, so that a short translation stands in the first view, beside what it looks at.
   const middles = (tokens) => {
-    const space = Math.min(90, (width - 20 - length(tokens)) / tokens.length);
-    let x = (width - length(tokens) - space * tokens.length) / 2;
-    if (space === 90 || width > room) x = Math.max(10, x); // of unlike lengths, the shorter is centred …
-    if (width > room + 1) { // … but where the line scrolls, it is spread over all of it
-      const each = (width - 20) / tokens.length;
-      return tokens.map((_, i) => 10 + each * (i + 0.5));
-    }
+    const line = scrolls ? Math.max(room, length(tokens) + 20) : width;
+    const space = Math.min(90, (line - 20 - length(tokens)) / tokens.length);
+    let x = scrolls ? 10 : Math.max(10, (width - length(tokens) - space * tokens.length) / 2);
     return tokens.map((token) => { const at = x + (wordWidth(token) + space) / 2; x += wordWidth(token) + space; return at; });
   };
   const above = middles(result.source), below = middles(result.target);
@@ -134,7 +132,7 @@ export function alignment(result, room) {
       "stroke-opacity": (strongest.has(`${i},${j}`) ? Math.min(1, 0.3 + shade * shade) : 0.35 * shade * shade + 0.03).toFixed(3) }));
   }));
   const words = (tokens, places, at) => tokens.map((token, i) => s("text", { x: places[i], y: at, "text-anchor": "middle", "font-size": 17, text: clipped(shown(token), 16) }));
-  return h("div", { class: "scroll", tabindex: width > room + 1 ? 0 : null, "aria-label": "Alignment, scrolls" },
+  return h("div", { class: "scroll", tabindex: scrolls ? 0 : null, "aria-label": "Alignment, scrolls" },
     s("svg", { class: "links", width, height: 170, viewBox: `0 0 ${width} 170`, role: "img", "aria-label": result.title },
       curves, words(result.source, above, 28), words(result.target, below, 156)));
 }

@@ -104,8 +104,12 @@ def _write_coverage(
 def test_sets(setup: Setup) -> dict[str, list[Pair]]:
     """The pairs that the finished model is scored on, by name of the split."""
     splits = stored_splits(setup.run_folder)
+    recipe = setup.recipe
+    # The user's own files have no test set unless one is named: they need not be read again.
+    is_file = not (recipe.tune.files or recipe.generated_task or recipe.builtin)
+    has_none = is_file and recipe.data.test_source is None
     # Runs of earlier versions did not store their test sets.
-    if not splits and setup.source is None:
+    if not splits and setup.source is None and not has_none:
         splits = {
             name: list(split()) for name, split in pair_splits(setup).items() if name not in _FITTED
         }

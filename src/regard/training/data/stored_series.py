@@ -81,11 +81,13 @@ class StoredSeries:
         return windows(calendar_features(dates, names), length + horizon)
 
 
-def stored_series(setup: Setup, processor: SeriesProcessor | None) -> StoredSeries:
+def stored_series(
+    setup: Setup, processor: SeriesProcessor | None, *, counts: bool = False
+) -> StoredSeries:
     """The series of a run, stored in its folder on the first call.
 
     `processor` is that of a model to fine-tune; by default the training data is standardized by
-    its own statistics.
+    its own statistics, unless it is of `counts`.
     """
     folder = setup.run_folder.data
     if not (folder / _BORDERS).exists():
@@ -93,6 +95,8 @@ def stored_series(setup: Setup, processor: SeriesProcessor | None) -> StoredSeri
         parts = {name: _joined(splits[name]()) for name in _in_time(splits)}
         # By the training data alone: the statistics of later data would be known too early.
         train = parts["train"]
+        if counts:
+            processor = SeriesProcessor.of_counts(train)
         processor = processor or SeriesProcessor.of(train)
         borders = {}
         end = 0

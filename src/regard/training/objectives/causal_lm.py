@@ -74,7 +74,8 @@ class CausalLM(Objective):
         positions = base.positions
         if positions is not None and context > positions:
             raise SettingError(
-                f"context {context} is more than the {positions} tokens the model sees", "lower it"
+                f"context {context} is more than the {positions} tokens the model sees",
+                f"give --context {positions}, or less",
             )
 
     @classmethod

@@ -61,6 +61,11 @@ class Forecasting(Objective):
         self.horizon = model.horizon
         self.output = model.output
         self.forecast_loss = build_forecast_loss(self.output)
+        if self.output == spec.Distribution("negative_binomial") and any(data.processor.mean):
+            raise ModelError(
+                "negative_binomial is of counts, but this series is standardized",
+                "give --model and --forecast negative_binomial, instead of a spec",
+            )
         self.windows = {
             split: data.windows(split, self.length, self.horizon) for split in data.borders
         }
@@ -79,8 +84,13 @@ class Forecasting(Objective):
 
     @classmethod
     def prepare(cls, setup: Setup, base: Model | None) -> StoredSeries:
-        processor = base.processor if isinstance(base, SeriesModel) else None
-        return stored_series(setup, processor)
+        processor = None
+        output = setup.recipe.model.forecast
+        if isinstance(base, SeriesModel):
+            processor = base.processor
+            if base.forecasts_steps and isinstance(base.output, spec.Distribution):
+                output = base.output.name
+        return stored_series(setup, processor, counts=output == "negative_binomial")
 
     @classmethod
     def describe(cls, setup: Setup, data: StoredSeries) -> spec.Model:
