@@ -11,10 +11,11 @@ import pytest
 import torch
 
 import regard
-from regard import spec
+from regard import look, spec
 from regard.data.series import calendar_features, dates_after, read_series
 from regard.errors import DataError, ModelError, SettingError, TrainingInterrupted
 from regard.families import presets
+from regard.look.backdrop import SeriesBackdrop
 from regard.metrics.forecast import ForecastScore
 from regard.models import SeriesModel
 from regard.models.prediction import PredictionOptions, predict
@@ -217,6 +218,25 @@ def test_half_precision_computes_losses_in_float32(table: str, tmp_path: Path) -
         lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
         losses.append(next(line["loss"] for line in lines if line.get("event") == "validation"))
     assert losses[1] == pytest.approx(losses[0], abs=0.02)
+
+
+def test_what_each_step_looks_at_is_drawn_with_the_forecast(table: str, tmp_path: Path) -> None:
+    trained(table, tmp_path / "run", steps=1)
+    model = opened(tmp_path / "run")
+    run = model.look(table, ask=("*.weights", "logits"))
+    cross = run.attention("decoder.0.cross")
+    assert cross.rows == ("+1", "+2", "+3", "+4")
+    # The context; what its lags look back to before it has no position.
+    assert cross.columns == tuple(str(step) for step in range(24, 36))
+    assert isinstance(cross.backdrop, SeriesBackdrop)
+    assert cross.backdrop.forecast == pytest.approx(model.forecast(table)[:, 0], rel=1e-4)
+    assert len(cross.scene().marks) > 40
+    attribution = look.attribution(model, table)
+    assert attribution.values.shape == (4, 12 + 4)
+    assert attribution.scene().marks
+    # A head that is off changes what the decoder reads, and so the forecast.
+    ablated = model.look(table, ask="logits", off=[("decoder.0.cross", 0)])
+    assert not np.allclose(ablated["logits"], run["logits"])
 
 
 def test_missing_values_and_missing_dates(table: str, tmp_path: Path) -> None:

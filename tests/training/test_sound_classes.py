@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import struct
 import sys
+import wave
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from regard.data.audio import (
     read_wav_and_rate,
 )
 from regard.errors import DataError, ModelError, SettingError, TrainingInterrupted
+from regard.models.sound import read_recordings
 from regard.training.assembly import assemble
 from regard.training.objectives.speech_contrastive import sampled_negatives, span_masks
 from regard.training.recipe import schema as recipes
@@ -241,7 +244,7 @@ def test_a_pre_trained_encoder_is_fine_tuned(folder: Path, tmp_path: Path) -> No
         assert model.model.stack.blocks[0].feedforward.inner.weight.allclose(weight, atol=1e-6)
 
 
-# ------------------------------------------------------------------ FLAC
+# ------------------------------------------------------------------ files
 
 
 def test_flac_is_read_as_wav_is(tmp_path: Path) -> None:
@@ -267,3 +270,40 @@ def test_flac_without_its_library_says_what_to_install(
     (tmp_path / "a.flac").write_bytes(b"fLaC")
     with pytest.raises(DataError, match=r"regard\[sound\]"):
         read_wav_and_rate(tmp_path / "a.flac")
+
+
+def test_rates_and_channels_are_converted_and_said_once(tmp_path: Path) -> None:
+    left = tone(700, 0.5, 44_100)
+    frames = np.stack([left, 0.5 * left], axis=1)  # the mean of both channels is heard
+    with wave.open(str(tmp_path / "stereo.wav"), "wb") as file:
+        file.setnchannels(2)
+        file.setsampwidth(2)
+        file.setframerate(44_100)
+        file.writeframes((frames * 32767).astype("<i2").tobytes())
+    write_wav(tmp_path / "slow.wav", 0.75 * tone(700, 0.5, 8000), 8000)
+    write_wav(tmp_path / "plain.wav", 0.75 * tone(700, 0.5))
+    names = ("stereo.wav", "slow.wav", "stereo.wav", "plain.wav")
+    messages: list[str] = []
+    recordings = read_recordings([tmp_path / name for name in names], messages.append)
+    assert messages == ["sound of 8,000 and 44,100 samples a second is resampled to 16,000"]
+    inner = slice(400, 7000)  # at the ends the filter hears silence
+    for samples in recordings[:3]:
+        np.testing.assert_allclose(samples[inner], recordings[3][inner], atol=2e-4)
+
+
+def test_wav_files_of_floats_are_read_by_soundfile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    samples = tone(300, 0.1)
+    data = samples.astype("<f4").tobytes()
+    # RIFF: format 3 is floating point; one channel of 32 bits.
+    form = struct.pack("<4sIHHIIHH", b"fmt ", 16, 3, 1, RATE, 4 * RATE, 4, 32)
+    chunks = b"WAVE" + form + struct.pack("<4sI", b"data", len(data)) + data
+    contents = struct.pack("<4sI", b"RIFF", len(chunks)) + chunks
+    with monkeypatch.context() as patched, pytest.raises(DataError, match=r"regard\[sound\]"):
+        patched.setitem(sys.modules, "soundfile", None)
+        read_wav_and_rate(contents)
+    pytest.importorskip("soundfile")
+    heard, rate = read_wav_and_rate(contents)
+    assert rate == RATE
+    np.testing.assert_array_equal(heard, samples)
