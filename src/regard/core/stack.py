@@ -98,8 +98,8 @@ class Stack(nn.Module):
         x = context.probe.through("embedded", in_autocast_dtype(x))
         for number in range(self.layers):
             layer = context.layer(number)
-            y = self.apply_block(number, x, inputs, layer)
-            x = context.layer_done(layer, y if self.layer_drop is None else self.layer_drop(x, y))
+            x = self.apply_block(number, x, inputs, layer)
+            x = context.layer_done(layer, x)
         return context.probe.through("output", self.finish(x, inputs.padding_mask))
 
     def apply_block(
@@ -113,8 +113,10 @@ class Stack(nn.Module):
         arguments = (x, inputs.mask, inputs.positions, context, memory, inputs.memory_mask)
         # Not with a cache: the second forward pass would extend it again.
         if self.activation_checkpointing and self.training and context.cache is None:
-            return run_checkpointed(block, *arguments)
-        return block(*arguments)
+            y = run_checkpointed(block, *arguments)
+        else:
+            y = block(*arguments)
+        return y if self.layer_drop is None else self.layer_drop(x, y)
 
     def block(self, number: int) -> AnyBlock:
         """The block that is applied as layer `number`."""
