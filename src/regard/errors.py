@@ -99,12 +99,12 @@ class LongInputWarning(RegardWarning):
     """An input that is far longer than any that the model was trained on."""
 
 
-def did_you_mean(name: str, options: Iterable[str]) -> str:
-    """The repair for an unknown name: the closest option, or the list of all options."""
+def did_you_mean(name: str, options: Iterable[str], likeness: float = 0.6) -> str:
+    """The repair for an unknown name: the closest option if it is alike, or all options."""
     import difflib  # imported late: only failures need it
 
     names = sorted(options)
-    matches = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    matches = difflib.get_close_matches(name, names, n=1, cutoff=likeness)
     if matches:
         return f"did you mean {matches[0]!r}?"
     return f"known: {', '.join(names)}"

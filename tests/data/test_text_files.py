@@ -235,7 +235,9 @@ def test_empty_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     empty = write(tmp_path / "empty.tsv", "")
     with pytest.raises(DataError, match=r"empty\.tsv is empty"):
         list(pairs(empty))
-    with pytest.raises(DataError, match=r"nothing to read: .*empty\.tsv and .*empty\.tsv is empty"):
+    with pytest.raises(
+        DataError, match=r"nothing to read: .*empty\.tsv and .*empty\.tsv are empty"
+    ):
         list(pairs(empty, empty))
     feed(monkeypatch, b"")
     with pytest.raises(DataError, match="standard input is empty"):

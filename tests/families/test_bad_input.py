@@ -140,7 +140,7 @@ def test_one_altered_byte_is_seen_in_what_we_wrote(tmp_path: Path) -> None:
     ("family", "changes", "words"),
     [
         ("llama", {"model_type": "llama4"}, "did you mean 'llama'"),
-        ("bert", {"model_type": "modernbert"}, r"did you mean '\w*berta?'\? \(known: .*llama"),
+        ("bert", {"model_type": "modernbert"}, r"known: .*llama"),
         ("gpt2", {"model_type": "mamba"}, "known: .*llama"),
         ("llama", {"architectures": ["LlamaForTokenClassification"]}, "ForCausalLM"),
         ("bart", {"architectures": ["BartForQuestionAnswering"]}, "ForConditionalGeneration"),

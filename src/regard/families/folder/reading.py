@@ -157,9 +157,10 @@ def _read_config(folder: Path) -> dict[str, Any]:
         )
     model_type = str(config.get("model_type"))
     if model_type not in FAMILIES:
+        # A name that is only alike (mamba, mbart) is another family, and no mistake of typing.
         raise ModelError(
             f"{folder} holds a model of the unknown type {model_type!r}",
-            did_you_mean(model_type, FAMILIES),
+            did_you_mean(model_type, FAMILIES, likeness=0.8),
         )
     return config
 
