@@ -13,7 +13,6 @@ from typing import Any, TextIO
 import click
 
 from regard import __version__
-from regard.allocator import keep_large_blocks
 from regard.decode.worker_count import one_worker_per_thread
 from regard.errors import RegardError, RegardWarning, SettingError, did_you_mean
 
@@ -149,6 +148,10 @@ class LazyGroup(click.Group):
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 def regard(debug: bool) -> None:
     """One small, readable, fast system for the whole Transformer family."""
+    # Called before a verb, not for help, which would wait for the import of ctypes.
+    from regard.allocator import keep_large_blocks
+
+    keep_large_blocks()
 
 
 # ------------------------------------------------------------------ entry point and errors
@@ -156,7 +159,6 @@ def regard(debug: bool) -> None:
 
 def main() -> None:
     """Entry point: expected errors are a few lines on standard error, never a traceback."""
-    keep_large_blocks()
     if "RANK" in os.environ:
         # torch reads it when it is imported. DDP's C++ side warns of what is meant so: parameters
         # that take no part in an objective.
