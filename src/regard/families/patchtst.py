@@ -84,6 +84,8 @@ def to_config(model: spec.Encoder, positions: int) -> dict[str, Any]:
     windows = model.windows
     block = model.stack.block
     feedforward = block.feedforward
+    norm_type = "batchnorm" if isinstance(block.norm, spec.BatchNorm) else "layernorm"
+    position = "random" if windows.position == "learned" else "sincos"
     return {
         "model_type": "patchtst",
         "architectures": [f"PatchTST{architecture_suffix(model.series)}"],
@@ -96,7 +98,7 @@ def to_config(model: spec.Encoder, positions: int) -> dict[str, Any]:
         "num_attention_heads": block.attention.heads,
         "share_embedding": windows.shared,
         "ffn_dim": feedforward.d_ff,
-        "norm_type": "batchnorm" if isinstance(block.norm, spec.BatchNorm) else "layernorm",
+        "norm_type": norm_type,
         "norm_eps": block.norm.eps,
         "attention_dropout": block.attention.mixer.dropout,
         "positional_dropout": windows.dropout,
@@ -105,7 +107,7 @@ def to_config(model: spec.Encoder, positions: int) -> dict[str, Any]:
         "bias": feedforward.bias,
         "activation_function": activation_name(feedforward.activation),
         "pre_norm": isinstance(block.residual, spec.PreNorm),
-        "positional_encoding_type": "random" if windows.position == "learned" else "sincos",
+        "positional_encoding_type": position,
         "use_cls_token": windows.class_token,
         "scaling": windows.scaler,
         **masking_config(windows.masking),

@@ -111,25 +111,29 @@ def call_series_encoder_decoder(
     else:
         future = with_channels(future)
         hidden = model.decode(future, encoded, covariates, context, padding_mask)
+    scaling = encoded.state.scaling
     output: dict[str, Any] = {}
     if spec.output is None:
         output["last_hidden_state"] = hidden
     elif future is not None:
         _check_support(spec.output, future)
         parameters = model.predict(hidden, values, observed)
-        scaling = encoded.state.scaling
         losses = negative_log_likelihood(parameters, future, lambda: scaling, kind=spec.output.name)
         output["loss"] = _mean_loss(losses, inputs.get("future_observed_mask"))
         output["params"] = _transformers_parameters(parameters, spec.output, scaling, flat=flat)
-    scale = encoded.state.scaling
+    location = scaling.loc
+    scale = scaling.scale
+    if flat:
+        location = location.squeeze(-1)
+        scale = scale.squeeze(-1)
     return {
         **output,
         **recorded.of_stack("decoder", "decoder_"),
         **recorded.cross_attentions("decoder"),
         "encoder_last_hidden_state": encoded.memory.hidden,
         **recorded.of_stack("encoder", "encoder_"),
-        "loc": scale.loc.squeeze(-1) if flat else scale.loc,
-        "scale": scale.scale.squeeze(-1) if flat else scale.scale,
+        "loc": location,
+        "scale": scale,
         "static_features": encoded.state.static,
     }
 
