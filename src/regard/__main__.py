@@ -1,5 +1,5 @@
 """python -m regard"""
 
-from regard.cli import main
+from regard.cli import run
 
-main()
+run()
