@@ -29,8 +29,8 @@ def parse_activation(
     """The activation that a config names."""
     if name not in activations:
         # No name is taken for a slip of another: mish is not swish.
-        known = ", ".join(sorted(activations))
-        raise ModelError(f"the activation {name!r} is not understood", f"known: {known}")
+        names = ", ".join(sorted(activations))
+        raise ModelError(f"the activation {name!r} is not understood", f"known: {names}")
     return activations[name]
 
 

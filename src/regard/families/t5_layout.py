@@ -109,8 +109,8 @@ class T5Family:
     ) -> spec.EncoderDecoder:
         name = config.get("feed_forward_proj") or self.schema.defaults["feed_forward_proj"]
         if not isinstance(name, str) or name not in _FEEDFORWARDS:
-            known = ", ".join(_FEEDFORWARDS)
-            raise ModelError(f"the feed-forward {name!r} is not understood", f"known: {known}")
+            names = ", ".join(_FEEDFORWARDS)
+            raise ModelError(f"the feed-forward {name!r} is not understood", f"known: {names}")
         gated, hf_activation, activation = _FEEDFORWARDS[name]
         fixed = {**self.schema.fixed, "dense_act_fn": hf_activation, "is_gated_act": gated}
         keys = dict(config)
