@@ -7,7 +7,7 @@ Every key has a name of its own across the sections, so the flag `--batch-tokens
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
@@ -20,12 +20,14 @@ from regard.training.recipe.options import (
 )
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
+# `tokenizers` allocates a table for as many tokens at once, and aborts the process if it cannot.
+LARGEST_VOCABULARY = 5_000_000
 
 
 class Section(BaseModel):
     """A group of settings; unknown keys are errors."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class DataSettings(Section):
@@ -182,7 +184,12 @@ class TokenSettings(Section):
         None, description="a second tokenizer.json, for the target side"
     )
     # Small data wants a small vocabulary; the paper's 37,000 (Section 5.1) are for WMT.
-    vocabulary: int = Field(8000, ge=8, description="vocabulary size: how many tokens to learn")
+    vocabulary: int = Field(
+        8000,
+        ge=8,
+        le=LARGEST_VOCABULARY,
+        description="vocabulary size: how many tokens to learn",
+    )
     joint: bool = Field(True, description="shared vocabulary: one for both sides")
     tokenizer_examples: int | None = Field(
         None,
@@ -423,7 +430,7 @@ class TrainSettings(Section):
     )
     # Steps and batches.
     # Where no one names them, they follow from the size of the data.
-    steps: int = Field(20_000, ge=1, description="updates  [30 epochs, 300 to 20000]")
+    steps: int = Field(20_000, ge=1, le=10**12, description="updates  [30 epochs, 300 to 20000]")
     batch_tokens: int = Field(
         4096,
         ge=1,
@@ -608,10 +615,16 @@ class TrainSettings(Section):
         2, ge=0, description="validation sentences translated, or texts written, at each validation"
     )
     # Reproducibility and device.
-    seed: int = Field(1, ge=0, description="random seed")
+    seed: int = Field(1, ge=0, le=2**63 - 1, description="random seed")
     device: str = Field("auto", description="auto, cpu, cuda or cuda:N")
     threads: int = Field(0, ge=0, description="CPU threads; 0 takes what the machine offers")
     tensorboard: bool = Field(False, description="write TensorBoard event files too")
+
+    @field_validator("betas", mode="before")
+    @classmethod
+    def _betas(cls, value: Any) -> Any:
+        """A flag has both with a comma between; pydantic parses the numbers."""
+        return tuple(value.split(",")) if isinstance(value, str) else value
 
     @field_validator("teacher")
     @classmethod
