@@ -571,11 +571,11 @@ def _check_not_ignored(values: Mapping[str, Mapping[str, Any]], changes: Mapping
     if changes.get("steps") is not None and changes.get("epochs") is not None:
         raise SettingError("steps and epochs both say how long a run is", "give one of them")
     if values["tune"].get("base") is None:
-        given = [key for key in FINETUNING_ONLY if values["tune"].get(key)]
-        if given:
-            raise SettingError(
-                f"{given[0]} is a setting of fine-tuning", "give the model to start from: --base"
-            )
+        for key in FINETUNING_ONLY:
+            if values["tune"].get(key):
+                raise SettingError(
+                    f"{key} is a setting of fine-tuning", "give the model to start from: --base"
+                )
 
 
 def _no_section(name: str | Path, section: str) -> SettingError:
