@@ -560,6 +560,65 @@ def test_train_follows_a_run(studio: Studio) -> None:
     page.screenshot(path=studio.shots / "train.png", full_page=True)
 
 
+def test_a_run_that_goes_on_does_not_disturb_its_reader(studio: Studio) -> None:
+    """Settings stay open, the focus stays, and a chart is left alone while one drags over it."""
+    run = studio.folder / "going"
+    (run / "state").mkdir(parents=True)
+    recipe = {"train": {"steps": 1000, "label_smoothing": 0.1, "objective": "translate"}}
+    (run / "state" / "recipe.json").write_text(json.dumps(recipe))
+    log = run / "metrics.jsonl"
+
+    def train(steps: range) -> None:
+        values = [{"step": i, "loss": 6.0 - i / 9, "nll": 5.5 - i / 9, "seconds": i} for i in steps]
+        with log.open("a") as file:
+            file.write("".join(json.dumps(value) + "\n" for value in values))
+
+    train(range(1, 11))
+    page = studio.page("train?runs=going")
+    training = "section[aria-label^=Loss] path[data-line=training]"
+    assert "16 min 30 s" in page.inner_text("#figures")  # 990 steps of a second each
+    assert page.locator("[data-line='training, label smoothing 0.1']").count() == 1
+    page.click("#settings summary")
+    page.focus("input[aria-label=Smoothing]")
+    train(range(11, 21))
+    page.wait_for_selector(f"{training}[data-points='20']", state="attached", timeout=10_000)
+    assert page.evaluate("document.querySelector('#settings').open")
+    assert page.evaluate("document.activeElement.ariaLabel") == "Smoothing"
+    # From a third to two thirds of the chart, while the run logs more.
+    box = page.locator("section[aria-label^=Loss] .chart").bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 3, box["y"] + 60)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 2 / 3, box["y"] + 60)
+    train(range(21, 23))
+    until(page, "document.querySelector('#figures').innerText.includes('22 of 1,000')")
+    assert page.get_attribute(training, "data-points") == "20"
+    page.mouse.up()
+    until(page, "location.hash.includes('zoom=')")
+    ready(page)
+    begin, end = map(int, page.url.partition("zoom=")[2].split("-"))
+    assert 5 <= begin < end <= 15
+    # Another run that begins is offered by itself.
+    (studio.folder / "later").mkdir()
+    (studio.folder / "later" / "metrics.jsonl").write_text('{"step": 1, "loss": 2.0}\n')
+    page.wait_for_selector("label.run:has-text('later')", timeout=10_000)
+
+
+def test_charts_of_one_point_of_huge_numbers_and_of_less_than_a_decade(studio: Studio) -> None:
+    run = studio.folder / "exploded"
+    run.mkdir()
+    (run / "metrics.jsonl").write_text('{"step": 1, "loss": 8.0, "learning_rate": 1e20}\n')
+    page = studio.page("train?runs=exploded")
+    assert page.locator("section[aria-label='Learning rate'] .chart circle").count() == 1
+    labels = page.locator("section[aria-label='Learning rate'] .chart text").all_text_contents()
+    assert "1e+20" in labels
+    assert not [text for text in labels if "." in text]  # steps are whole numbers
+    lines = [json.dumps({"step": i, "loss": 9.0 - i / 10}) for i in range(1, 41)]
+    (run / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    page = studio.page("train?runs=exploded&scale=log")
+    loss = page.locator("section[aria-label^=Loss] .chart .grid")
+    assert loss.count() >= 3
+
+
 def test_learn(studio: Studio) -> None:
     page = studio.page(link("learn"))
     scores = page.locator("#example .score").all_text_contents()
