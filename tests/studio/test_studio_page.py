@@ -479,7 +479,10 @@ def test_empty_input_unknown_words_and_300_tokens(studio: Studio) -> None:
     )
     assert all(after - before < 250 for before, after in itertools.pairwise(lower))
     assert len(page.inner_text(".said")) < 600
+    assert "Longer than anything in its training: 301 tokens" in page.inner_text("#overlong")
     page.screenshot(path=studio.shots / "look-300.png", full_page=True)
+    page = studio.page(link("decode", text="The xylophone sat on the mat."))
+    until(page, "document.querySelector('#unknown')?.innerText.includes('xylophone')")
 
 
 def test_another_model_is_opened_from_the_page(studio: Studio, tmp_path: Path) -> None:
@@ -636,6 +639,13 @@ def test_learn(studio: Studio) -> None:
     until(page, "document.querySelector('#out')?.innerText.includes('After “Katze” comes')")
     page.locator("input[aria-label=Temperature]").press("ArrowRight")
     until(page, "location.hash.includes('temperature=1.1')")
+    # The shares of a query, key by key: products, scaled, masked, and softmax, which sum to 1.
+    until(page, "document.querySelector('#scores') !== null")
+    table = page.locator("#scores tr").all_inner_texts()
+    assert table[0].split("\t") == ["key of", "q · k", "÷ √16", "mask", "softmax", ""]
+    shares = [row.split("\t")[-2] for row in table[1:]]
+    assert abs(sum(float(share.rstrip(" %")) for share in shares) - 100) < 0.5
+    assert all(row.split("\t")[-3:-1] == ["−∞", "0"] for row in table[4:])  # what is not written yet
     page.locator("[data-station='decoder.0.cross.k']").focus()
     page.keyboard.press("Enter")
     until(page, "document.querySelector('#station h2')?.textContent === 'Keys'")
@@ -676,6 +686,11 @@ def test_a_mistake_is_told_and_can_be_repaired(studio: Studio) -> None:
     page = studio.page(link("look", off="encoder.0.self.77"))
     assert "has no head 77" in page.inner_text(".error")
     assert page.locator("input[name=text]").count() == 1
+    # An input that cannot be read is refused once, and the rest of the page stands.
+    page = studio.page(link("learn", text="The cat " * 3000))
+    assert page.locator(".error").count() == 1
+    assert page.locator("#example").count() == 1
+    assert page.locator("#station").count() == 0
     studio.complaints[:] = before  # the browser itself reports the refused requests
 
 

@@ -1,7 +1,7 @@
 // Decode: how the next token is chosen, step by step, and what a beam search turned down.
 
 import { ask } from "./api.js";
-import { answerCard } from "./answer.js";
+import { answerCard, inputWarnings } from "./answer.js";
 import { clipped, failure, h, loading, percent, put, s, segment, shown, slider } from "./dom.js";
 import { asked, asking } from "./ask_card.js";
 import { go } from "./route.js";
@@ -131,8 +131,10 @@ export default async function decode({ main, state, gone, atEnd }) {
   const question = asked(state, model);
   const views = { steps: ["Step by step", stepping], beam: ["Beam tree", searching], cache: ["Memory", remembering] };
   const how = views[state.view] ? state.view : "steps";
-  const place = h("div", {}, loading());
+  const place = h("div", {}, loading()), warned = h("div");
   put(main, asking(state, model, "Decode"), h("section", { class: "card" },
-    h("header", {}, segment("View", Object.entries(views).map(([name, [title]]) => [name, title]), how, (view) => go({ view }))), place));
+    h("header", {}, segment("View", Object.entries(views).map(([name, [title]]) => [name, title]), how, (view) => go({ view }))), warned, place));
+  // A refusal of the input is told by the view itself.
+  ask("answer", question).then(({ warnings }) => { if (!gone()) put(warned, inputWarnings(warnings)); }, () => {});
   await views[how][1](place, state, question, gone, atEnd).catch((error) => { if (!gone()) put(place, failure(error)); });
 }

@@ -3,7 +3,7 @@
 import { ask } from "./api.js";
 import { answerCard } from "./answer.js";
 import { asked, asking, unit } from "./ask_card.js";
-import { failure, h, loading, put, segment, shareBars, shown, slider } from "./dom.js";
+import { clipped, failure, h, loading, percent, put, segment, shareBars, shown, slider } from "./dom.js";
 import { css, heat, inkOn } from "./heat.js";
 import { columns, drawPath } from "./token_path.js";
 import { placeNamer } from "./media.js";
@@ -67,6 +67,26 @@ function numbers(values, rows, columnNames, { signed, marked, cut }) {
     values.map((row, i) => h("tr", { class: i === marked ? "marked" : null }, h("th", { class: "token", text: shown(rows[i] ?? String(i)) }),
       row.slice(0, few).map((v) => h("td", { style: { background: css(share(v ?? 0), signed), color: inkOn(share(v ?? 0), signed) }, text: v === null ? "–" : v.toFixed(2) })),
       cut || row.length > few ? h("td", { class: "faint", text: "…" }) : null))));
+}
+
+// From a query to its shares, key by key: the product, scaled, with what positions add, masked, and softmax. Of many keys
+// those with the largest shares, in their order.
+const MOST_KEYS = 12;
+const digits = (v) => v === null ? "–" : v.toFixed(2).replace(/^-(0\.00)$/, "$1");
+function scoreTable({ width, scale, dots, bias, visible, weights }, who, labels, key) {
+  const places = [...weights.keys()].sort((a, b) => weights[b] - weights[a] || visible[b] - visible[a] || a - b).slice(0, MOST_KEYS).sort((a, b) => a - b);
+  const largest = places.reduce((a, b) => (weights[b] > weights[a] ? b : a), places[0]);
+  const scaled = Math.abs(scale * Math.sqrt(width) - 1) < 1e-6 ? `÷ √${width}` : `× ${Number(scale.toPrecision(3))}`;
+  const masks = places.some((j) => !visible[j]);
+  const hidden = (text, j) => h("td", { class: visible[j] ? null : "faint", text });
+  return [h("p", { text: `“${shown(who)}” asks with its query q; each ${key} answers with its key k:` }),
+    h("div", { class: "scroll", tabindex: 0, "aria-label": "Scores, scrolls" }, h("table", { class: "plain scores", id: "scores" },
+      h("tr", {}, ["key of", "q · k", scaled, ...(bias ? ["+ position"] : []), ...(masks ? ["mask"] : []), "softmax", ""].map((text) => h("th", { text }))),
+      places.map((j) => h("tr", { class: j === largest ? "largest" : null }, h("th", { class: "token", text: clipped(shown(labels[j] ?? String(j)), 24) }),
+        hidden(digits(dots[j]), j), hidden(digits(dots[j] * scale), j), bias ? hidden(digits(dots[j] * scale + (bias[j] ?? 0)), j) : null,
+        masks ? h("td", { class: "faint", text: visible[j] ? "0" : "−∞" }) : null, h("td", { class: "share", text: visible[j] ? percent(weights[j]) : "0" }),
+        h("td", { class: "bar" }, h("div", { class: "meter" }, h("i", { style: { width: `${100 * weights[j]}%` } }))))))),
+    weights.length > places.length ? h("p", { class: "note", text: `The ${places.length} largest of ${weights.length} shares.` }) : null];
 }
 
 // ------------------------------------------------------------------ what comes out
@@ -134,10 +154,10 @@ function patch(context, [x, y, size], found, number) {
 // ------------------------------------------------------------------ positions
 
 // How the model tells places apart: the vectors, and the product of each with each.
-function placing(state, model, gone) {
+function placing(state, model, words, gone) {
   const body = h("div", {}, loading()), stacks = Object.keys(model.stacks);
   const stack = stacks.includes(state.places) ? state.places : stacks[0];
-  const node = h("section", { class: "card", "aria-label": "Positions" }, h("header", {}, h("h2", { text: "Where a token stands" }),
+  const node = h("section", { class: "card", "aria-label": "Positions" }, h("header", {}, h("h2", { text: `Where a ${words.one} stands` }),
     stacks.length > 1 ? segment("Stack", stacks.map((name) => [name, name]), stack, (places) => go({ places })) : null), body);
   const drawn = (rows, columns, values, title) => {
     const status = h("p", { class: "read faint", role: "status", text: "Point at a cell for its number." });
@@ -149,7 +169,7 @@ function placing(state, model, gone) {
     if (gone()) return;
     if (found.what === null) { put(body, h("p", { class: "note", text: found.note })); return; }
     const count = (list) => list.map((_, i) => String(i));
-    put(body, h("p", { text: `Attention alone does not see the order of its tokens. This model tells places apart by ${found.what}. ${found.note}` }),
+    put(body, h("p", { text: `Attention alone does not see the order of its ${words.many}. This model tells places apart by ${found.what}. ${found.note}` }),
       h("div", { class: "two" }, found.encodings ? drawn(count(found.encodings), count(found.encodings[0]), Float32Array.from(found.encodings.flat()), "A row a place, a column a dimension") : null,
         drawn(count(found.products), count(found.products), Float32Array.from(found.products.flat()), found.encodings ? "Dot products: each place with each" : "Added to the scores: each place with each")));
   }, (error) => { if (!gone()) put(body, failure(error)); });
@@ -179,7 +199,7 @@ function axes(name, path, anatomy, place, found) {
 }
 
 // The panel of a station: formula, words, and the numbers that pass it.
-async function stationPanel(panel, name, { path, model, question, anatomy, place, words, names, memory, marked, head, gone }) {
+async function stationPanel(panel, name, { path, model, question, anatomy, place, words, names, marked, head, gone }) {
   const { title, formula, text } = about(name, path, model, words);
   const values = h("div", {}, loading());
   const heads = path.weights[name.split(".").slice(0, -1).join(".")]?.heads ?? 0;
@@ -197,11 +217,24 @@ async function stationPanel(panel, name, { path, model, question, anatomy, place
   const found = await ask("tensor", { ...question, name, head });
   if (gone()) return;
   const isWeights = name.endsWith(".weights"), followed = path.rows[marked]?.[0] ?? 0;
-  const row = isWeights ? path.weights[name.slice(0, -8)].values[marked] : null;
-  const looked = row ? (path.columns.length && name.includes(".cross.") ? memory : names).map((label, j) => ({ label, probability: row[j] ?? 0 })).sort((a, b) => b.probability - a.probability).slice(0, 8) : null;
-  put(values, looked ? [h("p", { text: `“${shown(names[marked] ?? "")}” looks at:` }), shareBars(looked)] : null,
-    numbers(found.values, ...axes(name, path, anatomy, place, found), { signed: !isWeights, marked: followed, cut: found.shape.at(-1) > 16 }),
+  const [rows, labels] = axes(name, path, anatomy, place, found);
+  let looked = null;
+  if (isWeights) {
+    const { scores } = await ask("scores", { ...question, name: name.slice(0, -8), head, row: followed });
+    if (gone()) return;
+    const key = name.includes(".cross.") ? unit(model, question) : words.one;
+    looked = scores ? scoreTable(scores, names[marked] ?? "", labels, key) : lookedAt(found.values[followed], names[marked] ?? "", labels);
+  }
+  put(values, looked,
+    numbers(found.values, rows, labels, { signed: !isWeights, marked: followed, cut: found.shape.at(-1) > 16 }),
     h("p", { class: "note", text: isWeights ? "One row a query, one column a key: shares of 1." : `One row a ${words.one}${found.shape.at(-1) > 16 ? "; the first 16 columns" : ""}. Blue is above zero, brown (in the dark: amber) below.` }));
+}
+
+// The keys that a query looks at most, where its weights are no plain softmax of scores.
+function lookedAt(row, who, labels) {
+  if (!row) return null;
+  const shares = row.map((probability, j) => ({ label: labels[j] ?? String(j), probability: probability ?? 0 })).filter(({ probability }) => probability > 0);
+  return [h("p", { text: `“${shown(who)}” looks at:` }), shareBars(shares.sort((a, b) => b.probability - a.probability).slice(0, 8))];
 }
 
 // Goes from station to station by itself, as one would in a lecture.
@@ -221,11 +254,12 @@ export default async function learn({ main, state, gone, atEnd }) {
   const model = await ask("model", { model: state.model });
   if (gone()) return;
   const question = (({ off, ...rest }) => rest)(asked(state, model));
+  const input = { one: unit(model, question), many: unit(model, question, 2) };
   const stage = h("section", { class: "card", "aria-label": "Path" }, loading("The model reads…"));
   const panel = h("section", { class: "card", id: "station", "aria-label": "Station" }, loading(""));
   const answered = answerCard(state, model, question, { gone });
   const asks = asking(state, model, "Follow it");
-  if (!main.querySelector("#station")) put(main, asks, answered.node, stage, panel, placing(state, model, gone), example());
+  if (!main.querySelector("#station")) put(main, asks, answered.node, stage, panel, placing(state, model, input, gone), example());
   try {
     const stacks = Object.keys(model.stacks), head = Number(state.head || 0);
     const layer = Number(state.layer || 0), row = state.row === undefined || state.row === "" ? undefined : Number(state.row);
@@ -250,12 +284,14 @@ export default async function learn({ main, state, gone, atEnd }) {
       const next = gone() ? null : nextTokens(state, model, question, path, marked, names, gone);
       if (next) answered.alternatives(next);
     });
-    put(main, asks, answered.node, stage, panel, placing(state, model, gone), main.querySelector("#worked") ?? example());
-    await Promise.all([answered.ready, stationPanel(panel, open, { path, model, question, anatomy, place, words, names, memory, marked, head, gone })]);
+    put(main, asks, answered.node, stage, panel, placing(state, model, input, gone), main.querySelector("#worked") ?? example());
+    await Promise.all([answered.ready, stationPanel(panel, open, { path, model, question, anatomy, place, words, names, marked, head, gone })]);
   } catch (error) {
     if (gone()) return;
-    put(stage, failure(error));
-    put(panel);
+    // An input that cannot be read is refused by the card of the answer; what else fails is told in place of the path.
+    const refused = error.problem && !(await answered.ready);
+    if (gone()) return;
+    put(main, asks, answered.node, refused ? null : put(stage, failure(error)), placing(state, model, input, gone), main.querySelector("#worked") ?? example());
     if (!error.problem) throw error;
   }
 }

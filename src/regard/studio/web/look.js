@@ -92,7 +92,7 @@ function overview(names, off) {
     list.map((each) => h("div", { class: "layer" }, h("span", { class: "label", text: `${each.startsWith("memory.") ? "hop" : "layer"} ${layerOf(each)}` }),
       rows.set(each, h("div", { class: "cells", role: "group", "aria-label": each }, loading(""))).get(each))))));
   const node = h("section", { class: "card", "aria-label": "All heads" }, h("header", {}, h("h2", { text: "All heads" }),
-    h("span", { class: "note", text: "Shades are against even attention, so a head that looks everywhere alike is pale. ⚑: collapsed, even or idle. Arrow keys go from head to head." })), grid);
+    h("span", { class: "note", text: "Shades are against even attention, so a head that looks everywhere alike is almost blank. ⚑: collapsed, even or idle. Arrow keys go from head to head." })), grid);
   let pressed = null, last = null;
   function press(name, head) {
     last = `${name}.${head}`;
@@ -122,10 +122,10 @@ function overview(names, off) {
   return { node, press, load };
 }
 
-async function aligning(place, question, state, room) {
+async function aligning(place, question, state, room, unknown) {
   const map = await ask("alignment", { ...question, layer: state.aligned === undefined || state.aligned === "" ? null : Number(state.aligned) });
   put(place, h("header", {}, h("h2", { text: "Alignment" }),
-    segment("Decoder layer", [...Array(map.layers).keys()].map((k) => [k, String(k)]), map.layer, (k) => go({ aligned: k })), h("span", { class: "note", text: map.note })), alignment(map, room));
+    segment("Decoder layer", [...Array(map.layers).keys()].map((k) => [k, String(k)]), map.layer, (k) => go({ aligned: k })), h("span", { class: "note", text: map.note })), alignment({ ...map, source: named(map.source, unknown) }, room));
 }
 
 // Beside the sentence: the head that resolves a pronoun, and a second sentence or model to compare with.
@@ -164,7 +164,7 @@ async function whole({ main, state, shelf, gone }, key) {
   else { before.forEach((each) => each.remove()); main.prepend(...asks.filter(Boolean)); } // the rest stays until there is another
   const found = await ask("look", question);
   if (gone()) return;
-  const answered = answerCard(state, model, question, { surprise: found.surprise, unknown: found.unknown, gone: late });
+  const answered = answerCard(state, model, question, { surprise: found.surprise, gone: late });
   const names = Object.keys(found.attentions), kinds = [...new Set(names.map(kindOf))];
   const room = main.clientWidth - 2 * parseFloat(getComputedStyle(main).paddingLeft) - 38;
   if (!names.length) {
@@ -212,5 +212,5 @@ async function whole({ main, state, shelf, gone }, key) {
   if (state.compare) panes.push(await ask("look", second).then((said) => pane(places[1], second, said, { compare: true, titles: heading(second, said), room: paneRoom }),
     (error) => async () => { put(places[1], failure(error)); return true; }));
   await choose({ state, gone });
-  await Promise.all([answered.ready, aligned && guarded(aligned, aligning(aligned, question, state, room)), guarded(all.node, all.load(question, late))]);
+  await Promise.all([answered.ready, aligned && guarded(aligned, aligning(aligned, question, state, room, found.unknown)), guarded(all.node, all.load(question, late))]);
 }
