@@ -208,6 +208,28 @@ def test_the_scores_of_a_query_lead_to_its_weights(name: str) -> None:
             np.testing.assert_allclose(powers / powers.sum(), scores["weights"], atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("name", "formula"),
+    [
+        ("bahdanau", "A = softmax(wᵀ tanh(Q + K) + mask)"),
+        ("convs2s", "A = softmax(Q Kᵀ + mask)"),  # Gehring et al.: no scale
+        ("t5", "A = softmax(Q Kᵀ + B + mask)"),
+        ("transformer", "A = softmax(Q Kᵀ / √d + mask)"),
+    ],
+)
+def test_the_formula_is_that_of_the_kernel(name: str, formula: str) -> None:
+    with client(InMemory({name: recurrent(name)})) as studio:
+        weights = ask(studio, "path", model=name, text=TEXT, stack="decoder")["weights"]
+        assert weights[next(iter(weights))]["formula"] == formula
+
+
+def test_a_stack_without_position_encodings_says_how_it_knows_the_order() -> None:
+    with client(InMemory({"bahdanau": recurrent("bahdanau")})) as studio:
+        result = ask(studio, "positions", model="bahdanau", stack="decoder")
+        assert result["what"] is None
+        assert result["note"].startswith("The decoder reads one token after the other")
+
+
 def test_a_dual_encoder_matches_captions_as_its_own_method_does() -> None:
     """Cosines, the learned scale and a softmax; with a head off, both towers are without it."""
     model = dual_encoder()

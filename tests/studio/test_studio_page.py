@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tokenizers
 
 pytest.importorskip("starlette")
 playwright = pytest.importorskip("playwright.sync_api")
@@ -151,7 +152,6 @@ def studio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Studio]:
 
 def large(folder: Path) -> None:
     """144 heads that read 512 tokens, and a run of 100,000 logged steps."""
-    import tokenizers
     import transformers
 
     sizes: dict[str, Any] = {
@@ -479,7 +479,7 @@ def test_empty_input_unknown_words_and_300_tokens(studio: Studio) -> None:
     )
     assert all(after - before < 250 for before, after in itertools.pairwise(lower))
     assert len(page.inner_text(".said")) < 600
-    assert "Longer than anything in its training: 301 tokens" in page.inner_text("#overlong")
+    assert "Longer than anything in its training: 302 tokens" in page.inner_text("#overlong")
     page.screenshot(path=studio.shots / "look-300.png", full_page=True)
     page = studio.page(link("decode", text="The xylophone sat on the mat."))
     until(page, "document.querySelector('#unknown')?.innerText.includes('xylophone')")
@@ -510,8 +510,10 @@ def test_decode(studio: Studio) -> None:
     page.click("text=Next")
     assert "“Katze”" in page.inner_text("#which")
     assert page.locator("#bars .track").count() == 8
+    assert page.locator("#bars .drawn").count() == 0  # nothing is drawn by chance
     page.click("text=by chance")
     ready(page)
+    assert page.locator("#bars .drawn").count() == 8
     page.locator("input[aria-label=Temperature]").press("ArrowRight")
     until(page, "location.hash.includes('temperature=1.1')")
     ready(page)
@@ -645,7 +647,8 @@ def test_learn(studio: Studio) -> None:
     assert table[0].split("\t") == ["key of", "q · k", "÷ √16", "mask", "softmax", ""]
     shares = [row.split("\t")[-2] for row in table[1:]]
     assert abs(sum(float(share.rstrip(" %")) for share in shares) - 100) < 0.5
-    assert all(row.split("\t")[-3:-1] == ["−∞", "0"] for row in table[4:])  # what is not written yet
+    later = [row.split("\t") for row in table[4:]]  # what is not written yet
+    assert all(row[-3:-1] == ["−∞", "0"] for row in later)
     page.locator("[data-station='decoder.0.cross.k']").focus()
     page.keyboard.press("Enter")
     until(page, "document.querySelector('#station h2')?.textContent === 'Keys'")
@@ -658,6 +661,73 @@ def test_learn(studio: Studio) -> None:
         "[aria-label=Positions]"
     )
     page.screenshot(path=studio.shots / "learn.png", full_page=True)
+
+
+INKED_EDGE = """() => [...document.querySelectorAll('canvas.map')].some((map) => {
+  const edge = map.getContext('2d').getImageData(map.width - 1, 0, 1, map.height).data;
+  return edge.some((value, i) => i % 4 === 3 && value > 0);
+})"""
+
+
+def test_a_memory_network_in_its_own_words(studio: Studio) -> None:
+    """Sentences, hops and a story; no residual stream, no √d, no label that is cut off."""
+    from regard.builder import build
+    from regard.families.presets import preset
+    from regard.models.memory_network import MemoryNetworkModel
+    from regard.text.tokenizer import Template, Tokenizer
+    from regard.text.tokenizer_training import word_level_json
+
+    words = word_level_json(["Mary went to the kitchen John garden Where is"], cls_token=False)
+    backend = tokenizers.Tokenizer.from_str(words)
+    tokenizer = Tokenizer(backend, framing=Template(end=False))
+    description = preset("memory:tiny", len(tokenizer), 64)
+    model = MemoryNetworkModel(build(description), description, tokenizer)  # type: ignore[arg-type]
+    model.save(studio.folder / "memory")
+    page = studio.page("look?model=memory")
+    until(page, "document.querySelectorAll('.loading').length === 0")
+    assert not page.evaluate(INKED_EDGE)
+    assert page.inner_text("#more") == "how widely each head looks"
+    page = studio.page("learn?model=memory")
+    until(page, "document.querySelectorAll('.loading').length === 0")
+    chip = page.locator("[data-token='0'] rect").bounding_box()
+    name = page.locator("[data-token='0'] text").bounding_box()
+    assert chip["x"] <= name["x"]
+    assert name["x"] + name["width"] <= chip["x"] + chip["width"]
+    assert page.inner_text("#station .formula") == "A = softmax(Q Kᵀ + mask)"
+    assert "each sentence answers with its key" in page.inner_text("#station")
+    assert "The line is the question" in page.inner_text("[aria-label=Path]")
+    assert "Each sentence has a learned vector of its age" in page.inner_text(
+        "[aria-label=Positions]"
+    )
+    page.click("[data-station='memory.0.cross.v']")
+    until(page, "document.querySelector('#station .formula')?.innerText.includes('C[word]')")
+
+
+def test_the_towers_of_a_dual_encoder_each_in_its_own_words(studio: Studio) -> None:
+    """Patches while a picture is shown, tokens once a sentence is written."""
+    pytest.importorskip("PIL")
+    from regard.builder import build
+    from regard.families.presets import preset
+    from regard.models import DualEncoderModel
+    from regard.text.tokenizer_training import SpecialTokenTemplate, train_lossless_tokenizer
+
+    template = SpecialTokenTemplate(("<|endoftext|>",))
+    tokenizer = train_lossless_tokenizer(["a red circle a blue square"], "bpe", 300, template)
+    sizes = {"image_size": 16, "patch": 8, "d_model": 16, "heads": 2, "layers": 1}
+    description: Any = preset("clip:tiny", len(tokenizer), 32, **sizes)
+    DualEncoderModel(build(description), description, tokenizer).save(studio.folder / "towers")
+    preprocessor = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3, "size": {"shortest_edge": 16}}
+    settings = studio.folder / "towers" / "preprocessor_config.json"
+    settings.write_text(json.dumps({**preprocessor, "crop_size": {"height": 16, "width": 16}}))
+    page = studio.page("learn?model=towers")
+    until(page, "document.querySelectorAll('.loading').length === 0")
+    assert page.locator(".chips [aria-pressed=true]").count() == 0  # the picture is shown
+    assert page.inner_text("[aria-label=Positions] h2") == "Where a patch stands"
+    page.click("button:text-is('a red circle')")
+    until(page, "document.querySelector('.answer')?.innerText.includes('This is the text tower')")
+    ready(page)
+    assert "→" not in page.inner_text(".answer")
+    assert page.inner_text("[aria-label=Positions] h2") == "Where a token stands"
 
 
 def test_hostile_names_words_and_samples_stay_text(studio: Studio) -> None:

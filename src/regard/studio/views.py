@@ -650,7 +650,8 @@ def positions(store: ModelStore, request: PositionsRequest) -> Answer:
     try:
         result = analyses.positions(opened.model, request.length, stack=request.stack)
     except SettingError as refusal:  # the stack has no positions of its own
-        return {"what": None, "note": refusal.problem}
+        problem = refusal.problem
+        return {"what": None, "note": f"{problem[0].upper()}{problem[1:]}."}
     return _with_note(result)
 
 

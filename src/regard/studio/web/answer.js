@@ -31,7 +31,7 @@ function headline(answer, usual, question, model) {
   }
   if (answer.task === "generate") return h("p", { class: `said${long}` }, clipped(question.text, MOST), " ", output(h("mark", { text: shown(answer.text) })));
   if (answer.task === "transcribe") return h("p", { class: "said" }, "“", output(text || " "), "”", text ? null : h("span", { class: "note", text: " no word was heard" }));
-  const source = question.text ? [clipped(question.text, MOST), arrow] : [];
+  const source = question.text ? [clipped(question.text, MOST), answer.text ? arrow : null] : [];
   return h("p", { class: `said${long}` }, source, output(changed && answer.task === "translate" ? difference(usual.text, text) : text));
 }
 

@@ -85,10 +85,13 @@ function pane(place, question, found, { compare, titles, room }) {
 }
 
 // All heads as small pictures, an attention at a time, so that nobody waits for the last one. Arrow keys go through them.
-function overview(names, off) {
+// A line is a layer; layers of one head each stand beside each other.
+function overview(attentions, off) {
+  const names = Object.keys(attentions);
   const buttons = new Map(), rows = new Map(), kinds = new Map();
+  const single = (list) => list.every((each) => attentions[each].heads === 1);
   for (const each of names) kinds.set(kindOf(each), [...(kinds.get(kindOf(each)) || []), each]);
-  const grid = h("div", { class: "kinds" }, [...kinds].map(([kind, list]) => h("div", { class: "heads kind" }, h("h3", { text: titled(kind) }),
+  const grid = h("div", { class: "kinds" }, [...kinds].map(([kind, list]) => h("div", { class: single(list) ? "heads kind single" : "heads kind" }, h("h3", { text: titled(kind) }),
     list.map((each) => h("div", { class: "layer" }, h("span", { class: "label", text: `${each.startsWith("memory.") ? "hop" : "layer"} ${layerOf(each)}` }),
       rows.set(each, h("div", { class: "cells", role: "group", "aria-label": each }, loading(""))).get(each))))));
   const node = h("section", { class: "card", "aria-label": "All heads" }, h("header", {}, h("h2", { text: "All heads" }),
@@ -101,7 +104,8 @@ function overview(names, off) {
     pressed?.setAttribute("aria-pressed", "true");
     if (pressed) arrange();
   }
-  const arrange = () => roving(grid, [...rows.values()].map((row) => [...row.querySelectorAll("button")]).filter((row) => row.length));
+  const lines = [...kinds.values()].flatMap((list) => single(list) ? [list] : list.map((each) => [each]));
+  const arrange = () => roving(grid, lines.map((line) => line.flatMap((each) => [...rows.get(each).querySelectorAll("button")])).filter((row) => row.length));
   async function load(question, late) {
     for (const each of names) {
       const result = await ask("grid", { ...question, name: each });
@@ -180,7 +184,7 @@ async function whole({ main, state, shelf, gone }, key) {
   const paneRoom = state.compare && window.innerWidth >= 980 ? (room - 16) / 2 : room;
   const panes = [pane(places[0], question, found, { compare: state.compare, titles: heading(question, found), room: paneRoom })];
   const controls = h("div", { class: "bar" });
-  const all = overview(names, off);
+  const all = overview(found.attentions, off);
   const other = more(model, question, found, room);
   const crossing = !question.file && found.target.length && names.some((n) => n.endsWith(".cross"));
   const aligned = crossing ? h("section", { class: "card", "aria-label": "Alignment" }, loading()) : null;
