@@ -78,6 +78,21 @@ def test_files_and_other_kinds_of_pictures(tmp_path: Path) -> None:
     assert torch.equal(prepare(palette), prepare(palette.convert("RGB")))
 
 
+def test_grey_levels_of_16_bits_keep_their_shades(tmp_path: Path) -> None:
+    levels = np.linspace(0, 65535, 64).reshape(8, 8)
+    pillow.fromarray(levels.astype(np.uint16)).save(tmp_path / "deep.png")
+    prepare = image.ImageProcessor((8, 8), mean=None, std=None)
+    wanted = torch.from_numpy(np.round(levels / 257) / 255).float()
+    assert (prepare(tmp_path / "deep.png") - wanted).abs().max() < 0.5 / 255
+    # The same picture as 32-bit numbers, as earlier versions of Pillow read it.
+    assert torch.equal(
+        prepare(pillow.fromarray(levels.astype(np.int32))), prepare(tmp_path / "deep.png")
+    )
+    for other in (levels.astype(np.int32) * 2, levels.astype(np.float32)):
+        with pytest.raises(DataError, match="white"):
+            prepare(pillow.fromarray(other))
+
+
 def test_a_batch_has_one_size() -> None:
     with pytest.raises(DataError, match="different sizes"):
         image.ImageProcessor(10).batch([noise(12, 15), noise(15, 12)])

@@ -139,7 +139,8 @@ def test_one_altered_byte_is_seen_in_what_we_wrote(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("family", "changes", "words"),
     [
-        ("llama", {"model_type": "llama4"}, "did you mean 'llama'"),
+        ("llama", {"model_type": "llamma"}, "did you mean 'llama'"),
+        ("llama", {"model_type": "llama4"}, "known: albert.* llama,"),  # no slip of typing
         ("bert", {"model_type": "modernbert"}, r"known: .*llama"),
         ("gpt2", {"model_type": "mamba"}, "known: .*llama"),
         ("llama", {"architectures": ["LlamaForTokenClassification"]}, "ForCausalLM"),

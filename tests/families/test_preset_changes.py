@@ -188,6 +188,8 @@ def test_presets_of_before_are_the_same_specs() -> None:
         ("vit:tiny", {"position": "rope"}, "known: learned, sinusoidal"),
         ("wav2vec2:tiny", {"position": "rope"}, "a convolution"),
         ("clip:tiny", {"position": "rope"}, "towers"),
+        ("graph:tiny", {"position": "learned"}, "nodes of a graph have no order"),
+        ("bert:tiny", {"decoder_layers": 2}, "known: "),  # and not another word
         ("clip:tiny", {"share": "none"}, "no output matrix"),
         ("gpt2:tiny", {"position": "rop"}, "rope"),
         ("gpt2:tiny", {"residual": "prenorm"}, "residual cannot be"),

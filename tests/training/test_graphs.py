@@ -25,7 +25,7 @@ from regard.data.graphs import (
     shortest_paths,
     undirected,
 )
-from regard.errors import DataError, SettingError, TrainingInterrupted
+from regard.errors import DataError, RegardWarning, SettingError, TrainingInterrupted
 from regard.families import presets
 from regard.metrics.classification import ClassificationScore
 from regard.models.graph_model import graph_tensors
@@ -248,6 +248,13 @@ def test_tables_and_arrays_hold_the_same_graph(graph: Path, tmp_path: Path) -> N
         ("0\ta\ttrain\tword\n", "", "is no feature"),
         ("0\ta\ttrain\t1\n", "0\t5\n", "none of 0 to 0"),
         ("0\ta\ttrain\t1\nx\n", "", "is no row"),
+        ("0\ta\ttrain\t1\n", "0\tx\n", "'x' is no whole number"),
+        ("0\ta\ttrain\t1\n", "0\t0.5\n", "'0.5' is no whole number"),
+        ("0\ta\ttrain\t1\n", "0\t0\n²\t0\n", "is no row"),
+        ("0\ta\ttrain\t-1:2 3\n", "", "'-1:2' is no feature"),
+        ("0\ta\ttrain\t1:nan\n", "", "'1:nan' is no feature"),
+        ("0\ta\ttrain\t999999999999\n", "", "too many numbers"),
+        ("0\ta\tval\t1\n", "", "no split 'val'"),
         ("", "", "no nodes"),
     ],
 )
@@ -258,6 +265,49 @@ def test_tables_that_are_no_graph_are_refused(
     (tmp_path / "edges.tsv").write_text(edges)
     with pytest.raises(DataError, match=problem):
         read_graphs(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "problem"),
+    [
+        # PyTorch Geometric's edge_index: its rows of two would be other edges.
+        ({"edges": np.array([[0, 1, 2], [1, 2, 3]])}, "transposed"),
+        ({"edges": np.array([[0.5, 1.0]])}, "float64"),
+        ({"features": np.ones(4)}, "features"),
+        ({"features": np.full((4, 2), np.nan)}, "finite"),
+        ({"split": np.array(["train", "val", "test", "test"])}, "no split 'val'"),
+        ({"features": np.ones((0, 2)), "labels": np.array([]), "split": np.array([])}, "no"),
+    ],
+)
+def test_arrays_that_are_no_graph_are_refused(
+    arrays: dict[str, Any], problem: str, tmp_path: Path
+) -> None:
+    edges = np.array([[0, 1], [1, 2]])
+    graph = {
+        "features": np.eye(4),
+        "edges": edges,
+        "labels": np.arange(4),
+        "split": np.zeros(4, int),
+    }
+    np.savez(tmp_path / "graph.npz", **{**graph, **arrays})
+    with pytest.raises(DataError, match=problem):
+        read_graphs(tmp_path / "graph.npz")
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\3\4 and no more", b"text"])
+def test_a_damaged_npz_is_refused(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "graph.npz").write_bytes(content)
+    with pytest.raises(DataError, match="cannot be read"):
+        read_graphs(tmp_path / "graph.npz")
+
+
+def test_weights_of_edges_are_ignored_aloud(tmp_path: Path) -> None:
+    (tmp_path / "nodes.tsv").write_text("0\ta\ttrain\t1\n1\tb\tvalid\t0\n2\ta\ttest\t1\n")
+    # Loops, one edge twice, and a node without any.
+    (tmp_path / "edges.tsv").write_text("0\t0\t1.0\n0\t1\t0.5\n1\t0\t0.5\n")
+    with pytest.warns(RegardWarning, match="weight"):
+        data = read_graphs(tmp_path)
+    assert data.edges.tolist() == [[0, 0], [0, 1], [1, 0], [1, 1], [2, 2]]
 
 
 def test_an_npz_of_objects_is_not_unpickled(tmp_path: Path) -> None:

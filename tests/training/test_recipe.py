@@ -105,6 +105,10 @@ def test_a_size_is_said_once_and_replaces_that_of_the_recipe(tmp_path: Path) -> 
     assert recipes.load(recipe, {}).preset_name == "gpt2:medium"
     assert recipes.load(recipe, {"preset": "large"}).preset_name == "gpt2:large"
     assert recipes.load(recipe, {"model": "llama:7b"}).preset_name == "llama:7b"
+    # A cell alone is what the objective needs.
+    cells = {"model": "lstm:tiny", "preset": None, "text": "a.txt"}
+    assert recipes.load(None, {**cells, "objective": "causal"}).preset_name == "lstm-lm:tiny"
+    assert recipes.load(None, {**cells, "objective": "denoise"}).preset_name == "lstm:tiny"
     both = {"model": "gpt2:small", "preset": "small"}
     assert recipes.load(recipe, both).preset_name == "gpt2:small"
     with pytest.raises(SettingError, match="both 'small' and 'large'"):

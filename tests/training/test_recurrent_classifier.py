@@ -60,7 +60,12 @@ def test_it_is_saved_and_opened(tmp_path: Path) -> None:
     opened = regard.load(tmp_path)
     assert opened.spec == description
     tokens = torch.randint(0, 11, (1, 5))
-    torch.testing.assert_close(opened.model(tokens)[0], model(tokens)[0], rtol=0, atol=0)
+    hidden, _ = model(tokens)
+    torch.testing.assert_close(opened.model(tokens)[0], hidden, rtol=0, atol=0)
+    # Called like all others, also with the states of its layers.
+    called = opened(input_ids=tokens, output_hidden_states=True)
+    torch.testing.assert_close(called.logits, model.classes(hidden, None, tokens))
+    assert [state.shape for state in called.hidden_states] == [(1, 5, 8)] * 3
 
 
 def test_a_language_model_becomes_a_classifier() -> None:

@@ -27,6 +27,7 @@ RATE = 16_000  # samples a second
 SUFFIXES = (".wav", ".flac")
 _FLAC_MARKER = b"fLaC"
 SECONDS = 30  # of a window
+_WIDEST = 4  # bytes of a sample
 # The low-pass filter of resampling: zero crossings of its sinc on each side, the shape of its
 # Kaiser window, and where it cuts off, as a share of the lower Nyquist frequency.
 _ZERO_CROSSINGS = 32
@@ -69,6 +70,10 @@ def read_wav_and_rate(path: str | Path | bytes) -> tuple[Samples, int]:
             raw = file.readframes(file.getnframes())
     except FileNotFoundError:
         raise DataError(f"{name} does not exist", "give a WAV file") from None
+    except OSError as error:  # a folder, or a file that may not be read
+        raise DataError(f"{name} cannot be read: {error.strerror}", "give a WAV file") from None
+    except RuntimeError:  # from `wave`, where a chunk is longer than the file
+        raise DataError(f"{name} is cut off or damaged", _convert(name, RATE)) from None
     except (wave.Error, EOFError) as error:
         if str(error).startswith("unknown format"):
             # Floating point, or the extensible header that many programs write for 24 bits.
@@ -76,6 +81,11 @@ def read_wav_and_rate(path: str | Path | bytes) -> tuple[Samples, int]:
         raise DataError(
             f"{name} is no WAV file of whole numbers: {error}", _convert(name, RATE)
         ) from None
+    if width > _WIDEST or file_rate == 0:
+        raise DataError(
+            f"{name} has {8 * width} bits a sample and {file_rate} samples a second",
+            _convert(name, RATE),
+        )
     complete = raw[: len(raw) - len(raw) % (width * channels)]  # the last frame may be cut off
     samples = _pcm_to_float(complete, width).reshape(-1, channels)  # [N, channels]
     return np.ascontiguousarray(samples.mean(axis=1, dtype=np.float32)), file_rate

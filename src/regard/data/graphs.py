@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
 
 from regard.data import text_files
-from regard.errors import DataError
+from regard.errors import DataError, RegardWarning, did_you_mean
 
 Level = Literal["nodes", "graphs"]
 SPLITS = ("train", "valid", "test")
 _FILES = ("nodes", "edges")
 _SUFFIXES = (".tsv", ".tsv.gz", ".csv", ".csv.gz")
 _LARGEST_DENSE = 20_000  # nodes of a graph whose pairs are listed (eigenvectors, shortest paths)
+_MOST_FEATURES = 2**32  # numbers of all nodes: 16 GB
 
 
 @dataclass(frozen=True)
@@ -75,14 +78,14 @@ def read_graphs(path: str | Path) -> GraphData:
         raise DataError(f"{path} has no nodes", "write one a line: number, class, split, features")
     _check_numbers([row[0] for row in nodes], f"{path}/nodes")
     features = _features([row[3] if len(row) > 3 else "" for row in nodes], f"{path}/nodes")
-    edges = np.array([[int(row[0]), int(row[1])] for row in tables["edges"]], np.int64)
+    edges = _edges(tables["edges"], f"{path}/edges")
     if not has_graphs:
         labels = [row[1] for row in nodes]
         splits = [row[2] if len(row) > 2 else "" for row in nodes]
         return _checked(features, edges, np.zeros(len(nodes), np.int64), labels, splits, "nodes")
     graphs = list(_rows(path, "graphs"))
     _check_numbers([row[0] for row in graphs], f"{path}/graphs")
-    graph = np.array([int(row[1]) for row in nodes], np.int64)
+    graph = np.array([_whole(row[1], f"{path}/nodes, row {row[0]}") for row in nodes], np.int64)
     labels = [row[1] for row in graphs]
     splits = [row[2] if len(row) > 2 else "" for row in graphs]
     return _checked(features, edges, graph, labels, splits, "graphs")
@@ -105,7 +108,7 @@ def _rows(folder: Path, name: str) -> Iterator[list[str]]:
     divider = "," if ".csv" in file.name else "\t"
     for number, line in enumerate(text_files.lines(file), 1):
         row = [cell.strip() for cell in line.split(divider)]
-        if not row[0].isdigit() or len(row) < 2:
+        if not row[0].isdecimal() or len(row) < 2:
             if number == 1 or not line.strip():
                 continue
             raise DataError(f"{file}, line {number}: {line!r} is no row", "begin with a number")
@@ -117,20 +120,49 @@ def _check_numbers(numbers: Sequence[str], where: str) -> None:
         raise DataError(f"the rows of {where} are not numbered 0, 1, 2, …", "sort and number them")
 
 
+def _edges(rows: list[list[str]], where: str) -> NDArray[np.int64]:
+    """The first two columns: [edges, 2]."""
+    if any(any(row[2:]) for row in rows):
+        warnings.warn(
+            f"{where}: an edge is two numbers; what else its row has, such as a weight, is ignored",
+            RegardWarning,
+            stacklevel=3,
+        )
+    pairs = [
+        [_whole(cell, f"{where}, row {number}") for cell in row[:2]]
+        for number, row in enumerate(rows, 1)
+    ]
+    return np.array(pairs, np.int64).reshape(-1, 2)
+
+
+def _whole(cell: str, where: str) -> int:
+    """The number of a node or of a graph."""
+    try:
+        return int(cell)
+    except ValueError:
+        raise DataError(f"{where}: {cell!r} is no whole number", "count from 0") from None
+
+
 def _features(texts: Sequence[str], where: str) -> NDArray[np.float32]:
     """INDEX or INDEX:VALUE, with spaces between them: [nodes, features]."""
     entries = []
     width = 0
     for node, text in enumerate(texts):
         for item in text.split():
-            index, _, value = item.partition(":")
-            try:
-                entries.append((node, int(index), float(value) if value else 1.0))
-            except ValueError:
+            index, _, text = item.partition(":")
+            value = _finite(text) if text else 1.0
+            if not index.isdecimal() or value is None:
                 raise DataError(
-                    f"{where}, node {node}: {item!r} is no feature", "write INDEX or INDEX:VALUE"
-                ) from None
+                    f"{where}, node {node}: {item!r} is no feature",
+                    "write INDEX, from 0 on, or INDEX:VALUE",
+                )
+            entries.append((node, int(index), value))
             width = max(width, int(index) + 1)
+    if len(texts) * width > _MOST_FEATURES:
+        raise DataError(
+            f"{where}: {len(texts):,} nodes of {width:,} features are too many numbers",
+            "number the features from 0 on, without gaps",
+        )
     features = np.zeros((len(texts), max(1, width)), np.float32)
     for node, column, number in entries:
         features[node, column] = number
@@ -139,11 +171,20 @@ def _features(texts: Sequence[str], where: str) -> NDArray[np.float32]:
     return features
 
 
+def _finite(text: str) -> float | None:
+    """The number of a text; None if it is none, or not finite."""
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if np.isfinite(number) else None
+
+
 def _read_arrays(path: Path) -> GraphData:
     try:
         with np.load(path, allow_pickle=False) as arrays:
             values: dict[str, Any] = {name: arrays[name] for name in arrays.files}
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, EOFError, BadZipFile) as error:
         raise DataError(f"{path} cannot be read: {error}", "write it with numpy.savez") from None
     for name in ("features", "edges", "labels"):
         if name not in values:
@@ -155,7 +196,16 @@ def _read_arrays(path: Path) -> GraphData:
     graph = values.get("graph", np.zeros(nodes, np.int64)).astype(np.int64)
     level: Level = "graphs" if "graph" in values else "nodes"
     labels = [str(label) for label in values["labels"]]
-    edges = values["edges"].astype(np.int64)
+    edges = values["edges"]
+    if edges.ndim != 2 or edges.shape[1] != 2 or edges.dtype.kind not in "iu":
+        # Read as rows of two, an edge_index [2, edges] would be other edges.
+        raise DataError(
+            f"{path}: edges are {edges.dtype} numbers of the shape {edges.shape}",
+            "give whole numbers [edges, 2]; an edge_index [2, edges] has to be transposed",
+        )
+    edges = edges.astype(np.int64)
+    if values["features"].ndim != 2 or not np.isfinite(values["features"]).all():
+        raise DataError(f"{path}: features are no finite numbers", "give them [nodes, features]")
     return _checked(values["features"].astype(np.float32), edges, graph, labels, splits, level)
 
 
@@ -174,6 +224,11 @@ def _checked(
     level: Level,
 ) -> GraphData:
     nodes = len(features)
+    if not nodes:
+        raise DataError("a graph without nodes", "give at least one")
+    for name in set(splits) - {"", *SPLITS}:
+        # Its nodes would never be used.
+        raise DataError(f"there is no split {name!r}", did_you_mean(name, SPLITS))
     expected = nodes if level == "nodes" else int(graph.max(initial=-1)) + 1
     if len(labels) != expected or len(splits) != expected:
         raise DataError(

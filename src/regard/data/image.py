@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 Picture: TypeAlias = "str | Path | bytes | NDArray[np.uint8] | Image"
+_LARGEST_LEVEL = 2**16 - 1  # of grey in 16 bits
 MOST = 1 << 26  # pixels of an image; more would be a decompression bomb
 FILE = "preprocessor_config.json"
 
@@ -185,8 +186,16 @@ def _open_image(picture: Any) -> Image:
 
 
 def _to_rgb(image: Image) -> Image:
-    """Three channels; a transparent image gets a white background."""
+    """Three channels of bytes; a transparent image gets a white background."""
     from PIL import Image
+
+    if image.mode.startswith("I"):
+        image = _from_16_bits(image)
+    if image.mode == "F":
+        raise DataError(
+            "a picture of floating-point numbers does not say which of them is white",
+            "convert it to bytes",
+        )
 
     # An image without an alpha channel may still name a transparent colour in `info`.
     if "A" not in image.getbands() and image.info.get("transparency") is None:
@@ -194,6 +203,17 @@ def _to_rgb(image: Image) -> Image:
     image = image.convert("RGBA")
     white = Image.new("RGBA", image.size, (255, 255, 255, 255))
     return Image.alpha_composite(white, image).convert("RGB")
+
+
+def _from_16_bits(image: Image) -> Image:
+    """Grey levels of 16 bits as bytes; Pillow's own conversion would make all above 255 white."""
+    from PIL import Image
+
+    levels = np.asarray(image)
+    # Pillow reads such files as 16 or as 32 bits (mode "I"), depending on its version.
+    if levels.min() < 0 or levels.max() > _LARGEST_LEVEL:
+        raise DataError("a picture of more than 16 bits does not say what is white", "use 16 bits")
+    return Image.fromarray(np.round(levels / 257).astype(np.uint8))  # 65535 = 257 · 255
 
 
 # --- preprocessor_config.json ---

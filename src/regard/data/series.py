@@ -22,6 +22,7 @@ Dates = NDArray[np.datetime64]  # [time steps], in seconds
 
 PROCESSOR_FILE = "preprocessor_config.json"
 _PROCESSOR_TYPE = "SeriesProcessor"
+_LARGEST = float(np.finfo(np.float32).max)
 _MISSING = ("", "nan", "na", "null", "none")  # cells without a value, in any case of letters
 
 
@@ -45,11 +46,16 @@ def read_series(path: str | Path, columns: Sequence[str] | None = None) -> Serie
     """
     file, rows = _row_range(str(path))
     reader = csv.reader(text_files.lines(file))
-    header = next(reader, None)
+    try:
+        header = next(reader, None)
+        # Blank lines are no steps.
+        table = [row for row in reader if row][rows]
+    except csv.Error as error:
+        raise DataError(
+            f"{file}, line {reader.line_num}: {error}", "look for a quotation mark that never ends"
+        ) from None
     if header is None:
         raise DataError(f"{file} is empty", "give a CSV file with a header")
-    # Blank lines are no steps.
-    table = [row for row in reader if row][rows]
     if not table:
         raise DataError(f"{path} has no rows", "give a CSV file with a header and one row a step")
     names = [name.strip() for name in header]
@@ -63,6 +69,11 @@ def read_series(path: str | Path, columns: Sequence[str] | None = None) -> Serie
     chosen = _chosen(names, table, columns, file)
     values = [_numbers([row[i] for row in table], names[i], file) for i in chosen]
     dates = None if 0 in chosen else _dates([row[0] for row in table])
+    if dates is not None and dates[-1] < dates[0]:
+        # A forecast would be of the past.
+        raise DataError(
+            f"the rows of {file} go from {dates[0]} back to {dates[-1]}", "sort them, oldest first"
+        )
     return Series(np.stack(values, axis=1), tuple(names[i] for i in chosen), dates)
 
 
@@ -106,9 +117,9 @@ def _numbers(cells: list[str], name: str, file: str) -> Values:
     values = np.empty(len(cells), np.float32)
     for i, cell in enumerate(cells):
         number = _number(cell)
-        if number is None:
+        if number is None or abs(number) > _LARGEST:
             raise DataError(
-                f"{file}, column {name!r}, row {i + 1}: {cell!r} is no number",
+                f"{file}, column {name!r}, row {i + 1}: {cell!r} is no number that can be used",
                 "leave cells without a value empty",
             )
         values[i] = number

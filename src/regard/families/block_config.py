@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from regard import spec
-from regard.errors import ModelError, did_you_mean
+from regard.errors import ModelError
 
 # transformers' names of activations; where several mean the same, the first is written.
 ACTIVATIONS: dict[str, spec.Activation] = {
@@ -28,9 +28,9 @@ def parse_activation(
 ) -> spec.Activation:
     """The activation that a config names."""
     if name not in activations:
-        raise ModelError(
-            f"the activation {name!r} is not understood", did_you_mean(str(name), activations)
-        )
+        # No name is taken for a slip of another: mish is not swish.
+        names = ", ".join(sorted(activations))
+        raise ModelError(f"the activation {name!r} is not understood", f"known: {names}")
     return activations[name]
 
 

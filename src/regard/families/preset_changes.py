@@ -233,17 +233,7 @@ def _position(model: spec.Model, word: str, length: int) -> spec.Model:
         kind = _word("position of time patches", word, ("learned", "sinusoidal"))
         position: Any = "learned" if kind == "learned" else "fixed"
         return replace(model, input=replace(model.input, position=position))
-    if isinstance(model, spec.Encoder) and isinstance(model.input, spec.Waveform):
-        raise SettingError(
-            "a convolution over the frames tells their positions", "leave `position` out"
-        )
-    if isinstance(model, spec.SeriesEncoderDecoder):
-        raise SettingError("sinusoids are added to lagged values", "leave `position` out")
-    if isinstance(model, spec.DualEncoder):
-        raise SettingError(
-            "the towers of a dual encoder have learned positions, of tokens and of patches",
-            "leave `position` out",
-        )
+    _check_has_positions(model)
 
     def of_front_end(part: Any) -> Any:
         at_input = positions.at_input
@@ -264,6 +254,27 @@ def _position(model: spec.Model, word: str, length: int) -> spec.Model:
 
     # Front ends first: a segment memory allows no positions there.
     return _with_stacks("position", _with_front_ends(model, of_front_end), of_stack)
+
+
+def _check_has_positions(model: spec.Model) -> None:
+    """Refuses models whose positions follow from what they read."""
+    match model:
+        case spec.Encoder(input=spec.Waveform()):
+            raise SettingError(
+                "a convolution over the frames tells their positions", "leave `position` out"
+            )
+        case spec.Encoder(input=spec.NodeFeatures()):
+            raise SettingError(
+                "the nodes of a graph have no order",
+                "leave `position` out; `laplacian`, `degrees` and `distances` encode the structure",
+            )
+        case spec.SeriesEncoderDecoder():
+            raise SettingError("sinusoids are added to lagged values", "leave `position` out")
+        case spec.DualEncoder():
+            raise SettingError(
+                "the towers of a dual encoder have learned positions, of tokens and of patches",
+                "leave `position` out",
+            )
 
 
 def _memory(model: spec.Model, places: int, length: int) -> spec.Model:

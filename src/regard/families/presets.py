@@ -42,7 +42,9 @@ def preset(
     for key in other_changes:
         if key not in CHANGES:
             known = {*family.options, *CHANGES}
-            raise SettingError(f"{name} has no option {key!r}", did_you_mean(key, known))
+            # Settings of other families (decoder_layers) are no slips of typing.
+            repair = did_you_mean(key, known, likeness=0.8)
+            raise SettingError(f"{name} has no option {key!r}", repair)
     row = family.sizes[size]
     vocabulary = vocabulary or row.vocabulary or family.vocabulary
     context = context or row.context or family.context

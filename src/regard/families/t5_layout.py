@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from regard import spec
-from regard.errors import ModelError, did_you_mean
+from regard.errors import ModelError
 from regard.families.config_schema import IGNORED_KEYS, NOT_ENCODER_DECODER, ConfigSchema
 from regard.families.tensor_table import (
     ParameterRule,
@@ -109,10 +109,8 @@ class T5Family:
     ) -> spec.EncoderDecoder:
         name = config.get("feed_forward_proj") or self.schema.defaults["feed_forward_proj"]
         if not isinstance(name, str) or name not in _FEEDFORWARDS:
-            raise ModelError(
-                f"the feed-forward {name!r} is not supported",
-                did_you_mean(str(name), _FEEDFORWARDS),
-            )
+            names = ", ".join(_FEEDFORWARDS)
+            raise ModelError(f"the feed-forward {name!r} is not understood", f"known: {names}")
         gated, hf_activation, activation = _FEEDFORWARDS[name]
         fixed = {**self.schema.fixed, "dense_act_fn": hf_activation, "is_gated_act": gated}
         keys = dict(config)

@@ -39,6 +39,7 @@ from regard.series_encoder_decoder import SeriesEncoderDecoder
 
 # Arguments of a call that are no inputs.
 OUTPUT_OPTIONS = ("output_hidden_states", "output_attentions")
+EncoderSpec = kinds.Encoder | kinds.RecurrentEncoder
 
 
 class ModelOutput(dict[str, Any]):
@@ -130,7 +131,7 @@ def call(
             output = _call_masked_images(model, inputs, Context(recorded.probe))
             return ModelOutput(output | recorded.of_encoder())
         case Encoder():
-            assert isinstance(spec, kinds.Encoder)
+            assert isinstance(spec, EncoderSpec)
             global_tokens = _global_tokens(spec, inputs)
             context = Context(recorded.probe, global_tokens=global_tokens)
             output = _call_encoder(model, spec, config, inputs, context)
@@ -169,7 +170,7 @@ def padding_mask(attention_mask: Tensor | None) -> Tensor | None:
 
 def _call_encoder(
     model: Encoder,
-    spec: kinds.Encoder,
+    spec: EncoderSpec,
     config: Mapping[str, Any],
     inputs: Mapping[str, Tensor],
     context: Context,
@@ -208,8 +209,10 @@ def _call_encoder(
     return _classifier_output(model, spec, hidden, mask, main_input)
 
 
-def _global_tokens(spec: kinds.Encoder, inputs: Mapping[str, Tensor]) -> Tensor | None:
-    """Longformer's global tokens [B, T]; None where the model is to choose them."""
+def _global_tokens(spec: EncoderSpec, inputs: Mapping[str, Tensor]) -> Tensor | None:
+    """Longformer's global tokens [B, T]; None where the model is to choose them, or has none."""
+    if isinstance(spec, kinds.RecurrentEncoder):
+        return None
     if "global_attention_mask" in inputs:
         return inputs["global_attention_mask"].bool()
     default = spec.stack.block.attention.global_tokens
@@ -224,7 +227,7 @@ def _global_tokens(spec: kinds.Encoder, inputs: Mapping[str, Tensor]) -> Tensor 
 
 
 def _classifier_output(
-    model: Encoder, spec: kinds.Encoder, hidden: Tensor, mask: Tensor | None, inputs: Tensor
+    model: Encoder, spec: EncoderSpec, hidden: Tensor, mask: Tensor | None, inputs: Tensor
 ) -> ModelOutput:
     """Logits of a task head: per text, or per token for tagging, answers and detection."""
     logits = model.classes(hidden, mask, inputs)
@@ -289,7 +292,7 @@ def _call_masked_images(
 
 
 def _hidden_state_output(
-    model: Encoder, spec: kinds.Encoder, hidden: Tensor, mask: Tensor | None, inputs: Tensor
+    model: Encoder, spec: EncoderSpec, hidden: Tensor, mask: Tensor | None, inputs: Tensor
 ) -> ModelOutput:
     """The output of an encoder without a head: hidden states, and the pooled vector."""
     if model.pool is None or spec.pool is None:

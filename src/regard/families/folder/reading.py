@@ -38,6 +38,8 @@ from regard.families.tensor_table import from_hf, match_prefix
 from regard.families.unsupported_keys import is_unsupported
 from regard.spec.validation import is_whole
 
+_VERSION = re.compile(r"v?\d+")
+
 
 @dataclass(frozen=True)
 class ModelFolder:
@@ -157,12 +159,21 @@ def _read_config(folder: Path) -> dict[str, Any]:
         )
     model_type = str(config.get("model_type"))
     if model_type not in FAMILIES:
-        # A name that is only alike (mamba, mbart) is another family, and no mistake of typing.
         raise ModelError(
             f"{folder} holds a model of the unknown type {model_type!r}",
-            did_you_mean(model_type, FAMILIES, likeness=0.8),
+            _known_families(model_type),
         )
     return config
+
+
+def _known_families(model_type: str) -> str:
+    """The repair for an unknown family."""
+    # A name that is only alike (mamba, mbart) is another family, and no mistake of typing; so is
+    # another version (gemma2, swinv2), which computes something else.
+    stems = {_VERSION.sub("", name) for name in FAMILIES}
+    if _VERSION.search(model_type) and _VERSION.sub("", model_type) in stems:
+        return f"known: {', '.join(sorted(FAMILIES))}"
+    return did_you_mean(model_type, FAMILIES, likeness=0.8)
 
 
 def _from_config(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from zipfile import BadZipFile
+
 import numpy as np
 
 from regard import disk
@@ -79,5 +81,5 @@ def open_graphs(run_folder: RunFolder) -> GraphData:
                 tuple(map(str, arrays["splits"])),
                 level,
             )
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
         raise DataError(f"{path} cannot be read: {error}", "start a new run") from None

@@ -451,9 +451,9 @@ class Recipe(Section):
 
     @property
     def preset_name(self) -> str:
-        """NAME:SIZE of the model. A recurrent cell alone is a language model, or a translator."""
+        """NAME:SIZE of the model. A cell alone is a language model, or an encoder–decoder."""
         name = self.model_name
-        if name in CELLS and self.objective != "translate":
+        if name in CELLS and "encoder-decoder" not in self.objective_settings.kinds:
             name = f"{name}-lm"
         return f"{name}:{self.preset}"
 
