@@ -608,7 +608,7 @@ class TrainSettings(Section):
         2, ge=0, description="validation sentences translated, or texts written, at each validation"
     )
     # Reproducibility and device.
-    seed: int = Field(1, ge=0, description="random seed")
+    seed: int = Field(1, ge=0, lt=2**63, description="random seed")
     device: str = Field("auto", description="auto, cpu, cuda or cuda:N")
     threads: int = Field(0, ge=0, description="CPU threads; 0 takes what the machine offers")
     tensorboard: bool = Field(False, description="write TensorBoard event files too")
