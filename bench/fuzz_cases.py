@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import hashlib
 import itertools
 import json
@@ -169,7 +170,7 @@ def mutate_json(chance: random.Random, value: Any) -> Any:
     elif action < 0.85:
         other, other_key = chance.choice(places)
         with contextlib.suppress(KeyError, IndexError):
-            other[other_key] = container[key]  # a cycle is not valid JSON, and stays unwritten
+            other[other_key] = copy.deepcopy(container[key])  # a part of itself makes no cycle
     elif isinstance(container, dict):
         new_key = chance.choice([f"{key}s", key.upper(), "x", "auto_map", "_name_or_path", ""])
         container[new_key] = strange_value(chance, container[key])

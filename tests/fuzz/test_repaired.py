@@ -15,6 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch.nn import functional
 
+import regard
 from regard import disk, spec
 from regard.builder import build
 from regard.checkpoint import Checkpoints, Retention, damage
@@ -26,7 +27,9 @@ from regard.data import file_access, labelled, text_files
 from regard.data.corpus import MANIFEST
 from regard.errors import CheckpointError, DataError, ModelError, RegardError, SettingError
 from regard.families import bigbird
+from regard.families.folder.files import weight_files
 from regard.families.folder.special_tokens import check_token_ids
+from regard.families.presets import preset
 from regard.families.rope_config import parse_rope
 from regard.families.transformer import transformer
 from regard.models.labels import label_names
@@ -38,6 +41,7 @@ from regard.training.engine.progress import Progress
 from regard.training.recipe import schema as recipes
 from regard.training.run import go_on, train
 from regard.training.run_folder import resume
+from regard.verify.random_inputs import random_batch
 
 SETTINGS: dict[str, Any] = {
     "preset": "tiny", "d_model": 16, "d_ff": 24, "heads": 2, "layers": 1, "batch_tokens": 64,
@@ -339,3 +343,37 @@ def test_a_log_that_no_run_writes(tmp_path: Path) -> None:
         file.truncate(2**40)  # a hole: it takes no room
     with pytest.raises(DataError, match="bytes are too many"):
         last_losses(path)
+
+
+def test_a_shard_that_is_a_pipe(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.safetensors")
+    disk.write_json(
+        tmp_path / "model.safetensors.index.json", {"weight_map": {"x": "a.safetensors"}}
+    )
+    with pytest.raises(CheckpointError, match="is no regular file"):
+        weight_files(tmp_path)
+
+
+def test_a_token_that_the_model_lacks(finished: Path, tmp_path: Path) -> None:
+    """Its text is refused, others are not: a tokenizer may have more tokens than its model."""
+    folder = Path(shutil.copytree(finished, tmp_path / "run"))
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    vocabulary = tokenizer["model"]["vocab"]
+    assert "d" in vocabulary
+    vocabulary["d"] = 1000
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    model = regard.load(folder, device="cpu")
+    with pytest.raises(DataError, match="'d' under 1,000, and the model has"):
+        model.generate("the dog", max_new_tokens=2)
+    assert isinstance(model.generate("the cat", max_new_tokens=2), str)
+
+
+def test_inputs_that_no_memory_holds() -> None:
+    model = preset("wav2vec2:tiny", 32)
+    assert isinstance(model, spec.Encoder)
+    assert isinstance(model.input, spec.Waveform)
+    layer = replace(model.input.convolutions[0], kernel=2**20, stride=2**20)
+    front_end = replace(model.input, convolutions=(layer, layer))
+    model = replace(model, input=front_end)
+    with pytest.raises(ModelError, match="inputs of the shape"):
+        random_batch(model, 0)
