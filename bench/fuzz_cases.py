@@ -138,7 +138,7 @@ def strange_value(chance: random.Random, value: Any) -> Any:
         near = [not value, int(value), str(value)]
     elif isinstance(value, int | float):
         near = [value + 1, value - 1, -value, value * 2, value // 2, value * 1000, str(value),
-                float(value) + 0.5, [value], value * 10**9]  # fmt: skip
+                0.5 + value % 10**9, [value], value * 10**9]  # fmt: skip
     elif isinstance(value, str):
         near = [value + "x", value[:-1], value.upper(), value * 500, "../" + value, [value],
                 {value: value}, value.encode().hex(), "\ud800", value + "\0", value + "\n"]  # fmt: skip

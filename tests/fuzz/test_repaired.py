@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tokenizers
 import torch
 from safetensors.torch import load_file, save_file
+from tokenizers import models, pre_tokenizers, processors
 from torch.nn import functional
 
 import regard
@@ -33,6 +35,7 @@ from regard.families.presets import preset
 from regard.families.rope_config import parse_rope
 from regard.families.transformer import transformer
 from regard.models.labels import label_names
+from regard.text.tokenizer import Tokenizer
 from regard.training import preflight
 from regard.training.data.stored_rows import Row, StoredRows, stored_rows
 from regard.training.diagnostics.run_log import RunLog
@@ -305,10 +308,19 @@ def test_a_dropout_that_is_no_probability(rate: float) -> None:
         build(replace(model, encoder=replace(model.encoder, block=block)))
 
 
-def test_a_seed_of_more_than_64_bits(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"[train]\nseed = {2**63}\n",
+        f"[tune]\nlora = {10**30}\n",
+        f"[train]\nsteps = {2**31}\n",
+        f"[model]\nlayers = {10**25}\n",
+    ],
+)
+def test_numbers_of_a_recipe_that_overflow(tmp_path: Path, line: str) -> None:
     path = tmp_path / "recipe.toml"
-    path.write_text(f"[train]\nseed = {2**63}\n")
-    with pytest.raises(SettingError, match="seed"):
+    path.write_text(line)
+    with pytest.raises(SettingError, match=line.split()[1]):
         recipes.load(path, {})
 
 
@@ -377,3 +389,13 @@ def test_inputs_that_no_memory_holds() -> None:
     model = replace(model, input=front_end)
     with pytest.raises(ModelError, match="inputs of the shape"):
         random_batch(model, 0)
+
+
+def test_a_template_with_ids_of_its_own() -> None:
+    """Its ids need not be those of the vocabulary."""
+    backend = tokenizers.Tokenizer(models.WordLevel({"[UNK]": 0, "[CLS]": 1, "a": 2}, "[UNK]"))
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    backend.post_processor = processors.TemplateProcessing("[CLS] $A", None, [("[CLS]", 7)])
+    tokenizer = Tokenizer(backend).for_model(3)
+    with pytest.raises(DataError, match="under 7, and the model has 3 tokens"):
+        tokenizer.input_ids("a")

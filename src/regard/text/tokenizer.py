@@ -165,7 +165,11 @@ class Tokenizer:
 
         A tokenizer may have more tokens than its model; that is no fault while no text has them.
         """
-        if len(self) <= vocab_size:
+        # A template has ids of its own, whatever its vocabulary says.
+        with library_errors(f"{self._origin} cannot encode this text", _ODD_CHARACTERS):
+            encodings = [self._backend.encode("a"), self._backend.encode("a", "b")]
+        highest = max(len(self) - 1, *(id for encoding in encodings for id in encoding.ids))
+        if highest < vocab_size:
             return self
         other = copy.copy(self)
         other._model_size = vocab_size
