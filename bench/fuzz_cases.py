@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import hashlib
 import itertools
 import json
@@ -137,7 +138,7 @@ def strange_value(chance: random.Random, value: Any) -> Any:
         near = [not value, int(value), str(value)]
     elif isinstance(value, int | float):
         near = [value + 1, value - 1, -value, value * 2, value // 2, value * 1000, str(value),
-                float(value) + 0.5, [value], value * 10**9]  # fmt: skip
+                0.5 + value % 10**9, [value], value * 10**9]  # fmt: skip
     elif isinstance(value, str):
         near = [value + "x", value[:-1], value.upper(), value * 500, "../" + value, [value],
                 {value: value}, value.encode().hex(), "\ud800", value + "\0", value + "\n"]  # fmt: skip
@@ -169,7 +170,7 @@ def mutate_json(chance: random.Random, value: Any) -> Any:
     elif action < 0.85:
         other, other_key = chance.choice(places)
         with contextlib.suppress(KeyError, IndexError):
-            other[other_key] = container[key]  # a cycle is not valid JSON, and stays unwritten
+            other[other_key] = copy.deepcopy(container[key])  # a part of itself makes no cycle
     elif isinstance(container, dict):
         new_key = chance.choice([f"{key}s", key.upper(), "x", "auto_map", "_name_or_path", ""])
         container[new_key] = strange_value(chance, container[key])

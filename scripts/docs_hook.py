@@ -11,6 +11,7 @@ from __future__ import annotations
 import html
 import importlib
 import inspect
+import itertools
 import json
 import re
 import sys
@@ -221,6 +222,36 @@ def insert_file(name: str) -> str:
     return re.sub(r"\[([^\]]+)\]\((?!https?://)[^)]+\)", r"\1", text)
 
 
+def insert_studies(folder: str) -> str:
+    """Results of `regard study --all` in a folder: a table of verdicts, then every study.
+
+    The folder has the numbers; verdicts, figures and tables follow from them as the code is today.
+    """
+    from regard.study import listing, report
+    from regard.study.result import StudyResult
+
+    results = [StudyResult.read(ROOT / folder / f"{name}.json") for name in listing.in_order()]
+    minutes = sum(result.seconds for result in results) / 60
+    rows = ["| claim | verdict | seconds |", "|---|---|---|"]
+    for result in results:
+        link = f'<a href="#{result.name}">{html.escape(result.title)}</a>'
+        rows.append(f"| {link} | {result.verdict.outcome} | {result.seconds:.0f} |")
+    counted = f"{len(results)} studies, {minutes:.0f} minutes of one core in all."
+    # The theme's switch says which colours are right, and not the reader's system alone.
+    schemes = "".join(
+        f"[data-md-color-scheme={scheme}] .studies {{ {colours} }}\n"
+        for scheme, colours in (("default", report.LIGHT), ("slate", report.DARK))
+    )
+    style = _on_one_line(f"<style>{report.STYLE}{schemes}</style>")
+    parts = [counted, "\n".join(rows), style]
+    for topic, group in itertools.groupby(results, lambda result: result.topic):
+        parts.append(f"## {topic}")
+        for result in group:
+            fragment = _on_one_line(result.html())
+            parts.append(f'<div class="studies">{fragment}</div>')
+    return "\n\n".join(parts)
+
+
 INSERTS: dict[str, Callable[[str], str]] = {
     "commands": insert_commands,
     "file": insert_file,
@@ -228,4 +259,5 @@ INSERTS: dict[str, Callable[[str], str]] = {
     "recipe": insert_recipe,
     "recipes": insert_recipes,
     "source": insert_source,
+    "studies": insert_studies,
 }

@@ -18,6 +18,8 @@ sys.path.insert(0, str(ROOT / "scripts"))
 
 import docs_pages  # noqa: E402
 
+from regard.study import listing  # noqa: E402
+
 # Pages train on a few sentences: that words are unknown then is rightly said, and no error.
 pytestmark = pytest.mark.filterwarnings("default::UserWarning:regard")
 
@@ -100,9 +102,20 @@ def test_the_site_builds_strictly(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert 'id="regard-translate"' in commands
     recipe = (tmp_path / "reference" / "recipe.html").read_text(encoding="utf-8")
     assert "label_smoothing" in recipe
+    studies = (tmp_path / "studies.html").read_text(encoding="utf-8")
+    assert studies.count('<article class="study"') == len(listing.in_order())
     for notebook in NOTEBOOKS:
         text = (tmp_path / "notebooks" / f"{notebook.stem}.html").read_text(encoding="utf-8")
         assert "<svg" in text
+
+
+def test_the_report_of_the_studies_is_of_full_runs() -> None:
+    """`regard study --all` as it was run: every study, with all seeds, and nothing else."""
+    folder = DOCS / "studies"
+    names = listing.in_order()
+    assert {path.stem for path in folder.glob("*.json")} == set(names)
+    for name in names:
+        assert json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))["quick"] is False
 
 
 def test_notebooks_are_stored_without_outputs() -> None:

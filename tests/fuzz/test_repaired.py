@@ -5,33 +5,46 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import tokenizers
 import torch
 from safetensors.torch import load_file, save_file
+from tokenizers import models, pre_tokenizers, processors
 from torch.nn import functional
 
-from regard import disk
+import regard
+from regard import disk, spec
+from regard.builder import build
 from regard.checkpoint import Checkpoints, Retention, damage
 from regard.core.attention_mask import AttentionMask
 from regard.core.causal_mask import CausalMask
 from regard.core.dropout import Dropout
 from regard.core.scaled_dot_product_attention import fused
 from regard.data import file_access, labelled, text_files
+from regard.data.corpus import MANIFEST
 from regard.errors import CheckpointError, DataError, ModelError, RegardError, SettingError
 from regard.families import bigbird
+from regard.families.folder.files import weight_files
+from regard.families.folder.special_tokens import check_token_ids
+from regard.families.presets import preset
 from regard.families.rope_config import parse_rope
+from regard.families.transformer import transformer
 from regard.models.labels import label_names
+from regard.text.tokenizer import Tokenizer
 from regard.training import preflight
+from regard.training.data.stored_rows import Row, StoredRows, stored_rows
 from regard.training.diagnostics.run_log import RunLog
 from regard.training.engine.metrics_log import last_losses
 from regard.training.engine.progress import Progress
 from regard.training.recipe import schema as recipes
 from regard.training.run import go_on, train
 from regard.training.run_folder import resume
+from regard.verify.random_inputs import random_batch
 
 SETTINGS: dict[str, Any] = {
     "preset": "tiny", "d_model": 16, "d_ff": 24, "heads": 2, "layers": 1, "batch_tokens": 64,
@@ -281,3 +294,108 @@ def test_a_score_that_is_no_number_ranks_no_checkpoint(tmp_path: Path) -> None:
     for step, score in ((1, 2.0), (2, "2"), (3, 10**400), (4, 3.0)):
         checkpoints.save(step, {"weights": {"w": torch.zeros(1)}}, {"score": score})
     assert sorted(int(path.name[5:]) for path in tmp_path.iterdir()) == [1, 4]
+
+
+# --- numbers out of bounds ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rate", [-0.1, 1.1])
+def test_a_dropout_that_is_no_probability(rate: float) -> None:
+    model = transformer(50, 50, d_model=16, heads=2, d_ff=32, layers=1)
+    attention = replace(model.encoder.block.attention, mixer=spec.SoftmaxAttention(dropout=rate))
+    block = replace(model.encoder.block, attention=attention)
+    with pytest.raises(ModelError, match=r"SoftmaxAttention.dropout cannot be .*\n.*from 0 to 1"):
+        build(replace(model, encoder=replace(model.encoder, block=block)))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"[train]\nseed = {2**63}\n",
+        f"[tune]\nlora = {10**30}\n",
+        f"[train]\nsteps = {2**31}\n",
+        f"[model]\nlayers = {10**25}\n",
+    ],
+)
+def test_numbers_of_a_recipe_that_overflow(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "recipe.toml"
+    path.write_text(line)
+    with pytest.raises(SettingError, match=line.split()[1]):
+        recipes.load(path, {})
+
+
+@pytest.mark.parametrize("name", ["examples", "full", "labels"])
+def test_a_manifest_of_rows_that_lacks_a_note(tmp_path: Path, name: str) -> None:
+    def rows(some: Sequence[list[int]]) -> list[Row]:
+        return [Row(ids, [0] * len(ids), [1]) for ids in some]
+
+    def open_rows() -> StoredRows:
+        return stored_rows(
+            tmp_path / "rows", [[1, 2], [3]], rows, max_length=8, id_type="uint16", workers=0
+        )
+
+    assert len(open_rows()) == 2
+    path = tmp_path / "rows" / MANIFEST
+    manifest = json.loads(path.read_text())
+    del manifest["about"][name]
+    path.write_text(json.dumps(manifest))
+    with pytest.raises(DataError, match=f"damaged: {name} of"):
+        open_rows()
+
+
+def test_a_list_of_no_end_token(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="eos_token_id is \\[None\\], which no token has"):
+        check_token_ids({"eos_token_id": [None]}, "config.json")
+    check_token_ids({"eos_token_id": None, "pad_token_id": -1}, "config.json")
+
+
+def test_a_log_that_no_run_writes(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    with path.open("wb") as file:
+        file.truncate(2**40)  # a hole: it takes no room
+    with pytest.raises(DataError, match="bytes are too many"):
+        last_losses(path)
+
+
+def test_a_shard_that_is_a_pipe(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.safetensors")
+    disk.write_json(
+        tmp_path / "model.safetensors.index.json", {"weight_map": {"x": "a.safetensors"}}
+    )
+    with pytest.raises(CheckpointError, match="is no regular file"):
+        weight_files(tmp_path)
+
+
+def test_a_token_that_the_model_lacks(finished: Path, tmp_path: Path) -> None:
+    """Its text is refused, others are not: a tokenizer may have more tokens than its model."""
+    folder = Path(shutil.copytree(finished, tmp_path / "run"))
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    vocabulary = tokenizer["model"]["vocab"]
+    assert "d" in vocabulary
+    vocabulary["d"] = 1000
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    model = regard.load(folder, device="cpu")
+    with pytest.raises(DataError, match="'d' under 1,000, and the model has"):
+        model.generate("the dog", max_new_tokens=2)
+    assert isinstance(model.generate("the cat", max_new_tokens=2), str)
+
+
+def test_inputs_that_no_memory_holds() -> None:
+    model = preset("wav2vec2:tiny", 32)
+    assert isinstance(model, spec.Encoder)
+    assert isinstance(model.input, spec.Waveform)
+    layer = replace(model.input.convolutions[0], kernel=2**20, stride=2**20)
+    front_end = replace(model.input, convolutions=(layer, layer))
+    model = replace(model, input=front_end)
+    with pytest.raises(ModelError, match="inputs of the shape"):
+        random_batch(model, 0)
+
+
+def test_a_template_with_ids_of_its_own() -> None:
+    """Its ids need not be those of the vocabulary."""
+    backend = tokenizers.Tokenizer(models.WordLevel({"[UNK]": 0, "[CLS]": 1, "a": 2}, "[UNK]"))
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    backend.post_processor = processors.TemplateProcessing("[CLS] $A", None, [("[CLS]", 7)])
+    tokenizer = Tokenizer(backend).for_model(3)
+    with pytest.raises(DataError, match="under 7, and the model has 3 tokens"):
+        tokenizer.input_ids("a")

@@ -18,7 +18,7 @@ from regard.study import listing, report
 from regard.study.figure import Axis, BarChart, Bars, Chart, Figure, HeatMap, Series, mean_text
 from regard.study.result import StudyResult
 from regard.study.study import Study
-from regard.study.svg import number, svg
+from regard.study.svg import LETTER, number, svg
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -58,6 +58,15 @@ def test_a_band_is_drawn_for_several_seeds_alone() -> None:
     assert len(tags(chart([[1.0, 2.0], [3.0, 4.0]]), "polygon")) == 1
     assert tags(chart([[1.0, 2.0]]), "polygon") == []
     assert Series.over_seeds("a", [1], [[1.0], [3.0]]).spread == [(1.0, 3.0)]
+
+
+def test_names_below_bars_begin_inside_the_drawing() -> None:
+    names = ["a name of twenty-two le"] * 16
+    chart = BarChart("", Axis("y"), names, [Bars("", [[1.0]] * 16)])
+    slants = re.findall(r'rotate\(-([\d.]+) ([\d.]+) [\d.]+\)" x="[\d.]+"[^>]*>a name', svg(chart))
+    assert len(slants) == 16
+    for angle, x in slants:
+        assert float(x) > len(names[0]) * LETTER * math.cos(math.radians(float(angle))) - 1
 
 
 def test_bars_begin_at_their_base() -> None:

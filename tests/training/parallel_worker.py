@@ -29,11 +29,22 @@ from regard.errors import TrainingInterrupted
 from regard.training.engine.loop import Loop
 from regard.training.engine.optimizer import Optimizer
 from regard.training.engine.train_step import Step
+from regard.training.objectives.causal_lm import CausalLM
 from regard.training.parallel.ranks import Ranks
 from regard.training.run import go_on
 
 RANK = int(os.environ.get("RANK", "0"))
-OBJECTIVES = {"spiking": Spiking}
+
+
+class Indivisible(CausalLM):
+    """An objective that ranks cannot share."""
+
+    @property
+    def indivisible(self) -> str | None:
+        return "its rows read each other"
+
+
+OBJECTIVES: dict[str, type[CausalLM]] = {"spiking": Spiking, "indivisible": Indivisible}
 
 
 class GraphSource:

@@ -71,6 +71,10 @@ CASES: dict[str, dict[str, Any]] = {
         # Eigenvectors have random signs, which ranks draw apart as they draw dropout.
         "laplacian": 0, "input_dropout": 0.0,
     },
+    "nodes": {
+        "model": "graphormer:tiny", "objective": "nodes", "graph": "GRAPH", "degrees": 8,
+        "laplacian": 0, "input_dropout": 0.0, "agreement": 1.0, "label_smoothing": 0.1,
+    },
 }  # fmt: skip
 WORKER = Path(__file__).parent / "parallel_worker.py"
 SAVE_KILLER = Path(__file__).parent / "save_killer.py"
@@ -230,6 +234,7 @@ def two_ranks(files: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -
     runs = {
         "translate": "ddp", "clip": "ddp", "gpt2": "fsdp", "llama": "tensor", "mixtral": "ddp",
         "segments": "ddp", "mixup": "ddp", "speech": "fsdp", "graphs": "ddp",
+        "nodes": "ddp",
     }  # fmt: skip
     jobs = [job(name, files, folder / name, strategy=strategy) for name, strategy in runs.items()]
     jobs += [
@@ -243,8 +248,8 @@ def two_ranks(files: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -
         jobs.append(spiking_job(folder / f"spike-{strategy}", files, strategy=strategy))
     cut = spiking_job(folder / "spike-cut", files)
     jobs += [cut | {"stop_at": 35}, cut | {"resume": True}]
-    nodes = settings("graphs", files, objective="nodes", graph="GRAPH")
-    jobs.append({"out": str(folder / "refused"), "settings": nodes})
+    refused = job("gpt2", files, folder / "refused")
+    jobs.append(refused | {"objective": "indivisible"})
     run_on_ranks(2, jobs, folder)
     for name in runs:
         out = folder / "one" / name
@@ -269,6 +274,7 @@ def two_ranks(files: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -
         ("mixup", "mixup"),
         ("speech", "speech"),
         ("graphs", "graphs"),
+        ("nodes", "nodes"),
     ],
 )
 def test_two_ranks_equal_one_process(two_ranks: Path, name: str, reference: str) -> None:
@@ -300,7 +306,7 @@ def test_sharded_run_goes_on_in_one_process(two_ranks: Path) -> None:
 def test_what_cannot_be_shared_is_refused(two_ranks: Path) -> None:
     for rank in (0, 1):
         problem = (two_ranks / f"refused.error-{rank}").read_text()
-        assert "all nodes are one graph" in problem
+        assert "its rows read each other" in problem
     assert not (two_ranks / "refused").exists()
 
 
@@ -315,6 +321,7 @@ def test_every_case_equals_one_process(ranks: int, files: dict[str, str], tmp_pa
     # Attention with a memory is not plain; Graphormer's biases are not cut by heads.
     runs.remove(("segments", "tensor"))
     runs.remove(("graphs", "tensor"))
+    runs.remove(("nodes", "tensor"))
     jobs = [
         job(name, files, tmp_path / f"{name}-{strategy}", strategy=strategy)
         for name, strategy in runs

@@ -17,7 +17,7 @@ import regard
 from regard import spec
 from regard.builder import build, trainable
 from regard.decode.strategy import BeamSearch, Greedy
-from regard.errors import DataError, ModelError, SettingError
+from regard.errors import CheckpointError, DataError, ModelError, SettingError
 from regard.families import folder as folders
 from regard.models.language_model import LanguageModel
 from regard.parameter_count import parameter_count
@@ -173,6 +173,14 @@ def test_a_run_learns_stops_and_goes_on(
     alone = [writer.nll(prompt) for prompt in prompts[:2]]
     assert count == sum(n for _, n in alone)
     assert total == pytest.approx(sum(s for s, _ in alone), rel=1e-5)
+
+
+def test_a_position_beyond_the_text_is_refused(text: str, tmp_path: Path) -> None:
+    task = streamed(text, tmp_path / "run", model="lstm")
+    segments = task.stream_length // task.context
+    assert next(task.batches(0, segments - 1))[0] == (1, 0)
+    with pytest.raises(CheckpointError, match=f"segment {segments} of a text with {segments}"):
+        next(task.batches(0, segments))
 
 
 def test_every_held_out_token_counts_once(text: str, tmp_path: Path) -> None:

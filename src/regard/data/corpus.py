@@ -115,7 +115,7 @@ class Corpus:
                 f"{folder} holds no prepared corpus: {error.strerror}: {MANIFEST}", "prepare it"
             ) from error
         except (ValueError, RecursionError) as error:
-            raise _damaged(folder, f"{MANIFEST} is not JSON") from error
+            raise damaged_corpus(folder, f"{MANIFEST} is not JSON") from error
         try:
             if manifest["format"] != FORMAT:
                 raise ValueError("its format is unknown")
@@ -127,7 +127,7 @@ class Corpus:
                 raise ValueError("its columns have different numbers of rows, or there are none")
             corpus = cls(folder, columns, str(manifest["fingerprint"]), dict(manifest["about"]))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise _damaged(
+            raise damaged_corpus(
                 folder, f"{MANIFEST} does not describe a corpus of format {FORMAT}"
             ) from error
         if sum(column.tokens.nbytes for column in columns.values()) <= VERIFIED_BYTES:
@@ -204,9 +204,9 @@ class Corpus:
                 with open(file, "rb") as stream:
                     digests.append(hashlib.file_digest(stream, "sha256").hexdigest())
             except OSError as error:
-                raise _damaged(self.folder, f"{file.name}: {error.strerror}") from error
+                raise damaged_corpus(self.folder, f"{file.name}: {error.strerror}") from error
         if _fingerprint(digests) != self.fingerprint:
-            raise _damaged(self.folder, "its content is not what was written")
+            raise damaged_corpus(self.folder, "its content is not what was written")
 
 
 def _open_column(folder: Path, name: str, dtype: str, rows: int, tokens: int) -> Column:
@@ -217,7 +217,7 @@ def _open_column(folder: Path, name: str, dtype: str, rows: int, tokens: int) ->
         _map(folder / f"{name}.offsets", "int64", rows + 1),
     )
     if column.offsets[0] != 0 or column.offsets[-1] != tokens:
-        raise _damaged(folder, f"{name}.offsets does not fit {name}.tokens")
+        raise damaged_corpus(folder, f"{name}.offsets does not fit {name}.tokens")
     return column
 
 
@@ -226,7 +226,7 @@ def _map(file: Path, dtype: str, count: int) -> NDArray[Any]:
     try:
         size = file.stat().st_size
         if size != count * kind.itemsize:
-            raise _damaged(
+            raise damaged_corpus(
                 file.parent, f"{file.name} has {size} bytes instead of {count * kind.itemsize}"
             )
         if not count:  # an empty file cannot be mapped
@@ -236,10 +236,11 @@ def _map(file: Path, dtype: str, count: int) -> NDArray[Any]:
         # A plain array is faster to slice than np.memmap.
         return np.frombuffer(mapped, kind)
     except OSError as error:
-        raise _damaged(file.parent, f"{file.name}: {error.strerror}") from error
+        raise damaged_corpus(file.parent, f"{file.name}: {error.strerror}") from error
 
 
-def _damaged(folder: Path, detail: str) -> DataError:
+def damaged_corpus(folder: Path, detail: str) -> DataError:
+    """The error for a folder whose content contradicts itself."""
     return DataError(
         f"the prepared corpus {folder} is damaged: {detail}",
         "remove the folder and prepare it again",

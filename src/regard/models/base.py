@@ -275,7 +275,7 @@ class TokenizerModel(Model):
         config: dict[str, Any] | None = None,
     ) -> None:
         super().__init__(model, spec, config)
-        self._tokenizer = tokenizer
+        self._tokenizer = None if tokenizer is None else self._for_vocabulary(tokenizer)
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -286,8 +286,13 @@ class TokenizerModel(Model):
                     "this model has no tokenizer",
                     "give one when it is made, or open it from a folder",
                 )
-            self._tokenizer = open_encoder_tokenizer(self.folder)
+            self._tokenizer = self._for_vocabulary(open_encoder_tokenizer(self.folder))
         return self._tokenizer
+
+    def _for_vocabulary(self, tokenizer: Tokenizer) -> Tokenizer:
+        if self.spec.vocab_size is None:
+            return tokenizer
+        return tokenizer.for_model(self.spec.vocab_size)
 
     def files(self) -> Mapping[str, str | dict[str, Any]]:
         if self._tokenizer is None:

@@ -66,6 +66,10 @@ class Translator(Model):
         `opening` and `closing` force the first and the last token, as in `SpecialTokens`.
         """
         super().__init__(model, spec, config)
+        share_tokenizer = target is source
+        if isinstance(spec.source, kinds.Tokens):
+            source = source.for_model(spec.source.vocabulary)
+        target = source if share_tokenizer else target.for_model(spec.vocab_size)
         self.source_tokenizer = source
         self.target_tokenizer = target
         self.start = start  # Marian: the padding token; BART: the end token

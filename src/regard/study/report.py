@@ -58,14 +58,17 @@ def _variables(colours: Sequence[str]) -> str:
     return " ".join(f"--series-{index}: {code};" for index, code in enumerate(colours))
 
 
+# The declarations of `.studies`, for pages that choose between light and dark in their own way.
+LIGHT = f"color-scheme: light; {_LIGHT}{_variables(PALETTE)}"
+DARK = f"color-scheme: dark; {_DARK}{_variables(_DARK_PALETTE)}"
 STYLE = f"""
-.studies {{ color-scheme: light; {_LIGHT}{_variables(PALETTE)} }}
+.studies {{ {LIGHT} }}
 @media (prefers-color-scheme: dark) {{
-  .studies {{ color-scheme: dark; {_DARK}{_variables(_DARK_PALETTE)} }}
+  .studies {{ {DARK} }}
 }}
-:root:has(#theme:checked) .studies {{ color-scheme: dark; {_DARK}{_variables(_DARK_PALETTE)} }}
+:root:has(#theme:checked) .studies {{ {DARK} }}
 @media (prefers-color-scheme: dark) {{
-  :root:has(#theme:checked) .studies {{ color-scheme: light; {_LIGHT}{_variables(PALETTE)} }}
+  :root:has(#theme:checked) .studies {{ {LIGHT} }}
 }}
 .studies {{ font: 16px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue",
   sans-serif; color: var(--ink); background: var(--page); }}

@@ -34,6 +34,7 @@ LEGEND_ROW = 20.0
 MARKER = 3.2  # radius of a point
 MOST_CELLS = 1500  # beyond this a heat map is one embedded image
 MOST_LETTERS = 26  # of a name below a bar
+SLANT = 35.0  # degrees of such names, at least, where they do not fit side by side
 MOST_NAMES = 40  # of rows or columns of a heat map
 
 
@@ -366,14 +367,17 @@ def _category_names(names: Sequence[str], slot: float, bottom: float) -> tuple[l
             for index, name in enumerate(names)
         ]
         return parts, 30.0
+    places = [LEFT + slot * (index + 0.5) + 4 for index in range(len(names))]
+    # A name ends below its bar: the first ones must not begin left of the drawing.
+    room = min(x / (len(name) * LETTER) for name, x in zip(names, places, strict=True) if name)
+    angle = max(SLANT, math.degrees(math.acos(min(1.0, room))))
     parts = []
-    for index, name in enumerate(names):
-        x = LEFT + slot * (index + 0.5) + 4
+    for name, x in zip(names, places, strict=True):
         parts.append(
-            f'<text transform="rotate(-35 {x:.1f} {bottom + 16:.1f})" x="{x:.1f}" '
+            f'<text transform="rotate(-{angle:.1f} {x:.1f} {bottom + 16:.1f})" x="{x:.1f}" '
             f'y="{bottom + 16:.1f}" text-anchor="end" fill="{INK}">{escape(name)}</text>'
         )
-    return parts, 24.0 + longest * 0.6
+    return parts, 24.0 + longest * math.sin(math.radians(angle))
 
 
 # ------------------------------------------------------------------ heat maps

@@ -121,6 +121,7 @@ class Tokenizer:
         #: ids of the tokens that the file marks as special
         self.special_ids = frozenset(i for i, token in added_tokens.items() if token.special)
         self._dropped_ids: frozenset[int] = frozenset()
+        self._model_size: int | None = None  # of a model that lacks some of the tokens
         if not framing_tokens_in_text:
             self._dropped_ids = self.framing_ids
             # With special tokens beyond these (BERT's [MASK], T5's sentinels), which users do write
@@ -159,6 +160,21 @@ class Tokenizer:
         other.framing = framing
         return other
 
+    def for_model(self, vocab_size: int) -> Tokenizer:
+        """The same tokenizer for a model with so many tokens: texts with others are refused.
+
+        A tokenizer may have more tokens than its model; that is no fault while no text has them.
+        """
+        # A template has ids of its own, whatever its vocabulary says.
+        with library_errors(f"{self._origin} cannot encode this text", _ODD_CHARACTERS):
+            encodings = [self._backend.encode("a"), self._backend.encode("a", "b")]
+        highest = max(len(self) - 1, *(id for encoding in encodings for id in encoding.ids))
+        if highest < vocab_size:
+            return self
+        other = copy.copy(self)
+        other._model_size = vocab_size
+        return other
+
     def __repr__(self) -> str:
         roles = ", ".join(f"{role}={token!r}" for role, token in self.special_tokens.items())
         return f"Tokenizer({len(self):,} tokens, {roles}, {self.framing})"
@@ -175,7 +191,9 @@ class Tokenizer:
         with library_errors(f"{self._origin} cannot encode this text", _ODD_CHARACTERS):
             # "fast": without offsets
             encodings = self._backend.encode_batch_fast(checked, add_special_tokens=False)
-            return [encoding.ids for encoding in encodings]
+            rows = [encoding.ids for encoding in encodings]
+        self._require_tokens_of_model(rows)
+        return rows
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of token ids, without special tokens."""
@@ -209,6 +227,7 @@ class Tokenizer:
             before, after = self._template_ids
             if not self.framing.end and after and after[-1] == self.special_token_id("eos"):
                 after = after[:-1]
+        self._require_tokens_of_model([before, after])
         return [*before, *ids, *after]
 
     def encode_with_template(
@@ -375,7 +394,23 @@ class Tokenizer:
             for part in (text,) if isinstance(text, str) else text:
                 check_encodable(part)
         with library_errors(f"{self._origin} cannot encode this text", _ODD_CHARACTERS):
-            return self._backend.encode_batch(list(texts), add_special_tokens=add_special_tokens)
+            encodings = self._backend.encode_batch(
+                list(texts), add_special_tokens=add_special_tokens
+            )
+        self._require_tokens_of_model([encoding.ids for encoding in encodings])
+        return encodings
+
+    def _require_tokens_of_model(self, rows: Sequence[Sequence[int]]) -> None:
+        """Raises `DataError` for ids that the model has no embedding for (see `for_model`)."""
+        if self._model_size is None:
+            return
+        highest = max((max(ids, default=0) for ids in rows), default=0)
+        if highest >= self._model_size:
+            raise DataError(
+                f"{self._origin} has the token {self.id_to_token(highest)!r} under {highest:,}, "
+                f"and the model has {self._model_size:,} tokens",
+                "fetch both again, or write a text without this token",
+            )
 
 
 def find_special_tokens(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regard import memory
 from regard import spec as specs
 from regard.builder import CoreModel
 from regard.errors import ModelError
@@ -180,11 +182,11 @@ def _main_inputs(
         case specs.Spectrogram():
             # The second convolution has stride 2: two frames a position.
             length = 2 * (part.max_length or 20)
-            features = torch.randn(ROWS, part.mels, length, generator=generator)  # [B, mels, N]
+            features = _normal((ROWS, part.mels, length), generator)  # [B, mels, N]
             return RandomBatch({"input_features": features}, "input_features", (length,) * ROWS)
         case specs.Patches():
             shape = (ROWS, part.channels, part.size, part.size)
-            pixels = torch.randn(shape, generator=generator)  # [B, channels, height, width]
+            pixels = _normal(shape, generator)  # [B, channels, height, width]
             inputs = {"pixel_values": pixels}
             if part.masked_share:  # which patches are hidden is drawn for both libraries alike
                 patches = part.positions - part.extras
@@ -192,7 +194,7 @@ def _main_inputs(
             return RandomBatch(inputs, "pixel_values", (part.size,) * ROWS)
         case specs.Waveform():
             lengths = _waveform_lengths(part)
-            samples = torch.randn(ROWS, lengths[0], generator=generator)  # [B, N]
+            samples = _normal((ROWS, lengths[0]), generator)  # [B, N]
             return RandomBatch({"input_values": samples}, "input_values", lengths)
         case specs.NodeFeatures():
             return _random_graph(part, generator)
@@ -213,7 +215,7 @@ def _random_graph(part: specs.NodeFeatures, generator: torch.Generator) -> Rando
 
 
 def _windows(length: int, channels: int, generator: torch.Generator) -> RandomBatch:
-    values = torch.randn(ROWS, length, channels, generator=generator)  # [B, L, C]
+    values = _normal((ROWS, length, channels), generator)  # [B, L, C]
     return RandomBatch({"past_values": values}, "past_values", (length,) * ROWS)
 
 
@@ -266,6 +268,13 @@ def _waveform_lengths(part: specs.Waveform) -> tuple[int, ...]:
         receptive_field += (convolution.kernel - 1) * stride
         stride *= convolution.stride
     return tuple(receptive_field + stride * (n - 1) + stride // 2 for n in LENGTHS)
+
+
+def _normal(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    """Normal random numbers; `ModelError` where the inputs of a model do not fit into memory."""
+    count = math.prod(shape)
+    memory.require_bytes(4 * count, f"inputs of the shape {shape}", "correct the sizes in its spec")
+    return torch.randn(shape, generator=generator)
 
 
 def _random_tokens(vocabulary: int, length: int, pad: int, generator: torch.Generator) -> Tensor:

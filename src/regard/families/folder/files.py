@@ -107,6 +107,9 @@ def load_tensors(files: Iterable[Path]) -> dict[str, Tensor]:
 @contextmanager
 def _checking(path: Path) -> Iterator[None]:
     try:
+        # Opening a pipe would wait for a writer, who may never come.
+        if path.exists() and not path.is_file():
+            raise CheckpointError(f"{path} is no regular file", _FETCH_AGAIN)
         yield
     except (SafetensorError, OSError, MemoryError) as error:
         raise CheckpointError(f"{path} is damaged or incomplete: {error}", _FETCH_AGAIN) from None

@@ -51,13 +51,15 @@ def read_generation_config(folder: Path) -> dict[str, Any] | None:
 
 
 def check_token_ids(config: Mapping[str, Any], file: str) -> None:
-    """Refuses token ids that are none: each is null, a whole number, or a list of them.
+    """Refuses token ids that are none: each is null, a whole number, or a list of whole numbers.
 
     The first LLaMA folders say −1 where there is no padding.
     """
     for key, value in config.items():
+        if not key.endswith("_token_id") or value is None:
+            continue
         ids = value if isinstance(value, list) else [value]
-        if key.endswith("_token_id") and not all(i is None or is_whole(i, -1) for i in ids):
+        if not all(is_whole(i, -1) for i in ids):
             raise ModelError(
                 f"{file}: {key} is {value!r}, which no token has", "write the id of a token there"
             )

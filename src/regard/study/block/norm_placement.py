@@ -103,11 +103,13 @@ class NormPlacement(Study):
         # Theorem 1: of order 1/√layers with pre-norm, independent of them with post-norm.
         gradients_differ = falls["pre-norm"] >= FALLS > falls["post-norm"]
         depths = numbers["depths"]
+        # The rate that decides, or the highest one.
+        at = numbers["rates"].index(needed[-1]) if needed else -1
         reason = (
             f"From {depths[0]} to {depths[-1]} layers the last layer's gradient falls by a factor "
             f"of {falls['pre-norm']:.2f} with pre-norm and {falls['post-norm']:.2f} with "
-            f"post-norm. At a rate of {numbers['rates'][-1]:g} the loss without warm-up is higher "
-            f"by {rises['post-norm'][-1]:.2f} nats with post-norm and {rises['pre-norm'][-1]:.2f} "
+            f"post-norm. At a rate of {numbers['rates'][at]:g} the loss without warm-up is higher "
+            f"by {rises['post-norm'][at]:.2f} nats with post-norm and {rises['pre-norm'][at]:.2f} "
             "with pre-norm."
         )
         facts = [gradients_differ, bool(needed)]

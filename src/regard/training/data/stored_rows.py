@@ -11,8 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.data.batching import Rows
-from regard.data.corpus import CHUNK, MANIFEST, Corpus, RowChunk, order_notes, write_chunks
+from regard.data.corpus import (
+    CHUNK,
+    MANIFEST,
+    Corpus,
+    RowChunk,
+    damaged_corpus,
+    order_notes,
+    write_chunks,
+)
 from regard.process_pool import ordered_map
+from regard.spec.validation import LARGEST_SEED, is_whole
 
 COLUMNS = ("ids", "segments", "labels")
 # Labels are stored as the bits of one of these: classes (IGNORED is negative), or numbers.
@@ -39,9 +48,18 @@ class StoredRows(Sequence[Row]):
 
     def __init__(self, corpus: Corpus) -> None:
         self.corpus = corpus
-        self.examples = int(corpus.about["examples"])  # a long one may make several rows
-        self.truncated = int(corpus.about["full"])  # rows of the greatest length
-        self._label_type = NUMBERS if corpus.about["labels"] == NUMBERS else INTEGERS
+        self.examples = self._count("examples")  # a long one may make several rows
+        self.truncated = self._count("full")  # rows of the greatest length
+        label_type = corpus.about.get("labels")
+        if label_type not in (NUMBERS, INTEGERS):
+            raise damaged_corpus(corpus.folder, f"labels of {MANIFEST} is {label_type!r}")
+        self._label_type: str = label_type
+
+    def _count(self, name: str) -> int:
+        value = self.corpus.about.get(name)
+        if not is_whole(value, most=LARGEST_SEED):
+            raise damaged_corpus(self.corpus.folder, f"{name} of {MANIFEST} is {value!r}")
+        return value
 
     def __len__(self) -> int:
         return len(self.corpus)

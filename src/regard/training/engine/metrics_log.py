@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from regard import disk
-from regard.errors import SettingError
+from regard.errors import DataError, SettingError
 
 
 class MetricsLog:
@@ -95,7 +95,13 @@ def records(path: Path) -> Iterator[dict[str, Any]]:
     """The objects of a metrics log; lines that are damaged or still being written are left out."""
     if not path.is_file():
         return
-    for line in disk.read_bytes(path).decode(errors="replace").splitlines():
+    try:
+        content = disk.read_bytes(path)
+    except OSError as error:
+        raise DataError(
+            f"cannot read {path}: {error.strerror}", "move it away: a new log is begun"
+        ) from None
+    for line in content.decode(errors="replace").splitlines():
         try:
             record = json.loads(line)
         except (ValueError, RecursionError):

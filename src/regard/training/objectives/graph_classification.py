@@ -143,6 +143,23 @@ class GraphObjective(Objective):
         return results
 
 
+@dataclass(frozen=True)
+class NodeBatch(Batch):
+    """Labelled nodes as rows; whoever computes some of them reads the whole graph."""
+
+    @property
+    def size(self) -> int:
+        return len(self.rows)
+
+    def part(self, start: int, rows: int) -> Batch:
+        selected = self.rows[start : start + rows] if rows else self.rows[:1]
+        labels = self.tensors["labels"]
+        part = torch.full_like(labels, IGNORED)
+        index = torch.from_numpy(selected).to(labels.device)
+        part[index] = labels[index]
+        return NodeBatch({**self.tensors, "labels": part}, self.tokens, selected)
+
+
 class NodeClassification(GraphObjective):
     """The classes of nodes, of which few are labelled; all nodes are read in each step."""
 
@@ -159,11 +176,7 @@ class NodeClassification(GraphObjective):
         tensors = {**self.tensors(range(data.graphs)), "labels": labels}
         # The same at each step: moved to the device once.
         count = int((labels != IGNORED).sum())
-        self._batch = Batch(tensors, count, np.array(rows, np.int64)).to(setup.device)
-
-    @property
-    def indivisible(self) -> str | None:
-        return "all nodes are one graph, where each may read every other"
+        self._batch = NodeBatch(tensors, count, np.array(rows, np.int64)).to(setup.device)
 
     def batches_per_epoch(self) -> int:
         return 1

@@ -20,7 +20,7 @@ from torch import Tensor
 from regard.core.context import Context
 from regard.core.kv_cache import DecoderState, LayerCache
 from regard.data.batching import Batch
-from regard.errors import DataError, SettingError
+from regard.errors import CheckpointError, DataError, SettingError
 from regard.metrics.perplexity import corpus_nll
 from regard.models import LanguageModel, Model
 from regard.training.data.plain_text import TextCorpora
@@ -58,6 +58,12 @@ class SegmentLM(CausalLM):
         return {name: torch.zeros_like(tensor, device=device) for name, tensor in tensors.items()}
 
     def batches(self, epoch: int, index: int) -> Iterator[tuple[tuple[int, int], Batch]]:
+        if (index + 1) * self.context > self.stream_length:
+            raise CheckpointError(
+                f"the run is at segment {index:,} of a text with "
+                f"{self.stream_length // self.context:,}",
+                "start a new run; this one was trained on another text",
+            )
         stream_starts = np.arange(self.rows) * self.stream_length  # [B]
         while True:
             # Segment `index` of every stream: row i goes on where it stopped in the batch before.

@@ -9,9 +9,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from regard.decode.length_penalty import parse_length_penalty
+from regard.spec.validation import LARGEST_SIZE
 from regard.training.recipe.options import (
     parse_generated_task,
     parse_initialization,
@@ -28,6 +29,14 @@ class Section(BaseModel):
     """A group of settings; unknown keys are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @field_validator("*")
+    @classmethod
+    def _fits_in_32_bits(cls, value: Any, info: ValidationInfo) -> Any:
+        """Sizes and counts: beyond 32 bits they overflow in one library or another."""
+        if isinstance(value, int) and value > LARGEST_SIZE and info.field_name != "seed":
+            raise ValueError(f"cannot be more than {LARGEST_SIZE:,}")
+        return value
 
 
 class DataSettings(Section):
@@ -83,7 +92,7 @@ class DataSettings(Section):
         "proportions, 5 is usual for many languages",
     )
     preprocessing_workers: int | None = Field(
-        None, ge=1, description="processes that tokenize  [one a core]"
+        None, ge=1, le=4096, description="processes that tokenize  [one a core]"
     )
     # Images, with classes or captions.
     images: str | None = Field(
@@ -430,7 +439,7 @@ class TrainSettings(Section):
     )
     # Steps and batches.
     # Where no one names them, they follow from the size of the data.
-    steps: int = Field(20_000, ge=1, le=10**12, description="updates  [30 epochs, 300 to 20000]")
+    steps: int = Field(20_000, ge=1, description="updates  [30 epochs, 300 to 20000]")
     batch_tokens: int = Field(
         4096,
         ge=1,
@@ -615,9 +624,11 @@ class TrainSettings(Section):
         2, ge=0, description="validation sentences translated, or texts written, at each validation"
     )
     # Reproducibility and device.
-    seed: int = Field(1, ge=0, le=2**63 - 1, description="random seed")
+    seed: int = Field(1, ge=0, lt=2**63, description="random seed")
     device: str = Field("auto", description="auto, cpu, cuda or cuda:N")
-    threads: int = Field(0, ge=0, description="CPU threads; 0 takes what the machine offers")
+    threads: int = Field(
+        0, ge=0, le=4096, description="CPU threads; 0 takes what the machine offers"
+    )
     tensorboard: bool = Field(False, description="write TensorBoard event files too")
 
     @field_validator("betas", mode="before")
@@ -696,6 +707,7 @@ class TuneSettings(Section):
     lora: int = Field(
         0,
         ge=0,
+        le=65_536,
         description="rank of LoRA; 0 trains all of the model",
     )
     lora_alpha: float | None = Field(
