@@ -246,11 +246,12 @@ def _caption(
     assert isinstance(core, DualEncoder)
     assert isinstance(model, DualEncoderModel)
     if isinstance(text, str):
-        return ModelAnswer(
-            "caption",
-            "",
-            note="This is the text tower. Choose a picture, and the captions are matched with it.",
+        width = run.tensor("logits").shape[-1]
+        note = (
+            "This is the text tower: its vector is compared with that of a picture. Match captions "
+            "with one to see how."
         )
+        return ModelAnswer("embed", f"a vector of {width:,} numbers", note=note)
     if not model.accepts_text:
         return ModelAnswer("caption", "", note="The folder has no tokenizer to read captions with.")
     image = run.tensor("logits")  # [1, D], a unit vector
