@@ -340,6 +340,20 @@ def _letters(model: CTCModel, logits: Tensor) -> ModelAnswer:
         return ModelAnswer("transcribe", "", note=f"{refusal.problem}: {refusal.repair}.")
 
 
+def output_positions(model: Model, run: Look) -> Sequence[int]:
+    """The positions at which the model says something: of a CTC model, one for each letter."""
+    if isinstance(model, CTCModel):
+        ids = run.tensor("logits")[0].argmax(dim=-1).tolist()  # [T]
+        try:
+            letters = model.decoder.frames(ids)
+        except DataError:  # there is no alphabet
+            letters = []
+        if letters:
+            return letters
+    # As many as the target has, or the input of a single stack.
+    return range(len(run.target) or len(run.source))
+
+
 def _classes(task: str, scores: dict[str, float], distribution: bool = True) -> ModelAnswer:
     shares = tuple(Share(label, value) for label, value in list(scores.items())[:TOP])
     return ModelAnswer(task, shares[0].label, shares, distribution=distribution)
