@@ -18,9 +18,9 @@ from tokenizers import models, pre_tokenizers, processors
 from torch.nn import functional
 
 import regard
-from regard import disk, spec
+from regard import disk, memory, spec
 from regard.builder import build
-from regard.checkpoint import Checkpoints, Retention, damage
+from regard.checkpoint import Checkpoints, Retention, Snapshots, damage
 from regard.core.attention_mask import AttentionMask
 from regard.core.causal_mask import CausalMask
 from regard.core.dropout import Dropout
@@ -399,3 +399,21 @@ def test_a_template_with_ids_of_its_own() -> None:
     tokenizer = Tokenizer(backend).for_model(3)
     with pytest.raises(DataError, match="under 7, and the model has 3 tokens"):
         tokenizer.input_ids("a")
+
+
+def test_threads_whose_stacks_do_not_fit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(memory, "available", lambda: 10**9)
+    memory.require_threads(100)
+    text = tmp_path / "text.txt"
+    text.write_text("the dog sees a cat\n" * 20)
+    with pytest.raises(ModelError, match=r"stacks of 1,000 threads take 8\.4 GB"):
+        train({**SETTINGS, "text": str(text), "threads": 1000}, out=tmp_path / "run")
+
+
+def test_a_snapshot_that_cannot_be_mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_memory(path: Path) -> bool:
+        raise MemoryError("Cannot allocate memory (os error 12)")
+
+    monkeypatch.setattr(disk, "is_altered", no_memory)
+    snapshots = Snapshots(tmp_path)
+    assert snapshots.damage(3, {}) == f"{snapshots.path(3).name} is missing or damaged"
