@@ -71,6 +71,17 @@ def run(finished: Path, tmp_path: Path) -> Path:
 # --- files that are none --------------------------------------------------------------------------
 
 
+def test_a_pipe_of_text_is_read_if_somebody_writes(tmp_path: Path) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    assert list(text_files.lines(path)) == []  # nobody writes: nothing is waited for
+    reader, writer = os.pipe()
+    os.write(writer, b"one\ntwo\n")
+    os.close(writer)
+    assert list(text_files.lines(f"/dev/fd/{reader}")) == ["one", "two"]  # as of <(command)
+    os.close(reader)
+
+
 @pytest.mark.parametrize("kind", ["device", "pipe", "huge", "deep", "folder"])
 def test_special_files_are_not_read(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "config.json"
