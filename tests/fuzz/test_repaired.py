@@ -34,6 +34,7 @@ from regard.families.folder.special_tokens import check_token_ids
 from regard.families.presets import preset
 from regard.families.rope_config import parse_rope
 from regard.families.transformer import transformer
+from regard.families.waveform_config import convolutions
 from regard.models.labels import label_names
 from regard.text.tokenizer import Tokenizer
 from regard.training import preflight
@@ -428,3 +429,10 @@ def test_a_snapshot_that_cannot_be_mapped(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(disk, "is_altered", no_memory)
     snapshots = Snapshots(tmp_path)
     assert snapshots.damage(3, {}) == f"{snapshots.path(3).name} is missing or damaged"
+
+
+def test_more_convolutions_than_have_sizes() -> None:
+    """Counted before a list of so many is made."""
+    values = dict.fromkeys(("conv_dim", "conv_kernel", "conv_stride"), (8, 8))
+    with pytest.raises(ModelError, match="give each 1000000000000 sizes"):
+        convolutions({**values, "num_feat_extract_layers": 10**12, "feat_extract_norm": "layer"})
