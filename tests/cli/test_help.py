@@ -97,7 +97,12 @@ def completions(line: str) -> tuple[list[str], str]:
 
 def test_the_shell_completes_presets_recipes_views_and_folders() -> None:
     assert completions("regard show gpt2:m") == (["dir,gpt2:m", "plain,gpt2:medium"], "False")
-    assert completions("regard train wmt14_bi") == (["plain,wmt14_big"], "False")
+    # A recipe may be a file of one's own.
+    assert completions("regard train wmt14_bi") == (["file,wmt14_bi", "plain,wmt14_big"], "False")
+    for flag in ("--series", "--graph", "--spec", "--tokenizer", "--valid-text"):
+        assert completions(f"regard train {flag} a")[0] == ["file,a"], flag
+    assert completions("regard predict runs/x ca")[0] == ["file,ca"]
+    assert completions("regard evaluate runs/x --data te")[0] == ["file,te"]
     assert completions("regard look runs/x text --what ali")[0] == ["plain,alignment"]
     assert completions("regard translate ru")[0] == ["dir,ru"]
     assert completions("regard train --model palm:5") == (["plain,palm:540b"], "False")

@@ -22,6 +22,7 @@ from regard.training.diagnostics.log_checks import (
     plateau,
 )
 from regard.training.diagnostics.run_log import RunLog
+from regard.training.diagnostics.update_ratio import check_rate
 
 ENTROPY = 3.0
 BASELINE = Baseline(ENTROPY, math.log(50), warmup=10, steps=300)
@@ -55,6 +56,13 @@ def test_divergence_is_against_the_best_so_far() -> None:
     assert len(list(diverging_loss(run_log([*FALLING, 4.0, 4.0, 4.0]), BASELINE))) == 1
     # One line is noise.
     assert list(diverging_loss(run_log([*FALLING, 4.0, 1.0, 1.0]), BASELINE)) == []
+
+
+def test_a_rate_is_not_too_low_where_its_schedule_ends() -> None:
+    log = run_log([ENTROPY] * 30)
+    assert [finding.check for finding in check_rate(1e-7, log, BASELINE)] == ["rate_too_low"]
+    log.add({"step": 310, "loss": ENTROPY, "learning_rate": 0.0})
+    assert list(check_rate(0.0, log, BASELINE)) == []
 
 
 def test_a_spike_names_its_step() -> None:

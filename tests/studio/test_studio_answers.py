@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,11 +24,11 @@ from test_studio_server import TOKEN, InMemory, ask, client
 import regard
 from regard import look as looking
 from regard.builder import build
-from regard.errors import SettingError
+from regard.errors import LongInputWarning, SettingError, UnknownWordsWarning
 from regard.families.presets import preset
 from regard.look import MediaInput
 from regard.look.forward import forward
-from regard.models import DualEncoderModel, Model, Translator
+from regard.models import DualEncoderModel, LanguageModel, Model, Translator
 from regard.models.memory_network import MemoryNetworkModel
 from regard.studio import answers
 from regard.studio.model_store import DEMO, FolderOpener, ModelStore
@@ -168,6 +169,67 @@ def test_unknown_words_are_named() -> None:
         assert all(tokens[int(position)] == "<unk>" for position in unknown)
 
 
+def test_warnings_of_the_input_are_those_of_the_task_method(tmp_path: Path) -> None:
+    """Words and lengths never seen, as `translate` says them; nothing of an ordinary sentence."""
+    long_text = " ".join(["The cat sat on the mat."] * 30)
+    with client(ModelStore([DEMO])) as studio:
+        for text, seen in ((TEXT, True), ("The zebra sat on the mat.", False), (long_text, False)):
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                regard.load(DEMO, device="cpu").translate(text)
+            told = ask(studio, "answer", model="demo", text=text)["warnings"]
+            kinds = {each.category for each in caught}
+            assert (told["unknown"] != []) == (UnknownWordsWarning in kinds)
+            assert (told["longest"] is not None) == (LongInputWarning in kinds)
+            assert seen == (told == {"unknown": [], "tokens": None, "longest": None})
+
+
+@pytest.mark.parametrize("name", ["demo", "t5:tiny", "llama:tiny"])
+def test_the_scores_of_a_query_lead_to_its_weights(name: str) -> None:
+    """softmax(q·k · scale + bias), over what the mask leaves, is the row of the attention map."""
+    if name == "demo":
+        store: ModelStore = ModelStore([DEMO])
+    elif name == "t5:tiny":  # a bias of positions, and no scale
+        store = InMemory({name: recurrent("t5")})
+    else:  # grouped keys, rotated
+        torch.manual_seed(0)
+        description = preset(name, len(WORDS), 64, d_model=16, dropout=0.0)
+        core = build(description).eval()
+        store = InMemory({name: LanguageModel(core, description, WORDS)})  # type: ignore[arg-type]
+    with client(store) as studio:
+        question: dict[str, Any] = {"model": name, "text": TEXT}
+        for attention in ask(studio, "look", **question)["attentions"]:
+            asked = {**question, "name": attention, "head": 1, "row": 1}
+            scores = ask(studio, "scores", **asked)["scores"]
+            bias = np.array(scores["bias"] or 0.0)
+            logits = np.array(scores["dots"]) * scores["scale"] + bias
+            logits = np.where(scores["visible"], logits, -np.inf)
+            powers = np.exp(logits - logits.max())
+            np.testing.assert_allclose(powers / powers.sum(), scores["weights"], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "formula"),
+    [
+        ("bahdanau", "A = softmax(wᵀ tanh(Q + K) + mask)"),
+        ("convs2s", "A = softmax(Q Kᵀ + mask)"),  # Gehring et al.: no scale
+        ("t5", "A = softmax(Q Kᵀ + B + mask)"),
+        ("transformer", "A = softmax(Q Kᵀ / √d + mask)"),
+    ],
+)
+def test_the_formula_is_that_of_the_kernel(name: str, formula: str) -> None:
+    with client(InMemory({name: recurrent(name)})) as studio:
+        weights = ask(studio, "path", model=name, text=TEXT, stack="decoder")["weights"]
+        assert weights[next(iter(weights))]["formula"] == formula
+
+
+def test_a_stack_without_position_encodings_says_how_it_knows_the_order() -> None:
+    with client(InMemory({"bahdanau": recurrent("bahdanau")})) as studio:
+        result = ask(studio, "positions", model="bahdanau", stack="decoder")
+        assert result["what"] is None
+        assert result["note"].startswith("The decoder reads one token after the other")
+
+
 def test_a_dual_encoder_matches_captions_as_its_own_method_does() -> None:
     """Cosines, the learned scale and a softmax; with a head off, both towers are without it."""
     model = dual_encoder()
@@ -302,6 +364,17 @@ def test_a_pickle_is_not_opened(opening: tuple[TestClient, Path]) -> None:
     ask(studio, "open", expect=400, path=str(folder))
 
 
+def test_a_model_that_cannot_be_opened_leaves_no_trace(opening: tuple[TestClient, Path]) -> None:
+    studio, home = opening
+    folder = home / "models" / "second"
+    (folder / "config.json").write_text('{"model_type": "marian"}')
+    before = ask(studio, "shelf")
+    ask(studio, "open", expect=400, path=str(folder))
+    assert ask(studio, "shelf") == before
+    # A folder of models is listed whole: which of them can be opened is seen when one is chosen.
+    assert ask(studio, "open", path=str(home / "models"))["model"] == "second"
+
+
 def test_names_of_the_hub_only_if_downloads_were_allowed(
     opening: tuple[TestClient, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -345,6 +418,15 @@ def test_a_run_tells_its_settings_and_how_it_ended(tmp_path: Path) -> None:
     assert status["seconds_left"] is None
     with pytest.raises(SettingError):
         regard.train({**quick, **sizes, "device": "nowhere"}, out=tmp_path / "bad")
+
+
+def test_the_run_that_logged_last_comes_first(tmp_path: Path) -> None:
+    for name, logged in (("early", 100), ("last", 300), ("middle", 200)):
+        log = tmp_path / name / "metrics.jsonl"
+        log.parent.mkdir()
+        log.write_text('{"step": 1, "loss": 2.0}\n')
+        os.utime(log, (logged, logged))
+    assert ModelStore([tmp_path]).latest_runs() == ["last", "middle", "early"]
 
 
 def test_the_status_of_a_run_that_has_not_ended(tmp_path: Path) -> None:

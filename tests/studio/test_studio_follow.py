@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.studio.metrics_tail import POINTS, follow
+from regard.studio.run_status import run_status
 
 
 def line(step: int, **more: Any) -> str:
@@ -61,6 +62,15 @@ def test_words_for_numbers_are_gaps_and_damaged_lines_are_counted(tmp_path: Path
     assert answer["unreadable"] == 1
     assert answer["events"] == [event]
     assert answer["curves"]["step"] == [1, 2]
+
+
+def test_the_status_of_a_log_of_damaged_lines(tmp_path: Path) -> None:
+    log = tmp_path / "metrics.jsonl"
+    log.write_bytes(b'\x00\xff\n[1]\n{"step": "a", "loss": 1}\n')
+    assert run_status(tmp_path)["step"] == 0
+    with log.open("a") as file:
+        file.write(line(7) + '{"step": null}\n')
+    assert run_status(tmp_path)["step"] == 7
 
 
 def test_100_000_steps_are_thinned_and_the_last_is_kept(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tokenizers
 
 pytest.importorskip("starlette")
 playwright = pytest.importorskip("playwright.sync_api")
@@ -151,7 +152,6 @@ def studio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Studio]:
 
 def large(folder: Path) -> None:
     """144 heads that read 512 tokens, and a run of 100,000 logged steps."""
-    import tokenizers
     import transformers
 
     sizes: dict[str, Any] = {
@@ -479,7 +479,10 @@ def test_empty_input_unknown_words_and_300_tokens(studio: Studio) -> None:
     )
     assert all(after - before < 250 for before, after in itertools.pairwise(lower))
     assert len(page.inner_text(".said")) < 600
+    assert "Longer than anything in its training: 302 tokens" in page.inner_text("#overlong")
     page.screenshot(path=studio.shots / "look-300.png", full_page=True)
+    page = studio.page(link("decode", text="The xylophone sat on the mat."))
+    until(page, "document.querySelector('#unknown')?.innerText.includes('xylophone')")
 
 
 def test_another_model_is_opened_from_the_page(studio: Studio, tmp_path: Path) -> None:
@@ -507,8 +510,10 @@ def test_decode(studio: Studio) -> None:
     page.click("text=Next")
     assert "“Katze”" in page.inner_text("#which")
     assert page.locator("#bars .track").count() == 8
+    assert page.locator("#bars .drawn").count() == 0  # nothing is drawn by chance
     page.click("text=by chance")
     ready(page)
+    assert page.locator("#bars .drawn").count() == 8
     page.locator("input[aria-label=Temperature]").press("ArrowRight")
     until(page, "location.hash.includes('temperature=1.1')")
     ready(page)
@@ -560,6 +565,65 @@ def test_train_follows_a_run(studio: Studio) -> None:
     page.screenshot(path=studio.shots / "train.png", full_page=True)
 
 
+def test_a_run_that_goes_on_does_not_disturb_its_reader(studio: Studio) -> None:
+    """Settings stay open, the focus stays, and a chart is left alone while one drags over it."""
+    run = studio.folder / "going"
+    (run / "state").mkdir(parents=True)
+    recipe = {"train": {"steps": 1000, "label_smoothing": 0.1, "objective": "translate"}}
+    (run / "state" / "recipe.json").write_text(json.dumps(recipe))
+    log = run / "metrics.jsonl"
+
+    def train(steps: range) -> None:
+        values = [{"step": i, "loss": 6.0 - i / 9, "nll": 5.5 - i / 9, "seconds": i} for i in steps]
+        with log.open("a") as file:
+            file.write("".join(json.dumps(value) + "\n" for value in values))
+
+    train(range(1, 11))
+    page = studio.page("train?runs=going")
+    training = "section[aria-label^=Loss] path[data-line=training]"
+    assert "16 min 30 s" in page.inner_text("#figures")  # 990 steps of a second each
+    assert page.locator("[data-line='training, label smoothing 0.1']").count() == 1
+    page.click("#settings summary")
+    page.focus("input[aria-label=Smoothing]")
+    train(range(11, 21))
+    page.wait_for_selector(f"{training}[data-points='20']", state="attached", timeout=10_000)
+    assert page.evaluate("document.querySelector('#settings').open")
+    assert page.evaluate("document.activeElement.ariaLabel") == "Smoothing"
+    # From a third to two thirds of the chart, while the run logs more.
+    box = page.locator("section[aria-label^=Loss] .chart").bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 3, box["y"] + 60)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 2 / 3, box["y"] + 60)
+    train(range(21, 23))
+    until(page, "document.querySelector('#figures').innerText.includes('22 of 1,000')")
+    assert page.get_attribute(training, "data-points") == "20"
+    page.mouse.up()
+    until(page, "location.hash.includes('zoom=')")
+    ready(page)
+    begin, end = map(int, page.url.partition("zoom=")[2].split("-"))
+    assert 5 <= begin < end <= 15
+    # Another run that begins is offered by itself.
+    (studio.folder / "later").mkdir()
+    (studio.folder / "later" / "metrics.jsonl").write_text('{"step": 1, "loss": 2.0}\n')
+    page.wait_for_selector("label.run:has-text('later')", timeout=10_000)
+
+
+def test_charts_of_one_point_of_huge_numbers_and_of_less_than_a_decade(studio: Studio) -> None:
+    run = studio.folder / "exploded"
+    run.mkdir()
+    (run / "metrics.jsonl").write_text('{"step": 1, "loss": 8.0, "learning_rate": 1e20}\n')
+    page = studio.page("train?runs=exploded")
+    assert page.locator("section[aria-label='Learning rate'] .chart circle").count() == 1
+    labels = page.locator("section[aria-label='Learning rate'] .chart text").all_text_contents()
+    assert "1e+20" in labels
+    assert not [text for text in labels if "." in text]  # steps are whole numbers
+    lines = [json.dumps({"step": i, "loss": 9.0 - i / 10}) for i in range(1, 41)]
+    (run / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    page = studio.page("train?runs=exploded&scale=log")
+    loss = page.locator("section[aria-label^=Loss] .chart .grid")
+    assert loss.count() >= 3
+
+
 def test_learn(studio: Studio) -> None:
     page = studio.page(link("learn"))
     scores = page.locator("#example .score").all_text_contents()
@@ -577,6 +641,14 @@ def test_learn(studio: Studio) -> None:
     until(page, "document.querySelector('#out')?.innerText.includes('After “Katze” comes')")
     page.locator("input[aria-label=Temperature]").press("ArrowRight")
     until(page, "location.hash.includes('temperature=1.1')")
+    # The shares of a query, key by key: products, scaled, masked, and softmax, which sum to 1.
+    until(page, "document.querySelector('#scores') !== null")
+    table = page.locator("#scores tr").all_inner_texts()
+    assert table[0].split("\t") == ["key of", "q · k", "÷ √16", "mask", "softmax", ""]
+    shares = [row.split("\t")[-2] for row in table[1:]]
+    assert abs(sum(float(share.rstrip(" %")) for share in shares) - 100) < 0.5
+    later = [row.split("\t") for row in table[4:]]  # what is not written yet
+    assert all(row[-3:-1] == ["−∞", "0"] for row in later)
     page.locator("[data-station='decoder.0.cross.k']").focus()
     page.keyboard.press("Enter")
     until(page, "document.querySelector('#station h2')?.textContent === 'Keys'")
@@ -589,6 +661,73 @@ def test_learn(studio: Studio) -> None:
         "[aria-label=Positions]"
     )
     page.screenshot(path=studio.shots / "learn.png", full_page=True)
+
+
+INKED_EDGE = """() => [...document.querySelectorAll('canvas.map')].some((map) => {
+  const edge = map.getContext('2d').getImageData(map.width - 1, 0, 1, map.height).data;
+  return edge.some((value, i) => i % 4 === 3 && value > 0);
+})"""
+
+
+def test_a_memory_network_in_its_own_words(studio: Studio) -> None:
+    """Sentences, hops and a story; no residual stream, no √d, no label that is cut off."""
+    from regard.builder import build
+    from regard.families.presets import preset
+    from regard.models.memory_network import MemoryNetworkModel
+    from regard.text.tokenizer import Template, Tokenizer
+    from regard.text.tokenizer_training import word_level_json
+
+    words = word_level_json(["Mary went to the kitchen John garden Where is"], cls_token=False)
+    backend = tokenizers.Tokenizer.from_str(words)
+    tokenizer = Tokenizer(backend, framing=Template(end=False))
+    description = preset("memory:tiny", len(tokenizer), 64)
+    model = MemoryNetworkModel(build(description), description, tokenizer)  # type: ignore[arg-type]
+    model.save(studio.folder / "memory")
+    page = studio.page("look?model=memory")
+    until(page, "document.querySelectorAll('.loading').length === 0")
+    assert not page.evaluate(INKED_EDGE)
+    assert page.inner_text("#more") == "how widely each head looks"
+    page = studio.page("learn?model=memory")
+    until(page, "document.querySelectorAll('.loading').length === 0")
+    chip = page.locator("[data-token='0'] rect").bounding_box()
+    name = page.locator("[data-token='0'] text").bounding_box()
+    assert chip["x"] <= name["x"]
+    assert name["x"] + name["width"] <= chip["x"] + chip["width"]
+    assert page.inner_text("#station .formula") == "A = softmax(Q Kᵀ + mask)"
+    assert "each sentence answers with its key" in page.inner_text("#station")
+    assert "The line is the question" in page.inner_text("[aria-label=Path]")
+    assert "Each sentence has a learned vector of its age" in page.inner_text(
+        "[aria-label=Positions]"
+    )
+    page.click("[data-station='memory.0.cross.v']")
+    until(page, "document.querySelector('#station .formula')?.innerText.includes('C[word]')")
+
+
+def test_the_towers_of_a_dual_encoder_each_in_its_own_words(studio: Studio) -> None:
+    """Patches while a picture is shown, tokens once a sentence is written."""
+    pytest.importorskip("PIL")
+    from regard.builder import build
+    from regard.families.presets import preset
+    from regard.models import DualEncoderModel
+    from regard.text.tokenizer_training import SpecialTokenTemplate, train_lossless_tokenizer
+
+    template = SpecialTokenTemplate(("<|endoftext|>",))
+    tokenizer = train_lossless_tokenizer(["a red circle a blue square"], "bpe", 300, template)
+    sizes = {"image_size": 16, "patch": 8, "d_model": 16, "heads": 2, "layers": 1}
+    description: Any = preset("clip:tiny", len(tokenizer), 32, **sizes)
+    DualEncoderModel(build(description), description, tokenizer).save(studio.folder / "towers")
+    preprocessor = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3, "size": {"shortest_edge": 16}}
+    settings = studio.folder / "towers" / "preprocessor_config.json"
+    settings.write_text(json.dumps({**preprocessor, "crop_size": {"height": 16, "width": 16}}))
+    page = studio.page("learn?model=towers")
+    until(page, "document.querySelectorAll('.loading').length === 0")
+    assert page.locator(".chips [aria-pressed=true]").count() == 0  # the picture is shown
+    assert page.inner_text("[aria-label=Positions] h2") == "Where a patch stands"
+    page.click("button:text-is('a red circle')")
+    until(page, "document.querySelector('.answer')?.innerText.includes('This is the text tower')")
+    ready(page)
+    assert "→" not in page.inner_text(".answer")
+    assert page.inner_text("[aria-label=Positions] h2") == "Where a token stands"
 
 
 def test_hostile_names_words_and_samples_stay_text(studio: Studio) -> None:
@@ -617,6 +756,11 @@ def test_a_mistake_is_told_and_can_be_repaired(studio: Studio) -> None:
     page = studio.page(link("look", off="encoder.0.self.77"))
     assert "has no head 77" in page.inner_text(".error")
     assert page.locator("input[name=text]").count() == 1
+    # An input that cannot be read is refused once, and the rest of the page stands.
+    page = studio.page(link("learn", text="The cat " * 3000))
+    assert page.locator(".error").count() == 1
+    assert page.locator("#example").count() == 1
+    assert page.locator("#station").count() == 0
     studio.complaints[:] = before  # the browser itself reports the refused requests
 
 

@@ -64,6 +64,14 @@ def test_characters_come_back_as_they_are() -> None:
     ) == (None, None, None)
 
 
+def test_a_mask_takes_the_space_before_it_as_a_word_does() -> None:
+    template = SpecialTokenTemplate(("[UNK]", "[MASK]"))
+    tokenizer = train_lossless_tokenizer(["the cat sat on the mat"], "bpe", 300, template)
+    spaced = tokenizer.encode("the [MASK] sat")
+    assert spaced == tokenizer.encode("the[MASK] sat")
+    assert len(spaced) == len(tokenizer.encode("the cat sat"))
+
+
 @given(st.text(st.characters(exclude_categories=["Cs"])))
 def test_bytes_can_spell_everything(text: str) -> None:
     assert PIECES.decode(PIECES.encode(text)) == text

@@ -1,9 +1,10 @@
-"""Shell completion: presets, recipes, views and folders, listed without importing torch."""
+"""Shell completion: presets, recipes, views, folders, files, listed without importing torch."""
 
 from __future__ import annotations
 
 import importlib.resources
 from collections.abc import Iterable
+from typing import Literal
 
 import click
 from click.shell_completion import CompletionItem
@@ -85,19 +86,21 @@ graphormer tiny small
 
 
 class Suggested(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.2
-    """A text for which a shell offers values, and folders too unless it takes values only."""
+    """A text for which a shell offers values, and folders or files besides if it may be one."""
 
     name = "text"
 
-    def __init__(self, values: Iterable[str] = (), *, folders: bool = False) -> None:
+    def __init__(
+        self, values: Iterable[str] = (), places: Literal["dir", "file"] | None = None
+    ) -> None:
         self.values = tuple(values)
-        self.folders = folders
+        self.places = places  # shells offer the folders on the way to a file too
 
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
         # First, because click's script for bash forgets the values before it.
-        places = [CompletionItem(incomplete, type="dir")] if self.folders else []
+        places = [CompletionItem(incomplete, type=self.places)] if self.places else []
         return [
             *places,
             *(CompletionItem(value) for value in self.values if value.startswith(incomplete)),
@@ -128,6 +131,7 @@ def recipe_names() -> list[str]:
 
 
 # A run folder or a folder in Hugging Face's layout.
-MODEL_FOLDER = Suggested(folders=True)
-PRESET_OR_FOLDER = Suggested(preset_names(), folders=True)
-RECIPE = Suggested(recipe_names())
+MODEL_FOLDER = Suggested(places="dir")
+PRESET_OR_FOLDER = Suggested(preset_names(), "dir")
+RECIPE = Suggested(recipe_names(), "file")
+FILE = Suggested(places="file")

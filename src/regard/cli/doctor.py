@@ -8,6 +8,8 @@ from pathlib import Path
 
 import click
 
+from regard.cli.completion import RECIPE
+
 EXAMPLES = """\b
 Examples:
   regard doctor                          the installation
@@ -19,7 +21,7 @@ Examples:
 
 
 @click.command(epilog=EXAMPLES, context_settings={"max_content_width": 110})
-@click.argument("run", required=False)
+@click.argument("run", type=RECIPE, required=False)
 @click.option("--json", "as_json", is_flag=True, help="print one JSON object")
 @click.option("--html", metavar="FILE", help="write the report as a page, with the losses")
 @click.option(

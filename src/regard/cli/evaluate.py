@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from regard.cli.completion import MODEL_FOLDER
+from regard.cli.completion import FILE, MODEL_FOLDER
 from regard.cli.decoding_options import decoding_options, decoding_strategy, length_limit
 from regard.cli.model_options import download_option
 from regard.errors import SettingError
@@ -38,11 +38,15 @@ Examples:
 
 @click.command(epilog=EXAMPLES, context_settings={"max_content_width": 110})
 @click.argument("models", type=MODEL_FOLDER, metavar="MODEL...", nargs=-1, required=True)
-@click.option("--data", help="what to evaluate on: a file, a folder of images, or - for pairs")
-@click.option("--source", help="text to translate, one sentence a line (.gz too)")
-@click.option("--target", help="its reference translations, line by line")
 @click.option(
-    "--pairs", help="instead of two files: one .tsv or .jsonl of pairs, or - for standard input"
+    "--data", type=FILE, help="what to evaluate on: a file, a folder of images, or - for pairs"
+)
+@click.option("--source", type=FILE, help="text to translate, one sentence a line (.gz too)")
+@click.option("--target", type=FILE, help="its reference translations, line by line")
+@click.option(
+    "--pairs",
+    type=FILE,
+    help="instead of two files: one .tsv or .jsonl of pairs, or - for standard input",
 )
 @click.option("--task", help="what to evaluate, where the model can do several things")
 @click.option("--metrics", help="names with options, as bleu:none,chrf  [those of the task]")
@@ -167,7 +171,7 @@ class Evaluator:
             # Before the first model runs: errors in the data come before minutes of decoding.
             self.task = task
             self.examples = read_examples(task, self.data)
-        metrics = self.flags["metrics"].split(",") if self.flags["metrics"] else None
+        metrics = None if self.flags["metrics"] is None else self.flags["metrics"].split(",")
         chosen = choose_metrics(task, metrics, settings, self.examples)
         return evaluate_examples(model, self.examples, task, chosen, settings)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from regard.cli.completion import MODEL_FOLDER
+from regard.cli.completion import FILE, MODEL_FOLDER
 from regard.cli.model_options import DOWNLOAD_HELP, local_folder
 from regard.cli.recipe_options import RecipeCommand, recipe_changes, recipe_option
 from regard.cli.train import exit_on_interruption, print_result, resume_run
@@ -147,7 +147,13 @@ command = RecipeCommand(
             metavar="TASK",
             help="what is learnt: classify, tag, answer, translate, summarize, lm, images, …",
         ),
-        click.Option(["--data"], metavar="FILE", multiple=True, help="training data (.gz too)"),
+        click.Option(
+            ["--data"],
+            type=FILE,
+            metavar="FILE",
+            multiple=True,
+            help="training data (.gz too)",
+        ),
         click.Option(
             ["--prefix"],
             multiple=True,

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from regard.cli.batch_work import INPUT_HELP, BatchWork, column_option, output_option
-from regard.cli.completion import MODEL_FOLDER
+from regard.cli.completion import FILE, MODEL_FOLDER
 from regard.cli.decoding_options import generation_strategy, sampling_options
 from regard.cli.model_options import device_option, download_option
 from regard.errors import DataError, SettingError
@@ -30,7 +30,10 @@ Examples:
 @click.argument("model", type=MODEL_FOLDER)
 @click.argument("prompt", required=False)
 @click.option(
-    "--input", "path", default=None, help=f"a prompt on each line instead of PROMPT: {INPUT_HELP}"
+    "--input",
+    "path",
+    type=FILE,
+    help=f"a prompt on each line instead of PROMPT: {INPUT_HELP}",
 )
 @output_option
 @column_option
@@ -50,7 +53,7 @@ Examples:
 )
 @click.option(
     "--draft",
-    default=None,
+    type=MODEL_FOLDER,
     help="a smaller model with the same tokenizer, for speculative decoding: faster, same text",
 )
 @device_option

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from regard.cli.completion import MODEL_FOLDER, Suggested
+from regard.cli.completion import FILE, MODEL_FOLDER, Suggested
 from regard.cli.decoding_options import decoding_options, decoding_strategy, length_limit
 from regard.cli.model_options import download_option
 from regard.errors import DataError, SettingError, did_you_mean
@@ -63,7 +63,7 @@ Examples:
 
 @click.command(epilog=f"{VIEWS}\n\n{EXAMPLES}", context_settings={"max_content_width": 110})
 @click.argument("model", type=MODEL_FOLDER)
-@click.argument("text", default="")
+@click.argument("text", type=FILE, default="")
 @click.option(
     "--what",
     type=Suggested(WHAT),

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from regard.cli.completion import Suggested, preset_names, recipe_names
 from regard.errors import SettingError
 
 EXAMPLES = """\b
@@ -23,7 +24,7 @@ Examples:
 
 
 @click.command(epilog=EXAMPLES, context_settings={"max_content_width": 110})
-@click.argument("model", required=False)
+@click.argument("model", type=Suggested([*recipe_names(), *preset_names()], "file"), required=False)
 @click.option("--device", default="auto", show_default=True,
               help="cpu or cuda, timed here, or of the table: A100, H100, H200, B200, L4, T4, "
               "V100, RTX4090, TPUv4, TPUv5e, TPUv5p")  # fmt: skip

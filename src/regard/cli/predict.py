@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from regard.cli.batch_work import INPUT_HELP, BatchWork, column_option, output_option
-from regard.cli.completion import MODEL_FOLDER
+from regard.cli.completion import FILE, MODEL_FOLDER
 from regard.cli.model_options import device_option, download_option
 from regard.errors import DataError, SettingError
 
@@ -42,7 +42,7 @@ Examples:
 
 @click.command(epilog=EXAMPLES, context_settings={"max_content_width": 110})
 @click.argument("model", type=MODEL_FOLDER)
-@click.argument("inputs", nargs=-1, metavar="[TEXT | FILE | -]...")
+@click.argument("inputs", type=FILE, nargs=-1, metavar="[TEXT | FILE | -]...")
 @click.option(
     "--task", default=None, help="what the model is asked for, if it can do several  [its head's]"
 )
@@ -52,7 +52,7 @@ Examples:
     multiple=True,
     help="a class or caption to choose from, for models that have none (GPT, CLIP); several times",
 )
-@click.option("--context", default=None, help="the text, or the file, that questions are about")
+@click.option("--context", type=FILE, help="the text, or the file, that questions are about")
 @click.option("--top", type=click.IntRange(1), default=5, show_default=True, help="answers each")
 @click.option(
     "--samples",
@@ -61,7 +61,7 @@ Examples:
     help="forecasts: quantiles of so many sample trajectories, of models with distributions",
 )
 @click.option("--cut", is_flag=True, help="cut off the ends of texts that are too long for MODEL")
-@click.option("--input", "path", default=None, help=f"texts of files: {INPUT_HELP}")
+@click.option("--input", "path", type=FILE, help=f"texts of files: {INPUT_HELP}")
 @output_option
 @column_option
 @click.option("--json", "as_json", is_flag=True, help="one JSON object a line")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from regard.cli.completion import MODEL_FOLDER
+from regard.cli.completion import FILE, MODEL_FOLDER
 from regard.cli.model_options import download_option, local_folder
 from regard.errors import ModelError, SettingError
 
@@ -38,12 +38,15 @@ WINDOW = 128  # tokens of a text that are scored together
 @click.option("--out", help="the new model's folder  [MODEL-pruned]")
 @click.option(
     "--source",
+    type=FILE,
     help="sentences to judge heads by, one a line (.gz too)  [the run's validation text]",
 )
-@click.option("--target", help="their translations, line by line")
-@click.option("--pairs", help="instead of two files: one .tsv or .jsonl of pairs")
+@click.option("--target", type=FILE, help="their translations, line by line")
+@click.option("--pairs", type=FILE, help="instead of two files: one .tsv or .jsonl of pairs")
 @click.option(
-    "--text", help="for a language model: a text file (.gz too)  [the run's validation text]"
+    "--text",
+    type=FILE,
+    help="for a language model: a text file (.gz too)  [the run's validation text]",
 )
 @click.option(
     "--lines",

@@ -8,7 +8,14 @@ from typing import Any
 import click
 
 from regard.cli import nearest_flag
-from regard.cli.completion import MODEL_FOLDER, Suggested, preset_names, preset_sizes, recipe_names
+from regard.cli.completion import (
+    FILE,
+    MODEL_FOLDER,
+    Suggested,
+    preset_names,
+    preset_sizes,
+    recipe_names,
+)
 from regard.errors import SettingError
 from regard.training.recipe import schema as recipes
 
@@ -123,26 +130,20 @@ def recipe_option(key: str) -> click.Option:
 
 
 # What a shell completes; other settings are numbers, choices or free text.
-_COMPLETED: dict[str, Suggested | click.Path] = {
+_COMPLETED: dict[str, Suggested] = {
     "model": Suggested(preset_names()),
     "preset": Suggested(preset_sizes()),
     "base": MODEL_FOLDER,
     "teacher": MODEL_FOLDER,
-    **{
-        key: click.Path()
-        for key in recipes.SECTIONS["data"].model_fields
-        if key.split("_")[-1] in ("source", "target", "pairs", "text", "images", "sounds")
-    },
+    **dict.fromkeys((*recipes.FILE_KEYS["data"], *recipes.FILE_KEYS["model"]), FILE),
+    **dict.fromkeys(("valid", "test", "tokenizer", "target_tokenizer"), FILE),
 }
 
 
 def recipe_changes(flags: dict[str, Any]) -> dict[str, Any]:
-    """The recipe keys that flags set; Adam's betas are parsed from BETA1,BETA2."""
+    """The recipe keys that flags set."""
     # Options have no defaults of their own: None means that the recipe decides.
-    changes = {key: value for key, value in flags.items() if value is not None}
-    if "betas" in changes:
-        changes["betas"] = tuple(float(part) for part in changes["betas"].split(","))
-    return changes
+    return {key: value for key, value in flags.items() if value is not None}
 
 
 def _click_type(value_type: Any) -> Any:

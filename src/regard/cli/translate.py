@@ -16,7 +16,7 @@ from regard.cli.batch_work import (
     column_option,
     output_option,
 )
-from regard.cli.completion import MODEL_FOLDER
+from regard.cli.completion import FILE, MODEL_FOLDER
 from regard.cli.decoding_options import decoding_options, decoding_strategy, length_limit
 from regard.cli.model_options import download_option
 from regard.errors import SettingError
@@ -39,7 +39,9 @@ Examples:
 @click.command(epilog=EXAMPLES, context_settings={"max_content_width": 110})
 @click.argument("model", type=MODEL_FOLDER)
 @click.argument("texts", nargs=-1, metavar="[TEXT]...")
-@click.option("--input", "path", default="-", help=f"instead of standard input: {INPUT_HELP}")
+@click.option(
+    "--input", "path", type=FILE, default="-", help=f"instead of standard input: {INPUT_HELP}"
+)
 @output_option
 @column_option
 @click.option("--json", "as_json", is_flag=True, help="one JSON object a line, with scores")

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from regard.cli.completion import MODEL_FOLDER, RECIPE
 from regard.cli.recipe_options import RecipeCommand, recipe_changes, recipe_option
 from regard.cli.train import FINETUNE_KEYS, exit_on_interruption
 from regard.errors import SettingError
@@ -97,9 +98,11 @@ command = RecipeCommand(
     epilog=EXAMPLES,
     context_settings={"max_content_width": 110},
     params=[
-        click.Argument(["recipe"], required=False),
+        click.Argument(["recipe"], type=RECIPE, required=False),
         click.Option(["--out"], help="the folder of the search  [searches/NAME]"),
-        click.Option(["--resume"], metavar="DIR", help="go on with the search in DIR"),
+        click.Option(
+            ["--resume"], type=MODEL_FOLDER, metavar="DIR", help="go on with the search in DIR"
+        ),
         click.Option(["--data"], metavar="DIR", help="where a recipe's files are  [$REGARD_DATA]"),
         click.Option(["--minutes"], type=float, help="the budget, in minutes of training"),
         click.Option(["--flops"], type=float, help="the budget, in FLOPs"),

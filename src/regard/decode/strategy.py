@@ -33,6 +33,11 @@ class Sampling:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        require_whole_numbers(top_k=self.top_k, seed=self.seed)
+        for name in ("temperature", "top_p", "min_p"):
+            value = getattr(self, name)
+            if not isinstance(value, int | float):
+                raise SettingError(f"{name} = {value!r} is no number", f"write {name}=0.8")
         # Written so that nan is refused as well.
         if not _COLDEST <= self.temperature < math.inf:
             raise SettingError(
@@ -76,6 +81,7 @@ class BeamSearch:
     stop: Literal["certain", "likely", "full"] = "certain"
 
     def __post_init__(self) -> None:
+        require_whole_numbers(beam=self.width, n_best=self.n_best)
         if self.width < 1:
             raise SettingError(f"a beam of {self.width} holds no hypothesis", "choose 1 or more")
         if not 1 <= self.n_best <= self.width:
@@ -86,6 +92,13 @@ class BeamSearch:
 
 
 Strategy = Greedy | Sampling | BeamSearch
+
+
+def require_whole_numbers(**values: object) -> None:
+    """Refuses texts, fractions and booleans where Python's annotations ask for an int."""
+    for name, value in values.items():
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise SettingError(f"{name} = {value!r} is no whole number", f"write {name}=5")
 
 
 # --- strategies by keywords ---
@@ -120,6 +133,11 @@ def choose_strategy(strategy: Strategy | None, options: DecodingOptions) -> Stra
                 f"there is no option {name!r}", did_you_mean(name, DecodingOptions.__annotations__)
             )
     values: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    if strategy is not None and not isinstance(strategy, Strategy):
+        raise SettingError(
+            f"{strategy!r} is no decoding strategy",
+            "write beam=4 or temperature=0.8, or give one of regard.decode.strategy",
+        )
     if not values:
         return strategy
     if strategy is not None:
@@ -139,6 +157,7 @@ def choose_strategy(strategy: Strategy | None, options: DecodingOptions) -> Stra
         return Greedy()  # sample=False alone
     penalty = parse_length_penalty(search.get("length_penalty", "gnmt"))
     width = search.get("beam", BeamSearch.width)
+    require_whole_numbers(beam=width)
     if width == 1 and "length_penalty" not in search:
         return Greedy()
     return BeamSearch(width, penalty)

@@ -28,7 +28,7 @@ from regard.metrics.significance import (
 )
 from regard.models import Model
 
-MetricChoice: TypeAlias = Sequence[str | Metric] | None
+MetricChoice: TypeAlias = str | Metric | Sequence[str | Metric] | None
 # A file, a folder, two files of parallel text, or a list of examples.
 Data: TypeAlias = str | Path | tuple[str | Path, str | Path] | list[Any]
 
@@ -121,12 +121,14 @@ def read_examples(task: str, data: Data) -> list[Any]:
     """The examples of a data set, as the task reads them."""
     if isinstance(data, list):
         return data
-    path: DataPath
+    files = data if isinstance(data, tuple) else (data,)
+    if len(files) > 2 or not all(isinstance(file, str | Path) for file in files):
+        raise DataError(
+            f"{data!r} is no data set", "give a file, two files as a tuple, or a list of examples"
+        )
+    path: DataPath = str(files[0])
     if isinstance(data, tuple):
-        source, target = data
-        path = (str(source), str(target))
-    else:
-        path = str(data)
+        path = (str(files[0]), str(files[-1]))
     return TASKS[task].read(path)
 
 
@@ -134,6 +136,10 @@ def choose_metrics(
     task: str, metrics: MetricChoice, settings: Settings, examples: Sequence[Any] = ()
 ) -> list[Metric]:
     """The metrics of a task: those asked for, by name or as objects, or its default ones."""
+    if isinstance(metrics, str | Metric):
+        metrics = [metrics]
+    if metrics is not None and not isinstance(metrics, Sequence):
+        raise SettingError(f"{metrics!r} is no metric", 'give names, as in ["bleu", "chrf"]')
     names: Sequence[str | Metric] = metrics or ()
     if metrics is None:
         holds = TASKS[task].conditions
@@ -150,6 +156,8 @@ def choose_metrics(
 def _metric(choice: str | Metric, task: str, settings: Settings) -> Metric:
     if isinstance(choice, Metric):
         return choice
+    if not isinstance(choice, str):
+        raise SettingError(f"{choice!r} is no metric", 'give names, as in ["bleu", "chrf"]')
     metric = registered_metric(choice)
     fitting = TASKS[task].metrics + TASKS[task].other_metrics
     if choice.partition(":")[0] not in [name.partition(":")[0] for name in fitting]:

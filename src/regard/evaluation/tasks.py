@@ -328,7 +328,7 @@ def task_of(model: Model, name: str | None = None) -> str:
     possible = [task for task in TASKS if TASKS[task].accepts(model)]
     if name is not None:
         if name not in TASKS:
-            raise SettingError(f"there is no task {name!r}", did_you_mean(name, TASKS))
+            raise SettingError(f"there is no task {name!r}", did_you_mean(str(name), TASKS))
         if name not in possible:
             raise ModelError(
                 f"{model!r} cannot be evaluated on {name!r}, which is for {TASKS[name].data}",

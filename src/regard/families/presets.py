@@ -86,6 +86,8 @@ def listing() -> Iterator[Preset]:
 
 
 def _find(name: str) -> tuple[PresetFamily, str]:
+    if not isinstance(name, str):
+        raise SettingError(f"{name!r} is no name", "write NAME:SIZE, such as 'gpt2:tiny'")
     word, _, size = name.partition(":")
     word = ALIASES.get(word, word)
     if word not in PRESET_FAMILIES:

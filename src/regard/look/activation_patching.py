@@ -12,7 +12,7 @@ from torch import Tensor
 from regard.core.probe import Edit, Probe
 from regard.decoder import Decoder
 from regard.encoder_decoder import EncoderDecoder
-from regard.errors import DataError
+from regard.errors import DataError, SettingError
 from regard.look import drawing, terminal
 from regard.look.forward import evaluation_mode, forward
 from regard.look.inspectable import CoreModel, Inspectable, token_ids
@@ -114,6 +114,8 @@ def patching(
     is by default the first one.
     """
     core = model.model
+    if not isinstance(other, str):
+        raise SettingError(f"{type(other).__name__} is no text", "give a second text as `other`")
     stack = stack or next(iter(stacks(core)))
     probes = residual_probes(core, stack)
     with evaluation_mode(core):

@@ -17,7 +17,7 @@ from regard.look import drawing, terminal
 from regard.look.forward import evaluation_mode
 from regard.look.inspectable import CoreModel
 from regard.look.probe_names import residual_probes, stacks
-from regard.look.recording import Look, array
+from regard.look.recording import Look, array, require_look
 from regard.look.result import AnalysisResult, Array, json_key
 from regard.series_encoder_decoder import SeriesEncoderDecoder
 
@@ -65,6 +65,7 @@ def lens(run: Look, *, top: int = 5, positions: Sequence[int] | None = None) -> 
 
     `positions` picks some of its positions.
     """
+    require_look(run)
     core = run.model.model
     stack, head = _stack_and_head(core)
     probes = residual_probes(core, run.stack())

@@ -70,13 +70,18 @@ def prepare_inputs(
     ablated.
     """
     core = model.model
+    if not isinstance(text, str | Tensor | MediaInput):
+        raise SettingError(f"{type(text).__name__} is no input", "give one text, or a tensor")
+    if target is not None and not isinstance(target, str):
+        raise SettingError(f"{type(target).__name__} is no text", "give the target as a text")
     side_inputs: dict[str, Tensor] = {}
     backdrop = text.backdrop if isinstance(text, MediaInput) else None
     if isinstance(text, str):
         backdrop = model.backdrop(text)
         side_inputs = model.side_inputs(text)
         inputs, input_tokens = model.labelled_input(text)
-        if not input_tokens:
+        # An end token alone is no text.
+        if not input_tokens or not text.strip():
             raise empty_text()
     else:
         inputs = text.inputs if isinstance(text, MediaInput) else text
@@ -194,6 +199,11 @@ def batch(
 
     A language model's labels are the texts themselves, shifted by one.
     """
+    for several in (texts, targets or ()):
+        if isinstance(several, str) or not all(isinstance(one, str) for one in several):
+            raise DataError("these are no texts", "give a list of strings")
+    if targets is not None and len(targets) != len(texts):
+        raise DataError(f"{len(targets)} targets for {len(texts)} texts", "give one for each")
     rows = [token_ids(model, text) for text in texts]
     if not rows:
         raise DataError("there are no texts to run the model on", "give at least one")

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from regard.baselines.linear_forecaster import LinearForecaster
-from regard.baselines.memory_network import MemoryNetwork
+from regard.baselines.memory_network import MemoryHops, MemoryNetwork
+from regard.baselines.recurrent import RecurrentDecoder, RecurrentEncoder
 from regard.core.alibi import Alibi
 from regard.core.attention import Attention
 from regard.core.embedding import Embedding
@@ -71,8 +72,8 @@ class PositionEncodings(AnalysisResult):
     products: Array  # [positions, positions]
 
     note = (
-        "A band along the diagonal: near places are alike. "
-        "The same along it: only the distance counts."
+        "Where there is a band along the diagonal, near places are alike; "
+        "where it is the same all along, only the distance counts."
     )
 
     @property
@@ -151,7 +152,18 @@ def positions(
             f"a convolution over the frames tells the {name} their positions, without vectors",
             "look at its attention",
         )
-    raise SettingError(f"the {name} of this model knows nothing of places", "look at another stack")
+    raise SettingError(_without_encodings(part, name), "look at another stack")
+
+
+def _without_encodings(part: nn.Module, name: str) -> str:
+    """How a stack tells positions apart that has no encodings of them."""
+    match part:
+        case RecurrentEncoder() | RecurrentDecoder():
+            return f"the {name} reads one token after the other: the order needs no encoding"
+        case MemoryHops():
+            return "each sentence has a learned vector of its age, and each word a weight by place"
+        case _:
+            return f"the {name} of this model knows nothing of places"
 
 
 def _of_layers(

@@ -101,7 +101,14 @@ def switched_off(model: CoreModel, off: Sequence[Head]) -> dict[str, Edit]:
     """
     known_attentions = attentions(model)
     heads_of: dict[str, list[int]] = {}
-    for name, head in off:
+    if not isinstance(off, Sequence) or isinstance(off, str):
+        off = (off,)  # which is no head, and is said below
+    for one in off:
+        if not isinstance(one, tuple) or len(one) != 2 or not isinstance(one[1], int):
+            raise SettingError(
+                f"{one!r} is no head", 'give a list of them, as in [("decoder.1.cross", 3)]'
+            )
+        name, head = one
         if name not in known_attentions:
             repair = did_you_mean(name, known_attentions)
             raise SettingError(f"there is no attention {name!r} in this model", repair)

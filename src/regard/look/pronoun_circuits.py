@@ -80,11 +80,7 @@ def referents(model: Inspectable, asked: Sequence[Sentence], off: Sequence[Head]
 
     `off` are heads to ablate.
     """
-    core = model.model
-    if not isinstance(core, EncoderDecoder):
-        raise SettingError(
-            "this model does not translate", "give a translator of the built-in language"
-        )
+    core = _translating_core(model)
     choices = pronouns(model, asked)
     data = choices.data
     modules = attentions(core)
@@ -108,6 +104,14 @@ def referents(model: Inspectable, asked: Sequence[Sentence], off: Sequence[Head]
             ]
             shares[i, : weights.shape[1], j] = np.mean(received, axis=0)
     return Referents(tuple(names), shares)
+
+
+def _translating_core(model: Inspectable) -> EncoderDecoder:
+    if not isinstance(model.model, EncoderDecoder):
+        raise SettingError(
+            "this model does not translate", "give a translator of the built-in language"
+        )
+    return model.model
 
 
 def _word_positions(model: Inspectable, sentence: Sentence) -> list[list[int]]:
@@ -138,6 +142,7 @@ def pronoun_circuit(
     as many of the test split. A model that does not resolve "it" is right half of the time; of 300
     such guesses, 55 % or fewer are right in 19 of 20 cases.
     """
+    _translating_core(model)
     asked, rest = _sample(model, "valid", count)
     selected = circuit(model, pronouns(model, asked), rest, near=near, keep=keep, tries=tries)
     off = selected.heads

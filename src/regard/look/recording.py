@@ -275,11 +275,20 @@ def weights_in_chunks(call: AttentionCall) -> Iterator[tuple[Tensor, Tensor]]:
         yield rows, call.weights(rows)
 
 
+def require_look(run: object) -> None:
+    """Raises `SettingError` for a model or a text in the place of a recording."""
+    if not isinstance(run, Look):
+        raise SettingError(
+            f"{type(run).__name__} is no recording", "give what `model.look(text)` returns"
+        )
+
+
 def recorded_attentions(run: Look, kind: str) -> list[str]:
     """The names of the recorded attentions of a kind, first layer first.
 
     A kind is `self`, `cross`, or a pattern such as `encoder.*.self`.
     """
+    require_look(run)
     # "self" is short for the self-attention of every stack.
     pattern = kind if "." in kind else f"*.{kind}"
     # Longformer's global tokens are rows of the attention around them, not one of their own.

@@ -16,8 +16,14 @@ from regard import spec as kinds
 from regard.builder import CoreModel
 from regard.errors import DataError, SettingError
 from regard.models import saving
-from regard.models.hf_call import OUTPUT_OPTIONS, ModelOutput, bind_arguments, call
-from regard.models.precision import cast
+from regard.models.hf_call import (
+    OUTPUT_OPTIONS,
+    ModelOutput,
+    bind_arguments,
+    call,
+    require_known_ids,
+)
+from regard.models.precision import cast, choose_dtype
 from regard.models.tasks import Tasks
 from regard.parameter_count import parameter_count, parameters_by_module
 from regard.text.tokenizer import Text, Tokenizer
@@ -60,7 +66,12 @@ class Model(Tasks):
         # Among the keywords, so that a type checker accepts `model(**model.tokens(texts))`.
         options = {name: bool(named_inputs.pop(name, False)) for name in OUTPUT_OPTIONS}
         tensors = bind_arguments(self.spec, inputs, named_inputs)
-        return call(self.model, self.spec, self.config, tensors, **options)
+        try:
+            return call(self.model, self.spec, self.config, tensors, **options)
+        except IndexError:
+            # Looked for afterwards: on the way in it would cost each call a pass over its ids.
+            require_known_ids(self.spec, tensors)
+            raise
 
     def __repr__(self) -> str:
         """Family, size, dtype and device: `Translator(marian, 63.1M parameters, float32, cpu)`."""
@@ -131,13 +142,17 @@ class Model(Tasks):
     # ------------------------------------------------------------------ device, precision, files
 
     def to(
-        self, device: str | torch.device | None = None, dtype: torch.dtype | None = None
+        self, device: str | torch.device | None = None, dtype: str | torch.dtype | None = None
     ) -> Self:
-        """Moves the parameters to a device, casts them to a data type, or both."""
+        """Moves the parameters to a device, casts them to a data type, or both.
+
+        Both may be names, as `regard.load` takes them: `model.to("cuda", "bfloat16")`.
+        """
+        parameter_dtype = choose_dtype(dtype)
         if device is not None:
-            self.model.to(device)
-        if dtype is not None:
-            cast(self.model, dtype)
+            self.model.to(choose_device(device))
+        if parameter_dtype is not None:
+            cast(self.model, parameter_dtype)
         return self
 
     def prepare_for_inference(self, precision: str | None = None) -> Self:
@@ -165,6 +180,10 @@ class Model(Tasks):
 
         The folder is new, or holds a model that is replaced.
         """
+        if not isinstance(folder, str | Path):
+            raise SettingError(
+                f"{type(folder).__name__} is no folder", "give the path of one to write"
+            )
         # A model from a folder has its companion files there; another one brings its own.
         files = self.files() if self.folder is None else {}
         return saving.save(Path(folder), self.model, self.spec, self.config, self.folder, files)
@@ -306,13 +325,13 @@ def no_tokenizer() -> SettingError:
     )
 
 
-def choose_device(name: str) -> torch.device:
+def choose_device(name: str | torch.device) -> torch.device:
     """The device of this name; `auto` is the GPU if there is one."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         device = torch.device(name)
-    except RuntimeError:
+    except (RuntimeError, TypeError):  # a word, or no word at all
         raise SettingError(f"there is no device {name!r}", "auto, cpu, cuda or cuda:N") from None
     # torch would fail later, at the first tensor, and say less.
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():

@@ -113,6 +113,8 @@ class GraphModel(Model):
 
     def classify(self, graphs: str | Path | GraphData) -> list[Scores]:  # type: ignore[override]
         """Label → probability, likeliest first, of each node or of each graph."""
+        if not isinstance(graphs, str | Path | GraphData):
+            raise DataError(f"{type(graphs).__name__} is no graph", "give the path of a folder")
         data = graphs if isinstance(graphs, GraphData) else read_graphs(graphs)
         return [label_scores(row, self.labels) for row in self.logits(data)]
 

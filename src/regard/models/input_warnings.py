@@ -73,17 +73,20 @@ def warn_of_unknown_words(
     warnings.warn(UnknownWordsWarning(message, list(words)), stacklevel=_STACK_LEVEL)
 
 
+def is_far_longer(length: int, coverage: TrainingCoverage) -> bool:
+    """Whether a source of so many tokens is unlike all of training by its length."""
+    longest = coverage.longest_source
+    return longest is not None and length > _TOLERANCE * longest
+
+
 def warn_of_long_sources(
     rows: Sequence[Sequence[int]], line_numbers: Sequence[int], coverage: TrainingCoverage
 ) -> None:
     """Warns once of the sources that are far longer than the longest one of training."""
-    longest = coverage.longest_source
-    if longest is None:
-        return
     too_long = [
         (number + 1, len(row))
         for number, row in zip(line_numbers, rows, strict=True)
-        if len(row) > _TOLERANCE * longest
+        if is_far_longer(len(row), coverage)
     ]
     if not too_long:
         return
@@ -93,7 +96,8 @@ def warn_of_long_sources(
     else:
         problem = f"{len(too_long):,} sources are longer than any in training"
     message = (
-        f"{problem}: line {number} has {length:,} tokens, the longest in training had {longest:,}\n"
+        f"{problem}: line {number} has {length:,} tokens, the longest in training had "
+        f"{coverage.longest_source:,}\n"
         "  → split them into sentences"
     )
     warnings.warn(LongInputWarning(message), stacklevel=_STACK_LEVEL)

@@ -26,6 +26,7 @@ from regard.decode.strategy import (
     Limit,
     Strategy,
     choose_strategy,
+    require_whole_numbers,
 )
 from regard.decoder import Decoder
 from regard.errors import DataError, ModelError, SettingError
@@ -174,8 +175,10 @@ class LanguageModel(TokenizerModel):
             raise SettingError(
                 "only one text can be streamed", "give one text, or leave `stream` out"
             )
-        if max_new_tokens is not None and max_new_tokens < 1:
-            raise SettingError(f"max_new_tokens is {max_new_tokens}", "ask for 1 or more")
+        if max_new_tokens is not None:
+            require_whole_numbers(max_new_tokens=max_new_tokens)
+            if max_new_tokens < 1:
+                raise SettingError(f"max_new_tokens is {max_new_tokens}", "ask for 1 or more")
         strategy = choose_strategy(strategy, options)
         inputs = text_list(text)
         prompts = [self._prompt_ids(one) for one in inputs]
@@ -296,6 +299,11 @@ class LanguageModel(TokenizerModel):
 
     def _draft_model(self, other: LanguageModel) -> DraftModel:
         """The draft of speculative decoding, which must read what this model reads."""
+        if not isinstance(other, LanguageModel):
+            raise ModelError(
+                f"a draft is a language model, and no {type(other).__name__}",
+                "open it: draft=regard.load(folder)",
+            )
         if not self.tokenizer.same_vocabulary(other.tokenizer):
             raise ModelError(
                 "the draft has another vocabulary", "use a smaller model with the same tokenizer"

@@ -50,7 +50,7 @@ def load(
     folder: str | Path,
     *,
     dtype: str | torch.dtype | None = None,
-    device: str = "auto",
+    device: str | torch.device = "auto",
     download: bool = False,
     say: Callable[[str], None] | None = None,
     kinds: Sequence[type] = (),
@@ -152,6 +152,10 @@ def load_language_model(
 
 def find_folder(folder: str | Path, download: bool, say: Callable[[str], None]) -> Path:
     """The path of a folder; a name on the hub is downloaded if that is asked for."""
+    if not isinstance(folder, str | Path):
+        raise ModelError(
+            f"{type(folder).__name__} is no folder", "give the path of one, as a string or a Path"
+        )
     # A folder wins over a name on the hub; a Path is always a folder.
     name = str(folder)
     if Path(folder).exists() or not isinstance(folder, str) or not hub.is_name(name):

@@ -13,10 +13,14 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 def choose_dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:
     """The data type of this name, such as `bfloat16`."""
-    if dtype is None or isinstance(dtype, torch.dtype):
+    if dtype is None:
+        return None
+    if isinstance(dtype, torch.dtype):
+        if not dtype.is_floating_point:
+            raise SettingError(f"weights cannot be {dtype}", f"known: {', '.join(DTYPES)}")
         return dtype
     if dtype not in DTYPES:
-        raise SettingError(f"there is no dtype {dtype!r}", did_you_mean(dtype, DTYPES))
+        raise SettingError(f"there is no dtype {dtype!r}", did_you_mean(str(dtype), DTYPES))
     return DTYPES[dtype]
 
 

@@ -82,7 +82,7 @@ def predict(
     A folder of graphs has an answer for each of its nodes or graphs, FOLDER:NUMBER for that one.
     """
     options = options or PredictionOptions()
-    task = task or default_task(model, options)
+    task = default_task(model, options) if task is None else task
     if task not in _TASKS:
         raise SettingError(f"there is no task {task!r}", did_you_mean(task, _TASKS))
     able = [name for name in model.tasks if name in _TASKS]
@@ -90,8 +90,7 @@ def predict(
         able.append("entities")  # merged from the tags of words
     if task not in able:
         raise ModelError(f"this model ({model!r}) cannot `{task}`", f"it can: {', '.join(able)}")
-    if options.cut and (task not in _CUT_TASKS or not isinstance(model, _CUT_MODELS)):
-        raise SettingError(f"--cut is not for `{task}` of this model ({model!r})", "leave it out")
+    _check_options(model, task, options)
     if isinstance(model, GraphModel):
         return _graph_predictions(model, inputs, options)
     # All inputs at once: each method batches them by length itself.
@@ -100,6 +99,23 @@ def predict(
         Prediction(one, task, answer, _as_text(answer))
         for one, answer in zip(inputs, answers, strict=True)
     ]
+
+
+def _check_options(model: Model, task: str, options: PredictionOptions) -> None:
+    """Refuses what this task of this model would ignore."""
+    chooses_by_labels = isinstance(model, LanguageModel | DualEncoderModel)
+    # flag, whether it is given, whether the task reads it
+    flags = (
+        ("--cut", options.cut, task in _CUT_TASKS and isinstance(model, _CUT_MODELS)),
+        ("--label", bool(options.labels), task == "classify" and chooses_by_labels),
+        ("--context", options.context is not None, task == "answer"),
+        ("--samples", options.samples is not None, task == "forecast"),
+    )
+    for flag, is_given, fits in flags:
+        if is_given and not fits:
+            raise SettingError(
+                f"{flag} is not for `{task}` of this model ({model!r})", "leave it out"
+            )
 
 
 def default_task(model: Model, options: PredictionOptions) -> str:
@@ -270,15 +286,14 @@ def _text_or_pair(line: str) -> str | tuple[str, str]:
 
 
 def _question_and_context(line: str, options: PredictionOptions) -> tuple[str, str]:
-    question, tab, context = line.partition("\t")
-    if tab:
-        return question, context
-    if options.context is None:
+    question, _, context = line.partition("\t")
+    context = context or options.context or ""
+    if not context.strip():
         raise DataError(
             "a question needs a text to look for its answer in",
             "give --context, or write question and text with a tab between",
         )
-    return question, options.context
+    return question, context
 
 
 def _first(scores: Mapping[str, float], count: int) -> dict[str, float]:

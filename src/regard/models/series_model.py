@@ -263,6 +263,11 @@ class SeriesModel(Model):
         if isinstance(series, str | Path):
             return read_series(series, self.processor.columns if self.processor else None)
         values = np.asarray(series, np.float32)
+        if values.ndim not in (1, 2):
+            raise DataError(
+                f"{type(series).__name__} is no series",
+                "give a CSV file, or an array [steps, channels]",
+            )
         # An array has no names: its columns are taken to be the model's.
         names = self.processor.columns if self.processor else ()
         return Series(values.reshape(len(values), -1), names)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any, NoReturn, overload
+from typing import NoReturn, overload
 
 import torch
 from tokenizers import Encoding
@@ -18,7 +18,7 @@ from regard.core.finite_outputs import require_finite
 from regard.data.padding import pad_rows
 from regard.decode.batch_decoding import batch_by_length
 from regard.encoder import Encoder
-from regard.errors import DataError, ModelError
+from regard.errors import DataError, ModelError, SettingError
 from regard.models.base import TokenizerModel, no_targets
 from regard.models.hf_call import padding_mask
 from regard.models.labels import Scores, label_names, label_scores
@@ -38,8 +38,11 @@ from regard.models.token_batches import (
     SPLIT,
     SPLIT_OR_CUT,
     padded_inputs,
+    single_texts,
     smaller_limit,
     template_encodings,
+    text_list,
+    texts_and_pairs,
 )
 from regard.text.tokenizer import Text
 
@@ -94,7 +97,7 @@ class TextEncoder(TokenizerModel):
     ) -> dict[str, Tensor]:
         if targets is not None:
             raise no_targets()
-        encodings = self._encode(_as_list(texts)[0], truncation, max_length, SAY_TRUNCATION)
+        encodings = self._encode(texts_and_pairs(texts)[0], truncation, max_length, SAY_TRUNCATION)
         return self._batch(encodings)
 
     # -------------------------------------------------------------- sentence vectors
@@ -107,7 +110,7 @@ class TextEncoder(TokenizerModel):
         truncated with a warning if `cut`.
         """
         # No pairs here: a sentence vector is of one text.
-        texts = [text] if isinstance(text, str) else list(text)
+        texts = text_list(text)
         prepared = [self.sentence.prepare_text(one) for one in texts]
         encodings = self._encode(prepared, cut, self.sentence.max_seq_length, SPLIT_OR_CUT)
         vectors = self._map(encodings, self._pool)
@@ -136,7 +139,7 @@ class TextEncoder(TokenizerModel):
     def classify(self, text: Text | Sequence[Text], *, cut: bool = False) -> Scores | list[Scores]:
         """Label → probability, likeliest first, of a text, a pair (a tuple), or each of a list."""
         self._require("classify")
-        texts, is_single = _as_list(text)
+        texts, is_single = texts_and_pairs(text)
         names = self.labels
         problem_type = self.config.get("problem_type")
         logits = self.logits(texts, cut=cut)
@@ -165,7 +168,7 @@ class TextEncoder(TokenizerModel):
     def tag(self, text: str | list[str]) -> list[Tagged] | list[list[Tagged]]:
         """The label of each word (token classification), which is that of its first token."""
         self._require("tag")
-        texts, is_single = _as_list(text)
+        texts = single_texts(text)
         names = self.labels
         encodings = self._encode(texts)
         logits = self._map(encodings, self._logits)
@@ -173,7 +176,7 @@ class TextEncoder(TokenizerModel):
             tagged_words(one, encoding, row, names)
             for one, encoding, row in zip(texts, encodings, logits, strict=True)
         ]
-        return results[0] if is_single else results
+        return results[0] if isinstance(text, str) else results
 
     @overload
     def entities(self, text: str) -> list[Tagged]: ...
@@ -192,14 +195,14 @@ class TextEncoder(TokenizerModel):
     def detect(self, text: str | list[str]) -> list[Suspect] | list[list[Suspect]]:
         """The probability of each token that it was replaced (ELECTRA's discriminator)."""
         self._require("detect")
-        texts, is_single = _as_list(text)
+        texts = single_texts(text)
         encodings = self._encode(texts)
         logits = self._map(encodings, self._logits)
         results = [
             replaced_tokens(one, encoding, row)
             for one, encoding, row in zip(texts, encodings, logits, strict=True)
         ]
-        return results[0] if is_single else results
+        return results[0] if isinstance(text, str) else results
 
     # -------------------------------------------------------------- masked tokens
 
@@ -212,12 +215,14 @@ class TextEncoder(TokenizerModel):
         head = self.model.head
         if head is None:
             self._cannot("fill")
+        if not isinstance(top, int) or top < 1:
+            raise SettingError(f"top = {top!r}", "ask for 1 token or more")
         mask_id = self.tokenizer.special_token_id("mask")
         if mask_id is None:
             raise ModelError(
                 "the tokenizer of this model has no mask token", "name it in tokenizer_config.json"
             )
-        texts, is_single = _as_list(text)
+        texts = single_texts(text)
         encodings = self._encode(texts)
         for number, encoding in enumerate(encodings, 1):
             masks = encoding.ids.count(mask_id)
@@ -236,7 +241,7 @@ class TextEncoder(TokenizerModel):
             self._fillings(one, encoding.offsets[encoding.ids.index(mask_id)], row, top)
             for one, encoding, row in zip(texts, encodings, logits, strict=True)
         ]
-        return results[0] if is_single else results
+        return results[0] if isinstance(text, str) else results
 
     def _fillings(
         self, text: str, mask_span: tuple[int, int], logits: Tensor, top: int
@@ -375,19 +380,12 @@ class TextEncoder(TokenizerModel):
         return {name: tensor.to(self.device) for name, tensor in batch.items()}
 
 
-def _as_list(texts: Any) -> tuple[list[Any], bool]:
-    """Texts as a list, and whether a single one (a string, or a pair as a tuple) was given."""
-    if isinstance(texts, (str, tuple)):
-        return [texts], True
-    return list(texts), False
-
-
 def _as_pairs(first: str | list[str], second: str | list[str]) -> list[tuple[str, str]]:
-    if isinstance(first, str) and isinstance(second, str):
-        return [(first, second)]
-    if isinstance(first, str) or isinstance(second, str) or len(first) != len(second):
+    firsts = text_list(first)
+    seconds = text_list(second)
+    if isinstance(first, str) != isinstance(second, str) or len(firsts) != len(seconds):
         raise DataError(
             "one list is not as long as the other",
             "give two texts, or two lists of the same length",
         )
-    return list(zip(first, second, strict=True))
+    return list(zip(firsts, seconds, strict=True))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from tokenizers import Encoding
 from torch import Tensor
 
 from regard.data.padding import pad_rows
-from regard.errors import DataError
+from regard.errors import DataError, SettingError
 from regard.text.tokenizer import Text, Tokenizer
 
 # Repairs of texts that are too long, by what the method that read them offers.
@@ -19,6 +20,10 @@ SAY_TRUNCATION = "split them, or say truncation=True"
 
 def smaller_limit(*limits: int | None) -> int | None:
     """The smallest of the limits that there are; None if there is none."""
+    for limit in limits:
+        # A limit of the model's own is checked with its spec.
+        if limit is not None and not (isinstance(limit, int) and limit > 0):
+            raise SettingError(f"max_length = {limit!r}", "give a whole number above 0")
     return min((limit for limit in limits if limit is not None), default=None)
 
 
@@ -94,25 +99,46 @@ def text_list(text: str | Sequence[str]) -> list[str]:
     texts = [text] if isinstance(text, str) else text
     # bytes are a Sequence too, of numbers.
     if isinstance(texts, bytes) or not isinstance(texts, Sequence):
-        raise DataError(f"{type(text).__name__} is no text", "give a string, or a list of strings")
+        raise _no_text(text)
     for one in texts:
         if not isinstance(one, str):
-            raise DataError(
-                f"{type(one).__name__} is no text", "give a string, or a list of strings"
-            )
+            raise _no_text(one)
     return list(texts)
 
 
 def single_texts(texts: Text | Sequence[Text]) -> list[str]:
     """Texts as a list; a pair is an error."""
-    if isinstance(texts, str):
-        return [texts]
+    singles, _ = texts_and_pairs(texts)
+    for one in singles:
+        if isinstance(one, tuple):
+            raise DataError(
+                "this model reads one text at a time, and no pairs",
+                "give a text or a list of texts",
+            )
+    return [one for one in singles if isinstance(one, str)]
+
+
+def texts_and_pairs(texts: Text | Sequence[Text]) -> tuple[list[Text], bool]:
+    """Texts and pairs as a list, and whether a single one was given."""
     # A tuple of two texts is a pair everywhere in this package, never a list.
-    if isinstance(texts, tuple) or not all(isinstance(text, str) for text in texts):
-        raise DataError(
-            "this model reads one text at a time, and no pairs", "give a text or a list of texts"
-        )
-    return [text for text in texts if isinstance(text, str)]
+    is_single = isinstance(texts, str | tuple)
+    if not is_single and (isinstance(texts, bytes) or not isinstance(texts, Sequence)):
+        raise _no_text(texts)
+    several: list[Any] = [texts] if is_single else list(texts)
+    for one in several:
+        parts = one if isinstance(one, tuple) else (one,)
+        for part in parts:
+            if not isinstance(part, str):
+                raise _no_text(part)
+        if len(parts) > 2:
+            raise DataError(
+                f"a tuple of {len(parts)} texts is no pair", "give several texts as a list"
+            )
+    return several, is_single
+
+
+def _no_text(value: object) -> DataError:
+    return DataError(f"{type(value).__name__} is no text", "give a string, or a list of strings")
 
 
 def padded_inputs(rows: Sequence[Sequence[int]], pad_token_id: int) -> dict[str, Tensor]:

@@ -150,6 +150,7 @@ class EncoderDecoder(ModelSpec):
                 f"{self.encoder.layers} and {self.decoder.layers} layers do not match",
                 "give both sides as many layers",
             )
+        _check_no_cross(self.encoder)
         # Speech has no vocabulary, and no embedding to share.
         source_vocabulary = self.source.vocabulary if isinstance(self.source, Tokens) else 0
         _check_vocabulary(self.share, source_vocabulary, self.target.vocabulary)
@@ -354,6 +355,14 @@ def _check_recurrent_encoder(encoder: Recurrent, d_model: int) -> None:
         raise ModelError(f"half of d_model {d_model} cannot go backwards", "give an even d_model")
 
 
+def _check_no_cross(stack: Stack) -> None:
+    if any(block.cross is not None for block in stack.blocks):
+        raise ModelError(
+            "cross-attention has nothing to attend to in a stack that reads one sequence",
+            "leave `cross` out, or describe an EncoderDecoder",
+        )
+
+
 def _check_vocabulary(share: str, source: int, target: int) -> None:
     if share in ("all", "inputs") and source != target:
         raise ModelError(
@@ -382,6 +391,7 @@ class Encoder(ModelSpec):
 
     def __post_init__(self) -> None:
         check_fields(self)
+        _check_no_cross(self.stack)
         _check_series(self)
         _check_graph(self)
         needs_pool = isinstance(self.labels, ClassifierHead) and not (
@@ -606,6 +616,7 @@ class Decoder(ModelSpec):
 
     def __post_init__(self) -> None:
         check_fields(self)
+        _check_no_cross(self.stack)
         _check_decoder(self.stack)
         _check_tied(self)
         if any(

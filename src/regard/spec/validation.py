@@ -22,6 +22,8 @@ def sizes(part: Any, *names: str, least: int = 1, most: int = LARGEST_SIZE) -> N
     """Raises a ModelError unless each of these fields is None, or from `least` to `most`."""
     for name in names:
         value = getattr(part, name)
+        if value is not None and not is_number(value, -math.inf, math.inf):
+            raise ModelError(f"{type(part).__name__}.{name} cannot be {value!r}", "give a number")
         if value is None or least <= value <= most:
             continue
         bound = f"at least {least}" if value < least else f"at most {most:,}"
@@ -71,7 +73,10 @@ def check_fields(part: Any) -> None:
     hints = type_hints(kind)
     for field in dataclasses.fields(part):
         value = getattr(part, field.name)
-        _check_part(type(part).__name__, field.name, value, hints[field.name])
+        owner = type(part).__name__
+        _check_part(owner, field.name, value, hints[field.name])
+        if field.name == "dropout" and not 0 <= value <= 1:
+            raise ModelError(f"{owner}.dropout cannot be {value}", "give a share from 0 to 1")
 
 
 def _check_probabilities(part: Any) -> None:
@@ -85,20 +90,23 @@ def _check_probabilities(part: Any) -> None:
 
 
 def _check_part(owner: str, name: str, value: Any, hint: Any) -> None:
-    options = [option for option in _options(hint) if option is not type(None)]
-    parts = [option for option in options if isinstance(option, type) and _is_part(option)]
-    is_part = dataclasses.is_dataclass(value)
-    # Numbers and texts are checked by the parts themselves.
-    if fits(value, hint) or not (is_part or (parts and len(parts) == len(options))):
+    if fits(value, hint):
         return
+    is_part = dataclasses.is_dataclass(value) and not isinstance(value, type)
     described = type(value).__name__ if is_part else repr(value)
-    fitting = ", ".join(option.__name__ for option in parts) or str(hint)
+    options = [_describe(option) for option in _options(hint) if option is not type(None)]
+    fitting = ", ".join(options)
+    if typing.get_origin(hint) is tuple:
+        fitting = f"a tuple of {fitting}"
     raise ModelError(f"{owner}.{name} cannot be {described}", f"what fits there: {fitting}")
 
 
-def _is_part(option: type) -> bool:
-    # Protocols are the open seam: parts from outside satisfy them.
-    return dataclasses.is_dataclass(option) or getattr(option, "_is_protocol", False)
+def _describe(option: Any) -> str:
+    """An alternative of an annotation, in words."""
+    if typing.get_origin(option) is Literal:
+        return ", ".join(repr(choice) for choice in typing.get_args(option))
+    words = {int: "a whole number", float: "a number", str: "a text", bool: "True or False"}
+    return words.get(option) or str(getattr(option, "__name__", option))
 
 
 def _options(hint: Any) -> tuple[Any, ...]:

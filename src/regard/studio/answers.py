@@ -26,7 +26,16 @@ from regard.look.backdrop import SeriesBackdrop
 from regard.look.forward import evaluation_mode, forward
 from regard.look.inspectable import CoreModel, special_tokens_for
 from regard.look.probe_names import Head, stacks, switched_off
-from regard.models import CTCModel, DualEncoderModel, GraphModel, Model, SeriesModel
+from regard.models import (
+    CTCModel,
+    DualEncoderModel,
+    GraphModel,
+    LanguageModel,
+    Model,
+    SeriesModel,
+    Translator,
+    input_warnings,
+)
 from regard.models.labels import label_names, label_scores
 from regard.models.memory_network import MemoryNetworkModel
 from regard.series_encoder_decoder import SeriesEncoderDecoder
@@ -480,3 +489,24 @@ def unknown_words(model: Model, text: str | MediaInput) -> dict[int, str]:
         for i, (token, (start, end)) in enumerate(zip(ids, offsets, strict=True))
         if token == unknown and end > start
     }
+
+
+@dataclass(frozen=True)
+class InputWarnings:
+    """Why an answer should not be trusted: words never seen, or a length never seen."""
+
+    unknown: list[str]
+    tokens: int | None = None  # of an input that is far longer than any in training
+    longest: int | None = None  # in training
+
+
+def warnings_of(model: Model, text: str | MediaInput) -> InputWarnings:
+    """The warnings that the task methods of the model give, for a page to show."""
+    if not isinstance(model, Translator | LanguageModel) or not isinstance(text, str):
+        return InputWarnings(list(dict.fromkeys(unknown_words(model, text).values())))
+    tokenizer = model.input_tokenizer
+    unknown = input_warnings.unknown_words(tokenizer, text, model.coverage)
+    length = len(tokenizer.input_ids(text))
+    if not input_warnings.is_far_longer(length, model.coverage):
+        return InputWarnings(unknown)
+    return InputWarnings(unknown, length, model.coverage.longest_source)

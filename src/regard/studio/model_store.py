@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from regard import disk
-from regard.errors import DataError, SettingError, did_you_mean
+from regard.errors import DataError, RegardError, SettingError, did_you_mean
 from regard.look import Look, MediaInput, look
 from regard.look.probe_names import Head
 from regard.models import Model, hub, load
@@ -138,6 +138,7 @@ class ModelStore:
         opener: FolderOpener | None = None,
     ) -> None:
         self.folders = [folder.resolve() for folder in folders]
+        self._named_at_start = len(self.folders)
         self.device = device
         self.say = say
         self.opener = opener  # None: pages open no other folders
@@ -164,6 +165,12 @@ class ModelStore:
         """The folders of training runs, finished or not."""
         return self._named(_is_run)
 
+    def latest_runs(self) -> list[str]:
+        """The names of the runs, the one that logged last first."""
+        runs = self.runs()
+        logged = {name: (path / "metrics.jsonl").stat().st_mtime for name, path in runs.items()}
+        return sorted(runs, key=logged.__getitem__, reverse=True)
+
     def open_folder(self, path: str) -> str:
         """Lists another model folder, or a folder of models; the name of the first model in it."""
         if self.opener is None:
@@ -174,12 +181,32 @@ class ModelStore:
                 f"{folder} holds no model: config.json and *.safetensors are missing",
                 "choose a folder that has them, or one above such folders",
             )
-        # From here on its models are listed like those named at the start.
-        if folder not in self.folders:
+        listed = self._model_in(folder)
+        if listed is None:
+            # From here on its models are listed like those named at the start.
             self.folders.append(folder)
+            listed = self._model_in(folder)
+            assert listed is not None
+        if _is_model(folder):
+            self._try(folder, listed)
         self.opener.remember(folder)
-        models = self.models()
-        return next(name for name, each in models.items() if folder in (each, each.parent))
+        return listed
+
+    def _model_in(self, folder: Path) -> str | None:
+        """The name of a folder's model, or of the first one right below it, where it is listed."""
+        for name, path in self.models().items():
+            if path == folder or (path.parent == folder and folder in self.folders):
+                return name
+        return None
+
+    def _try(self, folder: Path, name: str) -> None:
+        """Opens a model; one that cannot be opened leaves no trace in the list."""
+        try:
+            self.model(name)
+        except RegardError:
+            if folder in self.folders[self._named_at_start :]:
+                self.folders.remove(folder)
+            raise
 
     def run(self, name: str) -> Path:
         """The metrics file of a run."""

@@ -95,6 +95,14 @@ class TensorRequest(InputRequest):
     head: int = Field(0, ge=0)
 
 
+class ScoresRequest(InputRequest):
+    """One query of one head: how its attention weights come about."""
+
+    name: str = Field(max_length=MAX_NAME)
+    head: int = Field(0, ge=0, le=10_000)
+    row: int = Field(0, ge=0, le=MAX_TEXT)
+
+
 class StackRequest(InputRequest):
     stack: str | None = Field(None, max_length=MAX_NAME)
 

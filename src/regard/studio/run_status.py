@@ -21,10 +21,10 @@ def run_status(folder: Path) -> dict[str, Any]:
     training = recipe.get("train") or {}
     tail = _last_records(folder / "metrics.jsonl")
     # Validations and findings are events; a line without one is a step of training.
-    steps_logged = [r for r in tail if "event" not in r and "step" in r]
+    steps_logged = [r for r in tail if "event" not in r and isinstance(r.get("step"), int)]
     last = steps_logged[-1] if steps_logged else {}
     steps = training.get("steps")
-    step = int(last.get("step", 0))
+    step = last.get("step", 0)
     outcome = _state_file(folder, "outcome.json")
     status = outcome.get("status") or _status(folder, tail, step, steps)
     return {

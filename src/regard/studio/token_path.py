@@ -6,6 +6,7 @@ some of its numbers, as they are.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -13,11 +14,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from regard.baselines import additive_attention as baseline_attention
 from regard.baselines.convolutional import ConvolutionalDecoder, ConvolutionalEncoder
 from regard.baselines.memory_network import MemoryHops
 from regard.baselines.recurrent import RecurrentDecoder, RecurrentEncoder
+from regard.core.additive_attention import AdditiveAttention
 from regard.core.block import Block, ParallelBlock
+from regard.core.linear_attention import LinearAttention
+from regard.core.probe import AttentionCall
 from regard.core.residual import PostNorm, PreNorm
+from regard.core.scaled_dot_product_attention import SoftmaxAttention
 from regard.core.stack import Stack
 from regard.look import Look
 from regard.look.probe_names import stacks
@@ -191,6 +197,59 @@ def _weights(
         "head": number,
         "values": to_json(np.round(weights[:, list(columns)].astype(np.float64), 4).tolist()),
         "visible": [int(count) for count in (weights > 0).sum(axis=1)],
+        "formula": weights_formula(call),
+    }
+
+
+def weights_formula(call: AttentionCall) -> str:
+    """The definition of an attention's weights; B is what positions add to the scores."""
+    scores = "Q Kᵀ / √d"
+    match call.mixer:
+        case AdditiveAttention() | baseline_attention.AdditiveAttention():
+            scores = "wᵀ tanh(Q + K)"
+        case LinearAttention():
+            return "A = φ(Q) φ(K)ᵀ, each row over its sum"
+        case SoftmaxAttention(scale=scale):
+            width = call.q.shape[-1]
+            if scale == 1.0:
+                scores = "Q Kᵀ"
+            elif not math.isclose(scale, width**-0.5, rel_tol=1e-4):
+                scores = f"{scale:.3g} · Q Kᵀ"
+    bias = " + B" if call.bias is not None else ""
+    return f"A = softmax({scores}{bias} + mask)"
+
+
+def attention_scores(run: Look, name: str, head: int, row: int) -> dict[str, Any] | None:
+    """The way from one query to its weights: q·k, times the scale, plus the bias, softmax.
+
+    None of a kernel that is no softmax over all visible keys.
+    """
+    call = run.call(name)
+    mixer = call.mixer
+    if not isinstance(mixer, SoftmaxAttention) or mixer.top is not None:
+        return None
+    # Global queries of Longformer have projections of their own.
+    if call.global_call is not None:
+        return None
+    _, heads, queries, width = call.q.shape
+    head = min(head, heads - 1)
+    row = min(row, queries - 1)
+    index = torch.tensor([row], device=call.q.device)
+    keys = _of_head(call.k[0], head, heads)  # [S, K]
+    dots = keys.float() @ call.q[0, head, row].float()  # [S]
+    visible = call.visible(index)[0]  # [H or 1, 1, S]
+    visible = visible[min(head, len(visible) - 1), 0].expand(len(keys))
+    bias = None
+    if call.bias is not None:
+        every_head = call.bias.tensor(call.mask)[0]  # [H, T, S]
+        bias = to_json(array(every_head[head, row].float()).astype(np.float64).tolist())
+    return {
+        "width": width,
+        "scale": mixer.scale,
+        "dots": to_json(array(dots).astype(np.float64).tolist()),
+        "bias": bias,
+        "visible": [bool(is_visible) for is_visible in visible],
+        "weights": to_json(run.weights(name, [row], [head])[0, 0].astype(np.float64).tolist()),
     }
 
 

@@ -65,6 +65,7 @@ from regard.studio.requests import (
     PathRequest,
     PositionsRequest,
     RunRequest,
+    ScoresRequest,
     StackRequest,
     StepsRequest,
     TensorRequest,
@@ -72,7 +73,7 @@ from regard.studio.requests import (
 )
 from regard.studio.run_status import run_status
 from regard.studio.sample_inputs import EXAMPLE
-from regard.studio.token_path import norm_placement, stack_kind, token_path
+from regard.studio.token_path import attention_scores, norm_placement, stack_kind, token_path
 
 MAX_WEIGHTS = 5 << 19  # in one answer: 1,500 positions of sound, each with each
 THUMBNAIL = 48  # the side of a small heat map
@@ -110,7 +111,7 @@ def shelf(store: ModelStore, request: ViewRequest) -> Answer:
     opener = store.opener
     return {
         "models": list(store.models()),
-        "runs": list(store.runs()),
+        "runs": store.latest_runs(),
         "opens": opener is not None,
         "downloads": opener is not None and opener.download,
         "recent": [] if opener is None else [str(path) for path in opener.recent()],
@@ -256,7 +257,8 @@ def answer(store: ModelStore, request: AnswerRequest) -> Answer:
     """What the model says to an input; with heads off, also what it says with all of them."""
     opened, text = _open(store, request)
     captions = request.captions or list(answers.CAPTIONS)
-    result: dict[str, Any] = {"usual": None}
+    warned = answers.warnings_of(opened.model, text)
+    result: dict[str, Any] = {"usual": None, "warnings": asdict(warned)}
     # Asked with the heads off, and once more with all of them, to compare.
     questions = {"answer": request}
     if request.off:
@@ -566,6 +568,12 @@ def tensor(store: ModelStore, request: TensorRequest) -> Answer:
     }
 
 
+def scores(store: ModelStore, request: ScoresRequest) -> Answer:
+    """How the weights of one query come about; null of a kernel that is no plain softmax."""
+    _, run = _record(store, request, EVERYTHING)
+    return {"scores": attention_scores(run, request.name, request.head, request.row)}
+
+
 def _matrix(values: Tensor, head: int) -> Tensor:
     """A tensor as a matrix: one head of [H, T, D], or a vector as its only row."""
     if values.ndim == 3:
@@ -642,7 +650,8 @@ def positions(store: ModelStore, request: PositionsRequest) -> Answer:
     try:
         result = analyses.positions(opened.model, request.length, stack=request.stack)
     except SettingError as refusal:  # the stack has no positions of its own
-        return {"what": None, "note": refusal.problem}
+        problem = refusal.problem
+        return {"what": None, "note": f"{problem[0].upper()}{problem[1:]}."}
     return _with_note(result)
 
 
@@ -691,6 +700,7 @@ VIEWS: dict[str, tuple[type[ViewRequest], Callable[[ModelStore, Any], Answer]]] 
     "cache": (InputRequest, cache),
     "anatomy": (InputRequest, anatomy),
     "tensor": (TensorRequest, tensor),
+    "scores": (ScoresRequest, scores),
     "circuit": (ModelRequest, circuit),
     "referent": (ModelRequest, referent),
     "run": (RunRequest, run),

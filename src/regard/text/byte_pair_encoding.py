@@ -8,6 +8,7 @@ from typing import Any
 
 import tokenizers
 from tokenizers import (
+    AddedToken,
     Regex,
     decoders,
     models,
@@ -27,7 +28,7 @@ from regard.text.added_tokens import (
     roberta_template,
     with_usual_names,
 )
-from regard.text.tokenizer import Role
+from regard.text.tokenizer import SPECIAL_TOKEN_NAMES, Role
 
 # How CLIP splits a text into words before BPE.
 _CLIP_WORDS = (
@@ -51,12 +52,18 @@ def train_byte_level_bpe(
     backend.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=size,
-        special_tokens=list(special_tokens),
+        special_tokens=[_special_token(token) for token in special_tokens],
         initial_alphabet=alphabet,
         show_progress=False,
     )
     backend.train_from_iterator(texts, trainer)
     return backend
+
+
+def _special_token(token: str) -> AddedToken:
+    """A special token; a mask takes the space before it, as the tokens of whole words do."""
+    is_mask = token in SPECIAL_TOKEN_NAMES["mask"]
+    return AddedToken(token, lstrip=is_mask, normalized=False, special=True)
 
 
 def open_byte_level_bpe(

@@ -24,7 +24,7 @@ from regard.errors import (
     SettingError,
     TrainingInterrupted,
 )
-from regard.metrics.metric import Metric
+from regard.evaluation.evaluation import MetricChoice
 from regard.metrics.scores import AnyScore
 from regard.models import Model
 from regard.training import learning_curves, model_card, model_spec, preflight, run_evaluation
@@ -108,7 +108,7 @@ def train(
     objective: type[Objective] | str | None = None,
     out: str | Path | None = None,
     on_step: OnStep | None = None,
-    metrics: Sequence[str | Metric] = (),
+    metrics: MetricChoice = (),
     **changes: Any,
 ) -> Result:
     """Trains a model: `regard.train("builtin", steps=100)`, `regard.train(spec=…, data="a.txt")`.
@@ -119,7 +119,7 @@ def train(
     object with `splits()`. `objective` is a word, or a class from outside the package.
 
     `metrics` are computed on the scored splits of the finished run, besides its own scores: names
-    (`bleu`, `top_k:5`) or `Metric` objects.
+    (`bleu`, `top_k:5`) or `Metric` objects, one or a list.
 
     `on_step` is called after every update with the training loop, whose `progress` it may read and
     whose `request_stop()` ends the run. A run that is stopped so, or by Ctrl-C or SIGTERM, saves
@@ -128,6 +128,11 @@ def train(
     if isinstance(recipe, Mapping):
         changes = {**recipe, **changes}
         recipe = None
+    _check_types(recipe=recipe, spec=spec, model=model, data=data, objective=objective, out=out)
+    if on_step is not None and not callable(on_step):
+        raise SettingError("`on_step` cannot be called", "give a function of the training loop")
+    if spec is not None and model is not None:
+        raise SettingError("`spec` and `model` both name a model", "give one of them")
     if isinstance(model, specs.ModelSpec):
         spec = model
     elif isinstance(model, Model):
@@ -154,6 +159,29 @@ def train(
     return replace(result, metrics=scores)
 
 
+# What the arguments of `train` and `finetune` may be, and how that is said.
+_TYPES: dict[str, tuple[tuple[type, ...], str]] = {
+    "recipe": ((str, Path), "the name or the file of a recipe, or a dictionary of settings"),
+    "spec": ((specs.ModelSpec,), "a spec, such as regard.spec.Decoder(…); names are for `model`"),
+    "model": (
+        (str, specs.ModelSpec, Model),
+        "a name, such as 'gpt2:tiny', a spec, or a model that regard.load opened",
+    ),
+    "data": ((str, Path, DataSource), "a file, or an object with splits()"),
+    "objective": ((str, type), "a word, such as 'causal', or a subclass of Objective"),
+    "out": ((str, Path), "the path of a folder"),
+}
+
+
+def _check_types(**arguments: object) -> None:
+    """Refuses arguments of other types than annotated, which Python does not check."""
+    for name, value in arguments.items():
+        kinds, repair = _TYPES[name]
+        if value is None or isinstance(value, kinds):
+            continue
+        raise SettingError(f"`{name}` cannot be of type {type(value).__name__}", f"give {repair}")
+
+
 def _folder_of(model: Model) -> Path:
     if model.folder is None:
         raise SettingError("this model is in no folder", "save it first: model.save(folder)")
@@ -165,6 +193,10 @@ def _with_objective(
 ) -> tuple[Parts, dict[str, Any]]:
     if isinstance(objective, str):
         return parts, {**changes, "objective": objective}
+    if not issubclass(objective, Objective):
+        raise SettingError(
+            f"{objective.__name__} is no objective", f"give {_TYPES['objective'][1]}"
+        )
     # The settings of a new objective are those of the one that it is derived from.
     return replace(parts, objective=objective), {**changes, "objective": objective.name}
 
@@ -180,13 +212,15 @@ def _with_data(
     key = "pairs"
     if objective is not None:
         key = DATA_KEYS[objective_settings(objective).data]
+    if changes.get(key) is not None:
+        raise SettingError(f"`data` and `{key}` both say what is learnt from", "give one of them")
     if isinstance(data, str | Path):
         return parts, {**changes, key: str(data)}
     return replace(parts, source=data), {**changes, key: type(data).__qualname__}
 
 
 def finetune(
-    model: str | Path,
+    model: Model | str | Path,
     task: str,
     data: str | Path | Sequence[str | Path],
     *,
@@ -197,21 +231,27 @@ def finetune(
 ) -> Result:
     """Fine-tunes a model: `regard.finetune("bert/", "classify", "train.tsv", lora=8)`.
 
-    It is `regard.train` that starts from a folder. The changes are the settings of `regard
+    It is `regard.train` that starts from a folder, or from a model that was opened from one. The
+    changes are the settings of `regard
     finetune`, for instance `valid="dev.tsv"`; several files of pairs come with as many `prefixes`.
     `on_step` as in `regard.train`.
     """
     files = [data] if isinstance(data, str | Path) else data
+    if not isinstance(files, Sequence) or not all(isinstance(one, str | Path) for one in files):
+        raise SettingError("`data` is no file", "give the path of one, or a list of paths")
+    if not files:
+        raise SettingError("there is no file to learn from", "give the path of one")
+    base = _folder_of(model) if isinstance(model, Model) else model
     values = {
         **changes,
         "task": task,
-        "base": str(model),
+        "base": str(base),
         # A run is resumed from anywhere, so its recipe holds absolute paths.
         "files": [str(Path(file).absolute()) for file in files],
     }
     for key in ("valid", "test"):
         if changes.get(key) is not None:
-            values[key] = str(Path(changes[key]).absolute())
+            values[key] = str(Path(str(changes[key])).absolute())
     return launch(recipes.load(None, values), out, task, quiet=quiet, on_step=on_step)
 
 
@@ -261,6 +301,8 @@ def launch(
     A run that torchrun's elastic agent starts again goes on in its folder.
     """
     parts = parts or Parts()
+    if out == "":  # a variable of the shell that is not set
+        raise SettingError("the name of the run folder is empty", "name it, or leave --out out")
     folder = Path(out) if out else None
     with joined(recipe.train.device, recipe.tensor_ranks) as ranks:
         if folder is not None and was_restarted() and RunFolder(folder).recipe.is_file():
@@ -309,9 +351,10 @@ def _removed_if_not_assembled(run_folder: RunFolder, recipe: Recipe) -> Iterator
     try:
         yield
     except RegardError:
+        # Standard input cannot be read again: its copy is kept, if there was any.
         from_stdin = "-" in (recipe.data.text, recipe.data.pairs)
-        # Standard input cannot be read again: its copy is kept.
-        if not run_folder.metrics.exists() and not from_stdin:
+        has_copy = from_stdin and any(file.stat().st_size for file in run_folder.data.glob("*.*"))
+        if not run_folder.metrics.exists() and not has_copy:
             # A folder that cannot be removed itself, such as the current one, is emptied.
             shutil.rmtree(run_folder.folder, ignore_errors=True)
         raise

@@ -18,7 +18,6 @@ from regard.evaluation import evaluation
 from regard.evaluation.evaluation import Data, Evaluation, MetricChoice
 from regard.evaluation.task import DecodingOptions, Settings, TextReading
 from regard.evaluation.tasks import TASKS
-from regard.metrics.metric import Metric
 from regard.models import Model, SeriesModel, load
 from regard.training.data.sound_files import RecordedSpeech
 from regard.training.data.stored_graphs import open_graphs
@@ -116,7 +115,7 @@ def evaluate(
 # --- the metrics of a finished run ---
 
 
-def check_metrics(recipe: Recipe, metrics: Sequence[str | Metric]) -> None:
+def check_metrics(recipe: Recipe, metrics: MetricChoice) -> None:
     """Refuses metrics that the task of a recipe does not have."""
     run = of_recipe(recipe)
     if run.task is None:
@@ -128,7 +127,7 @@ def check_metrics(recipe: Recipe, metrics: Sequence[str | Metric]) -> None:
 
 def score_run(
     run_folder: RunFolder,
-    metrics: Sequence[str | Metric],
+    metrics: MetricChoice,
     splits: Sequence[str],
     kinds: Sequence[type] = (),
 ) -> dict[str, dict[str, float]]:

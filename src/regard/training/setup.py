@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 
@@ -20,6 +20,7 @@ Say = Callable[[str], None]
 Split = Callable[[], Iterator[Any]]
 
 
+@runtime_checkable
 class DataSource(Protocol):
     """Where examples come from: files, a generator, or an object from outside the package.
 

@@ -128,7 +128,6 @@ def tune(
     # Only what is set: the defaults of a later version stay its own.
     state = State(name, values, list(order), vars(budget))
     stages(recipe, order, Sizes(1, 1, 1))  # for its errors, before a folder is made
-    folder.mkdir(parents=True, exist_ok=True)
     return _Search(folder, state, say).run()
 
 
@@ -193,6 +192,7 @@ class _Search:
 
     def _save(self) -> None:
         content = {**vars(self.state), "trials": [vars(trial) for trial in self.state.trials]}
+        self.folder.mkdir(parents=True, exist_ok=True)
         disk.write_json(self.folder / STATE, content)
 
     # --- the budget -------------------------------------------------------------------------------
@@ -219,6 +219,7 @@ class _Search:
             stop(loop)
 
         values = _with_changes(self.state.recipe, {"steps": 2 * PROBE_UPDATES + 1, "samples": 0})
+        self.folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=self.folder) as folder:
             run_folder = begin(parse(values), Path(folder) / "probe", self.state.name)
             with stop.expected():

@@ -31,7 +31,7 @@ function headline(answer, usual, question, model) {
   }
   if (answer.task === "generate") return h("p", { class: `said${long}` }, clipped(question.text, MOST), " ", output(h("mark", { text: shown(answer.text) })));
   if (answer.task === "transcribe") return h("p", { class: "said" }, "“", output(text || " "), "”", text ? null : h("span", { class: "note", text: " no word was heard" }));
-  const source = question.text ? [clipped(question.text, MOST), arrow] : [];
+  const source = question.text ? [clipped(question.text, MOST), answer.text ? arrow : null] : [];
   return h("p", { class: `said${long}` }, source, output(changed && answer.task === "translate" ? difference(usual.text, text) : text));
 }
 
@@ -67,24 +67,27 @@ function captions(state, model) {
 const spans = (answer) => answer.spans.length ? h("p", { class: "spans" }, answer.spans.map(([token, label, probability]) =>
   h("span", { class: label === "O" || label === "original" ? "" : "marked", title: `${label}, ${percent(probability)}` }, shown(token), label === "O" || label === "original" ? null : h("sub", { text: label })))) : null;
 
-// Words that the model does not know are told as what they are.
-export function unknownWords(unknown) {
-  const words = [...new Set(Object.values(unknown || {}))];
-  if (!words.length) return null;
-  return h("p", { class: "warning", role: "alert", id: "unknown" }, h("strong", { text: "Unknown to this model: " }), words.slice(0, 12).map((word, i) => [i ? ", " : "", h("b", { text: word })]),
-    words.length > 12 ? ` and ${words.length - 12} more` : "", ". It reads them all as the same sign, so do not trust what it makes of them.");
+// Words and lengths that the model has never met: it answers them as fluently as all others.
+export function inputWarnings({ unknown, tokens, longest }) {
+  const named = unknown.slice(0, 12).map((word, i) => [i ? ", " : "", h("b", { text: `“${word}”` })]);
+  return [
+    unknown.length ? h("p", { class: "warning", role: "alert", id: "unknown" }, h("strong", { text: "Never seen by this model: " }), named,
+      unknown.length > 12 ? ` and ${unknown.length - 12} more` : "", ". Do not trust what it makes of that.") : null,
+    longest ? h("p", { class: "warning", role: "alert", id: "overlong" }, h("strong", { text: "Longer than anything in its training: " }),
+      `${tokens.toLocaleString("en")} tokens, where the longest had ${longest.toLocaleString("en")}. Split it into sentences.`) : null,
+  ];
 }
 
 // The card, a promise of the answer in it, and a way to put something else in place of the alternatives.
-export function answerCard(state, model, question, { surprise = null, unknown = {}, gone = () => false } = {}) {
+export function answerCard(state, model, question, { surprise = null, gone = () => false } = {}) {
   const card = h("section", { class: "card answer", "aria-label": "Answer" }, loading("The model reads…"));
   const side = h("div"), body = h("div");
   const captionList = model.task === "caption" ? { captions: captionsOf(state, model) } : {};
   const off = offList(state);
   const alternatives = (...content) => { put(side, content); body.className = "two"; if (!side.isConnected) body.append(side); };
-  const ready = ask("answer", { ...question, ...captionList }).then(({ answer, usual }) => {
+  const ready = ask("answer", { ...question, ...captionList }).then(({ answer, usual, warnings }) => {
     if (gone()) return null;
-    put(body, h("div", {}, headline(answer, usual, question, model), answer.note ? h("p", { class: "note", text: answer.note }) : null, unknownWords(unknown), spans(answer),
+    put(body, h("div", {}, headline(answer, usual, question, model), answer.note ? h("p", { class: "note", text: answer.note }) : null, inputWarnings(warnings), spans(answer),
       hiding(answer), ablation(answer, usual, surprise, off, Boolean(state.compare))));
     put(card, h("header", {}, h("h2", { text: TITLES[answer.task] ?? "It answers" }),
       answer.masked ? h("span", { class: "note", text: `No ${model.mask} in the sentence: its last word was hidden.` }) : null), body);

@@ -6,6 +6,9 @@ import { go, offList } from "./route.js";
 
 export const textOf = (state, model) => state.text ?? model.examples[0] ?? "";
 
+// A model that takes both is shown the picture until a sentence is written.
+const readsFile = (state, model) => Boolean(model.medium && (state.file || !model.reads || state.text === undefined));
+
 const HINTS = {
   fill: (model) => `write ${model.mask ?? "[MASK]"} where a word is missing`,
   generate: () => "the beginning of a sentence",
@@ -28,7 +31,7 @@ function sentence(state, model, button, extras) {
   return h("section", { class: "card asks", "aria-label": "Input" },
     h("form", { class: "ask", onsubmit: submit, oninput: () => put(problem) }, input, h("button", { class: "main", text: button })), problem,
     h("div", { class: "chips" }, h("span", { class: "label", text: "Try" }),
-      model.examples.map((each) => h("button", { type: "button", text: each, "aria-pressed": String(each === text && !state.file), onclick: () => there(each) }))),
+      model.examples.map((each) => h("button", { type: "button", text: each, "aria-pressed": String(each === text && !readsFile(state, model)), onclick: () => there(each) }))),
     extras);
 }
 
@@ -39,10 +42,9 @@ export function asking(state, model, button, extras = null) {
     model.medium ? chooser(model.medium, state, model.reads, reads ? null : extras) : null];
 }
 
-// The question of most views. A model that takes both is shown the picture until a sentence is written.
+// The question of most views.
 export function asked(state, model) {
-  const usesFile = model.medium && (state.file || !model.reads || state.text === undefined);
-  const file = usesFile ? state.file || "example" : undefined;
+  const file = readsFile(state, model) ? state.file || "example" : undefined;
   return { model: state.model, text: file ? "" : textOf(state, model), file, off: offList(state) };
 }
 

@@ -1,7 +1,7 @@
 // Decode: how the next token is chosen, step by step, and what a beam search turned down.
 
 import { ask } from "./api.js";
-import { answerCard } from "./answer.js";
+import { answerCard, inputWarnings } from "./answer.js";
 import { clipped, failure, h, loading, percent, put, s, segment, shown, slider } from "./dom.js";
 import { asked, asking } from "./ask_card.js";
 import { go } from "./route.js";
@@ -13,12 +13,13 @@ const number = (text, usual) => text === undefined || text === "" ? usual : Numb
 const LEAST = 1e-6;
 const logarithmic = (share) => share <= LEAST ? 0 : 1 - Math.log(share) / Math.log(LEAST);
 
-function bars(step, width) {
+// What is left to draw from is another number only where a token is drawn.
+function bars(step, width, sample) {
   const sorted = [...step.candidates].sort((a, b) => b.probability - a.probability);
   return h("div", { class: "candidates" }, sorted.map((c) => [
     h("span", { class: `word${c.id === step.id ? " taken" : ""}`, text: (c.id === step.id ? "▸ " : "") + shown(c.token) }),
     h("span", { class: "track", role: "img", "aria-label": `${(100 * c.probability).toFixed(1)} percent` },
-      h("span", { class: "own", style: { width: 100 * width(c.probability) + "%" } }), h("span", { class: "drawn", style: { width: 100 * width(c.drawn) + "%" } })),
+      h("span", { class: "own", style: { width: 100 * width(c.probability) + "%" } }), sample ? h("span", { class: "drawn", style: { width: 100 * width(c.drawn) + "%" } }) : null),
     h("span", { class: "number", text: percent(c.probability) })]));
 }
 
@@ -53,13 +54,14 @@ async function stepping(place, state, question, gone, atEnd) {
     const step = found.steps[at];
     put(words, found.steps.map((each, i) => h("button", { type: "button", class: i > at ? "later" : "", "aria-pressed": String(i === at), text: shown(each.token), onclick: () => move(i) })));
     title.textContent = `Step ${at + 1} of ${found.steps.length}: “${shown(step.token)}” is written`;
-    put(picture, bars(step, state.scale === "log" ? logarithmic : (share) => share));
+    put(picture, bars(step, state.scale === "log" ? logarithmic : (share) => share, sample));
     back.disabled = at === 0; next.disabled = at === found.steps.length - 1;
   }
   put(body, h("p", { class: "said" }, clipped(question.text, MOST), question.text ? h("span", { class: "arrow", text: "→" }) : null, h("span", { id: "output", text: found.output })), words,
     h("div", { class: "bar", style: { margin: ".9rem 0" } }, back, next, play, title), picture,
-    h("p", { class: "bar" }, h("span", { class: "key" }, h("i", { class: "own" }), "what the model says"), h("span", { class: "key" }, h("i", { class: "drawn" }), "what is left to draw from")),
-    sample ? h("p", { class: "note", text: "Temperature flattens or sharpens the model's own shares; top-k and top-p then drop the unlikely tokens, and what is left is drawn from." }) : null);
+    sample ? [h("p", { class: "bar" }, h("span", { class: "key" }, h("i", { class: "own" }), "what the model says"), h("span", { class: "key" }, h("i", { class: "drawn" }), "what is left to draw from")),
+      h("p", { class: "note", text: "Temperature flattens or sharpens the model's own shares; top-k and top-p then drop the unlikely tokens, and what is left is drawn from." })]
+      : h("p", { class: "note", text: "At each step the likeliest token is written." }));
   move(at);
 }
 
@@ -131,8 +133,10 @@ export default async function decode({ main, state, gone, atEnd }) {
   const question = asked(state, model);
   const views = { steps: ["Step by step", stepping], beam: ["Beam tree", searching], cache: ["Memory", remembering] };
   const how = views[state.view] ? state.view : "steps";
-  const place = h("div", {}, loading());
+  const place = h("div", {}, loading()), warned = h("div");
   put(main, asking(state, model, "Decode"), h("section", { class: "card" },
-    h("header", {}, segment("View", Object.entries(views).map(([name, [title]]) => [name, title]), how, (view) => go({ view }))), place));
+    h("header", {}, segment("View", Object.entries(views).map(([name, [title]]) => [name, title]), how, (view) => go({ view }))), warned, place));
+  // A refusal of the input is told by the view itself.
+  ask("answer", question).then(({ warnings }) => { if (!gone()) put(warned, inputWarnings(warnings)); }, () => {});
   await views[how][1](place, state, question, gone, atEnd).catch((error) => { if (!gone()) put(place, failure(error)); });
 }

@@ -32,7 +32,10 @@ export function shown(token) {
 }
 export const clipped = (text, most) => text.length > most ? text.slice(0, most - 1) + "…" : text;
 export const fixed = (value, digits = 3) => value === null || value === undefined ? "–" : value.toFixed(digits);
-export const percent = (share) => `${(100 * share).toFixed(share < 0.001 ? 3 : 1)} %`;
+export function percent(share) {
+  if (share > 0 && share < 5e-6) return "< 0.001 %";
+  return `${(100 * share).toFixed(share > 0 && share < 0.001 ? 3 : 1)} %`;
+}
 
 // ------------------------------------------------------------------ keyboard
 

@@ -86,12 +86,13 @@ export function thumb(text, rows, columns) {
 // ------------------------------------------------------------------ a map with labels
 
 const longest = (tokens, letters) => Math.max(...tokens.map((token) => Math.min(letters, shown(token).length)));
+const SLANT = Math.PI / 2.6; // of the labels above the columns
 
 // Cells fill the room there is. Of a wide map the rows stay high enough to be read.
 function layout(rows, columns, room, letters) {
   const left = 16 + 8 * longest(rows, letters);
   const up = 16 + 7.4 * longest(columns, letters);
-  const spare = 34; // slanted labels reach over the right edge
+  const spare = Math.max(34, up * Math.cos(SLANT) + 8); // slanted labels reach over the right edge
   const width = Math.max(rows.length > 800 ? 1 : 2, Math.min(44, Math.floor((room - left - spare) / columns.length)));
   const height = rows.length > 40 ? Math.max(2, Math.min(width, 44)) : Math.max(16, Math.min(width, 44));
   return { left, up, width, height, total: [left + width * columns.length + spare, up + height * rows.length + 2] };
@@ -132,7 +133,7 @@ export function heat(rows, columns, { say = () => {}, pick = () => {}, signed = 
       if (j % everyColumn) return;
       context.save();
       context.translate(left + (j + 0.5) * width, up - 6);
-      context.rotate(-Math.PI / 2.6);
+      context.rotate(-SLANT);
       context.fillText(clipped(shown(token), letters), 0, 0);
       context.restore();
     });

@@ -3,7 +3,7 @@
 import { ask } from "./api.js";
 import { answerCard } from "./answer.js";
 import { asked, asking, unit } from "./ask_card.js";
-import { failure, h, loading, put, segment, shareBars, shown, slider } from "./dom.js";
+import { clipped, failure, h, loading, percent, put, segment, shareBars, shown, slider } from "./dom.js";
 import { css, heat, inkOn } from "./heat.js";
 import { columns, drawPath } from "./token_path.js";
 import { placeNamer } from "./media.js";
@@ -33,28 +33,68 @@ const OTHERS = {
   convolutional: ["Gated convolution", "x + (A ⊙ σ(B)),  [A B] = conv(x)", "Each {one} reads its neighbours through a window; with each layer the window of what it has seen grows. Half of the numbers are gates for the other half."],
   memory: ["Next hop", "u + o", "What the hop found is added to the question. The next hop asks with the sum."],
 };
+// Attention before the Transformer: where its queries, keys and values come from.
+const BASELINE_ATTENTION = {
+  recurrent: {
+    q: ["Queries", "Q = s W_Q", "The state of the decoder asks, projected unless the score is a plain product (Luong's “dot”)."],
+    k: ["Keys", "K = h W_K", "The states of the encoder answer, projected likewise: one a {input}."],
+    v: ["Values", "V = h", "What is handed over are the states of the encoder themselves."],
+    mixed: ["Context vector", "c = A V", "The mean of the encoder's states, in the shares of its row. The cell reads it beside its input."],
+  },
+  convolutional: {
+    q: ["Queries", "Q = (h W_Q + g) / √2", "What the convolution found, together with the embedding g of the token written before."],
+    k: ["Keys", "K = z", "What the encoder gives at each {input}."],
+    v: ["Values", "V = (z + e) / √2", "What the encoder gives, together with the embedding e of the {input} itself."],
+  },
+  memory: {
+    q: ["Query", "Q = u", "The question itself asks."],
+    k: ["Keys", "K = Σ l ∘ A[word] + T_A", "The words of each sentence, weighed by their place and summed, and a vector of the sentence's age."],
+    v: ["Values", "V = Σ l ∘ C[word] + T_C", "The same sentences, read through another table: what the question gets, and the keys of the next hop."],
+    mixed: ["What the hop found", "o = A V", "The mean of the sentences' values, in the shares of the row."],
+  },
+};
 const STACK_OUTPUT = ["Out of the stack", "norm(x)", "What the last layer gives: one vector a {one}. Of an encoder, this is what the decoder looks at."];
 
 function about(name, path, model, words) {
   const parts = name.split("."), part = parts.at(-1), kind = parts.at(-2);
   const layered = model.layers[path.stack];
-  let entry = STATIONS[part] ?? [name, "", ""];
+  const baseline = BASELINE_ATTENTION[layered]?.[part];
+  let entry = baseline ?? STATIONS[part] ?? [name, "", ""];
   if (kind === "feedforward") entry = FEED[part];
   else if (name === `${path.stack}.output`) entry = STACK_OUTPUT;
   else if (part === "residual" && layered !== "transformer") entry = OTHERS[layered];
   else if (part === "embedded" && layered === "memory") entry = ["The question", "u = Σ l ∘ B[word]", "The words of the question, each weighed by its place, are summed into one vector. It asks the sentences of the story."];
   let [title, formula, text] = entry;
-  if (kind === "cross" && (part === "k" || part === "v")) {
+  if (kind === "cross" && (part === "k" || part === "v") && !baseline) {
     formula = formula.replace("x ", "memory ");
-    text += layered === "memory" ? " Here they come from the sentences of the story." : " In cross-attention, keys and values come from the encoder's output.";
+    text += " In cross-attention, keys and values come from the encoder's output.";
+  }
+  if (part === "weights") {
+    formula = path.weights[parts.slice(0, -1).join(".")].formula;
+    if (formula.includes(" B ")) text += " B is what the distance of two places adds to their score.";
   }
   if (model.norms[path.stack] === "post" && (part === "sum" || part === "residual")) formula = "LayerNorm(x + sublayer(x))";
   if (part === "weights" && layered === "memory") title += ": the question looks at the story";
   else if (part === "weights") title += kind === "self" ? `: looks at ${words.many} of its own input` : ": looks at the input of the encoder";
   if (part === "embedded" && words.one === "patch") formula = "x = W · pixels + position";
   if (part === "embedded" && words.one === "moment") formula = "x = convolutions(sound) + position";
-  return { title, formula, text: text.replaceAll("{one}", words.one).replaceAll("{many}", words.many) };
+  return { title, formula, text: text.replaceAll("{one}", words.one).replaceAll("{many}", words.many).replaceAll("{input}", words.input) };
 }
+
+// What a stack reads. A decoder behind an encoder reads the tokens that it has written, whatever the encoder reads.
+function wordsOf(model, question, stack) {
+  const ofText = stack.startsWith("text.") || (stack === "decoder" && model.stacks.encoder);
+  const reads = { file: stack.startsWith("image.") || (question.file && !ofText) };
+  return { one: unit(model, reads), many: unit(model, reads, 2), input: unit(model, question) };
+}
+
+const STRIPS = "Strips are numbers of the vectors: blue above zero, brown (in the dark: amber) below.";
+const STREAMS = {
+  transformer: "The line along a row is the residual stream; arcs show where it passes a sublayer, ⊕ where what the sublayer found is added.",
+  recurrent: "The arrows from row to row are the state that the cell hands on; there is no residual stream that passes it.",
+  convolutional: "The line along a row is the residual stream; each layer reads the neighbouring rows too, and ⊕ adds what it found.",
+  memory: "The line is the question; ⊕ adds to it what the hop found in the story.",
+};
 
 // ------------------------------------------------------------------ numbers
 
@@ -67,6 +107,26 @@ function numbers(values, rows, columnNames, { signed, marked, cut }) {
     values.map((row, i) => h("tr", { class: i === marked ? "marked" : null }, h("th", { class: "token", text: shown(rows[i] ?? String(i)) }),
       row.slice(0, few).map((v) => h("td", { style: { background: css(share(v ?? 0), signed), color: inkOn(share(v ?? 0), signed) }, text: v === null ? "–" : v.toFixed(2) })),
       cut || row.length > few ? h("td", { class: "faint", text: "…" }) : null))));
+}
+
+// From a query to its shares, key by key: the product, scaled, with what positions add, masked, and softmax. Of many keys
+// those with the largest shares, in their order.
+const MOST_KEYS = 12;
+const digits = (v) => v === null ? "–" : v.toFixed(2).replace(/^-(0\.00)$/, "$1");
+function scoreTable({ width, scale, dots, bias, visible, weights }, who, labels, key) {
+  const places = [...weights.keys()].sort((a, b) => weights[b] - weights[a] || visible[b] - visible[a] || a - b).slice(0, MOST_KEYS).sort((a, b) => a - b);
+  const largest = places.reduce((a, b) => (weights[b] > weights[a] ? b : a), places[0]);
+  const scaled = Math.abs(scale * Math.sqrt(width) - 1) < 1e-6 ? `÷ √${width}` : `× ${Number(scale.toPrecision(3))}`;
+  const masks = places.some((j) => !visible[j]);
+  const hidden = (text, j) => h("td", { class: visible[j] ? null : "faint", text });
+  return [h("p", { text: `“${shown(who)}” asks with its query q; each ${key} answers with its key k:` }),
+    h("div", { class: "scroll", tabindex: 0, "aria-label": "Scores, scrolls" }, h("table", { class: "plain scores", id: "scores" },
+      h("tr", {}, ["key of", "q · k", scaled, ...(bias ? ["+ position"] : []), ...(masks ? ["mask"] : []), "softmax", ""].map((text) => h("th", { class: { mask: "mask", "": "bar" }[text], text }))),
+      places.map((j) => h("tr", { class: j === largest ? "largest" : null }, h("th", { class: "token", text: clipped(shown(labels[j] ?? String(j)), 24) }),
+        hidden(digits(dots[j]), j), hidden(digits(dots[j] * scale), j), bias ? hidden(digits(dots[j] * scale + (bias[j] ?? 0)), j) : null,
+        masks ? h("td", { class: "faint mask", text: visible[j] ? "0" : "−∞" }) : null, h("td", { class: "share", text: visible[j] ? percent(weights[j]) : "0" }),
+        h("td", { class: "bar" }, h("div", { class: "meter" }, h("i", { style: { width: `${100 * weights[j]}%` } }))))))),
+    weights.length > places.length ? h("p", { class: "note", text: `The ${places.length} largest of ${weights.length} shares.` }) : null];
 }
 
 // ------------------------------------------------------------------ what comes out
@@ -134,14 +194,17 @@ function patch(context, [x, y, size], found, number) {
 // ------------------------------------------------------------------ positions
 
 // How the model tells places apart: the vectors, and the product of each with each.
-function placing(state, model, gone) {
+const CELL = 19; // pixels at most, so that both maps are seen whole
+function placing(state, model, question, gone) {
   const body = h("div", {}, loading()), stacks = Object.keys(model.stacks);
-  const stack = stacks.includes(state.places) ? state.places : stacks[0];
-  const node = h("section", { class: "card", "aria-label": "Positions" }, h("header", {}, h("h2", { text: "Where a token stands" }),
+  const tower = stacks.find((name) => name.startsWith(question.file ? "image." : "text.")); // of two, the one that reads
+  const stack = stacks.includes(state.places) ? state.places : tower ?? stacks[0];
+  const words = wordsOf(model, question, stack);
+  const node = h("section", { class: "card", "aria-label": "Positions" }, h("header", {}, h("h2", { text: `Where a ${words.one} stands` }),
     stacks.length > 1 ? segment("Stack", stacks.map((name) => [name, name]), stack, (places) => go({ places })) : null), body);
   const drawn = (rows, columns, values, title) => {
     const status = h("p", { class: "read faint", role: "status", text: "Point at a cell for its number." });
-    const map = heat(rows, columns, { signed: true, room: 620, say: (i, j) => { status.textContent = `${rows[i]}, ${columns[j]}: ${values[i * columns.length + j].toFixed(3)}`; } });
+    const map = heat(rows, columns, { signed: true, room: Math.min(620, 100 + CELL * columns.length), say: (i, j) => { status.textContent = `${rows[i]}, ${columns[j]}: ${values[i * columns.length + j].toFixed(3)}`; } });
     map.show(values, { title, scale: values.reduce((a, b) => Math.max(a, Math.abs(b)), 1e-9) });
     return h("div", {}, h("h3", { text: title }), status, map.node);
   };
@@ -149,7 +212,7 @@ function placing(state, model, gone) {
     if (gone()) return;
     if (found.what === null) { put(body, h("p", { class: "note", text: found.note })); return; }
     const count = (list) => list.map((_, i) => String(i));
-    put(body, h("p", { text: `Attention alone does not see the order of its tokens. This model tells places apart by ${found.what}. ${found.note}` }),
+    put(body, h("p", { text: `Attention alone does not see the order of its ${words.many}. This model tells places apart by ${found.what}. ${found.note}` }),
       h("div", { class: "two" }, found.encodings ? drawn(count(found.encodings), count(found.encodings[0]), Float32Array.from(found.encodings.flat()), "A row a place, a column a dimension") : null,
         drawn(count(found.products), count(found.products), Float32Array.from(found.products.flat()), found.encodings ? "Dot products: each place with each" : "Added to the scores: each place with each")));
   }, (error) => { if (!gone()) put(body, failure(error)); });
@@ -179,7 +242,7 @@ function axes(name, path, anatomy, place, found) {
 }
 
 // The panel of a station: formula, words, and the numbers that pass it.
-async function stationPanel(panel, name, { path, model, question, anatomy, place, words, names, memory, marked, head, gone }) {
+async function stationPanel(panel, name, { path, model, question, anatomy, place, words, names, marked, head, gone }) {
   const { title, formula, text } = about(name, path, model, words);
   const values = h("div", {}, loading());
   const heads = path.weights[name.split(".").slice(0, -1).join(".")]?.heads ?? 0;
@@ -197,11 +260,24 @@ async function stationPanel(panel, name, { path, model, question, anatomy, place
   const found = await ask("tensor", { ...question, name, head });
   if (gone()) return;
   const isWeights = name.endsWith(".weights"), followed = path.rows[marked]?.[0] ?? 0;
-  const row = isWeights ? path.weights[name.slice(0, -8)].values[marked] : null;
-  const looked = row ? (path.columns.length && name.includes(".cross.") ? memory : names).map((label, j) => ({ label, probability: row[j] ?? 0 })).sort((a, b) => b.probability - a.probability).slice(0, 8) : null;
-  put(values, looked ? [h("p", { text: `“${shown(names[marked] ?? "")}” looks at:` }), shareBars(looked)] : null,
-    numbers(found.values, ...axes(name, path, anatomy, place, found), { signed: !isWeights, marked: followed, cut: found.shape.at(-1) > 16 }),
-    h("p", { class: "note", text: isWeights ? "One row a query, one column a key: shares of 1." : `One row a ${words.one}${found.shape.at(-1) > 16 ? "; the first 16 columns" : ""}. Blue is above zero, brown (in the dark: amber) below.` }));
+  const [rows, labels] = axes(name, path, anatomy, place, found);
+  let looked = null;
+  if (isWeights) {
+    const { scores } = await ask("scores", { ...question, name: name.slice(0, -8), head, row: followed });
+    if (gone()) return;
+    const key = name.includes(".cross.") ? words.input : words.one;
+    looked = scores ? scoreTable(scores, names[marked] ?? "", labels, key) : lookedAt(found.values[followed], names[marked] ?? "", labels);
+  }
+  put(values, looked,
+    numbers(found.values, rows, labels, { signed: !isWeights, marked: followed, cut: found.shape.at(-1) > 16 }),
+    h("p", { class: "note", text: isWeights ? "One row a query, one column a key: shares of 1." : `One row a ${/cross\.[kv]$/.test(name) ? words.input : words.one}${found.shape.at(-1) > 16 ? "; the first 16 columns" : ""}. Blue is above zero, brown (in the dark: amber) below.` }));
+}
+
+// The keys that a query looks at most, where its weights are no plain softmax of scores.
+function lookedAt(row, who, labels) {
+  if (!row) return null;
+  const shares = row.map((probability, j) => ({ label: labels[j] ?? String(j), probability: probability ?? 0 })).filter(({ probability }) => probability > 0);
+  return [h("p", { text: `“${shown(who)}” looks at:` }), shareBars(shares.sort((a, b) => b.probability - a.probability).slice(0, 8))];
 }
 
 // Goes from station to station by itself, as one would in a lecture.
@@ -225,15 +301,13 @@ export default async function learn({ main, state, gone, atEnd }) {
   const panel = h("section", { class: "card", id: "station", "aria-label": "Station" }, loading(""));
   const answered = answerCard(state, model, question, { gone });
   const asks = asking(state, model, "Follow it");
-  if (!main.querySelector("#station")) put(main, asks, answered.node, stage, panel, placing(state, model, gone), example());
+  if (!main.querySelector("#station")) put(main, asks, answered.node, stage, panel, placing(state, model, question, gone), example());
   try {
     const stacks = Object.keys(model.stacks), head = Number(state.head || 0);
     const layer = Number(state.layer || 0), row = state.row === undefined || state.row === "" ? undefined : Number(state.row);
     const stack = stacks.includes(state.stack) ? state.stack : stacks.at(-1);
     const [path, anatomy] = await Promise.all([ask("path", { ...question, stack, layer, head, ...(row === undefined ? {} : { row }) }), ask("anatomy", question)]);
-    // A decoder behind an encoder reads the tokens that it has written, whatever the encoder reads.
-    const reads = path.stack === "decoder" && model.stacks.encoder ? { ...question, file: undefined } : question;
-    const words = { one: unit(model, reads), many: unit(model, reads, 2) };
+    const words = wordsOf(model, question, path.stack);
     const { names, memory, place, picture } = await placeNames(path, model, question);
     if (gone()) return;
     const chosen = path.rows.findIndex(([index]) => index === row), marked = chosen >= 0 ? chosen : usualRow(path, model);
@@ -245,17 +319,19 @@ export default async function learn({ main, state, gone, atEnd }) {
       h("span", { class: "note", text: `${model.kind}, ${model.family}, ${model.parameters.toLocaleString("en")} parameters.${few}` })),
     overview(model, path), tour(list, open, choose.station, atEnd, state.play),
     drawPath(path, model, { names, memory, marked, open, choose, picture }),
-    h("p", { class: "note", text: "The line along a row is the residual stream; arcs show where it passes a sublayer, ⊕ where what the sublayer found is added. Strips are numbers of the vectors: blue above zero, brown (in the dark: amber) below." }));
+    h("p", { class: "note", text: `${STREAMS[model.layers[path.stack]]} ${STRIPS}` }));
     answered.ready.then(() => { // in place of the alternatives at the end of the input
       const next = gone() ? null : nextTokens(state, model, question, path, marked, names, gone);
       if (next) answered.alternatives(next);
     });
-    put(main, asks, answered.node, stage, panel, placing(state, model, gone), main.querySelector("#worked") ?? example());
-    await Promise.all([answered.ready, stationPanel(panel, open, { path, model, question, anatomy, place, words, names, memory, marked, head, gone })]);
+    put(main, asks, answered.node, stage, panel, placing(state, model, question, gone), main.querySelector("#worked") ?? example());
+    await Promise.all([answered.ready, stationPanel(panel, open, { path, model, question, anatomy, place, words, names, marked, head, gone })]);
   } catch (error) {
     if (gone()) return;
-    put(stage, failure(error));
-    put(panel);
+    // An input that cannot be read is refused by the card of the answer; what else fails is told in place of the path.
+    const refused = error.problem && !(await answered.ready);
+    if (gone()) return;
+    put(main, asks, answered.node, refused ? null : put(stage, failure(error)), placing(state, model, question, gone), main.querySelector("#worked") ?? example());
     if (!error.problem) throw error;
   }
 }

@@ -85,14 +85,17 @@ function pane(place, question, found, { compare, titles, room }) {
 }
 
 // All heads as small pictures, an attention at a time, so that nobody waits for the last one. Arrow keys go through them.
-function overview(names, off) {
+// A line is a layer; layers of one head each stand beside each other.
+function overview(attentions, off) {
+  const names = Object.keys(attentions);
   const buttons = new Map(), rows = new Map(), kinds = new Map();
+  const single = (list) => list.every((each) => attentions[each].heads === 1);
   for (const each of names) kinds.set(kindOf(each), [...(kinds.get(kindOf(each)) || []), each]);
-  const grid = h("div", { class: "kinds" }, [...kinds].map(([kind, list]) => h("div", { class: "heads kind" }, h("h3", { text: titled(kind) }),
+  const grid = h("div", { class: "kinds" }, [...kinds].map(([kind, list]) => h("div", { class: single(list) ? "heads kind single" : "heads kind" }, h("h3", { text: titled(kind) }),
     list.map((each) => h("div", { class: "layer" }, h("span", { class: "label", text: `${each.startsWith("memory.") ? "hop" : "layer"} ${layerOf(each)}` }),
       rows.set(each, h("div", { class: "cells", role: "group", "aria-label": each }, loading(""))).get(each))))));
   const node = h("section", { class: "card", "aria-label": "All heads" }, h("header", {}, h("h2", { text: "All heads" }),
-    h("span", { class: "note", text: "Shades are against even attention, so a head that looks everywhere alike is pale. ⚑: collapsed, even or idle. Arrow keys go from head to head." })), grid);
+    h("span", { class: "note", text: "Shades are against even attention, so a head that looks everywhere alike is almost blank. ⚑: collapsed, even or idle. Arrow keys go from head to head." })), grid);
   let pressed = null, last = null;
   function press(name, head) {
     last = `${name}.${head}`;
@@ -101,7 +104,8 @@ function overview(names, off) {
     pressed?.setAttribute("aria-pressed", "true");
     if (pressed) arrange();
   }
-  const arrange = () => roving(grid, [...rows.values()].map((row) => [...row.querySelectorAll("button")]).filter((row) => row.length));
+  const lines = [...kinds.values()].flatMap((list) => single(list) ? [list] : list.map((each) => [each]));
+  const arrange = () => roving(grid, lines.map((line) => line.flatMap((each) => [...rows.get(each).querySelectorAll("button")])).filter((row) => row.length));
   async function load(question, late) {
     for (const each of names) {
       const result = await ask("grid", { ...question, name: each });
@@ -122,10 +126,10 @@ function overview(names, off) {
   return { node, press, load };
 }
 
-async function aligning(place, question, state, room) {
+async function aligning(place, question, state, room, unknown) {
   const map = await ask("alignment", { ...question, layer: state.aligned === undefined || state.aligned === "" ? null : Number(state.aligned) });
   put(place, h("header", {}, h("h2", { text: "Alignment" }),
-    segment("Decoder layer", [...Array(map.layers).keys()].map((k) => [k, String(k)]), map.layer, (k) => go({ aligned: k })), h("span", { class: "note", text: map.note })), alignment(map, room));
+    segment("Decoder layer", [...Array(map.layers).keys()].map((k) => [k, String(k)]), map.layer, (k) => go({ aligned: k })), h("span", { class: "note", text: map.note })), alignment({ ...map, source: named(map.source, unknown) }, room));
 }
 
 // Beside the sentence: the head that resolves a pronoun, and a second sentence or model to compare with.
@@ -164,7 +168,7 @@ async function whole({ main, state, shelf, gone }, key) {
   else { before.forEach((each) => each.remove()); main.prepend(...asks.filter(Boolean)); } // the rest stays until there is another
   const found = await ask("look", question);
   if (gone()) return;
-  const answered = answerCard(state, model, question, { surprise: found.surprise, unknown: found.unknown, gone: late });
+  const answered = answerCard(state, model, question, { surprise: found.surprise, gone: late });
   const names = Object.keys(found.attentions), kinds = [...new Set(names.map(kindOf))];
   const room = main.clientWidth - 2 * parseFloat(getComputedStyle(main).paddingLeft) - 38;
   if (!names.length) {
@@ -180,7 +184,7 @@ async function whole({ main, state, shelf, gone }, key) {
   const paneRoom = state.compare && window.innerWidth >= 980 ? (room - 16) / 2 : room;
   const panes = [pane(places[0], question, found, { compare: state.compare, titles: heading(question, found), room: paneRoom })];
   const controls = h("div", { class: "bar" });
-  const all = overview(names, off);
+  const all = overview(found.attentions, off);
   const other = more(model, question, found, room);
   const crossing = !question.file && found.target.length && names.some((n) => n.endsWith(".cross"));
   const aligned = crossing ? h("section", { class: "card", "aria-label": "Alignment" }, loading()) : null;
@@ -212,5 +216,5 @@ async function whole({ main, state, shelf, gone }, key) {
   if (state.compare) panes.push(await ask("look", second).then((said) => pane(places[1], second, said, { compare: true, titles: heading(second, said), room: paneRoom }),
     (error) => async () => { put(places[1], failure(error)); return true; }));
   await choose({ state, gone });
-  await Promise.all([answered.ready, aligned && guarded(aligned, aligning(aligned, question, state, room)), guarded(all.node, all.load(question, late))]);
+  await Promise.all([answered.ready, aligned && guarded(aligned, aligning(aligned, question, state, room, found.unknown)), guarded(all.node, all.load(question, late))]);
 }

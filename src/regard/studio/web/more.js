@@ -112,6 +112,9 @@ async function patching(question, model, found, state, place) {
 }
 
 const TABS = { entropy: ["Entropy", entropy], roles: ["Roles of heads", roles], lens: ["Logit lens", lens], rollout: ["Rollout", rollout], attribution: ["Attribution", attribution], patching: ["Patching", patching] };
+// What each of them shows, as long as none is open.
+const HINTS = { entropy: "how widely each head looks", roles: "which head joins which words", lens: "what each layer would say", rollout: "what reaches where", attribution: "what the answer really hangs on",
+  patching: "where two sentences differ inside" };
 const TEXT_ONLY = new Set(["roles", "patching"]);
 
 export function more(model, question, found) {
@@ -125,7 +128,7 @@ export function more(model, question, found) {
     if (key === last) return;
     last = key;
     put(bar, segment("", tabs.map((name) => [name, TABS[name][0]]), open, (name) => go({ more: name === open ? "" : name })));
-    if (!open) { put(place, h("p", { class: "note", text: tabs.length > 3 ? "Entropies and roles of heads, what each layer would say, and what the answer really hangs on." : "Entropies of heads, what reaches where, and what the answer really hangs on." })); return; }
+    if (!open) { put(place, h("p", { class: "note", text: tabs.map((name) => HINTS[name]).join(" · ") })); return; }
     put(place, loading());
     node.setAttribute("aria-busy", "true");
     TABS[open][1](question, model, found, state, place).then((parts) => { if (key === last) put(place, parts); }, (error) => { if (key === last) put(place, open === "patching" ? [...place.children].slice(0, 2) : [], failure(error)); })

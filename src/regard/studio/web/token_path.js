@@ -48,6 +48,13 @@ function residualTitle(kind, norms, layer) {
   return norms === "post" ? "Add & Norm" : "Add";
 }
 
+// The width of a row's name in pixels, as it is when the row is followed.
+const measure = document.createElement("canvas").getContext("2d");
+function labelWidth(text) {
+  measure.font = "650 14px system-ui, sans-serif";
+  return measure.measureText(text).width;
+}
+
 // `labels` is the width of the names of rows.
 function place(list, labels, gap) {
   let x = labels;
@@ -123,7 +130,7 @@ function stream(placed, marked, rowHeight, labels) {
 
 // `names` are the labels of rows, `marked` is the row whose path is followed, `choose.station` and `choose.token` are called.
 export function drawPath(path, model, { names, memory, marked, open, choose, picture = null }) {
-  const labels = Math.max(74, Math.min(210, 26 + 8.4 * Math.max(...names.map((name) => Math.min(MOST_LETTERS, shown(name).length))) + (picture ? 24 : 0)));
+  const labels = Math.max(74, 30 + Math.max(...names.map((name) => labelWidth(clipped(shown(name), MOST_LETTERS)))) + (picture ? 24 : 0));
   const placed = place(columns(path, model), labels, sizes(path).gap);
   const many = Math.max(names.length, memory.length), rowHeight = many > 18 ? 26 : many > 9 ? 34 : 46;
   const last = placed.at(-1), width = last.x + last.width + 14, height = HEADER + many * rowHeight + 14;

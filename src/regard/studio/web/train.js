@@ -2,11 +2,12 @@
 
 import { ask } from "./api.js";
 import { chart, short } from "./chart.js";
-import { failure, h, put, segment, slider } from "./dom.js";
+import { clipped, failure, h, put, segment, slider } from "./dom.js";
 import { dark } from "./heat.js";
 import { go } from "./route.js";
 
 const EVERY = 2000, MOST = 4000, CHOSEN = 3;
+const LONGEST = 280; // letters of a sample
 const COLOURS = { light: ["#0072b2", "#d55e00", "#007a5a", "#a3478a", "#7a5c00", "#3b3b3b"], dark: ["#56b4e9", "#ff9b4a", "#2fd3a2", "#f09ad0", "#f0e442", "#d8dee9"] };
 const DASHES = ["", "7 4", "2 4", "10 4 2 4", "14 4", "4 2"]; // a second sign beside colour
 // Curves that training logs, with their axis.
@@ -19,6 +20,7 @@ const STATUS = { training: "● training", finished: "✓ finished", stopped: "�
 const NOTES = new Set(["note", "finding", "skipped", "overflow"]);
 
 const followed = new Map(); // run → what is known of it; kept while the page is open
+let settingsOpen = null; // whether the settings were opened or closed by hand; they stay so
 
 async function advance(name) {
   const known = followed.get(name) || { offset: 0, curves: { step: [] }, events: [], last: null };
@@ -51,6 +53,11 @@ const validations = (known, key) => known.events.filter((event) => event.event =
 
 // Negative log-likelihood of training and validation, which can be compared; what training minimises beside it, where that
 // is another number (label smoothing, auxiliary losses).
+function minimised(known) {
+  const smoothing = known.run.settings.train?.label_smoothing;
+  return smoothing ? `training, label smoothing ${smoothing}` : "training, as minimised";
+}
+
 function lossLines(runs, colours) {
   return runs.flatMap(([name, known]) => {
     const [colour, dash] = colours.get(name), prefix = runs.length > 1 ? `${name}, ` : "";
@@ -59,7 +66,7 @@ function lossLines(runs, colours) {
     return [
       { label: `${prefix}training`, points: nll.length ? nll : loss, colour, dash },
       { label: `${prefix}validation`, points: validations(known, "loss"), dots: true, colour, dash: "" },
-      ...(differs ? [{ label: `${prefix}training, as minimised`, points: loss, colour, dash: "1 3", faint: true }] : []),
+      ...(differs ? [{ label: prefix + minimised(known), points: loss, colour, dash: "2 3", faint: true }] : []),
     ];
   });
 }
@@ -93,13 +100,14 @@ export function duration(seconds) {
 }
 
 function figures(name, known, many, colour) {
-  if (!known.last) return h("p", { class: "note", text: `${name}: nothing logged yet` });
-  const { run, last } = known, steps = run.steps ? ` of ${run.steps.toLocaleString("en")}` : "";
+  const { run } = known, last = known.last ?? {}, steps = run.steps ? ` of ${run.steps.toLocaleString("en")}` : "";
   const best = known.events.filter((event) => event.event === "validation").at(-1);
-  const list = [["status", STATUS[run.status]], ["step", last.step.toLocaleString("en") + steps],
-    ...(run.seconds_left !== null ? [["time left", duration(run.seconds_left)]] : []), ["training time", duration(last.seconds)],
-    ["training loss (NLL)", short(last.nll ?? last.loss)], ...(best ? [["validation loss", typeof best.loss === "number" ? short(best.loss) : String(best.loss)]] : []),
-    ["learning rate", last.learning_rate === undefined ? null : short(last.learning_rate)], [`${last.unit || "tokens"}/s`, last.tokens_per_second === undefined ? null : short(last.tokens_per_second)]];
+  const number = (value) => typeof value === "number" ? short(value) : value;
+  // The last learning rate of a schedule is 0: it says something only while the run goes on.
+  const list = [["status", STATUS[run.status]], ["step", last.step === undefined ? "none logged yet" : last.step.toLocaleString("en") + steps],
+    ["time left", run.seconds_left === null ? null : duration(run.seconds_left)], ["training time", last.seconds === undefined ? null : duration(last.seconds)],
+    ["training loss (NLL)", number(last.nll ?? last.loss)], ["validation loss", number(best?.loss)],
+    ["learning rate", run.status === "training" ? number(last.learning_rate) : null], [`${last.unit || "tokens"}/s`, number(last.tokens_per_second)]];
   return h("div", { class: "figures run-figures" }, many ? h("div", {}, h("b", { style: { color: colour }, text: name }), h("span", { text: "run" })) : null,
     list.filter(([, value]) => value !== null && value !== undefined).map(([key, value]) => h("div", { class: key === "status" ? run.status : null }, h("b", { text: value }), h("span", { text: key }))));
 }
@@ -116,7 +124,7 @@ function settings(runs, colours, state) {
   const differing = rows.filter((row) => row.differs);
   const onlyDifferences = runs.length > 1 && state.settings !== "all";
   const shown = onlyDifferences ? differing : [...differing, ...rows.filter((row) => !row.differs)];
-  return h("details", { class: "card", id: "settings", open: runs.length > 1 || state.settings === "all" }, h("summary", {}, h("h2", { text: runs.length > 1 ? `Settings: ${differing.length} differ` : "Settings" })),
+  return h("details", { class: "card", id: "settings", open: settingsOpen ?? (runs.length > 1 || state.settings === "all"), ontoggle: (event) => { settingsOpen = event.target.open; } }, h("summary", {}, h("h2", { text: runs.length > 1 ? `Settings: ${differing.length} differ` : "Settings" })),
     runs.length > 1 ? segment("Show", [["differences", "what differs"], ["all", "all"]], onlyDifferences ? "differences" : "all", (which) => go({ settings: which === "all" ? "all" : "" })) : null,
     shown.length ? h("div", { class: "scroll" }, h("table", { class: "plain settings" },
       h("tr", {}, h("th", { text: "setting" }), runs.map(([name]) => h("th", { style: { color: colours.get(name)[0] }, text: name }))),
@@ -155,7 +163,7 @@ function samples(runs, colours) {
   if (!found.length) return null;
   return h("section", { class: "card", "aria-label": "Samples" }, h("header", {}, h("h2", { text: "Samples, newest first" })), h("div", { class: "samples" }, found.map(([name, event]) => h("div", {},
     h("h3", {}, `step ${event.step}`, runs.length > 1 ? h("span", { style: { color: colours.get(name)[0] }, text: ` ${name}` }) : null, h("span", { class: "faint", text: `  loss ${typeof event.loss === "number" ? event.loss.toFixed(3) : event.loss}` })),
-    event.samples.map((sample) => h("dl", {}, Object.entries(sample).filter(([, v]) => typeof v === "string").map(([key, value]) => [h("dt", { text: key }), h("dd", { text: value })])))))));
+    event.samples.map((sample) => h("dl", {}, Object.entries(sample).filter(([, v]) => typeof v === "string").map(([key, value]) => [h("dt", { text: key }), h("dd", { text: clipped(value, LONGEST) })])))))));
 }
 
 // ------------------------------------------------------------------ the page
@@ -166,56 +174,73 @@ function unlike(runs) {
   return objectives.size > 1 ? h("p", { class: "warning", text: `These runs learn different things (${[...objectives].join(", ")}): their losses cannot be compared.` }) : null;
 }
 
-function header(list, chosen, runs, colours, state) {
-  const live = runs.some(([, known]) => known.run.status === "training");
+function controls(list, chosen, live, colours, state) {
   const toggle = (name, on) => go({ runs: (on ? [...chosen, name] : chosen.filter((each) => each !== name)).join("|") || "-", zoom: "" });
-  return h("section", { class: "card", "aria-label": "Runs" },
+  return [
     h("header", {}, h("h2", { text: "Runs" }), h("span", { class: live ? "live" : "note", text: live ? "● live" : "follows the log, every 2 s" })),
-    h("div", { class: "bar" }, list.map((name) => h("label", { class: "run" }, h("input", { type: "checkbox", checked: chosen.includes(name), onchange: (event) => toggle(name, event.target.checked) }), h("i", { style: { background: colours.get(name)[0] } }), name))),
-    runs.map(([name, known]) => figures(name, known, runs.length > 1, colours.get(name)[0])),
-    unlike(runs),
+    h("div", { class: "bar" }, list.map((name) => h("label", { class: "run" }, h("input", { type: "checkbox", id: `run-${name}`, checked: chosen.includes(name), onchange: (event) => toggle(name, event.target.checked) }), h("i", { style: { background: colours.get(name)?.[0] ?? "var(--line)" } }), name))),
     h("div", { class: "bar spaced" }, segment("Scale", [["linear", "linear"], ["log", "log"]], state.scale === "log" ? "log" : "linear", (scale) => go({ scale: scale === "log" ? scale : "" })),
       slider("Smoothing", Number(state.smooth || 0), [0, 0.98, 0.02], (value) => go({ smooth: value || "" }), (v) => v ? v.toFixed(2) : "off"),
-      h("span", { class: "note", text: "Drag over a chart to zoom all of them, double-click to see all again. Training and validation loss are the same quantity: −log p a token, without label smoothing." })));
+      h("span", { class: "note", text: "Drag over a chart to zoom all of them, double-click to see all again. Training and validation loss are the same quantity: −log p a token, without label smoothing." }))];
 }
+
+// A part of the page that is drawn anew only if what it shows has changed: whoever reads or drags there is not disturbed.
+function part(tag, attributes) {
+  const node = h(tag, attributes);
+  let drawn = null;
+  return { node, draw(key, content) {
+    const text = JSON.stringify(key);
+    if (text === drawn) return;
+    drawn = text;
+    put(node, content());
+  } };
+}
+
+const noRuns = () => h("section", { class: "card" }, h("h2", { text: "No runs here" }), h("p", { text: "Start one, and name its folder, or the folder above it. A run that begins appears here by itself." }),
+  h("p", { class: "mono", text: "regard train --out runs/first   ·   regard studio runs" }));
 
 export default async function train({ main, state, shelf, gone, atEnd }) {
   const names = new Set(shelf.runs);
   let timer = 0;
   atEnd(() => clearTimeout(timer));
   const chosenOf = (list) => state.runs === undefined || state.runs === "" ? list.slice(0, CHOSEN) : state.runs.split("|").filter((name) => names.has(name));
-  async function once() {
+  const choice = part("div", {}), numbers = part("div", { id: "figures" }), problem = h("div", { class: "slot" });
+  const parts = { notes: part("div", { class: "slot" }), charts: part("div", { class: "charts" }), settings: part("div", { class: "slot" }), samples: part("div", { class: "slot" }) };
+  const card = h("section", { class: "card", "aria-label": "Runs" }, choice.node, numbers.node);
+
+  function draw(list, chosen, runs) {
+    const palette = COLOURS[dark() ? "dark" : "light"];
+    const colours = new Map(chosen.map((name, i) => [name, [palette[i % palette.length], DASHES[i % DASHES.length]]]));
+    const live = runs.some(([, known]) => known.run.status === "training");
+    const logged = runs.map(([name, known]) => [name, known.offset, known.run.status]);
+    choice.draw([list, chosen, live], () => controls(list, chosen, live, colours, state));
+    numbers.draw([logged, runs.map(([, known]) => known.run.seconds_left)], () => [runs.map(([name, known]) => figures(name, known, runs.length > 1, colours.get(name)[0])), unlike(runs)]);
+    parts.notes.draw(logged, () => notes(runs));
+    // A chart that is being dragged over is left alone until the pointer is up.
+    if (!main.querySelector(".chart:active")) parts.charts.draw(logged, () => charts(runs, colours, state));
+    parts.settings.draw(runs.map(([name, known]) => [name, known.run.settings]), () => settings(runs, colours, state));
+    parts.samples.draw(runs.map(([name, known]) => [name, known.events.length, known.events.at(-1)?.step]), () => samples(runs, colours));
+    if (!card.isConnected) put(main, problem, card, Object.values(parts).map(({ node }) => node));
+  }
+  async function refresh() {
     const here = await ask("shelf", {}, { keep: false });
     here.runs.forEach((name) => names.add(name));
-    if (gone()) return;
-    const list = [...names];
-    if (!list.length) {
-      put(main, h("section", { class: "card" }, h("h2", { text: "No runs here" }), h("p", { text: "Start one, and name its folder, or the folder above it:" }), h("p", { class: "mono", text: "regard train --out runs/first   ·   regard studio runs" })));
-      return;
-    }
-    const chosen = chosenOf(list), palette = COLOURS[dark() ? "dark" : "light"];
-    const colours = new Map(list.map((name, i) => [name, [palette[Math.max(0, chosen.includes(name) ? chosen.indexOf(name) : i) % 6], DASHES[Math.max(0, chosen.indexOf(name)) % 6]]]));
+    const list = [...names], chosen = chosenOf(list);
     const runs = await Promise.all(chosen.map(async (name) => [name, await advance(name)]));
     if (gone()) return;
-    const focus = document.activeElement?.closest?.(".run")?.textContent;
-    put(main, header(list, chosen, runs, colours, state), notes(runs), h("div", { class: "charts" }, charts(runs, colours, state)), settings(runs, colours, state), samples(runs, colours));
-    if (focus) [...main.querySelectorAll(".run")].find((each) => each.textContent === focus)?.querySelector("input").focus();
+    put(problem);
+    if (list.length) draw(list, chosen, runs);
+    else put(main, noRuns());
   }
-  let failed = false;
   async function again() {
     try {
-      const chosen = chosenOf([...names]), offsets = () => JSON.stringify(chosen.map((name) => [followed.get(name)?.offset, followed.get(name)?.run?.status]));
-      const before = offsets();
-      await Promise.all(chosen.filter((name) => followed.has(name)).map(advance));
+      await refresh();
+    } catch (error) { // what was drawn stays; the studio may answer again
       if (gone()) return;
-      if (before !== offsets() || failed) { await once(); failed = false; }
-    } catch (error) {
-      if (gone()) return;
-      failed = true;
-      put(main, failure(error));
+      put(problem, failure(error));
     }
     if (!gone()) timer = setTimeout(again, EVERY);
   }
-  await once();
+  await refresh();
   timer = setTimeout(again, EVERY);
 }

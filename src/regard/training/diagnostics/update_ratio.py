@@ -18,6 +18,7 @@ from regard.training.diagnostics.run_log import RunLog, median
 
 HIGHEST = 0.1  # 100 times the usual one: a matrix is another one after ten steps
 LOWEST = 1e-6  # a thousandth of it: after a thousand steps a matrix is what it was
+DECAYED = 0.01  # of the highest rate: the end of a schedule, where small updates are meant
 
 
 @dataclass(frozen=True)
@@ -68,10 +69,14 @@ def check_rate(ratio: float, log: RunLog, baseline: Baseline) -> Iterator[Findin
         yield Finding(
             "rate_too_high", evidence, "the learning rate is too high", "divide it by 10", 0.7
         )
-    elif ratio < LOWEST:
+    elif ratio < LOWEST and not _has_decayed(log):
         yield Finding(
             "rate_too_low", evidence, "the learning rate is too low", "multiply it by 10", 0.7
         )
+
+
+def _has_decayed(log: RunLog) -> bool:
+    return log.learning_rates[-1] < DECAYED * max(log.learning_rates)
 
 
 def typical_ratio(updates: Mapping[str, ParameterUpdate]) -> float:

@@ -69,8 +69,11 @@ FINETUNING_DEFAULTS: dict[str, Any] = {
     "batch_tokens": 1024,
 }
 FINETUNING_EPOCHS = 3.0
+# Settings that mean something only where there are weights to start from.
+FINETUNING_ONLY = ("freeze", "layer_decay", "lora", "lora_alpha", "lora_dropout", "lora_in")
 LORA_LEARNING_RATE = 5e-4  # few parameters, which start at zero, have farther to go
 LINEAR_FORECASTERS = ("dlinear", "nlinear")
+SIDES = ("source", "target")  # of pairs in two files
 # Settings of [model] that a new head of a fine-tuned model has.
 NEW_HEAD = ("horizon",)
 # Settings of [model] that say how training starts, and not what the model is.
@@ -154,7 +157,7 @@ class Recipe(Section):
             if data.text:
                 raise SettingError(
                     "a translation is learnt from pairs, not from one text",
-                    "say --objective causal",
+                    "say --objective causal (a decoder), masked (an encoder), or span",
                 )
             return
         has_text = data.text or self.objective_settings.generates
@@ -524,9 +527,12 @@ def load(
     values: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
     if name is not None:
         for section, entries in _read(name).items():
-            if section not in SECTIONS or not isinstance(entries, dict):
+            if section not in SECTIONS:
+                raise _no_section(name, section)
+            if not isinstance(entries, dict):
                 raise SettingError(
-                    f"{name}: there is no section [{section}]", did_you_mean(section, SECTIONS)
+                    f"{name}: {section} is a section, and not one value or a list",
+                    f"write [{section}], and its settings on the lines below",
                 )
             values[section].update(entries)
         _check_read_first(values)
@@ -534,12 +540,14 @@ def load(
     # `--model gru` on a recipe of a Transformer: its heads and the like do not apply.
     values["model"] = applicable_settings(values["model"], changes.get("model"))
     _choose_size(values["model"], changes)
+    values["data"] = _without_replaced_pairs(values["data"], changes)
     # Keys are unique across sections, so a flag needs no section.
     for key, value in changes.items():
         if key not in KEYS:
             raise SettingError(f"there is no setting {key!r}", did_you_mean(key, KEYS))
         values[KEYS[key]][key] = value
     _check_read_first(values)
+    _check_not_ignored(values, changes)
     if values["data"].get("generated") is not None:
         _add_generated_defaults(values)
     _add_objective(values)
@@ -547,6 +555,36 @@ def load(
         _add_finetuning_defaults(values)
     # Only now, with all values in place: some checks compare sections.
     return parse(values)
+
+
+def _check_not_ignored(values: Mapping[str, Mapping[str, Any]], changes: Mapping[str, Any]) -> None:
+    """Refuses settings of a new run that others would leave without effect."""
+    data = {key for key, value in values["data"].items() if value is not None}
+    for before in ("", "valid_"):
+        sides = [f"{before}{side}" for side in SIDES if f"{before}{side}" in data]
+        if f"{before}pairs" in data and sides:
+            raise SettingError(
+                f"{before}pairs and {sides[0]} both name pairs", "give one file, or both sides"
+            )
+    if "text_column" in data and "text" not in data:
+        raise SettingError("text_column is of tables that hold `text`", "leave it out")
+    if changes.get("steps") is not None and changes.get("epochs") is not None:
+        raise SettingError("steps and epochs both say how long a run is", "give one of them")
+    if values["tune"].get("base") is None:
+        for key in FINETUNING_ONLY:
+            if values["tune"].get(key):
+                raise SettingError(
+                    f"{key} is a setting of fine-tuning", "give the model to start from: --base"
+                )
+
+
+def _no_section(name: str | Path, section: str) -> SettingError:
+    """The error of a recipe's unknown section, or of a setting that stands in none."""
+    if section in KEYS:
+        return SettingError(
+            f"{name}: the setting {section!r} is in no section", f"it belongs in [{KEYS[section]}]"
+        )
+    return SettingError(f"{name}: there is no section [{section}]", did_you_mean(section, SECTIONS))
 
 
 # Settings that the defaults of others depend on: they are read before all values are checked.
@@ -573,6 +611,18 @@ def _choose_size(model: dict[str, Any], changes: Mapping[str, Any]) -> None:
         )
     if "model" in model:
         model["model"] = model["model"].partition(":")[0]
+
+
+def _without_replaced_pairs(data: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The data of a recipe without its two files where a flag names one, or the reverse."""
+    replaced = set()
+    for before in ("", "valid_"):
+        sides = [f"{before}{side}" for side in SIDES]
+        if f"{before}pairs" in changes:
+            replaced.update(sides)
+        elif any(side in changes for side in sides):
+            replaced.add(f"{before}pairs")
+    return {key: value for key, value in data.items() if key not in replaced}
 
 
 def _add_generated_defaults(values: dict[str, dict[str, Any]]) -> None:

@@ -21,12 +21,14 @@ from regard.training.recipe.options import (
 )
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
+# `tokenizers` allocates a table for as many tokens at once, and aborts the process if it cannot.
+LARGEST_VOCABULARY = 5_000_000
 
 
 class Section(BaseModel):
     """A group of settings; unknown keys are errors."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     @field_validator("*")
     @classmethod
@@ -191,7 +193,12 @@ class TokenSettings(Section):
         None, description="a second tokenizer.json, for the target side"
     )
     # Small data wants a small vocabulary; the paper's 37,000 (Section 5.1) are for WMT.
-    vocabulary: int = Field(8000, ge=8, description="vocabulary size: how many tokens to learn")
+    vocabulary: int = Field(
+        8000,
+        ge=8,
+        le=LARGEST_VOCABULARY,
+        description="vocabulary size: how many tokens to learn",
+    )
     joint: bool = Field(True, description="shared vocabulary: one for both sides")
     tokenizer_examples: int | None = Field(
         None,
@@ -623,6 +630,12 @@ class TrainSettings(Section):
         0, ge=0, le=4096, description="CPU threads; 0 takes what the machine offers"
     )
     tensorboard: bool = Field(False, description="write TensorBoard event files too")
+
+    @field_validator("betas", mode="before")
+    @classmethod
+    def _betas(cls, value: Any) -> Any:
+        """A flag has both with a comma between; pydantic parses the numbers."""
+        return tuple(value.split(",")) if isinstance(value, str) else value
 
     @field_validator("teacher")
     @classmethod

@@ -1,0 +1,120 @@
+"""Settings that are ignored, out of range, or end the process: refused, and nothing is left."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import regard
+from command_line import SIZES, Command
+from regard.training.recipe import schema as recipes
+
+FLAGS = [w for k, v in SIZES.items() for w in (f"--{k.replace('_', '-')}", str(v))]
+
+# What is added to a good command, with a word of the answer.
+MISTAKES = {
+    # `tokenizers` allocates a table for all of them and aborts the process: no error, a core dump.
+    ("--vocabulary", "99999999999"): "vocabulary",
+    ("--seed", "99999999999999999999"): "seed",
+    ("--steps", "9999999999999999999999"): "steps",
+    ("--learning-rate", "inf"): "finite",
+    ("--betas", "abc"): "betas",
+    ("--betas", "0.9"): "betas",
+    ("--steps", "5", "--epochs", "2"): "both say how long",
+    ("--lora", "4"): "--base",
+    ("--freeze", "1"): "--base",
+    ("--layer-decay", "0.9"): "--base",
+    ("--text-column", "body"): "text_column",
+    ("--pairs", "pairs.tsv"): "both name pairs",
+    ("--valid-pairs", "v.tsv", "--valid-source", "v.en"): "both name pairs",
+    ("--out", ""): "empty",
+}
+
+
+@pytest.mark.parametrize("flags", list(MISTAKES), ids=" ".join)
+def test_a_setting_is_refused(
+    flags: tuple[str, ...],
+    command: Command,
+    files: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    data = ("--source", files / "s.en", "--target", files / "s.de", "--out", "run")
+    command("train", *FLAGS, *data, *flags).refused(MISTAKES[flags])
+    assert not list(tmp_path.iterdir())
+
+
+def test_one_file_takes_the_place_of_a_recipe_s_two(tmp_path: Path) -> None:
+    two = tmp_path / "two.toml"
+    two.write_text('[data]\nsource = "a.en"\ntarget = "a.de"\nvalid_pairs = "v.tsv"\n')
+    data = recipes.load(two, {"pairs": "mine.tsv"}).data
+    assert (data.source, data.target, data.pairs) == (None, None, "mine.tsv")
+    data = recipes.load(two, {"valid_source": "v.en", "valid_target": "v.de"}).data
+    assert (data.valid_pairs, data.valid_source) == (None, "v.en")
+    # A run of an earlier version that had both goes on.
+    recipes.parse({"data": {"pairs": "p.tsv", "source": "a.en", "target": "a.de"}})
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("steps = 3", "it belongs in [train]"),
+        ("train = 3", "write [train]"),
+        ("[[train]]\nsteps = 3", "write [train]"),
+    ],
+)
+def test_a_recipe_without_its_sections(
+    content: str, words: str, command: Command, tmp_path: Path
+) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(content)
+    command("train", path, "--out", tmp_path / "run").refused(words)
+
+
+def test_empty_standard_input_leaves_no_folder(command: Command, tmp_path: Path) -> None:
+    command("train", *FLAGS, "--pairs", "-", "--out", tmp_path / "run").refused("empty")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_search_that_is_refused_leaves_no_folder(command: Command, tmp_path: Path) -> None:
+    out = tmp_path / "searches" / "copying"
+    command("tune", "copying", "--updates", "1", "--out", out).refused("too few")
+    assert not out.parent.exists()
+
+
+@pytest.fixture(scope="module")
+def questions(files: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A BERT of one step with a head for questions."""
+    folder = tmp_path_factory.mktemp("questions")
+    line = {"question": "Who?", "context": "Ada lives.", "answer_start": 0, "text": "Ada"}
+    (folder / "train.jsonl").write_text(f"{json.dumps(line)}\n" * 4)
+    sizes = {key: SIZES[key] for key in ("d_model", "d_ff", "heads", "threads", "samples")}
+    regard.train(
+        sizes,
+        model="bert:tiny",
+        objective="answer",
+        text=str(folder / "train.jsonl"),
+        layers=1,
+        steps=1,
+        context=32,
+        out=folder / "run",
+    )
+    return folder / "run"
+
+
+def test_options_that_a_task_would_ignore(command: Command, questions: Path, demo: Path) -> None:
+    command("predict", demo, "The dog.", "--context", "x").refused("--context")
+    command("predict", demo, "The dog.", "--label", "x").refused("--label")
+    command("predict", questions, "Who?", "--context", "Ada", "--samples", "3").refused("--samples")
+    # An empty text has no answer in it.
+    command("predict", questions, "Who?", "--context", "").refused("--context")
+    command("predict", demo, "The dog.", "--task", "").refused("no task")
+    pairs = ("--pairs", "x.tsv", "--metrics", "")
+    command("evaluate", demo, *pairs).refused()
+
+
+def test_a_circuit_of_pronouns_needs_a_translator(command: Command, questions: Path) -> None:
+    command("look", questions, "--what", "circuit").refused("does not translate")
