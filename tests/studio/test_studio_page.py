@@ -846,9 +846,16 @@ def test_512_tokens_of_144_heads_and_100_000_steps_stay_usable(studio: Studio) -
     shutil.rmtree(studio.folder / "large")
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [320, 1400])
-def test_every_page_fits_light_and_dark(studio: Studio, scheme: str, width: int) -> None:
+@pytest.mark.parametrize(
+    ("width", "scheme"),
+    [
+        (320, "dark"),
+        (1400, "light"),
+        pytest.param(320, "light", marks=pytest.mark.slow),
+        pytest.param(1400, "dark", marks=pytest.mark.slow),
+    ],
+)
+def test_every_page_fits_light_and_dark(studio: Studio, width: int, scheme: str) -> None:
     for view, more in (
         ("look", {"more": "attribution"}),
         (
