@@ -243,7 +243,7 @@ class Checkpoints:
             files = sorted(checkpoint.glob("*.safetensors"))
             groups = merge({path.stem: _load_tensors(path) for path in files})
             progress = json.loads(disk.read_bytes(checkpoint / _PROGRESS))
-        except (OSError, ValueError, RecursionError, SafetensorError) as error:
+        except (OSError, ValueError, RecursionError, MemoryError, SafetensorError) as error:
             raise CheckpointError(
                 f"{checkpoint} cannot be read: {error}", "start the run again in another folder"
             ) from None
@@ -410,7 +410,7 @@ class Snapshots:
             if disk.is_altered(path):
                 return f"{path.name} has changed"
             check_tensors(_load_tensors(path), expected)
-        except (OSError, SafetensorError):
+        except (OSError, MemoryError, SafetensorError):  # a huge hole cannot be mapped
             return f"{path.name} is missing or damaged"
         except CheckpointError as error:
             return f"{path.name}: {error.problem}"

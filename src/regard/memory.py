@@ -14,6 +14,7 @@ from regard.errors import ModelError
 _MEMINFO = Path("/proc/meminfo")
 _CGROUP = Path("/sys/fs/cgroup")
 _BYTES_PER_FLOAT32 = 4
+_BYTES_PER_STACK = 8 * 2**20  # of a thread, where nothing else is set
 
 
 def available() -> int | None:
@@ -43,6 +44,18 @@ def require_bytes(needed: int, what: str, repair: str) -> None:
         raise ModelError(
             f"{what} take {amount(needed)} of memory, and {amount(free)} are free", repair
         )
+
+
+def require_threads(count: int) -> None:
+    """Raises `ModelError` if the stacks of so many threads do not fit into memory.
+
+    OpenMP ends the process, without an exception, where it cannot create a thread.
+    """
+    require_bytes(
+        _BYTES_PER_STACK * count,
+        f"the stacks of {count:,} threads",
+        "give `threads`: as many as the machine has cores",
+    )
 
 
 def amount(count: float) -> str:

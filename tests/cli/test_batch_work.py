@@ -263,7 +263,25 @@ def test_killed_jobs_leave_the_file_of_an_undisturbed_one(
         assert kills < 50
     assert kills > 0
     assert out.read_bytes() == (tmp_path / "whole.txt").read_bytes()
+    # Killed between the last two operations, a job leaves its progress to the next one.
+    again = subprocess.run([*arguments, str(out)], env=environment, capture_output=True)
+    assert again.returncode == 2
     assert not list(tmp_path.glob("out.txt.*"))
+
+
+def test_the_progress_of_a_finished_job_is_nobodys(tmp_path: Path) -> None:
+    path = tmp_path / "out.txt"
+    job(path)
+    stale = tmp_path / "out.txt.progress"
+    stale.write_text('{"inputs": 3, "bytes": 54, "settings": {"beam": 8}}')
+    with pytest.raises(SettingError, match="is there already"):
+        job(path)
+    assert not stale.exists()
+    stale.write_text('{"inputs": 3, "bytes": 54, "settings": {"beam": 8}}')
+    path.unlink()
+    job(path)
+    assert path.exists()
+    assert not stale.exists()
 
 
 def test_progress_files_are_small_and_plain(tmp_path: Path) -> None:

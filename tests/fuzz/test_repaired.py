@@ -18,9 +18,9 @@ from tokenizers import models, pre_tokenizers, processors
 from torch.nn import functional
 
 import regard
-from regard import disk, spec
+from regard import disk, memory, spec
 from regard.builder import build
-from regard.checkpoint import Checkpoints, Retention, damage
+from regard.checkpoint import Checkpoints, Retention, Snapshots, damage
 from regard.core.attention_mask import AttentionMask
 from regard.core.causal_mask import CausalMask
 from regard.core.dropout import Dropout
@@ -34,6 +34,7 @@ from regard.families.folder.special_tokens import check_token_ids
 from regard.families.presets import preset
 from regard.families.rope_config import parse_rope
 from regard.families.transformer import transformer
+from regard.families.waveform_config import convolutions
 from regard.models.labels import label_names
 from regard.text.tokenizer import Tokenizer
 from regard.training import preflight
@@ -69,6 +70,17 @@ def run(finished: Path, tmp_path: Path) -> Path:
 
 
 # --- files that are none --------------------------------------------------------------------------
+
+
+def test_a_pipe_of_text_is_read_if_somebody_writes(tmp_path: Path) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    assert list(text_files.lines(path)) == []  # nobody writes: nothing is waited for
+    reader, writer = os.pipe()
+    os.write(writer, b"one\ntwo\n")
+    os.close(writer)
+    assert list(text_files.lines(f"/dev/fd/{reader}")) == ["one", "two"]  # as of <(command)
+    os.close(reader)
 
 
 @pytest.mark.parametrize("kind", ["device", "pipe", "huge", "deep", "folder"])
@@ -399,3 +411,28 @@ def test_a_template_with_ids_of_its_own() -> None:
     tokenizer = Tokenizer(backend).for_model(3)
     with pytest.raises(DataError, match="under 7, and the model has 3 tokens"):
         tokenizer.input_ids("a")
+
+
+def test_threads_whose_stacks_do_not_fit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(memory, "available", lambda: 10**9)
+    memory.require_threads(100)
+    text = tmp_path / "text.txt"
+    text.write_text("the dog sees a cat\n" * 20)
+    with pytest.raises(ModelError, match=r"stacks of 1,000 threads take 8\.4 GB"):
+        train({**SETTINGS, "text": str(text), "threads": 1000}, out=tmp_path / "run")
+
+
+def test_a_snapshot_that_cannot_be_mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_memory(path: Path) -> bool:
+        raise MemoryError("Cannot allocate memory (os error 12)")
+
+    monkeypatch.setattr(disk, "is_altered", no_memory)
+    snapshots = Snapshots(tmp_path)
+    assert snapshots.damage(3, {}) == f"{snapshots.path(3).name} is missing or damaged"
+
+
+def test_more_convolutions_than_have_sizes() -> None:
+    """Counted before a list of so many is made."""
+    values = dict.fromkeys(("conv_dim", "conv_kernel", "conv_stride"), (8, 8))
+    with pytest.raises(ModelError, match="give each 1000000000000 sizes"):
+        convolutions({**values, "num_feat_extract_layers": 10**12, "feat_extract_norm": "layer"})

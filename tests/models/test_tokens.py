@@ -265,6 +265,10 @@ def test_speech_models_made_in_memory_are_saved_with_their_tokenizers(tmp_path: 
     assert again.tokenizer.same_vocabulary(first.tokenizer)
 
     letters = CTCDecoder({0: "<pad>", 1: "<s>", 2: "</s>", 3: "|", 4: "A", 5: "B"}, 0, lower=True)
+    heard = [0, 4, 4, 0, 4, 5, 5, 3, 2, 4]
+    assert letters.frames(heard) == [1, 4, 5, 7, 9]  # a letter begins after a blank, or another
+    assert "".join(letters.names[heard[frame]] for frame in letters.frames(heard)) == "AAB|A"
+    assert letters.text(heard) == "aab a"
     waveform = spec.Waveform((spec.Convolution(6, 10, 5),), spec.ConvPosition(4, 2))
     block = spec.Block(spec.Attention(2, 4, 4), spec.FeedForward(9))
     labels = spec.ClassifierHead(6, "transcribe")

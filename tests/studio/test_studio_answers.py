@@ -143,6 +143,25 @@ def test_the_answers_of_pictures_and_recordings_are_the_models_own(tmp_path: Pat
             assert answer["text"] == next(iter(expected))
 
 
+def test_an_attribution_names_classes_and_letters(tmp_path: Path) -> None:
+    """The rows are what the answer is: a class by its name, or the letters of a transcript."""
+    pytest.importorskip("transformers")
+    classifier = MODELS["classifier"]()
+    classifier.config["id2label"] = {"0": "calm", "1": "glad", "2": "sad"}
+    with client(InMemory({"it": classifier})) as studio:
+        answer = ask(studio, "answer", model="it", text=TEXT)["answer"]
+        assert ask(studio, "attribution", model="it", text=TEXT)["said"] == [answer["text"]]
+        assert answer["text"] in classifier.config["id2label"].values()
+    folder = save_sensing("wav2vec2", tmp_path / "speech")
+    letters = {"<pad>": 0, "|": 1, **{letter: i for i, letter in enumerate("abcdefghi", 2)}}
+    (folder / "vocab.json").write_text(json.dumps(letters))
+    with client(ModelStore([folder], device="cpu")) as studio:
+        answer = ask(studio, "answer", model="speech", file="example")["answer"]
+        assert answer["text"]
+        said = ask(studio, "attribution", model="speech", file="example")["said"]
+        assert " ".join("".join(said).split()) == answer["text"][: len(said)].strip()
+
+
 @pytest.mark.parametrize("name", BASELINES)
 def test_models_before_the_transformer_answer_on_every_page(name: str) -> None:
     make, text = BASELINES[name]

@@ -504,6 +504,13 @@ def test_another_model_is_opened_from_the_page(studio: Studio, tmp_path: Path) -
     assert str(tmp_path / "elsewhere") in page.inner_text("dialog")
 
 
+# In every node of a beam tree, the token ends before its number begins.
+APART = """() => [...document.querySelectorAll('svg.tree g')].every((node) => {
+  const name = node.querySelector('.name'), sum = node.querySelector('.sum');
+  return !sum || name.getBoundingClientRect().right <= sum.getBoundingClientRect().left;
+})"""
+
+
 def test_decode(studio: Studio) -> None:
     page = studio.page(link("decode"))
     assert page.inner_text("#which") == "Step 1 of 8: “Die” is written"
@@ -523,6 +530,7 @@ def test_decode(studio: Studio) -> None:
     best = page.locator("svg.tree [data-fate=best] .name").all_text_contents()
     assert best[:3] == ["start", "Die", "Katze"]
     assert page.locator("svg.tree [data-fate=pruned]").count() > 5
+    assert page.evaluate(APART)
     page.click("text=Pruned branches")
     until(page, "document.querySelectorAll('svg.tree [data-fate=pruned]').length === 0")
     page.screenshot(path=studio.shots / "beam.png", full_page=True)
@@ -695,6 +703,9 @@ def test_a_memory_network_in_its_own_words(studio: Studio) -> None:
     assert name["x"] + name["width"] <= chip["x"] + chip["width"]
     assert page.inner_text("#station .formula") == "A = softmax(Q Kᵀ + mask)"
     assert "each sentence answers with its key" in page.inner_text("#station")
+    heads = page.locator("#scores th").all_text_contents()
+    assert heads[:3] == ["key of", "q · k", "softmax"]  # nothing is scaled
+    assert page.locator("svg.anatomy .dim", has_text="Mary went to the kitchen").count() == 1
     assert "The line is the question" in page.inner_text("[aria-label=Path]")
     assert "Each sentence has a learned vector of its age" in page.inner_text(
         "[aria-label=Positions]"
@@ -726,8 +737,52 @@ def test_the_towers_of_a_dual_encoder_each_in_its_own_words(studio: Studio) -> N
     page.click("button:text-is('a red circle')")
     until(page, "document.querySelector('.answer')?.innerText.includes('This is the text tower')")
     ready(page)
-    assert "→" not in page.inner_text(".answer")
+    assert "a red circle→a vector of 64 numbers" in page.inner_text(".answer")
     assert page.inner_text("[aria-label=Positions] h2") == "Where a token stands"
+    page.click("button:text-is('Match')")  # leads back to the picture
+    until(page, "document.querySelector('.answer h2')?.innerText === 'It matches'")
+    page = studio.page("learn?model=towers", 320)
+    until(page, "document.querySelectorAll('.loading').length === 0")
+    tracks = page.locator(".answer .track").evaluate_all("(all) => all.map((e) => e.offsetWidth)")
+    assert min(tracks) >= 48  # long captions leave room for their bars
+    table = page.locator("#scores").bounding_box()
+    assert table["x"] + table["width"] <= 320
+    page = studio.page("look?model=towers", 900)
+    assert page.locator("body > header").bounding_box()["height"] < 70  # one line
+
+
+def test_a_recurrent_decoder_remembers_the_same_however_much_it_writes(studio: Studio) -> None:
+    from regard.builder import build
+    from regard.families.presets import preset
+    from regard.models import Translator, load
+
+    demo = load(DEMO, device="cpu")
+    assert isinstance(demo, Translator)
+    words = demo.input_tokenizer
+    description: Any = preset("bahdanau:tiny", len(words), 64, d_model=16)
+    start = words.required_token_id("bos")
+    Translator(build(description), description, words, words, start).save(studio.folder / "cells")
+    page = studio.page("decode?model=cells&view=cache")
+    page.wait_for_selector("#cached")
+    assert "however long the sentence" in page.inner_text("#cached")
+    assert page.locator(".memory .track").count() == 2  # the source, and one state
+    assert "keys" not in page.inner_text("main").lower()
+
+
+def test_a_language_model_goes_on_with_the_sentence(studio: Studio) -> None:
+    from regard.builder import build
+    from regard.families.presets import preset
+    from regard.models import LanguageModel
+    from regard.text.tokenizer_training import SpecialTokenTemplate, train_lossless_tokenizer
+
+    template = SpecialTokenTemplate(("<|endoftext|>",))
+    tokenizer = train_lossless_tokenizer(["the cat sat on the mat"], "bpe", 300, template)
+    description: Any = preset("llama:tiny", len(tokenizer), 64, d_model=16)
+    LanguageModel(build(description), description, tokenizer).save(studio.folder / "writer")
+    page = studio.page("decode?model=writer&text=the+cat")
+    assert "→" not in page.inner_text(".said")
+    assert page.inner_text(".said").startswith("the cat ")
+    assert page.locator(".said mark#output").count() == 1
 
 
 def test_hostile_names_words_and_samples_stay_text(studio: Studio) -> None:
@@ -791,9 +846,16 @@ def test_512_tokens_of_144_heads_and_100_000_steps_stay_usable(studio: Studio) -
     shutil.rmtree(studio.folder / "large")
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [320, 1400])
-def test_every_page_fits_light_and_dark(studio: Studio, scheme: str, width: int) -> None:
+@pytest.mark.parametrize(
+    ("width", "scheme"),
+    [
+        (320, "dark"),
+        (1400, "light"),
+        pytest.param(320, "light", marks=pytest.mark.slow),
+        pytest.param(1400, "dark", marks=pytest.mark.slow),
+    ],
+)
+def test_every_page_fits_light_and_dark(studio: Studio, width: int, scheme: str) -> None:
     for view, more in (
         ("look", {"more": "attribution"}),
         (

@@ -15,6 +15,7 @@ from __future__ import annotations
 import glob
 import gzip
 import io
+import os
 import sys
 import zlib
 from collections.abc import Iterator
@@ -179,6 +180,13 @@ def _remote_errors(path: str) -> Iterator[None]:
 # --- bytes ----------------------------------------------------------------------------------------
 
 
+def _open_now(path: str, flags: int) -> int:
+    """A descriptor without waiting: a pipe that nobody writes to is empty, and does not hang."""
+    handle = os.open(path, flags | os.O_NONBLOCK)
+    os.set_blocking(handle, True)  # reading waits for who writes, as ever
+    return handle
+
+
 @contextmanager
 def open_binary(path: str | Path) -> Iterator[BinaryIO]:
     """The bytes of a file as they are; standard input is left open."""
@@ -190,7 +198,7 @@ def open_binary(path: str | Path) -> Iterator[BinaryIO]:
             elif is_remote(str(path)):
                 file = stack.enter_context(_open_remote(str(path)))
             else:
-                file = stack.enter_context(open(path, "rb", buffering=BLOCK))
+                file = stack.enter_context(open(path, "rb", buffering=BLOCK, opener=_open_now))
         except OSError as error:
             problem = f"cannot read {file_name(path)}: {error.strerror}"
             raise DataError(problem, "check the path; it must be a readable file") from error

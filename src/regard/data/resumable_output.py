@@ -34,6 +34,9 @@ class ResumableOutput:
         self.inputs_done = 0
 
     def __enter__(self) -> ResumableOutput:
+        if not self._partial.exists():
+            # A crash right after the last rename leaves the progress of nothing.
+            self._progress.unlink(missing_ok=True)
         if self.path.exists():
             raise SettingError(
                 f"{self.path} is there already", "remove it, or choose another --output"

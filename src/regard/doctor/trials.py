@@ -50,6 +50,7 @@ LONGER = 4  # times as many steps has the last trial, of the treatment that did 
 # tried even where the run has learnt something.
 HIGH_STEP = 0.05
 LOW_STEP = 1e-3
+EXTREME_STEP = 0.5
 # The same where the run learns, or its rate is in that range. Few runs have the best rate of all,
 # and a higher one is often faster at first.
 CLEAR_GAIN = 0.1
@@ -176,11 +177,20 @@ def _verdict(run: RunEvidence, outcomes: list[Outcome], steps: int) -> Iterator[
 def check_collapse(run: RunEvidence, symptoms: Sequence[Finding]) -> Iterator[Finding]:
     """A model that has collapsed without ever learning, at a rate above the usual range.
 
-    For runs too short to show by trials what a lower rate would reach.
+    For runs too short to show by trials what a lower rate, or other residuals, would reach.
     """
     signs = [each for each in symptoms if each.check in COLLAPSE]
     never_learnt = run.is_weak and not run.log.best_loss() < LEARNT_NOTHING * run.reference
-    if not signs or not never_learnt or run.relative_step <= HIGH_STEP:
+    # Updates of half the weights leave nothing of what a model had learnt.
+    is_extreme = run.relative_step > EXTREME_STEP
+    if not signs or not (never_learnt or is_extreme):
+        return
+    for treatment in _residuals(run):
+        if not is_extreme:
+            yield Finding(
+                treatment.check, signs[0].evidence, treatment.cause, treatment.change, 0.6
+            )
+    if run.relative_step <= HIGH_STEP:
         return
     yield Finding(
         "rate_too_high",

@@ -82,6 +82,12 @@ def has_mask_vector(values: Mapping[str, Any], stored: Collection[str]) -> bool:
 def convolutions(values: Mapping[str, Any]) -> tuple[spec.Convolution, ...]:
     columns = [values[key] for key in ("conv_dim", "conv_kernel", "conv_stride")]
     count = values["num_feat_extract_layers"] or len(columns[0])
+    for sizes in columns:
+        if len(sizes) != count or not all(isinstance(size, int) for size in sizes):
+            raise ModelError(
+                f"config.json: conv_dim, conv_kernel and conv_stride are {columns}",
+                f"give each {count} sizes",
+            )
     # "group": only the first convolution has a norm, over time.
     norms: dict[str, list[Any]] = {
         "group": [spec.TimeNorm(), *[None] * (count - 1)],
@@ -93,12 +99,6 @@ def convolutions(values: Mapping[str, Any]) -> tuple[spec.Convolution, ...]:
             f"config.json: feat_extract_norm {norm_name!r} is not understood",
             "known: group, layer",
         )
-    for sizes in columns:
-        if len(sizes) != count or not all(isinstance(size, int) for size in sizes):
-            raise ModelError(
-                f"config.json: conv_dim, conv_kernel and conv_stride are {columns}",
-                f"give each {count} sizes",
-            )
     bias = values["conv_bias"]
     return tuple(
         spec.Convolution(channels, kernel, stride, bias, norm)

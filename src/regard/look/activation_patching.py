@@ -247,9 +247,9 @@ def _single_token(model: Inspectable, word: str) -> int:
 
 
 def _output_name(model: Inspectable, index: int, pooled: bool) -> str:
-    """The name of a logit: a token's, or a label's number."""
+    """The name of a logit: a token's, or a label's."""
     if pooled:
-        return f"label {index}"
+        return model.label_name(index)
     return model.output_tokenizer.tokens([index])[0]
 
 

@@ -169,7 +169,7 @@ def _names(model: Inspectable, ids: list[int]) -> list[str]:
     if isinstance(core, SeriesEncoderDecoder):
         return [f"channel {i}" for i in ids]
     if isinstance(core, Encoder) and core.head is None:
-        return [f"label {i}" for i in ids]
+        return [model.label_name(i) for i in ids]
     return model.output_tokenizer.tokens(ids)
 
 

@@ -82,6 +82,9 @@ class Inspectable(Protocol):
     def output_tokenizer(self) -> Tokenizer:
         """The tokenizer of outputs: of the targets of an encoder–decoder, framed as its labels."""
 
+    def label_name(self, index: int) -> str:
+        """The name of one logit of a classification head: a class, or a letter."""
+
     def labelled_input(self, text: str) -> tuple[Tensor, tuple[str, ...]]:
         """The input tensor of a text, [1, …], and a name for each of its positions.
 

@@ -239,6 +239,14 @@ class Model(Tasks):
         """The tokenizer of outputs: of the targets of an encoder–decoder, framed as its labels."""
         return self.input_tokenizer
 
+    def label_name(self, index: int) -> str:
+        """The name of a class, by id2label of config.json, or its number."""
+        names = self.config.get("id2label")
+        if not isinstance(names, Mapping):
+            return f"label {index}"
+        # JSON has strings for keys; a config made in Python may have integers.
+        return str(names.get(str(index), names.get(index, f"label {index}")))
+
     def labelled_input(self, text: str) -> tuple[Tensor, tuple[str, ...]]:
         """The input tensor of a text, [1, …], and a name for each of its positions."""
         ids = self.input_tokenizer.input_ids(text)

@@ -54,6 +54,17 @@ class CTCModel(WaveformModel):
             return {}
         return self._decoder.files()
 
+    def label_name(self, index: int) -> str:
+        """The letter of a logit; without an alphabet, its number."""
+        try:
+            decoder = self.decoder
+        except DataError:
+            return super().label_name(index)
+        if index == decoder.blank:
+            return "(blank)"
+        letter = decoder.names.get(index, f"label {index}")
+        return " " if letter == decoder.space else letter
+
     def with_answer(self, backdrop: Backdrop, logits: Tensor) -> Backdrop:
         from regard.look.backdrop import SoundBackdrop
 

@@ -59,7 +59,6 @@ def check_parts(part: Any) -> None:
     if not dataclasses.is_dataclass(part) or isinstance(part, type):
         return
     check_fields(part)
-    _check_probabilities(part)
     for field in dataclasses.fields(part):
         check_parts(getattr(part, field.name))
 
@@ -75,18 +74,10 @@ def check_fields(part: Any) -> None:
         value = getattr(part, field.name)
         owner = type(part).__name__
         _check_part(owner, field.name, value, hints[field.name])
-        if field.name == "dropout" and not 0 <= value <= 1:
-            raise ModelError(f"{owner}.dropout cannot be {value}", "give a share from 0 to 1")
-
-
-def _check_probabilities(part: Any) -> None:
-    """Raises `ModelError` for a dropout rate that is no probability."""
-    for field in dataclasses.fields(part):
-        value = getattr(part, field.name)
-        if not field.name.endswith(("dropout", "drop_path")) or is_number(value, 0.0, 1.0):
-            continue
-        owner = type(part).__name__
-        raise ModelError(f"{owner}.{field.name} cannot be {value!r}", "give a number from 0 to 1")
+        is_rate = field.name.endswith(("dropout", "drop_path"))
+        if is_rate and not is_number(value, 0.0, 1.0):
+            problem = f"{owner}.{field.name} cannot be {value!r}"
+            raise ModelError(problem, "give a number from 0 to 1")
 
 
 def _check_part(owner: str, name: str, value: Any, hint: Any) -> None:

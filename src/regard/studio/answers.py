@@ -246,11 +246,12 @@ def _caption(
     assert isinstance(core, DualEncoder)
     assert isinstance(model, DualEncoderModel)
     if isinstance(text, str):
-        return ModelAnswer(
-            "caption",
-            "",
-            note="This is the text tower. Choose a picture, and the captions are matched with it.",
+        width = run.tensor("logits").shape[-1]
+        note = (
+            "This is the text tower: its vector is compared with that of a picture. Match captions "
+            "with one to see how."
         )
+        return ModelAnswer("embed", f"a vector of {width:,} numbers", note=note)
     if not model.accepts_text:
         return ModelAnswer("caption", "", note="The folder has no tokenizer to read captions with.")
     image = run.tensor("logits")  # [1, D], a unit vector
@@ -337,6 +338,20 @@ def _letters(model: CTCModel, logits: Tensor) -> ModelAnswer:
         return ModelAnswer("transcribe", model.decoder.text(logits.argmax(dim=-1).tolist()))
     except DataError as refusal:  # its attention can be looked at all the same
         return ModelAnswer("transcribe", "", note=f"{refusal.problem}: {refusal.repair}.")
+
+
+def output_positions(model: Model, run: Look) -> Sequence[int]:
+    """The positions at which the model says something: of a CTC model, one for each letter."""
+    if isinstance(model, CTCModel):
+        ids = run.tensor("logits")[0].argmax(dim=-1).tolist()  # [T]
+        try:
+            letters = model.decoder.frames(ids)
+        except DataError:  # there is no alphabet
+            letters = []
+        if letters:
+            return letters
+    # As many as the target has, or the input of a single stack.
+    return range(len(run.target) or len(run.source))
 
 
 def _classes(task: str, scores: dict[str, float], distribution: bool = True) -> ModelAnswer:

@@ -616,9 +616,7 @@ def attribution(store: ModelStore, request: InputRequest) -> Answer:
     """The attribution of the first predictions."""
     opened, text = _open(store, request)
     _, run = _record(store, request)
-    # The output has as many positions as the target, or as the input of a single stack.
-    length = len(run.target) or len(run.source)
-    positions = range(min(CORNER, length)) if length else None
+    positions = answers.output_positions(opened.model, run)[:CORNER] or None
     with opened.lock:
         result = analyses.attribution(
             opened.model, text, target=request.target, off=request.off, positions=positions

@@ -113,6 +113,16 @@ class CTCDecoder:
         vocabulary = {name: i for i, name in self.names.items()}
         return {"vocab.json": vocabulary, "tokenizer_config.json": config}
 
+    def frames(self, ids: Iterable[int]) -> list[int]:
+        """The first frame of each letter that `text` writes, by the token ids of all frames."""
+        frames = []
+        frame = 0
+        for i, repetitions in groupby(int(i) for i in ids):
+            if i != self.blank and self.names.get(i, "") not in self.silent:
+                frames.append(frame)
+            frame += len(list(repetitions))
+        return frames
+
     def text(self, ids: Iterable[int]) -> str:
         """The text of the token ids of all frames (greedy decoding)."""
         # B of Graves et al., Section 3.1: first merge repetitions, then drop blanks.

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from regard import disk
+from regard import disk, memory
 from regard import spec as specs
 from regard.allocator import keep_large_blocks
 from regard.checkpoint import Checkpoints, Retention, Snapshots
@@ -433,6 +433,7 @@ def _run(
     run_folder.check_objective(parts.objective_name)
     keep_large_blocks()  # of memory, for the batches to come
     if recipe.train.threads:
+        memory.require_threads(recipe.train.threads)
         torch.set_num_threads(recipe.train.threads)
     # TF32 is a switch of PyTorch, not a dtype: products of float32 matrices with 10-bit mantissas.
     torch.backends.cuda.matmul.allow_tf32 = recipe.train.precision == "tf32"

@@ -57,10 +57,11 @@ function hiding(answer) {
     answer.words.map(([word, text]) => h("button", { type: "button", text: word, onclick: () => go({ text, pin: "" }) })));
 }
 
+// Captions are matched with the picture, also where a sentence was looked at before.
 function captions(state, model) {
   if (model.task !== "caption") return null;
   const input = h("textarea", { id: "captions", rows: 4, "aria-label": "Captions, one a line", value: captionsOf(state, model).join("\n") });
-  return h("form", { class: "captions", onsubmit: (event) => { event.preventDefault(); go({ captions: input.value.split("\n").map((each) => each.trim()).filter(Boolean).join("|") }); } },
+  return h("form", { class: "captions", onsubmit: (event) => { event.preventDefault(); go({ text: "", captions: input.value.split("\n").map((each) => each.trim()).filter(Boolean).join("|") }); } },
     h("label", { class: "label", for: "captions", text: "Captions, one a line" }), input, h("button", { class: "main", text: "Match" }));
 }
 

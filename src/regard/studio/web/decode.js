@@ -2,7 +2,7 @@
 
 import { ask } from "./api.js";
 import { answerCard, inputWarnings } from "./answer.js";
-import { clipped, failure, h, loading, percent, put, s, segment, shown, slider } from "./dom.js";
+import { clipped, failure, h, loading, percent, put, s, segment, shown, slider, textWidth } from "./dom.js";
 import { asked, asking } from "./ask_card.js";
 import { go } from "./route.js";
 
@@ -23,7 +23,15 @@ function bars(step, width, sample) {
     h("span", { class: "number", text: percent(c.probability) })]));
 }
 
-async function stepping(place, state, question, gone, atEnd) {
+// What was asked and what is written: another sentence, or how the first one goes on.
+function heading(question, model, output) {
+  const goesOn = model.task === "generate";
+  const written = h(goesOn ? "mark" : "span", { id: "output", text: goesOn ? output.trim() : output });
+  const between = goesOn ? " " : h("span", { class: "arrow", text: "→" });
+  return h("p", { class: "said" }, clipped(question.text, MOST), question.text ? between : null, written);
+}
+
+async function stepping(place, { state, model, question, gone, atEnd }) {
   const sample = state.how === "sample";
   const settings = { sample, temperature: number(state.temperature, 1), top_k: number(state.topk, 0), top_p: number(state.topp, 1), seed: number(state.seed, 0) };
   const controls = h("div", { class: "bar" },
@@ -57,11 +65,11 @@ async function stepping(place, state, question, gone, atEnd) {
     put(picture, bars(step, state.scale === "log" ? logarithmic : (share) => share, sample));
     back.disabled = at === 0; next.disabled = at === found.steps.length - 1;
   }
-  put(body, h("p", { class: "said" }, clipped(question.text, MOST), question.text ? h("span", { class: "arrow", text: "→" }) : null, h("span", { id: "output", text: found.output })), words,
+  put(body, heading(question, model, found.output), words,
     h("div", { class: "bar", style: { margin: ".9rem 0" } }, back, next, play, title), picture,
     sample ? [h("p", { class: "bar" }, h("span", { class: "key" }, h("i", { class: "own" }), "what the model says"), h("span", { class: "key" }, h("i", { class: "drawn" }), "what is left to draw from")),
       h("p", { class: "note", text: "Temperature flattens or sharpens the model's own shares; top-k and top-p then drop the unlikely tokens, and what is left is drawn from." })]
-      : h("p", { class: "note", text: "At each step the likeliest token is written." }));
+      : h("p", { class: "note", text: `At each step the likeliest token is written.${model.task === "translate" ? " The answer on Look comes from a beam search, which may find a likelier sentence." : ""}` }));
   move(at);
 }
 
@@ -78,8 +86,9 @@ function tree(found, pruned) {
     column.forEach((node, i) => row.set(node.i, i));
   }
   const following = Math.max(1, ...[...steps.values()].map((column) => column.length));
-  const long = Math.max(5, ...shownNodes.map((node) => Math.min(14, shown(node.token).length)));
-  const box = long * 8 + 52, column = box + 30, tall = 32;
+  const name = (node) => node.i ? clipped(shown(node.token), 14) + (node.score !== null ? " ●" : "") : "start";
+  const box = Math.max(46, ...shownNodes.map((node) => textWidth(name(node), "700 14px"))) + 66; // and the number behind it
+  const column = box + 30, tall = 32;
   const x = (node) => 8 + (node.step + 1) * column, y = (node) => 20 + row.get(node.i) * tall;
   const width = 8 + (Math.max(...shownNodes.map((n) => n.step)) + 2) * column, height = following * tall + 14;
   const kind = (node) => node.fate === "best" ? "best" : node.faint ? "faint" : "";
@@ -88,11 +97,11 @@ function tree(found, pruned) {
     shownNodes.map((node) => s("g", { class: node.fate === "best" ? "best" : node.faint ? "faintly" : "", "data-fate": node.fate },
       s("title", { text: `${node.fate}; log-probability ${node.log_probability.toFixed(3)}${node.score === null ? "" : `, score ${node.score.toFixed(3)}`}` }),
       s("rect", { x: x(node), y: y(node) - 12, width: box, height: 24, rx: 7 }),
-      s("text", { class: "name", x: x(node) + 9, y: y(node) + 5, text: node.i ? clipped(shown(node.token), 14) + (node.score !== null ? " ●" : "") : "start" }),
+      s("text", { class: "name", x: x(node) + 9, y: y(node) + 5, text: name(node) }),
       node.i ? s("text", { class: "sum", x: x(node) + box - 7, y: y(node) + 4, "text-anchor": "end", text: node.log_probability.toFixed(2) }) : null))));
 }
 
-async function searching(place, state, question, gone) {
+async function searching(place, { state, model, question, gone }) {
   const width = number(state.width, 4), alpha = number(state.alpha, 0.6), pruned = state.pruned !== "no";
   const body = h("div", {}, loading("The search runs…"));
   put(place, h("div", { class: "bar" },
@@ -100,19 +109,32 @@ async function searching(place, state, question, gone) {
     h("button", { type: "button", "aria-pressed": String(pruned), text: "Pruned branches", onclick: () => go({ pruned: pruned ? "no" : "" }) })), body);
   const found = await ask("beam", { ...question, width, alpha });
   if (gone()) return;
-  put(body, h("p", { class: "said" }, clipped(question.text, MOST), question.text ? h("span", { class: "arrow", text: "→" }) : null, h("span", { id: "output", text: found.output })), tree(found, pruned),
+  put(body, heading(question, model, found.output), tree(found, pruned),
     h("p", { class: "note", text: `${found.note} Dashed: pruned, or left when the search was decided.` }));
 }
 
 const bytes = (n) => n >= 1e6 ? `${(n / 1e6).toFixed(2)} MB` : n >= 1e4 ? `${(n / 1e3).toFixed(1)} kB` : `${n.toLocaleString("en")} bytes`;
 
 // What is remembered between steps: it grows with every token that is written.
-async function remembering(place, state, question, gone) {
+// Of a decoder that remembers the same, however much it has written.
+const FIXED = {
+  recurrent: ["A step reads only the newest token and the state of the cell. All that was written before is in that state.", "The state of one sequence"],
+  convolutional: ["A step reads only the newest token and the last ones before it, as far as the window of each layer reaches.", "The inputs in the windows of one sequence"],
+};
+async function remembering(place, { model, question, gone }) {
   put(place, loading("The model writes…"));
   const found = await ask("cache", question);
   if (gone()) return;
   const most = Math.max(...found.own, found.source);
   const row = (name, value, kind = "own") => [h("span", { class: "word", text: name }), h("span", { class: "track" }, h("span", { class: kind, style: { width: 100 * value / most + "%" } })), h("span", { class: "number", text: bytes(value) })];
+  const fixed = FIXED[model.layers.decoder];
+  if (fixed) {
+    const [text, what] = fixed;
+    put(place, h("p", { text }), h("p", { class: "said", id: "cached", text: `${bytes(found.own.at(-1))}, however long the sentence` }),
+      h("div", { class: "candidates memory" }, found.source ? row("source", found.source, "drawn") : null, row("state", found.own.at(-1))),
+      h("p", { class: "note", text: `${what}; a beam search holds it once for each beam.${found.source ? " What the encoder gave is kept beside it, for the attention." : ""}` }));
+    return;
+  }
   const each = (found.own.at(-1) - found.own[0]) / Math.max(1, found.tokens.at(-1) - found.tokens[0]);
   put(place, h("p", { text: "A step reads only the newest token. The keys and values of those before it are kept, so that nothing is computed twice: the price is memory that grows with the length." }),
     h("p", { class: "said", id: "cached", text: `${bytes(Math.round(each))} for each token written` }),
@@ -138,5 +160,5 @@ export default async function decode({ main, state, gone, atEnd }) {
     h("header", {}, segment("View", Object.entries(views).map(([name, [title]]) => [name, title]), how, (view) => go({ view }))), warned, place));
   // A refusal of the input is told by the view itself.
   ask("answer", question).then(({ warnings }) => { if (!gone()) put(warned, inputWarnings(warnings)); }, () => {});
-  await views[how][1](place, state, question, gone, atEnd).catch((error) => { if (!gone()) put(place, failure(error)); });
+  await views[how][1](place, { state, model, question, gone, atEnd }).catch((error) => { if (!gone()) put(place, failure(error)); });
 }

@@ -37,6 +37,13 @@ export function percent(share) {
   return `${(100 * share).toFixed(share > 0 && share < 0.001 ? 3 : 1)} %`;
 }
 
+// In pixels, for drawings that have to know it before they are on the page.
+const ruler = document.createElement("canvas").getContext("2d");
+export function textWidth(text, font) {
+  ruler.font = `${font} system-ui, sans-serif`;
+  return ruler.measureText(text).width;
+}
+
 // ------------------------------------------------------------------ keyboard
 
 const STEPS = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };

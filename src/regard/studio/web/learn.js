@@ -117,13 +117,14 @@ function scoreTable({ width, scale, dots, bias, visible, weights }, who, labels,
   const places = [...weights.keys()].sort((a, b) => weights[b] - weights[a] || visible[b] - visible[a] || a - b).slice(0, MOST_KEYS).sort((a, b) => a - b);
   const largest = places.reduce((a, b) => (weights[b] > weights[a] ? b : a), places[0]);
   const scaled = Math.abs(scale * Math.sqrt(width) - 1) < 1e-6 ? `÷ √${width}` : `× ${Number(scale.toPrecision(3))}`;
+  const scales = scale !== 1; // otherwise the product is the score
   const masks = places.some((j) => !visible[j]);
   const hidden = (text, j) => h("td", { class: visible[j] ? null : "faint", text });
   return [h("p", { text: `“${shown(who)}” asks with its query q; each ${key} answers with its key k:` }),
     h("div", { class: "scroll", tabindex: 0, "aria-label": "Scores, scrolls" }, h("table", { class: "plain scores", id: "scores" },
-      h("tr", {}, ["key of", "q · k", scaled, ...(bias ? ["+ position"] : []), ...(masks ? ["mask"] : []), "softmax", ""].map((text) => h("th", { class: { mask: "mask", "": "bar" }[text], text }))),
+      h("tr", {}, ["key of", "q · k", ...(scales ? [scaled] : []), ...(bias ? ["+ position"] : []), ...(masks ? ["mask"] : []), "softmax", ""].map((text) => h("th", { class: { mask: "mask", "": "bar" }[text], text }))),
       places.map((j) => h("tr", { class: j === largest ? "largest" : null }, h("th", { class: "token", text: clipped(shown(labels[j] ?? String(j)), 24) }),
-        hidden(digits(dots[j]), j), hidden(digits(dots[j] * scale), j), bias ? hidden(digits(dots[j] * scale + (bias[j] ?? 0)), j) : null,
+        hidden(digits(dots[j]), j), scales ? hidden(digits(dots[j] * scale), j) : null, bias ? hidden(digits(dots[j] * scale + (bias[j] ?? 0)), j) : null,
         masks ? h("td", { class: "faint mask", text: visible[j] ? "0" : "−∞" }) : null, h("td", { class: "share", text: visible[j] ? percent(weights[j]) : "0" }),
         h("td", { class: "bar" }, h("div", { class: "meter" }, h("i", { style: { width: `${100 * weights[j]}%` } }))))))),
     weights.length > places.length ? h("p", { class: "note", text: `The ${places.length} largest of ${weights.length} shares.` }) : null];

@@ -1,13 +1,14 @@
 // The path of tokens through one layer, as a drawing: a row a token, a column a station. The strips are numbers of the
 // vectors as they are; the residual stream runs through from left to right, and the sublayers add to it.
 
-import { clipped, h, roving, s, shown } from "./dom.js";
+import { clipped, h, roving, s, shown, textWidth } from "./dom.js";
 import { colour, contrast } from "./heat.js";
 
 const HEADER = 58, NODE = 22;
 // Widths of columns. A decoder layer with two attentions has twice as many of them.
 const WIDE = { gap: 26, strip: 84, narrow: 50, links: 150 }, DENSE = { gap: 17, strip: 68, narrow: 42, links: 122 };
 const MOST_LETTERS = 20;
+const SENTENCE = 210; // the width of a sentence of a story
 const STILL = window.matchMedia("(prefers-reduced-motion: reduce)");
 
 // ------------------------------------------------------------------ the columns
@@ -23,7 +24,7 @@ export function columns(path, model) {
     if (!path.weights[attention]) continue;
     if (norms === "pre" || norms === "parallel") add(`${attention}.input`, "Norm", NARROW, { kind: "norm", branch: true });
     add(`${attention}.q`, "Q", NARROW, { kind: "attention" });
-    if (cross) list.push({ name: null, title: memoryTitle(kind), width: 112, own: false, labels: true });
+    if (cross) list.push({ name: null, title: memoryTitle(kind), width: kind === "memory" ? SENTENCE : 112, own: false, labels: true });
     add(`${attention}.k`, "K", NARROW, { kind: "attention", own: !cross });
     add(`${attention}.v`, "V", NARROW, { kind: "attention", own: !cross });
     list.push({ name: `${attention}.weights`, title: cross ? "Cross-attention" : "Self-attention", width: LINKS, own: true, links: attention, kind: "attention" });
@@ -48,12 +49,8 @@ function residualTitle(kind, norms, layer) {
   return norms === "post" ? "Add & Norm" : "Add";
 }
 
-// The width of a row's name in pixels, as it is when the row is followed.
-const measure = document.createElement("canvas").getContext("2d");
-function labelWidth(text) {
-  measure.font = "650 14px system-ui, sans-serif";
-  return measure.measureText(text).width;
-}
+// The width of a row's name, as it is when the row is followed.
+const labelWidth = (text) => textWidth(text, "650 14px");
 
 // `labels` is the width of the names of rows.
 function place(list, labels, gap) {
@@ -165,7 +162,7 @@ export function drawPath(path, model, { names, memory, marked, open, choose, pic
   };
   const heads = placed.filter((column) => column.name).map(station);
   const memoryLabels = placed.filter((column) => column.labels).map((column) => [s("text", { class: "label", x: column.x + column.width, y: 32, "text-anchor": "end", text: column.title }),
-    memory.map((text, j) => s("text", { class: "word dim", x: column.x + column.width - 2, y: middle(j, rowHeight) + 4, "text-anchor": "end", text: clipped(shown(text), 15) }, s("title", { text })))]);
+    memory.map((text, j) => s("text", { class: "word dim", x: column.x + column.width - 2, y: middle(j, rowHeight) + 4, "text-anchor": "end", text: clipped(shown(text), column.width === SENTENCE ? 30 : 15) }, s("title", { text })))]);
   const tokens = names.map((text, i) => s("g", { class: i === marked ? "row marked" : "row", tabindex: -1, role: "button", "data-token": i, "aria-pressed": String(i === marked), "aria-label": `follow ${shown(text)}`, onclick: () => choose.token(i) },
     s("rect", { x: 2, y: HEADER + i * rowHeight + 1, width: labels - 14, height: rowHeight - 2, rx: 7 }),
     s("text", { class: "word", x: picture && i >= picture.first ? labels - 40 : labels - 18, y: middle(i, rowHeight) + 5, "text-anchor": "end", text: clipped(shown(text), MOST_LETTERS) }, s("title", { text }))));

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard import disk
+from regard import disk, memory
 from regard.checkpoint import (
     BackgroundSave,
     Checkpoints,
@@ -666,7 +666,9 @@ class Loop:
         """Resumes from a checkpoint: weights, optimizer, averages, position, log and threads."""
         self.progress = Progress.from_json(saved.progress)
         # As many as before: the order of sums on a CPU depends on it.
-        torch.set_num_threads(self.progress.threads or torch.get_num_threads())
+        threads = self.progress.threads or torch.get_num_threads()
+        memory.require_threads(threads)
+        torch.set_num_threads(threads)
         # Of the full tensors, what this rank holds.
         groups = {group: self.strategy.parts(each) for group, each in saved.groups.items()}
         check_tensors(groups.get("weights", {}), self.averaging.parameters)
