@@ -16,12 +16,12 @@ run()
 
 THREAD = """
 import sys, threading, time
+from regard.cli import run  # first: on a busy machine it takes longer than the thread sleeps
 def write():
-    time.sleep(0.3)
+    time.sleep(0.5)
     print("written")
 threading.Thread(target=write).start()
 sys.argv = ["regard", "--version"]
-from regard.cli import run
 run()
 """
 

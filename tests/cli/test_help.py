@@ -9,6 +9,7 @@ import sys
 import pytest
 from click.testing import CliRunner, Result
 
+from command_line import Command
 from regard.cli import regard
 from regard.cli.compare import SET_BY_COMPARISON
 from regard.cli.completion import preset_names, recipe_names
@@ -112,3 +113,12 @@ def test_what_is_completed_is_all_there_is() -> None:
     assert sorted(preset_names()) == sorted(preset.name for preset in listing())
     assert recipe_names() == sorted(recipes.packaged())
     assert "circuit" in WHAT
+
+
+@pytest.mark.parametrize("words", [(), ("bench",), ("data",)])
+def test_a_command_alone_is_answered_by_its_help(words: tuple[str, ...], command: Command) -> None:
+    done = command(*words)
+    assert done.code == 2
+    assert done.err.startswith("Usage: ")
+    assert "error" not in done.err.splitlines()[0]
+    assert "Commands:" in done.err

@@ -9,6 +9,8 @@ import pytest
 
 import regard
 from command_line import SIZES, Command
+from regard.data.labelled import tagged_words
+from regard.errors import DataError
 from regard.training.recipe import schema as recipes
 
 FLAGS = [w for k, v in SIZES.items() for w in (f"--{k.replace('_', '-')}", str(v))]
@@ -118,3 +120,13 @@ def test_options_that_a_task_would_ignore(command: Command, questions: Path, dem
 
 def test_a_circuit_of_pronouns_needs_a_translator(command: Command, questions: Path) -> None:
     command("look", questions, "--what", "circuit").refused("does not translate")
+
+
+def test_texts_with_labels_are_no_words_with_tags(tmp_path: Path) -> None:
+    """All but the first word of each line would be skipped, as other columns of CoNLL."""
+    table = tmp_path / "labels.tsv"
+    table.write_text("what a waste of time\tbad\na joy to watch\tgood\n")
+    with pytest.raises(DataError, match=r"line 1 begins with several words\W.*\n.*classify"):
+        list(tagged_words(table))
+    table.write_text("EU NNP B-NP B-ORG\nrejects\tVBZ\tO\n")
+    assert [one.tags for one in tagged_words(table)] == [["B-ORG", "O"]]

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
+import looked
 import regard
 from command_line import Command
-from regard import memory
+from regard import build, memory
+from regard.data.series import Series
 from regard.decode.strategy import BeamSearch, Greedy, Sampling, Strategy
 from regard.errors import ModelError
+from regard.families.presets import preset
+from regard.models import GraphModel, LanguageModel, Model, SeriesModel
 
 TEXT = "The dog sees a cat.\n"
 
@@ -86,3 +91,42 @@ def test_nan_weights_in_python(broken: Path, strategy: Strategy) -> None:
         model.translate("The dog.", strategy)
     with pytest.raises(ModelError, match="not a number"):
         model.perplexity(["The dog."], ["Der Hund."])
+
+
+def test_nan_weights_of_a_language_model_have_no_perplexity(
+    command: Command, files: Path, tmp_path: Path
+) -> None:
+    description = preset("gpt2:tiny", len(looked.WORDS), 32, layers=1, d_model=16, heads=2)
+    model = LanguageModel(build(description), description, looked.WORDS)  # type: ignore[arg-type]
+    _fill_with_nan(model)
+    folder = model.save(tmp_path / "model")
+    command("evaluate", folder, "--data", files / "s.en").refused("not a number")
+
+
+def test_nan_weights_of_a_forecaster_are_no_perfect_forecast(tmp_path: Path) -> None:
+    """Metrics leave out NaN, which is a missing value in the data: the error was 0."""
+    description = preset("patchtst:tiny", 1, 16)
+    model = SeriesModel(build(description), description)  # type: ignore[arg-type]
+    series = np.sin(np.arange(140.0))[:, None]
+    assert np.isfinite(model.forecast(series)).all()
+    _fill_with_nan(model)
+    with pytest.raises(ModelError, match="not a number"):
+        model.forecast(series)
+    with pytest.raises(ModelError, match="not a number"):
+        regard.evaluate(model, [Series(series.astype(np.float32), ("x",))])
+
+
+def test_nan_weights_of_a_graph_model(tmp_path: Path) -> None:
+    (tmp_path / "nodes.tsv").write_text("0\ta\ttrain\t0\n1\tb\ttrain\t1\n")
+    (tmp_path / "edges.tsv").write_text("0\t1\n")
+    description = preset("graph:tiny", 2, features=2)
+    model = GraphModel(build(description), description)  # type: ignore[arg-type]
+    assert len(model.classify(tmp_path)) == 2
+    _fill_with_nan(model)
+    with pytest.raises(ModelError, match="not a number"):
+        model.classify(tmp_path)
+
+
+def _fill_with_nan(model: Model) -> None:
+    with torch.no_grad():
+        next(model.model.parameters()).fill_(torch.nan)

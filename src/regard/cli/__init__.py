@@ -207,7 +207,10 @@ def main() -> None:
     except RegardError as error:
         _fail(f"error: {error}", error.exit_code, debug)
     except click.ClickException as error:
-        _fail(f"error: {_usage_error(error)}", error.exit_code, debug)
+        # `regard` alone is a question, and no mistake: the message is the help.
+        is_help = isinstance(error, click.exceptions.NoArgsIsHelpError)
+        message = error.format_message() if is_help else f"error: {_usage_error(error)}"
+        _fail(message, error.exit_code, debug)
     except (click.Abort, KeyboardInterrupt):
         sys.exit(130)  # 128 + SIGINT, as a shell reports it
     except BrokenPipeError:

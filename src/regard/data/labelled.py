@@ -223,6 +223,12 @@ def _tagged_columns(path: str | Path) -> Iterator[TaggedWords]:
             raise DataError(
                 f"{path}, line {number} has no tag: {line!r}", "write: word, a tab, tag"
             )
+        elif "\t" in line and " " in line.partition("\t")[0].strip():
+            # A text and its label: all but its first word would be skipped as other columns.
+            raise DataError(
+                f"{path}, line {number} begins with several words, and one has a tag",
+                "write one word and its tag a line; texts with a label are for `classify`",
+            )
         else:
             words.append(cells[0])
             tags.append(cells[-1])

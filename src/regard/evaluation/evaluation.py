@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from regard.core.finite_outputs import non_finite_error
 from regard.errors import DataError, SettingError
 from regard.evaluation.table import formatted
 from regard.evaluation.task import DataPath, OutputKind, Outputs, Settings, Task
@@ -237,7 +239,10 @@ def _predicted(
             f"models of this task put out no {kind} to compute a metric of",
             f"its metrics: {', '.join(task.metrics)}",
         )
-    return task.predict[kind](model, examples, settings)
+    outputs = task.predict[kind](model, examples, settings)
+    if kind == "likelihood" and any(math.isnan(nll) for nll, _ in outputs.values):
+        raise non_finite_error(model.model)
+    return outputs
 
 
 # --- comparing ---

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from regard import spec as kinds
+from regard.core.finite_outputs import require_finite
 from regard.data.graphs import (
     GraphData,
     laplacian_eigenvectors,
@@ -143,7 +144,7 @@ class GraphModel(Model):
         parts = []
         for graphs in batches_of_graphs(data, _BATCH_NODES):
             inputs = self.inputs(data, graphs)
-            parts.append(self.graph_logits(inputs).float().cpu())
+            parts.append(require_finite(self.graph_logits(inputs).float().cpu(), self.model))
         return torch.cat(parts)
 
     def graph_logits(self, inputs: dict[str, Tensor]) -> Tensor:

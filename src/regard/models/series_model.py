@@ -18,6 +18,7 @@ from torch import Tensor
 
 from regard import spec as kinds
 from regard.baselines.linear_forecaster import LinearForecaster
+from regard.core.finite_outputs import require_finite
 from regard.core.lagged_values import Covariates
 from regard.core.series_head import distribution, distribution_mean
 from regard.core.series_patches import Scaling, SeriesPatches
@@ -219,7 +220,7 @@ class SeriesModel(Model):
         with torch.random.fork_rng(devices):
             torch.manual_seed(seed)
             drawn = self._sample_tensor(values, mask, covariates, count or self._sample_count)
-        samples = drawn[0].float().cpu().numpy()
+        samples = require_finite(drawn[0].float().cpu(), self.model).numpy()
         if self.processor is None:
             return samples.astype(np.float64)
         return self.processor.restored(samples)
@@ -328,7 +329,9 @@ class SeriesModel(Model):
             # A copy: windows are overlapping views of one array, which torch must not write to.
             values = torch.from_numpy(np.array(windows[rows], np.float32))
             time = None if features is None else torch.from_numpy(np.array(features[rows]))
-            yield self.forecast_tensor(values.to(self.device), time).float().cpu().numpy()
+            outputs = self.forecast_tensor(values.to(self.device), time).float().cpu()
+            # A metric would take NaN for a missing value, and count a perfect score.
+            yield require_finite(outputs, self.model).numpy()
 
     def forecast_tensor(self, values: Tensor, features: Tensor | None = None) -> Tensor:
         """Forecasts of windows [B, L, C] with NaN where a value is missing: [B, H, C], or

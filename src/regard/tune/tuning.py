@@ -48,7 +48,8 @@ class Budget:
 
     def __post_init__(self) -> None:
         amounts = [x for x in (self.minutes, self.flops, self.updates) if x is not None]
-        if len(amounts) != 1 or amounts[0] <= 0:
+        # Written so that nan is refused as well.
+        if len(amounts) != 1 or not 0 < amounts[0] < math.inf:
             raise SettingError(
                 "a search needs one budget", "give --minutes M, --flops F or --updates N"
             )
