@@ -695,6 +695,14 @@ def test_a_memory_network_in_its_own_words(studio: Studio) -> None:
     until(page, "document.querySelectorAll('.loading').length === 0")
     assert not page.evaluate(INKED_EDGE)
     assert page.inner_text("#more") == "how widely each head looks"
+    # Two stories side by side, each with its answer.
+    second = "Mary went to the garden. Where is Mary?"
+    page = studio.page(f"look?model=memory&compare=1&text2={second.replace(' ', '+')}")
+    until(
+        page,
+        "[...document.querySelectorAll('[aria-label=Attention] .said')]"
+        ".filter((line) => line.innerText.includes('Mary? → ')).length === 2",
+    )
     page = studio.page("learn?model=memory")
     until(page, "document.querySelectorAll('.loading').length === 0")
     chip = page.locator("[data-token='0'] rect").bounding_box()

@@ -624,7 +624,7 @@ def test_names_are_looked_up_and_never_joined(demo: TestClient, name: str) -> No
 @pytest.mark.parametrize(
     ("body", "status"),
     [(b"", 422), (b"[]", 422), (b"{", 422), (b'{"model": 3, "text": "a"}', 422), (b'{"model":"demo","text":"a","x":1}', 422),
-     (b'{"model":"demo","text":"  "}', 200), (b'{"model":"demo","text":"a","off":[["nope",0]]}', 400),
+     (b'{"model":"demo","text":"  "}', 400), (b'{"model":"demo","text":"a","off":[["nope",0]]}', 400),
      (b'{"model":"demo","text":"a","off":[["encoder.0.self",99]]}', 400), (b" " * (MAX_REQUEST_BYTES + 1), 413)],
 )  # fmt: skip
 def test_a_wrong_request_is_answered_in_a_few_words(

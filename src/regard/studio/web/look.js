@@ -132,6 +132,15 @@ async function aligning(place, question, state, room, unknown) {
     segment("Decoder layer", [...Array(map.layers).keys()].map((k) => [k, String(k)]), map.layer, (k) => go({ aligned: k })), h("span", { class: "note", text: map.note })), alignment({ ...map, source: named(map.source, unknown) }, room));
 }
 
+// A sentence and the answer to it, in one line. Only translators have written theirs by now; others are asked for it.
+function said(question, output) {
+  const line = (answer) => answer ? `${clipped(question.text, MOST)} → ${clipped(shown(answer), MOST)}` : clipped(question.text, MOST);
+  const node = h("p", { class: "said", text: line(output) });
+  // A refusal is told by the card of the answer, or by the pane itself.
+  if (output === null) ask("answer", question).then(({ answer }) => { node.textContent = line(answer.text); }, () => {});
+  return node;
+}
+
 // Beside the sentence: the head that resolves a pronoun, and a second sentence or model to compare with.
 function comparing(state, model, shelf) {
   const text = h("input", { type: "text", value: state.text2 || "", "aria-label": "Second sentence", placeholder: "another sentence (or leave it, and choose another model)" });
@@ -177,7 +186,7 @@ async function whole({ main, state, shelf, gone }, key) {
     return;
   }
   const second = { model: state.model2 || state.model, text: state.text2 || question.text, file: state.text2 ? undefined : question.file, off: state.model2 && state.model2 !== state.model ? [] : off };
-  const heading = (asked, found) => state.compare ? [h("p", { class: "said", text: found.output === null ? clipped(asked.text, MOST) : `${clipped(asked.text, MOST)} → ${clipped(found.output, MOST)}` }),
+  const heading = (asked, found) => state.compare ? [said(asked, found.output),
     found.usual && found.usual !== found.output ? h("p", {}, h("span", { class: "changed", text: "changed" }), ` With all heads on: ${clipped(found.usual, MOST)}`) : null,
     asked.model !== state.model ? h("p", { class: "note", text: asked.model }) : null].filter(Boolean) : [];
   const places = [h("div", {}, loading()), ...(state.compare ? [h("div", {}, loading())] : [])];

@@ -1,8 +1,8 @@
 // The address is the state: what is on the page is what the part after # says, so a link restores the exact view.
 
 export function read() {
-  const [path, query] = location.hash.replace(/^#\/?/, "").split("?");
-  return { page: path || "look", ...Object.fromEntries(new URLSearchParams(query || "")) };
+  const [path, ...query] = location.hash.replace(/^#\/?/, "").split("?"); // a question mark may stand in a sentence too
+  return { page: path || "look", ...Object.fromEntries(new URLSearchParams(query.join("?"))) };
 }
 
 export function address(state) {
