@@ -201,3 +201,11 @@ def test_presets_of_before_are_the_same_specs() -> None:
 def test_what_does_not_exist_says_why(name: str, changes: dict[str, Any], reason: str) -> None:
     with pytest.raises(SettingError, match=reason):
         preset(name, 50, 32, **changes)
+
+
+def test_pixels_are_not_left_out() -> None:
+    """A side that was asked for is a multiple of the patches; Swin fills its edges up."""
+    with pytest.raises(SettingError, match=r"patches of 4 pixels leave 1 of 17 out\n.*= 16"):
+        preset("vit:tiny", image_size=17, patch=4)
+    assert preset("vit:tiny", image_size=16, patch=4)
+    assert preset("siglip:so400m/14")  # 384 pixels, as published

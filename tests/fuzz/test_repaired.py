@@ -35,7 +35,9 @@ from regard.families.presets import preset
 from regard.families.rope_config import parse_rope
 from regard.families.transformer import transformer
 from regard.families.waveform_config import convolutions
+from regard.models.generation_config import generation_defaults
 from regard.models.labels import label_names
+from regard.studio.model_store import DEMO
 from regard.text.tokenizer import Tokenizer
 from regard.training import preflight
 from regard.training.data.stored_rows import Row, StoredRows, stored_rows
@@ -436,3 +438,36 @@ def test_more_convolutions_than_have_sizes() -> None:
     values = dict.fromkeys(("conv_dim", "conv_kernel", "conv_stride"), (8, 8))
     with pytest.raises(ModelError, match="give each 1000000000000 sizes"):
         convolutions({**values, "num_feat_extract_layers": 10**12, "feat_extract_norm": "layer"})
+
+
+@pytest.mark.parametrize(
+    ("file", "key"),
+    [
+        ("config.json", "decoder_start_token_id"),
+        ("generation_config.json", "forced_bos_token_id"),
+    ],
+)
+def test_a_first_token_that_the_model_lacks(tmp_path: Path, file: str, key: str) -> None:
+    folder = Path(shutil.copytree(DEMO, tmp_path / "demo"))
+    config = disk.read_json_object(folder / file, ModelError)
+    disk.write_json(folder / file, {**config, key: 10**9})
+    with pytest.raises(ModelError, match=f"{key} is 1,000,000,000, and the model has"):
+        regard.load(folder, device="cpu")
+
+
+def test_ends_and_starts_that_a_language_model_lacks(finished: Path, tmp_path: Path) -> None:
+    """They never come; a prompt that has to begin with one is refused."""
+    folder = Path(shutil.copytree(finished, tmp_path / "run"))
+    config = disk.read_json_object(folder / "config.json", ModelError)
+    changes = {"eos_token_id": [10**9], "bos_token_id": 10**9}
+    disk.write_json(folder / "config.json", {**config, **changes})
+    (folder / "generation_config.json").unlink(missing_ok=True)
+    model = regard.load(folder, device="cpu")
+    assert isinstance(model.generate("the cat", max_new_tokens=3), str)
+    with pytest.raises(DataError, match="nothing to go on from"):
+        model.generate("", max_new_tokens=3)
+
+
+def test_a_word_in_the_place_of_true() -> None:
+    with pytest.raises(ModelError, match="do_sample"):
+        generation_defaults({"do_sample": "yes"}, {}, frozenset())

@@ -53,7 +53,19 @@ def preset(
     except ModelError as error:
         # What the parts of a spec refuse comes from a setting here.
         raise SettingError(error.problem, error.repair) from None
+    if "image_size" in changes:
+        _check_patches(model)
     return with_changes(model, context, other_changes)
+
+
+def _check_patches(model: spec.Model) -> None:
+    """Refuses sides of images that leave pixels out; published models may have such."""
+    match model:
+        case spec.Encoder(input=spec.Patches(size, patch, padded=False)) if size % patch:
+            raise SettingError(
+                f"patches of {patch} pixels leave {size % patch} of {size} out",
+                f"set image_size = {size - size % patch}, or another patch",
+            )
 
 
 def about(name: str) -> Preset:

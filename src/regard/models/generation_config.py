@@ -79,6 +79,8 @@ def generation_defaults(
     if isinstance(own_search, dict):
         # Written by this library, for searches that the keys of transformers only approximate.
         return GenerationDefaults(_own_strategy(settings, own_search))
+    if not isinstance(settings.get("do_sample", False), bool):
+        raise _invalid("do_sample", settings["do_sample"])
     num_beams = _num_beams(settings)
     return GenerationDefaults(
         strategy=_strategy(settings, num_beams),

@@ -81,6 +81,8 @@ class LanguageModel(TokenizerModel):
             eos_token_id = _NO_END_TOKEN
         # Llama 3 has several end tokens; decoding stops at any of them.
         ends = eos_token_id if isinstance(eos_token_id, list) else [eos_token_id]
+        # A token that the model lacks never comes: it ends nothing.
+        ends = [token for token in ends if token < spec.vocab_size]
         end = ends[0] if ends else _NO_END_TOKEN
         self.special_tokens = SpecialTokens(0, None, end, extra_ends=tuple(ends[1:]))
         self.defaults = GenerationDefaults()  # of generation_config.json
@@ -322,7 +324,7 @@ class LanguageModel(TokenizerModel):
             return ids
         # GPT-2 has no start token: the end of one text is the start of the next.
         bos_token_id = self.config.get("bos_token_id")
-        if isinstance(bos_token_id, int):
+        if isinstance(bos_token_id, int) and bos_token_id < self.spec.vocab_size:
             return [bos_token_id]
         if self.special_tokens.end == _NO_END_TOKEN:
             raise DataError(

@@ -26,7 +26,7 @@ from regard.decode.strategy import (
     choose_strategy,
 )
 from regard.encoder_decoder import EncoderDecoder
-from regard.errors import DataError, SettingError
+from regard.errors import DataError, ModelError, SettingError
 from regard.families import folder as folders
 from regard.metrics.perplexity import corpus_nll
 from regard.models.base import Model
@@ -72,6 +72,12 @@ class Translator(Model):
         target = source if share_tokenizer else target.for_model(spec.vocab_size)
         self.source_tokenizer = source
         self.target_tokenizer = target
+        for key, token in (("decoder_start_token_id", start), ("forced_bos_token_id", opening)):
+            if token is not None and token >= spec.vocab_size:
+                raise ModelError(
+                    f"{key} is {token:,}, and the model has {spec.vocab_size:,} tokens",
+                    "write the id of one of them there",
+                )
         self.start = start  # Marian: the padding token; BART: the end token
         pad = source.required_token_id("pad")
         eos = target.required_token_id("eos")
