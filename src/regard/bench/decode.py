@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from regard import edit, spec
+from regard import edit
 from regard.bench import published
 from regard.bench.models import IDS, BenchmarkModel, benchmark_model
 from regard.bench.peers import import_peer
@@ -33,7 +33,7 @@ from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode
 from regard.decode.length_penalty import PowerPenalty
 from regard.decode.strategy import BeamSearch, Greedy, Limit
 from regard.families.folder import open_model
-from regard.parameter_count import parameter_count
+from regard.parameter_count import parameter_count, parameters_by_module
 
 DecodeBatch = Callable[[list[list[int]]], None]
 
@@ -130,8 +130,8 @@ def _row(
 def _step_parameters(description: Any) -> float:
     """The parameters that a step reads: the decoder's layers and the head, not the encoder."""
     if description.is_encoder_decoder:
-        decoder = spec.Decoder(description.d_model, description.target, description.decoder)
-        return float(parameter_count(decoder))
+        head = description.target.vocabulary * description.d_model
+        return float(parameters_by_module(description)["decoder"] + head)
     return float(parameter_count(description))
 
 
