@@ -20,7 +20,21 @@ from regard.errors import SettingError
 CPU = torch.device("cpu")
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "full"])
+# Two kernels of patterns; the rest, which takes ten seconds, with the slow ones.
+FAST_KINDS = ("window", "bigbird")
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *FAST_KINDS,
+        *(
+            pytest.param(kind, marks=pytest.mark.slow)
+            for kind in KINDS
+            if kind not in ("full", *FAST_KINDS)
+        ),
+    ],
+)
 def test_peak_memory_is_linear(kind: str) -> None:
     """From lengths at which a window of 16 is narrow, and what a piece takes is little."""
     case = AttentionCase((kind,), (4096, 8192, 16384), heads=2, d_k=8, window=16, rounds=1)
@@ -53,6 +67,7 @@ def test_kinds_are_called_as_in_training() -> None:
         choose(["dilated:8"])
 
 
+@pytest.mark.slow
 def test_the_command_writes_one_object_a_line() -> None:
     command = [
         sys.executable,

@@ -124,6 +124,7 @@ def test_contenders_decode_the_same_tokens(tmp_path: Path) -> None:
     assert theirs[0, 7:].tolist() == list(ours)
 
 
+@pytest.mark.slow
 def test_forward_and_load_are_benchmark_model() -> None:
     pytest.importorskip("transformers")
     passed = forward.run(forward.ForwardCase("bert-tiny", 2, 9, 1), ["transformers"], CPU, "bench")
@@ -155,6 +156,7 @@ def test_results_replace_those_of_the_same_case(tmp_path: Path) -> None:
     assert "100" not in text
 
 
+@pytest.mark.slow
 def test_the_command_prints_what_programs_can_read() -> None:
     command = [sys.executable, "-m", "regard", "bench", "decode", "--model", "gpt2-tiny"]
     command += ["--batch", "1,2", "--given", "3", "--new", "4", "--rounds", "1"]

@@ -86,6 +86,7 @@ def test_what_was_not_published_is_refused_before_anything_is_measured(
         )
 
 
+@pytest.mark.slow
 def test_a_run_tells_it_after_what_it_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a machine that calls itself so, for a case small enough to be measured here."""
     case = {"model": "gpt2-tiny", "length": 16}

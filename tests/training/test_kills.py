@@ -119,11 +119,11 @@ def kill_at_random(worker: Worker, count: int, seed: int) -> int:
 
 def test_killed_inside_the_save(worker: Worker) -> None:
     """Each process gets to its second save: the run advances, and ends after some kills."""
-    assert kill_inside_saves(worker, [1, 9, 14, 20, 25]) >= 5
+    assert kill_inside_saves(worker, [1, 14, 25]) >= 3
 
 
 def test_killed_at_random_moments(worker: Worker) -> None:
-    assert kill_at_random(worker, 6, seed=0) == 6
+    assert kill_at_random(worker, 3, seed=0) == 3
 
 
 @pytest.mark.slow
