@@ -29,10 +29,12 @@ from regard.data import file_access, labelled, text_files
 from regard.data.corpus import MANIFEST
 from regard.errors import CheckpointError, DataError, ModelError, RegardError, SettingError
 from regard.families import bigbird
+from regard.families.fairseq_layout import sinusoid_rules
 from regard.families.folder.files import weight_files
 from regard.families.folder.special_tokens import check_token_ids
 from regard.families.presets import preset
 from regard.families.rope_config import parse_rope
+from regard.families.tensor_table import Constant
 from regard.families.transformer import transformer
 from regard.families.waveform_config import convolutions
 from regard.models.generation_config import generation_defaults
@@ -471,3 +473,10 @@ def test_ends_and_starts_that_a_language_model_lacks(finished: Path, tmp_path: P
 def test_a_word_in_the_place_of_true() -> None:
     with pytest.raises(ModelError, match="do_sample"):
         generation_defaults({"do_sample": "yes"}, {}, frozenset())
+
+
+def test_positions_whose_sinusoids_no_memory_holds() -> None:
+    rule = sinusoid_rules(transformer(50, 50, d_model=16, heads=2), 2**40, written=False)[0]
+    assert isinstance(rule, Constant)
+    with pytest.raises(ModelError, match="sinusoids of 1,099,511,627,776 positions take"):
+        rule.make()

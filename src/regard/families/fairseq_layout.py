@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import torch
 
-from regard import spec
+from regard import memory, spec
 from regard.core.positional_encoding import sinusoids
 from regard.families.block_config import activation_name, attention_spec, parse_activation
 from regard.families.preset_settings import config_activation
@@ -232,6 +232,11 @@ def sinusoid_rules(model: spec.EncoderDecoder, positions: int, written: bool) ->
     """
 
     def table() -> torch.Tensor:
+        memory.require_bytes(
+            8 * positions * model.d_model,
+            f"sinusoids of {positions:,} positions",
+            "correct max_position_embeddings in config.json",
+        )
         return sinusoids(torch.arange(positions), model.d_model, "halves", 10_000.0).float()
 
     return [
