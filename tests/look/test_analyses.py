@@ -549,7 +549,7 @@ def test_attribution_of_a_linear_model_is_exact() -> None:
     label = int(scores.argmax())
     np.testing.assert_allclose(result.values[0], shares[:, label], rtol=1e-5, atol=1e-7)
     assert result.values.sum() == pytest.approx(scores[label].item(), rel=1e-5)
-    assert result.predictions == (f"label {label}",)
+    assert result.predictions == (f"LABEL_{label}",)
 
 
 def test_attribution_is_the_gradient_times_the_vector(model: Model) -> None:

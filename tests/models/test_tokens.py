@@ -108,6 +108,8 @@ def test_tokens_of_a_language_model_give_its_perplexity() -> None:
     assert model.perplexity(TEXTS) == pytest.approx(math.exp(nll[mask].mean().item()), rel=1e-4)
     with pytest.raises(DataError, match="no pairs"):
         model.tokens([("The dog", "sees")])
+    with pytest.raises(DataError, match="a tuple of 1 texts is no pair"):
+        model.tokens(("The dog",))  # type: ignore[arg-type]
     with pytest.raises(DataError, match="the 4 tokens"):
         model.tokens(TEXTS, max_length=4)
     with pytest.raises(DataError, match="the 5 tokens"):

@@ -64,6 +64,7 @@ OF_A_TRANSLATOR: dict[str, tuple[Callable[[Any], Any], str]] = {
     "ablation without targets": (lambda m: look.ablation(m, [TEXT], []), "0 targets"),
     "patching into a number": (lambda m: look.patching(m, TEXT, 5), "no text"),  # type: ignore[arg-type]
     "evaluating on a number": (lambda m: regard.evaluate(m, 5), "no data set"),  # type: ignore[arg-type]
+    "evaluating on one file in a tuple": (lambda m: regard.evaluate(m, ("a.txt",)), "no data set"),  # type: ignore[arg-type]
     "a metric that is a number": (lambda m: regard.evaluate(m, [("a", "b")], 5), "no metric"),  # type: ignore[arg-type]
     "a task that is a number": (lambda m: regard.evaluate(m, "x.tsv", task=5), "no task"),  # type: ignore[arg-type]
 }

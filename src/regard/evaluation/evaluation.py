@@ -121,16 +121,19 @@ def evaluate(
 
 def read_examples(task: str, data: Data) -> list[Any]:
     """The examples of a data set, as the task reads them."""
-    if isinstance(data, list):
-        return data
-    files = data if isinstance(data, tuple) else (data,)
-    if len(files) > 2 or not all(isinstance(file, str | Path) for file in files):
-        raise DataError(
-            f"{data!r} is no data set", "give a file, two files as a tuple, or a list of examples"
-        )
-    path: DataPath = str(files[0])
-    if isinstance(data, tuple):
-        path = (str(files[0]), str(files[-1]))
+    path: DataPath
+    match data:
+        case list():
+            return data
+        case str() | Path():
+            path = str(data)
+        case (str() | Path() as source, str() | Path() as target):
+            path = (str(source), str(target))
+        case _:
+            raise DataError(
+                f"{data!r} is no data set",
+                "give a file, two files as a tuple, or a list of examples",
+            )
     return TASKS[task].read(path)
 
 

@@ -23,6 +23,7 @@ from regard.models.hf_call import (
     call,
     require_known_ids,
 )
+from regard.models.labels import label_names
 from regard.models.precision import cast, choose_dtype
 from regard.models.tasks import Tasks
 from regard.parameter_count import parameter_count, parameters_by_module
@@ -240,12 +241,9 @@ class Model(Tasks):
         return self.input_tokenizer
 
     def label_name(self, index: int) -> str:
-        """The name of a class, by id2label of config.json, or its number."""
-        names = self.config.get("id2label")
-        if not isinstance(names, Mapping):
-            return f"label {index}"
-        # JSON has strings for keys; a config made in Python may have integers.
-        return str(names.get(str(index), names.get(index, f"label {index}")))
+        """The name of a class, as the answers of the model have it."""
+        count = max(index + 1, len(self.config.get("id2label") or ()))
+        return label_names(self.config, count)[index]
 
     def labelled_input(self, text: str) -> tuple[Tensor, tuple[str, ...]]:
         """The input tensor of a text, [1, …], and a name for each of its positions."""

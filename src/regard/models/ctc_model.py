@@ -62,7 +62,7 @@ class CTCModel(WaveformModel):
             return super().label_name(index)
         if index == decoder.blank:
             return "(blank)"
-        letter = decoder.names.get(index, f"label {index}")
+        letter = decoder.names.get(index) or super().label_name(index)
         return " " if letter == decoder.space else letter
 
     def with_answer(self, backdrop: Backdrop, logits: Tensor) -> Backdrop:

@@ -130,9 +130,9 @@ def texts_and_pairs(texts: Text | Sequence[Text]) -> tuple[list[Text], bool]:
         for part in parts:
             if not isinstance(part, str):
                 raise _no_text(part)
-        if len(parts) > 2:
+        if isinstance(one, tuple) and len(one) != 2:
             raise DataError(
-                f"a tuple of {len(parts)} texts is no pair", "give several texts as a list"
+                f"a tuple of {len(one)} texts is no pair", "give several texts as a list"
             )
     return several, is_single
 

@@ -232,9 +232,8 @@ def finetune(
     """Fine-tunes a model: `regard.finetune("bert/", "classify", "train.tsv", lora=8)`.
 
     It is `regard.train` that starts from a folder, or from a model that was opened from one. The
-    changes are the settings of `regard
-    finetune`, for instance `valid="dev.tsv"`; several files of pairs come with as many `prefixes`.
-    `on_step` as in `regard.train`.
+    changes are the settings of `regard finetune`, for instance `valid="dev.tsv"`; several files of
+    pairs come with as many `prefixes`. `on_step` as in `regard.train`.
     """
     files = [data] if isinstance(data, str | Path) else data
     if not isinstance(files, Sequence) or not all(isinstance(one, str | Path) for one in files):

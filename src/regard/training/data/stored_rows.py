@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,7 @@ from regard.data.corpus import (
     write_chunks,
 )
 from regard.process_pool import ordered_map
-from regard.spec.validation import LARGEST_SEED, is_whole
+from regard.spec.validation import is_whole
 
 COLUMNS = ("ids", "segments", "labels")
 # Labels are stored as the bits of one of these: classes (IGNORED is negative), or numbers.
@@ -57,7 +58,7 @@ class StoredRows(Sequence[Row]):
 
     def _count(self, name: str) -> int:
         value = self.corpus.about.get(name)
-        if not is_whole(value, most=LARGEST_SEED):
+        if not is_whole(value, most=sys.maxsize):
             raise damaged_corpus(self.corpus.folder, f"{name} of {MANIFEST} is {value!r}")
         return value
 
