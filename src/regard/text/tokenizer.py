@@ -397,10 +397,11 @@ class Tokenizer:
             encodings = self._backend.encode_batch(
                 list(texts), add_special_tokens=add_special_tokens
             )
-        self._require_tokens_of_model([encoding.ids for encoding in encodings])
+        # Not as a list: each `ids` is copied from the library, and seldom needed here.
+        self._require_tokens_of_model(encoding.ids for encoding in encodings)
         return encodings
 
-    def _require_tokens_of_model(self, rows: Sequence[Sequence[int]]) -> None:
+    def _require_tokens_of_model(self, rows: Iterable[Sequence[int]]) -> None:
         """Raises `DataError` for ids that the model has no embedding for (see `for_model`)."""
         if self._model_size is None:
             return
