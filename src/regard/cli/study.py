@@ -30,7 +30,7 @@ Examples:
 @click.command(epilog=EXAMPLES, context_settings={"max_content_width": 110})
 @click.argument("name", required=False)
 @click.option("--all", "every", is_flag=True, help="run all studies and write one report")
-@click.option("--quick", is_flag=True, help="some ten seconds a study instead of a minute or two")
+@click.option("--quick", is_flag=True, help="some ten seconds a study instead of some minutes")
 @click.option("--seeds", type=int, help="how many seeds  [as many as are usual for the study]")
 @click.option("--html", "page", metavar="FILE", help="write a self-contained page")
 @click.option("--out", metavar="DIR", help="where results are kept  [runs/study with --all]")
