@@ -21,7 +21,7 @@ from regard.metrics.reconstruction import ReconstructionScore
 from regard.metrics.scores import AnyScore
 from regard.models import DualEncoderModel, ImageEncoder, Model
 from regard.training import model_spec
-from regard.training.data.image_augmentation import Augmentation
+from regard.training.data.image_augmentation import Augmentation, crop_and_flip
 from regard.training.data.stored_images import StoredImages
 from regard.training.data.trivial_augment import trivial_augment
 from regard.training.objectives.objective import Objective
@@ -137,8 +137,7 @@ class ImageObjective(Objective):
 
     def batches(self, epoch: int, index: int) -> Iterator[tuple[tuple[int, int], Batch]]:
         for now, i, rows in self._sampler().iterate(epoch, index):
-            pixels = self.augmentation.pixels(self.train_images.pixels, rows, now)
-            tensors = {"pixels": _channels_first(pixels)}
+            tensors = {"pixels": torch.from_numpy(self.train_images.pixels[rows])}  # [B, H, W, 3]
             tensors |= self.targets(self.train_images, rows, now)
             tensors |= self._augmentation_tensors(rows, now)
             if "mixup" in tensors and self.setup.ranks.data_size > 1:
@@ -146,8 +145,12 @@ class ImageObjective(Objective):
             yield (now, i + 1), Batch(tensors, len(rows), rows)
 
     def _augmentation_tensors(self, rows: Rows, epoch: int) -> dict[str, Tensor]:
-        """What `pixel_values` needs to augment a batch on the device, beyond crops."""
+        """What `pixel_values` needs to augment a batch on the device."""
         tensors: dict[str, Tensor] = {}
+        if self.augmentation.padding or self.augmentation.flip:
+            corner, mirrored = self.augmentation.crops(rows, epoch)
+            tensors["corner"] = torch.from_numpy(corner)  # [B, 2]
+            tensors["mirrored"] = torch.from_numpy(mirrored)  # [B]
         if self.settings.augment == "trivial":
             operation, magnitude = self.augmentation.operations(rows, epoch)
             tensors["operation"] = torch.from_numpy(operation)  # [B]
@@ -165,7 +168,7 @@ class ImageObjective(Objective):
         lengths = np.full((len(images), 1), self.positions)
         budget = EVALUATION_BATCH_FACTOR * self.settings.batch_tokens
         for rows in batch_indices(lengths, budget, seed=0, epoch=0, shuffle=False):
-            pixels = _channels_first(images.pixels[rows])
+            pixels = torch.from_numpy(images.pixels[rows])  # [B, H, W, 3]
             tensors = {"pixels": pixels, **self.targets(images, rows, epoch=0)}
             yield Batch(tensors, len(rows), rows).to(self.trained_model.device)
 
@@ -187,7 +190,10 @@ class ImageObjective(Objective):
         return weight * values + (1 - weight) * neighbours
 
     def _normalized(self, tensors: Mapping[str, Tensor]) -> Tensor:
-        pixels = tensors["pixels"]
+        # Images are stored with their channels last.
+        pixels = tensors["pixels"].permute(0, 3, 1, 2).contiguous()  # [B, 3, H, W]
+        if "corner" in tensors:
+            pixels = crop_and_flip(pixels, tensors["corner"], tensors["mirrored"])
         if "operation" in tensors:
             pixels = trivial_augment(pixels, tensors["operation"], tensors["magnitude"])
         return self._values[self._channels, pixels.long()]
@@ -239,8 +245,3 @@ def _numbers(score: RankingScore | ReconstructionScore) -> str:
     if isinstance(score, ReconstructionScore):
         return f"mse {score.mse:.4f}"
     return f"accuracy {score.accuracy:.2f}  top-5 {score.top_5:.2f}  f1 {score.f1:.2f}"
-
-
-def _channels_first(pixels: Any) -> Tensor:
-    """Bytes [B, H, W, 3] → [B, 3, H, W]."""
-    return torch.from_numpy(np.ascontiguousarray(pixels.transpose(0, 3, 1, 2)))
