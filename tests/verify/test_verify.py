@@ -21,6 +21,7 @@ from regard.core.positional_encoding import LearnedPosition
 from regard.errors import ModelError
 from regard.families import folder as folders
 from regard.families.folder import write_model
+from regard.families.presets import preset
 from regard.families.transformer import transformer
 from regard.verify.invariants import Finding, OutputComparison, check_invariants
 from regard.verify.outputs import run
@@ -235,3 +236,16 @@ def test_our_own_format_has_no_counterpart(tmp_path: Path) -> None:
     assert set(verdicts(model.double(), model_folder).values()) == {"holds"}
     with pytest.raises(ModelError, match="own format"):
         parity(tmp_path, model, model_folder)
+
+
+@pytest.mark.parametrize(
+    "name", ["graph", "graphormer", "memory", "dlinear", "universal", "mixtral"]
+)
+def test_models_of_our_own_format_hold(name: str, tmp_path: Path) -> None:
+    description = preset(f"{name}:tiny", 61, 64)
+    torch.manual_seed(0)
+    ids = folders.SpecialTokenIds(0, 1, 2)
+    (tmp_path / "config.json").write_text(json.dumps(folders.describe(description, ids)))
+    folders.write_weights(tmp_path / "model.safetensors", build(description), description)
+    model, model_folder = folders.open_model(tmp_path)
+    assert set(verdicts(model.double(), model_folder).values()) <= {"holds", "skipped"}

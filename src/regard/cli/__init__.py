@@ -100,6 +100,9 @@ VERBS = {
     ),
 }
 
+# Verbs that open a model, answer and end: most of their time is `import torch`.
+ANSWERING = ("translate", "generate", "predict", "embed", "classify")
+
 LESS = "use a smaller batch (--batch-tokens), a smaller beam, or a smaller model"
 
 EXAMPLES = """\b
@@ -149,12 +152,16 @@ class LazyGroup(click.Group):
 )
 @click.version_option(__version__, prog_name="regard")
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
-def regard(debug: bool) -> None:
+@click.pass_context
+def regard(context: click.Context, debug: bool) -> None:
     """One small, readable, fast system for the whole Transformer family."""
     # Called before a verb, not for help, which would wait for the import of ctypes.
     from regard.allocator import keep_large_blocks
 
     keep_large_blocks()
+    if context.invoked_subcommand in ANSWERING:
+        # More objects than the imports make: no collection before the answer.
+        gc.set_threshold(400_000)
 
 
 # ------------------------------------------------------------------ entry point and errors

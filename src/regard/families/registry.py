@@ -2,53 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import importlib
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Protocol
 
 from regard import spec
 from regard.errors import ModelError
-from regard.families import (
-    albert,
-    bart,
-    bert,
-    bigbird,
-    clip,
-    clip_text,
-    clip_vision,
-    deberta,
-    deberta_v1,
-    deit,
-    dinov2,
-    distilbert,
-    electra,
-    gemma,
-    gpt2,
-    gpt_neox,
-    hubert,
-    llama,
-    longformer,
-    marian,
-    mbart,
-    mistral,
-    mpnet,
-    mt5,
-    native,
-    openai_gpt,
-    patchtst,
-    pegasus,
-    qwen2,
-    reformer,
-    roberta,
-    siglip,
-    siglip_tower,
-    swin,
-    t5,
-    time_series_transformer,
-    vit,
-    vit_mae,
-    wav2vec2,
-    whisper,
-)
+from regard.families import native
 from regard.families.sequence_classifier import WithSequenceClassifier
 from regard.families.tensor_table import Rule
 
@@ -82,56 +42,89 @@ class Family(Protocol):
 
 
 # By model_type, in the order in which a spec is tried; the last one, our own format, takes any.
-FAMILIES: dict[str, Family] = {
+# A family is a file of this folder, or an object in one.
+PLACES = {
     # Encoder–decoders.
-    "marian": marian,
-    "pegasus": pegasus,
-    "bart": bart.BART,
-    "mbart": mbart.MBART,
-    "t5": t5.T5,
-    "mt5": mt5.MT5,
-    "whisper": whisper,
-    # Decoders, each with its sequence classifier.
-    "gpt2": WithSequenceClassifier(gpt2.GPT2, "GPT2"),
-    "openai-gpt": WithSequenceClassifier(openai_gpt.GPT, "OpenAIGPT"),
-    "gpt_neox": WithSequenceClassifier(gpt_neox, "GPTNeoX"),
-    "llama": WithSequenceClassifier(llama.LLAMA, "Llama"),
-    "mistral": WithSequenceClassifier(mistral.MISTRAL, "Mistral"),
-    "qwen2": WithSequenceClassifier(qwen2.QWEN2, "Qwen2"),
-    "gemma": WithSequenceClassifier(gemma.GEMMA, "Gemma"),
+    "marian": "marian",
+    "pegasus": "pegasus",
+    "bart": "bart.BART",
+    "mbart": "mbart.MBART",
+    "t5": "t5.T5",
+    "mt5": "mt5.MT5",
+    "whisper": "whisper",
+    # Decoders.
+    "gpt2": "gpt2.GPT2",
+    "openai-gpt": "openai_gpt.GPT",
+    "gpt_neox": "gpt_neox",
+    "llama": "llama.LLAMA",
+    "mistral": "mistral.MISTRAL",
+    "qwen2": "qwen2.QWEN2",
+    "gemma": "gemma.GEMMA",
     # Text encoders.
-    "bert": bert.BERT,
-    "roberta": roberta.ROBERTA,
-    "camembert": roberta.CAMEMBERT,
-    "xlm-roberta": roberta.XLM_ROBERTA,
-    "distilbert": distilbert.DISTILBERT,
-    "albert": albert.ALBERT,
-    "electra": electra.ELECTRA,
-    "mpnet": mpnet.MPNET,
-    "deberta": deberta_v1,
-    "deberta-v2": deberta,
-    "longformer": longformer,
-    "big_bird": bigbird,
-    "reformer": reformer,
+    "bert": "bert.BERT",
+    "roberta": "roberta.ROBERTA",
+    "camembert": "roberta.CAMEMBERT",
+    "xlm-roberta": "roberta.XLM_ROBERTA",
+    "distilbert": "distilbert.DISTILBERT",
+    "albert": "albert.ALBERT",
+    "electra": "electra.ELECTRA",
+    "mpnet": "mpnet.MPNET",
+    "deberta": "deberta_v1",
+    "deberta-v2": "deberta",
+    "longformer": "longformer",
+    "big_bird": "bigbird",
+    "reformer": "reformer",
     # Images, sound, time series, and pairs of text and image.
-    "vit": vit.VIT,
-    "deit": deit.DEIT,
-    "dinov2": dinov2,
-    "vit_mae": vit_mae,
-    "swin": swin,
-    "wav2vec2": wav2vec2.WAV2VEC2,
-    "hubert": hubert.HUBERT,
-    "patchtst": patchtst,
-    "time_series_transformer": time_series_transformer,
-    "clip": clip,
-    "clip_text_model": clip_text.TEXT,
-    "clip_vision_model": clip_vision.VISION,
-    "siglip": siglip,
-    "siglip_text_model": siglip_tower.TEXT,
-    "siglip_vision_model": siglip_tower.VISION,
+    "vit": "vit.VIT",
+    "deit": "deit.DEIT",
+    "dinov2": "dinov2",
+    "vit_mae": "vit_mae",
+    "swin": "swin",
+    "wav2vec2": "wav2vec2.WAV2VEC2",
+    "hubert": "hubert.HUBERT",
+    "patchtst": "patchtst",
+    "time_series_transformer": "time_series_transformer",
+    "clip": "clip",
+    "clip_text_model": "clip_text.TEXT",
+    "clip_vision_model": "clip_vision.VISION",
+    "siglip": "siglip",
+    "siglip_text_model": "siglip_tower.TEXT",
+    "siglip_vision_model": "siglip_tower.VISION",
     # Our own format.
-    "regard": native,
+    "regard": "native",
 }
+# Decoders that have a sequence classifier, by the prefix of its class.
+SEQUENCE_CLASSIFIERS = {
+    "gpt2": "GPT2",
+    "openai-gpt": "OpenAIGPT",
+    "gpt_neox": "GPTNeoX",
+    "llama": "Llama",
+    "mistral": "Mistral",
+    "qwen2": "Qwen2",
+    "gemma": "Gemma",
+}
+
+
+class Families(Mapping[str, Family]):
+    """The families by model_type, each imported when it is asked for: a command needs one."""
+
+    def __getitem__(self, model_type: str) -> Family:
+        file, _, name = PLACES[model_type].partition(".")
+        family: Any = importlib.import_module(f"regard.families.{file}")
+        if name:
+            family = getattr(family, name)
+        if model_type in SEQUENCE_CLASSIFIERS:
+            return WithSequenceClassifier(family, SEQUENCE_CLASSIFIERS[model_type])
+        return family
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(PLACES)
+
+    def __len__(self) -> int:
+        return len(PLACES)
+
+
+FAMILIES = Families()
 
 
 def family_of(model: spec.Model, model_type: str | None = None) -> Family:
@@ -140,10 +133,10 @@ def family_of(model: spec.Model, model_type: str | None = None) -> Family:
     `model_type` is tried before all others, because some families differ in names only.
     """
     # Our own format comes last and stores any spec, so one is always found.
-    candidates = list(FAMILIES.values())
-    if model_type in FAMILIES:
-        candidates.insert(0, FAMILIES[model_type])
-    return next(family for family in candidates if _can_store(family, model))
+    candidates = list(FAMILIES)
+    if model_type is not None and model_type in FAMILIES:
+        candidates.insert(0, model_type)
+    return next(FAMILIES[name] for name in candidates if _can_store(FAMILIES[name], model))
 
 
 def _can_store(family: Family, model: spec.Model) -> bool:

@@ -80,6 +80,10 @@ class RandomBatch:
             for name, tensor in self.inputs.items()
             if name != "attention_mask"
         }
+        if "edges" in inputs:
+            # Listed one after the other, each behind the row of its graph: [E, 3].
+            edges = self.inputs["edges"]
+            inputs["edges"] = edges[edges[:, 0] == row] * edges.new_tensor([0, 1, 1])
         if self.padding_mask is not None:
             is_token = self.padding_mask[row].bool()  # [T]
             for name in (self.main, "token_type_ids"):
@@ -208,10 +212,25 @@ def _random_graph(part: specs.NodeFeatures, generator: torch.Generator) -> Rando
     features = torch.rand(ROWS, nodes, part.features, generator=generator)  # [B, N, F]
     joined = torch.rand(ROWS, nodes, nodes, generator=generator) < 0.2
     joined = joined | joined.mT | torch.eye(nodes, dtype=torch.bool)
-    inputs = {"node_features": features, "edges": joined.nonzero()}
+    inputs = {
+        "node_features": features,
+        "edges": joined.nonzero(),
+        "distances": _path_lengths(joined),
+    }
     if part.laplacian:
         inputs["eigenvectors"] = torch.randn(ROWS, nodes, part.laplacian, generator=generator)
     return RandomBatch(inputs, "node_features", (nodes,) * ROWS)
+
+
+def _path_lengths(joined: Tensor) -> Tensor:
+    """The edges on the shortest path between each two nodes [B, N, N]; -1 where there is none."""
+    nodes = joined.shape[-1]
+    lengths = torch.full(joined.shape, -1, dtype=torch.int16)
+    reached = torch.eye(nodes, dtype=torch.bool).expand_as(joined)
+    for length in range(nodes):
+        lengths[reached & (lengths < 0)] = length
+        reached = reached.float() @ joined.float() > 0
+    return lengths
 
 
 def _windows(length: int, channels: int, generator: torch.Generator) -> RandomBatch:
