@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from import_graph import external_imports
 
+from regard.families.registry import PLACES
+
 SOURCE = Path(__file__).parents[2] / "src" / "regard"
 FILES = sorted(SOURCE.rglob("*.py"))
 
@@ -72,18 +74,9 @@ def test_modules_are_made_in_the_core_only() -> None:
 
 
 def family_files() -> list[Path]:
-    """The files that the table FAMILIES names: one for each family of Hugging Face folders."""
-    files = []
-    for path in FILES:
-        if room(path) != "families":
-            continue
-        for node in ast.walk(tree(path)):
-            if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "FAMILIES":
-                assert node.value is not None
-                names = {inner.id for inner in ast.walk(node.value) if isinstance(inner, ast.Name)}
-                files += [path.with_name(f"{name}.py") for name in sorted(names)]
-    # The table also names a class that wraps families, which is no file.
-    return [path for path in files if path in FILES]
+    """The files that the table of families names: one for each family of Hugging Face folders."""
+    names = sorted({place.partition(".")[0] for place in PLACES.values()})
+    return [SOURCE / "families" / f"{name}.py" for name in names]
 
 
 def test_the_table_of_families_is_found() -> None:
