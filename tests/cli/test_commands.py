@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from forked_command import run_command
+
 ROOT = Path(__file__).parents[2]
 MODEL = [
     "--preset",
@@ -50,13 +52,7 @@ MODEL = [
 
 
 def regard(*arguments: str, cwd: Path, text: str | bytes = "") -> subprocess.CompletedProcess[str]:
-    data = text if isinstance(text, bytes) else text.encode()
-    done = subprocess.run(
-        [sys.executable, "-m", "regard", *arguments], cwd=cwd, input=data, capture_output=True
-    )
-    return subprocess.CompletedProcess(
-        done.args, done.returncode, done.stdout.decode(), done.stderr.decode()
-    )
+    return run_command(*arguments, cwd=cwd, text=text)
 
 
 def refused(done: subprocess.CompletedProcess[str], *words: str) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from forked_command import run_command
 
 MODEL = [
     "--objective",
@@ -47,13 +48,7 @@ MODEL = [
 def regard(
     *arguments: str, cwd: Path, text: str = "", **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "regard", *arguments],
-        cwd=cwd, input=text.encode(), capture_output=True, env={**os.environ, **environment},
-    )  # fmt: skip
-    return subprocess.CompletedProcess(
-        done.args, done.returncode, done.stdout.decode(), done.stderr.decode()
-    )
+    return run_command(*arguments, cwd=cwd, text=text, environment=environment)
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,7 @@ import torch
 from safetensors.torch import load_file
 from tokenizers import models
 
+from forked_command import run_command
 from regard import disk, spec
 from regard.builder import build
 from regard.convert import convert as converting
@@ -342,9 +343,7 @@ def test_what_is_not_installed_is_named(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def regard(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "regard", *arguments], capture_output=True, text=True
-    )
+    return run_command(*arguments)
 
 
 def test_the_command(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import pytest
 from numpy.typing import ArrayLike
 
 import regard
+from forked_command import run_command
 from regard.errors import DataError, ModelError, SettingError
 from regard.evaluation.evaluation import evaluate, paired_tests
 from regard.evaluation.tasks import TASKS
@@ -276,9 +276,7 @@ def test_refused(translation: tuple[Result, Path], classifier: tuple[Result, Pat
 
 
 def command(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "regard", "evaluate", *arguments], capture_output=True, text=True
-    )
+    return run_command("evaluate", *arguments)
 
 
 def test_the_command_takes_the_settings_of_the_run(translation: tuple[Result, Path]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from forked_command import run_command
 from regard import spec
 from regard.builder import build
 from regard.core import scaled_dot_product_attention
@@ -200,9 +200,7 @@ def test_what_a_model_gets_is_what_its_wiring_takes(tmp_path: Path) -> None:
 
 
 def regard(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "regard", *arguments], capture_output=True, text=True
-    )
+    return run_command(*arguments)
 
 
 def test_the_command_says_what_it_found_and_fails_if_it_must(tmp_path: Path) -> None:
