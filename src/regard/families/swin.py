@@ -6,6 +6,7 @@ A classifier scores the mean of the last stage's positions (Liu et al. 2021).
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 from regard import spec
@@ -15,7 +16,12 @@ from regard.families.classifier_labels import label_count, label_names
 from regard.families.config_schema import IGNORED_KEYS, NOT_ENCODER_DECODER, ConfigSchema
 from regard.families.encoder_tensor_names import LayerNames
 from regard.families.tensor_table import Rename, Rule, Unused, module_rules
-from regard.families.vit import patch_rules
+from regard.families.vit import (
+    masked_image_config,
+    masked_image_model,
+    masked_image_rules,
+    patch_rules,
+)
 
 PREFIX = "swin."
 SPEC_TYPES = (spec.Encoder, spec.Patches)
@@ -35,6 +41,9 @@ _SCHEMA = ConfigSchema(
         "drop_path_rate": 0.1,  # of the last layer
         "hidden_act": "gelu",
         "layer_norm_eps": 1e-5,
+        "encoder_stride": 32,  # of masked image modelling (SimMIM)
+        # Of training alone: ViT-MAE's key, which transformers' Swin does not read.
+        "mask_ratio": spec.SIMMIM_MASK_RATIO,
     },
     fixed={
         **NOT_ENCODER_DECODER,
@@ -43,11 +52,11 @@ _SCHEMA = ConfigSchema(
         "chunk_size_feed_forward": 0,
     },
     synonyms={},
-    # What follows from the others, masked image modelling, and which feature maps a backbone gives.
+    # What follows from the others, and which feature maps a backbone gives.
     ignored=IGNORED_KEYS
     | {
-        "_out_features", "_out_indices", "encoder_stride", "hidden_size", "num_hidden_layers",
-        "num_layers", "out_features", "out_indices", "path_norm", "stage_names",
+        "_out_features", "_out_indices", "hidden_size", "num_hidden_layers", "num_layers",
+        "out_features", "out_indices", "path_norm", "stage_names",
     },
 )  # fmt: skip
 _LAYER = LayerNames(attention_norm="layernorm_before", feedforward_norm="layernorm_after")
@@ -82,6 +91,9 @@ def to_config(model: spec.Encoder, positions: int) -> dict[str, Any]:
     if model.labels:
         config["architectures"] = ["SwinForImageClassification"]
         config |= label_names(model.labels.count)
+    if isinstance(model.pixels, spec.PixelShuffleHead):
+        config["architectures"] = ["SwinForMaskedImageModeling"]
+        config |= masked_image_config(patches, model.pixels)
     return config
 
 
@@ -111,7 +123,8 @@ def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Enc
     )
     block = _block(values, stages)
     stack = spec.Stack(sum(stages.depths), block, final=block.norm, stages=stages)
-    return spec.Encoder(d_model, patches, stack, spec.Pool("mean", None), labels=_labels(config))
+    model = spec.Encoder(d_model, patches, stack, spec.Pool("mean", None))
+    return _with_head(model, config, values)
 
 
 def _block(values: Mapping[str, Any], stages: spec.Stages) -> spec.Block:
@@ -134,16 +147,20 @@ def _block(values: Mapping[str, Any], stages: spec.Stages) -> spec.Block:
     )
 
 
-def _labels(config: Mapping[str, Any]) -> spec.ClassifierHead | None:
+def _with_head(
+    model: spec.Encoder, config: Mapping[str, Any], values: Mapping[str, Any]
+) -> spec.Encoder:
     match (config.get("architectures") or ["SwinModel"])[0]:
         case "SwinModel":
-            return None
+            return model
         case "SwinForImageClassification":
-            return spec.ClassifierHead(label_count(config))
+            return replace(model, labels=spec.ClassifierHead(label_count(config)))
+        case "SwinForMaskedImageModeling":
+            return masked_image_model(model, values)
         case other:
             raise ModelError(
                 f"a swin model of the kind {other!r} is not understood",
-                "known: SwinModel, SwinForImageClassification",
+                "known: SwinModel, SwinForImageClassification, SwinForMaskedImageModeling",
             )
 
 
@@ -153,7 +170,7 @@ def _labels(config: Mapping[str, Any]) -> spec.ClassifierHead | None:
 def tensor_table(model: spec.Encoder, positions: int) -> list[Rule]:
     stages = model.stack.stages
     assert stages is not None, "to_config has refused others"
-    prefix = PREFIX if model.labels else ""
+    prefix = PREFIX if model.labels or model.pixels else ""
     rules: list[Rule] = [
         *patch_rules(model, f"{prefix}embeddings.patch_embeddings.projection"),
         *module_rules("input.norm", f"{prefix}embeddings.norm"),
@@ -172,6 +189,8 @@ def tensor_table(model: spec.Encoder, positions: int) -> list[Rule]:
     rules += module_rules("stack.final_norm", f"{prefix}layernorm")
     if model.labels:
         rules += module_rules("labels.output", "classifier")
+    if isinstance(model.pixels, spec.PixelShuffleHead):
+        rules += masked_image_rules(model, f"{prefix}embeddings.mask_token")
     return rules
 
 

@@ -43,7 +43,9 @@ _SCHEMA = ConfigSchema(
     defaults={
         **CONFIG_DEFAULTS,
         "pooler_act": "tanh",
-        "encoder_stride": 16,  # of masked image modelling
+        "encoder_stride": 16,  # of masked image modelling (SimMIM)
+        # Of training alone: ViT-MAE's key, which transformers' ViT does not read.
+        "mask_ratio": spec.SIMMIM_MASK_RATIO,
         # A key of ours: only the weights show whether a model without labels has a pooler.
         "regard_pooler": True,
         # Stochastic depth, of training alone: DINOv2's key, which transformers' ViT does not read.
@@ -72,13 +74,21 @@ class VitFamily:
     def PREFIX(self) -> str:
         return f"{self.model_type}."
 
+    @property
+    def architectures(self) -> list[str]:
+        """The kinds of its models."""
+        suffixes = ["Model", "ForImageClassification", "ForMaskedImageModeling"]
+        if len(self.extra_tokens) == 2:
+            suffixes.append("ForImageClassificationWithTeacher")
+        return [self.class_prefix + suffix for suffix in suffixes]
+
     # -------------------------------------------------------------- spec → config.json
 
     def to_config(self, model: spec.Encoder, positions: int) -> dict[str, Any]:
         patches = model.patches
         config = {
             "model_type": self.model_type,
-            "architectures": [self.class_prefix + _suffix(model.labels)],
+            "architectures": [self.class_prefix + _suffix(model)],
             **stack_config(model.d_model, model.stack),
             "image_size": patches.size,
             "patch_size": patches.patch,
@@ -89,6 +99,8 @@ class VitFamily:
             config["drop_path_rate"] = model.stack.block.drop_path
         if model.labels:
             return {**config, **label_names(model.labels.count)}
+        if isinstance(model.pixels, spec.PixelShuffleHead):
+            return {**config, **masked_image_config(patches, model.pixels)}
         if model.pool is None:
             config["regard_pooler"] = False
         elif model.pool.activation:
@@ -110,24 +122,31 @@ class VitFamily:
             dropout=block.dropout,
         )
         stack = spec.Stack(values["num_hidden_layers"], block, final=block.norm)
-        pool, labels = self._heads(config, values, stored)
-        return spec.Encoder(values["hidden_size"], patches, stack, pool, labels=labels)
+        model = spec.Encoder(values["hidden_size"], patches, stack)
+        return self._with_head(model, config, values, stored)
 
-    def _heads(
-        self, config: Mapping[str, Any], values: Mapping[str, Any], stored: Collection[str]
-    ) -> tuple[spec.Pool | None, spec.ClassifierHead | spec.DistilledHead | None]:
+    def _with_head(
+        self,
+        model: spec.Encoder,
+        config: Mapping[str, Any],
+        values: Mapping[str, Any],
+        stored: Collection[str],
+    ) -> spec.Encoder:
         architecture = (config.get("architectures") or [f"{self.class_prefix}Model"])[0]
         match architecture.removeprefix(self.class_prefix):
             case "Model":
-                return self._pooler(values, stored), None
+                return replace(model, pool=self._pooler(values, stored))
+            case "ForMaskedImageModeling":
+                return masked_image_model(model, values)
             case "ForImageClassification":
-                return spec.Pool("first", None), spec.ClassifierHead(label_count(config))
+                labels = spec.ClassifierHead(label_count(config))
+                return replace(model, pool=spec.Pool("first", None), labels=labels)
             case "ForImageClassificationWithTeacher" if len(self.extra_tokens) == 2:
-                return None, spec.DistilledHead(label_count(config), 2)
-            case other:
+                return replace(model, labels=spec.DistilledHead(label_count(config), 2))
+            case _:
                 raise ModelError(
-                    f"a {self.model_type} model of the kind {other!r} is not understood",
-                    "known: Model, ForImageClassification",
+                    f"a {self.model_type} model of the kind {architecture!r} is not understood",
+                    f"known: {', '.join(self.architectures)}",
                 )
 
     def _pooler(self, values: Mapping[str, Any], stored: Collection[str]) -> spec.Pool | None:
@@ -142,7 +161,7 @@ class VitFamily:
 
     def tensor_table(self, model: spec.Encoder, positions: int) -> list[Rule]:
         d_model = model.d_model
-        prefix = self.PREFIX if model.labels else ""
+        prefix = self.PREFIX if model.labels or model.pixels else ""
         embeddings = f"{prefix}embeddings"
         rules: list[Rule] = []
         for i, token in enumerate(self.extra_tokens):
@@ -160,6 +179,8 @@ class VitFamily:
             *per_layer(model.stack.layers, LAYER.layer_template(model, prefix)),
             *module_rules("stack.final_norm", f"{prefix}layernorm"),
         ]
+        if isinstance(model.pixels, spec.PixelShuffleHead):
+            rules += masked_image_rules(model, f"{embeddings}.mask_token")
         if model.pool and model.pool.activation:
             rules += module_rules("pool.dense", "pooler.dense")
         if isinstance(model.labels, spec.ClassifierHead):
@@ -170,14 +191,42 @@ class VitFamily:
         return rules
 
 
-def _suffix(labels: spec.ClassifierHead | spec.DistilledHead | None) -> str:
-    match labels:
+def _suffix(model: spec.Encoder) -> str:
+    match model.labels:
+        case None if model.pixels:
+            return "ForMaskedImageModeling"
         case None:
             return "Model"
         case spec.ClassifierHead():
             return "ForImageClassification"
         case spec.DistilledHead():
             return "ForImageClassificationWithTeacher"
+
+
+def masked_image_model(model: spec.Encoder, values: Mapping[str, Any]) -> spec.Encoder:
+    """SimMIM's model of an encoder, in every family of transformers that has it."""
+    share = float(values["mask_ratio"])
+    return spec.masked_image_model(model, values["encoder_stride"], share)
+
+
+def masked_image_config(patches: spec.Patches, head: spec.PixelShuffleHead) -> dict[str, Any]:
+    """The keys of masked image modelling; what transformers does not read is left out if it can."""
+    config: dict[str, Any] = {"encoder_stride": head.stride}
+    if patches.masked_share != spec.SIMMIM_MASK_RATIO:
+        config["mask_ratio"] = patches.masked_share
+    return config
+
+
+def masked_image_rules(model: spec.Encoder, mask_token: str) -> list[Rule]:
+    """The mask token, and the decoder: a 1 × 1 convolution there, a linear map here."""
+    assert isinstance(model.pixels, spec.PixelShuffleHead)
+    width = model.stack.width(model.d_model)
+    outputs = model.patches.channels * model.pixels.stride**2
+    return [
+        Reshape("input.mask_token", mask_token, (1, 1, model.d_model)),
+        Reshape("pixels.output.weight", "decoder.0.weight", (outputs, width, 1, 1), (-1, width)),
+        Rename("pixels.output.bias", "decoder.0.bias"),
+    ]
 
 
 def patch_rules(model: spec.Encoder, hf: str, name: str = "input") -> list[Rule]:

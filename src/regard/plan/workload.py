@@ -198,7 +198,7 @@ def _masked_patches(core: Any, tensors: Tensors, _unused: TokenLoss) -> Tensor:
     pixels = tensors["pixels"]
     order = core.input.random_masking(tensors["noise"])
     predicted = core.reconstruct(pixels, order)
-    loss: Tensor = core.pixels.error(predicted, core.input.unfold(pixels), order).sum()
+    loss: Tensor = core.pixels.error(predicted, core.input.unfold(pixels), order.masked).sum()
     return loss
 
 

@@ -190,7 +190,7 @@ def _encoder(
         both = model.contrastive(hidden, model.input.latents(main))
         outputs["projected_states"] = MaskedOutput(both.states, position_mask)
     if model.pixels is not None and order is not None:
-        outputs["logits"] = MaskedOutput(model.pixels(hidden, order.restore))
+        outputs["logits"] = MaskedOutput(model.pixels(hidden, order))
     if model.pool is not None:
         name = "pooler_output"
         project = model.pool.project

@@ -107,7 +107,7 @@ class MaskedImages(ImageObjective):
         order = VisiblePatches(tensors["visible"], tensors["restore"], tensors["masked"])
         pixels = self.pixel_values(tensors)  # [B, 3, H, W]
         predicted = self.model.reconstruct(pixels, order)
-        errors = decoder.error(predicted, self.patches.unfold(pixels), order)  # [B, N]
+        errors = decoder.error(predicted, self.patches.unfold(pixels), order.masked)  # [B, N]
         # Every image has equally many masked patches.
         loss = errors.sum() / order.masked[0].sum()
         return loss, loss.detach()
