@@ -333,10 +333,9 @@ def _images(model: Any, sizes: Sizes) -> Made:
 
 
 def _masked_images(model: Any, sizes: Sizes) -> Made:
-    patches = model.patches.positions - model.patches.extras
     inputs = {
         "pixels": _pixels(model.patches, sizes.rows),
-        "noise": Input((sizes.rows, patches)),
+        "noise": Input((sizes.rows, model.patches.maskable)),
     }
     return inputs, sizes.rows, _masked_patches
 

@@ -185,6 +185,7 @@ from regard.spec.validation import check_parts
 # isort: on
 
 __all__ = [
+    "SIMMIM_MASK_RATIO",
     "Activation",
     "AdditiveAttention",
     "AdditiveScore",
@@ -297,7 +298,6 @@ __all__ = [
     "Reversible",
     "Rope",
     "RopeScaling",
-    "SIMMIM_MASK_RATIO",
     "ScaledDotScore",
     "SequenceToSequence",
     "SeriesEncoderDecoder",

@@ -116,6 +116,11 @@ class Patches:
         return self.size // self.patch
 
     @property
+    def maskable(self) -> int:
+        """How many squares of an image are hidden or not: patches, or units of several."""
+        return (-(-self.side // self.mask_unit)) ** 2
+
+    @property
     def main_input_name(self) -> str:
         """The argument for images [B, channels, size, size]."""
         return "pixel_values"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from regard.errors import ModelError
+from regard.spec.frontend import Patches
 from regard.spec.model import Encoder
 from regard.spec.pixel_decoder import PixelShuffleHead
 
@@ -19,8 +20,16 @@ def masked_image_model(
     `stride` is the side of what one position reconstructs, in pixels; None: so that all positions
     give the image. What one position reconstructs is hidden as a whole.
     """
-    patches = encoder.patches
+    if not isinstance(encoder.input, Patches):
+        raise ModelError("only images have pixels to reconstruct", "give it Patches")
+    patches = encoder.input
     stride = stride or image_stride(encoder)
+    if stride is None:
+        raise ModelError(
+            f"images of {patches.size} × {patches.size} pixels do not divide into the squares that "
+            "the positions of the last layer reconstruct",
+            "give another --image-size, another --patch, or a stack with fewer stages",
+        )
     unit = 1 if stride % patches.patch else stride // patches.patch
     masked = dataclasses.replace(patches, mask_token=True, masked_share=share, mask_unit=unit)
     # Pooling by a mean (Swin) has no weights; a class token's is of no use without its head.
@@ -34,16 +43,11 @@ def masked_image_model(
     )
 
 
-def image_stride(encoder: Encoder) -> int:
-    """The side of an image, in pixels, for each position along it in the last layer."""
+def image_stride(encoder: Encoder) -> int | None:
+    """Pixels along an image for each position of the last layer; None if they do not divide it."""
     patches = encoder.patches
     stages = encoder.stack.stages
     side = patches.side if stages is None else stages.sides[-1]
-    stride = patches.size // side
-    if stride * side != patches.size or patches.size % patches.patch:
-        raise ModelError(
-            f"images of {patches.size} pixels are no squares of {side} × {side} positions, of "
-            "which each could be reconstructed",
-            "give sides of images that divide by all patches: --image-size, --patch",
-        )
-    return stride
+    if patches.size % side or patches.size % patches.patch:
+        return None
+    return patches.size // side

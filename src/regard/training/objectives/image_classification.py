@@ -142,16 +142,15 @@ class ImageClassification(ImageObjective):
 
 
 def _without_masks(description: spec.Encoder) -> spec.Encoder:
-    """The encoder of a masked autoencoder, which sees all patches from now on: a plain ViT.
+    """The encoder of masked image modelling, which sees all patches from now on.
 
-    Its positions are trained with the rest (He et al. 2022, Appendix A.1).
+    That of a masked autoencoder becomes a plain ViT, whose positions are trained with the rest (He
+    et al. 2022, Appendix A.1).
     """
-    patches = replace(
-        description.patches,
-        position="learned",
-        masked_share=0.0,
-        dropout=description.stack.block.dropout,
-    )
+    patches = replace(description.patches, masked_share=0.0, mask_token=False, mask_unit=1)
+    if isinstance(description.pixels, spec.PixelDecoder):
+        dropout = description.stack.block.dropout
+        patches = replace(patches, position="learned", dropout=dropout)
     return replace(description, input=patches, pixels=None)
 
 
