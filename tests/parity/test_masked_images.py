@@ -183,7 +183,7 @@ def test_reconstructions_of_another_size_have_no_loss(family: str, tmp_path: Pat
     loaded = regard.load(tmp_path)
     pixels = images(model.config)
     compare(loaded, model, {"pixel_values": pixels})
-    count = loaded.spec.patches.side ** 2  # type: ignore[union-attr]
+    count = loaded.spec.patches.side**2  # type: ignore[union-attr]
     with pytest.raises(ModelError, match="cannot be compared"):
         loaded(pixels, bool_masked_pos=torch.ones(3, count, dtype=torch.bool))
     with pytest.raises(DataError, match="does not fit"):

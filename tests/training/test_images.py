@@ -654,7 +654,7 @@ def test_mask_tokens_are_trained_and_the_encoder_becomes_a_classifier(
     assert not any(report.values()), report
     size = model.spec.patches.size
     pixels = torch.randn(2, 3, size, size)
-    masked = torch.rand(2, model.spec.patches.side ** 2) < 0.5
+    masked = torch.rand(2, model.spec.patches.side**2) < 0.5
     with torch.inference_mode():
         expected = theirs.eval()(pixels, bool_masked_pos=masked)
         loss = model(pixels, bool_masked_pos=masked).loss

@@ -130,6 +130,11 @@ def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Enc
 def _block(values: Mapping[str, Any], stages: spec.Stages) -> spec.Block:
     """The block of the first stage."""
     d_model = values["embed_dim"]
+    if int(stages.mlp_ratio * d_model) < 1:
+        raise ModelError(
+            f"config.json: mlp_ratio {stages.mlp_ratio} leaves no feed-forward layer",
+            "give a larger one",
+        )
     attention = attention_spec(
         d_model,
         stages.heads[0],

@@ -173,7 +173,7 @@ def call(
         case Encoder(pixels=PixelShuffleHead()):
             output = _call_mask_tokens(model, inputs, Context(recorded.probe))
             return ModelOutput(output | recorded.of_encoder())
-        case Encoder(input=Patches(masked_share=share)) if share:
+        case Encoder(input=Patches(masked_share=share)) if share or model.pixels is not None:
             output = _call_masked_images(model, inputs, Context(recorded.probe))
             return ModelOutput(output | recorded.of_encoder())
         case Encoder():
@@ -183,9 +183,8 @@ def call(
             output = _call_encoder(model, spec, config, inputs, context)
             return ModelOutput(output | recorded.of_encoder())
         case Decoder():
-            mask = padding_mask(inputs.get("attention_mask"))
-            hidden, _ = model(inputs["input_ids"], mask, Context(recorded.probe))
-            return ModelOutput(logits=model.head(hidden), **recorded.of_stack("decoder"))
+            output = _call_decoder(model, config, inputs, Context(recorded.probe))
+            return ModelOutput(output | recorded.of_stack("decoder"))
         case EncoderDecoder():
             return _call_encoder_decoder(model, config, inputs, recorded)
         case DualEncoder():
@@ -199,6 +198,19 @@ def call(
             hidden, _ = model(story, question, story_mask, question_mask, context)
             hops = recorded.of_stack("memory") | recorded.cross_attentions("memory")
             return ModelOutput(logits=model.head(hidden), **hops)
+
+
+def _call_decoder(
+    model: Decoder, config: Mapping[str, Any], inputs: Mapping[str, Tensor], context: Context
+) -> ModelOutput:
+    """Logits; before them the hidden states, if that is what the architecture gives (GPT2Model)."""
+    mask = padding_mask(inputs.get("attention_mask"))
+    hidden, _ = model(inputs["input_ids"], mask, context)  # [B, T, D]
+    logits = model.head(hidden)
+    architecture = str((config.get("architectures") or [""])[0])
+    if architecture.endswith("Model") and not architecture.endswith("HeadModel"):
+        return ModelOutput(last_hidden_state=hidden, logits=logits)
+    return ModelOutput(logits=logits)
 
 
 def padding_mask(attention_mask: Tensor | None) -> Tensor | None:

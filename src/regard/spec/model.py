@@ -429,7 +429,7 @@ class Encoder(ModelSpec):
             inputs = {name: True}
             if self.input.mask_token:
                 inputs["bool_masked_pos"] = False
-            elif self.input.masked_share:
+            elif self.input.masked_share or self.pixels is not None:
                 inputs["noise"] = False
             return inputs
         if isinstance(self.input, Tokens):
