@@ -177,6 +177,32 @@ def test_a_model_described_here_opens_in_transformers(family: str, tmp_path: Pat
     compare(regard.load(tmp_path / "theirs"), again.eval(), inputs)
 
 
+@pytest.mark.parametrize("family", SIZES)
+def test_the_encoder_without_its_decoder(family: str, tmp_path: Path) -> None:
+    """What `model.vit.save_pretrained` writes has a mask token, of which config.json says nothing;
+    ours says it for a checkpoint that has no weights beside it.
+    """
+    whole = theirs(family, SIZES[family]["odd"], 1, tmp_path / "whole")
+    encoder = getattr(whole, whole.base_model_prefix)
+    encoder.save_pretrained(tmp_path / "theirs")
+    loaded = regard.load(tmp_path / "theirs")
+    pixels = images(whole.config)
+    masked = masks(whole.config)
+    with torch.inference_mode():
+        for options in ({}, {"bool_masked_pos": masked}):
+            wanted = encoder(pixels, **options)
+            result = loaded(pixels, **options)
+            assert close(result.last_hidden_state, wanted.last_hidden_state)
+    loaded.save(tmp_path / "ours")
+    before = load_file(tmp_path / "theirs" / "model.safetensors")
+    after = load_file(tmp_path / "ours" / "model.safetensors")
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[key], after[key]) for key in before)
+    assert regard.load(tmp_path / "ours").spec == loaded.spec
+    description = folders.describe(loaded.spec, None, 1, loaded.config["model_type"])
+    assert description["use_mask_token"] is True
+
+
 @pytest.mark.parametrize("family", UNEVEN)
 def test_reconstructions_of_another_size_have_no_loss(family: str, tmp_path: Path) -> None:
     model = theirs(family, UNEVEN[family], 0, tmp_path)

@@ -21,6 +21,7 @@ from regard.families.vit import (
     masked_image_model,
     masked_image_rules,
     patch_rules,
+    with_stored_mask_token,
 )
 
 PREFIX = "swin."
@@ -44,6 +45,8 @@ _SCHEMA = ConfigSchema(
         "encoder_stride": 32,  # of masked image modelling (SimMIM)
         # Of training alone: ViT-MAE's key, which transformers' Swin does not read.
         "mask_ratio": spec.SIMMIM_MASK_RATIO,
+        # A key of DINOv2: only the weights show whether a model without a head has a mask token.
+        "use_mask_token": False,
     },
     fixed={
         **NOT_ENCODER_DECODER,
@@ -91,10 +94,9 @@ def to_config(model: spec.Encoder, positions: int) -> dict[str, Any]:
     if model.labels:
         config["architectures"] = ["SwinForImageClassification"]
         config |= label_names(model.labels.count)
-    if isinstance(model.pixels, spec.PixelShuffleHead):
+    if model.pixels:
         config["architectures"] = ["SwinForMaskedImageModeling"]
-        config |= masked_image_config(patches, model.pixels)
-    return config
+    return config | masked_image_config(model)
 
 
 # ------------------------------------------------------------------ config.json → spec
@@ -124,7 +126,7 @@ def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Enc
     block = _block(values, stages)
     stack = spec.Stack(sum(stages.depths), block, final=block.norm, stages=stages)
     model = spec.Encoder(d_model, patches, stack, spec.Pool("mean", None))
-    return _with_head(model, config, values)
+    return _with_head(model, config, values, stored)
 
 
 def _block(values: Mapping[str, Any], stages: spec.Stages) -> spec.Block:
@@ -153,11 +155,14 @@ def _block(values: Mapping[str, Any], stages: spec.Stages) -> spec.Block:
 
 
 def _with_head(
-    model: spec.Encoder, config: Mapping[str, Any], values: Mapping[str, Any]
+    model: spec.Encoder,
+    config: Mapping[str, Any],
+    values: Mapping[str, Any],
+    stored: Collection[str],
 ) -> spec.Encoder:
     match (config.get("architectures") or ["SwinModel"])[0]:
         case "SwinModel":
-            return model
+            return replace(model, input=with_stored_mask_token(model.patches, values, stored))
         case "SwinForImageClassification":
             return replace(model, labels=spec.ClassifierHead(label_count(config)))
         case "SwinForMaskedImageModeling":
@@ -194,9 +199,7 @@ def tensor_table(model: spec.Encoder, positions: int) -> list[Rule]:
     rules += module_rules("stack.final_norm", f"{prefix}layernorm")
     if model.labels:
         rules += module_rules("labels.output", "classifier")
-    if isinstance(model.pixels, spec.PixelShuffleHead):
-        rules += masked_image_rules(model, f"{prefix}embeddings.mask_token")
-    return rules
+    return [*rules, *masked_image_rules(model, f"{prefix}embeddings.mask_token")]
 
 
 def _layer_rules(block: spec.Block, number: int, hf: str) -> list[Rule]:

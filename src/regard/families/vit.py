@@ -48,6 +48,7 @@ _SCHEMA = ConfigSchema(
         "mask_ratio": spec.SIMMIM_MASK_RATIO,
         # A key of ours: only the weights show whether a model without labels has a pooler.
         "regard_pooler": True,
+        "use_mask_token": False,  # DINOv2's key, for the same reason
         # Stochastic depth, of training alone: DINOv2's key, which transformers' ViT does not read.
         "drop_path_rate": 0.0,
     },
@@ -99,8 +100,9 @@ class VitFamily:
             config["drop_path_rate"] = model.stack.block.drop_path
         if model.labels:
             return {**config, **label_names(model.labels.count)}
-        if isinstance(model.pixels, spec.PixelShuffleHead):
-            return {**config, **masked_image_config(patches, model.pixels)}
+        config |= masked_image_config(model)
+        if model.pixels:
+            return config
         if model.pool is None:
             config["regard_pooler"] = False
         elif model.pool.activation:
@@ -135,7 +137,8 @@ class VitFamily:
         architecture = (config.get("architectures") or [f"{self.class_prefix}Model"])[0]
         match architecture.removeprefix(self.class_prefix):
             case "Model":
-                return replace(model, pool=self._pooler(values, stored))
+                patches = with_stored_mask_token(model.patches, values, stored)
+                return replace(model, input=patches, pool=self._pooler(values, stored))
             case "ForMaskedImageModeling":
                 return masked_image_model(model, values)
             case "ForImageClassification":
@@ -179,8 +182,7 @@ class VitFamily:
             *per_layer(model.stack.layers, LAYER.layer_template(model, prefix)),
             *module_rules("stack.final_norm", f"{prefix}layernorm"),
         ]
-        if isinstance(model.pixels, spec.PixelShuffleHead):
-            rules += masked_image_rules(model, f"{embeddings}.mask_token")
+        rules += masked_image_rules(model, f"{embeddings}.mask_token")
         if model.pool and model.pool.activation:
             rules += module_rules("pool.dense", "pooler.dense")
         if isinstance(model.labels, spec.ClassifierHead):
@@ -209,9 +211,22 @@ def masked_image_model(model: spec.Encoder, values: Mapping[str, Any]) -> spec.E
     return spec.masked_image_model(model, values["encoder_stride"], share)
 
 
-def masked_image_config(patches: spec.Patches, head: spec.PixelShuffleHead) -> dict[str, Any]:
+def with_stored_mask_token(
+    patches: spec.Patches, values: Mapping[str, Any], stored: Collection[str]
+) -> spec.Patches:
+    """The encoder of masked image modelling without its decoder: only the weights show it."""
+    has_token = values["use_mask_token"]
+    if stored:
+        has_token = any(name.endswith("embeddings.mask_token") for name in stored)
+    return replace(patches, mask_token=has_token)
+
+
+def masked_image_config(model: spec.Encoder) -> dict[str, Any]:
     """The keys of masked image modelling; what transformers does not read is left out if it can."""
-    config: dict[str, Any] = {"encoder_stride": head.stride}
+    patches = model.patches
+    if not isinstance(model.pixels, spec.PixelShuffleHead):
+        return {"use_mask_token": True} if patches.mask_token else {}
+    config: dict[str, Any] = {"encoder_stride": model.pixels.stride}
     if patches.masked_share != spec.SIMMIM_MASK_RATIO:
         config["mask_ratio"] = patches.masked_share
     return config
@@ -219,11 +234,15 @@ def masked_image_config(patches: spec.Patches, head: spec.PixelShuffleHead) -> d
 
 def masked_image_rules(model: spec.Encoder, mask_token: str) -> list[Rule]:
     """The mask token, and the decoder: a 1 × 1 convolution there, a linear map here."""
-    assert isinstance(model.pixels, spec.PixelShuffleHead)
+    rules: list[Rule] = []
+    if model.patches.mask_token:
+        rules.append(Reshape("input.mask_token", mask_token, (1, 1, model.d_model)))
+    if not isinstance(model.pixels, spec.PixelShuffleHead):
+        return rules
     width = model.stack.width(model.d_model)
     outputs = model.patches.channels * model.pixels.stride**2
     return [
-        Reshape("input.mask_token", mask_token, (1, 1, model.d_model)),
+        *rules,
         Reshape("pixels.output.weight", "decoder.0.weight", (outputs, width, 1, 1), (-1, width)),
         Rename("pixels.output.bias", "decoder.0.bias"),
     ]

@@ -156,7 +156,7 @@ def _without_masks(description: spec.Encoder) -> spec.Encoder:
 
 def _with_classes(description: spec.Encoder, count: int) -> spec.Encoder:
     """An encoder of images with so many classes, by a head as it has one, or by a new one."""
-    if description.pixels is not None:
+    if description.pixels is not None or description.patches.mask_token:
         description = _without_masks(description)
     if description.labels is not None:
         return replace(description, labels=replace(description.labels, count=count))
