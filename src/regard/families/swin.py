@@ -11,18 +11,13 @@ from typing import Any
 
 from regard import spec
 from regard.errors import ModelError
+from regard.families import masked_images
 from regard.families.block_config import activation_name, attention_spec, parse_activation
 from regard.families.classifier_labels import label_count, label_names
 from regard.families.config_schema import IGNORED_KEYS, NOT_ENCODER_DECODER, ConfigSchema
 from regard.families.encoder_tensor_names import LayerNames
 from regard.families.tensor_table import Rename, Rule, Unused, module_rules
-from regard.families.vit import (
-    masked_image_config,
-    masked_image_model,
-    masked_image_rules,
-    patch_rules,
-    with_stored_mask_token,
-)
+from regard.families.vit import patch_rules
 
 PREFIX = "swin."
 SPEC_TYPES = (spec.Encoder, spec.Patches)
@@ -42,11 +37,8 @@ _SCHEMA = ConfigSchema(
         "drop_path_rate": 0.1,  # of the last layer
         "hidden_act": "gelu",
         "layer_norm_eps": 1e-5,
-        "encoder_stride": 32,  # of masked image modelling (SimMIM)
-        # Of training alone: ViT-MAE's key, which transformers' Swin does not read.
-        "mask_ratio": spec.SIMMIM_MASK_RATIO,
-        # A key of DINOv2: only the weights show whether a model without a head has a mask token.
-        "use_mask_token": False,
+        **masked_images.CONFIG_DEFAULTS,
+        "encoder_stride": 32,
     },
     fixed={
         **NOT_ENCODER_DECODER,
@@ -96,7 +88,7 @@ def to_config(model: spec.Encoder, positions: int) -> dict[str, Any]:
         config |= label_names(model.labels.count)
     if model.pixels:
         config["architectures"] = ["SwinForMaskedImageModeling"]
-    return config | masked_image_config(model)
+    return config | masked_images.config_keys(model)
 
 
 # ------------------------------------------------------------------ config.json → spec
@@ -162,11 +154,13 @@ def _with_head(
 ) -> spec.Encoder:
     match (config.get("architectures") or ["SwinModel"])[0]:
         case "SwinModel":
-            return replace(model, input=with_stored_mask_token(model.patches, values, stored))
+            return replace(
+                model, input=masked_images.with_stored_mask_token(model.patches, values, stored)
+            )
         case "SwinForImageClassification":
             return replace(model, labels=spec.ClassifierHead(label_count(config)))
         case "SwinForMaskedImageModeling":
-            return masked_image_model(model, values)
+            return masked_images.with_decoder(model, values)
         case other:
             raise ModelError(
                 f"a swin model of the kind {other!r} is not understood",
@@ -199,7 +193,7 @@ def tensor_table(model: spec.Encoder, positions: int) -> list[Rule]:
     rules += module_rules("stack.final_norm", f"{prefix}layernorm")
     if model.labels:
         rules += module_rules("labels.output", "classifier")
-    return [*rules, *masked_image_rules(model, f"{prefix}embeddings.mask_token")]
+    return [*rules, *masked_images.tensor_rules(model, f"{prefix}embeddings.mask_token")]
 
 
 def _layer_rules(block: spec.Block, number: int, hf: str) -> list[Rule]:

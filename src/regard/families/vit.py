@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 from regard import spec
 from regard.errors import ModelError
+from regard.families import masked_images
 from regard.families.block_config import (
     activation_name,
     block_from_config,
@@ -43,12 +44,9 @@ _SCHEMA = ConfigSchema(
     defaults={
         **CONFIG_DEFAULTS,
         "pooler_act": "tanh",
-        "encoder_stride": 16,  # of masked image modelling (SimMIM)
-        # Of training alone: ViT-MAE's key, which transformers' ViT does not read.
-        "mask_ratio": spec.SIMMIM_MASK_RATIO,
+        **masked_images.CONFIG_DEFAULTS,
         # A key of ours: only the weights show whether a model without labels has a pooler.
         "regard_pooler": True,
-        "use_mask_token": False,  # DINOv2's key, for the same reason
         # Stochastic depth, of training alone: DINOv2's key, which transformers' ViT does not read.
         "drop_path_rate": 0.0,
     },
@@ -100,7 +98,7 @@ class VitFamily:
             config["drop_path_rate"] = model.stack.block.drop_path
         if model.labels:
             return {**config, **label_names(model.labels.count)}
-        config |= masked_image_config(model)
+        config |= masked_images.config_keys(model)
         if model.pixels:
             return config
         if model.pool is None:
@@ -137,10 +135,10 @@ class VitFamily:
         architecture = (config.get("architectures") or [f"{self.class_prefix}Model"])[0]
         match architecture.removeprefix(self.class_prefix):
             case "Model":
-                patches = with_stored_mask_token(model.patches, values, stored)
+                patches = masked_images.with_stored_mask_token(model.patches, values, stored)
                 return replace(model, input=patches, pool=self._pooler(values, stored))
             case "ForMaskedImageModeling":
-                return masked_image_model(model, values)
+                return masked_images.with_decoder(model, values)
             case "ForImageClassification":
                 labels = spec.ClassifierHead(label_count(config))
                 return replace(model, pool=spec.Pool("first", None), labels=labels)
@@ -170,19 +168,15 @@ class VitFamily:
         for i, token in enumerate(self.extra_tokens):
             hf_shape: tuple[int, ...] = (1, 1, d_model)  # ready to broadcast
             rules.append(Reshape(f"input.extras.{i}", f"{embeddings}.{token}_token", hf_shape))
+        position_table = f"{embeddings}.position_embeddings"
         hf_shape = (1, model.patches.positions, d_model)
         rules += [
-            Reshape(
-                "input.position.table",
-                f"{embeddings}.position_embeddings",
-                hf_shape,
-                (-1, d_model),
-            ),
+            Reshape("input.position.table", position_table, hf_shape, (-1, d_model)),
             *patch_rules(model, f"{embeddings}.patch_embeddings.projection"),
             *per_layer(model.stack.layers, LAYER.layer_template(model, prefix)),
             *module_rules("stack.final_norm", f"{prefix}layernorm"),
         ]
-        rules += masked_image_rules(model, f"{embeddings}.mask_token")
+        rules += masked_images.tensor_rules(model, f"{embeddings}.mask_token")
         if model.pool and model.pool.activation:
             rules += module_rules("pool.dense", "pooler.dense")
         if isinstance(model.labels, spec.ClassifierHead):
@@ -203,49 +197,6 @@ def _suffix(model: spec.Encoder) -> str:
             return "ForImageClassification"
         case spec.DistilledHead():
             return "ForImageClassificationWithTeacher"
-
-
-def masked_image_model(model: spec.Encoder, values: Mapping[str, Any]) -> spec.Encoder:
-    """SimMIM's model of an encoder, in every family of transformers that has it."""
-    share = float(values["mask_ratio"])
-    return spec.masked_image_model(model, values["encoder_stride"], share)
-
-
-def with_stored_mask_token(
-    patches: spec.Patches, values: Mapping[str, Any], stored: Collection[str]
-) -> spec.Patches:
-    """The encoder of masked image modelling without its decoder: only the weights show it."""
-    has_token = values["use_mask_token"]
-    if stored:
-        has_token = any(name.endswith("embeddings.mask_token") for name in stored)
-    return replace(patches, mask_token=has_token)
-
-
-def masked_image_config(model: spec.Encoder) -> dict[str, Any]:
-    """The keys of masked image modelling; what transformers does not read is left out if it can."""
-    patches = model.patches
-    if not isinstance(model.pixels, spec.PixelShuffleHead):
-        return {"use_mask_token": True} if patches.mask_token else {}
-    config: dict[str, Any] = {"encoder_stride": model.pixels.stride}
-    if patches.masked_share != spec.SIMMIM_MASK_RATIO:
-        config["mask_ratio"] = patches.masked_share
-    return config
-
-
-def masked_image_rules(model: spec.Encoder, mask_token: str) -> list[Rule]:
-    """The mask token, and the decoder: a 1 × 1 convolution there, a linear map here."""
-    rules: list[Rule] = []
-    if model.patches.mask_token:
-        rules.append(Reshape("input.mask_token", mask_token, (1, 1, model.d_model)))
-    if not isinstance(model.pixels, spec.PixelShuffleHead):
-        return rules
-    width = model.stack.width(model.d_model)
-    outputs = model.patches.channels * model.pixels.stride**2
-    return [
-        *rules,
-        Reshape("pixels.output.weight", "decoder.0.weight", (outputs, width, 1, 1), (-1, width)),
-        Rename("pixels.output.bias", "decoder.0.bias"),
-    ]
 
 
 def patch_rules(model: spec.Encoder, hf: str, name: str = "input") -> list[Rule]:

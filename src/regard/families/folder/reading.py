@@ -148,11 +148,11 @@ def _check_same_architecture(content: ModelFolder, error: ModelError) -> None:
     architectures = content.config.get("architectures")
     if content.model_type == "regard" or not architectures:
         return
-    known = _written_architecture(content.config, content.spec)
-    if architectures[0] != known:
+    other = _written_architecture(content.config, content.spec)
+    if architectures[0] != other:
         raise ModelError(
-            f"a {architectures[0]} is not understood, and it is no {known}: {error.problem}",
-            f"known: {known}; save it as that, or fetch the folder again",
+            f"a {architectures[0]} is not understood, and it is no {other}: {error.problem}",
+            f"known: {other}; save it as that, or fetch the folder again",
         ) from None
 
 
