@@ -138,7 +138,11 @@ def test_open_run_and_write_back(family: str, name: str, seed: int, tmp_path: Pa
     assert spec.from_dict(spec.to_dict(loaded.spec)) == loaded.spec
     pixels = images(model.config)
     masked = masks(model.config)
-    everything = ({}, {"bool_masked_pos": masked}, {"bool_masked_pos": torch.zeros_like(masked)})
+    everything: list[dict[str, Tensor]] = [
+        {},
+        {"bool_masked_pos": masked},
+        {"bool_masked_pos": torch.zeros_like(masked)},
+    ]
     for inputs in everything:
         compare(loaded, model, {"pixel_values": pixels, **inputs})
     loaded.save(tmp_path / "ours")
