@@ -309,6 +309,24 @@ ZOO: dict[str, tuple[str, str, dict[str, Any]]] = {
             "num_labels": 3,
         },
     ),
+    "vit, masked": (
+        "ViTForMaskedImageModeling",
+        "ViTConfig",
+        {**IMAGES, "image_size": 16, "encoder_stride": 4},
+    ),
+    "swin, masked": (
+        "SwinForMaskedImageModeling",
+        "SwinConfig",
+        {
+            "embed_dim": 10,
+            "depths": [2, 1],
+            "num_heads": [2, 4],
+            "window_size": 3,
+            "image_size": 24,
+            "num_channels": 2,
+            "encoder_stride": 8,
+        },
+    ),
     "vit-mae": (
         "ViTMAEForPreTraining",
         "ViTMAEConfig",

@@ -25,8 +25,8 @@ from regard.core.head import (
     mean_of_tokens,
     without_question,
 )
-from regard.core.patch_embedding import VisiblePatches
-from regard.core.pixel_decoder import PixelDecoder
+from regard.core.patch_embedding import Patches, VisiblePatches
+from regard.core.pixel_decoder import MaskedImageDecoder
 from regard.core.series_head import SeriesHead
 from regard.core.series_patches import SeriesPatches
 from regard.core.stack import Stack
@@ -50,7 +50,7 @@ class Encoder(nn.Module):
         labels: ClassifierHead | DistilledHead | None,
         series: SeriesHead | None = None,
         contrastive: ContrastiveHead | None = None,
-        pixels: PixelDecoder | None = None,
+        pixels: MaskedImageDecoder | None = None,
     ) -> None:
         super().__init__()
         self.input = input
@@ -139,5 +139,6 @@ class Encoder(nn.Module):
     ) -> Tensor:
         """The pixels of all patches [B, N, P] from the visible ones."""
         assert self.pixels is not None, "this model has no decoder of pixels"
-        hidden, _ = self(pixels, None, context, visible=order.visible)
-        return self.pixels(hidden, order.restore)
+        hiding = cast(Patches, self.input).encoder_inputs(order)
+        hidden, _ = self(pixels, None, context, **hiding)
+        return self.pixels(hidden, order)

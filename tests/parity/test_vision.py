@@ -170,7 +170,7 @@ def test_what_is_not_understood_is_refused(tmp_path: Path) -> None:
         ({"pooler_output_size": 7}, "pooler_output_size"),
         ({"num_attention_heads": 3}, "divide"),
         ({"patch_size": 13}, "patch"),
-        ({"architectures": ["ViTForMaskedImageModeling"]}, "ForMaskedImageModeling"),
+        ({"architectures": ["ViTForObjectDetection"]}, "ViTForObjectDetection"),
         ({"num_hidden_layers": 2}, "vit.encoder.layer.2"),
         ({"patch_size": 3}, "shape"),
         ({"id2label": {"0": "a"}}, "classifier"),

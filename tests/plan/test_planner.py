@@ -18,6 +18,7 @@ from click.testing import CliRunner
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from regard import spec
 from regard.cli.plan import command
 from regard.compare.cost import _NoModules
 from regard.errors import ModelError, SettingError
@@ -242,6 +243,23 @@ def test_a_recipe_and_a_config_file_are_subjects(tmp_path: Path) -> None:
         subject = resolve(str(target), Request(length=16))
         assert subject.objective == "causal"
         assert subject.description.vocab_size == 300
+
+
+def test_masked_images_are_planned_with_the_decoder_that_learns_them(tmp_path: Path) -> None:
+    """A recipe of SimMIM names an encoder, to which training adds mask tokens and a decoder."""
+    recipe = tmp_path / "simmim.toml"
+    recipe.write_text(
+        '[data]\nimages = "pictures"\n'
+        '[model]\nmodel = "swin:tiny"\nlayers = 2\nd_model = 16\nheads = 2\n'
+        "image_size = 16\npatch = 2\n"
+        '[train]\nobjective = "masked_images"\n'
+    )
+    subject = resolve(str(recipe), Request(batch=2))
+    assert subject.objective == "masked_images"
+    assert subject.description.pixels == spec.PixelShuffleHead(4)  # type: ignore[union-attr]
+    plan = make_plan(subject, find_device("H100"))
+    assert plan.seconds is not None
+    assert plan.seconds > 0
 
 
 def test_every_recommended_model_exists_and_every_objective_has_one() -> None:

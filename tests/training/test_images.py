@@ -68,6 +68,17 @@ def masked_settings(images: Path) -> dict[str, Any]:
     return QUICK | SIZES | {"model": "vit-mae:tiny", "images": str(images), "decoder_layers": 1}
 
 
+def mask_token_settings(images: Path, model: str = "vit:tiny") -> dict[str, Any]:
+    """SimMIM on an encoder that has no decoder of pixels by itself."""
+    return QUICK | SIZES | {"model": model, "images": str(images), "objective": "masked_images"}
+
+
+def swin_mask_settings(images: Path) -> dict[str, Any]:
+    """16 × 16 pixels are 8 × 8 patches, then 4 × 4 positions: units of 2 × 2 patches."""
+    sizes = {"image_size": 16, "patch": 2, "layers": 2, "d_model": 16, "heads": 2}
+    return mask_token_settings(images, "swin:tiny") | sizes
+
+
 def settings_of(objective: str, images: Path) -> dict[str, Any]:
     if objective == "images":
         return QUICK | SIZES | {"model": "vit:tiny", "images": str(images), "mixup": 0.4}
@@ -76,6 +87,10 @@ def settings_of(objective: str, images: Path) -> dict[str, Any]:
         return settings_of("images", images) | more
     if objective == "masked_images":
         return masked_settings(images)
+    if objective == "mask_tokens":
+        return mask_token_settings(images)
+    if objective == "swin_mask_tokens":
+        return swin_mask_settings(images)
     table = str(images / "captions.tsv")
     return QUICK | SIZES | {"model": "clip:tiny", "images": table, "vocabulary": 300}
 
@@ -295,7 +310,10 @@ def test_trivial_augment_gives_each_image_its_own_operation() -> None:
 # ------------------------------------------------------------------ runs
 
 
-@pytest.mark.parametrize("objective", ["images", "augmented", "masked_images", "image_text"])
+@pytest.mark.parametrize(
+    "objective",
+    ["images", "augmented", "masked_images", "mask_tokens", "swin_mask_tokens", "image_text"],
+)
 def test_a_run_resumes_bit_for_bit_without_its_files(
     objective: str, images: Path, tmp_path: Path, stop_at: Callable[[int], Any]
 ) -> None:
@@ -614,11 +632,68 @@ def test_an_encoder_without_steps_of_its_own_is_that_of_the_autoencoder(
             assert torch.equal(parameter, before[name]), name
 
 
+@pytest.mark.parametrize(
+    ("objective", "family"), [("mask_tokens", "ViT"), ("swin_mask_tokens", "Swin")]
+)
+def test_mask_tokens_are_trained_and_the_encoder_becomes_a_classifier(
+    objective: str, family: str, images: Path, tmp_path: Path
+) -> None:
+    """SimMIM: the folder of the run is one of transformers, and so is that of its classifier."""
+    import transformers
+
+    run = tmp_path / "run"
+    settings = settings_of(objective, images) | {"hidden": 0.5, "valid_images": str(images)}
+    result = regard.train(settings, out=run)
+    model: Any = regard.load(run)
+    assert model.config["architectures"] == [f"{family}ForMaskedImageModeling"]
+    assert model.config["mask_ratio"] == 0.5
+    evaluated = regard.evaluate(run, str(images)).scores
+    assert evaluated["mae"] == pytest.approx(vars(result.scores["valid"])["mae"], rel=1e-5)
+    kind = getattr(transformers, f"{family}ForMaskedImageModeling")
+    theirs, report = kind.from_pretrained(run, output_loading_info=True)
+    assert not any(report.values()), report
+    size = model.spec.patches.size
+    pixels = torch.randn(2, 3, size, size)
+    masked = torch.rand(2, model.spec.patches.side**2) < 0.5
+    with torch.inference_mode():
+        expected = theirs.eval()(pixels, bool_masked_pos=masked)
+        loss = model(pixels, bool_masked_pos=masked).loss
+    torch.testing.assert_close(loss, expected.loss)
+    tuned = tmp_path / "tuned"
+    changes = {"base": str(run), "objective": "images", "images": str(images)}
+    regard.train(QUICK | changes, out=tuned)
+    classifier = regard.load(tuned)
+    assert classifier.config["architectures"] == [f"{family}ForImageClassification"]
+    kind = getattr(transformers, f"{family}ForImageClassification")
+    their_classifier, report = kind.from_pretrained(tuned, output_loading_info=True)
+    assert not any(report.values()), report
+    with torch.inference_mode():
+        torch.testing.assert_close(
+            classifier(pixels).logits, their_classifier.eval()(pixels).logits
+        )
+
+
+def test_what_mask_tokens_hide_is_learnt(tmp_path: Path) -> None:
+    """The colour of an image fills in its hidden patches better than the mean of all colours."""
+    folder = tmp_path / "images"
+    write_images(folder, COLOURS, count=20)
+    settings = mask_token_settings(folder) | {"valid_images": str(folder)}
+    first = regard.train(settings | {"steps": 1}, out=tmp_path / "first")
+    trained = regard.train(settings | {"steps": 120}, out=tmp_path / "trained")
+    before = vars(first.scores["valid"])["mae"]
+    after = vars(trained.scores["valid"])["mae"]
+    assert after < 0.6 * before
+
+
 def test_masking_needs_a_decoder_of_pixels_and_patches_to_see(images: Path, tmp_path: Path) -> None:
     settings = masked_settings(images)
-    plain = settings | {"model": "vit:tiny", "objective": "masked_images", "decoder_layers": None}
-    with pytest.raises(ModelError, match="vit-mae"):
-        regard.train(plain, out=tmp_path / "plain")
+    uneven = swin_mask_settings(images) | {"image_size": 18}
+    with pytest.raises(ModelError, match="do not divide"):
+        regard.train(uneven, out=tmp_path / "uneven")
+    regard.train(settings_of("images", images), out=tmp_path / "classes")
+    classes = {"base": str(tmp_path / "classes"), "images": str(images)}
+    with pytest.raises(ModelError, match="no decoder"):
+        regard.train(QUICK | classes | {"objective": "masked_images"}, out=tmp_path / "again")
     with pytest.raises(ModelError, match="none is left to see"):
         regard.train(settings | {"hidden": 0.95}, out=tmp_path / "blind")
     with pytest.raises(SettingError, match="mixup"):

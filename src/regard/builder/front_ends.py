@@ -62,6 +62,7 @@ def _patches(part: spec.Patches, d_model: int) -> patch_embedding.Patches:
         part.interpolated,
         part.masked_share,
         part.padded,
+        part.mask_unit,
     )
     position: patch_embedding.PatchPosition | None
     match part.position:

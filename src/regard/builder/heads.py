@@ -126,16 +126,23 @@ def build_contrastive_head(
 
 
 def build_pixel_decoder(
-    part: spec.PixelDecoder, patches: spec.Patches, inputs: int
-) -> pixel_decoder.PixelDecoder:
-    return pixel_decoder.PixelDecoder(
-        inputs,
-        part.d_model,
-        build_stack(part.stack, part.d_model),
-        patch_embedding.PatchShape(patches.size, patches.patch, patches.channels),
-        extras=patches.extras,
-        normalized=part.normalized,
-    )
+    part: spec.MaskedImageDecoder, patches: spec.Patches, inputs: int
+) -> pixel_decoder.MaskedImageDecoder:
+    shape = patch_embedding.PatchShape(patches.size, patches.patch, patches.channels)
+    match part:
+        case spec.PixelDecoder(d_model, stack, normalized):
+            return pixel_decoder.PixelDecoder(
+                inputs,
+                d_model,
+                build_stack(stack, d_model),
+                shape,
+                extras=patches.extras,
+                normalized=normalized,
+            )
+        case spec.PixelShuffleHead(stride):
+            return pixel_decoder.PixelShuffleHead(inputs, shape, stride, extras=patches.extras)
+        case _:
+            assert_never(part)
 
 
 # ------------------------------------------------------------------ time series

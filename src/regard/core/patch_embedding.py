@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -31,6 +32,7 @@ class PatchShape(NamedTuple):
     interpolated: bool = False  # images of other sizes are read too
     masked_share: float = 0.0  # of the patches, hidden in pre-training
     padded: bool = False  # zeros fill up the patches at the edges
+    mask_unit: int = 1  # side, in patches, of the squares that are hidden as a whole
 
     @property
     def side(self) -> int:
@@ -41,7 +43,10 @@ class PatchShape(NamedTuple):
 
 
 class VisiblePatches(NamedTuple):
-    """Random masking by shuffling (He et al. 2022, MAE): which patches an encoder sees."""
+    """Random masking by shuffling (He et al. 2022, MAE): which patches an encoder sees.
+
+    Where mask tokens stand for the others (SimMIM), only `masked` is read.
+    """
 
     visible: Tensor  # [B, K]: the numbers of the patches, in the order in which they are read
     restore: Tensor  # [B, N]: where each patch stands, behind the visible ones if it is masked
@@ -81,6 +86,9 @@ class Patches(nn.Module):
         self.interpolated = shape.interpolated
         self.masked_share = shape.masked_share
         self.padded = shape.padded
+        self.mask_unit = shape.mask_unit
+        # A norm of patches that nothing joins or moves does not change the mask token (Swin).
+        self.norm_before_masks = position is None and extras == 0
         self.mask_token = nn.Parameter(torch.zeros(d_model)) if mask_token else None
 
     def extra_repr(self) -> str:
@@ -112,9 +120,10 @@ class Patches(nn.Module):
         """
         self._check_size(pixels)
         x = self.project(self.unfold(pixels))  # [B, patches, D]
+        if self.norm is not None and self.norm_before_masks:
+            x = self.norm(x)
         if masked is not None:
-            assert self.mask_token is not None, "this model has no mask token"
-            x = torch.where(masked[..., None], self.mask_token.to(x.dtype), x)
+            x = self._with_mask_tokens(x, masked)
         if len(self.extras):
             extras = torch.stack(list(self.extras)).expand(x.shape[0], -1, -1)
             x = torch.cat([extras, x], dim=1)  # [B, extras + patches, D]
@@ -122,16 +131,48 @@ class Patches(nn.Module):
             x = x + self._positions(self.position, self.grid(pixels))
         if visible is not None:
             x = self._only(visible, x)
-        if self.norm is not None:
+        if self.norm is not None and not self.norm_before_masks:
             x = self.norm(x)
         return self.dropout(x)
 
+    @property
+    def maskable(self) -> int:
+        """How many squares of an image are hidden or not: patches, or units of several."""
+        return (-(-self.side // self.mask_unit)) ** 2
+
     def random_masking(self, noise: Tensor) -> VisiblePatches:
-        """Hides the patches with the highest noise [B, N], the same number in every image."""
-        count = int(noise.shape[1] * (1 - self.masked_share))
+        """Hides the squares with the highest noise [B, maskable], as many in every image."""
+        count = int(noise.shape[1] * (1 - self.masked_share)) * self.mask_unit**2
+        if self.mask_unit > 1:
+            noise = self._of_patches(noise)
         shuffled = noise.argsort(dim=1)
         restore = shuffled.argsort(dim=1)
         return VisiblePatches(shuffled[:, :count], restore, restore >= count)
+
+    def encoder_inputs(self, order: VisiblePatches) -> dict[str, Tensor]:
+        """What `forward` takes besides an image: mask tokens hide patches if there are such."""
+        if self.mask_token is not None:
+            return {"masked": order.masked}
+        return {"visible": order.visible}
+
+    def _of_patches(self, values: Tensor) -> Tensor:
+        """Values of mask units [B, units] as those of their patches: [B, patches]."""
+        units = math.isqrt(values.shape[1])
+        square = values.unflatten(1, (units, units))
+        for dimension in (1, 2):
+            square = square.repeat_interleave(self.mask_unit, dimension)
+        return square[:, : self.side, : self.side].flatten(1)
+
+    def _with_mask_tokens(self, x: Tensor, masked: Tensor) -> Tensor:
+        """Patches [B, N, D] with the mask token at those that are `masked`, [B, N] or [1, N]."""
+        assert self.mask_token is not None, "this model has no mask token"
+        if masked.ndim != 2 or masked.shape[0] not in (1, len(x)) or masked.shape[1] != x.shape[1]:
+            raise DataError(
+                f"a mask of the shape {list(masked.shape)} does not fit {x.shape[1]} patches of "
+                f"{len(x)} images",
+                f"give booleans of the shape {list(x.shape[:2])}",
+            )
+        return torch.where(masked[..., None], self.mask_token.to(x.dtype), x)
 
     def _only(self, visible: Tensor, x: Tensor) -> Tensor:
         """The extras, and the visible patches [B, K] of x [B, extras + patches, D]."""

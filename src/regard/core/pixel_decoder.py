@@ -1,14 +1,18 @@
-"""The decoder of masked autoencoders: pixels of all patches from the visible ones (MAE)."""
+"""Decoders of masked image modelling: pixels of all patches from the visible ones."""
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from regard.core.linear import Linear, normal
 from regard.core.patch_embedding import PatchShape, VisiblePatches
 from regard.core.positional_encoding import FixedPosition
 from regard.core.stack import Stack
+from regard.errors import ModelError
 
 _VARIANCE_EPS = 1e-6  # the authors' code: a patch of one colour has no variance
 
@@ -39,14 +43,14 @@ class PixelDecoder(nn.Module):
         self.extras = extras
         self.normalized = normalized
 
-    def forward(self, hidden: Tensor, restore: Tensor) -> Tensor:
-        """hidden [B, extras + K, D], `restore` of `VisiblePatches` → pixels [B, N, P]."""
+    def forward(self, hidden: Tensor, order: VisiblePatches) -> Tensor:
+        """hidden [B, extras + K, D] of the visible patches → pixels of all of them [B, N, P]."""
         x = self.project(hidden)
         extras, visible = x.split([self.extras, x.shape[1] - self.extras], dim=1)
-        count = restore.shape[1]
+        count = order.restore.shape[1]
         masked = self.mask_token.to(x.dtype).expand(len(x), count - visible.shape[1], -1)
         shuffled = torch.cat([visible, masked], dim=1)  # [B, N, width]
-        patches = shuffled.gather(1, restore[..., None].expand(-1, -1, x.shape[2]))
+        patches = shuffled.gather(1, order.restore[..., None].expand(-1, -1, x.shape[2]))
         x = torch.cat([extras, patches], dim=1)
         x = x + self.position.rows(x.shape[1])
         return self.output(self.stack(x)[:, self.extras :])
@@ -60,7 +64,51 @@ class PixelDecoder(nn.Module):
         variance, mean = torch.var_mean(pixels, dim=-1, keepdim=True)
         return (pixels - mean) / (variance + _VARIANCE_EPS).sqrt()
 
-    def error(self, predicted: Tensor, patches: Tensor, order: VisiblePatches) -> Tensor:
+    def error(self, predicted: Tensor, patches: Tensor, masked: Tensor) -> Tensor:
         """The mean squared error of the pixels of each masked patch, 0 at visible ones: [B, N]."""
         squares = (predicted - self.targets(patches)).square().mean(dim=-1)
-        return squares * order.masked
+        return squares * masked
+
+
+class PixelShuffleHead(nn.Module):
+    """SimMIM's one-layer decoder (Xie et al. 2022): a 1 × 1 convolution and a pixel shuffle.
+
+    A convolution of that size is a linear map of each position, so it is one here.
+    """
+
+    def __init__(self, inputs: int, shape: PatchShape, stride: int, *, extras: int) -> None:
+        super().__init__()
+        self.output = Linear(inputs, shape.channels * stride**2)
+        self.stride = stride
+        self.size = shape.size
+        self.patch = shape.patch
+        self.extras = extras
+
+    def image(self, hidden: Tensor) -> Tensor:
+        """hidden [B, extras + N, D], row by row → [B, channels, √N · stride, √N · stride]."""
+        x = self.output(hidden[:, self.extras :])  # [B, N, channels · stride · stride]
+        side = math.isqrt(x.shape[1])
+        return functional.pixel_shuffle(x.mT.unflatten(2, (side, side)), self.stride)
+
+    def forward(self, hidden: Tensor, order: VisiblePatches | None = None) -> Tensor:
+        """The pixels of all patches [B, N, P], each as channel, row, column."""
+        image = self.image(hidden)
+        side = image.shape[-1]
+        if side != self.size or self.size % self.patch:
+            raise ModelError(
+                f"a reconstruction of {side} × {side} pixels cannot be compared with patches of "
+                f"{self.patch} in images of {self.size} × {self.size}",
+                f"leave bool_masked_pos out; encoder_stride {self.stride} fits other sizes",
+            )
+        return functional.unfold(image, self.patch, stride=self.patch).mT
+
+    def targets(self, patches: Tensor) -> Tensor:
+        """What the loss compares with: the pixels [B, N, P] themselves."""
+        return patches
+
+    def error(self, predicted: Tensor, patches: Tensor, masked: Tensor) -> Tensor:
+        """The mean absolute error of the pixels of each masked patch, 0 at visible ones: [B, N]."""
+        return (predicted - patches).abs().mean(dim=-1) * masked
+
+
+MaskedImageDecoder = PixelDecoder | PixelShuffleHead

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.core.linear import normal
+from regard.errors import ModelError
 
 
 class T5Bias(nn.Module):
@@ -15,6 +16,13 @@ class T5Bias(nn.Module):
 
     def __init__(self, heads: int, count: int, distance: int, both_ways: bool) -> None:
         super().__init__()
+        exact = (count // 2 if both_ways else count) // 2
+        if exact < 1 or distance <= exact:
+            raise ModelError(
+                f"{count} buckets of distances up to {distance} are no relative position bias: "
+                f"half of those on a side, {exact}, are exact, and the others are farther",
+                "give at least 4 buckets, and a distance beyond the exact ones",
+            )
         self.table = nn.Parameter(normal(count, heads))
         self.count = count
         self.distance = distance

@@ -6,10 +6,12 @@ A classifier scores the mean of the last stage's positions (Liu et al. 2021).
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 from regard import spec
 from regard.errors import ModelError
+from regard.families import masked_images
 from regard.families.block_config import activation_name, attention_spec, parse_activation
 from regard.families.classifier_labels import label_count, label_names
 from regard.families.config_schema import IGNORED_KEYS, NOT_ENCODER_DECODER, ConfigSchema
@@ -35,6 +37,8 @@ _SCHEMA = ConfigSchema(
         "drop_path_rate": 0.1,  # of the last layer
         "hidden_act": "gelu",
         "layer_norm_eps": 1e-5,
+        **masked_images.CONFIG_DEFAULTS,
+        "encoder_stride": 32,
     },
     fixed={
         **NOT_ENCODER_DECODER,
@@ -43,11 +47,11 @@ _SCHEMA = ConfigSchema(
         "chunk_size_feed_forward": 0,
     },
     synonyms={},
-    # What follows from the others, masked image modelling, and which feature maps a backbone gives.
+    # What follows from the others, and which feature maps a backbone gives.
     ignored=IGNORED_KEYS
     | {
-        "_out_features", "_out_indices", "encoder_stride", "hidden_size", "num_hidden_layers",
-        "num_layers", "out_features", "out_indices", "path_norm", "stage_names",
+        "_out_features", "_out_indices", "hidden_size", "num_hidden_layers", "num_layers",
+        "out_features", "out_indices", "path_norm", "stage_names",
     },
 )  # fmt: skip
 _LAYER = LayerNames(attention_norm="layernorm_before", feedforward_norm="layernorm_after")
@@ -82,7 +86,9 @@ def to_config(model: spec.Encoder, positions: int) -> dict[str, Any]:
     if model.labels:
         config["architectures"] = ["SwinForImageClassification"]
         config |= label_names(model.labels.count)
-    return config
+    if model.pixels:
+        config["architectures"] = ["SwinForMaskedImageModeling"]
+    return config | masked_images.config_keys(model)
 
 
 # ------------------------------------------------------------------ config.json → spec
@@ -111,12 +117,18 @@ def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Enc
     )
     block = _block(values, stages)
     stack = spec.Stack(sum(stages.depths), block, final=block.norm, stages=stages)
-    return spec.Encoder(d_model, patches, stack, spec.Pool("mean", None), labels=_labels(config))
+    model = spec.Encoder(d_model, patches, stack, spec.Pool("mean", None))
+    return _with_head(model, config, values, stored)
 
 
 def _block(values: Mapping[str, Any], stages: spec.Stages) -> spec.Block:
     """The block of the first stage."""
     d_model = values["embed_dim"]
+    if int(stages.mlp_ratio * d_model) < 1:
+        raise ModelError(
+            f"config.json: mlp_ratio {stages.mlp_ratio} leaves no feed-forward layer",
+            "give a larger one",
+        )
     attention = attention_spec(
         d_model,
         stages.heads[0],
@@ -134,16 +146,25 @@ def _block(values: Mapping[str, Any], stages: spec.Stages) -> spec.Block:
     )
 
 
-def _labels(config: Mapping[str, Any]) -> spec.ClassifierHead | None:
+def _with_head(
+    model: spec.Encoder,
+    config: Mapping[str, Any],
+    values: Mapping[str, Any],
+    stored: Collection[str],
+) -> spec.Encoder:
     match (config.get("architectures") or ["SwinModel"])[0]:
         case "SwinModel":
-            return None
+            return replace(
+                model, input=masked_images.with_stored_mask_token(model.patches, values, stored)
+            )
         case "SwinForImageClassification":
-            return spec.ClassifierHead(label_count(config))
+            return replace(model, labels=spec.ClassifierHead(label_count(config)))
+        case "SwinForMaskedImageModeling":
+            return masked_images.with_decoder(model, values)
         case other:
             raise ModelError(
                 f"a swin model of the kind {other!r} is not understood",
-                "known: SwinModel, SwinForImageClassification",
+                "known: SwinModel, SwinForImageClassification, SwinForMaskedImageModeling",
             )
 
 
@@ -153,7 +174,7 @@ def _labels(config: Mapping[str, Any]) -> spec.ClassifierHead | None:
 def tensor_table(model: spec.Encoder, positions: int) -> list[Rule]:
     stages = model.stack.stages
     assert stages is not None, "to_config has refused others"
-    prefix = PREFIX if model.labels else ""
+    prefix = PREFIX if model.labels or model.pixels else ""
     rules: list[Rule] = [
         *patch_rules(model, f"{prefix}embeddings.patch_embeddings.projection"),
         *module_rules("input.norm", f"{prefix}embeddings.norm"),
@@ -172,7 +193,7 @@ def tensor_table(model: spec.Encoder, positions: int) -> list[Rule]:
     rules += module_rules("stack.final_norm", f"{prefix}layernorm")
     if model.labels:
         rules += module_rules("labels.output", "classifier")
-    return rules
+    return [*rules, *masked_images.tensor_rules(model, f"{prefix}embeddings.mask_token")]
 
 
 def _layer_rules(block: spec.Block, number: int, hf: str) -> list[Rule]:

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 from regard import spec
 from regard.errors import ModelError
+from regard.families import masked_images
 from regard.families.block_config import (
     activation_name,
     block_from_config,
@@ -43,7 +44,7 @@ _SCHEMA = ConfigSchema(
     defaults={
         **CONFIG_DEFAULTS,
         "pooler_act": "tanh",
-        "encoder_stride": 16,  # of masked image modelling
+        **masked_images.CONFIG_DEFAULTS,
         # A key of ours: only the weights show whether a model without labels has a pooler.
         "regard_pooler": True,
         # Stochastic depth, of training alone: DINOv2's key, which transformers' ViT does not read.
@@ -72,13 +73,21 @@ class VitFamily:
     def PREFIX(self) -> str:
         return f"{self.model_type}."
 
+    @property
+    def architectures(self) -> list[str]:
+        """The kinds of its models."""
+        suffixes = ["Model", "ForImageClassification", "ForMaskedImageModeling"]
+        if len(self.extra_tokens) == 2:
+            suffixes.append("ForImageClassificationWithTeacher")
+        return [self.class_prefix + suffix for suffix in suffixes]
+
     # -------------------------------------------------------------- spec → config.json
 
     def to_config(self, model: spec.Encoder, positions: int) -> dict[str, Any]:
         patches = model.patches
         config = {
             "model_type": self.model_type,
-            "architectures": [self.class_prefix + _suffix(model.labels)],
+            "architectures": [self.class_prefix + _suffix(model)],
             **stack_config(model.d_model, model.stack),
             "image_size": patches.size,
             "patch_size": patches.patch,
@@ -89,6 +98,9 @@ class VitFamily:
             config["drop_path_rate"] = model.stack.block.drop_path
         if model.labels:
             return {**config, **label_names(model.labels.count)}
+        config |= masked_images.config_keys(model)
+        if model.pixels:
+            return config
         if model.pool is None:
             config["regard_pooler"] = False
         elif model.pool.activation:
@@ -110,24 +122,32 @@ class VitFamily:
             dropout=block.dropout,
         )
         stack = spec.Stack(values["num_hidden_layers"], block, final=block.norm)
-        pool, labels = self._heads(config, values, stored)
-        return spec.Encoder(values["hidden_size"], patches, stack, pool, labels=labels)
+        model = spec.Encoder(values["hidden_size"], patches, stack)
+        return self._with_head(model, config, values, stored)
 
-    def _heads(
-        self, config: Mapping[str, Any], values: Mapping[str, Any], stored: Collection[str]
-    ) -> tuple[spec.Pool | None, spec.ClassifierHead | spec.DistilledHead | None]:
+    def _with_head(
+        self,
+        model: spec.Encoder,
+        config: Mapping[str, Any],
+        values: Mapping[str, Any],
+        stored: Collection[str],
+    ) -> spec.Encoder:
         architecture = (config.get("architectures") or [f"{self.class_prefix}Model"])[0]
         match architecture.removeprefix(self.class_prefix):
             case "Model":
-                return self._pooler(values, stored), None
+                patches = masked_images.with_stored_mask_token(model.patches, values, stored)
+                return replace(model, input=patches, pool=self._pooler(values, stored))
+            case "ForMaskedImageModeling":
+                return masked_images.with_decoder(model, values)
             case "ForImageClassification":
-                return spec.Pool("first", None), spec.ClassifierHead(label_count(config))
+                labels = spec.ClassifierHead(label_count(config))
+                return replace(model, pool=spec.Pool("first", None), labels=labels)
             case "ForImageClassificationWithTeacher" if len(self.extra_tokens) == 2:
-                return None, spec.DistilledHead(label_count(config), 2)
-            case other:
+                return replace(model, labels=spec.DistilledHead(label_count(config), 2))
+            case _:
                 raise ModelError(
-                    f"a {self.model_type} model of the kind {other!r} is not understood",
-                    "known: Model, ForImageClassification",
+                    f"a {self.model_type} model of the kind {architecture!r} is not understood",
+                    f"known: {', '.join(self.architectures)}",
                 )
 
     def _pooler(self, values: Mapping[str, Any], stored: Collection[str]) -> spec.Pool | None:
@@ -142,24 +162,21 @@ class VitFamily:
 
     def tensor_table(self, model: spec.Encoder, positions: int) -> list[Rule]:
         d_model = model.d_model
-        prefix = self.PREFIX if model.labels else ""
+        prefix = self.PREFIX if model.labels or model.pixels else ""
         embeddings = f"{prefix}embeddings"
         rules: list[Rule] = []
         for i, token in enumerate(self.extra_tokens):
             hf_shape: tuple[int, ...] = (1, 1, d_model)  # ready to broadcast
             rules.append(Reshape(f"input.extras.{i}", f"{embeddings}.{token}_token", hf_shape))
+        position_table = f"{embeddings}.position_embeddings"
         hf_shape = (1, model.patches.positions, d_model)
         rules += [
-            Reshape(
-                "input.position.table",
-                f"{embeddings}.position_embeddings",
-                hf_shape,
-                (-1, d_model),
-            ),
+            Reshape("input.position.table", position_table, hf_shape, (-1, d_model)),
             *patch_rules(model, f"{embeddings}.patch_embeddings.projection"),
             *per_layer(model.stack.layers, LAYER.layer_template(model, prefix)),
             *module_rules("stack.final_norm", f"{prefix}layernorm"),
         ]
+        rules += masked_images.tensor_rules(model, f"{embeddings}.mask_token")
         if model.pool and model.pool.activation:
             rules += module_rules("pool.dense", "pooler.dense")
         if isinstance(model.labels, spec.ClassifierHead):
@@ -170,8 +187,10 @@ class VitFamily:
         return rules
 
 
-def _suffix(labels: spec.ClassifierHead | spec.DistilledHead | None) -> str:
-    match labels:
+def _suffix(model: spec.Encoder) -> str:
+    match model.labels:
+        case None if model.pixels:
+            return "ForMaskedImageModeling"
         case None:
             return "Model"
         case spec.ClassifierHead():

@@ -63,7 +63,8 @@ def to_config(model: spec.Encoder, positions: int) -> dict[str, Any]:
         "qkv_bias": "q" in model.stack.block.attention.bias,
         "mask_ratio": patches.masked_share,
     }
-    if model.pixels is None:
+    # Another decoder of pixels is not understood here: what is read back differs.
+    if not isinstance(model.pixels, spec.PixelDecoder):
         return config
     decoder = stack_config(model.pixels.d_model, model.pixels.stack)
     return {
@@ -123,7 +124,7 @@ def tensor_table(model: spec.Encoder, positions: int) -> list[Rule]:
         *per_layer(model.stack.layers, LAYER.layer_template(model, prefix)),
         *module_rules("stack.final_norm", f"{prefix}layernorm"),
     ]
-    if model.pixels is not None:
+    if isinstance(model.pixels, spec.PixelDecoder):
         rules += _decoder_rules(model, model.pixels)
     return rules
 

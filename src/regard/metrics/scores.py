@@ -8,7 +8,7 @@ from regard.metrics.contrastive import ContrastiveScore
 from regard.metrics.forecast import ForecastScore, QuantileScore
 from regard.metrics.perplexity import NegativeLogLikelihood
 from regard.metrics.question_answering import AnswerScore
-from regard.metrics.reconstruction import ReconstructionScore
+from regard.metrics.reconstruction import AbsoluteReconstructionScore, ReconstructionScore
 from regard.metrics.regression import RegressionScore
 from regard.metrics.word_error_rate import TranscriptionScore
 
@@ -22,5 +22,6 @@ AnyScore = (
     | ForecastScore
     | QuantileScore
     | ReconstructionScore
+    | AbsoluteReconstructionScore
     | ContrastiveScore
 )

@@ -20,6 +20,7 @@ from regard.builder import CoreModel
 from regard.core.context import Context
 from regard.core.head import DistilledHead
 from regard.core.patch_embedding import Patches
+from regard.core.pixel_decoder import PixelShuffleHead
 from regard.core.question import question_ends
 from regard.core.series_patches import SeriesPatches
 from regard.data.padding import IGNORED
@@ -40,6 +41,7 @@ from regard.series_encoder_decoder import SeriesEncoderDecoder
 # Arguments of a call that are no inputs.
 OUTPUT_OPTIONS = ("output_hidden_states", "output_attentions")
 EncoderSpec = kinds.Encoder | kinds.RecurrentEncoder
+_MASKED_PIXELS_EPS = 1e-5
 
 
 class ModelOutput(dict[str, Any]):
@@ -168,7 +170,10 @@ def call(
         case Encoder() if model.contrastive is not None:
             output = _call_contrastive(model, inputs, Context(recorded.probe))
             return ModelOutput(output | recorded.of_encoder())
-        case Encoder(input=Patches(masked_share=share)) if share:
+        case Encoder(pixels=PixelShuffleHead()):
+            output = _call_mask_tokens(model, inputs, Context(recorded.probe))
+            return ModelOutput(output | recorded.of_encoder())
+        case Encoder(input=Patches(masked_share=share)) if share or model.pixels is not None:
             output = _call_masked_images(model, inputs, Context(recorded.probe))
             return ModelOutput(output | recorded.of_encoder())
         case Encoder():
@@ -178,9 +183,8 @@ def call(
             output = _call_encoder(model, spec, config, inputs, context)
             return ModelOutput(output | recorded.of_encoder())
         case Decoder():
-            mask = padding_mask(inputs.get("attention_mask"))
-            hidden, _ = model(inputs["input_ids"], mask, Context(recorded.probe))
-            return ModelOutput(logits=model.head(hidden), **recorded.of_stack("decoder"))
+            output = _call_decoder(model, config, inputs, Context(recorded.probe))
+            return ModelOutput(output | recorded.of_stack("decoder"))
         case EncoderDecoder():
             return _call_encoder_decoder(model, config, inputs, recorded)
         case DualEncoder():
@@ -194,6 +198,19 @@ def call(
             hidden, _ = model(story, question, story_mask, question_mask, context)
             hops = recorded.of_stack("memory") | recorded.cross_attentions("memory")
             return ModelOutput(logits=model.head(hidden), **hops)
+
+
+def _call_decoder(
+    model: Decoder, config: Mapping[str, Any], inputs: Mapping[str, Tensor], context: Context
+) -> ModelOutput:
+    """Logits; before them the hidden states, if that is what the architecture gives (GPT2Model)."""
+    mask = padding_mask(inputs.get("attention_mask"))
+    hidden, _ = model(inputs["input_ids"], mask, context)  # [B, T, D]
+    logits = model.head(hidden)
+    architecture = str((config.get("architectures") or [""])[0])
+    if architecture.endswith("Model") and not architecture.endswith("HeadModel"):
+        return ModelOutput(last_hidden_state=hidden, logits=logits)
+    return ModelOutput(logits=logits)
 
 
 def padding_mask(attention_mask: Tensor | None) -> Tensor | None:
@@ -326,10 +343,29 @@ def _call_masked_images(
         output = ModelOutput(last_hidden_state=hidden)
     else:
         predicted = model.reconstruct(pixels, order, context)
-        error = model.pixels.error(predicted, front.unfold(pixels), order)
+        error = model.pixels.error(predicted, front.unfold(pixels), order.masked)
         output = ModelOutput(loss=error.sum() / order.masked.sum(), logits=predicted)
     masks = {"mask": order.masked.to(pixels.dtype), "ids_restore": order.restore}
     return ModelOutput(output | masks)
+
+
+def _call_mask_tokens(
+    model: Encoder, inputs: Mapping[str, Tensor], context: Context
+) -> ModelOutput:
+    """SimMIM's pre-training: the image, and the loss of its masked patches where some are."""
+    front = model.input
+    assert isinstance(front, Patches)
+    assert isinstance(model.pixels, PixelShuffleHead)
+    pixels = inputs["pixel_values"]
+    if "bool_masked_pos" not in inputs:
+        hidden, _ = model(pixels, None, context)
+        return ModelOutput(reconstruction=model.pixels.image(hidden))
+    masked = inputs["bool_masked_pos"].bool()
+    hidden, _ = model(pixels, None, context, masked=masked)
+    error = model.pixels.error(model.pixels(hidden), front.unfold(pixels), masked)  # [B, N]
+    # In transformers a small number is added to the masked pixels, which may be none.
+    count = masked.sum() + _MASKED_PIXELS_EPS / front.patch**2
+    return ModelOutput(loss=error.sum() / count, reconstruction=model.pixels.image(hidden))
 
 
 def _hidden_state_output(

@@ -84,7 +84,7 @@ class ImageEncoder(Model):
         return vectors if isinstance(image, list) else vectors[0]
 
     def reconstruct(self, images: list[Picture], seed: int = 0) -> list[Reconstruction]:
-        """Masked patches of images, filled in by a masked autoencoder (MAE).
+        """Masked patches of images, filled in by a decoder of pixels (MAE, SimMIM).
 
         Which patches of an image are masked follows from the seed and its place in the list.
         """
@@ -95,7 +95,7 @@ class ImageEncoder(Model):
             )
         front = self.model.input
         assert isinstance(front, Patches), "such a decoder reads images"
-        noise = masking_noise(seed, 0, np.arange(len(images)), front.side**2)
+        noise = masking_noise(seed, 0, np.arange(len(images)), front.maskable)
         orders = front.random_masking(noise)
         results = []
         for start in range(0, len(images), _BATCH_SIZE):

@@ -263,7 +263,7 @@ def _describe(recipe: Recipe) -> tuple[Any, specs.Model | None, tuple[str, ...]]
         case "pairs":
             return model_spec.describe(recipe, vocabulary, vocabulary), None, (assumed,)
         case "images" if recipe.objective == "masked_images":
-            return model_spec.describe(recipe, about.vocabulary), None, ()
+            return model_spec.describe_masked_images(recipe), None, ()
         case "images" if recipe.objective == "images":
             classes = about.vocabulary
             return model_spec.describe(recipe, classes), None, (f"{classes:,} classes",)

@@ -198,7 +198,7 @@ def _masked_patches(core: Any, tensors: Tensors, _unused: TokenLoss) -> Tensor:
     pixels = tensors["pixels"]
     order = core.input.random_masking(tensors["noise"])
     predicted = core.reconstruct(pixels, order)
-    loss: Tensor = core.pixels.error(predicted, core.input.unfold(pixels), order).sum()
+    loss: Tensor = core.pixels.error(predicted, core.input.unfold(pixels), order.masked).sum()
     return loss
 
 
@@ -333,10 +333,9 @@ def _images(model: Any, sizes: Sizes) -> Made:
 
 
 def _masked_images(model: Any, sizes: Sizes) -> Made:
-    patches = model.patches.positions - model.patches.extras
     inputs = {
         "pixels": _pixels(model.patches, sizes.rows),
-        "noise": Input((sizes.rows, patches)),
+        "noise": Input((sizes.rows, model.patches.maskable)),
     }
     return inputs, sizes.rows, _masked_patches
 

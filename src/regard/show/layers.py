@@ -157,8 +157,12 @@ def _encoder(model: spec.Encoder, counts: ParameterCounts) -> list[ModuleSummary
     if model.series is not None:
         text = wording.named(model.series)
         modules.append(ModuleSummary("series head", text, "", counts["series"]))
-    if model.pixels is not None:
+    if isinstance(model.pixels, spec.PixelDecoder):
         modules.append(_pixel_decoder(model.pixels, model, counts.under("pixels")))
+    if isinstance(model.pixels, spec.PixelShuffleHead):
+        width = model.stack.width(d_model)
+        text = wording.pixel_shuffle(model.pixels, model.patches.channels, width)
+        modules.append(ModuleSummary("pixel shuffle head", text, "", counts["pixels"]))
     return [*modules, *_classifier(model, counts)]
 
 

@@ -230,9 +230,19 @@ def patches(part: spec.Patches) -> str:
         text += ", interpolated for other sizes"
     if part.masked_share:
         text += f"; {part.masked_share:.0%} of them hidden in pre-training"
+    if part.masked_share and part.mask_token:
+        text += ", a mask token in their place"
+    if part.mask_unit > 1:
+        text += f", in squares of {part.mask_unit} × {part.mask_unit}"
     if part.norm is not None:
         text += f"; {norm(part.norm)}"
     return text
+
+
+def pixel_shuffle(part: spec.PixelShuffleHead, channels: int, width: int) -> str:
+    """SimMIM's decoder."""
+    pixels = channels * part.stride**2
+    return f"{width:,} → {pixels:,} pixels, a square of {part.stride} × {part.stride}"
 
 
 def waveform(part: spec.Waveform, d_model: int) -> str:

@@ -97,7 +97,12 @@ from regard.spec.model import (
     SequenceToSequence,
     SeriesEncoderDecoder,
 )
-from regard.spec.pixel_decoder import PixelDecoder
+from regard.spec.pixel_decoder import MaskedImageDecoder, PixelDecoder, PixelShuffleHead
+from regard.spec.masked_image_model import (
+    SIMMIM_MASK_RATIO,
+    image_stride,
+    masked_image_model,
+)
 from regard.spec.mask import (
     LongerThan,
     BlockLocalMask,
@@ -180,6 +185,7 @@ from regard.spec.validation import check_parts
 # isort: on
 
 __all__ = [
+    "SIMMIM_MASK_RATIO",
     "Activation",
     "AdditiveAttention",
     "AdditiveScore",
@@ -254,6 +260,7 @@ __all__ = [
     "LshAttention",
     "LuongAttention",
     "MaskPattern",
+    "MaskedImageDecoder",
     "MemoryNetwork",
     "Mixer",
     "MixtureOfExperts",
@@ -269,6 +276,7 @@ __all__ = [
     "PatchHead",
     "Patches",
     "PixelDecoder",
+    "PixelShuffleHead",
     "Points",
     "Pool",
     "PositionSizes",
@@ -315,7 +323,9 @@ __all__ = [
     "counts_from_the_end",
     "fewer",
     "from_dict",
+    "image_stride",
     "is_causal",
+    "masked_image_model",
     "own_kinds",
     "prunable",
     "to_dict",

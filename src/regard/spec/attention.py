@@ -262,17 +262,13 @@ class Attention:
         if isinstance(self.mixer, AdditiveAttention) and self.scale is not None:
             raise ModelError("additive scores have no scale", "leave `scale` out")
         _check_tied(self)
+        _check_groups(self)
         if self.global_tokens is not None and self.projection != "global":
             raise ModelError(
                 "global tokens have projections of their own", "say projection='global'"
             )
         if self.projection == "global" and not isinstance(self.mixer, SoftmaxAttention):
             raise ModelError("only softmax attention has global tokens", "use the softmax mixer")
-        if (shared or isinstance(self.mixer, ChunkedAttention)) and self.key_heads != self.heads:
-            raise ModelError(
-                "shared queries and keys, and chunks, have one number of heads",
-                "leave `groups` out",
-            )
 
     @property
     def key_heads(self) -> int:
@@ -303,3 +299,19 @@ def _check_tied(part: Attention) -> None:
         )
     if "q" in tied and part.key_heads != part.heads:
         raise ModelError("keys that are queries have as many heads", "leave `groups` out")
+
+
+def _check_groups(attention: Attention) -> None:
+    """Grouped queries: as many query heads for each head of keys and values."""
+    if attention.heads % attention.key_heads:
+        raise ModelError(
+            f"{attention.heads} heads cannot share {attention.key_heads} heads of keys and values "
+            "evenly",
+            "give a number of them that divides the heads",
+        )
+    one_number = attention.projection == "shared" or isinstance(attention.mixer, ChunkedAttention)
+    if one_number and attention.key_heads != attention.heads:
+        raise ModelError(
+            "shared queries and keys, and chunks, have one number of heads",
+            "leave `groups` out",
+        )

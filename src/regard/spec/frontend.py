@@ -82,7 +82,10 @@ class Patches:
     interpolated: bool = False
     mask_token: bool = False  # has a learned vector that replaces masked patches in pretraining
     padded: bool = False  # pixels at the edges that fill no patch are filled up with zeros (Swin)
-    masked_share: float = 0.0  # of the patches, which the encoder does not see in pretraining (MAE)
+    # Of the patches, which the encoder does not see in pretraining: they are left out (MAE), or the
+    # mask token stands there (SimMIM).
+    masked_share: float = 0.0
+    mask_unit: int = 1  # side, in patches, of the squares that are hidden as a whole (SimMIM)
 
     def __post_init__(self) -> None:
         if self.patch > self.size:
@@ -91,6 +94,9 @@ class Patches:
             )
         if self.interpolated and self.position != "learned":
             raise ModelError("only learned positions are interpolated", "leave `interpolated` out")
+        sizes(self, "mask_unit")
+        if self.mask_unit > 1 and not self.mask_token:
+            raise ModelError("squares of patches are hidden by mask tokens", "say mask_token=True")
         if not 0 <= self.masked_share < 1:
             raise ModelError(f"a share of {self.masked_share} cannot be masked", "give one below 1")
 
@@ -108,6 +114,11 @@ class Patches:
         if self.padded:
             return -(-self.size // self.patch)
         return self.size // self.patch
+
+    @property
+    def maskable(self) -> int:
+        """How many squares of an image are hidden or not: patches, or units of several."""
+        return (-(-self.side // self.mask_unit)) ** 2
 
     @property
     def main_input_name(self) -> str:

@@ -35,7 +35,7 @@ from regard.spec.head import (
     SeriesHead,
 )
 from regard.spec.mask import NeighbourMask, counts_from_the_end, is_causal
-from regard.spec.pixel_decoder import PixelDecoder
+from regard.spec.pixel_decoder import MaskedImageDecoder, PixelShuffleHead
 from regard.spec.position import ShortestPathBias
 from regard.spec.stack import Stack
 from regard.spec.validation import check_fields, sizes
@@ -387,7 +387,7 @@ class Encoder(ModelSpec):
     tied: bool = True  # weight tying: the LM head's matrix is the embedding's
     series: SeriesHead | None = None  # of time series
     contrastive: ContrastiveHead | None = None  # of pre-training on sound
-    pixels: PixelDecoder | None = None  # of masked pre-training on images
+    pixels: MaskedImageDecoder | None = None  # of masked pre-training on images
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -413,8 +413,7 @@ class Encoder(ModelSpec):
             raise ModelError(problem, "correct one of them")
         if self.contrastive is not None and not isinstance(self.input, Waveform):
             raise ModelError("only sound is pre-trained by contrasts", "give it a Waveform")
-        if self.pixels is not None and not isinstance(self.input, Patches):
-            raise ModelError("only images have pixels to reconstruct", "give it Patches")
+        _check_pixels(self)
         if self.head is not None and self.head.transform is None:
             _check_tied(self)
 
@@ -430,7 +429,7 @@ class Encoder(ModelSpec):
             inputs = {name: True}
             if self.input.mask_token:
                 inputs["bool_masked_pos"] = False
-            if self.input.masked_share:
+            elif self.input.masked_share or self.pixels is not None:
                 inputs["noise"] = False
             return inputs
         if isinstance(self.input, Tokens):
@@ -545,6 +544,19 @@ def _check_series(model: Encoder) -> None:
                 "a head pools at the class token if there is one, and only then",
                 "give both, or neither: class_token=True, pool='first'",
             )
+
+
+def _check_pixels(model: Encoder) -> None:
+    """A decoder of pixels reads images whose patches are hidden in its own way."""
+    if model.pixels is None:
+        return
+    if not isinstance(model.input, Patches):
+        raise ModelError("only images have pixels to reconstruct", "give it Patches")
+    if isinstance(model.pixels, PixelShuffleHead) != model.input.mask_token:
+        raise ModelError(
+            "mask tokens stand for the hidden patches of a PixelShuffleHead, and only of that",
+            "say mask_token=True for it, and mask_token=False for a PixelDecoder",
+        )
 
 
 def _check_graph(model: Encoder) -> None:

@@ -1,4 +1,4 @@
-"""The decoder of masked autoencoders of images."""
+"""Decoders of masked image modelling: of masked autoencoders, and of SimMIM."""
 
 from __future__ import annotations
 
@@ -24,3 +24,21 @@ class PixelDecoder:
     def __post_init__(self) -> None:
         check_fields(self)
         sizes(self, "d_model")
+
+
+@dataclass(frozen=True)
+class PixelShuffleHead:
+    """One-layer decoder of masked image modelling (Xie et al. 2022, SimMIM), trained by an L1 loss.
+
+    A 1 × 1 convolution makes the pixels of a square from each position of the last layer; a pixel
+    shuffle puts the squares beside each other. Hidden patches are mask tokens of the front end.
+    """
+
+    stride: int  # side of such a square, in pixels
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        sizes(self, "stride")
+
+
+MaskedImageDecoder = PixelDecoder | PixelShuffleHead

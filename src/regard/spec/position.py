@@ -183,6 +183,18 @@ class Disentangled:
     # Of the vectors: the layer's projections of content, or a second pair (v1).
     projections: Literal["shared", "own"] = "shared"
 
+    def __post_init__(self) -> None:
+        sizes(self, "distance", "buckets")
+        # The logarithm of their quotient is what the other distances are divided by.
+        exact = None if self.buckets is None else self.buckets // 2
+        if exact is not None and exact in (0, self.distance - 1):
+            raise ModelError(
+                f"{self.buckets} buckets of distances up to {self.distance} leave nothing for "
+                f"logarithmic ones beyond {exact} exact ones",
+                "give more than one bucket, and another distance: position_buckets, "
+                "max_relative_positions",
+            )
+
 
 @dataclass(frozen=True)
 class RepeatedBlockBias:

@@ -16,6 +16,7 @@ from regard.spec import (
     head,
     mask,
     model,
+    pixel_decoder,
     position,
     residual,
     stack,
@@ -36,6 +37,7 @@ _KINDS: dict[str, type] = {
         global_tokens,
         head,
         baselines,
+        pixel_decoder,
         model,
     )
     for name, kind in vars(file).items()

@@ -14,7 +14,7 @@ from regard.metrics.contrastive import ContrastiveScore
 from regard.metrics.forecast import ForecastScore, QuantileScore
 from regard.metrics.perplexity import NegativeLogLikelihood
 from regard.metrics.question_answering import AnswerScore
-from regard.metrics.reconstruction import ReconstructionScore
+from regard.metrics.reconstruction import AbsoluteReconstructionScore, ReconstructionScore
 from regard.metrics.regression import RegressionScore
 from regard.metrics.scores import AnyScore
 from regard.metrics.word_error_rate import TranscriptionScore
@@ -30,6 +30,7 @@ RatedScore = (
     | ForecastScore
     | QuantileScore
     | ReconstructionScore
+    | AbsoluteReconstructionScore
     | ContrastiveScore
 )
 _DECIMALS = {"mse": 4, "mae": 4, "quantile_loss": 4}  # two of all others
@@ -105,7 +106,7 @@ _KINDS = {
     ),
     "masked_images": _Kind(
         "image-feature-extraction",
-        "A masked autoencoder of images",
+        "An encoder of images, trained to fill in masked patches",
         "regard train --base FOLDER --objective images --images CLASSES",
     ),
     "image_text": _Kind(

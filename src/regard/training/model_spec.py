@@ -148,6 +148,35 @@ def _context(recipe: Recipe) -> int | None:
             return data.context
 
 
+def describe_masked_images(recipe: Recipe) -> spec.Encoder:
+    """The spec of the recipe's masked autoencoder; any other encoder of images becomes SimMIM's."""
+    # There are no classes: the number is one that every preset takes.
+    description = describe(recipe, vocabulary=2)
+    check_kind(description, (spec.Encoder,), recipe.objective)
+    assert isinstance(description, spec.Encoder)
+    if description.pixels is None:
+        description = spec.masked_image_model(description)
+    return with_hidden_patches(description, recipe.train.hidden)
+
+
+def with_hidden_patches(description: spec.Encoder, share: float | None) -> spec.Encoder:
+    """A model with a decoder of pixels that hides this share of the patches, or its own."""
+    patches = description.patches
+    share = share or patches.masked_share
+    head = description.pixels
+    if isinstance(head, spec.PixelShuffleHead) and head.stride != spec.image_stride(description):
+        raise ModelError(
+            f"squares of {head.stride} pixels do not make an image of {patches.size}",
+            "give a PixelShuffleHead whose stride is the image's side by positions along it",
+        )
+    if int(patches.maskable * (1 - share)) == 0:
+        raise ModelError(
+            f"with {share:.0%} of the patches masked, none is left to see",
+            "give smaller patches (--patch), or a smaller share (--hidden)",
+        )
+    return replace(description, input=replace(patches, masked_share=share))
+
+
 def describe_with_head(
     recipe: Recipe, vocabulary: int, task: spec.HeadTask, count: int
 ) -> spec.Encoder | spec.RecurrentEncoder:

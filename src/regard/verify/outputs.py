@@ -14,6 +14,7 @@ from regard.builder import CoreModel
 from regard.core.head import DistilledHead
 from regard.core.lagged_values import Covariates
 from regard.core.patch_embedding import Patches
+from regard.core.pixel_decoder import PixelDecoder, PixelShuffleHead
 from regard.core.series_head import ChannelHead, ForecastHead
 from regard.core.series_patches import SeriesPatches
 from regard.core.waveform_frontend import Waveform
@@ -179,6 +180,8 @@ def _encoder(
         assert isinstance(model.input, Patches)
         order = model.input.random_masking(inputs["noise"])
         segments["visible"] = order.visible
+    if "bool_masked_pos" in inputs:
+        segments["masked"] = inputs["bool_masked_pos"]
     if "token_type_ids" in inputs:
         segments["segments"] = inputs["token_type_ids"]
     hidden, _ = model(main, padding_mask, **segments)  # [B, T, D]
@@ -189,8 +192,10 @@ def _encoder(
         assert isinstance(model.input, Waveform)
         both = model.contrastive(hidden, model.input.latents(main))
         outputs["projected_states"] = MaskedOutput(both.states, position_mask)
-    if model.pixels is not None and order is not None:
-        outputs["logits"] = MaskedOutput(model.pixels(hidden, order.restore))
+    if isinstance(model.pixels, PixelShuffleHead):
+        outputs["reconstruction"] = MaskedOutput(model.pixels.image(hidden))
+    if isinstance(model.pixels, PixelDecoder) and order is not None:
+        outputs["logits"] = MaskedOutput(model.pixels(hidden, order))
     if model.pool is not None:
         name = "pooler_output"
         project = model.pool.project

@@ -168,7 +168,22 @@ def random_batch(model: specs.Model, pad: int = 0, seed: int = 0) -> RandomBatch
             batch = _main_inputs(model.input, pad, generator, _window(model.stack))
             if model.pool is not None and isinstance(model.input, specs.Tokens):
                 return _with_pooled_ends(batch, model.pool, model.input.vocabulary)
+            if isinstance(model, specs.Encoder) and model.pixels is not None:
+                return _with_mask_tokens(batch, model, generator)
             return batch
+
+
+def _with_mask_tokens(
+    batch: RandomBatch, model: specs.Encoder, generator: torch.Generator
+) -> RandomBatch:
+    """Random masks where the reconstruction is an image of the same size (SimMIM)."""
+    head = model.pixels
+    if not isinstance(head, specs.PixelShuffleHead) or head.stride != specs.image_stride(model):
+        return batch
+    patches = model.patches
+    noise = torch.rand(ROWS, patches.positions - patches.extras, generator=generator)
+    masked = noise < patches.masked_share
+    return replace(batch, inputs={**batch.inputs, "bool_masked_pos": masked})
 
 
 def _main_inputs(
@@ -192,7 +207,8 @@ def _main_inputs(
             shape = (ROWS, part.channels, part.size, part.size)
             pixels = _normal(shape, generator)  # [B, channels, height, width]
             inputs = {"pixel_values": pixels}
-            if part.masked_share:  # which patches are hidden is drawn for both libraries alike
+            # Which patches are hidden is drawn for both libraries alike.
+            if part.masked_share and not part.mask_token:
                 patches = part.positions - part.extras
                 inputs["noise"] = torch.rand(ROWS, patches, generator=generator)
             return RandomBatch(inputs, "pixel_values", (part.size,) * ROWS)

@@ -135,7 +135,25 @@ def _read(
     family = FAMILIES[content.model_type]
     table = family.tensor_table(content.spec, content.positions)
     state_dict = match_prefix(table, load_tensors(files), family.PREFIX)
-    return replace(content, weights=from_hf(table, state_dict, shapes)), model
+    try:
+        parameters = from_hf(table, state_dict, shapes)
+    except ModelError as error:
+        _check_same_architecture(content, error)
+        raise
+    return replace(content, weights=parameters), model
+
+
+def _check_same_architecture(content: ModelFolder, error: ModelError) -> None:
+    """Names the architecture of a folder, if it is another one than its tensors were read as."""
+    architectures = content.config.get("architectures")
+    if content.model_type == "regard" or not architectures:
+        return
+    other = _written_architecture(content.config, content.spec)
+    if architectures[0] != other:
+        raise ModelError(
+            f"a {architectures[0]} is not understood, and it is no {other}: {error.problem}",
+            f"known: {other}; save it as that, or fetch the folder again",
+        ) from None
 
 
 def _stored_dtype(weights: Mapping[str, Tensor]) -> torch.dtype | None:
@@ -243,8 +261,14 @@ def _check_architecture(config: Mapping[str, Any], model: specs.Model) -> None:
     if "For" in name and not name.endswith(endings):
         raise ModelError(
             f"a {name} is not understood: its head is not one over the vocabulary",
-            f"known: …{endings}",
+            f"known: {_written_architecture(config, model)}",
         )
+
+
+def _written_architecture(config: Mapping[str, Any], model: specs.Model) -> str:
+    """The architecture that a model of this spec is, whatever config.json calls it."""
+    written = FAMILIES[str(config["model_type"])].to_config(model, 1)
+    return str(written["architectures"][0])
 
 
 # ------------------------------------------------------------------ another head

@@ -142,22 +142,21 @@ class ImageClassification(ImageObjective):
 
 
 def _without_masks(description: spec.Encoder) -> spec.Encoder:
-    """The encoder of a masked autoencoder, which sees all patches from now on: a plain ViT.
+    """The encoder of masked image modelling, which sees all patches from now on.
 
-    Its positions are trained with the rest (He et al. 2022, Appendix A.1).
+    That of a masked autoencoder becomes a plain ViT, whose positions are trained with the rest (He
+    et al. 2022, Appendix A.1).
     """
-    patches = replace(
-        description.patches,
-        position="learned",
-        masked_share=0.0,
-        dropout=description.stack.block.dropout,
-    )
+    patches = replace(description.patches, masked_share=0.0, mask_token=False, mask_unit=1)
+    if isinstance(description.pixels, spec.PixelDecoder):
+        dropout = description.stack.block.dropout
+        patches = replace(patches, position="learned", dropout=dropout)
     return replace(description, input=patches, pixels=None)
 
 
 def _with_classes(description: spec.Encoder, count: int) -> spec.Encoder:
     """An encoder of images with so many classes, by a head as it has one, or by a new one."""
-    if description.pixels is not None:
+    if description.pixels is not None or description.patches.mask_token:
         description = _without_masks(description)
     if description.labels is not None:
         return replace(description, labels=replace(description.labels, count=count))

@@ -17,7 +17,7 @@ from regard.data.batching import Batch, BatchSampler, Rows, batch_indices
 from regard.data.image import ImageProcessor, new_image_processor
 from regard.errors import SettingError
 from regard.metrics.classification import RankingScore
-from regard.metrics.reconstruction import ReconstructionScore
+from regard.metrics.reconstruction import AbsoluteReconstructionScore, ReconstructionScore
 from regard.metrics.scores import AnyScore
 from regard.models import DualEncoderModel, ImageEncoder, Model
 from regard.training import model_spec
@@ -123,7 +123,7 @@ class ImageObjective(Objective):
     @abstractmethod
     def score(
         self, images: StoredImages, autocast: AbstractContextManager[Any]
-    ) -> RankingScore | ReconstructionScore:
+    ) -> RankingScore | ReconstructionScore | AbsoluteReconstructionScore:
         """How good the predictions are: rankings from 0 to 100, or errors."""
 
     # --- batches ----------------------------------------------------------------------------------
@@ -241,7 +241,9 @@ def _divisible(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {**by_row, **previous, "mixup": weight}
 
 
-def _numbers(score: RankingScore | ReconstructionScore) -> str:
+def _numbers(score: RankingScore | ReconstructionScore | AbsoluteReconstructionScore) -> str:
     if isinstance(score, ReconstructionScore):
         return f"mse {score.mse:.4f}"
+    if isinstance(score, AbsoluteReconstructionScore):
+        return f"mae {score.mae:.4f}"
     return f"accuracy {score.accuracy:.2f}  top-5 {score.top_5:.2f}  f1 {score.f1:.2f}"

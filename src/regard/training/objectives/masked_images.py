@@ -1,10 +1,13 @@
-"""Masked image modelling (MAE, He et al. 2022): the pixels of hidden patches from visible ones."""
+"""Masked image modelling: the pixels of hidden patches from visible ones.
+
+An encoder reads the visible patches alone (MAE, He et al. 2022), or mask tokens in the place of the
+others (SimMIM, Xie et al. 2022).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
@@ -12,13 +15,14 @@ from torch import Tensor
 from regard import spec
 from regard.builder import build
 from regard.core.patch_embedding import Patches, VisiblePatches
+from regard.core.pixel_decoder import PixelShuffleHead
 from regard.data.batching import Rows
 from regard.data.image_masking import masking_noise
 from regard.data.labelled_images import read_images
 from regard.encoder import Encoder
 from regard.errors import ModelError
 from regard.families import folder as folders
-from regard.metrics.reconstruction import ReconstructionScore
+from regard.metrics.reconstruction import AbsoluteReconstructionScore, ReconstructionScore
 from regard.models import ImageEncoder, Model
 from regard.models.saving import config_json
 from regard.training import model_spec
@@ -28,7 +32,7 @@ from regard.training.setup import Setup
 
 
 class MaskedImages(ImageObjective):
-    """The pixels of masked patches, by their squared error; labels are not read.
+    """The pixels of masked patches, by the error of the model's decoder; labels are not read.
 
     Which patches of an image are hidden follows from (seed, epoch, row).
     """
@@ -37,7 +41,7 @@ class MaskedImages(ImageObjective):
     processor_kind = "vit"
     default_flip = 0.5
     model_classes = (ImageEncoder,)
-    base_advice = "give a masked autoencoder of images, such as ViT-MAE"
+    base_advice = "give a model with a decoder of pixels, such as ViT-MAE"
     spec_classes = (spec.Encoder,)
     trained_model: ImageEncoder
 
@@ -55,10 +59,7 @@ class MaskedImages(ImageObjective):
 
     @classmethod
     def describe(cls, setup: Setup, data: ImageData) -> spec.Model:
-        # There are no classes: the number is one that every preset takes.
-        description = model_spec.describe(setup.recipe, vocabulary=2)
-        model_spec.check_kind(description, cls.spec_classes, cls.name)
-        return _with_masks(cls.image_tower(description), setup.recipe.train.hidden)
+        return model_spec.describe_masked_images(setup.recipe)
 
     @classmethod
     def with_tokenizer(
@@ -71,7 +72,12 @@ class MaskedImages(ImageObjective):
     def adapt(cls, base: Model, data: ImageData, setup: Setup) -> ImageEncoder:
         """The same autoencoder, with another share of masked patches if one is asked for."""
         assert isinstance(base, ImageEncoder), "checked before"
-        description = _with_masks(base.spec, setup.recipe.train.hidden)
+        if base.spec.pixels is None:
+            raise ModelError(
+                "this model has no decoder that reconstructs pixels",
+                "give one that has: ViT-MAE, SimMIM; a new one begins with --model",
+            )
+        description = model_spec.with_hidden_patches(base.spec, setup.recipe.train.hidden)
         if description == base.spec:
             return base
         model = build(description)
@@ -96,8 +102,7 @@ class MaskedImages(ImageObjective):
 
     def targets(self, images: StoredImages, rows: Rows, epoch: int) -> dict[str, Tensor]:
         """The `VisiblePatches` of a batch, sorted here: a step on the device sorts nothing."""
-        count = self.patches.side**2
-        noise = masking_noise(self.settings.seed, epoch, rows, count)
+        noise = masking_noise(self.settings.seed, epoch, rows, self.patches.maskable)
         return self.patches.random_masking(noise)._asdict()
 
     def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
@@ -107,7 +112,7 @@ class MaskedImages(ImageObjective):
         order = VisiblePatches(tensors["visible"], tensors["restore"], tensors["masked"])
         pixels = self.pixel_values(tensors)  # [B, 3, H, W]
         predicted = self.model.reconstruct(pixels, order)
-        errors = decoder.error(predicted, self.patches.unfold(pixels), order)  # [B, N]
+        errors = decoder.error(predicted, self.patches.unfold(pixels), order.masked)  # [B, N]
         # Every image has equally many masked patches.
         loss = errors.sum() / order.masked[0].sum()
         return loss, loss.detach()
@@ -122,22 +127,8 @@ class MaskedImages(ImageObjective):
 
     def score(
         self, images: StoredImages, autocast: AbstractContextManager[Any]
-    ) -> ReconstructionScore:
-        return ReconstructionScore(self.mean_loss(images, autocast), len(images))
-
-
-def _with_masks(description: spec.Encoder, share: float | None) -> spec.Encoder:
-    """An autoencoder that hides this share of the patches, or as many as it does already."""
-    if description.pixels is None:
-        raise ModelError(
-            "this model has no decoder that reconstructs pixels",
-            "give a masked autoencoder: --model vit-mae:tiny, or a spec with `pixels`",
-        )
-    patches = description.patches
-    share = share or patches.masked_share
-    if int((patches.size // patches.patch) ** 2 * (1 - share)) == 0:
-        raise ModelError(
-            f"with {share:.0%} of the patches masked, none is left to see",
-            "give smaller patches (--patch), or a smaller share (--hidden)",
-        )
-    return replace(description, input=replace(patches, masked_share=share))
+    ) -> ReconstructionScore | AbsoluteReconstructionScore:
+        error = self.mean_loss(images, autocast)
+        if isinstance(self.model.pixels, PixelShuffleHead):
+            return AbsoluteReconstructionScore(error, len(images))
+        return ReconstructionScore(error, len(images))

@@ -419,8 +419,8 @@ class TrainSettings(Section):
         "(tag), the answer to a question (answer), a number (regress), which texts belong together "
         "(contrastive), the transcript of a recording (ctc, Wav2Vec2; transcribe, Whisper), its "
         "class (sounds), which latent was masked in it (speech_contrastive, wav2vec 2.0), the "
-        "class of an image (images), its hidden patches (masked_images, MAE), which caption "
-        "belongs to an image (image_text, CLIP), what "
+        "class of an image (images), its hidden patches (masked_images, MAE, SimMIM), which "
+        "caption belongs to an image (image_text, CLIP), what "
         "follows in a time series (forecast), the classes of nodes or of graphs (nodes, graphs), "
         "the answer to a question about a story (stories; without --text, generated ones)  "
         "[that of the model]",
@@ -432,7 +432,8 @@ class TrainSettings(Section):
         gt=0,
         lt=1,
         description="mask ratio: share of the tokens that is masked  [0.15, denoise 0.3; of "
-        "sound, of its positions, where overlaps count twice, 0.65; of the patches of images 0.75]",
+        "sound, of its positions, where overlaps count twice, 0.65; of the patches of images "
+        "0.75, as mask tokens 0.6]",
     )
     span_length: float | None = Field(
         None, ge=1, description="mean length of a masked span (span, denoise)  [3; of sound 10]"

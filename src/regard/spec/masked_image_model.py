@@ -1,0 +1,53 @@
+"""Masked image modelling on an encoder of images as it is (Xie et al. 2022, SimMIM)."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from regard.errors import ModelError
+from regard.spec.frontend import Patches
+from regard.spec.model import Encoder
+from regard.spec.pixel_decoder import PixelShuffleHead
+
+SIMMIM_MASK_RATIO = 0.6  # Section 4.1
+
+
+def masked_image_model(
+    encoder: Encoder, stride: int | None = None, share: float = SIMMIM_MASK_RATIO
+) -> Encoder:
+    """An encoder of images with mask tokens for hidden patches, and a decoder of one layer.
+
+    `stride` is the side of what one position reconstructs, in pixels; None: so that all positions
+    give the image. What one position reconstructs is hidden as a whole.
+    """
+    if not isinstance(encoder.input, Patches):
+        raise ModelError("only images have pixels to reconstruct", "give it Patches")
+    patches = encoder.input
+    stride = stride or image_stride(encoder)
+    if stride is None:
+        raise ModelError(
+            f"images of {patches.size} × {patches.size} pixels do not divide into the squares that "
+            "the positions of the last layer reconstruct",
+            "give another --image-size, another --patch, or a stack with fewer stages",
+        )
+    unit = 1 if stride % patches.patch else stride // patches.patch
+    masked = dataclasses.replace(patches, mask_token=True, masked_share=share, mask_unit=unit)
+    # Pooling by a mean (Swin) has no weights; a class token's is of no use without its head.
+    has_mean = encoder.pool is not None and encoder.pool.which == "mean"
+    return dataclasses.replace(
+        encoder,
+        input=masked,
+        pool=encoder.pool if has_mean else None,
+        labels=None,
+        pixels=PixelShuffleHead(stride),
+    )
+
+
+def image_stride(encoder: Encoder) -> int | None:
+    """Pixels along an image for each position of the last layer; None if they do not divide it."""
+    patches = encoder.patches
+    stages = encoder.stack.stages
+    side = patches.side if stages is None else stages.sides[-1]
+    if patches.size % side or patches.size % patches.patch:
+        return None
+    return patches.size // side
