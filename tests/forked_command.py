@@ -68,7 +68,7 @@ def _become(arguments: list[str], cwd: Path | None, environment: dict[str, str])
             os.chdir(cwd)
         os.environ.update(environment)
         sys.argv = ["regard", *arguments]
-        cli.run()
+        cli.run_here()
     except BaseException:
         traceback.print_exc()
         sys.stderr.flush()

@@ -93,6 +93,10 @@ VERBS = {
         "regard.cli.study",
         "Claims of the literature as experiments: figures, numbers and a verdict for each.",
     ),
+    "daemon": (
+        "regard.cli.daemon",
+        "Keep a process with PyTorch in the background, so that commands answer at once.",
+    ),
     "bench": ("regard.cli.bench", "Measure speed and memory here, next to others, in one run."),
     "data": (
         "regard.cli.data",
@@ -101,7 +105,7 @@ VERBS = {
 }
 
 # Verbs that open a model, answer and end: most of their time is `import torch`.
-ANSWERING = ("translate", "generate", "predict", "embed", "classify")
+ANSWERING = ("translate", "generate", "predict", "embed", "classify", "evaluate", "look")
 
 LESS = "use a smaller batch (--batch-tokens), a smaller beam, or a smaller model"
 
@@ -168,7 +172,15 @@ def regard(context: click.Context, debug: bool) -> None:
 
 
 def run() -> NoReturn:
-    """Entry point of the shell's command: `main`, then an exit that does not wait.
+    """Entry point of the shell's command: answered by `regard daemon` if one runs, or here."""
+    code = _answered_by_daemon()
+    if code is not None:
+        os._exit(code)
+    run_here()
+
+
+def run_here() -> NoReturn:
+    """`main`, then an exit that does not wait.
 
     Python would free every object of every module first, which takes 0.4 s once torch is loaded.
     """
@@ -186,6 +198,19 @@ def run() -> NoReturn:
             sys.stderr.flush()
         os._exit(end.code if isinstance(end.code, int) else 0)
     sys.exit(0)
+
+
+def _answered_by_daemon() -> int | None:
+    """The exit code of a command that `regard daemon` has answered; None where none runs."""
+    is_answer = len(sys.argv) > 1 and sys.argv[1] in ANSWERING
+    if not is_answer or not sys.platform.startswith("linux") or "RANK" in os.environ:
+        return None
+    # The shell asks for completions by a variable of its own.
+    if any(name.startswith("_REGARD") for name in os.environ):
+        return None
+    from regard.cli import fork_server
+
+    return fork_server.answer(sys.argv[1:])
 
 
 def main() -> None:

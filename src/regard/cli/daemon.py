@@ -1,0 +1,97 @@
+"""regard daemon"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import time
+from typing import Any
+
+import click
+
+from regard.cli import fork_server
+from regard.errors import SettingError
+
+SECONDS_TO_START = 120.0  # on a machine that is busy, from a disk that is slow
+
+EXAMPLES = """\b
+Examples:
+  regard daemon start                   commands of this hour answer without importing PyTorch
+  regard daemon start --minutes 480
+  regard daemon status
+  regard daemon stop
+"""
+
+
+@click.command(epilog=EXAMPLES, context_settings={"max_content_width": 110})
+@click.argument("action", type=click.Choice(["start", "stop", "status", "run"]))
+@click.option(
+    "--minutes",
+    type=click.FloatRange(min=0.01, max=60 * 24 * 7),
+    default=60.0,
+    show_default=True,
+    help="ends by itself after so long without a command",
+)
+def command(action: str, minutes: float) -> None:
+    """Keep a process in the background that has PyTorch imported.
+
+    Commands that open a model and answer (translate, generate, predict, classify, embed, evaluate,
+    look) are then answered by a fork of it, in a fraction of their time. Nothing else changes: the
+    same output, exit codes and signals. It listens to this user alone, on a socket in
+    XDG_RUNTIME_DIR (or /tmp), ends when files of the package change, and is never started unasked.
+    ACTION is start, stop or status; run stays in the foreground.
+    """
+    if not sys.platform.startswith("linux"):
+        raise SettingError("the daemon needs Linux", "leave it out: all commands work without it")
+    match action:
+        case "start":
+            _start(minutes)
+        case "stop":
+            print(f"stopped: process {_ask('stop')['process']}")
+        case "status":
+            status = _ask("status")
+            since = time.strftime("%H:%M", time.localtime(status["started"]))
+            idle = f"{status['idle'] / 60:g} minutes"
+            print(f"process {status['process']} since {since}; ends {idle} after its last command")
+        case _:
+            from regard.cli import run_here
+
+            fork_server.prepare_folder()
+            fork_server.ForkServer(run_here, 60 * minutes).serve()
+
+
+def _ask(question: str) -> dict[str, Any]:
+    reply = fork_server.ask(question)
+    if reply is None:
+        raise SettingError("no daemon runs", "start one: regard daemon start")
+    return reply
+
+
+def _start(minutes: float) -> None:
+    running = fork_server.ask("status")
+    if running is not None:
+        raise SettingError(
+            f"a daemon runs already (process {running['process']})", "stop it: regard daemon stop"
+        )
+    fork_server.prepare_folder()
+    arguments = [sys.executable, "-m", "regard", "daemon", "run", "--minutes", str(minutes)]
+    with tempfile.TemporaryFile() as messages:
+        process = subprocess.Popen(
+            arguments,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=messages,
+            start_new_session=True,  # it outlives the terminal
+        )
+        deadline = time.monotonic() + SECONDS_TO_START
+        while fork_server.ask("status") is None:
+            if process.poll() is not None or time.monotonic() > deadline:
+                process.kill()
+                messages.seek(0)
+                raise SettingError(
+                    f"the daemon did not start: {messages.read().decode()[-500:]}",
+                    "try `regard daemon run`, which stays in the foreground",
+                )
+            time.sleep(0.05)
+    print(f"started: process {process.pid}; `regard daemon stop` ends it", file=sys.stderr)
