@@ -148,7 +148,8 @@ def test_a_type_checker_accepts_the_readme_and_refuses_nonsense(tmp_path: Path) 
         'number: int = regard.load("runs/mine").translate("The dog sees a cat.")\n'
         "regard.nonsense\n"
     )
-    options = ["--strict", "--no-error-summary", "--cache-dir", ".mypy_cache/surface"]
+    # The options of the project, and so its cache: ./test has filled it.
+    options = ["--no-error-summary"]
     done = subprocess.run(
         [sys.executable, "-m", "mypy", *options, str(good), str(bad)],
         capture_output=True,
