@@ -11,7 +11,7 @@ import torch
 import looked
 import regard
 from command_line import Command
-from regard import build, memory
+from regard import build, look, memory
 from regard.data.series import Series
 from regard.decode.strategy import BeamSearch, Greedy, Sampling, Strategy
 from regard.errors import ModelError
@@ -82,6 +82,57 @@ def test_nan_weights_are_an_error_of_every_command(
         "not a number"
     )
     command("predict", broken, TEXT.strip()).refused("not a number")
+
+
+VIEWS = {
+    "attention": (),
+    "alignment": ("--target", "Der Hund."),
+    "entropy": ("--target", "Der Hund."),
+    "lens": ("--target", "Der Hund."),
+    "rollout": ("--target", "Der Hund."),
+    "attribution": ("--target", "Der Hund."),
+    "ablation": ("--target", "Der Hund."),
+    "steps": (),
+    "beam": (),
+    "cache": (),
+}
+
+
+@pytest.mark.parametrize("view", list(VIEWS))
+def test_nothing_is_drawn_of_nan_weights(view: str, command: Command, broken: Path) -> None:
+    """A given target is not decoded, which would fail: the forward pass itself is checked."""
+    flags = ("--what", view, *VIEWS[view])
+    command("look", broken, TEXT.strip(), *flags).refused("not a number", "holds NaN or infinity")
+
+
+@pytest.mark.parametrize("name", ["gpt2:tiny", "bert:tiny"])
+def test_no_picture_of_nan_weights_in_python(name: str) -> None:
+    description = preset(name, len(looked.WORDS), 32, layers=2, d_model=16, heads=2)
+    model = Model(build(description), description)
+    ids = torch.tensor([[1, 2, 3]])
+    assert model.look(ids).attention(f"{_stack(model)}.0.self").weights.shape == (2, 3, 3)
+    with torch.no_grad():
+        last = model.model.stack.blocks[-1]  # type: ignore[union-attr, index]
+        next(last.feedforward.parameters()).fill_(torch.inf)  # type: ignore[union-attr]
+    with pytest.raises(ModelError, match="feedforward.* holds NaN or infinity"):
+        model.look(ids)
+    _fill_with_nan(model)
+    with pytest.raises(ModelError, match="not a number"):
+        look.cache(model, ids) if name == "gpt2:tiny" else look.attribution(model, ids)
+
+
+def _stack(model: Model) -> str:
+    return next(iter(look.probes(model.model))).split(".")[0]
+
+
+def test_no_picture_of_positions_that_are_not_numbers() -> None:
+    description = preset("gpt2:tiny", len(looked.WORDS), 32, layers=1, d_model=16, heads=2)
+    model = Model(build(description), description)
+    assert look.positions(model).products.shape == (32, 32)
+    with torch.no_grad():
+        model.model.tokens.position.table[5] = torch.nan  # type: ignore[union-attr, index]
+    with pytest.raises(ModelError, match="position.* holds NaN or infinity"):
+        look.positions(model)
 
 
 @pytest.mark.parametrize("strategy", [Greedy(), Sampling(), BeamSearch(3)])
