@@ -114,7 +114,7 @@ def test_no_picture_of_nan_weights_in_python(name: str) -> None:
     with torch.no_grad():
         last = model.model.stack.blocks[-1]  # type: ignore[union-attr, index]
         next(last.feedforward.parameters()).fill_(torch.inf)  # type: ignore[union-attr]
-    with pytest.raises(ModelError, match="feedforward.* holds NaN or infinity"):
+    with pytest.raises(ModelError, match=r"feedforward.* holds NaN or infinity"):
         model.look(ids)
     _fill_with_nan(model)
     with pytest.raises(ModelError, match="not a number"):
@@ -131,7 +131,7 @@ def test_no_picture_of_positions_that_are_not_numbers() -> None:
     assert look.positions(model).products.shape == (32, 32)
     with torch.no_grad():
         model.model.tokens.position.table[5] = torch.nan  # type: ignore[union-attr, index]
-    with pytest.raises(ModelError, match="position.* holds NaN or infinity"):
+    with pytest.raises(ModelError, match=r"position.* holds NaN or infinity"):
         look.positions(model)
 
 

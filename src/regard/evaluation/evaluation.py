@@ -12,6 +12,7 @@ import numpy as np
 
 from regard.core.finite_outputs import non_finite_error
 from regard.errors import DataError, SettingError
+from regard.evaluation.examples import shortened
 from regard.evaluation.table import formatted
 from regard.evaluation.task import DataPath, OutputKind, Outputs, Settings, Task
 from regard.evaluation.tasks import TASKS, task_of
@@ -124,14 +125,14 @@ def read_examples(task: str, data: Data) -> list[Any]:
     path: DataPath
     match data:
         case list():
-            return data
+            return TASKS[task].example.examples(data)
         case str() | Path():
             path = str(data)
         case (str() | Path() as source, str() | Path() as target):
             path = (str(source), str(target))
         case _:
             raise DataError(
-                f"{data!r} is no data set",
+                f"{shortened(data)} is no data set",
                 "give a file, two files as a tuple, or a list of examples",
             )
     return TASKS[task].read(path)

@@ -9,6 +9,7 @@ from torch.nn import functional
 
 from regard.data import labelled
 from regard.data.labelled import LabelledText, TextPair
+from regard.errors import DataError
 from regard.evaluation.task import DataPath, Outputs, Settings
 from regard.evaluation.translation import one_path
 from regard.models import DualEncoderModel, TextEncoder
@@ -41,6 +42,12 @@ def answer_stories(
     model: MemoryNetworkModel, examples: Sequence[LabelledText], settings: Settings
 ) -> Outputs:
     """The words that answer the question at the end of each story, the likeliest first."""
+    answers = [example.label for example in examples]
+    if not any(model.tokenizer.token_to_id(answer) is not None for answer in answers):
+        raise DataError(
+            f"no answer of the data, as {answers[0]!r}, is a word of the model's",
+            "give stories of the language that it was trained on",
+        )
     rankings: list[list[str]] = []
     for first in range(0, len(examples), STORIES_AT_ONCE):
         batch = examples[first : first + STORIES_AT_ONCE]
@@ -50,4 +57,4 @@ def answer_stories(
             logits = model.model.head(hidden)  # [B, V]
         best = logits.topk(min(MAX_CANDIDATES, logits.shape[1]), dim=1).indices
         rankings += [model.tokenizer.tokens(row) for row in best.tolist()]
-    return Outputs(rankings, [example.label for example in examples])
+    return Outputs(rankings, answers)
