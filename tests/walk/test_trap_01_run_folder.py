@@ -118,3 +118,21 @@ def test_the_corrected_comparison_takes_the_folder(
     done = command("compare", *flags, "--target", files / "s.de")
     assert done.code == 0, done.err
     command("compare", *flags, "--target", tmp_path / "short.de").refused("other data")
+
+
+def test_a_search_is_checked_before_its_folder_is_made(
+    command: Command, files: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "search"
+    flags = [*FLAGS, "--source", files / "s.en", "--updates", "60", "--order", "rate"]
+    flags += ["--batch-tokens", "256", "--out", out]
+    command("tune", *flags, "--target", "nope.de").refused("cannot read")
+    command("tune", *flags, "--target", files / "s.de", "--device", "cuda:99").refused("GPU")
+    assert not out.exists()
+    # Unequal files are seen only while they are read: nothing was trained, so nothing is kept.
+    (tmp_path / "short.de").write_text("Ein Hund.\n")
+    command("tune", *flags, "--target", tmp_path / "short.de").refused("line")
+    done = command("tune", *flags, "--target", files / "s.de")
+    assert done.code == 0, done.err
+    command("tune", *flags, "--target", files / "s.de").refused("--resume")
+    command("tune", *flags[:-1], files / "s.en", "--target", files / "s.de").refused("is a file")

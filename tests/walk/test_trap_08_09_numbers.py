@@ -11,12 +11,14 @@ import torch
 import looked
 import regard
 from command_line import Command
-from regard import build, look, memory
+from regard import build, look, memory, spec
 from regard.data.series import Series
 from regard.decode.strategy import BeamSearch, Greedy, Sampling, Strategy
-from regard.errors import ModelError
+from regard.errors import DataError, ModelError
 from regard.families.presets import preset
 from regard.models import GraphModel, LanguageModel, Model, SeriesModel
+from regard.models.memory_network import MemoryNetworkModel
+from regard.training.diagnostics import nonfinite
 
 TEXT = "The dog sees a cat.\n"
 
@@ -181,3 +183,73 @@ def test_nan_weights_of_a_graph_model(tmp_path: Path) -> None:
 def _fill_with_nan(model: Model) -> None:
     with torch.no_grad():
         next(model.model.parameters()).fill_(torch.nan)
+
+
+def test_nan_weights_are_neither_converted_nor_verified(
+    command: Command, broken: Path, tmp_path: Path
+) -> None:
+    command("convert", broken, tmp_path / "converted").refused("not a number")
+    assert not (tmp_path / "converted").exists()
+    command("verify", broken).refused("not a number")
+
+
+def test_nan_weights_neither_learn_nor_teach(
+    command: Command, broken: Path, files: Path, tmp_path: Path
+) -> None:
+    pairs = ("--source", files / "s.en", "--target", files / "s.de", "--preset", "tiny")
+    out = tmp_path / "run"
+    data = tmp_path / "pairs.tsv"
+    data.write_text("The dog sees.\tDer Hund sieht.\n" * 9)
+    flags = ("--task", "translate", "--data", data, "--out", out)
+    command("finetune", broken, *flags).refused("not a number")
+    command("train", *pairs, "--steps", "2", "--teacher", broken, "--out", out).refused(
+        "not a number"
+    )
+    assert not out.exists()
+
+
+def test_packed_weights_can_be_looked_through_for_nan() -> None:
+    """oneDNN's have no values to ask, and the teacher of a run that diverged has such."""
+    packed = torch.ones(4, 4).to_mkldnn()
+    assert not nonfinite._is_bad([packed])
+    assert nonfinite._is_bad([packed, torch.tensor([torch.nan])])
+
+
+def test_no_token_of_nan_weights_is_shown() -> None:
+    description = preset("gpt2:tiny", len(looked.WORDS), 32, layers=1, d_model=16, heads=2)
+    model = LanguageModel(build(description), description, looked.WORDS)  # type: ignore[arg-type]
+    draft = LanguageModel(build(description), description, looked.WORDS)  # type: ignore[arg-type]
+    model.generate("The dog", draft=draft, max_new_tokens=5)
+    _fill_with_nan(draft)
+    with pytest.raises(ModelError, match="not a number"):
+        model.generate("The dog", draft=draft, max_new_tokens=5)
+    shown: list[str] = []
+    with pytest.raises(ModelError, match="not a number"):
+        draft.generate("The dog", stream=shown.append)
+    assert not shown
+
+
+def test_nan_weights_answer_no_story() -> None:
+    story = "Mary went to the kitchen. Where is Mary?"
+    tokenizer = looked.UNFRAMED
+    description = spec.MemoryNetwork(8, len(tokenizer))
+    model = MemoryNetworkModel(build(description), description, tokenizer)  # type: ignore[arg-type]
+    answer = tokenizer.tokens([len(tokenizer) - 1])[0]
+    assert "accuracy" in regard.evaluate(model, [(story, answer)]).scores
+    with pytest.raises(DataError, match="is a word of the model's"):
+        regard.evaluate(model, [(story, "zebra crossing")])
+    _fill_with_nan(model)
+    with pytest.raises(ModelError, match="not a number"):
+        regard.evaluate(model, [(story, answer)])
+
+
+def test_nan_weights_fill_no_masks(tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("The dog sees the cat. A dog sees a cat.\n" * 50)
+    settings = {"d_model": 16, "heads": 2, "layers": 1, "threads": 1, "context": 32}
+    run = regard.train(settings, model="bert:tiny", text=str(text), steps=1, out=tmp_path / "run")
+    model = regard.load(run.folder)
+    assert "accuracy" in regard.evaluate(model, str(text), "accuracy").scores
+    _fill_with_nan(model)
+    with pytest.raises(ModelError, match="not a number"):
+        regard.evaluate(model, str(text), "accuracy")

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch.nn import functional
 
+from regard.core.finite_outputs import require_finite
 from regard.data import labelled
 from regard.data.labelled import LabelledText, TextPair
 from regard.errors import DataError
@@ -54,7 +55,7 @@ def answer_stories(
         with torch.inference_mode():
             inputs = model.tokens([example.text for example in batch])
             hidden, _ = model.model(*inputs.values())
-            logits = model.model.head(hidden)  # [B, V]
+            logits = require_finite(model.model.head(hidden), model.model)  # [B, V]
         best = logits.topk(min(MAX_CANDIDATES, logits.shape[1]), dim=1).indices
         rankings += [model.tokenizer.tokens(row) for row in best.tolist()]
     return Outputs(rankings, answers)
