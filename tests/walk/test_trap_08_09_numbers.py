@@ -12,8 +12,10 @@ import looked
 import regard
 from command_line import Command
 from regard import build, look, memory, spec
+from regard.core.kv_cache import MOST_SHARED_BEAMS
 from regard.data.series import Series
 from regard.decode.strategy import BeamSearch, Greedy, Sampling, Strategy
+from regard.decoder import Decoder
 from regard.errors import DataError, ModelError
 from regard.families.presets import preset
 from regard.models import GraphModel, LanguageModel, Model, SeriesModel
@@ -30,6 +32,31 @@ def test_a_beam_beyond_the_memory_is_refused_before_it_begins(
     monkeypatch.setattr(memory, "available", lambda: 100_000_000)
     command("translate", trained, "--beam", "100000", text=TEXT).refused("hypotheses")
     assert command("translate", trained, "--beam", "50", text=TEXT).code == 0
+
+
+def test_a_beam_that_is_looked_at_is_bounded_too(command: Command, trained: Path) -> None:
+    command("look", trained, TEXT.strip(), "--what", "beam", "--beam", 10**9).refused("free")
+
+
+@pytest.mark.parametrize("width", [MOST_SHARED_BEAMS, MOST_SHARED_BEAMS + 1])
+def test_a_wide_beam_takes_memory_by_its_width_and_not_its_square(width: int) -> None:
+    """Beams that share rows have a mask of all against all: 100,000 of them were killed."""
+    description = preset("gpt2:tiny", 9, 8, layers=1, d_model=4, heads=1)
+    model = build(description)
+    assert isinstance(model, Decoder)
+    prompt = model.encode(torch.ones(1, 1, dtype=torch.long))
+    state = model.start(prompt, width=width, capacity=4)
+    state.share_rows()
+    assert (state.ancestry is not None) == (width <= MOST_SHARED_BEAMS)
+
+
+def test_a_wide_beam_finds_what_a_narrower_cache_finds(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    description = preset("gpt2:tiny", len(looked.WORDS), 32, layers=2, d_model=16, heads=2)
+    model = LanguageModel(build(description), description, looked.WORDS)  # type: ignore[arg-type]
+    shared = model.generate("The dog", beam=8, max_new_tokens=6)
+    monkeypatch.setattr("regard.core.kv_cache.MOST_SHARED_BEAMS", 4)
+    assert model.generate("The dog", beam=8, max_new_tokens=6) == shared
 
 
 @pytest.mark.parametrize(
