@@ -65,6 +65,9 @@ class MemoryNetworkModel(TokenizerModel):
 
     def answer(self, question: str, story: str) -> Scores:
         """Word → probability of being the answer, likeliest first."""
+        for text in (question, story):
+            if not isinstance(text, str):
+                raise DataError(f"{type(text).__name__} is no text", "give question and story")
         # The full stop ends the story's last sentence, should it have none.
         rows = pad_stories([self.sentence_ids(f"{story.strip()} . {question}")]).to(self.device)
         with torch.inference_mode():
