@@ -110,7 +110,7 @@ def test_labels_of_a_graph_that_the_model_lacks(tmp_path: Path) -> None:
 
 
 def test_samples_are_numbers_between_minus_one_and_one() -> None:
-    assert read_samples(np.zeros(5)).dtype == np.float32
+    assert read_samples(np.zeros(5)).dtype == np.float32  # type: ignore[arg-type]
     with pytest.raises(DataError, match="int16"):
         read_samples(np.zeros(5, np.int16))
     with pytest.raises(DataError, match="no recording"):
