@@ -138,12 +138,21 @@ def _take_again(folder: Path) -> None:
     """Removes a search that ended before its first step; any other one is refused."""
     if not (folder / STATE).exists():
         return
-    if any(folder.glob("trials/*/metrics.jsonl")):
+    has_trained = any(folder.glob("trials/*/metrics.jsonl"))
+    if has_trained or not _is_search(folder / STATE):
         raise SettingError(
             f"there is a search in {folder}", f"go on with it: regard tune --resume {folder}"
         )
     shutil.rmtree(folder / "trials", ignore_errors=True)
     (folder / STATE).unlink()
+
+
+def _is_search(path: Path) -> bool:
+    """Whether a file is the state of a search: nobody else's is removed."""
+    try:
+        return "trials" in disk.read_json_object(path, CheckpointError)
+    except CheckpointError:
+        return False
 
 
 def resume(folder: Path, say: Say = print) -> Tuned:
