@@ -80,3 +80,59 @@ def test_a_folder_that_is_no_run_is_never_emptied(
     assert (tmp_path / "thesis.txt").read_text() == "precious"
     command("train", *flags, tmp_path / "thesis.txt").refused("is a file")
     command("train", *flags, trained).refused("--resume")
+
+
+IMPOSSIBLE = {
+    "too few parameters": ("--parameters", "3"),
+    "no parameters": ("--parameters", "0"),
+    "too many parameters": ("--parameters", 10**15),
+    "a device": ("--device", "cuda:99"),
+    "heads": ("--heads", "7"),
+    "a file": ("--valid-source", "nope.en", "--valid-target", "nope.de"),
+}
+
+
+@pytest.mark.parametrize("mistake", list(IMPOSSIBLE))
+def test_an_impossible_comparison_prepares_no_data(
+    mistake: str, command: Command, files: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "comparison"
+    pairs = ("--source", files / "s.en", "--target", files / "s.de", "--preset", "tiny")
+    done = command("compare", *pairs, *IMPOSSIBLE[mistake], "--out", out)
+    done.refused()
+    assert "training:" not in done.err  # what is said of the prepared pairs
+    assert not out.exists()
+
+
+def test_the_corrected_comparison_takes_the_folder(
+    command: Command, files: Path, tmp_path: Path
+) -> None:
+    """Unequal files are seen while they are read; only what was trained stands in the way."""
+    out = tmp_path / "comparison"
+    (tmp_path / "short.de").write_text("Ein Hund.\n")
+    flags = ["--models", "transformer", "--preset", "tiny", "--source", files / "s.en"]
+    flags += ["--test-source", files / "s.en", "--test-target", files / "s.de", "--threads", "1"]
+    flags += ["--heads", "2", "--layers", "1", "--parameters", "100000", "--beam", "1"]
+    flags += ["--budget", "steps:1", "--out", out]
+    command("compare", *flags, "--target", tmp_path / "short.de").refused("line")
+    done = command("compare", *flags, "--target", files / "s.de")
+    assert done.code == 0, done.err
+    command("compare", *flags, "--target", tmp_path / "short.de").refused("other data")
+
+
+def test_a_search_is_checked_before_its_folder_is_made(
+    command: Command, files: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "search"
+    flags = [*FLAGS, "--source", files / "s.en", "--updates", "60", "--order", "rate"]
+    flags += ["--batch-tokens", "256", "--out", out]
+    command("tune", *flags, "--target", "nope.de").refused("cannot read")
+    command("tune", *flags, "--target", files / "s.de", "--device", "cuda:99").refused("GPU")
+    assert not out.exists()
+    # Unequal files are seen only while they are read: nothing was trained, so nothing is kept.
+    (tmp_path / "short.de").write_text("Ein Hund.\n")
+    command("tune", *flags, "--target", tmp_path / "short.de").refused("line")
+    done = command("tune", *flags, "--target", files / "s.de")
+    assert done.code == 0, done.err
+    command("tune", *flags, "--target", files / "s.de").refused("--resume")
+    command("tune", *flags[:-1], files / "s.en", "--target", files / "s.de").refused("is a file")

@@ -5,14 +5,19 @@ from __future__ import annotations
 import json
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import looked
 import regard
 from command_line import Command
+from regard import build, spec
 from regard.data.training_coverage import FILE
 from regard.errors import LongInputWarning, UnknownWordsWarning
-from regard.models import Translator
+from regard.families.presets import preset
+from regard.models import TextEncoder, Translator
+from regard.models.memory_network import MemoryNetworkModel
 from regard.text.tokenizer import Tokenizer
 from regard.text.tokenizer_training import train_tokenizer
 
@@ -99,3 +104,36 @@ def test_transformers_spells_alike(tmp_path: Path) -> None:
 def test_a_small_vocabulary_has_no_room_for_bytes() -> None:
     small = train_tokenizer(TEXTS, "words", 300, byte_fallback=True)
     assert small.to_json() == train_tokenizer(TEXTS, "words", 300).to_json()
+
+
+def test_a_picture_of_unknown_words_says_so(command: Command, trained: Path) -> None:
+    done = command("look", trained, "The xylophone sees a cat.")
+    assert done.code == 0, done.err
+    assert "xylophone" in done.err
+    assert not command("look", trained, "The dog sees a cat.").err
+
+
+def test_encoders_and_memory_networks_name_unknown_words() -> None:
+    """Classes, vectors and answers of unknown words look like any others."""
+    words = looked.UNFRAMED
+    description: Any = preset("bert:tiny", len(words), 32, layers=1, d_model=16, heads=2)
+    encoder = TextEncoder(build(description), description, words)
+    story = spec.MemoryNetwork(8, len(words))
+    network = MemoryNetworkModel(build(story), story, words)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        encoder.embed(["The dog sees a cat."])
+        network.answer("The cat?", "The dog sees.")
+    with pytest.warns(UnknownWordsWarning, match="xylophone"):
+        encoder.embed(["The dog sees a xylophone."])
+    with pytest.warns(UnknownWordsWarning, match="Zorro"):
+        network.answer("The cat?", "Zorro sees. The dog sees.")
+
+
+def test_a_score_says_itself_what_unknown_words_cost() -> None:
+    words = looked.UNFRAMED
+    description: Any = preset("bert:tiny", len(words), 32, layers=1, d_model=16, heads=2)
+    encoder = TextEncoder(build(description), description, words)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        regard.evaluate(encoder, [("a xylophone", "Zorro"), ("a dog", "a cat")], task="contrastive")

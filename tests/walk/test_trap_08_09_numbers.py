@@ -11,12 +11,16 @@ import torch
 import looked
 import regard
 from command_line import Command
-from regard import build, memory
+from regard import build, look, memory, spec
+from regard.core.kv_cache import MOST_SHARED_BEAMS
 from regard.data.series import Series
 from regard.decode.strategy import BeamSearch, Greedy, Sampling, Strategy
-from regard.errors import ModelError
+from regard.decoder import Decoder
+from regard.errors import DataError, ModelError
 from regard.families.presets import preset
 from regard.models import GraphModel, LanguageModel, Model, SeriesModel
+from regard.models.memory_network import MemoryNetworkModel
+from regard.training.diagnostics import nonfinite
 
 TEXT = "The dog sees a cat.\n"
 
@@ -28,6 +32,31 @@ def test_a_beam_beyond_the_memory_is_refused_before_it_begins(
     monkeypatch.setattr(memory, "available", lambda: 100_000_000)
     command("translate", trained, "--beam", "100000", text=TEXT).refused("hypotheses")
     assert command("translate", trained, "--beam", "50", text=TEXT).code == 0
+
+
+def test_a_beam_that_is_looked_at_is_bounded_too(command: Command, trained: Path) -> None:
+    command("look", trained, TEXT.strip(), "--what", "beam", "--beam", 10**9).refused("free")
+
+
+@pytest.mark.parametrize("width", [MOST_SHARED_BEAMS, MOST_SHARED_BEAMS + 1])
+def test_a_wide_beam_takes_memory_by_its_width_and_not_its_square(width: int) -> None:
+    """Beams that share rows have a mask of all against all: 100,000 of them were killed."""
+    description = preset("gpt2:tiny", 9, 8, layers=1, d_model=4, heads=1)
+    model = build(description)
+    assert isinstance(model, Decoder)
+    prompt = model.encode(torch.ones(1, 1, dtype=torch.long))
+    state = model.start(prompt, width=width, capacity=4)
+    state.share_rows()
+    assert (state.ancestry is not None) == (width <= MOST_SHARED_BEAMS)
+
+
+def test_a_wide_beam_finds_what_a_narrower_cache_finds(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    description = preset("gpt2:tiny", len(looked.WORDS), 32, layers=2, d_model=16, heads=2)
+    model = LanguageModel(build(description), description, looked.WORDS)  # type: ignore[arg-type]
+    shared = model.generate("The dog", beam=8, max_new_tokens=6)
+    monkeypatch.setattr("regard.core.kv_cache.MOST_SHARED_BEAMS", 4)
+    assert model.generate("The dog", beam=8, max_new_tokens=6) == shared
 
 
 @pytest.mark.parametrize(
@@ -84,6 +113,57 @@ def test_nan_weights_are_an_error_of_every_command(
     command("predict", broken, TEXT.strip()).refused("not a number")
 
 
+VIEWS = {
+    "attention": (),
+    "alignment": ("--target", "Der Hund."),
+    "entropy": ("--target", "Der Hund."),
+    "lens": ("--target", "Der Hund."),
+    "rollout": ("--target", "Der Hund."),
+    "attribution": ("--target", "Der Hund."),
+    "ablation": ("--target", "Der Hund."),
+    "steps": (),
+    "beam": (),
+    "cache": (),
+}
+
+
+@pytest.mark.parametrize("view", list(VIEWS))
+def test_nothing_is_drawn_of_nan_weights(view: str, command: Command, broken: Path) -> None:
+    """A given target is not decoded, which would fail: the forward pass itself is checked."""
+    flags = ("--what", view, *VIEWS[view])
+    command("look", broken, TEXT.strip(), *flags).refused("not a number", "holds NaN or infinity")
+
+
+@pytest.mark.parametrize("name", ["gpt2:tiny", "bert:tiny"])
+def test_no_picture_of_nan_weights_in_python(name: str) -> None:
+    description = preset(name, len(looked.WORDS), 32, layers=2, d_model=16, heads=2)
+    model = Model(build(description), description)
+    ids = torch.tensor([[1, 2, 3]])
+    assert model.look(ids).attention(f"{_stack(model)}.0.self").weights.shape == (2, 3, 3)
+    with torch.no_grad():
+        last = model.model.stack.blocks[-1]  # type: ignore[union-attr, index]
+        next(last.feedforward.parameters()).fill_(torch.inf)  # type: ignore[union-attr]
+    with pytest.raises(ModelError, match=r"feedforward.* holds NaN or infinity"):
+        model.look(ids)
+    _fill_with_nan(model)
+    with pytest.raises(ModelError, match="not a number"):
+        look.cache(model, ids) if name == "gpt2:tiny" else look.attribution(model, ids)
+
+
+def _stack(model: Model) -> str:
+    return next(iter(look.probes(model.model))).split(".")[0]
+
+
+def test_no_picture_of_positions_that_are_not_numbers() -> None:
+    description = preset("gpt2:tiny", len(looked.WORDS), 32, layers=1, d_model=16, heads=2)
+    model = Model(build(description), description)
+    assert look.positions(model).products.shape == (32, 32)
+    with torch.no_grad():
+        model.model.tokens.position.table[5] = torch.nan  # type: ignore[union-attr, index]
+    with pytest.raises(ModelError, match=r"position.* holds NaN or infinity"):
+        look.positions(model)
+
+
 @pytest.mark.parametrize("strategy", [Greedy(), Sampling(), BeamSearch(3)])
 def test_nan_weights_in_python(broken: Path, strategy: Strategy) -> None:
     model = regard.load_translator(broken)
@@ -130,3 +210,73 @@ def test_nan_weights_of_a_graph_model(tmp_path: Path) -> None:
 def _fill_with_nan(model: Model) -> None:
     with torch.no_grad():
         next(model.model.parameters()).fill_(torch.nan)
+
+
+def test_nan_weights_are_neither_converted_nor_verified(
+    command: Command, broken: Path, tmp_path: Path
+) -> None:
+    command("convert", broken, tmp_path / "converted").refused("not a number")
+    assert not (tmp_path / "converted").exists()
+    command("verify", broken).refused("not a number")
+
+
+def test_nan_weights_neither_learn_nor_teach(
+    command: Command, broken: Path, files: Path, tmp_path: Path
+) -> None:
+    pairs = ("--source", files / "s.en", "--target", files / "s.de", "--preset", "tiny")
+    out = tmp_path / "run"
+    data = tmp_path / "pairs.tsv"
+    data.write_text("The dog sees.\tDer Hund sieht.\n" * 9)
+    flags = ("--task", "translate", "--data", data, "--out", out)
+    command("finetune", broken, *flags).refused("not a number")
+    command("train", *pairs, "--steps", "2", "--teacher", broken, "--out", out).refused(
+        "not a number"
+    )
+    assert not out.exists()
+
+
+def test_packed_weights_can_be_looked_through_for_nan() -> None:
+    """oneDNN's have no values to ask, and the teacher of a run that diverged has such."""
+    packed = torch.ones(4, 4).to_mkldnn()
+    assert not nonfinite._is_bad([packed])
+    assert nonfinite._is_bad([packed, torch.tensor([torch.nan])])
+
+
+def test_no_token_of_nan_weights_is_shown() -> None:
+    description = preset("gpt2:tiny", len(looked.WORDS), 32, layers=1, d_model=16, heads=2)
+    model = LanguageModel(build(description), description, looked.WORDS)  # type: ignore[arg-type]
+    draft = LanguageModel(build(description), description, looked.WORDS)  # type: ignore[arg-type]
+    model.generate("The dog", draft=draft, max_new_tokens=5)
+    _fill_with_nan(draft)
+    with pytest.raises(ModelError, match="not a number"):
+        model.generate("The dog", draft=draft, max_new_tokens=5)
+    shown: list[str] = []
+    with pytest.raises(ModelError, match="not a number"):
+        draft.generate("The dog", stream=shown.append)
+    assert not shown
+
+
+def test_nan_weights_answer_no_story() -> None:
+    story = "Mary went to the kitchen. Where is Mary?"
+    tokenizer = looked.UNFRAMED
+    description = spec.MemoryNetwork(8, len(tokenizer))
+    model = MemoryNetworkModel(build(description), description, tokenizer)  # type: ignore[arg-type]
+    answer = tokenizer.tokens([len(tokenizer) - 1])[0]
+    assert "accuracy" in regard.evaluate(model, [(story, answer)]).scores
+    with pytest.raises(DataError, match="is a word of the model's"):
+        regard.evaluate(model, [(story, "zebra crossing")])
+    _fill_with_nan(model)
+    with pytest.raises(ModelError, match="not a number"):
+        regard.evaluate(model, [(story, answer)])
+
+
+def test_nan_weights_fill_no_masks(tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("The dog sees the cat. A dog sees a cat.\n" * 50)
+    settings = {"d_model": 16, "heads": 2, "layers": 1, "threads": 1, "context": 32}
+    run = regard.train(settings, model="bert:tiny", text=str(text), steps=1, out=tmp_path / "run")
+    model = regard.load(run.folder)
+    assert "accuracy" in regard.evaluate(model, str(text), "accuracy").scores
+    _fill_with_nan(model)
+    with pytest.raises(ModelError, match="not a number"):
+        regard.evaluate(model, str(text), "accuracy")

@@ -11,10 +11,13 @@ from typing import Any
 
 import pytest
 
+import looked
 import regard
 from command_line import Command
 from looked import png, save_sensing, wav
+from regard import build, spec
 from regard.errors import ModelError
+from regard.models.memory_network import MemoryNetworkModel
 from regard.models.prediction import PredictionOptions, predict
 
 SIZES: dict[str, Any] = {
@@ -162,3 +165,21 @@ def test_hub_names_are_fetched_when_that_is_asked_for(
     assert done.out == command("translate", trained, text=text).out
     assert command("predict", hub, "A dog.", "--download").code == 0
     assert command("look", hub, "A dog.", "--download").code == 0
+
+
+def test_a_story_ends_with_its_question(command: Command, tmp_path: Path) -> None:
+    """As `look` and data files have it; story and question apart are taken as before."""
+    description = spec.MemoryNetwork(8, len(looked.UNFRAMED))
+    model = MemoryNetworkModel(build(description), description, looked.UNFRAMED)
+    folder = model.save(tmp_path / "memory")
+    whole = command("predict", folder, "The dog sees. A cat sleeps. Who sleeps?", "--json")
+    apart = command("predict", folder, "Who sleeps?\tThe dog sees. A cat sleeps.", "--json")
+    assert whole.code == 0, whole.err
+    assert _answers(whole.out) == _answers(apart.out)
+    command("predict", folder, "Who sleeps?").refused("--context")
+
+
+def _answers(line: str) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads(line)
+    del content["input"]
+    return content

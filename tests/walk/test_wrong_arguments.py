@@ -18,7 +18,8 @@ from regard import build, look, spec
 from regard.errors import RegardError, SettingError
 from regard.families.presets import preset
 from regard.metrics.bleu import Bleu
-from regard.models import LanguageModel, Translator
+from regard.models import DualEncoderModel, LanguageModel, SeriesModel, Translator
+from regard.models.memory_network import MemoryNetworkModel
 
 TEXT = "The dog sees a cat."
 
@@ -86,6 +87,8 @@ def _refused(run: Callable[[], Any], words: str) -> None:
 OF_A_LANGUAGE_MODEL: dict[str, tuple[Callable[[Any], Any], str]] = {
     "tokens in quotes": (lambda m: m.generate("The", max_new_tokens="5"), "whole number"),
     "half a token": (lambda m: m.generate("The", max_new_tokens=2.5), "whole number"),
+    "a stream that is a number": (lambda m: m.generate("The", stream=5), "a function"),
+    "probes that are a number": (lambda m: m.look("The", ask=5), "*.weights"),
     "the folder of a draft": (lambda m: m.generate("The", draft="gpt2/"), "regard.load"),
     "an id beyond the vocabulary": (lambda m: m(torch.full((1, 3), 10**6)), "0 to"),
     "an id below zero": (lambda m: m(torch.full((1, 3), -1)), "token id -1"),
@@ -114,6 +117,20 @@ def _encoder(block: spec.Block) -> Any:
     return build(spec.Encoder(16, TOKENS, spec.Stack(1, block)))
 
 
+def _forecaster() -> Any:
+    description: Any = preset("patchtst:tiny", 1, 16)
+    return SeriesModel(build(description), description)
+
+
+def _memory_network() -> Any:
+    description = spec.MemoryNetwork(8, len(looked.UNFRAMED))
+    return MemoryNetworkModel(build(description), description, looked.UNFRAMED)
+
+
+def _dual_encoder() -> Any:
+    return object.__new__(DualEncoderModel)  # what is refused before anything is read
+
+
 OF_THE_PACKAGE: dict[str, tuple[Callable[[], Any], str]] = {
     "loading a number": (lambda: regard.load(5), "no folder"),  # type: ignore[arg-type]
     "loading nothing": (lambda: regard.load(None), "no folder"),  # type: ignore[arg-type]
@@ -132,6 +149,10 @@ OF_THE_PACKAGE: dict[str, tuple[Callable[[], Any], str]] = {
     "data that is a number": (lambda: regard.finetune("x", "classify", 5), "path"),  # type: ignore[arg-type]
     "a preset that is a number": (lambda: preset(5), "NAME:SIZE"),  # type: ignore[arg-type]
     "heads in quotes": (lambda: spec.Attention("2", 8, 8), "Attention.heads"),  # type: ignore[arg-type]
+    "a width of 0": (lambda: spec.Encoder(0, TOKENS, spec.Stack(1, BLOCK)), "d_model"),
+    "words as a series": (lambda: _forecaster().forecast([["a"]] * 140), "no series"),
+    "a number as a story": (lambda: _memory_network().answer("Who?", 5), "no text"),
+    "an empty caption": (lambda: _dual_encoder().classify("a.png", [""]), "captions"),
     "dropout of 2": (lambda: spec.Block(ATTENTION, FEEDFORWARD, dropout=2), "0 to 1"),
     "dropout in quotes": (
         lambda: spec.Block(ATTENTION, FEEDFORWARD, dropout="0.1"),  # type: ignore[arg-type]

@@ -59,6 +59,7 @@ def command(
     import torch
 
     from regard import memory
+    from regard.core.finite_outputs import require_finite_weights
     from regard.families.folder import open_model, peek
     from regard.models import choose_device
     from regard.parameter_count import parameter_count
@@ -70,6 +71,7 @@ def command(
         # A float64 takes the room of two float32 numbers, which `require` counts.
         memory.require(2 * parameter_count(peek(model).spec), f"{model} in float64")
     core_model, opened = open_model(model)
+    require_finite_weights(core_model)
     core_model.to(choose_device(device))
     findings: list[Finding] = []  # for the JSON object, and the exit code
 

@@ -114,6 +114,25 @@ class Contender:
             widths = {"d_model": 2 * half}
         return self._checked_size(self.recipe(base, widths), count(**widths), parameters)
 
+    def require_possible(self, base: Recipe, parameters: int, spec_of: SpecOf) -> None:
+        """Refuses a number of parameters that is below that of the smallest widths."""
+
+        def count(**widths: int) -> int:
+            return parameter_count(spec_of(self.recipe(base, widths)))
+
+        model = spec_of(self.recipe(base))
+        if self.recipe(base).model_name in LINEAR_FORECASTERS:
+            return
+        if len(model.widths) > 1:
+            smallest = count()
+        elif model.stacks:
+            heads = next(iter(model.stacks.values())).block.attention.heads
+            smallest = count(d_model=_width_step(heads, count), d_ff=1)
+        else:
+            smallest = count(d_model=2)
+        if smallest > parameters:
+            self._checked_size(self.recipe(base), smallest, parameters)
+
     def _checked_size(self, recipe: Recipe, nearest: int, parameters: int) -> Recipe:
         if abs(nearest / parameters - 1) > TOLERANCE:
             raise SettingError(

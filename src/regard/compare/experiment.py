@@ -29,6 +29,7 @@ from regard.metrics.scores import AnyScore
 from regard.metrics.significance import PairedTest
 from regard.models import load_translator
 from regard.parameter_count import parameter_count
+from regard.training import preflight
 from regard.training.assembly import assemble, objective_class
 from regard.training.data.parallel_text import Pair, test_sets
 from regard.training.data.plain_text import TextCorpora
@@ -68,6 +69,7 @@ def _silent(text: str) -> None:
 # --- the experiment -------------------------------------------------------------------------------
 
 
+FEWEST_TOKENS = 8  # of a vocabulary, or classes; special tokens are among them
 # Data whose models have a length, over which the growth of costs is measured.
 _OF_ANY_LENGTH = ("pairs", "text", "examples")
 
@@ -87,8 +89,9 @@ def compare(
 
     All models have about as many `parameters`: by default those of the recipe's own model.
     """
+    _check_before_data(base, contenders, parameters)
     data = _shared_data(out / "data", base, name, say)
-    if not parameters:
+    if parameters is None:
         parameters = parameter_count(data.describe(base))
     # All are sized before the first is trained, so that one that cannot be is refused at once.
     recipes = [contender.sized(base, parameters, data.describe) for contender in contenders]
@@ -118,6 +121,25 @@ def compare(
     return comparison
 
 
+def _check_before_data(
+    base: Recipe, contenders: Sequence[Contender], parameters: int | None
+) -> None:
+    """Raises what can be wrong and needs no data to be seen: no folder is made before."""
+    if parameters is not None and parameters < 1:
+        raise SettingError(f"no model has {parameters:,} parameters", "choose another --parameters")
+    for contender in contenders:
+        preflight.check(contender.recipe(base))
+        if parameters is not None:
+            contender.require_possible(base, parameters, _smallest_spec)
+    if parameters is not None:
+        preflight.require_memory(parameters, base)
+
+
+def _smallest_spec(recipe: Recipe) -> spec.Model:
+    """The spec of a recipe's model with the fewest tokens that data can have."""
+    return preflight.nominal_spec(recipe, FEWEST_TOKENS)
+
+
 def _paired_tests(folders: Sequence[Path], examples: Path) -> dict[str, PairedTest]:
     """A paired significance test of two models, where there are two and a test set."""
     if len(folders) != 2 or not examples.is_file():
@@ -131,14 +153,22 @@ def _shared_data(folder: Path, base: Recipe, name: str, say: Say) -> SharedData:
     if (folder / "state" / "recipe.json").exists():
         run_folder, recipe, _ = resume(folder)
         if (recipe.data, recipe.tokens) != (base.data, base.tokens):
-            raise SettingError(
-                f"{folder.parent} holds a comparison on other data", "choose another --out"
-            )
+            if _has_trained(folder.parent):
+                raise SettingError(
+                    f"{folder.parent} holds a comparison on other data", "choose another --out"
+                )
+            # What a mistaken command prepared, before anything was trained on it.
+            run_folder = begin(base, folder, name)
     else:
         run_folder = begin(base, folder, name)
     objective = objective_class(base.objective)
     prepared = objective.prepare(Setup(run_folder, base, say), None)
     return SharedData(run_folder, objective, prepared, _characters(base, prepared))
+
+
+def _has_trained(out: Path) -> bool:
+    """Whether a comparison has measured or trained one of its models."""
+    return any(out.glob("*/cost.json")) or any(out.glob("*/*/metrics.jsonl"))
 
 
 def _characters(recipe: Recipe, prepared: Any) -> int | None:

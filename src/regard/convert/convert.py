@@ -13,6 +13,7 @@ import torch
 from regard import __version__, disk
 from regard.builder import CoreModel
 from regard.convert import ctranslate2, ctranslate2_check, onnx
+from regard.core.finite_outputs import require_finite_weights
 from regard.errors import ModelError, SettingError
 from regard.families import folder as folders
 from regard.families.folder import SHARD_SIZE, write_model
@@ -101,6 +102,7 @@ def convert(
     if to not in WRITERS:
         raise SettingError(f"there is no format {to!r}", f"known: {', '.join(WRITERS)}")
     model, opened = folders.open_model(source)  # data only: no code of the folder runs
+    require_finite_weights(model)
     check = WRITERS[to](Conversion(Path(source), out, model, opened, shard))
     files = {
         str(path.relative_to(out)): path.stat().st_size

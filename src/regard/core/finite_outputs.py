@@ -15,13 +15,15 @@ def require_finite(outputs: Tensor, model: nn.Module) -> Tensor:
     raise non_finite_error(model)
 
 
+def require_finite_weights(model: nn.Module) -> None:
+    """Raises the same error for weights alone: where all of them are read in any case."""
+    if _non_finite_weights(model):
+        raise non_finite_error(model)
+
+
 def non_finite_error(model: nn.Module) -> ModelError:
     """The error of a model whose outputs are not finite; names the first such tensor in it."""
-    names = [
-        name
-        for name, parameter in model.named_parameters()
-        if not bool(torch.isfinite(parameter).all())
-    ]
+    names = _non_finite_weights(model)
     # Weights that were packed for inference are no parameters any more, and remain unnamed.
     where = f": {names[0]} holds NaN or infinity" if names else ""
     return ModelError(
@@ -29,3 +31,11 @@ def non_finite_error(model: nn.Module) -> ModelError:
         "its training diverged or its file is damaged: use an earlier checkpoint; in float16, "
         "use float32",
     )
+
+
+def _non_finite_weights(model: nn.Module) -> list[str]:
+    return [
+        name
+        for name, parameter in model.named_parameters()
+        if not bool(torch.isfinite(parameter).all())
+    ]

@@ -19,6 +19,9 @@ from regard.errors import ModelError
 
 _GROWTH = 16  # positions by which a KV cache grows on a CPU
 
+# Beams that share a row see the keys of all others, masked: work and memory grow with their square.
+MOST_SHARED_BEAMS = 64
+
 
 class Cache(Protocol):
     """What an attention remembers of the tokens so far."""
@@ -343,7 +346,7 @@ class DecoderState:
         that way: changing their order copies nothing."""
         caches = [layer.self_attention for layer in self.layers]
         shared = [cache for cache in caches if isinstance(cache, KVCache) and cache.shareable]
-        if self.width == 1 or len(shared) < len(self.layers):
+        if not 1 < self.width <= MOST_SHARED_BEAMS or len(shared) < len(self.layers):
             return
         for cache in shared:
             cache.share(self.width)

@@ -10,7 +10,7 @@ from regard.decode.strategy import BeamSearch, Strategy
 
 _BYTES = 4  # of a float32
 # Logits, log-probabilities, candidates and their order, of all hypotheses at once.
-_ROWS_OF_LOGITS = 6
+_ROWS_OF_LOGITS = 12  # 10 were measured of an LSTM, which has nothing else
 # The KV cache, and its copy while hypotheses change places.
 _CACHES = 2
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from regard.core.causal_mask import CausalMask
+from regard.core.finite_outputs import non_finite_error
 from regard.core.kv_cache import DecoderState
 from regard.core.seeding import philox
 from regard.core.stack import Stack
@@ -196,6 +197,9 @@ def generation_step(
     state.tokens.index_copy_(1, t, tokens[:, None])
     state.ended |= ends
     if on_step is not None:
+        # Before the token is shown to anyone; unwatched texts are checked at their end.
+        if bool(logits.isnan().any()):
+            raise non_finite_error(model)
         on_step(TokenStep(int(t), state.sentences, logits.float(), tokens))
     if not first:
         state.last.copy_(tokens[:, None])

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from regard.core.finite_outputs import require_finite
 from regard.core.kv_cache import DecoderState
 from regard.core.seeding import philox
 from regard.decode.constraints import Constraints
@@ -51,6 +52,8 @@ class _Reader:
         device = constraints.limits.device
         unread = torch.tensor([text[self.cache.position :]], device=device)
         logits = self.model.step(unread, self.cache)[0, -count:]  # [count, V]
+        # Of a draft too, whose NaN would be compared with probabilities, and accepted.
+        require_finite(logits, self.model)
         sentences = torch.zeros(1, dtype=torch.long, device=device)
         first_step = len(text) - count - self.prompt_length + 1
         rows = []

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from regard.core.finite_outputs import require_finite
 from regard.data.next_sentence import sentence_pair
 from regard.data.padding import IGNORED, pad_rows
 from regard.data.sentence_packing import (
@@ -183,7 +184,7 @@ def _masked_batches(
         inputs = (tokens.to(model.device), padding_mask.to(model.device))
         with torch.inference_mode():
             hidden, _ = model.model(*inputs, **options)
-            logits = head(hidden).float()  # [B, T, V]
+            logits = require_finite(head(hidden).float(), model.model)  # [B, T, V]
         yield indices, logits, labels.to(model.device)
 
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from regard.core.finite_outputs import non_finite_error
 from regard.errors import DataError, SettingError
+from regard.evaluation.examples import shortened
 from regard.evaluation.table import formatted
 from regard.evaluation.task import DataPath, OutputKind, Outputs, Settings, Task
 from regard.evaluation.tasks import TASKS, task_of
@@ -29,6 +30,7 @@ from regard.metrics.significance import (
     system_statistics,
 )
 from regard.models import Model
+from regard.models.input_warnings import without_input_warnings
 
 MetricChoice: TypeAlias = str | Metric | Sequence[str | Metric] | None
 # A file, a folder, two files of parallel text, or a list of examples.
@@ -124,14 +126,14 @@ def read_examples(task: str, data: Data) -> list[Any]:
     path: DataPath
     match data:
         case list():
-            return data
+            return TASKS[task].example.examples(data)
         case str() | Path():
             path = str(data)
         case (str() | Path() as source, str() | Path() as target):
             path = (str(source), str(target))
         case _:
             raise DataError(
-                f"{data!r} is no data set",
+                f"{shortened(data)} is no data set",
                 "give a file, two files as a tuple, or a list of examples",
             )
     return TASKS[task].read(path)
@@ -242,7 +244,8 @@ def _predicted(
             f"models of this task put out no {kind} to compute a metric of",
             f"its metrics: {', '.join(task.metrics)}",
         )
-    outputs = task.predict[kind](model, examples, settings)
+    with without_input_warnings():
+        outputs = task.predict[kind](model, examples, settings)
     if kind == "likelihood" and any(math.isnan(nll) for nll, _ in outputs.values):
         raise non_finite_error(model.model)
     return outputs

@@ -10,6 +10,7 @@ import numpy as np
 from regard.data.series import Series, read_series, windows
 from regard.errors import DataError
 from regard.evaluation.task import DataPath, Outputs, Settings
+from regard.evaluation.translation import one_path
 from regard.metrics.forecast import point_forecasts
 from regard.models import Model, SeriesModel
 
@@ -21,8 +22,7 @@ def forecasts(model: Model) -> bool:
 
 def read_series_file(path: DataPath) -> list[Series]:
     """One series: a CSV file, or some of its rows (FILE.csv:START:END)."""
-    assert isinstance(path, str), "a series is one file"
-    return [read_series(path)]
+    return [read_series(one_path(path))]
 
 
 def forecast_points(model: SeriesModel, examples: Sequence[Series], settings: Settings) -> Outputs:

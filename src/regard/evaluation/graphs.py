@@ -6,14 +6,15 @@ from collections.abc import Sequence
 
 from regard.data.graphs import GraphData, read_graphs
 from regard.errors import DataError
+from regard.evaluation.classification import check_labels
 from regard.evaluation.task import DataPath, Outputs, Settings
+from regard.evaluation.translation import one_path
 from regard.models import GraphModel
 
 
 def read_graph_data(path: DataPath) -> list[GraphData]:
     """The graphs of a folder or a file, as one set."""
-    assert isinstance(path, str), "graphs are one folder"
-    return [read_graphs(path)]
+    return [read_graphs(one_path(path))]
 
 
 def rank_graph_classes(
@@ -32,4 +33,5 @@ def rank_graph_classes(
         order = model.logits(data)[rows].argsort(dim=-1, descending=True, stable=True)
         rankings += [[names[i] for i in row] for row in order.tolist()]
         references += [data.labels[row] for row in rows]
+    check_labels(references, names)
     return Outputs(rankings, references)

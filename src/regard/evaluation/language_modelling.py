@@ -62,6 +62,11 @@ def token_ids(model: LanguageModel, blocks: Sequence[str | Sequence[int]]) -> Id
     ids = np.concatenate([np.asarray(row, dtype=np.int64) for row in rows])
     if len(ids) < 2:
         raise DataError("a text of one token has nothing to predict", "give more text")
+    if ids.min() < 0 or ids.max() >= len(model.tokenizer):
+        raise DataError(
+            "a token id of the text is none of the model's",
+            f"give ids of 0 to {len(model.tokenizer) - 1}, or the text",
+        )
     return ids
 
 

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 
+from regard.core.finite_outputs import require_finite
 from regard.data.padding import IGNORED, pad_rows
 from regard.data.text_corruption import RandomStream
 from regard.data.token_masking import MaskingRates
@@ -152,5 +153,6 @@ def _logits(model: TextEncoder, rows: Sequence[ReplacedRow]) -> Iterator[tuple[i
         with torch.inference_mode():
             hidden, _ = model.model(tokens, padding_mask)
             logits = model.model.classes(hidden, padding_mask)[..., 0].double()  # [B, T]
+            require_finite(logits, model.model)
         for row, i in enumerate(indices):
             yield i, logits[row, : len(rows[i].tokens)]

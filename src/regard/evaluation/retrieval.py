@@ -7,8 +7,10 @@ from collections.abc import Sequence
 import torch
 from torch.nn import functional
 
+from regard.core.finite_outputs import require_finite
 from regard.data import labelled
 from regard.data.labelled import LabelledText, TextPair
+from regard.errors import DataError
 from regard.evaluation.task import DataPath, Outputs, Settings
 from regard.evaluation.translation import one_path
 from regard.models import DualEncoderModel, TextEncoder
@@ -41,13 +43,19 @@ def answer_stories(
     model: MemoryNetworkModel, examples: Sequence[LabelledText], settings: Settings
 ) -> Outputs:
     """The words that answer the question at the end of each story, the likeliest first."""
+    answers = [example.label for example in examples]
+    if not any(model.tokenizer.token_to_id(answer) is not None for answer in answers):
+        raise DataError(
+            f"no answer of the data, as {answers[0]!r}, is a word of the model's",
+            "give stories of the language that it was trained on",
+        )
     rankings: list[list[str]] = []
     for first in range(0, len(examples), STORIES_AT_ONCE):
         batch = examples[first : first + STORIES_AT_ONCE]
         with torch.inference_mode():
             inputs = model.tokens([example.text for example in batch])
             hidden, _ = model.model(*inputs.values())
-            logits = model.model.head(hidden)  # [B, V]
+            logits = require_finite(model.model.head(hidden), model.model)  # [B, V]
         best = logits.topk(min(MAX_CANDIDATES, logits.shape[1]), dim=1).indices
         rankings += [model.tokenizer.tokens(row) for row in best.tolist()]
-    return Outputs(rankings, [example.label for example in examples])
+    return Outputs(rankings, answers)

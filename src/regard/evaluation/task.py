@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from regard.decode.strategy import Limit, Strategy
+from regard.evaluation.examples import ExampleKind
 from regard.models import Model
 
 # What a metric is computed from: the prediction of an example, the candidates ranked from the
@@ -77,6 +78,7 @@ class Task:
     data: str  # what a file holds, for error messages
     unit: str  # what its examples are
     accepts: Callable[[Model], bool]  # whether a model can do it
+    example: ExampleKind  # what the examples of a list are
     read: Callable[[DataPath], list[Any]]
     predict: Mapping[OutputKind, Predict]
     metrics: tuple[str, ...]  # by default

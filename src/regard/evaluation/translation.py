@@ -9,7 +9,6 @@ from regard.data import text_files
 from regard.errors import SettingError
 from regard.evaluation.task import DataPath, Outputs, Settings
 from regard.models import Translator
-from regard.models.input_warnings import without_input_warnings
 
 WARMUP = 8  # sentences that are decoded before the clock starts
 
@@ -41,11 +40,10 @@ def translate(model: Translator, pairs: Sequence[Pair], settings: Settings) -> O
     if options.precision is not None:
         # float32 is packed too, for the matrix kernels of a CPU.
         model.prepare_for_inference(None if options.precision == "float32" else options.precision)
-    with without_input_warnings():
-        if options.precision is not None:
-            model.hypotheses(sources[:WARMUP], decoding)
-        start = time.perf_counter()
-        results = model.hypotheses(sources, decoding)
+    if options.precision is not None:
+        model.hypotheses(sources[:WARMUP], decoding)
+    start = time.perf_counter()
+    results = model.hypotheses(sources, decoding)
     seconds = time.perf_counter() - start
     # A sentence may have no hypothesis, where none ends within the length limit.
     texts = [model.text(hypotheses[0]) if hypotheses else "" for hypotheses in results]

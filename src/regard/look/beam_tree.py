@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, cast
 
 import numpy as np
 
+from regard.core.finite_outputs import non_finite_error
 from regard.decode.batch_decoding import DecodingSettings
 from regard.decode.constraints import NEG_INF
 from regard.decode.events import BeamStep, TokenStep
@@ -197,6 +199,8 @@ class _TreeBuilder:
         parents = event.parents[0].tolist()
         ids = event.tokens[0].tolist()
         sums = event.sums[0].tolist()
+        if any(math.isnan(one) for one in sums):  # −∞ is a slot without a hypothesis
+            raise non_finite_error(self.model.model)
         scores = event.scores[0].tolist()
         tokens = self.model.output_tokenizer.tokens(ids)
         node_of_rank: dict[int, int] = {}

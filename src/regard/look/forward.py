@@ -11,6 +11,7 @@ from torch import Tensor
 from regard.baselines.linear_forecaster import LinearForecaster
 from regard.baselines.memory_network import MemoryNetwork
 from regard.core.context import Context
+from regard.core.finite_outputs import require_finite
 from regard.core.lagged_values import Covariates, LaggedValues
 from regard.core.node_features import NodeFeatures
 from regard.core.probe import NO_PROBE, Probe
@@ -64,8 +65,23 @@ def hidden_states(
     probe: Probe | None = None,
     side_inputs: Mapping[str, Tensor] | None = None,
 ) -> Tensor:
-    """The hidden states of the last stack [B, T, D]; of a dual encoder, the embedding [B, D]."""
+    """The hidden states of the last stack [B, T, D]; of a dual encoder, the embedding [B, D].
+
+    Of NaN weights no picture is drawn: `ModelError`, as where the model answers.
+    """
     context = Context(probe=probe or NO_PROBE)
+    hidden = _run(model, inputs, decoder_inputs, padding_mask, context, side_inputs or {})
+    return require_finite(hidden, model)
+
+
+def _run(
+    model: CoreModel,
+    inputs: Tensor,
+    decoder_inputs: Tensor | None,
+    padding_mask: Tensor | None,
+    context: Context,
+    side_inputs: Mapping[str, Tensor],
+) -> Tensor:
     match model:
         case EncoderDecoder():
             assert decoder_inputs is not None
@@ -73,7 +89,7 @@ def hidden_states(
             return model(inputs, decoder_inputs, padding_mask, context)[0]
         case SeriesEncoderDecoder():
             assert decoder_inputs is not None
-            covariates = Covariates(**side_inputs or {})
+            covariates = Covariates(**side_inputs)
             return model(
                 inputs, padding_mask, context, future=decoder_inputs, covariates=covariates
             )[0]
@@ -84,7 +100,7 @@ def hidden_states(
                 "this view gives a model no edges", "look at the attention or the rollout of graphs"
             )
         case Encoder():
-            return model(inputs, padding_mask, context, **side_inputs or {})[0]
+            return model(inputs, padding_mask, context, **side_inputs)[0]
         case LinearForecaster():
             return model(inputs, padding_mask, context)[0]
         case MemoryNetwork():
@@ -101,6 +117,12 @@ def apply_head(
     model: CoreModel, hidden: Tensor, padding_mask: Tensor | None, inputs: Tensor
 ) -> Tensor:
     """The output of whatever head stands on the hidden states: LM head, classifier or pooler."""
+    return require_finite(_head_output(model, hidden, padding_mask, inputs), model)
+
+
+def _head_output(
+    model: CoreModel, hidden: Tensor, padding_mask: Tensor | None, inputs: Tensor
+) -> Tensor:
     if isinstance(model, DualEncoder | LinearForecaster):
         return hidden
     if isinstance(model, SeriesEncoderDecoder):

@@ -9,6 +9,7 @@ from typing import Any
 from regard.core.positional_encoding import AxialPosition, LearnedPosition
 from regard.core.probe import Probe
 from regard.decode.batch_decoding import DecodingSettings, decode
+from regard.decode.beam_memory import require_memory
 from regard.decode.events import StepCallback
 from regard.decode.strategy import BeamSearch, Hypothesis
 from regard.decoder import Decoder
@@ -52,6 +53,7 @@ def translate(
     # A learned table has no vector beyond its end.
     if left is not None:
         settings = replace(settings, limit=replace(settings.limit, maximum=max(1, left)))
+    require_memory(settings.strategy, model.spec, settings.limit(len(source)))
     if off:
         settings = replace(settings, probe=Probe(edits=switched_off(core, off)))
     return decode(core, [source], special_tokens, settings, on_step=watch)[0]

@@ -19,6 +19,7 @@ from regard.encoder import Encoder
 from regard.encoder_decoder import EncoderDecoder
 from regard.errors import DataError
 from regard.series_encoder_decoder import SeriesEncoderDecoder
+from regard.spec import ModelSpec
 from regard.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -58,6 +59,9 @@ class Inspectable(Protocol):
 
     @property
     def model(self) -> CoreModel: ...
+
+    @property
+    def spec(self) -> ModelSpec: ...
 
     @property
     def device(self) -> torch.device: ...

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from regard.core.finite_outputs import require_finite
 from regard.core.kv_cache import KVCache, LayerCache
 from regard.decoder import Decoder
 from regard.encoder_decoder import EncoderDecoder
@@ -95,7 +96,8 @@ def cache(model: Inspectable, text: Input, *, length: int = 16) -> KVCacheGrowth
             if state.position + last.shape[1] > length + prompt:
                 break
             # Greedy: the most probable token is fed back.
-            last = core.step(last, state)[:, -1:].argmax(dim=-1)  # [1, 1]
+            logits = require_finite(core.step(last, state)[:, -1:], core)  # [1, 1, V]
+            last = logits.argmax(dim=-1)  # [1, 1]
             tokens.append(state.position)
             used.append(sum(used_bytes(layer) for layer in state.layers))
     source = 0

@@ -9,6 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from regard.baselines.linear_forecaster import LinearForecaster
+from regard.core.finite_outputs import require_finite
 from regard.core.stack import Stack
 from regard.dual_encoder import DualEncoder
 from regard.encoder_decoder import EncoderDecoder
@@ -83,7 +84,7 @@ def lens(run: Look, *, top: int = 5, positions: Sequence[int] | None = None) -> 
     with evaluation_mode(core):
         for name in probes:
             residual = run.tensor(name)[:, list(positions)]  # [1, positions, D]
-            logits = head(stack.finish(residual))  # [1, positions, V]
+            logits = require_finite(head(stack.finish(residual)), core)  # [1, positions, V]
             # Half precision would make equal probabilities of different logits.
             best = logits[0].float().softmax(dim=-1).topk(min(top, logits.shape[-1]), dim=-1)
             rows = best.indices.tolist()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -14,6 +15,7 @@ from regard.baselines.recurrent import RecurrentDecoder, RecurrentEncoder
 from regard.core.alibi import Alibi
 from regard.core.attention import Attention
 from regard.core.embedding import Embedding
+from regard.core.finite_outputs import non_finite_error
 from regard.core.lagged_values import StepEmbedding
 from regard.core.patch_embedding import Patches
 from regard.core.positional_encoding import (
@@ -108,6 +110,13 @@ def positions(
     model: Inspectable, length: int = 32, *, stack: str | None = None
 ) -> PositionEncodings:
     """The first `length` positions of a stack, by default the first one."""
+    encodings = _encodings(model, length, stack)
+    if not np.isfinite(encodings.products).all():
+        raise non_finite_error(model.model)
+    return encodings
+
+
+def _encodings(model: Inspectable, length: int, stack: str | None) -> PositionEncodings:
     core = model.model
     name = stack or next(iter(stacks(core)))
     numbers = torch.arange(length, device=model.device)

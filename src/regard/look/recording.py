@@ -212,6 +212,8 @@ def look(
     with a batch of 1.
     """
     core = model.model
+    if not isinstance(ask, str | Sequence):
+        raise SettingError(f"`ask` is {ask!r}", 'name probes, as in ask=["*.weights"]')
     patterns = (ask,) if isinstance(ask, str) else tuple(ask)
     _check_patterns(core, patterns)
     with evaluation_mode(core):

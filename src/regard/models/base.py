@@ -14,6 +14,7 @@ from torch import Tensor
 from regard import edit
 from regard import spec as kinds
 from regard.builder import CoreModel
+from regard.data.training_coverage import TrainingCoverage
 from regard.errors import DataError, SettingError
 from regard.models import saving
 from regard.models.hf_call import (
@@ -222,6 +223,7 @@ class Model(Tasks):
     # ------------------------------------------------------------------ for `regard.look`
     # These members satisfy `regard.look.Inspectable`. Here they are of a model without a tokenizer.
 
+    coverage = TrainingCoverage()  # of training_coverage.json, where a folder has one
     special_tokens: SpecialTokens | None = None  # that frame decoding; None if it decodes nothing
     medium: Literal["image", "sound"] | None = None  # the files that it can be shown
 

@@ -79,7 +79,8 @@ class DualEncoderModel(TokenizerModel):
     ) -> Scores | list[Scores]:
         """Zero-shot classification: caption → probability for an image, likeliest first."""
         names = list(captions)
-        if isinstance(captions, str) or not names or len(set(names)) != len(names):
+        are_texts = not isinstance(captions, str) and all(map(str.strip, map(str, names)))
+        if not are_texts or not names or len(set(names)) != len(names):
             raise DataError(
                 "captions are not a list of different texts",
                 'give some, as in ["a photo of a cat", …]',

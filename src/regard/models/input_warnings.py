@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 from regard.data.training_coverage import TrainingCoverage
 from regard.errors import LongInputWarning, UnknownWordsWarning
-from regard.text.tokenizer import Tokenizer
+from regard.text.tokenizer import Text, Tokenizer
 
 _WORDS_IN_A_MESSAGE = 5
 _TOLERANCE = 1.25  # a source of a quarter more tokens than the longest is still like it
@@ -47,6 +47,11 @@ def unknown_words(
             if word:
                 words[word] = None
     return list(words)
+
+
+def joined_texts(texts: Sequence[Text]) -> list[str]:
+    """One text for each: of a pair, both of its texts."""
+    return [text if isinstance(text, str) else " ".join(text) for text in texts]
 
 
 def warn_of_unknown_words(

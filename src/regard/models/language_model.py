@@ -177,6 +177,11 @@ class LanguageModel(TokenizerModel):
             raise SettingError(
                 "only one text can be streamed", "give one text, or leave `stream` out"
             )
+        if stream is not None and not callable(stream):
+            raise SettingError(
+                f"`stream` is called with each piece of text, and {stream!r} cannot be",
+                "give a function, such as `print`",
+            )
         if max_new_tokens is not None:
             require_whole_numbers(max_new_tokens=max_new_tokens)
             if max_new_tokens < 1:

@@ -14,6 +14,7 @@ from regard.core.finite_outputs import require_finite
 from regard.data.padding import pad_rows, round_up
 from regard.errors import DataError, SettingError
 from regard.models.base import TokenizerModel, no_targets
+from regard.models.input_warnings import warn_of_unknown_words
 from regard.models.labels import Scores, label_scores
 from regard.models.token_batches import single_texts, texts_to_truncate
 from regard.text.tokenizer import Text, Tokenizer
@@ -65,8 +66,14 @@ class MemoryNetworkModel(TokenizerModel):
 
     def answer(self, question: str, story: str) -> Scores:
         """Word → probability of being the answer, likeliest first."""
+        for text in (question, story):
+            if not isinstance(text, str):
+                raise DataError(f"{type(text).__name__} is no text", "give question and story")
         # The full stop ends the story's last sentence, should it have none.
-        rows = pad_stories([self.sentence_ids(f"{story.strip()} . {question}")]).to(self.device)
+        text = f"{story.strip()} . {question}"
+        sentences = self.sentence_ids(text)
+        warn_of_unknown_words(self.tokenizer, split_sentences(text), sentences)
+        rows = pad_stories([sentences]).to(self.device)
         with torch.inference_mode():
             hidden, _ = self.model(*MemoryNetwork.split_inputs(rows))
             logits = require_finite(self.model.head(hidden)[0].float(), self.model)  # [V]

@@ -17,7 +17,7 @@ from regard.models.base import Model
 from regard.models.dual_encoder import DualEncoderModel
 from regard.models.graph_model import GraphModel
 from regard.models.language_model import LanguageModel
-from regard.models.memory_network import MemoryNetworkModel
+from regard.models.memory_network import MemoryNetworkModel, split_sentences
 from regard.models.sequence_classifier import SequenceClassifier
 from regard.models.series_model import SeriesModel
 from regard.models.text_encoder import TextEncoder
@@ -167,9 +167,10 @@ def _classify_by_labels(
 
 
 def _answer(model: Any, inputs: list[str], options: PredictionOptions) -> list[Any]:
-    pairs = [_question_and_context(one, options) for one in inputs]
     if isinstance(model, MemoryNetworkModel):
-        return [_first(model.answer(*pair), options.top) for pair in pairs]
+        stories = [_question_and_story(one, options) for one in inputs]
+        return [_first(model.answer(*story), options.top) for story in stories]
+    pairs = [_question_and_context(one, options) for one in inputs]
     questions = [question for question, _ in pairs]
     contexts = [context for _, context in pairs]
     return [asdict(answer) for answer in model.answer(questions, contexts)]
@@ -294,6 +295,16 @@ def _question_and_context(line: str, options: PredictionOptions) -> tuple[str, s
             "give --context, or write question and text with a tab between",
         )
     return question, context
+
+
+def _question_and_story(line: str, options: PredictionOptions) -> tuple[str, str]:
+    """Of a memory network: its last sentence is the question, where no story is named besides."""
+    if "\t" in line or options.context is not None:
+        return _question_and_context(line, options)
+    *story, question = split_sentences(line) or [""]
+    if not story:
+        return _question_and_context(line, options)
+    return question, ". ".join(story)
 
 
 def _first(scores: Mapping[str, float], count: int) -> dict[str, float]:

@@ -263,15 +263,16 @@ class SeriesModel(Model):
             return series
         if isinstance(series, str | Path):
             return read_series(series, self.processor.columns if self.processor else None)
-        values = np.asarray(series, np.float32)
-        if values.ndim not in (1, 2):
+        values = np.asarray(series)
+        is_numbers = np.issubdtype(values.dtype, np.number) or values.dtype == bool
+        if values.ndim not in (1, 2) or not is_numbers:
             raise DataError(
                 f"{type(series).__name__} is no series",
                 "give a CSV file, or an array [steps, channels]",
             )
         # An array has no names: its columns are taken to be the model's.
         names = self.processor.columns if self.processor else ()
-        return Series(values.reshape(len(values), -1), names)
+        return Series(values.reshape(len(values), -1).astype(np.float32), names)
 
     def time_features(self, series: Series, future: int = 0) -> Values | None:
         """The time features of each step of a series, and of as many steps after it.

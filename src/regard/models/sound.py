@@ -32,7 +32,13 @@ def read_samples(sound: Sound) -> Samples:
         samples = resample(*read_wav_and_rate(sound))
     else:
         # An array has no header that tells its rate: it is taken as 16 kHz.
-        samples = np.asarray(sound, np.float32)
+        samples = np.asarray(sound)
+        if not np.issubdtype(samples.dtype, np.floating):
+            raise DataError(
+                f"samples of the type {samples.dtype} are no recording",
+                "give numbers from -1 to 1: divide whole numbers of 16 bits by 32768",
+            )
+        samples = samples.astype(np.float32, copy=False)
     if samples.ndim != 1 or not len(samples) or not np.isfinite(samples).all():
         raise DataError(
             f"a recording of the shape {samples.shape} is no row of finite samples",

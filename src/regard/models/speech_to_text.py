@@ -12,6 +12,7 @@ from torch import Tensor
 
 from regard import spec as kinds
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode
+from regard.decode.beam_memory import require_memory
 from regard.decode.strategy import Greedy, Limit, Strategy
 from regard.encoder_decoder import EncoderDecoder
 from regard.errors import SettingError
@@ -195,6 +196,7 @@ class SpeechToText(TokenizerModel):
         settings = DecodingSettings(
             strategy or Greedy(), Limit(0.0, max_tokens), batch_tokens=_WINDOWS_AT_ONCE * frames
         )
+        require_memory(settings.strategy, self.spec, max_tokens)
         hypotheses = iter(decode(self.model, windows, self._special_tokens(prompt), settings))
         texts = []
         for recording in recordings:

@@ -21,6 +21,7 @@ from regard.encoder import Encoder
 from regard.errors import DataError, ModelError, SettingError
 from regard.models.base import TokenizerModel, no_targets
 from regard.models.hf_call import padding_mask
+from regard.models.input_warnings import joined_texts, warn_of_unknown_words
 from regard.models.labels import Scores, label_names, label_scores
 from regard.models.sentence_transformers import SentencePooling
 from regard.models.spans import (
@@ -334,7 +335,11 @@ class TextEncoder(TokenizerModel):
         truncated if `cut`.
         """
         limit = smaller_limit(max_length, self._positions())
-        return template_encodings(self.tokenizer, texts, limit, cut, self.say, repair)
+        encodings = template_encodings(self.tokenizer, texts, limit, cut, self.say, repair)
+        warn_of_unknown_words(
+            self.tokenizer, joined_texts(texts), [encoding.ids for encoding in encodings]
+        )
+        return encodings
 
     @torch.inference_mode()
     def _map(self, encodings: Sequence[Encoding], head: Head) -> list[Tensor]:

@@ -78,6 +78,8 @@ def check_fields(part: Any) -> None:
         if is_rate and not is_number(value, 0.0, 1.0):
             problem = f"{owner}.{field.name} cannot be {value!r}"
             raise ModelError(problem, "give a number from 0 to 1")
+        if field.name == "d_model" and value < 1:
+            raise ModelError(f"{owner}.d_model cannot be {value!r}", "give at least 1")
 
 
 def _check_part(owner: str, name: str, value: Any, hint: Any) -> None:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from regard.baselines.linear_forecaster import LinearForecaster
 from regard.baselines.memory_network import MemoryNetwork
+from regard.core.finite_outputs import require_finite
 from regard.core.probe import Probe
 from regard.decoder import Decoder
 from regard.dual_encoder import DualEncoder
@@ -448,7 +449,8 @@ def position_logits(run: Look, positions: Sequence[int]) -> Tensor:
     assert core.head is not None
     hidden = run.tensor(answer_probes(core)[0])[0]  # [T, D]
     with evaluation_mode(core):
-        return core.head(hidden[list(positions)][None])[0].float()
+        logits = core.head(hidden[list(positions)][None])  # [1, positions, V]
+    return require_finite(logits, core)[0].float()
 
 
 def next_tokens(

@@ -8,9 +8,8 @@ from __future__ import annotations
 import glob
 import os
 from pathlib import Path
-from typing import Any
 
-from regard import memory
+from regard import memory, spec
 from regard.data.file_access import expand, is_remote, split_location
 from regard.data.image import require_pillow
 from regard.errors import DataError
@@ -82,12 +81,20 @@ def _check_path(name: str) -> None:
         ) from None
 
 
+def nominal_spec(recipe: Recipe, tokens: int = _NOMINAL) -> spec.Model:
+    """The spec of the recipe's model, as if its data had so many tokens, or classes."""
+    target = tokens if recipe.objective_settings.data == "pairs" else None
+    return model_spec.describe(recipe, tokens, target)
+
+
 def _check_model(recipe: Recipe) -> None:
     """Sizes that do not fit together, and a model that does not fit into memory."""
-    target = _NOMINAL if recipe.objective_settings.data == "pairs" else None
     # Only the spec, no weights: the largest preset is checked in milliseconds.
-    description: Any = model_spec.describe(recipe, _NOMINAL, target)
-    count = parameter_count(description)
+    require_memory(parameter_count(nominal_spec(recipe)), recipe)
+
+
+def require_memory(count: int, recipe: Recipe) -> None:
+    """Refuses to train so many parameters where the memory of this machine does not hold them."""
     if choose_device(recipe.train.device).type != "cpu":
         memory.require(count, "the model")  # initialized here, trained there
         return

@@ -140,7 +140,8 @@ def score_run(
     scores = {}
     for split in splits:
         examples = _stored_examples(run_folder, run.task, split, model)
-        result = evaluation.evaluate(model, examples, metrics, run.task, settings)
+        chosen = evaluation.choose_metrics(run.task, metrics, settings, examples)
+        result = evaluation.evaluate_examples(model, examples, run.task, chosen, settings)
         scores[split] = result.scores
         model.say(f"{split}: {result!r}")
     return scores

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,6 +22,7 @@ from regard import disk
 from regard.errors import CheckpointError, DivergenceError, SettingError, TrainingInterrupted
 from regard.plan.step_trace import trace_step
 from regard.plan.subject import Request, Subject, of_recipe
+from regard.training import preflight
 from regard.training.engine.loop import Loop
 from regard.training.recipe.schema import KEYS, Recipe, parse
 from regard.training.run import go_on, start
@@ -121,15 +123,36 @@ def tune(
     recipe: Recipe, name: str, folder: Path, budget: Budget, order: Sequence[str], say: Say = print
 ) -> Tuned:
     """Begins a search in a new folder."""
-    if (folder / STATE).exists():
-        raise SettingError(
-            f"there is a search in {folder}", f"go on with it: regard tune --resume {folder}"
-        )
+    if folder.exists() and not folder.is_dir():
+        raise SettingError(f"{folder} is a file, not a folder", "choose another --out")
+    preflight.check(recipe)
+    _take_again(folder)
     values = _absolute(recipe.model_dump(mode="json", exclude_unset=True))
     # Only what is set: the defaults of a later version stay its own.
     state = State(name, values, list(order), vars(budget))
     stages(recipe, order, Sizes(1, 1, 1))  # for its errors, before a folder is made
     return _Search(folder, state, say).run()
+
+
+def _take_again(folder: Path) -> None:
+    """Removes a search that ended before its first step; any other one is refused."""
+    if not (folder / STATE).exists():
+        return
+    has_trained = any(folder.glob("trials/*/metrics.jsonl"))
+    if has_trained or not _is_search(folder / STATE):
+        raise SettingError(
+            f"there is a search in {folder}", f"go on with it: regard tune --resume {folder}"
+        )
+    shutil.rmtree(folder / "trials", ignore_errors=True)
+    (folder / STATE).unlink()
+
+
+def _is_search(path: Path) -> bool:
+    """Whether a file is the state of a search: nobody else's is removed."""
+    try:
+        return "trials" in disk.read_json_object(path, CheckpointError)
+    except CheckpointError:
+        return False
 
 
 def resume(folder: Path, say: Say = print) -> Tuned:
