@@ -183,3 +183,8 @@ def _answers(line: str) -> dict[str, Any]:
     content: dict[str, Any] = json.loads(line)
     del content["input"]
     return content
+
+
+def test_a_blank_argument_is_refused(command: Command, demo: Path) -> None:
+    for verb in ("predict", "translate"):
+        command(verb, demo, "He sings.", " ").refused("text 2 of 2 is empty")

@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from regard.cli.batch_work import INPUT_HELP, BatchWork, column_option, output_option
+from regard.cli.batch_work import (
+    INPUT_HELP,
+    BatchWork,
+    check_not_blank,
+    column_option,
+    output_option,
+)
 from regard.cli.completion import FILE, MODEL_FOLDER
 from regard.cli.model_options import device_option, download_option
 from regard.errors import DataError, SettingError
@@ -107,6 +113,7 @@ def run_task(model: str, inputs: tuple[str, ...], task: str | None, flags: dict[
         raise SettingError("texts and --input both say what to answer", "give one of them")
     if path is None and output is not None:
         raise SettingError("--output needs files to go on with", "give the texts as --input FILE")
+    check_not_blank(inputs)
     if path is None and not inputs and sys.stdin.isatty():
         raise SettingError("there is nothing to answer", "give a text, a file, or - (see --help)")
     loaded = load(model, device=flags["device"], download=flags["download"])
