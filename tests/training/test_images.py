@@ -528,6 +528,14 @@ def test_wrong_settings_are_refused(images: Path, tmp_path: Path) -> None:
         regard.train(QUICK | vit | {"images": str(images), "image_size": 8}, out=tmp_path / "run")
 
 
+def test_captions_of_a_folder_name_its_classes(images: Path) -> None:
+    classes = read_image_folders(images)
+    captions = read_captions(images)
+    assert [example.image for example in captions] == [example.image for example in classes]
+    expected = [f"a photo of a {example.text}." for example in classes]
+    assert [example.text for example in captions] == expected
+
+
 def test_wrong_files_are_refused(images: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="holds no images in subfolders"):
         read_image_folders(images / "red")

@@ -9,6 +9,8 @@ from regard.data import text_files
 from regard.data.image import Picture
 from regard.errors import DataError
 
+# What is generated for the images of a class; Radford et al. 2021, Section 3.1.4.
+CAPTION = "a photo of a {}."
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
 
 
@@ -54,9 +56,15 @@ def read_images(folder: str | Path) -> list[LabelledImage]:
 def read_captions(table: str | Path) -> list[LabelledImage]:
     """Images with captions: TSV of image file and caption, or JSON Lines of `image` and `text`.
 
-    File names are relative to the table.
+    File names are relative to the table. In place of a table, a folder with a subfolder for each
+    class: captions are generated from their names.
     """
     table = Path(table)
+    if table.is_dir():
+        return [
+            LabelledImage(example.image, CAPTION.format(example.text.replace("_", " ")))
+            for example in read_image_folders(table)
+        ]
     if text_files.format_of_suffix(table) == "jsonl":
         rows = _json_rows(table)
     else:

@@ -264,7 +264,8 @@ TASKS: dict[str, Task] = {
         metrics=("mse", "mae"),
     ),
     "image_text": Task(
-        data="images with captions: file, a tab, caption (.tsv or .jsonl)",
+        data="images with captions: file, a tab, caption (.tsv or .jsonl); or a folder with one "
+        "subfolder for each class",
         unit="images",
         accepts=_compares_images_with_texts,
         example=examples.CAPTIONED_IMAGE,

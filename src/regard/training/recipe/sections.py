@@ -98,7 +98,8 @@ class DataSettings(Section):
     images: str | None = Field(
         None,
         description="a folder with a subfolder for each class, or a .tsv of captions; PNG or JPEG "
-        "files. For image_text: image file, tab, caption, or .jsonl with image, text",
+        "files. For image_text: image file, tab, caption, or .jsonl with image, text; a folder has "
+        "captions generated from its classes",
     )
     valid_images: str | None = Field(
         None, description="images to validate with; without them a tenth of `images` is held out"
