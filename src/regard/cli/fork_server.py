@@ -9,6 +9,7 @@ exit code of the fork. For the user nothing else differs.
 from __future__ import annotations
 
 import contextlib
+import gc
 import hashlib
 import importlib
 import io
@@ -179,6 +180,7 @@ class ForkServer:
         """Imports what commands need, then listens until it is stopped, idle, or out of date."""
         for module in MODULES:
             importlib.import_module(module)
+        gc.freeze()  # a collection in a fork would copy the pages that it shares with the server
         files = _module_files()
         path = socket_path()
         os.chdir("/")  # no folder is kept in use
@@ -292,11 +294,13 @@ def _other_settings(environment: dict[str, str]) -> list[str]:
 
 
 def _module_files() -> dict[str, float]:
-    """The files of the package that are imported, with the times of their last change."""
+    """The files of this package, and the first of all others, with the times of their change."""
     files = {}
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
-        if name.startswith("regard") and file is not None:
+        # Whoever installs another version of a package writes its first file too.
+        is_watched = name.startswith("regard") or "." not in name
+        if is_watched and file is not None:
             with contextlib.suppress(OSError):
                 files[file] = os.stat(file).st_mtime
     return files
