@@ -109,6 +109,13 @@ def test_bad_utf8_is_located(before: str, packed: bool, tmp_path: Path) -> None:
     assert "iconv" in caught.value.repair
 
 
+def test_an_image_is_no_text_in_another_encoding(tmp_path: Path) -> None:
+    path = tmp_path / "picture.csv"
+    path.write_bytes(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR")
+    with pytest.raises(DataError, match="is no text file"):
+        list(lines(path))
+
+
 def test_a_character_cut_off_at_the_end_is_located(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="byte 0xc3 at offset 1, line 1"):
         list(lines(write(tmp_path / "cut", b"a\xc3")))

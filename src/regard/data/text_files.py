@@ -71,6 +71,9 @@ def _decoded_lines(path: str | Path) -> Iterator[str]:
             try:
                 line = raw.decode("utf-8")
             except UnicodeDecodeError as error:
+                # Zero bytes are in images, recordings and archives, and in no text.
+                if b"\0" in raw + stream.read(1024):
+                    raise DataError(f"{name} is no text file", "give one") from None
                 position = f"offset {offset + error.start}, line {number}"
                 convert = "iconv -f latin1 -t utf-8"
                 example = f"{convert} {name}" if str(path) != "-" else f"{convert} FILE | regard …"
