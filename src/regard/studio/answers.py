@@ -117,6 +117,16 @@ def task_of(model: Model) -> str:
     return "fill" if core.head is not None else "embed"
 
 
+def unit_of(model: Model) -> str:
+    """What a position of an input is that is no picture and no sound."""
+    if isinstance(model, GraphModel):
+        return "node"
+    if isinstance(model, SeriesModel):
+        # An encoder–decoder reads the steps themselves.
+        return "patch" if isinstance(model.model, Encoder) else "step"
+    return "token"
+
+
 def examples(model: Model) -> list[str]:
     """Texts to try a model with; none for a model that reads no text."""
     task = task_of(model)
@@ -197,11 +207,8 @@ def answer(
             return _caption(model, run, text, off, captions)
         case Encoder():
             return _of_encoder(model, core, run, text, off)
-        case SeriesEncoderDecoder():
+        case SeriesEncoderDecoder() | LinearForecaster():
             return _forecast(run)
-        case LinearForecaster():
-            note = "This model reads numbers over time, which the page cannot give it."
-            return ModelAnswer("forecast", "", note=note)
 
 
 def _written(model: Model, run: Look, text: str | MediaInput) -> ModelAnswer:
