@@ -577,6 +577,10 @@ def test_a_series_is_answered_and_drawn_but_not_read_from_elsewhere(
         assert answer["text"].startswith(f"{model.forecast(text)[0, 0]:.4g}")
         drawn = ask(studio, "overlay", model="it", text=text, name="encoder.0.self", heads=[0])
         assert {mark["kind"] for mark in drawn["marks"]} >= {"Line", "Text", "Rect"}
+        # A row for each step that is forecast, by its name.
+        hangs_on = ask(studio, "attribution", model="it", text=text)
+        assert hangs_on["said"] == ["+1", "+2", "+3", "+4", "+5"]
+        assert len(hangs_on["values"]) == 5
         # This store is as one that is open to the network: no other file is read.
         refused = studio.post(
             "/api/look",

@@ -348,7 +348,8 @@ def _letters(model: CTCModel, logits: Tensor) -> ModelAnswer:
 
 
 def output_positions(model: Model, run: Look) -> Sequence[int]:
-    """The positions at which the model says something: of a CTC model, one for each letter."""
+    """The positions at which the model says something: of a CTC model, one for each letter, of a
+    forecaster the steps."""
     if isinstance(model, CTCModel):
         ids = run.tensor("logits")[0].argmax(dim=-1).tolist()  # [T]
         try:
@@ -357,6 +358,11 @@ def output_positions(model: Model, run: Look) -> Sequence[int]:
             letters = []
         if letters:
             return letters
+    backdrop = run.model_inputs.backdrop
+    if isinstance(backdrop, SeriesBackdrop) and len(backdrop.forecast):
+        return range(len(backdrop.forecast))
+    if isinstance(model, GraphModel) and backdrop is not None and backdrop.query is not None:
+        return [backdrop.query]  # the node that was asked for
     # As many as the target has, or the input of a single stack.
     return range(len(run.target) or len(run.source))
 

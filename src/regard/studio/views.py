@@ -182,7 +182,7 @@ def _analyses(opened: Model) -> list[str]:
         "roles": reads_tokens and has_self_attention,
         "lens": is_transformer and has_tokens_out,
         "rollout": has_self_attention,
-        "attribution": not isinstance(core, DualEncoder | MemoryNetwork),
+        "attribution": bool(names) and not isinstance(core, DualEncoder | MemoryNetwork),
         "patching": is_transformer and reads_tokens and has_tokens_out,
     }
     return [name for name, does_fit in fits.items() if does_fit]

@@ -47,7 +47,8 @@ function pane(place, question, found, { compare, titles, room }) {
   const pin = (i) => go({ pin: i < 0 ? "" : i });
   const ofSource = (name) => name.startsWith("encoder.") || (name.startsWith("decoder.") && !found.target.length);
   async function build(name) {
-    const part = found.attentions[name], media = question.file && !(name.startsWith("decoder.") && name.endsWith(".self"));
+    const written = name.startsWith("decoder.") && name.endsWith(".self"); // what looks and is looked at is no part of the input
+    const part = found.attentions[name], media = question.file && !written;
     const names = name.startsWith("memory.") ? ["asks", "story"] : name.endsWith(".cross") ? ["writes", "reads"] : ["looks", "is looked at"];
     const letters = name.startsWith("memory.") ? 34 : 16; // sentences are longer than tokens
     const ofColumns = ofSource(name) || name.endsWith(".cross");
@@ -56,7 +57,7 @@ function pane(place, question, found, { compare, titles, room }) {
     const rows = ofSource(name) || (media && !name.endsWith(".cross")) ? sourceNames(map.rows) : map.rows;
     const columns = ofColumns || media ? sourceNames(map.columns) : map.columns;
     const half = compare || window.innerWidth < 980 ? room : (room - 16) / 2;
-    left = found.drawn ? overlaid(question) : media ? await seen(question, part.rows, part.columns, { pin, own: !name.endsWith(".cross"), id: "seen" }) : links(rows, columns, { pin, names, room: half, letters });
+    left = found.drawn && !written ? overlaid(question) : media ? await seen(question, part.rows, part.columns, { pin, own: !name.endsWith(".cross"), id: "seen" }) : links(rows, columns, { pin, names, room: half, letters });
     right = heat(rows, columns, { letters: letters - 2, pick: (i) => pin(String(i) === drawn.pin ? -1 : i), room: media && left.wide ? room : half,
       say: (i, j) => {
         const weight = weights[i * map.columns.length + j];
