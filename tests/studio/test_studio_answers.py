@@ -134,6 +134,11 @@ def test_the_answers_of_pictures_and_recordings_are_the_models_own(tmp_path: Pat
             model = regard.load(tmp_path / name, device="cpu", say=lambda text: None)
             if name == "wav2vec2":
                 assert "vocab.json" in answer["note"]  # without letters there is no transcript
+                # The same file without its sound: 44 bytes of header, then zeros.
+                for heard, silent in ((content, False), (content[:44] + bytes(25_600), True)):
+                    file = studio.post("/api/file", content=heard, headers=head).json()["file"]
+                    told = ask(studio, "answer", model=name, file=file)["warnings"]
+                    assert told["silent"] == silent
                 continue
             if name == "clip":  # without a tokenizer there are no captions
                 assert "no tokenizer" in answer["note"]
@@ -201,7 +206,8 @@ def test_warnings_of_the_input_are_those_of_the_task_method(tmp_path: Path) -> N
             kinds = {each.category for each in caught}
             assert (told["unknown"] != []) == (UnknownWordsWarning in kinds)
             assert (told["longest"] is not None) == (LongInputWarning in kinds)
-            assert seen == (told == {"unknown": [], "tokens": None, "longest": None})
+            nothing = {"unknown": [], "tokens": None, "longest": None, "silent": False}
+            assert seen == (told == nothing)
 
 
 @pytest.mark.parametrize("name", ["demo", "t5:tiny", "llama:tiny"])

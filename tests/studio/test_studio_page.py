@@ -844,6 +844,11 @@ def test_a_linear_forecaster_on_every_page(studio: Studio, tmp_path: Path) -> No
     page = studio.page("train?runs=linear")
     assert page.locator(".charts h2").first.inner_text() == "Loss: mean squared error"
     assert "NLL" not in page.inner_text("main")
+    # Of a decoder of steps, neither who looks nor who is looked at stands on the window.
+    regard.train({**settings, "model": "time-series-transformer:tiny"}, out=studio.folder / "steps")
+    page = studio.page("look?model=steps&at=decoder.0.self")
+    assert page.locator("#overlay").count() == 0
+    assert page.locator("[aria-label=Attention] svg.links").count() == 1
     # A sentence is not handed on to a model that reads files.
     page = studio.page(link("look", model="demo", text="The dog sees a cat."))
     page.select_option("#model", "linear")

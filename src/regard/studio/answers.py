@@ -521,15 +521,19 @@ def unknown_words(model: Model, text: str | MediaInput) -> dict[int, str]:
 
 @dataclass(frozen=True)
 class InputWarnings:
-    """Why an answer should not be trusted: words never seen, or a length never seen."""
+    """Why an answer should not be trusted: words or a length never seen, or nothing to hear."""
 
     unknown: list[str]
     tokens: int | None = None  # of an input that is far longer than any in training
     longest: int | None = None  # in training
+    silent: bool = False  # a recording without any sound
 
 
 def warnings_of(model: Model, text: str | MediaInput) -> InputWarnings:
     """The warnings that the task methods of the model give, for a page to show."""
+    if isinstance(text, MediaInput) and model.medium == "sound":
+        # A spectrogram of one shade.
+        return InputWarnings([], silent=bool(text.picture.min() == text.picture.max()))
     if not isinstance(model, Translator | LanguageModel) or not isinstance(text, str):
         return InputWarnings(list(dict.fromkeys(unknown_words(model, text).values())))
     tokenizer = model.input_tokenizer
