@@ -206,7 +206,12 @@ def test_warnings_of_the_input_are_those_of_the_task_method(tmp_path: Path) -> N
             kinds = {each.category for each in caught}
             assert (told["unknown"] != []) == (UnknownWordsWarning in kinds)
             assert (told["longest"] is not None) == (LongInputWarning in kinds)
-            nothing = {"unknown": [], "tokens": None, "longest": None, "silent": False}
+            nothing: dict[str, Any] = {
+                "unknown": [],
+                "tokens": None,
+                "longest": None,
+                "silent": False,
+            }
             assert seen == (told == nothing)
 
 
