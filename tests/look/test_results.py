@@ -165,6 +165,19 @@ def test_colours_follow_the_value_and_can_be_told_apart_in_grey() -> None:
     assert drawing.over(drawing.colours(np.array([0.0]), most=1.0)[0]) == "#000000"
 
 
+def test_numbers_stand_above_their_columns_and_words_are_turned() -> None:
+    values = np.ones((1, 2))
+    names = {
+        upright: drawing.heat(values, ["embedded"], columns)
+        for upright, columns in ((False, ["0", "1"]), (True, ["street", "it"]))
+    }
+    for upright, scene in names.items():
+        marks = [mark for mark in scene.marks if isinstance(mark, drawing.Text)]
+        assert [mark.upright for mark in marks[1:3]] == [upright, upright]
+        # In DejaVu Sans of 12 pixels "embedded" is 64.2 wide; it ends at the mark.
+        assert marks[0].x >= 64.2
+
+
 def test_a_large_map_is_one_image() -> None:
     values = np.random.default_rng(0).random((300, 300))
     names = [str(i) for i in range(300)]

@@ -31,6 +31,7 @@ from regard.look.forward import forward
 from regard.models import DualEncoderModel, LanguageModel, Model, Translator
 from regard.models.memory_network import MemoryNetworkModel
 from regard.studio import answers
+from regard.studio.layer_formulas import layer_formulas
 from regard.studio.model_store import DEMO, FolderOpener, ModelStore
 from regard.studio.run_status import run_status
 from regard.studio.server import is_loopback
@@ -133,6 +134,11 @@ def test_the_answers_of_pictures_and_recordings_are_the_models_own(tmp_path: Pat
             model = regard.load(tmp_path / name, device="cpu", say=lambda text: None)
             if name == "wav2vec2":
                 assert "vocab.json" in answer["note"]  # without letters there is no transcript
+                # The same file without its sound: 44 bytes of header, then zeros.
+                for heard, silent in ((content, False), (content[:44] + bytes(25_600), True)):
+                    file = studio.post("/api/file", content=heard, headers=head).json()["file"]
+                    told = ask(studio, "answer", model=name, file=file)["warnings"]
+                    assert told["silent"] == silent
                 continue
             if name == "clip":  # without a tokenizer there are no captions
                 assert "no tokenizer" in answer["note"]
@@ -200,7 +206,13 @@ def test_warnings_of_the_input_are_those_of_the_task_method(tmp_path: Path) -> N
             kinds = {each.category for each in caught}
             assert (told["unknown"] != []) == (UnknownWordsWarning in kinds)
             assert (told["longest"] is not None) == (LongInputWarning in kinds)
-            assert seen == (told == {"unknown": [], "tokens": None, "longest": None})
+            nothing: dict[str, Any] = {
+                "unknown": [],
+                "tokens": None,
+                "longest": None,
+                "silent": False,
+            }
+            assert seen == (told == nothing)
 
 
 @pytest.mark.parametrize("name", ["demo", "t5:tiny", "llama:tiny"])
@@ -240,6 +252,46 @@ def test_the_formula_is_that_of_the_kernel(name: str, formula: str) -> None:
     with client(InMemory({name: recurrent(name)})) as studio:
         weights = ask(studio, "path", model=name, text=TEXT, stack="decoder")["weights"]
         assert weights[next(iter(weights))]["formula"] == formula
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        (
+            "llama",
+            {
+                "embedded": "x = E[token]",  # places are told by the rotation
+                "q": "Q = R(x W_Q)",
+                "input": "RMSNorm(x) = x / √mean(x²) · γ",
+                "sum": "x + sublayer(RMSNorm(x))",
+                "feedforward": "W₂ (SiLU(W x) ⊙ V x)",
+                "output": "RMSNorm(x)",
+            },
+        ),
+        ("gpt2", {"embedded": "x = E[token] + position", "output": "LayerNorm(x)"}),
+        ("gpt-neox", {"sum": "x + attention(LayerNorm(x)) + FFN(LayerNorm(x))"}),
+        ("mixtral", {"feedforward": "Σ pᵢ FFNᵢ(x), the 2 likeliest of 4 experts"}),
+        (
+            "bert",
+            {
+                "embedded": "x = LayerNorm(E[token] + segment + position)",
+                "sum": "LayerNorm(x + sublayer(x))",
+                "feedforward": "W₂ GELU(W₁ x + b₁) + b₂",
+                "output": "x",
+            },
+        ),
+        ("transformer", {"embedded": "x = √d · E[token] + position"}),
+        ("t5", {"input": "RMSNorm(x) = x / √mean(x²) · γ", "feedforward": "W₂ ReLU(W₁ x)"}),
+        ("bahdanau", {"embedded": "x = √d · E[token]"}),
+    ],
+)
+def test_the_formulas_of_a_layer_are_those_of_its_parts(
+    name: str, expected: dict[str, str]
+) -> None:
+    core: Any = build(preset(f"{name}:tiny", len(WORDS), 64))
+    formulas = layer_formulas(core, list(looking.probe_names.stacks(core))[-1])
+    assert {key: formulas[key] for key in expected} == expected
+    assert ("q" in formulas) == (name in ("llama", "gpt-neox", "mixtral"))
 
 
 def test_a_stack_without_position_encodings_says_how_it_knows_the_order() -> None:
@@ -439,6 +491,33 @@ def test_a_run_tells_its_settings_and_how_it_ended(tmp_path: Path) -> None:
         regard.train({**quick, **sizes, "device": "nowhere"}, out=tmp_path / "bad")
 
 
+@pytest.mark.parametrize(
+    ("objective", "model", "expected"),
+    [
+        ("translate", {"model": "transformer:tiny"}, "negative log-likelihood"),
+        ("image_text", {"model": "clip:tiny"}, "negative log-likelihood"),
+        ("forecast", {"model": "patchtst:tiny"}, "mean squared error"),
+        ("forecast", {"model": "patchtst:tiny", "forecast": "quantiles:0.1:0.9"}, "pinball loss"),
+        (
+            "forecast",
+            {"model": "patchtst:tiny", "forecast": "student_t"},
+            "negative log-likelihood",
+        ),
+        ("forecast", {"model": "time-series-transformer:tiny"}, "negative log-likelihood"),
+        ("regress", {}, "mean squared error"),
+        ("masked_images", {}, "error of the masked pixels"),
+    ],
+)
+def test_a_loss_is_called_what_it_is(
+    objective: str, model: dict[str, str], expected: str, tmp_path: Path
+) -> None:
+    (tmp_path / "state").mkdir()
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 1.0}\n')
+    recipe = {"train": {"objective": objective}, "model": model}
+    (tmp_path / "state" / "recipe.json").write_text(json.dumps(recipe))
+    assert run_status(tmp_path)["loss"] == expected
+
+
 def test_the_run_that_logged_last_comes_first(tmp_path: Path) -> None:
     for name, logged in (("early", 100), ("last", 300), ("middle", 200)):
         log = tmp_path / name / "metrics.jsonl"
@@ -468,18 +547,40 @@ def test_the_status_of_a_run_that_has_not_ended(tmp_path: Path) -> None:
 # ------------------------------------------------------------------ series and graphs
 
 
+def trained_on_a_series(name: str, folder: Path) -> Any:
+    rows = [f"{np.sin(i / 3):.4f}\n" for i in range(120)]
+    (folder / "load.csv").write_text("load\n" + "".join(rows))
+    settings = {
+        "model": name, "series": str(folder / "load.csv"), "horizon": 5, "context": 24,
+        "steps": 1, "warmup": 1, "device": "cpu", "threads": 1, "learning_rate": 0.001,
+    }  # fmt: skip
+    return regard.load(regard.train(settings, out=folder / "run").folder, device="cpu")
+
+
+@pytest.mark.parametrize("name", ["dlinear:tiny", "nlinear:tiny"])
+def test_a_linear_forecaster_answers_and_is_drawn_without_attention(
+    name: str, tmp_path: Path
+) -> None:
+    model = trained_on_a_series(name, tmp_path)
+    with client(InMemory({"it": model})) as studio:
+        described = ask(studio, "model", model="it")
+        assert described["stacks"] == {}
+        assert described["linear"].startswith("y = W")
+        text = described["examples"][0]
+        found = ask(studio, "look", model="it", text=text)
+        assert (found["attentions"], found["drawn"]) == ({}, True)
+        answer = ask(studio, "answer", model="it", text=text)["answer"]
+        assert answer["text"].startswith(f"{model.forecast(text)[0, 0]:.4g}")
+        marks = ask(studio, "overlay", model="it", text=text, name="")["marks"]
+        # The window and its forecast, and no bars of a weight that there is not.
+        assert {mark["kind"] for mark in marks} == {"Line", "Text"}
+
+
 @pytest.mark.parametrize("name", ["patchtst:tiny", "time-series-transformer:tiny"])
 def test_a_series_is_answered_and_drawn_but_not_read_from_elsewhere(
     name: str, tmp_path: Path
 ) -> None:
-    rows = [f"{np.sin(i / 3):.4f}\n" for i in range(120)]
-    (tmp_path / "load.csv").write_text("load\n" + "".join(rows))
-    settings = {
-        "model": name, "series": str(tmp_path / "load.csv"), "horizon": 5, "context": 24,
-        "steps": 1, "warmup": 1, "device": "cpu", "threads": 1, "learning_rate": 0.001,
-    }  # fmt: skip
-    run = regard.train(settings, out=tmp_path / "run").folder
-    model: Any = regard.load(run, device="cpu")
+    model = trained_on_a_series(name, tmp_path)
     with client(InMemory({"it": model})) as studio:
         text = ask(studio, "model", model="it")["examples"][0]
         assert ask(studio, "look", model="it", text=text)["drawn"]
@@ -487,6 +588,10 @@ def test_a_series_is_answered_and_drawn_but_not_read_from_elsewhere(
         assert answer["text"].startswith(f"{model.forecast(text)[0, 0]:.4g}")
         drawn = ask(studio, "overlay", model="it", text=text, name="encoder.0.self", heads=[0])
         assert {mark["kind"] for mark in drawn["marks"]} >= {"Line", "Text", "Rect"}
+        # A row for each step that is forecast, by its name.
+        hangs_on = ask(studio, "attribution", model="it", text=text)
+        assert hangs_on["said"] == ["+1", "+2", "+3", "+4", "+5"]
+        assert len(hangs_on["values"]) == 5
         # This store is as one that is open to the network: no other file is read.
         refused = studio.post(
             "/api/look",

@@ -460,6 +460,12 @@ def test_empty_input_unknown_words_and_300_tokens(studio: Studio) -> None:
     page = studio.page(link("look", text="The xylophone sat on the mat."))
     assert "xylophone" in page.inner_text("#unknown")
     assert page.locator("svg.links text", has_text="xylophone ⁇").count() >= 1
+    long = studio.page(
+        link("learn", text="A " + "Donaudampfschifffahrtsgesellschaft" * 4 + " שלום")
+    )
+    warning = long.locator("#unknown")
+    assert warning.evaluate("(box) => box.scrollWidth <= box.clientWidth")
+    assert warning.locator("bdi").all_inner_texts()[-1] == "שלום"  # each word in its direction
     before = page.url
     page.fill("input[name=text]", "  ")
     page.keyboard.press("Enter")
@@ -662,7 +668,8 @@ def test_learn(studio: Studio) -> None:
     until(page, "document.querySelector('#station h2')?.textContent === 'Keys'")
     ready(page)
     assert page.inner_text("#shape") == "4 × 8 × 16"
-    assert "memory W_K" in page.inner_text("#station .formula")
+    assert page.inner_text("#station .formula sub") == "K"
+    assert page.text_content("#station .formula") == "K = memory WK"
     assert page.locator("#station table.numbers tr").count() == 8
     until(page, "document.querySelectorAll('[aria-label=Positions] canvas.map').length === 2")
     assert "sinusoidal vectors added at the input of the encoder" in page.inner_text(
@@ -755,6 +762,15 @@ def test_the_towers_of_a_dual_encoder_each_in_its_own_words(studio: Studio) -> N
     assert min(tracks) >= 48  # long captions leave room for their bars
     table = page.locator("#scores").bounding_box()
     assert table["x"] + table["width"] <= 320
+    # One picture before two models: the second is asked for the same layer of what it has.
+    page = studio.page(link("look", model=sensing(studio, "vit")))
+    page.click("summary:text-is('Compare with another model')")
+    page.select_option("[aria-label='Second model']", "towers")
+    page.click("button:text-is('Compare')")
+    until(page, "document.querySelectorAll('canvas.seen').length === 2")
+    ready(page)
+    assert "This is image.encoder.0.self" in page.inner_text("[aria-label=Attention]")
+    assert not page.inner_text("[aria-label=Attention] .said").startswith("→")
     page = studio.page("look?model=towers", 900)
     assert page.locator("body > header").bounding_box()["height"] < 70  # one line
 
@@ -791,6 +807,53 @@ def test_a_language_model_goes_on_with_the_sentence(studio: Studio) -> None:
     assert "→" not in page.inner_text(".said")
     assert page.inner_text(".said").startswith("the cat ")
     assert page.locator(".said mark#output").count() == 1
+    # LLaMA's own parts: no position is added, RMSNorm, gates, and rotated queries.
+    for station, formula in {
+        "embedded": "x = E[token]",
+        "0.self.input": "RMSNorm(x) = x / √mean(x²) · γ",
+        "0.self.q": "Q = R(x WQ)",
+        "0.feedforward.output": "W₂ (SiLU(W x) ⊙ V x)",
+        "0.residual": "x + sublayer(RMSNorm(x))",
+    }.items():
+        page = studio.page(f"learn?model=writer&text=the+cat&station=decoder.{station}")
+        until(page, "document.querySelector('#station .formula') !== null")
+        assert page.text_content("#station .formula") == formula
+        of_heads = page.locator("#station [aria-label=Head]").count()
+        assert of_heads == (station == "0.self.q")  # a norm has no heads to choose from
+
+
+def test_a_linear_forecaster_on_every_page(studio: Studio, tmp_path: Path) -> None:
+    """It has no layers and no attention, and is no language model: its own words, no error."""
+    import regard
+
+    series = tmp_path / "load.csv"
+    series.write_text("load\n" + "".join(f"{i % 7}\n" for i in range(120)))
+    settings = {
+        "model": "dlinear:tiny", "series": str(series), "horizon": 5, "context": 24, "steps": 2,
+        "warmup": 1, "device": "cpu", "threads": 1, "learning_rate": 0.001,
+    }  # fmt: skip
+    regard.train(settings, out=studio.folder / "linear")
+    page = studio.page("look?model=linear")
+    assert page.inner_text(".answer h2") == "It forecasts"
+    assert page.inner_text("summary") == "Compare two series or two models"
+    assert page.locator("#overlay svg line").count() > 20
+    page = studio.page("learn?model=linear")
+    assert page.inner_text("[aria-label=Path] h2") == "One step, and no layers"
+    assert "trend" in page.inner_text("[aria-label=Path] .formula")
+    assert "gives its answer at once" in studio.page("decode?model=linear").inner_text("main")
+    page = studio.page("train?runs=linear")
+    assert page.locator(".charts h2").first.inner_text() == "Loss: mean squared error"
+    assert "NLL" not in page.inner_text("main")
+    # Of a decoder of steps, neither who looks nor who is looked at stands on the window.
+    regard.train({**settings, "model": "time-series-transformer:tiny"}, out=studio.folder / "steps")
+    page = studio.page("look?model=steps&at=decoder.0.self")
+    assert page.locator("#overlay").count() == 0
+    assert page.locator("[aria-label=Attention] svg.links").count() == 1
+    # A sentence is not handed on to a model that reads files.
+    page = studio.page(link("look", model="demo", text="The dog sees a cat."))
+    page.select_option("#model", "linear")
+    until(page, "document.querySelector('.answer h2')?.innerText === 'It forecasts'")
+    assert page.locator(".error").count() == 0
 
 
 def test_hostile_names_words_and_samples_stay_text(studio: Studio) -> None:

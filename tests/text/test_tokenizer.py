@@ -360,3 +360,21 @@ def test_a_word_level_vocabulary_keeps_the_most_frequent_words() -> None:
     assert list(everything) == ["[PAD]", "[UNK]", "[CLS]", "a", "b", "c"]
     limited = json.loads(word_level_json(texts, size=5))["model"]["vocab"]
     assert list(limited) == ["[PAD]", "[UNK]", "[CLS]", "b", "c"]
+
+
+def test_tokens_of_byte_level_bpe_read_as_what_their_bytes_spell() -> None:
+    from tokenizers import pre_tokenizers
+
+    from regard.text.tokenizer import _byte_letters
+    from regard.text.tokenizer_training import SpecialTokenTemplate, train_lossless_tokenizer
+
+    assert set(_byte_letters()) == set(pre_tokenizers.ByteLevel.alphabet())
+    assert sorted(_byte_letters().values()) == list(range(256))
+    text = "für Käse für Käse"
+    template = SpecialTokenTemplate(("<|endoftext|>",))
+    tokenizer = train_lossless_tokenizer([text] * 20, "bpe", 290, template)
+    assert tokenizer.tokens(tokenizer.encode(text))[1:] == ["ĠKäse", "Ġfür", "ĠKäse"]
+    # One letter in four bytes that were never seen together, and a new line.
+    assert tokenizer.tokens(tokenizer.encode("😀")) == ["<0xF0>", "<0x9F>", "<0x98>", "<0x80>"]
+    assert tokenizer.tokens(tokenizer.encode("\n")) == ["\n"]
+    assert tokenizer.tokens([0]) == ["<|endoftext|>"]

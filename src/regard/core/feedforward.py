@@ -31,7 +31,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": functional.silu,  # x · sigmoid(x), also called swish
     "tanh": torch.tanh,
 }
-_NAMES = {function: name for name, function in ACTIVATIONS.items()}
+ACTIVATION_NAMES = {function: name for name, function in ACTIVATIONS.items()}
 
 
 class FeedForward(nn.Module):
@@ -47,7 +47,7 @@ class FeedForward(nn.Module):
         self.dropout = Dropout(dropout)
 
     def extra_repr(self) -> str:
-        return f"activation={_NAMES[self.activation]}"
+        return f"activation={ACTIVATION_NAMES[self.activation]}"
 
     def forward(self, x: Tensor) -> Tensor:
         hidden = self.activation(self.inner(x))  # [B, T, F]
@@ -68,7 +68,7 @@ class GatedFeedForward(nn.Module):
         self.dropout = Dropout(dropout)
 
     def extra_repr(self) -> str:
-        return f"activation={_NAMES[self.activation]}"
+        return f"activation={ACTIVATION_NAMES[self.activation]}"
 
     def forward(self, x: Tensor) -> Tensor:
         gate, value = self.inner(x).chunk(2, dim=-1)  # [B, T, F] each
@@ -106,7 +106,7 @@ class ConvFeedForward(nn.Module):
         self.causal = causal
 
     def extra_repr(self) -> str:
-        return f"activation={_NAMES[self.activation]}, causal={self.causal}"
+        return f"activation={ACTIVATION_NAMES[self.activation]}, causal={self.causal}"
 
     @property
     def mixes_positions(self) -> bool:

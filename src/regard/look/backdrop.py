@@ -281,7 +281,8 @@ class SeriesBackdrop(Backdrop):
         width = SOUND_WIDTH * length / steps
         per_step = self._per_step(values)
         marks: list[Mark] = [*drawing.title_marks(title)]
-        marks += self._bands(per_step, signed, left, top, width)
+        if self.spans:  # linear forecasters attend to nothing
+            marks += self._bands(per_step, signed, left, top, width)
         for level in levels:
             y = pixel(0, level)[1]
             marks.append(Line(left, y, left + SOUND_WIDTH, y, opacity=0.12))
@@ -294,7 +295,8 @@ class SeriesBackdrop(Backdrop):
         if len(self.forecast):
             marks.append(Text(left + width + 4, top - 4, "forecast", colour=drawing.NEGATIVE))
         below = base + STRIP + 6
-        marks += _bars(per_step, left, width, below)
+        if self.spans:
+            marks += _bars(per_step, left, width, below)
         # Steps are counted from the end of the window: what is forecast is positive.
         for step in drawing.ticks([-float(length), float(len(self.forecast))], 8):
             if -length <= step <= len(self.forecast):

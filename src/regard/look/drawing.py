@@ -42,6 +42,7 @@ INK = "#15181e"  # of letters in a PNG; an SVG takes the colour of the text arou
 CELL = 22.0  # the side of a cell
 FONT = 12.0  # the size of letters
 WIDTH = 7.2  # about how wide a letter is
+WIDE_LETTERS = frozenset("mwMWO@%—")  # about a half wider
 ROW = 18  # the height of a line of text
 MARGIN = 8.0  # around a PNG
 
@@ -274,7 +275,12 @@ def shown(token: str) -> str:
 
 def text_width(texts: Sequence[str]) -> float:
     """The width of the longest text."""
-    return max((len(text) for text in texts), default=0) * WIDTH
+    return max((_letters(text) for text in texts), default=0.0) * WIDTH
+
+
+def _letters(text: str) -> float:
+    """How many letters of the usual width a text is as long as."""
+    return len(text) + 0.5 * sum(letter in WIDE_LETTERS for letter in text)
 
 
 def heat(
@@ -301,7 +307,9 @@ def heat(
     elif inside is not None:
         width = text_width([text for line in inside for text in line]) + 10
     left = text_width(rows) + 10
-    top = text_width(columns) + 12 + (20 if title else 0)  # column names are upright
+    # Column names are upright, unless they fit above their cells, as numbers do.
+    is_upright = text_width(columns) > width - 2
+    top = (text_width(columns) if is_upright else FONT) + 12 + (20 if title else 0)
     bottom = top + CELL * len(rows)
     if scale == "attention":
         paint = colours(attention_shades(values), most=1.0)  # [rows, columns, 3]
@@ -311,7 +319,11 @@ def heat(
     for i, row in enumerate(rows):
         marks.append(Text(left - 6, top + (i + 0.7) * CELL, row, "end"))
     for j, column in enumerate(columns):
-        marks.append(Text(left + (j + 0.5) * width + 4, top - 6, column, upright=True))
+        middle = left + (j + 0.5) * width
+        if is_upright:
+            marks.append(Text(middle + 4, top - 6, column, upright=True))
+        else:
+            marks.append(Text(middle, top - 6, column, "middle"))
     # Thousands of elements would make a page slow.
     if values.size > MOST_CELLS:
         marks.append(Pixels(left, top, width * len(columns), bottom - top, paint))

@@ -141,7 +141,7 @@ def attribution(
         for first in range(0, len(ids), at_once)
     ]
     return Attribution(
-        tuple(_names(model, ids)),
+        tuple(_names(model, backdrop, distinct, ids)),
         (*inputs.input_tokens, *inputs.decoder_tokens[:-1]),
         np.concatenate(rows),
         array(logits[distinct, ids]),
@@ -164,8 +164,13 @@ def _first_channel(products: Tensor, count: int) -> Tensor:
     return products.unflatten(0, (count, -1))[:, 0]
 
 
-def _names(model: Inspectable, ids: list[int]) -> list[str]:
+def _names(
+    model: Inspectable, backdrop: Backdrop | None, positions: list[int], ids: list[int]
+) -> list[str]:
+    """What is predicted at the positions: steps of a forecast, labels, or tokens."""
     core = model.model
+    if isinstance(backdrop, SeriesBackdrop) and len(backdrop.forecast):
+        return [f"+{position + 1}" for position in positions]
     if isinstance(core, SeriesEncoderDecoder):
         return [f"channel {i}" for i in ids]
     if isinstance(core, Encoder) and core.head is None:

@@ -80,8 +80,8 @@ def prepare_inputs(
         backdrop = model.backdrop(text)
         side_inputs = model.side_inputs(text)
         inputs, input_tokens = model.labelled_input(text)
-        # An end token alone is no text.
-        if not input_tokens or not text.strip():
+        # An end token alone is no text. Linear forecasters have an input without positions.
+        if not text.strip() or (not input_tokens and backdrop is None):
             raise empty_text()
     else:
         inputs = text.inputs if isinstance(text, MediaInput) else text

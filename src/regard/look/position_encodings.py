@@ -156,7 +156,7 @@ def _encodings(model: Inspectable, length: int, stack: str | None) -> PositionEn
     of_layers = [attention.relative for attention in _self_attentions(part)]
     if any(relative is not None for relative in of_layers):
         return _of_layers(of_layers, numbers, name)
-    if isinstance(_front_end(core, name), Waveform):
+    if isinstance(front_end(core, name), Waveform):
         raise SettingError(
             f"a convolution over the frames tells the {name} their positions, without vectors",
             "look at its attention",
@@ -215,19 +215,20 @@ def _of_vectors(what: str, vectors: Tensor) -> PositionEncodings:
 
 def _input_position(model: CoreModel, stack: str) -> InputPosition | None:
     """The position encoding that is added to the embeddings of a stack."""
-    front_end = _front_end(model, stack)
-    if isinstance(front_end, Embedding | Spectrogram | Patches | SeriesPatches | StepEmbedding):
-        return front_end.position
+    part = front_end(model, stack)
+    if isinstance(part, Embedding | Spectrogram | Patches | SeriesPatches | StepEmbedding):
+        return part.position
     return None
 
 
 def _concatenated_position(model: CoreModel, stack: str) -> Sinusoidal | None:
     """The position encoding that is concatenated with the embeddings of a stack."""
-    front_end = _front_end(model, stack)
-    return front_end.concatenated if isinstance(front_end, Embedding) else None
+    part = front_end(model, stack)
+    return part.concatenated if isinstance(part, Embedding) else None
 
 
-def _front_end(model: CoreModel, stack: str) -> nn.Module | None:
+def front_end(model: CoreModel, stack: str) -> nn.Module | None:
+    """What makes vectors of the input of a stack."""
     match model:
         case EncoderDecoder() | SeriesEncoderDecoder():
             return model.source if stack == "encoder" else model.target

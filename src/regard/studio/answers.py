@@ -118,6 +118,16 @@ def task_of(model: Model) -> str:
     return "fill" if core.head is not None else "embed"
 
 
+def unit_of(model: Model) -> str:
+    """What a position of an input is that is no picture and no sound."""
+    if isinstance(model, GraphModel):
+        return "node"
+    if isinstance(model, SeriesModel):
+        # An encoder–decoder reads the steps themselves.
+        return "patch" if isinstance(model.model, Encoder) else "step"
+    return "token"
+
+
 def examples(model: Model) -> list[str]:
     """Texts to try a model with; none for a model that reads no text."""
     task = task_of(model)
@@ -198,11 +208,8 @@ def answer(
             return _caption(model, run, text, off, captions)
         case Encoder():
             return _of_encoder(model, core, run, text, off)
-        case SeriesEncoderDecoder():
+        case SeriesEncoderDecoder() | LinearForecaster():
             return _forecast(run)
-        case LinearForecaster():
-            note = "This model reads numbers over time, which the page cannot give it."
-            return ModelAnswer("forecast", "", note=note)
 
 
 def _written(model: Model, run: Look, text: str | MediaInput) -> ModelAnswer:
@@ -342,7 +349,8 @@ def _letters(model: CTCModel, logits: Tensor) -> ModelAnswer:
 
 
 def output_positions(model: Model, run: Look) -> Sequence[int]:
-    """The positions at which the model says something: of a CTC model, one for each letter."""
+    """The positions at which the model says something: of a CTC model, one for each letter, of a
+    forecaster the steps."""
     if isinstance(model, CTCModel):
         ids = run.tensor("logits")[0].argmax(dim=-1).tolist()  # [T]
         try:
@@ -351,6 +359,11 @@ def output_positions(model: Model, run: Look) -> Sequence[int]:
             letters = []
         if letters:
             return letters
+    backdrop = run.model_inputs.backdrop
+    if isinstance(backdrop, SeriesBackdrop) and len(backdrop.forecast):
+        return range(len(backdrop.forecast))
+    if isinstance(model, GraphModel) and backdrop is not None and backdrop.query is not None:
+        return [backdrop.query]  # the node that was asked for
     # As many as the target has, or the input of a single stack.
     return range(len(run.target) or len(run.source))
 
@@ -510,15 +523,19 @@ def unknown_words(model: Model, text: str | MediaInput) -> dict[int, str]:
 
 @dataclass(frozen=True)
 class InputWarnings:
-    """Why an answer should not be trusted: words never seen, or a length never seen."""
+    """Why an answer should not be trusted: words or a length never seen, or nothing to hear."""
 
     unknown: list[str]
     tokens: int | None = None  # of an input that is far longer than any in training
     longest: int | None = None  # in training
+    silent: bool = False  # a recording without any sound
 
 
 def warnings_of(model: Model, text: str | MediaInput) -> InputWarnings:
     """The warnings that the task methods of the model give, for a page to show."""
+    if isinstance(text, MediaInput) and model.medium == "sound":
+        # A spectrogram of one shade.
+        return InputWarnings([], silent=bool(text.picture.min() == text.picture.max()))
     if not isinstance(model, Translator | LanguageModel) or not isinstance(text, str):
         return InputWarnings(list(dict.fromkeys(unknown_words(model, text).values())))
     tokenizer = model.input_tokenizer

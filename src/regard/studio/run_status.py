@@ -11,6 +11,9 @@ from regard import disk
 from regard.errors import DataError
 
 Status = Literal["training", "finished", "stopped", "failed"]
+NEGATIVE_LOG_LIKELIHOOD = "negative log-likelihood"
+# Families whose forecasts are distributions unless a recipe says otherwise.
+DISTRIBUTIONS = ("time-series-transformer", "time_series_transformer")
 QUIET_SECONDS = 120  # without a new line; a validation may take as long
 MAX_TAIL = 1 << 16  # bytes at the end of the log that tell its last step
 
@@ -36,9 +39,27 @@ def run_status(folder: Path) -> dict[str, Any]:
         "steps": steps,
         "seconds": last.get("seconds"),
         "seconds_left": _seconds_left(last, step, steps) if status == "training" else None,
+        "loss": loss_name(recipe),
         "settings": _settings(recipe),
         "model_card": (folder / "README.md").is_file(),
     }
+
+
+def loss_name(recipe: dict[str, Any]) -> str:
+    """What the loss of a run is: −log p of what is right, or an error of numbers."""
+    model = recipe.get("model") or {}
+    family = str(model.get("model")).partition(":")[0]
+    match (recipe.get("train") or {}).get("objective"), model.get("forecast"):
+        case "forecast", str(output) if output.startswith("quantiles"):
+            return "pinball loss"
+        case "forecast", None if family not in DISTRIBUTIONS:
+            return "mean squared error"
+        case "regress", _:
+            return "mean squared error"
+        case "masked_images", _:
+            return "error of the masked pixels"
+        case _:
+            return NEGATIVE_LOG_LIKELIHOOD
 
 
 def _state_file(folder: Path, name: str) -> dict[str, Any]:

@@ -46,6 +46,7 @@ from regard.look.result import AnalysisResult, Array, to_json
 from regard.models import GraphModel, Model, SeriesModel
 from regard.series_encoder_decoder import SeriesEncoderDecoder
 from regard.studio import answers
+from regard.studio.layer_formulas import layer_formulas, linear_formula
 from regard.studio.metrics_tail import follow
 from regard.studio.model_store import ModelStore, OpenModel, not_allowed
 from regard.studio.referent_head import referent_head
@@ -152,6 +153,9 @@ def model(store: ModelStore, request: ModelRequest) -> Answer:
         "analyses": _analyses(opened.model),
         "layers": {name: stack_kind(side) for name, side in sides.items()},
         "norms": {name: norm_placement(side) for name, side in sides.items()},
+        "formulas": {name: layer_formulas(core, name) for name in sides},
+        "linear": linear_formula(core),
+        "unit": answers.unit_of(opened.model),
         "parameters": sum(parameter.numel() for parameter in core.parameters()),
         "reads": opened.model.accepts_text,
         "medium": opened.model.medium,
@@ -178,7 +182,7 @@ def _analyses(opened: Model) -> list[str]:
         "roles": reads_tokens and has_self_attention,
         "lens": is_transformer and has_tokens_out,
         "rollout": has_self_attention,
-        "attribution": not isinstance(core, DualEncoder | MemoryNetwork),
+        "attribution": bool(names) and not isinstance(core, DualEncoder | MemoryNetwork),
         "patching": is_transformer and reads_tokens and has_tokens_out,
     }
     return [name for name, does_fit in fits.items() if does_fit]
@@ -214,7 +218,8 @@ def _record(
     opened, text = _open(store, request)
     if probes == WEIGHTS:
         # What an answer is made of is recorded with the weights, in the same forward pass.
-        probes = (*WEIGHTS, *answers.answer_probes(opened.model.model))
+        core = opened.model.model
+        probes = (*(WEIGHTS if attentions(core) else ()), *answers.answer_probes(core))
     return opened, opened.look(text, request.target, request.off, probes)
 
 
@@ -373,10 +378,15 @@ def overlay(store: ModelStore, request: AttentionRequest) -> Answer:
     `rows` names one query; by default it is that of the input, or the mean of all.
     """
     opened, run = _record(store, request)
-    result = run.attention(request.name, rows=request.rows, heads=request.heads)
-    if result.backdrop is None:
+    if run.probe.attentions:
+        result = run.attention(request.name, rows=request.rows, heads=request.heads)
+        backdrop, scene = result.backdrop, result.scene()
+    else:
+        # Of a linear forecaster the series and its forecast alone.
+        backdrop = run.model_inputs.backdrop
+        scene = drawing.Scene(0, 0, ()) if backdrop is None else backdrop.overlay(np.zeros(0))
+    if backdrop is None:
         raise SettingError("this input has nothing to draw on", "look at its attention map")
-    scene = result.scene()
     return {
         "version": opened.version,
         "width": scene.width,

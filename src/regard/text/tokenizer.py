@@ -290,8 +290,13 @@ class Tokenizer:
         return self._backend.id_to_token(int(id)) or f"<id {int(id)}>"
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
-        """The token of each id, special ones too."""
-        return [self.id_to_token(i) for i in ids]
+        """The token of each id, special ones too, as it reads.
+
+        Of byte-level BPE that is what its bytes spell: `ä`, where the vocabulary has `Ã¤`, and
+        `<0xC3>` for a part of a letter.
+        """
+        tokens = [self.id_to_token(i) for i in ids]
+        return [_spelt(token) for token in tokens] if self._spells_bytes else tokens
 
     def surface_form(self, id: int) -> tuple[str, bool | None]:
         """A token as it stands in a text, and whether a space precedes it.
@@ -385,6 +390,11 @@ class Tokenizer:
         return tuple(encoding.ids[:first]), tuple(encoding.ids[last + 1 :])
 
     @functools.cached_property
+    def _spells_bytes(self) -> bool:
+        """Whether this is byte-level BPE: each of the 256 bytes is a token."""
+        return all(letter in self._vocabulary for letter in _byte_letters())
+
+    @functools.cached_property
     def _marks_word_boundaries(self) -> bool:
         return any(token[:1] in _WORD_BOUNDARIES for token in self._vocabulary)
 
@@ -412,6 +422,30 @@ class Tokenizer:
                 f"and the model has {self._model_size:,} tokens",
                 "fetch both again, or write a text without this token",
             )
+
+
+@functools.cache
+def _byte_letters() -> dict[str, int]:
+    """GPT-2's printable letter of each byte → the byte: those that print are themselves."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    letters = {chr(byte): byte for byte in printable}
+    others = [byte for byte in range(256) if byte not in printable]
+    return letters | {chr(256 + i): byte for i, byte in enumerate(others)}
+
+
+def _spelt(token: str) -> str:
+    """A token of byte-level BPE as text; the mark of the space before it stays."""
+    text = token.lstrip("Ġ")
+    letters = _byte_letters()
+    # Special tokens may have letters of their own, and most tokens are plain ASCII.
+    if text.isascii() or any(letter not in letters for letter in text):
+        return token
+    spelt = bytes(letters[letter] for letter in text)
+    try:
+        text = spelt.decode()
+    except UnicodeDecodeError:  # a part of a letter
+        text = "".join(f"<0x{byte:02X}>" if byte >= 0x80 else chr(byte) for byte in spelt)
+    return "Ġ" * (len(token) - len(token.lstrip("Ġ"))) + text
 
 
 def find_special_tokens(

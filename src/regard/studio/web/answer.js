@@ -31,7 +31,7 @@ function headline(answer, usual, question, model) {
   }
   if (answer.task === "generate") return h("p", { class: `said${long}` }, clipped(question.text, MOST), " ", output(h("mark", { text: shown(answer.text) })));
   if (answer.task === "transcribe") return h("p", { class: "said" }, "“", output(text || " "), "”", text ? null : h("span", { class: "note", text: " no word was heard" }));
-  const source = question.text ? [clipped(question.text, MOST), answer.text ? arrow : null] : [];
+  const source = question.text ? [clipped(question.text, MOST), answer.text ? [arrow, h("wbr")] : null] : [];
   return h("p", { class: `said${long}` }, source, output(changed && answer.task === "translate" ? difference(usual.text, text) : text));
 }
 
@@ -69,9 +69,10 @@ const spans = (answer) => answer.spans.length ? h("p", { class: "spans" }, answe
   h("span", { class: label === "O" || label === "original" ? "" : "marked", title: `${label}, ${percent(probability)}` }, shown(token), label === "O" || label === "original" ? null : h("sub", { text: label })))) : null;
 
 // Words and lengths that the model has never met: it answers them as fluently as all others.
-export function inputWarnings({ unknown, tokens, longest }) {
-  const named = unknown.slice(0, 12).map((word, i) => [i ? ", " : "", h("b", { text: `“${word}”` })]);
+export function inputWarnings({ unknown, tokens, longest, silent }) {
+  const named = unknown.slice(0, 12).map((word, i) => [i ? ", " : "", h("b", {}, "“", h("bdi", { text: word }), "”")]);
   return [
+    silent ? h("p", { class: "warning", role: "alert", id: "silent" }, h("strong", { text: "There is no sound in this recording. " }), "Whatever the model hears, it makes up.") : null,
     unknown.length ? h("p", { class: "warning", role: "alert", id: "unknown" }, h("strong", { text: "Never seen by this model: " }), named,
       unknown.length > 12 ? ` and ${unknown.length - 12} more` : "", ". Do not trust what it makes of that.") : null,
     longest ? h("p", { class: "warning", role: "alert", id: "overlong" }, h("strong", { text: "Longer than anything in its training: " }),

@@ -12,13 +12,15 @@ const readsFile = (state, model) => Boolean(model.medium && (state.file || !mode
 const HINTS = {
   fill: (model) => `write ${model.mask ?? "[MASK]"} where a word is missing`,
   generate: () => "the beginning of a sentence",
+  forecast: () => "the path of a CSV file",
   answer: (model) => model.kind === "memory network" ? "a story, and at its end the question" : "a question? and then the text that answers it",
 };
 
 function sentence(state, model, button, extras) {
   const text = textOf(state, model);
-  const hint = HINTS[model.task]?.(model) ?? "a sentence";
-  const input = h("input", { type: "text", name: "text", value: text, "aria-label": "Sentence", placeholder: hint, maxlength: 8000,
+  const [what] = readsWhat(model);
+  const hint = model.unit === "node" ? "the folder of a graph, a colon, and the number of a node" : HINTS[model.task]?.(model) ?? "a sentence";
+  const input = h("input", { type: "text", name: "text", value: text, "aria-label": what[0].toUpperCase() + what.slice(1), placeholder: hint, maxlength: 8000,
     autocomplete: "off", spellcheck: "false", "aria-describedby": "empty" });
   const problem = h("p", { id: "empty", class: "problem", role: "alert" });
   const there = (text) => go({ text, pin: "", step: "", row: "", file: "", name: "" });
@@ -49,8 +51,16 @@ export function asked(state, model) {
 }
 
 // The words for what a model reads, one place at a time.
-export const UNITS = { image: ["patch", "patches"], sound: ["moment", "moments"] };
+const MEDIA_UNITS = { image: "patch", sound: "moment" };
 export const unit = (model, question, count = 1) => {
-  const usual = model.kind === "memory network" ? ["sentence", "sentences"] : ["token", "tokens"];
-  return (question.file ? UNITS[model.medium] ?? usual : usual)[count === 1 ? 0 : 1];
+  const usual = model.kind === "memory network" ? "sentence" : model.unit;
+  const one = question.file ? MEDIA_UNITS[model.medium] ?? usual : usual;
+  if (count === 1) return one;
+  return one === "patch" ? "patches" : `${one}s`;
 };
+
+// What is written into the field, one and many.
+export function readsWhat(model) {
+  if (model.unit === "node") return ["graph", "graphs"];
+  return model.task === "forecast" ? ["series", "series"] : ["sentence", "sentences"];
+}

@@ -30,6 +30,8 @@ export function shown(token) {
   const bare = token.length > 1 ? token.replace(/^[▁Ġ]+/, "") : token;
   return ("" === bare || " Ġ▁".includes(bare) ? "␣" : bare).replaceAll(/[\nĊ]/g, "⏎").replaceAll("\t", "⇥");
 }
+// A formula with its subscripts: W_Q has a small Q.
+export const subscripts = (formula) => formula.split(/_(\w+)/).map((part, i) => i % 2 ? h("sub", { text: part }) : part);
 export const clipped = (text, most) => text.length > most ? text.slice(0, most - 1) + "…" : text;
 export const fixed = (value, digits = 3) => value === null || value === undefined ? "–" : value.toFixed(digits);
 export function percent(share) {

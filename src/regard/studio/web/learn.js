@@ -3,7 +3,7 @@
 import { ask } from "./api.js";
 import { answerCard } from "./answer.js";
 import { asked, asking, unit } from "./ask_card.js";
-import { clipped, failure, h, loading, percent, put, segment, shareBars, shown, slider } from "./dom.js";
+import { clipped, failure, h, loading, percent, put, segment, shareBars, shown, slider, subscripts } from "./dom.js";
 import { css, heat, inkOn } from "./heat.js";
 import { columns, drawPath } from "./token_path.js";
 import { placeNamer } from "./media.js";
@@ -16,18 +16,26 @@ const TOUR = 3200; // milliseconds at a station
 
 // Of each part: title, formula, text. {one} and {many} are what the model reads: tokens, patches, moments.
 const STATIONS = {
-  embedded: ["Embedding and position", "x = E[token] + position", "Each {one} becomes a vector, and something tells its place. From here on the input is a matrix: one row a {one}. This row is the beginning of the residual stream."],
-  input: ["Norm", "LayerNorm(x) = (x − mean) / deviation · γ + β", "Each vector is brought to the same size before the sublayer reads it. The stream itself goes on as it was."],
+  embedded: ["Embedding", "x = E[token]", "Each {one} becomes a vector. From here on the input is a matrix: one row a {one}. This row is the beginning of the residual stream."],
+  input: ["Norm", "norm(x)", "Each vector is brought to the same size before the sublayer reads it. The stream itself goes on as it was."],
   q: ["Queries", "Q = x W_Q", "What each {one} asks for. Each head has its own small projection, so heads can ask different things."],
   k: ["Keys", "K = x W_K", "What each {one} answers to. A query and a key that point the same way give a high score."],
   v: ["Values", "V = x W_V", "What a {one} hands over when it is looked at."],
-  weights: ["Attention weights", "A = softmax(Q Kᵀ / √d + mask)", "Scores become shares: each row sums to 1. What the mask hides gets nothing: padding, and in a decoder what is yet to be written."],
+  weights: ["Attention weights", "A = softmax(Q Kᵀ / √d + mask)", "Scores become shares: each row sums to 1. What the mask hides gets nothing: {hidden}."],
   mixed: ["Mixed values", "A V", "Each {one} takes the mean of the values it looks at, in the shares of its row."],
   output: ["Output projection", "concat(heads) W_O", "The heads are put side by side and projected back to the width of the stream."],
   sum: ["Residual connection", "x + sublayer(x)", "What the sublayer found is added to the stream. Nothing is replaced: later layers can still read what was there before."],
   residual: ["Out of the layer", "x + sublayer(x)", "The stream as it leaves the layer: what came in, and what each sublayer has added."],
 };
-const FEED = { input: ["Norm", STATIONS.input[1], STATIONS.input[2]], output: ["Feed-forward", "W₂ f(W₁ x + b₁) + b₂", "The same small network at every {one}, each by itself. It is wider inside than the stream."] };
+const FEED = { input: STATIONS.input, output: ["Feed-forward", "FFN(x)", "The same small network at every {one}, each by itself. It is wider inside than the stream."] };
+// What a formula of the model itself adds to the words.
+const REMARKS = [
+  [/^x = .*\bposition/, "A vector of its place is part of it."],
+  [/R\(x/, "R turns each pair of numbers by an angle that grows with the place: that is how this model tells places apart."],
+  [/^BatchNorm/, "Mean and deviation are those of each feature in training, not of the vector."],
+  [/^W₂ \(/, "It is gated: each number inside is multiplied by another one."],
+  [/experts$/, "A router chooses who reads a {one}."],
+];
 const OTHERS = {
   recurrent: ["Recurrent cell", "hₜ = cell(xₜ, hₜ₋₁)", "The state goes from {one} to {one}: each step reads its input and what the step before remembered. Nothing can be computed out of order."],
   convolutional: ["Gated convolution", "x + (A ⊙ σ(B)),  [A B] = conv(x)", "Each {one} reads its neighbours through a window; with each layer the window of what it has seen grows. Half of the numbers are gates for the other half."],
@@ -53,7 +61,19 @@ const BASELINE_ATTENTION = {
     mixed: ["What the hop found", "o = A V", "The mean of the sentences' values, in the shares of the row."],
   },
 };
-const STACK_OUTPUT = ["Out of the stack", "norm(x)", "What the last layer gives: one vector a {one}. Of an encoder, this is what the decoder looks at."];
+const STACK_OUTPUT = ["Out of the stack", "x", "What the last layer gives: one vector a {one}."];
+
+const titleOf = (stack) => stack.replace(".", " "); // image.encoder
+
+// The formula of a station as the model's own parts have it, or undefined.
+function ownFormula(name, path, model) {
+  const parts = name.split("."), [kind, part] = parts.slice(-2), own = model.formulas[path.stack];
+  if (name === `${path.stack}.output`) return own.output;
+  if (kind === "feedforward") return part === "output" ? own.feedforward : own.input;
+  if (kind === "cross" && (part === "q" || part === "k")) return undefined; // no rotation between two sequences
+  if (part === "residual") return model.layers[path.stack] === "transformer" ? own.sum : undefined;
+  return part === "output" ? undefined : own[part];
+}
 
 function about(name, path, model, words) {
   const parts = name.split("."), part = parts.at(-1), kind = parts.at(-2);
@@ -65,6 +85,9 @@ function about(name, path, model, words) {
   else if (part === "residual" && layered !== "transformer") entry = OTHERS[layered];
   else if (part === "embedded" && layered === "memory") entry = ["The question", "u = Σ l ∘ B[word]", "The words of the question, each weighed by its place, are summed into one vector. It asks the sentences of the story."];
   let [title, formula, text] = entry;
+  if (!baseline && !(part === "embedded" && layered === "memory")) formula = ownFormula(name, path, model) ?? formula;
+  for (const [sign, remark] of REMARKS) if (sign.test(formula)) text += ` ${remark}`;
+  if (name === "encoder.output" && model.stacks.decoder) text += " This is what the decoder looks at.";
   if (kind === "cross" && (part === "k" || part === "v") && !baseline) {
     formula = formula.replace("x ", "memory ");
     text += " In cross-attention, keys and values come from the encoder's output.";
@@ -73,12 +96,16 @@ function about(name, path, model, words) {
     formula = path.weights[parts.slice(0, -1).join(".")].formula;
     if (formula.includes(" B ")) text += " B is what the distance of two places adds to their score.";
   }
-  if (model.norms[path.stack] === "post" && (part === "sum" || part === "residual")) formula = "LayerNorm(x + sublayer(x))";
   if (part === "weights" && layered === "memory") title += ": the question looks at the story";
   else if (part === "weights") title += kind === "self" ? `: looks at ${words.many} of its own input` : ": looks at the input of the encoder";
-  if (part === "embedded" && words.one === "patch") formula = "x = W · pixels + position";
-  if (part === "embedded" && words.one === "moment") formula = "x = convolutions(sound) + position";
+  text = text.replaceAll("{hidden}", hiddenBy(kind, path, words));
   return { title, formula, text: text.replaceAll("{one}", words.one).replaceAll("{many}", words.many).replaceAll("{input}", words.input) };
+}
+
+// What the mask of an attention hides.
+function hiddenBy(kind, path, words) {
+  if (words.one === "node") return "nodes that no edge leads to";
+  return path.stack === "decoder" && kind === "self" ? "padding, and each {one} after the one that looks" : "padding";
 }
 
 // What a stack reads. A decoder behind an encoder reads the tokens that it has written, whatever the encoder reads.
@@ -195,6 +222,7 @@ function patch(context, [x, y, size], found, number) {
 // ------------------------------------------------------------------ positions
 
 // How the model tells places apart: the vectors, and the product of each with each.
+const PLACES = 32;
 const CELL = 19; // pixels at most, so that both maps are seen whole
 function placing(state, model, question, gone) {
   const body = h("div", {}, loading()), stacks = Object.keys(model.stacks);
@@ -202,20 +230,26 @@ function placing(state, model, question, gone) {
   const stack = stacks.includes(state.places) ? state.places : tower ?? stacks[0];
   const words = wordsOf(model, question, stack);
   const node = h("section", { class: "card", "aria-label": "Positions" }, h("header", {}, h("h2", { text: `Where a ${words.one} stands` }),
-    stacks.length > 1 ? segment("Stack", stacks.map((name) => [name, name]), stack, (places) => go({ places })) : null), body);
+    stacks.length > 1 ? segment("Stack", stacks.map((name) => [name, titleOf(name)]), stack, (places) => go({ places })) : null), body);
   const drawn = (rows, columns, values, title) => {
     const status = h("p", { class: "read faint", role: "status", text: "Point at a cell for its number." });
     const map = heat(rows, columns, { signed: true, room: Math.min(620, 100 + CELL * columns.length), say: (i, j) => { status.textContent = `${rows[i]}, ${columns[j]}: ${values[i * columns.length + j].toFixed(3)}`; } });
     map.show(values, { title, scale: values.reduce((a, b) => Math.max(a, Math.abs(b)), 1e-9) });
     return h("div", {}, h("h3", { text: title }), status, map.node);
   };
-  ask("positions", { model: state.model, stack, length: 32 }).then((found) => {
+  const ofPicture = question.file && model.medium === "image" && words.one === "patch";
+  ask("positions", { model: state.model, stack, length: PLACES }).then(async (found) => {
+    const count = (list) => list.map((_, i) => String(i));
+    // Sines of row and column are of the patches alone; tables begin with the class token.
+    const namer = ofPicture && found.what && !found.what.startsWith("sines") ? await placeNamer(question, PLACES) : String;
     if (gone()) return;
     if (found.what === null) { put(body, h("p", { class: "note", text: found.note })); return; }
-    const count = (list) => list.map((_, i) => String(i));
-    put(body, h("p", { text: `Attention alone does not see the order of its ${words.many}. This model tells places apart by ${found.what}. ${found.note}` }),
-      h("div", { class: "two" }, found.encodings ? drawn(count(found.encodings), count(found.encodings[0]), Float32Array.from(found.encodings.flat()), "A row a place, a column a dimension") : null,
-        drawn(count(found.products), count(found.products), Float32Array.from(found.products.flat()), found.encodings ? "Dot products: each place with each" : "Added to the scores: each place with each")));
+    const places = found.products.map((_, i) => namer(i));
+    const few = places.length === PLACES ? ` The first ${PLACES} places are shown.` : "";
+    const note = ofPicture ? "Patches are in reading order: a band beside the diagonal, a row of patches away, shows that the patch below is known to be near." : found.note;
+    put(body, h("p", { text: `Attention alone does not see the order of its ${words.many}. This model tells places apart by ${found.what.replace(stack, titleOf(stack))}. ${note}${few}` }),
+      h("div", { class: "two" }, found.encodings ? drawn(places, count(found.encodings[0]), Float32Array.from(found.encodings.flat()), "A row a place, a column a dimension") : null,
+        drawn(places, places, Float32Array.from(found.products.flat()), found.encodings ? "Dot products: each place with each" : "Added to the scores: each place with each")));
   }, (error) => { if (!gone()) put(body, failure(error)); });
   return node;
 }
@@ -227,7 +261,7 @@ function overview(model, path) {
   const stacks = Object.entries(model.stacks);
   const word = (kind) => kind === "memory" ? "hop" : "layer";
   return h("nav", { class: "whole-model", "aria-label": "Layers" }, stacks.map(([stack, layers]) => [
-    segment(`${stack} · ${layers} ${word(model.layers[stack])}${layers > 1 ? "s" : ""}`, [...Array(layers).keys()].map((k) => [`${stack}.${k}`, String(k)]), stack === path.stack ? `${stack}.${path.layer}` : null,
+    segment(`${titleOf(stack)} · ${layers} ${word(model.layers[stack])}${layers > 1 ? "s" : ""}`, [...Array(layers).keys()].map((k) => [`${stack}.${k}`, String(k)]), stack === path.stack ? `${stack}.${path.layer}` : null,
       (name) => { const [to, layer] = [name.slice(0, name.lastIndexOf(".")), name.slice(name.lastIndexOf(".") + 1)]; go({ stack: to, layer, row: to === path.stack ? undefined : "", station: "" }); }),
     h("span", { class: "arrow", "aria-hidden": "true", text: "→" })]), h("span", { class: "label", text: "output" }));
 }
@@ -242,15 +276,18 @@ function axes(name, path, anatomy, place, found) {
   return [rows, found.columns.length ? (kind === "cross" ? input : own) : []];
 }
 
+// What each head has for itself; norms, W_O and sums are of all heads.
+const OF_HEADS = new Set(["q", "k", "v", "weights", "mixed"]);
+
 // The panel of a station: formula, words, and the numbers that pass it.
 async function stationPanel(panel, name, { path, model, question, anatomy, place, words, names, marked, head, gone }) {
   const { title, formula, text } = about(name, path, model, words);
   const values = h("div", {}, loading());
-  const heads = path.weights[name.split(".").slice(0, -1).join(".")]?.heads ?? 0;
+  const heads = OF_HEADS.has(name.split(".").at(-1)) ? path.weights[name.split(".").slice(0, -1).join(".")]?.heads ?? 0 : 0;
   const station = path.stations[name], sum = name.endsWith(".sum");
   const shape = sum ? [path.count, station.width] : anatomy.shapes[name];
   put(panel, h("header", {}, h("h2", { text: title }), h("code", { class: "faint", text: name })),
-    h("div", { class: "two" }, h("div", {}, h("p", { class: "formula", text: formula }), h("p", { text }),
+    h("div", { class: "two" }, h("div", {}, h("p", { class: "formula" }, subscripts(formula)), h("p", { text }),
       h("div", { class: "bar" }, h("span", { class: "note" }, "shape ", h("code", { id: "shape", text: shape.join(" × ") })),
         heads > 1 ? segment("Head", [...Array(heads).keys()].map((k) => [k, String(k)]), head, (k) => go({ head: k })) : null),
       station ? h("p", { class: "note", text: `Length of the vector of “${shown(names[marked] ?? "")}”: ${(station.norms[marked] ?? station.norms[0])?.toFixed(2)}.` }) : null), values));
@@ -302,6 +339,13 @@ export default async function learn({ main, state, gone, atEnd }) {
   const panel = h("section", { class: "card", id: "station", "aria-label": "Station" }, loading(""));
   const answered = answerCard(state, model, question, { gone });
   const asks = asking(state, model, "Follow it");
+  if (!Object.keys(model.stacks).length) { // a linear map has no path to follow
+    put(main, asks, answered.node, h("section", { class: "card", "aria-label": "Path" }, h("header", {}, h("h2", { text: "One step, and no layers" }),
+      h("span", { class: "note", text: `${model.kind}, ${model.family}, ${model.parameters.toLocaleString("en")} parameters.` })),
+    h("p", { class: "formula" }, subscripts(model.linear)), h("p", { text: "Each value that is forecast is a weighted sum of the window, the same weights for every channel. There is no attention, no norm and no residual stream: whatever a Transformer is worth on a series, it has to be better than this." })), example());
+    await answered.ready;
+    return;
+  }
   if (!main.querySelector("#station")) put(main, asks, answered.node, stage, panel, placing(state, model, question, gone), example());
   try {
     const stacks = Object.keys(model.stacks), head = Number(state.head || 0);
@@ -316,7 +360,7 @@ export default async function learn({ main, state, gone, atEnd }) {
     const open = stations.includes(state.station) ? state.station : stations.find((name) => name.endsWith(".weights")) ?? stations[0];
     const choose = { station: (station) => go({ station }), token: (i) => go({ row: path.rows[i][0], play: "" }) };
     const few = path.count > path.rows.length ? ` Of ${path.count} ${words.many}, ${path.rows.length} are drawn.` : "";
-    put(stage, h("header", {}, h("h2", { text: `The path of “${shown(names[marked])}” through ${path.stack}, ${model.layers[path.stack] === "memory" ? "hop" : "layer"} ${path.layer}` }),
+    put(stage, h("header", {}, h("h2", { text: `The path of “${shown(names[marked])}” through ${titleOf(path.stack)}, ${model.layers[path.stack] === "memory" ? "hop" : "layer"} ${path.layer}` }),
       h("span", { class: "note", text: `${model.kind}, ${model.family}, ${model.parameters.toLocaleString("en")} parameters.${few}` })),
     overview(model, path), tour(list, open, choose.station, atEnd, state.play),
     drawPath(path, model, { names, memory, marked, open, choose, picture }),

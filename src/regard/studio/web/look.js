@@ -2,7 +2,7 @@
 
 import { ask } from "./api.js";
 import { answerCard } from "./answer.js";
-import { asked, asking, textOf } from "./ask_card.js";
+import { asked, asking, readsWhat, textOf } from "./ask_card.js";
 import { clipped, failure, fixed, h, loading, put, roving, segment, shown } from "./dom.js";
 import { dark, heat, scale, shades, thumb } from "./heat.js";
 import { alignment, links } from "./links.js";
@@ -19,6 +19,9 @@ const MOST = 240; // letters of a heading
 let drawn = { key: null }; // what is on the page: another head or pin changes only that
 const kindOf = (name) => { const parts = name.split("."); return [...parts.slice(0, -2), parts.at(-1)].join("."); };
 const layerOf = (name) => Number(name.split(".").at(-2));
+// The same attention of another model: that of the same layer, in whatever stack it has.
+const inLayer = (name) => name.split(".").slice(-2).join(".");
+const twin = (name, attentions) => attentions[name] ? name : Object.keys(attentions).find((each) => inLayer(each) === inLayer(name));
 const titled = (kind) => KINDS[kind] || kind;
 
 // An unknown word is shown as it was written, with a mark.
@@ -33,7 +36,7 @@ function overlaid(question) {
     const answer = await ask("overlay", { ...question, name, heads: [head], rows: marked < 0 ? null : [marked] });
     if (mine === wanted) put(place, picture(answer));
   }
-  return { wide: true, show, node: h("div", {}, place, h("p", { class: "note", text: "Pick a row of the map below: then it is that place which looks." })) };
+  return { wide: false, show, node: h("div", {}, place, h("p", { class: "note", text: "Pick a row of the map: then it is that place which looks." })) };
 }
 
 // One model on one input. Tokens are drawn once for each kind of attention; another head only joins them otherwise.
@@ -44,7 +47,8 @@ function pane(place, question, found, { compare, titles, room }) {
   const pin = (i) => go({ pin: i < 0 ? "" : i });
   const ofSource = (name) => name.startsWith("encoder.") || (name.startsWith("decoder.") && !found.target.length);
   async function build(name) {
-    const part = found.attentions[name], media = question.file && !(name.startsWith("decoder.") && name.endsWith(".self"));
+    const written = name.startsWith("decoder.") && name.endsWith(".self"); // what looks and is looked at is no part of the input
+    const part = found.attentions[name], media = question.file && !written;
     const names = name.startsWith("memory.") ? ["asks", "story"] : name.endsWith(".cross") ? ["writes", "reads"] : ["looks", "is looked at"];
     const letters = name.startsWith("memory.") ? 34 : 16; // sentences are longer than tokens
     const ofColumns = ofSource(name) || name.endsWith(".cross");
@@ -53,7 +57,7 @@ function pane(place, question, found, { compare, titles, room }) {
     const rows = ofSource(name) || (media && !name.endsWith(".cross")) ? sourceNames(map.rows) : map.rows;
     const columns = ofColumns || media ? sourceNames(map.columns) : map.columns;
     const half = compare || window.innerWidth < 980 ? room : (room - 16) / 2;
-    left = found.drawn ? overlaid(question) : media ? await seen(question, part.rows, part.columns, { pin, own: !name.endsWith(".cross"), id: "seen" }) : links(rows, columns, { pin, names, room: half, letters });
+    left = found.drawn && !written ? overlaid(question) : media ? await seen(question, part.rows, part.columns, { pin, own: !name.endsWith(".cross"), id: "seen" }) : links(rows, columns, { pin, names, room: half, letters });
     right = heat(rows, columns, { letters: letters - 2, pick: (i) => pin(String(i) === drawn.pin ? -1 : i), room: media && left.wide ? room : half,
       say: (i, j) => {
         const weight = weights[i * map.columns.length + j];
@@ -62,11 +66,11 @@ function pane(place, question, found, { compare, titles, room }) {
     put(place, titles, h("div", { class: compare || left.wide ? "" : "two" }, left.node, h("div", {}, status, right.node, key)), note);
     kind = kindOf(name);
   }
-  return async (name, head, asked, late) => {
-    const part = found.attentions[name];
+  return async (wanted, head, asked, late) => {
+    const name = twin(wanted, found.attentions), part = found.attentions[name];
     if (!part) {
       kind = null;
-      put(place, titles, failure({ problem: `this model has no ${name}`, repair: "choose an attention that both models have" }));
+      put(place, titles, failure({ problem: `this model has no ${wanted}`, repair: "choose an attention that both models have" }));
       return true;
     }
     const most = Math.max(1, Math.floor(CELLS / part.columns.length));
@@ -79,7 +83,7 @@ function pane(place, question, found, { compare, titles, room }) {
     const marked = asked === undefined || asked === "" ? -1 : Math.min(Number(asked), map.rows.length - 1);
     left.show(weights, { marked, title: map.title, name, head: map.heads[0] });
     right.show(shades(weights, map.rows.length, map.columns.length), { marked, title: map.title });
-    note.textContent = (rows ? `The first ${most} of ${part.rows.length} rows. ` : "") + map.note;
+    note.textContent = (name === wanted ? "" : `This is ${name}: the model has no ${wanted}. `) + (rows ? `The first ${most} of ${part.rows.length} rows. ` : "") + map.note;
     return true;
   };
 }
@@ -134,25 +138,29 @@ async function aligning(place, question, state, room, unknown) {
 
 // A sentence and the answer to it, in one line. Only translators have written theirs by now; others are asked for it.
 function said(question, output) {
-  const line = (answer) => answer ? `${clipped(question.text, MOST)} → ${clipped(shown(answer), MOST)}` : clipped(question.text, MOST);
+  const line = (answer) => [question.text, answer && shown(answer)].filter(Boolean).map((text) => clipped(text, MOST)).join(" → ");
   const node = h("p", { class: "said", text: line(output) });
   // A refusal is told by the card of the answer, or by the pane itself.
   if (output === null) ask("answer", question).then(({ answer }) => { node.textContent = line(answer.text); }, () => {});
   return node;
 }
 
-// Beside the sentence: the head that resolves a pronoun, and a second sentence or model to compare with.
-function comparing(state, model, shelf) {
-  const text = h("input", { type: "text", value: state.text2 || "", "aria-label": "Second sentence", placeholder: "another sentence (or leave it, and choose another model)" });
+// Beside the input: the head that resolves a pronoun, and a second sentence or model to compare with. Of a picture or a
+// recording there is no second one: it is shown to two models.
+function comparing(state, model, shelf, question) {
+  if (question.file && shelf.models.length < 2) return null;
+  const text = h("input", { type: "text", value: state.text2 || "", "aria-label": `Second ${readsWhat(model)[0]}`, placeholder: `another ${readsWhat(model)[0]} (or leave it, and choose another model)` });
   const models = h("select", { "aria-label": "Second model" }, shelf.models.map((name) => h("option", { value: name, text: name })));
   models.value = state.model2 || state.model;
   const submit = (event) => {
     event.preventDefault();
-    go({ text: textOf(state, model), text2: text.value.trim(), model2: models.value, compare: 1 });
+    const texts = question.file ? { text2: "" } : { text: textOf(state, model), text2: text.value.trim() };
+    go({ ...texts, model2: models.value, compare: 1 });
   };
+  const title = question.file ? "Compare with another model" : `Compare two ${readsWhat(model)[1]} or two models`;
   return h("div", { class: "tools" }, h("div", { class: "chips", id: "pronoun" }),
-    h("details", { open: Boolean(state.compare) }, h("summary", { text: "Compare two sentences or two models" }),
-      h("form", { class: "ask spaced", onsubmit: submit }, text, shelf.models.length > 1 ? models : null, h("button", { class: "main", text: "Compare" }),
+    h("details", { open: Boolean(state.compare) }, h("summary", { text: title }),
+      h("form", { class: "ask spaced", onsubmit: submit }, question.file ? null : text, shelf.models.length > 1 ? models : null, h("button", { class: "main", text: "Compare" }),
         state.compare ? h("button", { type: "button", text: "Stop", onclick: () => go({ compare: "", text2: "", model2: "" }) }) : null)));
 }
 
@@ -169,7 +177,7 @@ async function whole({ main, state, shelf, gone }, key) {
   const model = await ask("model", { model: state.model });
   if (gone()) return;
   const question = asked(state, model);
-  const tools = question.file ? null : comparing(state, model, shelf);
+  const tools = comparing(state, model, shelf, question);
   const asks = asking(state, model, "Look", tools);
   const waiting = h("section", { class: "card", "aria-label": "Result" }, loading("The model reads…"));
   const before = main.querySelectorAll(":scope > section.asks");
@@ -180,15 +188,17 @@ async function whole({ main, state, shelf, gone }, key) {
   const answered = answerCard(state, model, question, { surprise: found.surprise, gone: late });
   const names = Object.keys(found.attentions), kinds = [...new Set(names.map(kindOf))];
   const room = main.clientWidth - 2 * parseFloat(getComputedStyle(main).paddingLeft) - 38;
-  if (!names.length) {
-    put(main, asks, answered.node, failure({ problem: "this model has no attention that could be shown", repair: "Learn shows what flows through it" }));
+  if (!names.length) { // a linear forecaster
+    const series = found.drawn ? h("div", { class: "scroll", id: "overlay" }, picture(await ask("overlay", { ...question, name: "" }))) : null;
+    put(main, asks, answered.node, h("section", { class: "card", "aria-label": "Attention" }, h("header", {}, h("h2", { text: "Nobody looks at anybody" }),
+      h("span", { class: "note", text: "This model has no attention. Learn says what it computes." })), series));
     await answered.ready;
     return;
   }
   const second = { model: state.model2 || state.model, text: state.text2 || question.text, file: state.text2 ? undefined : question.file, off: state.model2 && state.model2 !== state.model ? [] : off };
   const heading = (asked, found) => state.compare ? [said(asked, found.output),
     found.usual && found.usual !== found.output ? h("p", {}, h("span", { class: "changed", text: "changed" }), ` With all heads on: ${clipped(found.usual, MOST)}`) : null,
-    asked.model !== state.model ? h("p", { class: "note", text: asked.model }) : null].filter(Boolean) : [];
+    second.model !== state.model ? h("p", { class: "note", text: asked.model }) : null].filter(Boolean) : [];
   const places = [h("div", {}, loading()), ...(state.compare ? [h("div", {}, loading())] : [])];
   const paneRoom = state.compare && window.innerWidth >= 980 ? (room - 16) / 2 : room;
   const panes = [pane(places[0], question, found, { compare: state.compare, titles: heading(question, found), room: paneRoom })];

@@ -1,6 +1,7 @@
 // One page with four views. Each is a function of the address; a view that has been left draws nothing any more.
 
 import { ask, setToken, takeToken } from "./api.js";
+import { readsWhat } from "./ask_card.js";
 import { failure, h, loading, put } from "./dom.js";
 import { openDialog } from "./open.js";
 import { address, go, MODEL_STATE, read } from "./route.js";
@@ -105,11 +106,13 @@ async function show() {
   if (before && !main.contains(document.activeElement)) main.querySelector(before)?.focus({ preventScroll: true });
 }
 
-// A sentence of one's own is kept for the next model; an example belongs to the model that offered it.
+// A sentence of one's own is kept for the next model, unless that reads something else, such as a series; an example
+// belongs to the model that offered it.
 async function choose(name) {
   const state = read();
-  const before = await ask("model", { model: currentModel }).catch(() => null);
-  const text = before?.examples.includes(state.text) ? "" : state.text;
+  const [before, after] = await Promise.all([currentModel, name].map((model) => ask("model", { model }).catch(() => null)));
+  const reads = (model) => model && readsWhat(model)[0];
+  const text = before?.examples.includes(state.text) || (after && reads(before) !== reads(after)) ? "" : state.text;
   shelf = null; // a folder that was opened has new names
   go({ ...MODEL_STATE, model: name, text });
   if (read().model === state.model) show(); // the address has not changed

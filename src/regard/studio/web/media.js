@@ -7,7 +7,7 @@ import { go } from "./route.js";
 
 const KINDS = {
   image: { types: "image/png,image/jpeg", text: "A picture (PNG or JPEG): choose it, drop it here, or paste it.", none: "the example picture" },
-  sound: { types: ".wav,audio/wav,audio/x-wav", text: "A recording (WAV, 16,000 samples a second): choose it, or drop it here.", none: "the example recording" },
+  sound: { types: ".wav,audio/wav,audio/x-wav", text: "A recording (WAV; other rates are resampled to 16,000 samples a second): choose it, or drop it here.", none: "the example recording" },
 };
 const LARGEST = 1 << 23;
 

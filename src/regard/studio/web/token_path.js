@@ -157,7 +157,7 @@ export function drawPath(path, model, { names, memory, marked, open, choose, pic
     return s("g", { class: `station ${column.kind ?? ""}${column.name === open ? " open" : ""}`, tabindex: -1, role: "button", "data-station": column.name, "aria-pressed": String(column.name === open),
       "aria-label": `${title}, ${column.name}`, onclick: () => choose.station(column.name) },
     s("rect", { x: column.x - 5, y: 8, width: column.width + 10, height: 40, rx: 9 }),
-    s("text", { x: column.x + column.width / 2, y: 26, "font-size": Math.min(13.5, (column.width + 6) / title.length * 1.5).toFixed(1), text: title }),
+    s("text", { x: column.x + column.width / 2, y: 26, "font-size": Math.min(13.5, (column.width + 6) / title.length * 1.5).toFixed(1) }, title.split(/_(\w+)/).map((part, i) => i % 2 ? s("tspan", { class: "sub", dy: 4, text: part }) : part)),
     s("text", { class: "shape", x: column.x + column.width / 2, y: 41, text: shape }));
   };
   const heads = placed.filter((column) => column.name).map(station);

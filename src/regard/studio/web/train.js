@@ -51,7 +51,10 @@ async function advance(name) {
 const curve = (known, key) => known.curves.step.map((x, i) => [x, known.curves[key]?.[i] ?? null]).filter((point) => point[1] !== null);
 const validations = (known, key) => known.events.filter((event) => event.event === "validation" && typeof event[key] === "number").map((event) => [event.step, event[key]]);
 
-// Negative log-likelihood of training and validation, which can be compared; what training minimises beside it, where that
+const NLL = "negative log-likelihood";
+const lossNames = (runs) => [...new Set(runs.map(([, known]) => known.run.loss))];
+
+// The loss of training and validation, which can be compared, mostly the negative log-likelihood; what training minimises beside it, where that
 // is another number (label smoothing, auxiliary losses).
 function minimised(known) {
   const smoothing = known.run.settings.train?.label_smoothing;
@@ -82,9 +85,10 @@ function metricNames(runs) {
 function charts(runs, colours, state) {
   const options = { log: state.scale === "log", smooth: Number(state.smooth || 0), zoom: state.zoom ? state.zoom.split("-").map(Number) : null,
     select: (zoom) => go({ zoom: zoom ? zoom.join("-") : "" }) };
+  const losses = lossNames(runs);
   const of = (pick, dots = false) => runs.map(([name, known]) => ({ label: runs.length > 1 ? name : dots ? "validation" : "training", points: pick(known), dots, colour: colours.get(name)[0], dash: colours.get(name)[1] }));
   return [
-    chart("Loss: negative log-likelihood", lossLines(runs, colours), { ...options, unit: "nats" }),
+    chart(losses.length === 1 ? `Loss: ${losses[0]}` : "Loss", lossLines(runs, colours), { ...options, unit: losses.length === 1 && losses[0] === NLL ? "nats" : "" }),
     ...metricNames(runs).map((key) => chart(METRICS[key] ?? key.replaceAll("_", " "), of((known) => validations(known, key), true), { ...options, log: false })),
     ...CURVES.map(([key, title, unit]) => chart(title, of((known) => curve(known, key)), { ...options, unit })),
   ].filter(Boolean);
@@ -106,7 +110,7 @@ function figures(name, known, many, colour) {
   // The last learning rate of a schedule is 0: it says something only while the run goes on.
   const list = [["status", STATUS[run.status]], ["step", last.step === undefined ? "none logged yet" : last.step.toLocaleString("en") + steps],
     ["time left", run.seconds_left === null ? null : duration(run.seconds_left)], ["training time", last.seconds === undefined ? null : duration(last.seconds)],
-    ["training loss (NLL)", number(last.nll ?? last.loss)], ["validation loss", number(best?.loss)],
+    [run.loss === NLL ? "training loss (NLL)" : "training loss", number(last.nll ?? last.loss)], ["validation loss", number(best?.loss)],
     ["learning rate", run.status === "training" ? number(last.learning_rate) : null], [`${last.unit || "tokens"}/s`, number(last.tokens_per_second)]];
   return h("div", { class: "figures run-figures" }, many ? h("div", {}, h("b", { style: { color: colour }, text: name }), h("span", { text: "run" })) : null,
     list.filter(([, value]) => value !== null && value !== undefined).map(([key, value]) => h("div", { class: key === "status" ? run.status : null }, h("b", { text: value }), h("span", { text: key }))));
@@ -140,7 +144,7 @@ const noteText = (event) => {
 
 // How a run ended, as its folder says.
 function ending(run) {
-  const scores = Object.entries(run.scores).map(([split, values]) => `${split}: ${Object.entries(values).map(([key, value]) => `${METRICS[key] ?? key.replaceAll("_", " ")} ${short(value)}`).join(", ")}`);
+  const scores = Object.entries(run.scores).map(([split, values]) => `${split}: ${Object.entries(values).map(([key, value]) => `${METRICS[key] ?? key.replaceAll("_", " ")} ${Number.isInteger(value) ? value.toLocaleString("en") : short(value)}`).join(", ")}`);
   if (run.status === "failed") return [`failed: ${run.problem} → ${run.repair}`, true];
   return run.status === "finished" && scores.length ? [`finished. ${scores.join(" · ")}`, false] : null;
 }
@@ -174,14 +178,21 @@ function unlike(runs) {
   return objectives.size > 1 ? h("p", { class: "warning", text: `These runs learn different things (${[...objectives].join(", ")}): their losses cannot be compared.` }) : null;
 }
 
-function controls(list, chosen, live, colours, state) {
+// What the two curves of a run have in common, so that they can be compared.
+function sameQuantity(runs) {
+  const losses = lossNames(runs);
+  if (losses.length !== 1) return "Training and validation loss of a run are the same quantity, without label smoothing.";
+  return `Training and validation loss are the same quantity: ${losses[0] === NLL ? "−log p of what is right" : losses[0]}, without label smoothing.`;
+}
+
+function controls(list, chosen, live, colours, state, runs) {
   const toggle = (name, on) => go({ runs: (on ? [...chosen, name] : chosen.filter((each) => each !== name)).join("|") || "-", zoom: "" });
   return [
     h("header", {}, h("h2", { text: "Runs" }), h("span", { class: live ? "live" : "note", text: live ? "● live" : "follows the log, every 2 s" })),
     h("div", { class: "bar" }, list.map((name) => h("label", { class: "run" }, h("input", { type: "checkbox", id: `run-${name}`, checked: chosen.includes(name), onchange: (event) => toggle(name, event.target.checked) }), h("i", { style: { background: colours.get(name)?.[0] ?? "var(--line)" } }), name))),
     h("div", { class: "bar spaced" }, segment("Scale", [["linear", "linear"], ["log", "log"]], state.scale === "log" ? "log" : "linear", (scale) => go({ scale: scale === "log" ? scale : "" })),
       slider("Smoothing", Number(state.smooth || 0), [0, 0.98, 0.02], (value) => go({ smooth: value || "" }), (v) => v ? v.toFixed(2) : "off"),
-      h("span", { class: "note", text: "Drag over a chart to zoom all of them, double-click to see all again. Training and validation loss are the same quantity: −log p a token, without label smoothing." }))];
+      h("span", { class: "note", text: `Drag over a chart to zoom all of them, double-click to see all again. ${sameQuantity(runs)}` }))];
 }
 
 // A part of the page that is drawn anew only if what it shows has changed: whoever reads or drags there is not disturbed.
@@ -213,7 +224,7 @@ export default async function train({ main, state, shelf, gone, atEnd }) {
     const colours = new Map(chosen.map((name, i) => [name, [palette[i % palette.length], DASHES[i % DASHES.length]]]));
     const live = runs.some(([, known]) => known.run.status === "training");
     const logged = runs.map(([name, known]) => [name, known.offset, known.run.status]);
-    choice.draw([list, chosen, live], () => controls(list, chosen, live, colours, state));
+    choice.draw([list, chosen, live, lossNames(runs)], () => controls(list, chosen, live, colours, state, runs));
     numbers.draw([logged, runs.map(([, known]) => known.run.seconds_left)], () => [runs.map(([name, known]) => figures(name, known, runs.length > 1, colours.get(name)[0])), unlike(runs)]);
     parts.notes.draw(logged, () => notes(runs));
     // A chart that is being dragged over is left alone until the pointer is up.

@@ -1,0 +1,172 @@
+"""What a layer computes, as the formulas of its own parts: embedding, norm, feed-forward, residual.
+
+Families differ in each of them (LayerNorm or RMSNorm, positions added or rotated, gates or none),
+so none of these formulas is the same for all models.
+"""
+
+from __future__ import annotations
+
+from torch import nn
+
+from regard.baselines.linear_forecaster import LinearForecaster
+from regard.core.block import Block, ParallelBlock
+from regard.core.embedding import Embedding
+from regard.core.feedforward import (
+    ACTIVATION_NAMES,
+    ConvFeedForward,
+    FeedForward,
+    GatedFeedForward,
+)
+from regard.core.lagged_values import StepEmbedding
+from regard.core.mixture_of_experts import MixtureOfExperts
+from regard.core.node_features import NodeFeatures
+from regard.core.norm import BatchNorm, LayerNorm, Norm, RMSNorm
+from regard.core.patch_embedding import Patches
+from regard.core.residual import NoResidual, PostNorm, PreNorm
+from regard.core.rotary import Rope
+from regard.core.series_patches import SeriesPatches
+from regard.core.spectrogram_frontend import Spectrogram
+from regard.core.stack import Stack
+from regard.core.waveform_frontend import Waveform
+from regard.look.inspectable import CoreModel
+from regard.look.position_encodings import front_end
+from regard.look.probe_names import stacks
+
+Formulas = dict[str, str]
+
+# ------------------------------------------------------------------ the whole layer
+
+
+def layer_formulas(core: CoreModel, name: str) -> Formulas:
+    """The formulas of the stations of a stack's layers; without those that it does not have."""
+    formulas = {"embedded": embedding_formula(front_end(core, name))}
+    stack = stacks(core)[name]
+    if not isinstance(stack, Stack):
+        return formulas
+    block = stack.block(0)
+    norm = _norm(block)
+    if isinstance(stack.position, Rope):
+        formulas |= {"q": "Q = R(x W_Q)", "k": "K = R(x W_K)"}
+    if norm is not None:
+        formulas["input"] = norm_formula(norm)
+    formulas["sum"] = _residual_formula(block, norm)
+    formulas["feedforward"] = feedforward_formula(block.feedforward)
+    formulas["output"] = "x" if stack.final_norm is None else f"{_name(stack.final_norm)}(x)"
+    return formulas
+
+
+def linear_formula(core: CoreModel) -> str | None:
+    """What DLinear and NLinear compute, which have no layers; None for all others."""
+    if not isinstance(core, LinearForecaster):
+        return None
+    if core.trend is None:
+        return "y = W (x − x_L) + b + x_L, x_L the last value"
+    return "y = W_s (x − trend) + W_t trend + b, the trend a moving average"
+
+
+# ------------------------------------------------------------------ parts
+
+
+def embedding_formula(part: nn.Module | None) -> str:
+    """How a position of the input becomes a vector."""
+    match part:
+        case Embedding():
+            return _token_embedding_formula(part)
+        case Patches():
+            vector = "W · pixels" + _plus_position(part.position)
+            return f"x = {vector}" if part.norm is None else f"x = {_name(part.norm)}({vector})"
+        case Spectrogram():
+            return "x = convolutions(sound)" + _plus_position(part.position)
+        case Waveform():
+            return "x = convolutions(sound) + convolution(neighbours)"
+        case SeriesPatches() | StepEmbedding():
+            return "x = W · values + position"
+        case NodeFeatures():
+            degree = "" if part.degrees is None else " + D[degree]"
+            laplacian = "" if part.laplacian is None else " + W_L · eigenvectors"
+            return f"x = W · features{degree}{laplacian}"
+        case _:
+            return "x = E[token]"
+
+
+def _token_embedding_formula(part: Embedding) -> str:
+    """Scale, segments, position and norm, each if the embedding has it."""
+    vector = "E[token]" if part.scale == 1.0 else "√d · E[token]"
+    if part.segments is not None:
+        vector += " + segment"
+    vector += _plus_position(part.position)
+    if part.concatenated is not None:
+        vector = f"[{vector}, position]"
+    return f"x = {vector}" if part.norm is None else f"x = {_name(part.norm)}({vector})"
+
+
+def _plus_position(position: nn.Module | None) -> str:
+    return "" if position is None else " + position"
+
+
+def norm_formula(norm: Norm) -> str:
+    """The definition of a norm, with the parameters that it has."""
+    match norm:
+        case RMSNorm():
+            return "RMSNorm(x) = x / √mean(x²) · γ"
+        case LayerNorm(bias=None):
+            return "LayerNorm(x) = (x − mean) / deviation · γ"
+        case _:
+            return f"{_name(norm)}(x) = (x − mean) / deviation · γ + β"
+
+
+def feedforward_formula(part: nn.Module) -> str:
+    """The network at each position, with its activation."""
+    match part:
+        case FeedForward():
+            inner = _affine("W₁ x", part.inner, "b₁")
+            return _affine(f"W₂ {_activation(part)}({inner})", part.outer, "b₂")
+        case GatedFeedForward():
+            return f"W₂ ({_activation(part)}(W x) ⊙ V x)"
+        case ConvFeedForward():
+            return f"conv₂({_activation(part)}(conv₁(x)))"
+        case MixtureOfExperts():
+            return f"Σ pᵢ FFNᵢ(x), the {part.top} likeliest of {len(part.experts)} experts"
+        case _:
+            return "FFN(x)"
+
+
+def _affine(product: str, linear: nn.Module, bias: str) -> str:
+    return product if getattr(linear, "bias", None) is None else f"{product} + {bias}"
+
+
+def _activation(part: FeedForward | GatedFeedForward | ConvFeedForward) -> str:
+    """The usual name of the activation; its approximations are called as what they approximate."""
+    names = {"relu": "ReLU", "silu": "SiLU", "tanh": "tanh"}
+    return names.get(ACTIVATION_NAMES[part.activation], "GELU")
+
+
+def _name(norm: nn.Module) -> str:
+    return type(norm).__name__
+
+
+def _norm(block: nn.Module) -> Norm | None:
+    """The norm of the first sublayer; of reversible blocks the first that there is."""
+    if isinstance(block, Block):
+        block = next(iter(block.residual.each))
+    elif isinstance(block, ParallelBlock):
+        block = block.residual
+    norms = (part for part in block.modules() if isinstance(part, LayerNorm | RMSNorm | BatchNorm))
+    return next(norms, None)
+
+
+def _residual_formula(block: nn.Module, norm: Norm | None) -> str:
+    """What stands after a sublayer."""
+    name = "norm" if norm is None else _name(norm)
+    if isinstance(block, ParallelBlock):
+        return f"x + attention({name}(x)) + FFN({name}(x))"
+    residual = next(iter(block.residual.each)) if isinstance(block, Block) else None
+    match residual:
+        case PostNorm():
+            return f"{name}(x + sublayer(x))"
+        case PreNorm() | None:
+            return f"x + sublayer({name}(x))"
+        case NoResidual(pre=True):
+            return f"sublayer({name}(x))"
+        case _:
+            return f"{name}(sublayer(x))"
