@@ -106,7 +106,6 @@ def test_a_base_model_whose_head_is_tied_gives_hidden_states(
         ("t5", {"relative_attention_max_distance": 4}, "up to 4"),
         ("deberta", {"max_relative_positions": 4}, "beyond 3 exact"),
         ("deberta", {"position_buckets": 1}, "1 buckets"),
-        ("bigbird, answers", {"type_vocab_size": 1}, "type_vocab_size"),
         ("swin", {"mlp_ratio": 0.0}, "mlp_ratio"),
     ],
 )
@@ -148,3 +147,14 @@ def test_an_autoencoder_that_hides_nothing_gives_what_transformers_gives(tmp_pat
     assert torch.equal(result.ids_restore, wanted.ids_restore)
     for output in (result, wanted):
         assert bool(output.loss.isnan())  # of no patch
+
+
+def test_a_question_needs_two_segments_or_those_of_the_caller(tmp_path: Path) -> None:
+    """BigBird makes its segments from the question, as transformers does, which ends there."""
+    save_as(ZOO["bigbird, answers"][0], "bigbird, answers", tmp_path, type_vocab_size=1)
+    model = regard.load(tmp_path)
+    ids = torch.randint(4, 30, (1, 12))
+    ids[:, 4] = 7  # its separator
+    with pytest.raises(ModelError, match="type_vocab_size 1"):
+        model(input_ids=ids)
+    model(input_ids=ids, token_type_ids=torch.zeros_like(ids))

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from command_line import Command
 from forked_command import run_command
 from regard import spec
 from regard.builder import build
@@ -216,13 +217,23 @@ def test_the_command_says_what_it_found_and_fails_if_it_must(tmp_path: Path) -> 
         "here = transformers", "cached = uncached", "batched = single", "padded = unpadded", "fused = explicit",
         "saved = loaded",
     ]  # fmt: skip
-    # Not a number anywhere: nothing agrees with it.
+    # Not a number anywhere: nothing can be compared with it.
     model_folder = folders.read(folder)
     model_folder.weights["source.table.weight"][:] = float("nan")
     write_model(folder, model_folder)
     done = regard("verify", str(folder))
-    assert done.returncode == 1
-    assert re.search(r"cached = uncached +fails", done.stdout)
+    assert done.returncode == 2
+    assert "source.table.weight holds NaN" in done.stderr
+
+
+def test_the_exit_code_says_that_an_invariant_fails(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save("llama", tmp_path)
+    one_cache_for_all(monkeypatch, None)
+    done = command("verify", tmp_path)
+    assert done.code == 1
+    assert re.search(r"cached = uncached +fails", done.out)
 
 
 def test_our_own_format_has_no_counterpart(tmp_path: Path) -> None:

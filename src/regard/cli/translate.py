@@ -13,7 +13,6 @@ from regard.cli import show_warnings_once
 from regard.cli.batch_work import (
     INPUT_HELP,
     BatchWork,
-    check_not_blank,
     column_option,
     output_option,
 )
@@ -73,7 +72,6 @@ def command(
     strategy = decoding_strategy(flags)  # wrong flags are reported before torch is loaded
     if texts and (path != "-" or flags["output"]):
         raise SettingError("a TEXT is answered at once, without files", "leave it or the files out")
-    check_not_blank(texts)
     from regard.decode.strategy import BeamSearch
     from regard.models import load_translator
 

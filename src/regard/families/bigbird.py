@@ -112,12 +112,6 @@ def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Enc
     labels = model.labels
     if isinstance(labels, spec.ClassifierHead) and labels.task == "answer":
         separator = token_id(config, "sep_token_id", _SEPARATOR)
-        if model.tokens.segments < 2:
-            raise ModelError(
-                "config.json: type_vocab_size 1 is not understood where a question and its context "
-                "are two segments",
-                "such a model cannot be called in transformers either; correct the key",
-            )
         labels = replace(labels, excludes=spec.QuestionTokens(separator))
     return replace(model, input=tokens, stack=stack, labels=labels)
 

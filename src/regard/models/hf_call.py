@@ -28,7 +28,7 @@ from regard.decoder import Decoder
 from regard.dual_encoder import DualEncoder
 from regard.encoder import Encoder
 from regard.encoder_decoder import EncoderDecoder
-from regard.errors import SettingError, did_you_mean
+from regard.errors import ModelError, SettingError, did_you_mean
 from regard.families import folder as folders
 from regard.models.recorded_outputs import RecordedOutputs
 from regard.models.series_call import (
@@ -247,10 +247,7 @@ def _call_encoder(
     if "token_type_ids" in inputs:
         options["segments"] = inputs["token_type_ids"]
     elif spec.labels is not None and spec.labels.excludes is not None:
-        # BigBird: a question is segment 0, its context segment 1, unless the caller says otherwise.
-        positions = torch.arange(main_input.shape[1], device=main_input.device)
-        ends = question_ends(main_input, spec.labels.excludes.separator)  # [B, 1]
-        options["segments"] = (positions > ends).long()
+        options["segments"] = _question_segments(spec, spec.labels.excludes.separator, main_input)
     hidden, _ = model(main_input, mask, context, **options)  # [B, T, D]
     # config.json lists one architecture: the class that the weights were saved from.
     architecture = str((config.get("architectures") or [""])[0])
@@ -325,6 +322,17 @@ def _call_contrastive(
     loss = contrastive + model.contrastive.diversity * diversity
     losses = {"contrastive_loss": contrastive, "diversity_loss": diversity}
     return ModelOutput({"loss": loss, **output, **losses})
+
+
+def _question_segments(spec: EncoderSpec, separator: int, tokens: Tensor) -> Tensor:
+    """BigBird: a question is segment 0, its context segment 1, unless the caller says otherwise."""
+    if isinstance(spec, kinds.Encoder) and spec.tokens.segments < 2:
+        raise ModelError(
+            "a question and its context are two segments, and there is one (type_vocab_size 1)",
+            "give token_type_ids",
+        )
+    positions = torch.arange(tokens.shape[1], device=tokens.device)
+    return (positions > question_ends(tokens, separator)).long()  # [B, T]
 
 
 def _call_masked_images(
