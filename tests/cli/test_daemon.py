@@ -151,10 +151,10 @@ def test_it_ends_when_its_code_is_old(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("PYTHONPATH", str(package.parent))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     assert run("daemon", "start", "--minutes", "5")[0] == 0
-    file = package / "cli/translate.py"
-    old = 'f"{line}\\n" for line in output'
-    assert old in file.read_text()
-    file.write_text(file.read_text().replace(old, 'f"new: {line}\\n" for line in output'))
+    # In a file that the daemon has imported, and would answer with as it was.
+    with open(package / "models/translator.py", "a") as file:
+        file.write("\n_text = Translator.text\n")
+        file.write("Translator.text = lambda self, one: 'new: ' + _text(self, one)\n")
     code, out, err = run("translate", str(DEMO), text=SENTENCE)
     assert (code, out, err) == (0, "new: Der Hund sieht eine Katze.\n", "")
     code, _, err = run("daemon", "status")

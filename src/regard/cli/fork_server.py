@@ -181,7 +181,7 @@ class ForkServer:
         for module in MODULES:
             importlib.import_module(module)
         gc.freeze()  # a collection in a fork would copy the pages that it shares with the server
-        files = _module_files()
+        files = _code_files()
         path = socket_path()
         os.chdir("/")  # no folder is kept in use
         signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
@@ -194,30 +194,28 @@ class ForkServer:
             listener.settimeout(self.idle)
             own_path.rename(path)  # who finds it finds it listening
             try:
-                while _module_files() == files:
+                while True:
                     connection, _ = listener.accept()
-                    self._fork(listener, connection, files)
+                    with connection:
+                        if _code_files() != files:
+                            break  # closed without a word: the client runs the command itself
+                        self._fork(listener, connection)
             except TimeoutError:
                 pass
             finally:
                 path.unlink(missing_ok=True)
 
-    def _fork(
-        self, listener: socket.socket, connection: socket.socket, files: dict[str, float]
-    ) -> None:
-        with connection:
-            if _module_files() != files:
-                return  # closed without a word: the client runs the command itself
-            if os.fork():
-                return
-            # The fork never comes back to the loop of the server.
-            try:
-                listener.close()
-                signal.signal(signal.SIGTERM, signal.SIG_DFL)
-                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                self._handle(connection)
-            finally:
-                os._exit(0)
+    def _fork(self, listener: socket.socket, connection: socket.socket) -> None:
+        if os.fork():
+            return
+        # The fork never comes back to the loop of the server.
+        try:
+            listener.close()
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            self._handle(connection)
+        finally:
+            os._exit(0)
 
     def _handle(self, connection: socket.socket) -> None:
         """One connection, in a process of its own."""
@@ -293,17 +291,19 @@ def _other_settings(environment: dict[str, str]) -> list[str]:
     )
 
 
-def _module_files() -> dict[str, float]:
-    """The files of this package, and the first of all others, with the times of their change."""
-    files = {}
+def _code_files() -> dict[str, float]:
+    """All files of this package, and the first of every other, with the times of their change."""
+    files = [str(file) for file in Path(__file__).parents[1].rglob("*.py")]
     for name, module in list(sys.modules.items()):
-        file = getattr(module, "__file__", None)
         # Whoever installs another version of a package writes its first file too.
-        is_watched = name.startswith("regard") or "." not in name
-        if is_watched and file is not None:
-            with contextlib.suppress(OSError):
-                files[file] = os.stat(file).st_mtime
-    return files
+        file = getattr(module, "__file__", None)
+        if "." not in name and file is not None:
+            files.append(file)
+    times = {}
+    for name in files:
+        with contextlib.suppress(OSError):
+            times[name] = os.stat(name).st_mtime
+    return times
 
 
 def _peer(connection: socket.socket) -> int:
