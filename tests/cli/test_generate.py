@@ -111,6 +111,7 @@ def test_a_character_of_several_tokens_is_written_at_once(home: Path) -> None:
         (["generate", "runs/tales", "a", "--greedy", "--beam", "3"], "two ways"),
         (["generate", "runs/tales", "a", "--temperature", "0"], "greedy"),
         (["generate", "runs/tales", ""], "prompt"),
+        (["generate", "runs/tales", "a", "--beam", "10000000"], "hypotheses"),
         (["translate", "runs/tales"], "does not translate"),
         (["train", "--objective", "causal"], "--text"),
         (["train", "shakespeare"], "REGARD_DATA"),
@@ -126,3 +127,4 @@ def test_mistakes_are_answered(home: Path, arguments: list[str], words: str) -> 
     assert "→" in done.stderr
     assert words in done.stderr
     assert "Traceback" not in done.stderr
+    assert done.stdout == ""

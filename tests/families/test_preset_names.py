@@ -199,6 +199,7 @@ def test_mistakes_are_answered() -> None:
         ("gpt2:lage", "large"),
         ("bert:xxl", "base"),
         ("", "bert"),
+        ("bert:roberta:tiny", "model = 'roberta:tiny'"),
     ):
         with pytest.raises(SettingError, match=answer):
             preset(name)

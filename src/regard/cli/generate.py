@@ -118,14 +118,36 @@ def command(
         click.echo(_json_line(prompt, text))
         return
     _check_encoding(prompt)
-    # The prompt is printed too: what follows may begin in the middle of a word.
-    _write(prompt)
+    stream = _Stream(prompt)
     try:
         language_model.generate(
-            prompt, strategy, max_new_tokens=max_new_tokens, stream=_write, draft=draft_model
+            prompt, strategy, max_new_tokens=max_new_tokens, stream=stream, draft=draft_model
         )
+        stream("")  # a text that ends at once is its prompt
     finally:
-        _write("\n")  # an error, too, begins on a line of its own
+        stream.end()
+
+
+class _Stream:
+    """Prints the prompt and, at once, each piece that follows it.
+
+    The prompt is printed too, because what follows may begin in the middle of a word; but with the
+    first piece, so that settings which are refused leave nothing on standard output.
+    """
+
+    def __init__(self, prompt: str) -> None:
+        self.prompt = prompt
+        self.begun = False
+
+    def __call__(self, piece: str) -> None:
+        if not self.begun:
+            self.begun = True
+            _write(self.prompt)
+        _write(piece)
+
+    def end(self) -> None:
+        if self.begun:
+            _write("\n")  # an error, too, begins on a line of its own
 
 
 # ------------------------------------------------------------------ text in and out

@@ -109,5 +109,13 @@ def _find(name: str) -> tuple[PresetFamily, str]:
     family = PRESET_FAMILIES[word]
     size = size or family.default
     if size not in family.sizes:
-        raise SettingError(f"{word} has no size {size!r}", did_you_mean(size, family.sizes))
+        raise SettingError(f"{word} has no size {size!r}", _size_repair(size, family))
     return family, size
+
+
+def _size_repair(size: str, family: PresetFamily) -> str:
+    """The likely size; or the model, where its name was given as a size (`--preset gpt2:xl`)."""
+    word = size.partition(":")[0]
+    if word in PRESET_FAMILIES or word in ALIASES:
+        return f"{word!r} is a model: give model = {size!r}"
+    return did_you_mean(size, family.sizes)
