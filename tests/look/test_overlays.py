@@ -15,14 +15,18 @@ from click.testing import CliRunner
 import regard
 from looked import png, save_sensing, wav
 from regard.cli.look import command
+from regard.data.audio import RATE
+from regard.data.log_mel import frequency_ticks, log_mel
 from regard.look import attribution, ctc_alignment, drawing, rollout
 from regard.look.backdrop import (
+    SOUND_HEIGHT,
     GraphBackdrop,
     ImageBackdrop,
     SeriesBackdrop,
     SoundBackdrop,
     spring_layout,
 )
+from regard.models.sound import spectrogram_image
 
 QUICK: dict[str, Any] = {
     "steps": 1, "warmup": 1, "validate_every": 1, "save_every": 1, "schedule": "constant",
@@ -179,3 +183,19 @@ def test_letters_are_aligned_with_their_frames(inputs: dict[str, tuple[str, str]
     backdrop = run.model_inputs.backdrop
     assert isinstance(backdrop, SoundBackdrop)
     assert result.seconds == backdrop.seconds == 0.5
+
+
+@pytest.mark.parametrize("mels", [40, 80, 128])
+@pytest.mark.parametrize(("name", "hertz"), [("1 kHz", 1000), ("2 kHz", 2000), ("4 kHz", 4000)])
+def test_a_tone_is_drawn_beside_its_frequency(mels: int, name: str, hertz: int) -> None:
+    """The loudest row of a pure tone is the one that the axis names."""
+    time = np.arange(RATE) / RATE
+    picture = spectrogram_image(log_mel(np.sin(2 * np.pi * hertz * time), mels, seconds=1.0)[0])
+    rows = picture.astype(np.float64).mean(axis=1)
+    assert abs(frequency_ticks(mels)[name] * mels - 0.5 - rows.argmax()) < 1
+    scene = SoundBackdrop(picture, 1.0).overlay(np.ones(10))
+    (label,) = [
+        mark for mark in scene.marks if isinstance(mark, drawing.Text) and mark.text == name
+    ]
+    drawn_row = mels * (1 - (label.y - 4) / SOUND_HEIGHT) - 0.5
+    assert abs(drawn_row - rows.argmax()) < 1

@@ -220,3 +220,8 @@ def test_pictures_without_fonts_are_spelt_plainly(
         tmp_path / "x.png"
     )
     assert drawing._in_ascii("müde → Straße") == "mude -> Strasse"
+
+
+@pytest.mark.parametrize("token", ["house", "▁house", "Ġhouse", "house</w>"])
+def test_a_word_is_shown_without_its_tokenizers_marks(token: str) -> None:
+    assert drawing.shown(token) == "house"

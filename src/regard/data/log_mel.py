@@ -70,6 +70,15 @@ def mel_scale_hertz(shares: NDArray[np.float64]) -> NDArray[np.float64]:
     return _hertz(shares * _mel(RATE / 2))
 
 
+def frequency_ticks(mels: int) -> dict[str, float]:
+    """Where round frequencies lie in a spectrogram: shares of its height, from below."""
+    # Filter i peaks at corner i + 1 of mels + 2, and is drawn as row i.
+    return {
+        f"{kilohertz} kHz": ((mels + 1) * _mel(1000.0 * kilohertz) / _mel(RATE / 2) - 0.5) / mels
+        for kilohertz in (1, 2, 4)
+    }
+
+
 # Slaney's scale: 3 mels for 200 Hz up to 1000 Hz, beyond that 27 mels for a factor of 6.4.
 _BEND = 15.0  # mels at 1000 Hz
 

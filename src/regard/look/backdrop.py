@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from regard.data.log_mel import frequency_ticks
 from regard.look import drawing
 from regard.look.drawing import Circle, Line, Mark, Pixels, Rect, Scene, Text
 
@@ -31,6 +32,7 @@ DENSEST_VEIL = 0.8
 IMAGE_SIDE = 208.0  # pixels of an image in a picture of several
 SOUND_WIDTH = 720.0
 SOUND_HEIGHT = 110.0
+FREQUENCIES_WIDTH = 48.0  # of the names right of a spectrogram
 STRIP = 44.0  # the height of the bars below a recording or a series
 SERIES_HEIGHT = 150.0
 GRAPH_SIDE = 380.0
@@ -181,10 +183,11 @@ class SoundBackdrop(Backdrop):
         top = 20.0 if title else 0.0
         shade = np.abs(_signed_shares(values)) if signed else shades(values)
         marks: list[Mark] = [*drawing.title_marks(title), self._spectrogram(top, shade)]
+        marks += self._frequency_axis(top)
         base = top + SOUND_HEIGHT + STRIP
         marks += _bars(values, 0.0, SOUND_WIDTH, base)
         marks += self._time_axis(base)
-        return Scene(SOUND_WIDTH + 20, base + 22, tuple(marks))
+        return Scene(SOUND_WIDTH + FREQUENCIES_WIDTH, base + 22, tuple(marks))
 
     def table(self, values: Array, names: Sequence[str], *, title: str, scale: Scale) -> Scene:
         """The spectrogram above a row of cells for each name: when each token was heard."""
@@ -195,6 +198,7 @@ class SoundBackdrop(Backdrop):
         marks: list[Mark] = [*drawing.title_marks(heading)]
         plain = np.ones(values.shape[1])
         marks.append(replace(self._spectrogram(top, plain), x=left))
+        marks += [drawing.moved(mark, left, 0.0) for mark in self._frequency_axis(top)]
         begin = top + SOUND_HEIGHT + 6
         if scale == "attention":
             paint = drawing.colours(drawing.attention_shades(values), most=1.0)
@@ -208,7 +212,7 @@ class SoundBackdrop(Backdrop):
         marks += [drawing.moved(mark, left, 0.0) for mark in self._time_axis(base)]
         if scale == "attention":
             marks += drawing.attention_scale(left, base + 28)
-        return Scene(left + SOUND_WIDTH + 20, base + 50, tuple(marks))
+        return Scene(left + SOUND_WIDTH + FREQUENCIES_WIDTH, base + 50, tuple(marks))
 
     def _spectrogram(self, top: float, shade: Array) -> Pixels:
         """Loud is dark; moments that are not attended to fade."""
@@ -218,6 +222,14 @@ class SoundBackdrop(Backdrop):
         strength = 0.22 + 0.78 * np.sqrt(shade[positions])  # [frames]
         paint = drawing.colours(loudness * strength, most=1.0)
         return Pixels(0, top, SOUND_WIDTH, SOUND_HEIGHT, paint)
+
+    def _frequency_axis(self, top: float) -> list[Mark]:
+        marks: list[Mark] = []
+        for name, share in frequency_ticks(len(self.picture)).items():
+            y = top + SOUND_HEIGHT * (1 - share)
+            marks.append(Line(SOUND_WIDTH, y, SOUND_WIDTH + 4, y))
+            marks.append(Text(SOUND_WIDTH + 7, y + 4, name))
+        return marks
 
     def _time_axis(self, base: float) -> list[Mark]:
         marks: list[Mark] = []

@@ -265,9 +265,9 @@ def over(colour: NDArray[np.uint8]) -> str:
 
 
 def shown(token: str) -> str:
-    """A token for people: without the mark of a word's beginning, with visible white space."""
+    """A token for people: without marks of where words begin or end, with visible white space."""
     if len(token) > 1:
-        token = token.lstrip("▁Ġ")
+        token = token.lstrip("▁Ġ").removesuffix("</w>")
     if token in ("", " "):
         token = "␣"
     return token.replace("\n", "⏎").replace("\t", "⇥")

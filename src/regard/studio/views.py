@@ -22,6 +22,7 @@ from regard.baselines.memory_network import MemoryNetwork
 from regard.core.patch_embedding import Patches
 from regard.core.probe import Probe
 from regard.core.stack import Stack
+from regard.data.log_mel import frequency_ticks
 from regard.decode.batch_decoding import DecodingSettings
 from regard.decode.length_penalty import GNMTPenalty
 from regard.decode.strategy import (
@@ -320,10 +321,10 @@ def picture(store: ModelStore, request: InputRequest) -> Answer:
     media_input = opened.input(store.files, request.text, request.file or EXAMPLE)
     assert isinstance(media_input, MediaInput)
     values = media_input.picture
-    seconds = 0.0
+    header: dict[str, Any] = {"kind": opened.model.medium, "side": 0, "extras": 0}
     if opened.model.medium == "sound":
-        seconds = values.shape[1] / FRAMES_PER_SECOND
-    header = {"kind": opened.model.medium, "side": 0, "extras": 0, "seconds": seconds}
+        header["seconds"] = values.shape[1] / FRAMES_PER_SECOND
+        header["frequencies"] = frequency_ticks(values.shape[0])
     patches = _patches(opened.model.model)
     if patches is not None:
         # A model that interpolates its positions may read pictures of another size than its own.

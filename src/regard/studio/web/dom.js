@@ -27,7 +27,7 @@ export function put(place, ...children) {
 
 // A token as people read it: without the mark that a word begins, and with white space that can be seen.
 export function shown(token) {
-  const bare = token.length > 1 ? token.replace(/^[▁Ġ]+/, "") : token;
+  const bare = token.length > 1 ? token.replace(/^[▁Ġ]+/, "").replace(/<\/w>$/, "") : token;
   return ("" === bare || " Ġ▁".includes(bare) ? "␣" : bare).replaceAll(/[\nĊ]/g, "⏎").replaceAll("\t", "⇥");
 }
 // A formula with its subscripts: W_Q has a small Q.

@@ -64,8 +64,8 @@ export async function seen(question, rows, columns, { pin, own, verb = "looks mo
     for (let i = 0; i < wide * high; i++) { for (let c = 0; c < 3; c++) data.data[4 * i + c] = found.values[3 * i + c]; data.data[4 * i + 3] = 255; }
     context.putImageData(data, 0, 0);
   } else paint(base, high, wide, (i) => found.values[(high - 1 - Math.floor(i / wide)) * wide + i % wide] / 255, { night: true }); // low tones below, and loud ones bright
-  const room = Math.min(image ? WIDE : 1340, window.innerWidth - 72), tall = image ? room : 220, strip = image ? 0 : 56;
-  const canvas = h("canvas", { class: "seen", width: room, height: tall + strip, tabindex: own ? 0 : null, role: own ? "slider" : "img", "aria-valuemin": own ? 0 : null, "aria-valuemax": own ? rows.length - 1 : null,
+  const room = Math.min(image ? WIDE : 1340, window.innerWidth - 72), tall = image ? room : 220, strip = image ? 0 : 56, axis = image ? 0 : 18;
+  const canvas = h("canvas", { class: "seen", width: room, height: tall + strip + axis, tabindex: own ? 0 : null, role: own ? "slider" : "img", "aria-valuemin": own ? 0 : null, "aria-valuemax": own ? rows.length - 1 : null,
     "aria-label": own ? "The place that looks; arrow keys move it" : "What is looked at" });
   const told = h("p", { class: "read", role: "status" });
   const context = canvas.getContext("2d");
@@ -77,6 +77,25 @@ export async function seen(question, rows, columns, { pin, own, verb = "looks mo
     return [x, y, w, t];
   }
   const named = (list, j, isPlace) => !isPlace ? `“${shown(list[j])}”` : image ? (j < extras ? (extras > 1 ? `extra token ${j + 1}` : "the class token") : `patch ${Math.floor((j - extras) / side) + 1} · ${(j - extras) % side + 1}`) : `${((j + 0.5) / places * found.seconds).toFixed(2)} s`;
+  // Round frequencies at the right edge, white on the night of the spectrogram; round times below the bars.
+  function axes(ink) {
+    context.font = "11px system-ui, sans-serif";
+    context.fillStyle = "rgb(255 255 255 / 0.85)";
+    context.textAlign = "right";
+    for (const [name, share] of Object.entries(found.frequencies)) {
+      const y = Math.round(tall * (1 - share));
+      context.fillRect(room - 5, y, 5, 1);
+      context.fillText(name, room - 8, y + 4);
+    }
+    context.fillStyle = ink;
+    const rough = found.seconds / 8, power = 10 ** Math.floor(Math.log10(rough)), step = power * [1, 2, 5, 10].find((factor) => factor * power >= rough);
+    for (let k = 0; k * step <= found.seconds; k++) {
+      const x = Math.min(room - 1, Math.round(k * step / found.seconds * room));
+      context.fillRect(x, tall + strip, 1, 4);
+      context.textAlign = k ? x > room - 16 ? "right" : "center" : "left";
+      context.fillText(`${Number((k * step).toPrecision(3))} s`, x, tall + strip + 15);
+    }
+  }
   let marked = 0;
   function show(weights, { marked: asked = -1, title = "" } = {}) {
     marked = asked < 0 ? 0 : asked;
@@ -84,7 +103,7 @@ export async function seen(question, rows, columns, { pin, own, verb = "looks mo
     let most = 1e-12, best = 0;
     for (let j = image ? extras : 0; j < places; j++) if (row[j] > most) { most = row[j]; best = j; }
     context.setTransform(1, 0, 0, 1, 0, 0);
-    context.clearRect(0, 0, room, tall + strip);
+    context.clearRect(0, 0, room, tall + strip + axis);
     context.imageSmoothingEnabled = true;
     context.drawImage(base, 0, 0, room, tall);
     for (let j = image ? extras : 0; j < places; j++) {
@@ -94,6 +113,7 @@ export async function seen(question, rows, columns, { pin, own, verb = "looks mo
     }
     const style = getComputedStyle(document.documentElement);
     if (!image) {
+      axes(style.getPropertyValue("--faint"));
       context.fillStyle = style.getPropertyValue("--accent");
       for (let j = 0; j < places; j++) { const t = row[j] / most * (strip - 8); context.fillRect(j * room / places, tall + strip - t, Math.max(1, room / places), t); }
     }
