@@ -8,8 +8,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,19 +23,26 @@ linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the dae
 pytestmark = linux
 
 
-def start(*arguments: str, **options: object) -> subprocess.Popen[str]:
+def start(*arguments: str, ignored: Sequence[int] = (), **options: object) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "regard", *arguments]
+
+    def set_signals() -> None:
+        # Whatever those of the tests are: a shell in the background ignores SIGINT.
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN if number in ignored else signal.SIG_DFL)
+
     return subprocess.Popen(
         command,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=set_signals,
         **options,  # type: ignore[call-overload]
     )
 
 
-def run(*arguments: str, text: str = "", **options: object) -> tuple[int, str, str]:
+def run(*arguments: str, text: str = "", **options: Any) -> tuple[int, str, str]:
     process = start(*arguments, **options)
     out, err = process.communicate(text)
     return process.returncode, out, err
@@ -46,7 +54,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("run")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_RUNTIME_DIR", str(folder))
-        code, _, err = run("daemon", "start", "--minutes", "5")
+        # In the background, as a script would: what it ignores is not what commands ignore.
+        code, _, err = run("daemon", "start", "--minutes", "5", ignored=[signal.SIGINT])
         assert code == 0, err
         yield folder
         run("daemon", "stop")
@@ -115,6 +124,18 @@ def test_signals_reach_the_command(home: Path) -> None:
                 break
         assert process.returncode == code
         process.communicate()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_what_the_shell_ignores_is_ignored(number: int, home: Path) -> None:
+    """nohup keeps a command from SIGHUP, and a script's background from SIGINT."""
+    process = start("translate", str(DEMO), ignored=[number])
+    time.sleep(1.0)
+    process.send_signal(number)
+    time.sleep(0.5)
+    out, err = process.communicate(SENTENCE)
+    assert process.returncode == 0, err
+    assert out.strip()
 
 
 def test_a_closed_pipe_is_seen(home: Path) -> None:

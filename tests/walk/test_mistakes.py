@@ -219,8 +219,23 @@ def test_an_error_in_the_middle_of_a_stream_has_a_line_of_its_own(
     command: Command, language_model: Path, tmp_path: Path
 ) -> None:
     model = regard.load(language_model)
+    assert isinstance(model, regard.LanguageModel)
+    # NaN from the second generated token on.
+    (table,) = [one for name, one in model.model.named_parameters() if "position" in name]
+    with torch.no_grad():
+        table[len(model.tokenizer.encode("The dog")) + 1 :] = torch.nan
+    done = command("generate", model.save(tmp_path / "nan"), "The dog", "--max-new-tokens", "9")
+    done.refused("not a number")
+    assert done.out.startswith("The dog")
+    assert done.out.endswith("\n")
+
+
+def test_an_error_before_a_stream_leaves_no_output(
+    command: Command, language_model: Path, tmp_path: Path
+) -> None:
+    model = regard.load(language_model)
     with torch.no_grad():
         next(model.model.parameters()).fill_(torch.nan)
     done = command("generate", model.save(tmp_path / "nan"), "The dog", "--max-new-tokens", "2")
     done.refused("not a number")
-    assert done.out.endswith("\n")
+    assert done.out == ""

@@ -126,7 +126,15 @@ def _request(arguments: Sequence[str]) -> dict[str, Any]:
         "environment": dict(os.environ),
         "umask": umask,
         "limits": {name: resource.getrlimit(getattr(resource, name)) for name in LIMITS},
+        "ignored_signals": _ignored_signals(),
     }
+
+
+def _ignored_signals() -> list[int]:
+    """What the shell has told this process to ignore: SIGHUP by nohup, SIGINT in the background."""
+    return [
+        int(number) for number in FORWARDED_SIGNALS if signal.getsignal(number) is signal.SIG_IGN
+    ]
 
 
 @contextlib.contextmanager
@@ -135,7 +143,9 @@ def _signals_forwarded(process: int) -> Iterator[None]:
         with contextlib.suppress(ProcessLookupError):
             os.kill(process, number)
 
-    before = {number: signal.signal(number, forward) for number in FORWARDED_SIGNALS}
+    ignored = _ignored_signals()
+    numbers = [number for number in FORWARDED_SIGNALS if number not in ignored]
+    before = {number: signal.signal(number, forward) for number in numbers}
     try:
         yield
     finally:
@@ -276,6 +286,11 @@ def _become(request: dict[str, Any], streams: Sequence[int]) -> None:
         _, hard = resource.getrlimit(kind)
         with contextlib.suppress(ValueError):  # a limit above the server's own
             resource.setrlimit(kind, (soft, hard))
+    for number in FORWARDED_SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in request["ignored_signals"]:
+        signal.signal(number, signal.SIG_IGN)
     with contextlib.suppress(OSError):  # deleted meanwhile: the command says what it misses
         os.chdir(request["folder"])
     sys.argv = ["regard", *request["arguments"]]
