@@ -408,6 +408,44 @@ def test_a_picture(studio: Studio, tmp_path: Path) -> None:
     until(page, "document.querySelector('#filename').textContent === 'pasted.png'")
 
 
+# Rows of the right edge that are white, and how many columns below the bars are drawn on.
+AXES = """() => {
+  const canvas = document.querySelector("#seen"), context = canvas.getContext("2d"), { width, height } = canvas;
+  const edge = context.getImageData(width - 3, 0, 1, height - 80).data;
+  const below = context.getImageData(0, height - 17, width, 2).data;
+  return {
+    frequencies: [...Array(height - 80).keys()].filter((y) => edge[4 * y + 2] > 180),
+    times: [...Array(width).keys()].filter((x) => below[4 * x + 3] > 200),
+    width, tall: height - 74,
+  };
+}"""
+
+
+def test_axes_of_a_recording(studio: Studio) -> None:
+    from looked import wav
+    from regard.data.log_mel import frequency_ticks
+
+    page = studio.page(link("look", model=sensing(studio, "wav2vec2"), at="encoder.1.self"))
+    recording = {"name": "one.wav", "mimeType": "audio/wav", "buffer": wav(1.0)}
+    page.set_input_files("#file", [recording])
+    until(page, "location.hash.includes('file=')")
+    ready(page)
+    drawn = page.evaluate(AXES)
+    shares = sorted(frequency_ticks(80).values(), reverse=True)
+    expected = [drawn["tall"] * (1 - share) for share in shares]
+    assert drawn["frequencies"] == pytest.approx(expected, abs=1)
+    # Every 0.2 of one second; the last is the last column.
+    seconds = [x / (drawn["width"] - 1) for x in drawn["times"]]
+    assert seconds == pytest.approx([0, 0.2, 0.4, 0.6, 0.8, 1.0], abs=0.002)
+
+
+def test_a_token_is_shown_without_its_tokenizers_marks(studio: Studio) -> None:
+    script = "async (token) => (await import('/dom.js')).shown(token)"
+    page = studio.page(link("look"))
+    for token in ("house", "▁house", "Ġhouse", "house</w>"):
+        assert page.evaluate(script, token) == "house"
+
+
 @pytest.mark.parametrize("name", ["wav2vec2", "whisper"])
 def test_a_recording(studio: Studio, name: str) -> None:
     from looked import wav

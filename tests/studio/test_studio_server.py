@@ -21,6 +21,7 @@ pytest.importorskip("httpx")
 from starlette.testclient import TestClient
 
 from regard import look as looking
+from regard.data.log_mel import frequency_ticks
 from regard.encoder_decoder import EncoderDecoder
 from regard.errors import DataError, SettingError
 from regard.look.forward import forward
@@ -450,6 +451,8 @@ def test_a_file_is_looked_at(
     assert (picture["kind"], picture["shape"]) == (kind, shape)
     assert picture["values"].std() > 10
     assert (picture["side"], picture["extras"]) == ((7, 1) if kind == "image" else (0, 0))
+    if kind == "sound":
+        assert picture["frequencies"] == frequency_ticks(shape[0])
     view = ask(studio, "look", model=name, file=file)
     assert len(view["source"]) == places
     model = store.model(name).model

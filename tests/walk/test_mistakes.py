@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -228,6 +229,18 @@ def test_an_error_in_the_middle_of_a_stream_has_a_line_of_its_own(
     done.refused("not a number")
     assert done.out.startswith("The dog")
     assert done.out.endswith("\n")
+
+
+def test_a_text_that_ends_at_once_is_its_prompt(
+    command: Command, language_model: Path, tmp_path: Path
+) -> None:
+    model = regard.load(language_model)
+    assert isinstance(model, regard.LanguageModel)
+    folder = Path(model.save(tmp_path / "silent"))
+    # Every token is an end token.
+    ends = {"eos_token_id": list(range(len(model.tokenizer)))}
+    (folder / "generation_config.json").write_text(json.dumps(ends))
+    assert command("generate", folder, "The dog", "--greedy").out == "The dog\n"
 
 
 def test_an_error_before_a_stream_leaves_no_output(

@@ -126,15 +126,7 @@ def _request(arguments: Sequence[str]) -> dict[str, Any]:
         "environment": dict(os.environ),
         "umask": umask,
         "limits": {name: resource.getrlimit(getattr(resource, name)) for name in LIMITS},
-        "ignored_signals": _ignored_signals(),
     }
-
-
-def _ignored_signals() -> list[int]:
-    """What the shell has told this process to ignore: SIGHUP by nohup, SIGINT in the background."""
-    return [
-        int(number) for number in FORWARDED_SIGNALS if signal.getsignal(number) is signal.SIG_IGN
-    ]
 
 
 @contextlib.contextmanager
@@ -143,8 +135,8 @@ def _signals_forwarded(process: int) -> Iterator[None]:
         with contextlib.suppress(ProcessLookupError):
             os.kill(process, number)
 
-    ignored = _ignored_signals()
-    numbers = [number for number in FORWARDED_SIGNALS if number not in ignored]
+    # What the shell has this process ignore (SIGHUP by nohup, SIGINT in the background) stays so.
+    numbers = [one for one in FORWARDED_SIGNALS if signal.getsignal(one) is not signal.SIG_IGN]
     before = {number: signal.signal(number, forward) for number in numbers}
     try:
         yield
@@ -221,8 +213,10 @@ class ForkServer:
         # The fork never comes back to the loop of the server.
         try:
             listener.close()
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            # Not the server's, whose shell may have ignored some: those of any new process.
+            for number in (*FORWARDED_SIGNALS, signal.SIGCHLD):
+                signal.signal(number, signal.SIG_DFL)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
             self._handle(connection)
         finally:
             os._exit(0)
@@ -286,11 +280,6 @@ def _become(request: dict[str, Any], streams: Sequence[int]) -> None:
         _, hard = resource.getrlimit(kind)
         with contextlib.suppress(ValueError):  # a limit above the server's own
             resource.setrlimit(kind, (soft, hard))
-    for number in FORWARDED_SIGNALS:
-        signal.signal(number, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    for number in request["ignored_signals"]:
-        signal.signal(number, signal.SIG_IGN)
     with contextlib.suppress(OSError):  # deleted meanwhile: the command says what it misses
         os.chdir(request["folder"])
     sys.argv = ["regard", *request["arguments"]]

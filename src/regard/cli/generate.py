@@ -128,28 +128,6 @@ def command(
         stream.end()
 
 
-class _Stream:
-    """Prints the prompt and, at once, each piece that follows it.
-
-    The prompt is printed too, because what follows may begin in the middle of a word; but with the
-    first piece, so that settings which are refused leave nothing on standard output.
-    """
-
-    def __init__(self, prompt: str) -> None:
-        self.prompt = prompt
-        self.begun = False
-
-    def __call__(self, piece: str) -> None:
-        if not self.begun:
-            self.begun = True
-            _write(self.prompt)
-        _write(piece)
-
-    def end(self) -> None:
-        if self.begun:
-            _write("\n")  # an error, too, begins on a line of its own
-
-
 # ------------------------------------------------------------------ text in and out
 
 
@@ -188,3 +166,25 @@ def _write(text: str) -> None:
     """Writes a piece of the stream at once."""
     sys.stdout.write(text)
     sys.stdout.flush()
+
+
+class _Stream:
+    """Prints the prompt and, at once, each piece that follows it.
+
+    The prompt is printed too, because what follows may begin in the middle of a word; but with the
+    first piece, so that settings which are refused leave nothing on standard output.
+    """
+
+    def __init__(self, prompt: str) -> None:
+        self.prompt = prompt
+        self.begun = False
+
+    def __call__(self, piece: str) -> None:
+        if not self.begun:
+            self.begun = True
+            _write(self.prompt)
+        _write(piece)
+
+    def end(self) -> None:
+        if self.begun:
+            _write("\n")  # an error, too, begins on a line of its own

@@ -309,7 +309,9 @@ def heat(
     left = text_width(rows) + 10
     # Column names are upright, unless they fit above their cells, as numbers do.
     is_upright = text_width(columns) > width - 2
-    top = (text_width(columns) if is_upright else FONT) + 12 + (20 if title else 0)
+    names_height = text_width(columns) if is_upright else FONT
+    title_height = 20 if title else 0
+    top = names_height + 12 + title_height
     bottom = top + CELL * len(rows)
     if scale == "attention":
         paint = colours(attention_shades(values), most=1.0)  # [rows, columns, 3]

@@ -13,14 +13,14 @@ export const short = (v) => {
   if (size >= 1) return v.toFixed(2);
   return size >= 1e-3 ? v.toPrecision(3) : v.toExponential(1);
 };
-const tick = (v) => {
+export const tick = (v) => {
   const n = Number(v.toPrecision(6)), size = Math.abs(n);
   if (size >= 1e8) return n.toExponential();
   if (size >= 1e4) return `${n / 1000}k`;
   return size < 1e-3 && n !== 0 ? n.toExponential() : String(n);
 };
 
-function linearTicks(least, most, { count = TICKS, whole = false } = {}) {
+export function linearTicks(least, most, { count = TICKS, whole = false } = {}) {
   const rough = Math.max(whole ? 1 : 0, (most - least) / count) || 1, unit = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 5, 10].map((m) => m * unit).find((each) => each >= rough);
   const list = [];

@@ -25,7 +25,7 @@ export function put(place, ...children) {
   return place;
 }
 
-// A token as people read it: without the mark that a word begins, and with white space that can be seen.
+// A token as people read it: without marks of where words begin or end, and with white space that can be seen.
 export function shown(token) {
   const bare = token.length > 1 ? token.replace(/^[▁Ġ]+/, "").replace(/<\/w>$/, "") : token;
   return ("" === bare || " Ġ▁".includes(bare) ? "␣" : bare).replaceAll(/[\nĊ]/g, "⏎").replaceAll("\t", "⇥");

@@ -1,6 +1,7 @@
 // Pictures and sound: choosing a file, and where a place of it looks, laid over what the model sees.
 
 import { ask, hand } from "./api.js";
+import { linearTicks, tick } from "./chart.js";
 import { failure, h, put, shown } from "./dom.js";
 import { paint } from "./heat.js";
 import { go } from "./route.js";
@@ -52,6 +53,7 @@ export async function placeNamer(question, count) {
 }
 
 const WIDE = 620;
+const TIMES = 8; // on the axis below a recording, at most about
 
 // The picture, bright where the chosen row looks. Rows are places of it, or tokens that look at it.
 export async function seen(question, rows, columns, { pin, own, verb = "looks most at", how = null, id = null }) {
@@ -77,9 +79,8 @@ export async function seen(question, rows, columns, { pin, own, verb = "looks mo
     return [x, y, w, t];
   }
   const named = (list, j, isPlace) => !isPlace ? `“${shown(list[j])}”` : image ? (j < extras ? (extras > 1 ? `extra token ${j + 1}` : "the class token") : `patch ${Math.floor((j - extras) / side) + 1} · ${(j - extras) % side + 1}`) : `${((j + 0.5) / places * found.seconds).toFixed(2)} s`;
-  // Round frequencies at the right edge, white on the night of the spectrogram; round times below the bars.
-  function axes(ink) {
-    context.font = "11px system-ui, sans-serif";
+  // Frequencies at the right edge, white on the night of the spectrogram.
+  function frequencyAxis() {
     context.fillStyle = "rgb(255 255 255 / 0.85)";
     context.textAlign = "right";
     for (const [name, share] of Object.entries(found.frequencies)) {
@@ -87,13 +88,16 @@ export async function seen(question, rows, columns, { pin, own, verb = "looks mo
       context.fillRect(room - 5, y, 5, 1);
       context.fillText(name, room - 8, y + 4);
     }
+  }
+  // Seconds below the bars; names at the ends stay within the canvas.
+  function timeAxis(ink) {
     context.fillStyle = ink;
-    const rough = found.seconds / 8, power = 10 ** Math.floor(Math.log10(rough)), step = power * [1, 2, 5, 10].find((factor) => factor * power >= rough);
-    for (let k = 0; k * step <= found.seconds; k++) {
-      const x = Math.min(room - 1, Math.round(k * step / found.seconds * room));
-      context.fillRect(x, tall + strip, 1, 4);
-      context.textAlign = k ? x > room - 16 ? "right" : "center" : "left";
-      context.fillText(`${Number((k * step).toPrecision(3))} s`, x, tall + strip + 15);
+    context.textAlign = "center";
+    for (const second of linearTicks(0, found.seconds, { count: TIMES })) {
+      const name = `${tick(second)} s`, half = context.measureText(name).width / 2;
+      const x = second / found.seconds * room;
+      context.fillRect(Math.min(room - 1, Math.round(x)), tall + strip, 1, 4);
+      context.fillText(name, Math.max(half, Math.min(room - half, x)), tall + strip + 15);
     }
   }
   let marked = 0;
@@ -113,7 +117,9 @@ export async function seen(question, rows, columns, { pin, own, verb = "looks mo
     }
     const style = getComputedStyle(document.documentElement);
     if (!image) {
-      axes(style.getPropertyValue("--faint"));
+      context.font = "11px system-ui, sans-serif";
+      frequencyAxis();
+      timeAxis(style.getPropertyValue("--faint"));
       context.fillStyle = style.getPropertyValue("--accent");
       for (let j = 0; j < places; j++) { const t = row[j] / most * (strip - 8); context.fillRect(j * room / places, tall + strip - t, Math.max(1, room / places), t); }
     }
