@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import json
 import re
@@ -28,7 +29,7 @@ def known_keys(model_type: str) -> set[str]:
     """The keys that transformers' own class declares, renames or reads, by its source."""
     config_class = transformers.CONFIG_MAPPING[model_type]
     keys = {*config_class().to_dict(), *config_class.attribute_map}
-    keys |= {*config_class.__dataclass_fields__}
+    keys |= {field.name for field in dataclasses.fields(config_class)}
     module = sys.modules[config_class.__module__]
     if model_type.startswith(
         ("clip", "siglip")
