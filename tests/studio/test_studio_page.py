@@ -142,7 +142,7 @@ def studio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Studio]:
             assert not [
                 url
                 for url in browser_studio.requests
-                if not url.startswith((own_requests, "data:"))
+                if not url.startswith((own_requests, f"blob:{own_requests}", "data:"))
             ]
             assert not browser_studio.complaints
     finally:
@@ -437,6 +437,28 @@ def test_axes_of_a_recording(studio: Studio) -> None:
     # Every 0.2 of one second; the last is the last column.
     seconds = [x / (drawn["width"] - 1) for x in drawn["times"]]
     assert seconds == pytest.approx([0, 0.2, 0.4, 0.6, 0.8, 1.0], abs=0.002)
+
+
+def test_a_recording_can_be_listened_to(studio: Studio) -> None:
+    from looked import wav
+
+    page = studio.page(link("look", model=sensing(studio, "wav2vec2"), at="encoder.1.self"))
+    recording = {"name": "one.wav", "mimeType": "audio/wav", "buffer": wav(1.0)}
+    page.set_input_files("#file", [recording])
+    until(page, "location.hash.includes('file=')")
+    ready(page)
+    until(page, "document.querySelector('.files audio').readyState > 0")
+    assert page.evaluate("document.querySelector('.files audio').duration") == pytest.approx(1.0)
+    # A line over the spectrogram is where the sound is.
+    assert not page.locator(".playhead").is_visible()
+    page.evaluate("document.querySelector('.files audio').currentTime = 0.5")
+    page.locator(".playhead").wait_for(state="visible")
+    at = page.evaluate(
+        "parseFloat(document.querySelector('.playhead').style.left)"
+        " / document.querySelector('#seen').clientWidth"
+    )
+    assert at == pytest.approx(0.5, abs=0.01)
+    page.screenshot(path=studio.shots / "look-recording.png", full_page=True)
 
 
 def test_a_token_is_shown_without_its_tokenizers_marks(studio: Studio) -> None:

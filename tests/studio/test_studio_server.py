@@ -27,6 +27,7 @@ from regard.errors import DataError, SettingError
 from regard.look.forward import forward
 from regard.models import Model
 from regard.studio.model_store import DEMO, ModelStore, OpenModel, UploadedFiles
+from regard.studio.sample_inputs import example
 from regard.studio.server import (
     ANY_HOST,
     MAX_FILE_BYTES,
@@ -470,6 +471,16 @@ def test_a_file_is_looked_at(
         assert ask(studio, "cache", model=name, file=file)["source"] > 0
     if name == "vit":
         assert len(ask(studio, "attribution", model=name, file=file)["said"]) == 1
+
+
+def test_a_recording_comes_back_as_it_was(sensing: tuple[TestClient, ModelStore]) -> None:
+    studio, _ = sensing
+    data = wav()
+    recording = ask(studio, "recording", file=hand(studio, data)["file"])
+    assert recording["values"].tobytes() == data
+    assert ask(studio, "recording", file="example")["values"].tobytes() == example("sound")
+    gone = ask(studio, "recording", expect=400, file="0" * 32)
+    assert "choose it again" in gone["error"]["repair"]
 
 
 def test_a_picture_is_shown_as_it_was() -> None:

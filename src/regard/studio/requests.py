@@ -34,6 +34,12 @@ class InputRequest(ModelRequest):
     off: list[tuple[str, int]] = Field(default_factory=list, max_length=512)  # ablated heads
 
 
+class FileRequest(ViewRequest):
+    """A file that was uploaded before, or `example`."""
+
+    file: str = Field(max_length=64)
+
+
 class AnswerRequest(InputRequest):
     """What the model says; a dual encoder chooses among captions."""
 

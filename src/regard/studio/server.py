@@ -46,8 +46,8 @@ LOCAL_HOSTS = ("127.0.0.1", "localhost", "[::1]")
 ANY_HOST = "*"
 EVERY_ADDRESS = ("0.0.0.0", "::")  # binds to all addresses of the machine
 HEADERS = {
-    "content-security-policy": "default-src 'self'; object-src 'none'; base-uri 'none'; "
-    "form-action 'none'; frame-ancestors 'none'",
+    "content-security-policy": "default-src 'self'; media-src blob:; object-src 'none'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
     "referrer-policy": "no-referrer",

@@ -56,6 +56,7 @@ from regard.studio.requests import (
     AnswerRequest,
     AttentionRequest,
     BeamRequest,
+    FileRequest,
     FoldersRequest,
     GridRequest,
     InputRequest,
@@ -334,6 +335,12 @@ def picture(store: ModelStore, request: InputRequest) -> Answer:
         covered = side * patches.patch
         values = values[:covered, :covered]  # pixels beyond the last whole patch are not read
     return Packed(header, values)
+
+
+def recording(store: ModelStore, request: FileRequest) -> Answer:
+    """A recording as it was uploaded, to be listened to."""
+    contents = store.files.get(request.file, "sound")
+    return Packed({}, np.frombuffer(contents, np.uint8))
 
 
 def _patches(core: CoreModel) -> Patches | None:
@@ -700,6 +707,7 @@ VIEWS: dict[str, tuple[type[ViewRequest], Callable[[ModelStore, Any], Answer]]] 
     "next": (NextRequest, next_tokens),
     "path": (PathRequest, path),
     "picture": (InputRequest, picture),
+    "recording": (FileRequest, recording),
     "attention": (AttentionRequest, attention),
     "overlay": (AttentionRequest, overlay),
     "grid": (GridRequest, grid),

@@ -38,8 +38,33 @@ export function chooser(kind, state, reads, extras = null) {
     ondrop: (event) => { over(event, false); take(event.dataTransfer.files[0]); } },
     h("label", { class: "file" }, input, h("span", { class: "faint", text })),
     h("div", { class: "chips" }, h("span", { class: "label", text: "Shown:" }), h("strong", { id: "filename", text: state.file && state.file !== "example" ? state.name || "a file" : showsFile ? none : "the sentence" }),
-      (state.file && state.file !== "example") || (reads && !showsFile) ? h("button", { type: "button", text: "Show the example", onclick: () => go({ file: "example", name: "", pin: "", text: "" }) }) : null), problem, extras);
+      (state.file && state.file !== "example") || (reads && !showsFile) ? h("button", { type: "button", text: "Show the example", onclick: () => go({ file: "example", name: "", pin: "", text: "" }) }) : null),
+    kind === "sound" && showsFile ? player(state.file || "example") : null, problem, extras);
   return card;
+}
+
+// The recording, to be listened to. A file that cannot be had is a matter of the views, which say so.
+function player(file) {
+  const audio = h("audio", { controls: true, "aria-label": "The recording" });
+  ask("recording", { file }).then(({ values }) => { audio.src = URL.createObjectURL(new Blob([values], { type: "audio/wav" })); }, () => audio.remove());
+  return audio;
+}
+
+// A line over a spectrogram that moves with what is heard.
+function playhead(seconds, canvas) {
+  const line = h("div", { class: "playhead", hidden: true });
+  // Events of players do not bubble; the document sees them on their way down.
+  function follow({ target: audio }) {
+    if (!line.isConnected) { stopFollowing(); return; }
+    line.hidden = audio.ended || (audio.paused && audio.currentTime === 0);
+    const share = Math.min(1, audio.currentTime / seconds);
+    line.style.left = `${share * canvas.clientWidth}px`;
+    if (!audio.paused) requestAnimationFrame(() => follow({ target: audio }));
+  }
+  const EVENTS = ["play", "seeked", "ended"];
+  const stopFollowing = () => { for (const name of EVENTS) document.removeEventListener(name, follow, true); };
+  for (const name of EVENTS) document.addEventListener(name, follow, true);
+  return line;
 }
 
 // The names of places: patches by row and column, moments by their time. `count` is how many places there are.
@@ -150,5 +175,5 @@ export async function seen(question, rows, columns, { pin, own, verb = "looks mo
   const chips = h("div", { class: "chips", role: "group", "aria-label": own ? "Tokens without a place" : "Tokens that look" },
     buttons.map((i) => h("button", { type: "button", "data-row": i, "aria-pressed": "false", text: own ? named(rows, i, true) : shown(rows[i]), onclick: () => pin(i) })));
   how ||= own ? (image ? "Pick a patch, or move with the arrow keys: bright is where it looks." : "Pick a moment, or move with the arrow keys: bright is where it looks; the bars below are the weights.") : "Pick a token: bright is what it looks at while it is written.";
-  return { wide: !image, node: h("div", {}, told, chips, h("div", { class: "scroll" }, canvas), h("p", { class: "note", text: how })), show };
+  return { wide: !image, node: h("div", {}, told, chips, h("div", { class: "scroll" }, canvas, image ? null : playhead(found.seconds, canvas)), h("p", { class: "note", text: how })), show };
 }
