@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import os
 import shutil
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from looked import MODELS, TEXT, explicit, png, save_sensing, target_of, wav
 
 pytest.importorskip("starlette")
 pytest.importorskip("httpx")
+import uvicorn
 from starlette.testclient import TestClient
 
 from regard import look as looking
@@ -26,6 +29,7 @@ from regard.encoder_decoder import EncoderDecoder
 from regard.errors import DataError, SettingError
 from regard.look.forward import forward
 from regard.models import Model
+from regard.studio import server
 from regard.studio.model_store import DEMO, ModelStore, OpenModel, UploadedFiles
 from regard.studio.sample_inputs import example
 from regard.studio.server import (
@@ -552,6 +556,29 @@ def test_files_are_few_and_bounded(demo: TestClient) -> None:
 
 
 # ------------------------------------------------------------------ the door
+
+
+def test_small_answers_are_sent_without_delay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Packets that wait to be acknowledged (Nagle) would make each answer 40 ms slower."""
+    delays = []
+
+    def accept_one(self: uvicorn.Server, sockets: list[socket.socket]) -> None:
+        async def client(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            accepted = writer.get_extra_info("socket")
+            delays.append(not accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+            writer.close()
+
+        async def exchange() -> None:
+            async with await asyncio.start_server(client, sock=sockets[0]):
+                reader, writer = await asyncio.open_connection(*sockets[0].getsockname())
+                await reader.read()
+                writer.close()
+
+        asyncio.run(exchange())
+
+    monkeypatch.setattr(uvicorn.Server, "run", accept_one)
+    server.serve(InMemory({}), "127.0.0.1", 0)
+    assert delays == [False]
 
 
 def test_every_answer_carries_the_headers(demo: TestClient) -> None:
