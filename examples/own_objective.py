@@ -49,7 +49,8 @@ class FocalLM(CausalLM):
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else f"{tempfile.mkdtemp()}/run")
-    settings = {"tokenizer": "characters", "context": 32, "steps": 40, "save_every": 10}
+    settings = {"tokenizer": "characters", "context": 32, "batch_tokens": 1024}
+    settings |= {"steps": 40, "save_every": 10}
     if folder.exists():  # stopped before: goes on where it was, bit for bit
         result = go_on(folder, objective=FocalLM, data=Counting())
     else:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import socket
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from forked_command import run_command
 
 pytest.importorskip("starlette")
 
 
 def regard(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "regard", "studio", *arguments], capture_output=True, text=True
-    )
+    return run_command("studio", *arguments)
 
 
 def test_mistakes_are_answered_in_two_lines(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import torch
 from click.testing import CliRunner
 
 from regard.cli.compare import command
+from regard.compare import cost
 from regard.compare.contenders import Contender, parse_budget, parse_contenders
 from regard.compare.cost import with_length
 from regard.compare.experiment import compare
@@ -27,6 +28,11 @@ TINY: dict[str, Any] = {
     "preset": "tiny", "layers": 1, "batch_tokens": 128, "warmup": 2, "builtin_lines": 100, "test_lines": 12, "context": 32,
     "learning_rate": 0.001, "device": "cpu", "threads": 1, "max_length": 32, "beam": 1, "metric": "loss",
 }  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _costs_of_one_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cost, "BATCHES", 1)  # the cost of a step need not be exact here
 
 
 def compared(out: Path, models: str, parameters: int = 60_000, **changes: Any) -> Comparison:

@@ -15,6 +15,7 @@ from PIL import Image
 
 import regard
 from looked import wav
+from regard.compare import cost
 from regard.compare.contenders import Contender, parse_budget
 from regard.compare.experiment import compare
 from regard.families import presets
@@ -123,7 +124,10 @@ def test_every_kind_of_model_is_in_the_table() -> None:
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_a_family(name: str, files: dict[str, str], tmp_path: Path) -> None:
+def test_a_family(
+    name: str, files: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cost, "BATCHES", 1)  # the cost of a step need not be exact here
     kind = FAMILIES[name].kind
     row = TABLE.setdefault(name, dict.fromkeys(COLUMNS, "–"))
     if name in REASONS:
