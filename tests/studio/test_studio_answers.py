@@ -156,7 +156,7 @@ def test_an_attribution_names_classes_and_letters(tmp_path: Path) -> None:
     classifier.config["id2label"] = {"0": "calm", "1": "glad", "2": "sad"}
     with client(InMemory({"it": classifier})) as studio:
         answer = ask(studio, "answer", model="it", text=TEXT)["answer"]
-        assert ask(studio, "attribution", model="it", text=TEXT)["said"] == [answer["text"]]
+        assert ask(studio, "attribution", model="it", text=TEXT)["predictions"] == [answer["text"]]
         assert answer["text"] in classifier.config["id2label"].values()
     folder = save_sensing("wav2vec2", tmp_path / "speech")
     letters = {"<pad>": 0, "|": 1, **{letter: i for i, letter in enumerate("abcdefghi", 2)}}
@@ -164,7 +164,7 @@ def test_an_attribution_names_classes_and_letters(tmp_path: Path) -> None:
     with client(ModelStore([folder], device="cpu")) as studio:
         answer = ask(studio, "answer", model="speech", file="example")["answer"]
         assert answer["text"]
-        said = ask(studio, "attribution", model="speech", file="example")["said"]
+        said = ask(studio, "attribution", model="speech", file="example")["predictions"]
         assert " ".join("".join(said).split()) == answer["text"][: len(said)].strip()
 
 
@@ -591,7 +591,7 @@ def test_a_series_is_answered_and_drawn_but_not_read_from_elsewhere(
         assert {mark["kind"] for mark in drawn["marks"]} >= {"Line", "Text", "Rect"}
         # A row for each step that is forecast, by its name.
         hangs_on = ask(studio, "attribution", model="it", text=text)
-        assert hangs_on["said"] == ["+1", "+2", "+3", "+4", "+5"]
+        assert hangs_on["predictions"] == ["+1", "+2", "+3", "+4", "+5"]
         assert len(hangs_on["values"]) == 5
         # This store is as one that is open to the network: no other file is read.
         refused = studio.post(

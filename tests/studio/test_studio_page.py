@@ -544,7 +544,7 @@ def test_empty_input_unknown_words_and_300_tokens(studio: Studio) -> None:
         "(words) => words.map((word) => word.getBoundingClientRect().x)"
     )
     assert all(after - before < 250 for before, after in itertools.pairwise(lower))
-    assert len(page.inner_text(".said")) < 600
+    assert len(page.inner_text(".model-output")) < 600
     assert "Longer than anything in its training: 302 tokens" in page.inner_text("#overlong")
     page.screenshot(path=studio.shots / "look-300.png", full_page=True)
     page = studio.page(link("decode", text="The xylophone sat on the mat."))
@@ -767,7 +767,7 @@ def test_a_memory_network_in_its_own_words(studio: Studio) -> None:
     page = studio.page(f"look?model=memory&compare=1&text2={second.replace(' ', '+')}")
     until(
         page,
-        "[...document.querySelectorAll('[aria-label=Attention] .said')]"
+        "[...document.querySelectorAll('[aria-label=Attention] .model-output')]"
         ".filter((line) => line.innerText.includes('Mary? → ')).length === 2",
     )
     page = studio.page("learn?model=memory")
@@ -830,7 +830,7 @@ def test_the_towers_of_a_dual_encoder_each_in_its_own_words(studio: Studio) -> N
     until(page, "document.querySelectorAll('canvas.seen').length === 2")
     ready(page)
     assert "This is image.encoder.0.self" in page.inner_text("[aria-label=Attention]")
-    assert not page.inner_text("[aria-label=Attention] .said").startswith("→")
+    assert not page.inner_text("[aria-label=Attention] .model-output").startswith("→")
     page = studio.page("look?model=towers", 900)
     assert page.locator("body > header").bounding_box()["height"] < 70  # one line
 
@@ -864,9 +864,9 @@ def test_a_language_model_goes_on_with_the_sentence(studio: Studio) -> None:
     description: Any = preset("llama:tiny", len(tokenizer), 64, d_model=16)
     LanguageModel(build(description), description, tokenizer).save(studio.folder / "writer")
     page = studio.page("decode?model=writer&text=the+cat")
-    assert "→" not in page.inner_text(".said")
-    assert page.inner_text(".said").startswith("the cat ")
-    assert page.locator(".said mark#output").count() == 1
+    assert "→" not in page.inner_text(".model-output")
+    assert page.inner_text(".model-output").startswith("the cat ")
+    assert page.locator(".model-output mark#output").count() == 1
     # LLaMA's own parts: no position is added, RMSNorm, gates, and rotated queries.
     for station, formula in {
         "embedded": "x = E[token]",

@@ -219,7 +219,7 @@ def test_every_station_has_its_shape_and_its_values(name: str) -> None:
 
 def test_the_circuit_that_a_model_came_with(demo: TestClient) -> None:
     view = ask(demo, "circuit", model="demo")["circuit"]
-    assert view["found"]
+    assert view["meets_bounds"]
     described = ask(demo, "model", model="demo")["attentions"]
     assert all(head < described[name] for name, head in [*view["heads"], view["reader"]])
     assert ask(demo, "circuit", expect=400, model="another")["error"]["type"] == "SettingError"
@@ -414,7 +414,7 @@ def test_places_and_the_memory_of_decoding(demo: TestClient) -> None:
     view = ask(demo, "positions", model="demo", stack="decoder", length=9)
     expected = looking.positions(model, 9, stack="decoder")
     np.testing.assert_allclose(view["products"], expected.products, atol=1e-6)
-    assert ask(demo, "cache", model="demo", text=TEXT)["own"] == list(
+    assert ask(demo, "cache", model="demo", text=TEXT)["used"] == list(
         looking.cache(model, TEXT, length=32).used
     )
 
@@ -474,7 +474,7 @@ def test_a_file_is_looked_at(
         assert len(steps["steps"]) <= 6
         assert ask(studio, "cache", model=name, file=file)["source"] > 0
     if name == "vit":
-        assert len(ask(studio, "attribution", model=name, file=file)["said"]) == 1
+        assert len(ask(studio, "attribution", model=name, file=file)["predictions"]) == 1
 
 
 def test_a_recording_comes_back_as_it_was(sensing: tuple[TestClient, ModelStore]) -> None:

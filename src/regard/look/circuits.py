@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from itertools import combinations
 from math import comb
 from pathlib import Path
@@ -18,7 +18,7 @@ from regard.look.inspectable import Inspectable
 from regard.look.model_inputs import LabelledBatch
 from regard.look.probe_names import Head, heads
 from regard.look.pronoun_choices import Choices, chosen_right
-from regard.look.result import AnalysisResult, Array, json_key, json_name
+from regard.look.result import AnalysisResult, Array
 
 SCREEN = 64  # texts that every set is tried on; only a set that does well there is tried on all
 SLACK = 0.15  # by which an accuracy on so few texts may differ from that on all
@@ -33,11 +33,11 @@ class Circuit(AnalysisResult):
     """
 
     heads: tuple[Head, ...]
-    accuracy: float = field(metadata=json_key("whole"))  # of the choices, with all heads
-    ablated_accuracy: float = field(metadata=json_key("without"))  # … with the circuit off
-    rest_accuracy: float = field(metadata=json_key("rest_whole"))  # of the other texts
-    ablated_rest_accuracy: float = field(metadata=json_key("rest"))
-    meets_bounds: bool = field(metadata=json_key("found"))  # or it is only the nearest set
+    accuracy: float  # of the choices, with all heads
+    ablated_accuracy: float  # … with the circuit off
+    rest_accuracy: float  # of the other texts
+    ablated_rest_accuracy: float
+    meets_bounds: bool  # or it is only the nearest set
     tried: int  # sets of heads
     every: bool  # whether all sets up to the size of this one were tried
     singles: dict[str, float]  # the accuracy of the choices with each head alone off
@@ -186,7 +186,7 @@ def stored_circuit(folder: Path) -> Circuit | None:
         return None
     content = json.loads(path.read_text(encoding="utf-8"))
     try:
-        values = {f.name: content[json_name(f)] for f in fields(Circuit)}
+        values = {f.name: content[f.name] for f in fields(Circuit)}
         values["heads"] = tuple((str(name), int(head)) for name, head in content["heads"])
         if content["reader"]:
             name, head = content["reader"]

@@ -20,7 +20,7 @@ from regard.look.inspectable import CoreModel, Input, Inspectable
 from regard.look.model_inputs import ModelInputs, prepare_inputs
 from regard.look.probe_names import Head, stacks, switched_off
 from regard.look.recording import array
-from regard.look.result import PICTURE_ONLY, AnalysisResult, Array, json_key
+from regard.look.result import PICTURE_ONLY, AnalysisResult, Array
 from regard.series_encoder_decoder import SeriesEncoderDecoder
 
 ROWS = 32  # logits whose gradients are computed in one batch
@@ -30,7 +30,7 @@ ROWS = 32  # logits whose gradients are computed in one batch
 class Attribution(AnalysisResult):
     """The gradient of each predicted token's logit times the embedding of each input token."""
 
-    predictions: tuple[str, ...] = field(metadata=json_key("said"))
+    predictions: tuple[str, ...]
     tokens: tuple[str, ...]
     values: Array  # [predictions, tokens]
     scores: Array  # [predictions]: the logits

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from regard.look.inspectable import CoreModel, Inspectable
 from regard.look.model_inputs import IGNORED, LabelledBatch, batch
 from regard.look.probe_names import Head, heads, switched_off
 from regard.look.recording import array
-from regard.look.result import AnalysisResult, Array, json_key
+from regard.look.result import AnalysisResult, Array
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Ablation(AnalysisResult):
     names: tuple[str, ...]
     effect: Array  # [attentions, heads]
     measure: str
-    baseline: float | None = field(metadata=json_key("whole"))  # the loss with all heads
+    baseline: float | None  # the loss with all heads
 
     note = (
         "Each head alone is zeroed, in the model that runs. Heads can stand in for each other, "

@@ -25,7 +25,7 @@ from regard.look.inspectable import (
     special_tokens_for,
     token_ids,
 )
-from regard.look.result import AnalysisResult, Array, json_key
+from regard.look.result import AnalysisResult, Array
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class KVCacheGrowth(AnalysisResult):
     """
 
     tokens: tuple[int, ...]
-    used: tuple[int, ...] = field(metadata=json_key("own"))
+    used: tuple[int, ...]
     source: int
     reserved: int
     parts: dict[str, int] = field(default_factory=dict)  # bytes of each layer at the end

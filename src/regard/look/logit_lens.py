@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from torch import Tensor
@@ -19,7 +19,7 @@ from regard.look.forward import evaluation_mode
 from regard.look.inspectable import CoreModel
 from regard.look.probe_names import residual_probes, stacks
 from regard.look.recording import Look, array, require_look
-from regard.look.result import AnalysisResult, Array, json_key
+from regard.look.result import AnalysisResult, Array
 from regard.series_encoder_decoder import SeriesEncoderDecoder
 
 
@@ -28,7 +28,7 @@ class Lens(AnalysisResult):
     """What the model would predict if it stopped after each layer: the most probable tokens."""
 
     layers: tuple[str, ...]
-    positions: tuple[str, ...] = field(metadata=json_key("places"))
+    positions: tuple[str, ...]
     tokens: tuple[tuple[tuple[str, ...], ...], ...]  # [layers][positions][top]
     probabilities: Array  # [layers, positions, top]
 

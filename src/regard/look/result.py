@@ -46,9 +46,9 @@ class AnalysisResult:
     def to_dict(self) -> dict[str, Any]:
         """All fields as JSON values; `kind` names the class."""
         values = {
-            json_name(field): to_json(getattr(self, field.name))
+            field.name: to_json(getattr(self, field.name))
             for field in dataclasses.fields(self)  # type: ignore[arg-type]
-            if json_name(field)
+            if field.metadata != PICTURE_ONLY
         }
         return {"kind": type(self).__name__, "title": self.title, **values}
 
@@ -72,21 +72,8 @@ class AnalysisResult:
         return "\n".join(lines)
 
 
-def json_key(name: str) -> dict[str, str]:
-    """Metadata of a field whose key in JSON files is not its name.
-
-    Files and pages that were written before a field got its present name read the same key.
-    """
-    return {"json": name}
-
-
-# A field that only the picture needs: JSON has the numbers that are laid over it.
-PICTURE_ONLY = json_key("")
-
-
-def json_name(field: dataclasses.Field[Any]) -> str:
-    """The key of a field in JSON."""
-    return str(field.metadata.get("json", field.name))
+# Metadata of a field that only the picture needs: JSON has the numbers that are laid over it.
+PICTURE_ONLY = {"picture_only": True}
 
 
 def to_json(value: Any) -> Any:
@@ -94,7 +81,7 @@ def to_json(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return to_json(value.tolist())
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {json_name(f): to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        return {f.name: to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, dict):
         return {str(key): to_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

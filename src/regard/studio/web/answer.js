@@ -7,15 +7,37 @@ import { go, offList, offText } from "./route.js";
 const MOST = 240; // letters of a heading
 
 const TITLES = {
-  translate: "It translates", transcribe: "It hears", generate: "It goes on with", fill: "It fills in", classify: "It says",
-  answer: "It answers", caption: "It matches", embed: "It gives", tag: "It marks", detect: "It suspects", follows: "It says", regress: "It says", forecast: "It forecasts",
+  translate: "It translates",
+  transcribe: "It hears",
+  generate: "It goes on with",
+  fill: "It fills in",
+  classify: "It says",
+  answer: "It answers",
+  caption: "It matches",
+  embed: "It gives",
+  tag: "It marks",
+  detect: "It suspects",
+  follows: "It says",
+  regress: "It says",
+  forecast: "It forecasts",
 };
 
-export const captionsOf = (state, model) => state.captions ? state.captions.split("|").map((each) => each.trim()).filter(Boolean) : model.captions;
+export const captionsOf = (state, model) =>
+  state.captions
+    ? state.captions
+        .split("|")
+        .map((each) => each.trim())
+        .filter(Boolean)
+    : model.captions;
 
 const difference = (usual, now) => {
   const before = new Set(usual.split(" "));
-  return now.split(" ").flatMap((word, i) => [i ? " " : "", before.has(word) ? word : h("span", { class: "changed", text: word })]);
+  return now
+    .split(" ")
+    .flatMap((word, i) => [
+      i ? " " : "",
+      before.has(word) ? word : h("span", { class: "changed", text: word }),
+    ]);
 };
 
 // The answer itself, large.
@@ -27,75 +49,242 @@ function headline(answer, usual, question, model) {
   const arrow = h("span", { class: "arrow", text: "→" });
   if (answer.task === "fill" && answer.text) {
     const [before, after] = (answer.masked ?? question.text).split(model.mask);
-    return h("p", { class: `said${long}` }, clipped(before, MOST), /\w$/.test(before) ? " " : "", output(h("mark", { text: shown(answer.text) })), clipped(after ?? "", MOST));
+    return h(
+      "p",
+      { class: `model-output${long}` },
+      clipped(before, MOST),
+      /\w$/.test(before) ? " " : "",
+      output(h("mark", { text: shown(answer.text) })),
+      clipped(after ?? "", MOST),
+    );
   }
-  if (answer.task === "generate") return h("p", { class: `said${long}` }, clipped(question.text, MOST), " ", output(h("mark", { text: shown(answer.text) })));
-  if (answer.task === "transcribe") return h("p", { class: "said" }, "“", output(text || " "), "”", text ? null : h("span", { class: "note", text: " no word was heard" }));
-  const source = question.text ? [clipped(question.text, MOST), answer.text ? [arrow, h("wbr")] : null] : [];
-  return h("p", { class: `said${long}` }, source, output(changed && answer.task === "translate" ? difference(usual.text, text) : text));
+  if (answer.task === "generate")
+    return h(
+      "p",
+      { class: `model-output${long}` },
+      clipped(question.text, MOST),
+      " ",
+      output(h("mark", { text: shown(answer.text) })),
+    );
+  if (answer.task === "transcribe")
+    return h(
+      "p",
+      { class: "model-output" },
+      "“",
+      output(text || " "),
+      "”",
+      text ? null : h("span", { class: "note", text: " no word was heard" }),
+    );
+  const source = question.text
+    ? [clipped(question.text, MOST), answer.text ? [arrow, h("wbr")] : null]
+    : [];
+  return h(
+    "p",
+    { class: `model-output${long}` },
+    source,
+    output(changed && answer.task === "translate" ? difference(usual.text, text) : text),
+  );
 }
 
 // Where heads are off: what the answer was with all of them.
 function ablation(answer, usual, surprise, off, compares) {
   if (!off.length) return null;
-  const best = (one) => one.shares[0] ? `${one.text} (${percent(one.shares[0].probability)})` : one.text;
+  const best = (one) =>
+    one.shares[0] ? `${one.text} (${percent(one.shares[0].probability)})` : one.text;
   const same = usual && usual.text === answer.text;
-  const changedShare = same && answer.shares[0] ? `: ${percent(usual.shares[0].probability)} before, ${percent(answer.shares[0].probability)} now` : "";
-  const cost = surprise && surprise.usual !== null && surprise.off !== null
-    ? h("span", { class: "note", text: ` The model is ${Math.max(0, surprise.off - surprise.usual).toFixed(2)} nats a token less sure of the usual output (0: the heads do nothing here).` }) : null;
-  return [h("p", { id: "switched" }, h("strong", { text: `${off.length} head${off.length > 1 ? "s" : ""} off. ` }),
-    usual ? (same ? `The answer${compares ? " to the first sentence" : ""} stays the same${changedShare}.` : `With all heads on: ${best(usual)}`) : "", cost),
-  h("div", { class: "chips" }, off.map(([name, head]) => h("button", { type: "button", text: `${name} ${head} ×`, "aria-label": `switch ${name} head ${head} on`,
-    onclick: () => go({ off: offText(off.filter(([n, k]) => n !== name || k !== head)) }) })),
-  h("button", { type: "button", text: "all on", onclick: () => go({ off: "" }) }))];
+  const changedShare =
+    same && answer.shares[0]
+      ? `: ${percent(usual.shares[0].probability)} before, ${percent(answer.shares[0].probability)} now`
+      : "";
+  const cost =
+    surprise && surprise.usual !== null && surprise.off !== null
+      ? h("span", {
+          class: "note",
+          text: ` The model is ${Math.max(0, surprise.off - surprise.usual).toFixed(2)} nats a token less sure of the usual output (0: the heads do nothing here).`,
+        })
+      : null;
+  return [
+    h(
+      "p",
+      { id: "switched" },
+      h("strong", { text: `${off.length} head${off.length > 1 ? "s" : ""} off. ` }),
+      usual
+        ? same
+          ? `The answer${compares ? " to the first sentence" : ""} stays the same${changedShare}.`
+          : `With all heads on: ${best(usual)}`
+        : "",
+      cost,
+    ),
+    h(
+      "div",
+      { class: "chips" },
+      off.map(([name, head]) =>
+        h("button", {
+          type: "button",
+          text: `${name} ${head} ×`,
+          "aria-label": `switch ${name} head ${head} on`,
+          onclick: () => go({ off: offText(off.filter(([n, k]) => n !== name || k !== head)) }),
+        }),
+      ),
+      h("button", { type: "button", text: "all on", onclick: () => go({ off: "" }) }),
+    ),
+  ];
 }
 
 // A masked language model can be asked for any word: each is a button that hides it.
 function hiding(answer) {
   if (answer.task !== "fill" || !answer.words.length) return null;
-  return h("div", { class: "chips" }, h("span", { class: "label", text: "Hide another word" }),
-    answer.words.map(([word, text]) => h("button", { type: "button", text: word, onclick: () => go({ text, pin: "" }) })));
+  return h(
+    "div",
+    { class: "chips" },
+    h("span", { class: "label", text: "Hide another word" }),
+    answer.words.map(([word, text]) =>
+      h("button", { type: "button", text: word, onclick: () => go({ text, pin: "" }) }),
+    ),
+  );
 }
 
 // Captions are matched with the picture, also where a sentence was looked at before.
 function captions(state, model) {
   if (model.task !== "caption") return null;
-  const input = h("textarea", { id: "captions", rows: 4, "aria-label": "Captions, one a line", value: captionsOf(state, model).join("\n") });
-  return h("form", { class: "captions", onsubmit: (event) => { event.preventDefault(); go({ text: "", captions: input.value.split("\n").map((each) => each.trim()).filter(Boolean).join("|") }); } },
-    h("label", { class: "label", for: "captions", text: "Captions, one a line" }), input, h("button", { class: "main", text: "Match" }));
+  const input = h("textarea", {
+    id: "captions",
+    rows: 4,
+    "aria-label": "Captions, one a line",
+    value: captionsOf(state, model).join("\n"),
+  });
+  return h(
+    "form",
+    {
+      class: "captions",
+      onsubmit: (event) => {
+        event.preventDefault();
+        go({
+          text: "",
+          captions: input.value
+            .split("\n")
+            .map((each) => each.trim())
+            .filter(Boolean)
+            .join("|"),
+        });
+      },
+    },
+    h("label", { class: "label", for: "captions", text: "Captions, one a line" }),
+    input,
+    h("button", { class: "main", text: "Match" }),
+  );
 }
 
-const spans = (answer) => answer.spans.length ? h("p", { class: "spans" }, answer.spans.map(([token, label, probability]) =>
-  h("span", { class: label === "O" || label === "original" ? "" : "marked", title: `${label}, ${percent(probability)}` }, shown(token), label === "O" || label === "original" ? null : h("sub", { text: label })))) : null;
+const spans = (answer) =>
+  answer.spans.length
+    ? h(
+        "p",
+        { class: "spans" },
+        answer.spans.map(([token, label, probability]) =>
+          h(
+            "span",
+            {
+              class: label === "O" || label === "original" ? "" : "marked",
+              title: `${label}, ${percent(probability)}`,
+            },
+            shown(token),
+            label === "O" || label === "original" ? null : h("sub", { text: label }),
+          ),
+        ),
+      )
+    : null;
 
 // Words and lengths that the model has never met: it answers them as fluently as all others.
 export function inputWarnings({ unknown, tokens, longest, silent }) {
-  const named = unknown.slice(0, 12).map((word, i) => [i ? ", " : "", h("b", {}, "“", h("bdi", { text: word }), "”")]);
+  const named = unknown
+    .slice(0, 12)
+    .map((word, i) => [i ? ", " : "", h("b", {}, "“", h("bdi", { text: word }), "”")]);
   return [
-    silent ? h("p", { class: "warning", role: "alert", id: "silent" }, h("strong", { text: "There is no sound in this recording. " }), "Whatever the model hears, it makes up.") : null,
-    unknown.length ? h("p", { class: "warning", role: "alert", id: "unknown" }, h("strong", { text: "Never seen by this model: " }), named,
-      unknown.length > 12 ? ` and ${unknown.length - 12} more` : "", ". Do not trust what it makes of that.") : null,
-    longest ? h("p", { class: "warning", role: "alert", id: "overlong" }, h("strong", { text: "Longer than anything in its training: " }),
-      `${tokens.toLocaleString("en")} tokens, where the longest had ${longest.toLocaleString("en")}. Split it into sentences.`) : null,
+    silent
+      ? h(
+          "p",
+          { class: "warning", role: "alert", id: "silent" },
+          h("strong", { text: "There is no sound in this recording. " }),
+          "Whatever the model hears, it makes up.",
+        )
+      : null,
+    unknown.length
+      ? h(
+          "p",
+          { class: "warning", role: "alert", id: "unknown" },
+          h("strong", { text: "Never seen by this model: " }),
+          named,
+          unknown.length > 12 ? ` and ${unknown.length - 12} more` : "",
+          ". Do not trust what it makes of that.",
+        )
+      : null,
+    longest
+      ? h(
+          "p",
+          { class: "warning", role: "alert", id: "overlong" },
+          h("strong", { text: "Longer than anything in its training: " }),
+          `${tokens.toLocaleString("en")} tokens, where the longest had ${longest.toLocaleString("en")}. Split it into sentences.`,
+        )
+      : null,
   ];
 }
 
 // The card, a promise of the answer in it, and a way to put something else in place of the alternatives.
 export function answerCard(state, model, question, { surprise = null, gone = () => false } = {}) {
-  const card = h("section", { class: "card answer", "aria-label": "Answer" }, loading("The model reads…"));
-  const side = h("div"), body = h("div");
+  const card = h(
+    "section",
+    { class: "card answer", "aria-label": "Answer" },
+    loading("The model reads…"),
+  );
+  const side = h("div"),
+    body = h("div");
   const captionList = model.task === "caption" ? { captions: captionsOf(state, model) } : {};
   const off = offList(state);
-  const alternatives = (...content) => { put(side, content); body.className = "two"; if (!side.isConnected) body.append(side); };
-  const ready = ask("answer", { ...question, ...captionList }).then(({ answer, usual, warnings }) => {
-    if (gone()) return null;
-    put(body, h("div", {}, headline(answer, usual, question, model), answer.note ? h("p", { class: "note", text: answer.note }) : null, inputWarnings(warnings), spans(answer),
-      hiding(answer), ablation(answer, usual, surprise, off, Boolean(state.compare))));
-    put(card, h("header", {}, h("h2", { text: TITLES[answer.task] ?? "It answers" }),
-      answer.masked ? h("span", { class: "note", text: `No ${model.mask} in the sentence: its last word was hidden.` }) : null), body);
-    const bars = answer.shares.length ? shareBars(answer.shares) : null, editor = captions(state, model);
-    if (bars || editor) alternatives(bars, editor);
-    return answer;
-  }, (error) => { if (!gone()) put(card, failure(error)); return null; });
+  const alternatives = (...content) => {
+    put(side, content);
+    body.className = "two";
+    if (!side.isConnected) body.append(side);
+  };
+  const ready = ask("answer", { ...question, ...captionList }).then(
+    ({ answer, usual, warnings }) => {
+      if (gone()) return null;
+      put(
+        body,
+        h(
+          "div",
+          {},
+          headline(answer, usual, question, model),
+          answer.note ? h("p", { class: "note", text: answer.note }) : null,
+          inputWarnings(warnings),
+          spans(answer),
+          hiding(answer),
+          ablation(answer, usual, surprise, off, Boolean(state.compare)),
+        ),
+      );
+      put(
+        card,
+        h(
+          "header",
+          {},
+          h("h2", { text: TITLES[answer.task] ?? "It answers" }),
+          answer.masked
+            ? h("span", {
+                class: "note",
+                text: `No ${model.mask} in the sentence: its last word was hidden.`,
+              })
+            : null,
+        ),
+        body,
+      );
+      const bars = answer.shares.length ? shareBars(answer.shares) : null,
+        editor = captions(state, model);
+      if (bars || editor) alternatives(bars, editor);
+      return answer;
+    },
+    (error) => {
+      if (!gone()) put(card, failure(error));
+      return null;
+    },
+  );
   return { node: card, ready, alternatives };
 }

@@ -3,11 +3,16 @@
 const KEY = "regard-token";
 
 export class Failure extends Error {
-  constructor(type, problem, repair) { super(problem); Object.assign(this, { type, problem, repair }); }
+  constructor(type, problem, repair) {
+    super(problem);
+    Object.assign(this, { type, problem, repair });
+  }
 }
 
 export function takeToken() {
-  const token = new URLSearchParams(location.hash.replace(/^#\/?/, "").replace(/^.*\?/, "")).get("token");
+  const token = new URLSearchParams(location.hash.replace(/^#\/?/, "").replace(/^.*\?/, "")).get(
+    "token",
+  );
   if (token) {
     setToken(token);
     history.replaceState(null, "", location.pathname + "#/look");
@@ -24,21 +29,36 @@ const FRESH = 30000;
 function unpacked(buffer) {
   const length = new DataView(buffer).getUint32(0, true);
   const header = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 4, length)));
-  return { ...header, values: header.bytes ? new Uint8Array(buffer, 4 + length) : new Float32Array(buffer, 4 + length) };
+  return {
+    ...header,
+    values: header.bytes
+      ? new Uint8Array(buffer, 4 + length)
+      : new Float32Array(buffer, 4 + length),
+  };
 }
 
 async function send(view, body) {
   let response;
   try {
-    response = await fetch("api/" + view, { method: "POST", body, headers: { "x-regard-token": localStorage.getItem(KEY) || "" } });
+    response = await fetch("api/" + view, {
+      method: "POST",
+      body,
+      headers: { "x-regard-token": localStorage.getItem(KEY) || "" },
+    });
   } catch {
     throw new Failure("Gone", "the studio does not answer", "is it still running in its terminal?");
   }
   const packed = response.headers.get("content-type") === "application/octet-stream";
-  const answer = await (packed ? response.arrayBuffer().then(unpacked) : response.json()).catch(() => null);
+  const answer = await (packed ? response.arrayBuffer().then(unpacked) : response.json()).catch(
+    () => null,
+  );
   if (response.ok && answer !== null) return answer;
   const error = answer?.error || {};
-  throw new Failure(error.type || "Answer", error.problem || `the studio answered ${response.status}`, error.repair || "reload the page");
+  throw new Failure(
+    error.type || "Answer",
+    error.problem || `the studio answered ${response.status}`,
+    error.repair || "reload the page",
+  );
 }
 
 export async function ask(view, question = {}, { keep = true } = {}) {

@@ -7,41 +7,82 @@ import { go, offList } from "./route.js";
 export const textOf = (state, model) => state.text ?? model.examples[0] ?? "";
 
 // A model that takes both is shown the picture until a sentence is written.
-const readsFile = (state, model) => Boolean(model.medium && (state.file || !model.reads || state.text === undefined));
+const readsFile = (state, model) =>
+  Boolean(model.medium && (state.file || !model.reads || state.text === undefined));
 
 const HINTS = {
   fill: (model) => `write ${model.mask ?? "[MASK]"} where a word is missing`,
   generate: () => "the beginning of a sentence",
   forecast: () => "the path of a CSV file",
-  answer: (model) => model.kind === "memory network" ? "a story, and at its end the question" : "a question? and then the text that answers it",
+  answer: (model) =>
+    model.kind === "memory network"
+      ? "a story, and at its end the question"
+      : "a question? and then the text that answers it",
 };
 
 function sentence(state, model, button, extras) {
   const text = textOf(state, model);
   const [what] = readsWhat(model);
-  const hint = model.unit === "node" ? "the folder of a graph, a colon, and the number of a node" : HINTS[model.task]?.(model) ?? "a sentence";
-  const input = h("input", { type: "text", name: "text", value: text, "aria-label": what[0].toUpperCase() + what.slice(1), placeholder: hint, maxlength: 8000,
-    autocomplete: "off", spellcheck: "false", "aria-describedby": "empty" });
+  const hint =
+    model.unit === "node"
+      ? "the folder of a graph, a colon, and the number of a node"
+      : (HINTS[model.task]?.(model) ?? "a sentence");
+  const input = h("input", {
+    type: "text",
+    name: "text",
+    value: text,
+    "aria-label": what[0].toUpperCase() + what.slice(1),
+    placeholder: hint,
+    maxlength: 8000,
+    autocomplete: "off",
+    spellcheck: "false",
+    "aria-describedby": "empty",
+  });
   const problem = h("p", { id: "empty", class: "problem", role: "alert" });
   const there = (text) => go({ text, pin: "", step: "", row: "", file: "", name: "" });
   function submit(event) {
     event.preventDefault();
-    if (input.value.trim()) { there(input.value.trim()); return; }
+    if (input.value.trim()) {
+      there(input.value.trim());
+      return;
+    }
     put(problem, `There is nothing to read: write ${hint}.`);
     input.focus();
   }
-  return h("section", { class: "card asks", "aria-label": "Input" },
-    h("form", { class: "ask", onsubmit: submit, oninput: () => put(problem) }, input, h("button", { class: "main", text: button })), problem,
-    h("div", { class: "chips" }, h("span", { class: "label", text: "Try" }),
-      model.examples.map((each) => h("button", { type: "button", text: each, "aria-pressed": String(each === text && !readsFile(state, model)), onclick: () => there(each) }))),
-    extras);
+  return h(
+    "section",
+    { class: "card asks", "aria-label": "Input" },
+    h(
+      "form",
+      { class: "ask", onsubmit: submit, oninput: () => put(problem) },
+      input,
+      h("button", { class: "main", text: button }),
+    ),
+    problem,
+    h(
+      "div",
+      { class: "chips" },
+      h("span", { class: "label", text: "Try" }),
+      model.examples.map((each) =>
+        h("button", {
+          type: "button",
+          text: each,
+          "aria-pressed": String(each === text && !readsFile(state, model)),
+          onclick: () => there(each),
+        }),
+      ),
+    ),
+    extras,
+  );
 }
 
 // A sentence, a file, or both, as the model takes them; `extras` are placed below the sentence.
 export function asking(state, model, button, extras = null) {
   const reads = model.reads || !model.medium;
-  return [reads ? sentence(state, model, button, extras) : null,
-    model.medium ? chooser(model.medium, state, model.reads, reads ? null : extras) : null];
+  return [
+    reads ? sentence(state, model, button, extras) : null,
+    model.medium ? chooser(model.medium, state, model.reads, reads ? null : extras) : null,
+  ];
 }
 
 // The question of most views.
@@ -54,7 +95,7 @@ export function asked(state, model) {
 const MEDIA_UNITS = { image: "patch", sound: "moment" };
 export const unit = (model, question, count = 1) => {
   const usual = model.kind === "memory network" ? "sentence" : model.unit;
-  const one = question.file ? MEDIA_UNITS[model.medium] ?? usual : usual;
+  const one = question.file ? (MEDIA_UNITS[model.medium] ?? usual) : usual;
   if (count === 1) return one;
   return one === "patch" ? "patches" : `${one}s`;
 };

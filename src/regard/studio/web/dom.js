@@ -18,22 +18,30 @@ function fill(element, attributes, children) {
   return element;
 }
 
-export const h = (tag, attributes, ...children) => fill(document.createElement(tag), attributes, children);
-export const s = (tag, attributes, ...children) => fill(document.createElementNS(SVG, tag), attributes, children);
+export const h = (tag, attributes, ...children) =>
+  fill(document.createElement(tag), attributes, children);
+export const s = (tag, attributes, ...children) =>
+  fill(document.createElementNS(SVG, tag), attributes, children);
 export function put(place, ...children) {
-  place.replaceChildren(...children.flat(4).filter((child) => child !== null && child !== undefined && child !== false));
+  place.replaceChildren(
+    ...children.flat(4).filter((child) => child !== null && child !== undefined && child !== false),
+  );
   return place;
 }
 
 // A token as people read it: without marks of where words begin or end, and with white space that can be seen.
 export function shown(token) {
   const bare = token.length > 1 ? token.replace(/^[▁Ġ]+/, "").replace(/<\/w>$/, "") : token;
-  return ("" === bare || " Ġ▁".includes(bare) ? "␣" : bare).replaceAll(/[\nĊ]/g, "⏎").replaceAll("\t", "⇥");
+  return ("" === bare || " Ġ▁".includes(bare) ? "␣" : bare)
+    .replaceAll(/[\nĊ]/g, "⏎")
+    .replaceAll("\t", "⇥");
 }
 // A formula with its subscripts: W_Q has a small Q.
-export const subscripts = (formula) => formula.split(/_(\w+)/).map((part, i) => i % 2 ? h("sub", { text: part }) : part);
-export const clipped = (text, most) => text.length > most ? text.slice(0, most - 1) + "…" : text;
-export const fixed = (value, digits = 3) => value === null || value === undefined ? "–" : value.toFixed(digits);
+export const subscripts = (formula) =>
+  formula.split(/_(\w+)/).map((part, i) => (i % 2 ? h("sub", { text: part }) : part));
+export const clipped = (text, most) => (text.length > most ? text.slice(0, most - 1) + "…" : text);
+export const fixed = (value, digits = 3) =>
+  value === null || value === undefined ? "–" : value.toFixed(digits);
 export function percent(share) {
   if (share > 0 && share < 5e-6) return "< 0.001 %";
   return `${(100 * share).toFixed(share > 0 && share < 0.001 ? 3 : 1)} %`;
@@ -53,7 +61,8 @@ const STEPS = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowD
 // Roving tabindex: a group of buttons is one tab stop, and arrow keys move within it. `rows` are lists of buttons.
 export function roving(group, rows, { press = false } = {}) {
   const buttons = rows.flat();
-  const current = buttons.find((button) => button.getAttribute("aria-pressed") === "true") || buttons[0];
+  const current =
+    buttons.find((button) => button.getAttribute("aria-pressed") === "true") || buttons[0];
   for (const button of buttons) button.tabIndex = button === current ? 0 : -1;
   group.onkeydown = (event) => {
     const step = STEPS[event.key];
@@ -75,40 +84,89 @@ export function roving(group, rows, { press = false } = {}) {
 // ------------------------------------------------------------------ parts of many pages
 
 export function segment(label, options, chosen, choose, kind = "") {
-  const buttons = options.map(([value, text]) => h("button", {
-    type: "button", class: kind, "aria-pressed": String(value === chosen), "data-value": value, onclick: () => choose(value), text,
-  }));
-  const group = h("span", { class: "segment", role: "group", "aria-label": label },
-    h("span", { class: "label", text: label }), buttons);
+  const buttons = options.map(([value, text]) =>
+    h("button", {
+      type: "button",
+      class: kind,
+      "aria-pressed": String(value === chosen),
+      "data-value": value,
+      onclick: () => choose(value),
+      text,
+    }),
+  );
+  const group = h(
+    "span",
+    { class: "segment", role: "group", "aria-label": label },
+    h("span", { class: "label", text: label }),
+    buttons,
+  );
   roving(group, [buttons], { press: true });
   return group;
 }
 
-export function slider(label, value, [least, most, step], change, show = (v) => String(v), { live = false } = {}) {
+export function slider(
+  label,
+  value,
+  [least, most, step],
+  change,
+  show = (v) => String(v),
+  { live = false } = {},
+) {
   const output = h("output", { text: show(value) });
-  return h("label", { class: "field" }, h("span", {}, label, " ", output),
-    h("input", { type: "range", min: least, max: most, step, value, "aria-label": label,
+  return h(
+    "label",
+    { class: "field" },
+    h("span", {}, label, " ", output),
+    h("input", {
+      type: "range",
+      min: least,
+      max: most,
+      step,
+      value,
+      "aria-label": label,
       oninput: (event) => {
         output.textContent = show(Number(event.target.value));
         if (live) change(Number(event.target.value));
       },
-      onchange: (event) => change(Number(event.target.value)) }));
+      onchange: (event) => change(Number(event.target.value)),
+    }),
+  );
 }
 
 // Alternatives with their shares as bars, without those that are as good as impossible; the first is what was chosen.
-const LEAST_SHARE = 0.0005, LEAST_BARS = 4;
+const LEAST_SHARE = 0.0005,
+  LEAST_BARS = 4;
 export function shareBars(shares, { taken = 0, width = (share) => share } = {}) {
   const clear = shares.filter(({ probability }, i) => i < LEAST_BARS || probability >= LEAST_SHARE);
-  return h("div", { class: "candidates" }, clear.map(({ label, probability }, i) => [
-    h("span", { class: `word${i === taken ? " taken" : ""}`, text: clipped(shown(label), 40), title: label }),
-    h("span", { class: "track", role: "img", "aria-label": percent(probability) },
-      h("span", { class: `bar-fill${i === taken ? " taken" : ""}`, style: { width: `${100 * width(probability)}%` } })),
-    h("span", { class: "number", text: percent(probability) })]));
+  return h(
+    "div",
+    { class: "candidates" },
+    clear.map(({ label, probability }, i) => [
+      h("span", {
+        class: `word${i === taken ? " taken" : ""}`,
+        text: clipped(shown(label), 40),
+        title: label,
+      }),
+      h(
+        "span",
+        { class: "track", role: "img", "aria-label": percent(probability) },
+        h("span", {
+          class: `bar-fill${i === taken ? " taken" : ""}`,
+          style: { width: `${100 * width(probability)}%` },
+        }),
+      ),
+      h("span", { class: "number", text: percent(probability) }),
+    ]),
+  );
 }
 
 export const loading = (text = "Working…") => h("div", { class: "loading", role: "status", text });
 
 export function failure(error) {
-  return h("div", { class: "error", role: "alert" }, h("strong", { text: error.problem || "Something failed" }),
-    error.repair ? h("div", { class: "repair", text: "→ " + error.repair }) : null);
+  return h(
+    "div",
+    { class: "error", role: "alert" },
+    h("strong", { text: error.problem || "Something failed" }),
+    error.repair ? h("div", { class: "repair", text: "→ " + error.repair }) : null,
+  );
 }

@@ -36,7 +36,9 @@ export function inkOn(share, signed) {
 export function contrast(weight, visible) {
   const count = Math.max(2, visible);
   const ratio = weight * count;
-  return ratio > 1 ? EVEN_SHADE + (1 - EVEN_SHADE) * Math.log(ratio) / Math.log(count) : EVEN_SHADE * ratio;
+  return ratio > 1
+    ? EVEN_SHADE + ((1 - EVEN_SHADE) * Math.log(ratio)) / Math.log(count)
+    : EVEN_SHADE * ratio;
 }
 
 // How many places each row can see: a masked one has the weight 0.
@@ -50,20 +52,28 @@ export function visiblePlaces(weights, rows, columns) {
 
 export function shades(weights, rows, columns) {
   const counts = visiblePlaces(weights, rows, columns);
-  return Float32Array.from(weights, (weight, i) => contrast(weight, counts[Math.floor(i / columns)]));
+  return Float32Array.from(weights, (weight, i) =>
+    contrast(weight, counts[Math.floor(i / columns)]),
+  );
 }
 
-export const scale = () => h("span", { class: "scale" }, "even or less",
-  paint(h("canvas", { "aria-hidden": "true" }), 1, 64, (i) => i / 63), "all of it (logarithmic, against even attention)");
+export const scale = () =>
+  h(
+    "span",
+    { class: "scale" },
+    "even or less",
+    paint(h("canvas", { "aria-hidden": "true" }), 1, 64, (i) => i / 63),
+    "all of it (logarithmic, against even attention)",
+  );
 
 // ------------------------------------------------------------------ pixels
 
 const tables = {}; // 1,024 colours of each theme as pixels, so that a large map is only looked up
 function table(signed, night) {
-  return tables[[night, signed]] ||= Uint32Array.from({ length: 1024 }, (_, i) => {
+  return (tables[[night, signed]] ||= Uint32Array.from({ length: 1024 }, (_, i) => {
     const [r, g, b] = colour(i / 1023, signed, night);
-    return (255 << 24 | b << 16 | g << 8 | r) >>> 0;
-  });
+    return ((255 << 24) | (b << 16) | (g << 8) | r) >>> 0;
+  }));
 }
 
 export function paint(canvas, rows, columns, value, { signed = false, night = dark() } = {}) {
@@ -73,7 +83,8 @@ export function paint(canvas, rows, columns, value, { signed = false, night = da
   const image = context.createImageData(columns, rows);
   const pixels = new Uint32Array(image.data.buffer);
   const colours = table(signed, night);
-  for (let i = 0; i < rows * columns; i++) pixels[i] = colours[Math.min(1023, Math.max(0, 1023 * value(i) + 0.5)) | 0];
+  for (let i = 0; i < rows * columns; i++)
+    pixels[i] = colours[Math.min(1023, Math.max(0, 1023 * value(i) + 0.5)) | 0];
   context.putImageData(image, 0, 0);
   return canvas;
 }
@@ -85,7 +96,8 @@ export function thumb(text, rows, columns) {
 
 // ------------------------------------------------------------------ a map with labels
 
-const longest = (tokens, letters) => Math.max(...tokens.map((token) => Math.min(letters, shown(token).length)));
+const longest = (tokens, letters) =>
+  Math.max(...tokens.map((token) => Math.min(letters, shown(token).length)));
 const SLANT = Math.PI / 2.6; // of the labels above the columns
 
 // Cells fill the room there is. Of a wide map the rows stay high enough to be read.
@@ -93,24 +105,49 @@ function layout(rows, columns, room, letters) {
   const left = 16 + 8 * longest(rows, letters);
   const up = 16 + 7.4 * longest(columns, letters);
   const spare = Math.max(34, up * Math.cos(SLANT) + 8); // slanted labels reach over the right edge
-  const width = Math.max(rows.length > 800 ? 1 : 2, Math.min(44, Math.floor((room - left - spare) / columns.length)));
-  const height = rows.length > 40 ? Math.max(2, Math.min(width, 44)) : Math.max(16, Math.min(width, 44));
-  return { left, up, width, height, total: [left + width * columns.length + spare, up + height * rows.length + 2] };
+  const width = Math.max(
+    rows.length > 800 ? 1 : 2,
+    Math.min(44, Math.floor((room - left - spare) / columns.length)),
+  );
+  const height =
+    rows.length > 40 ? Math.max(2, Math.min(width, 44)) : Math.max(16, Math.min(width, 44));
+  return {
+    left,
+    up,
+    width,
+    height,
+    total: [left + width * columns.length + spare, up + height * rows.length + 2],
+  };
 }
 
 // A map with its names beside it. `show` draws other weights into it; `say` is told of the cell under the pointer, or
 // of the one that the arrow keys have reached; `pick` of the one that was clicked, or chosen by Enter.
-export function heat(rows, columns, { say = () => {}, pick = () => {}, signed = false, room = 560, letters = MOST_LETTERS } = {}) {
-  const { left, up, width, height, total } = layout(rows, columns, Math.max(240, Math.min(room, window.innerWidth - 72)), letters);
+export function heat(
+  rows,
+  columns,
+  { say = () => {}, pick = () => {}, signed = false, room = 560, letters = MOST_LETTERS } = {},
+) {
+  const { left, up, width, height, total } = layout(
+    rows,
+    columns,
+    Math.max(240, Math.min(room, window.innerWidth - 72)),
+    letters,
+  );
   const ratio = window.devicePixelRatio || 1;
-  const canvas = h("canvas", { class: "map", role: "application", tabindex: 0,
-    style: { width: total[0] + "px", height: total[1] + "px", border: "0" } });
+  const canvas = h("canvas", {
+    class: "map",
+    role: "application",
+    tabindex: 0,
+    style: { width: total[0] + "px", height: total[1] + "px", border: "0" },
+  });
   canvas.width = total[0] * ratio;
   canvas.height = total[1] * ratio;
   const context = canvas.getContext("2d");
   const cells = document.createElement("canvas");
   const style = getComputedStyle(document.documentElement);
-  const [ink, accent, card, warm] = ["--ink", "--accent", "--card", "--warm"].map((name) => style.getPropertyValue(name));
+  const [ink, accent, card, warm] = ["--ink", "--accent", "--card", "--warm"].map((name) =>
+    style.getPropertyValue(name),
+  );
   let current = null; // the cell of the keyboard
   let last = null; // what was drawn
 
@@ -142,22 +179,39 @@ export function heat(rows, columns, { say = () => {}, pick = () => {}, signed = 
     context.strokeStyle = colour;
     context.lineWidth = 2;
     if (j < 0) context.strokeRect(left, up + i * height, width * columns.length, height);
-    else context.strokeRect(left + j * width, up + i * height, Math.max(3, width), Math.max(3, height));
+    else
+      context.strokeRect(
+        left + j * width,
+        up + i * height,
+        Math.max(3, width),
+        Math.max(3, height),
+      );
   }
   // `values` are shades from 0 to 1, or numbers on both sides of 0 that `scale` brings there.
   function show(values, { marked = -1, title = "", scale = 1 } = {}) {
     last = [values, { marked, title, scale }];
     canvas.dataset.title = title;
-    canvas.setAttribute("aria-label", `heat map of ${rows.length} by ${columns.length}: ${title}; arrow keys move, Enter picks a row`);
+    canvas.setAttribute(
+      "aria-label",
+      `heat map of ${rows.length} by ${columns.length}: ${title}; arrow keys move, Enter picks a row`,
+    );
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
     context.clearRect(0, 0, ...total);
-    paint(cells, rows.length, columns.length, signed ? (i) => 0.5 + values[i] / scale / 2 : (i) => values[i] / scale, { signed });
+    paint(
+      cells,
+      rows.length,
+      columns.length,
+      signed ? (i) => 0.5 + values[i] / scale / 2 : (i) => values[i] / scale,
+      { signed },
+    );
     context.imageSmoothingEnabled = false;
     context.drawImage(cells, left, up, width * columns.length, height * rows.length);
     if (width > 8 && height > 8) {
       context.fillStyle = card;
-      for (let i = 1; i <= rows.length; i++) context.fillRect(left, up + i * height - 1, width * columns.length, 1);
-      for (let j = 1; j <= columns.length; j++) context.fillRect(left + j * width - 1, up, 1, height * rows.length);
+      for (let i = 1; i <= rows.length; i++)
+        context.fillRect(left, up + i * height - 1, width * columns.length, 1);
+      for (let j = 1; j <= columns.length; j++)
+        context.fillRect(left + j * width - 1, up, 1, height * rows.length);
     }
     names(marked);
     if (marked >= 0) outline(marked, -1, warm);
@@ -172,16 +226,33 @@ export function heat(rows, columns, { say = () => {}, pick = () => {}, signed = 
   const moves = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
   canvas.addEventListener("keydown", (event) => {
     const move = moves[event.key];
-    if (event.key === "Enter" && current) { pick(...current); return; }
+    if (event.key === "Enter" && current) {
+      pick(...current);
+      return;
+    }
     if (!move) return;
     event.preventDefault();
     const [i, j] = current || [0, 0];
-    current = current ? [Math.max(0, Math.min(rows.length - 1, i + move[0])), Math.max(0, Math.min(columns.length - 1, j + move[1]))] : [0, 0];
+    current = current
+      ? [
+          Math.max(0, Math.min(rows.length - 1, i + move[0])),
+          Math.max(0, Math.min(columns.length - 1, j + move[1])),
+        ]
+      : [0, 0];
     if (last) show(...last);
     say(...current);
   });
-  canvas.addEventListener("blur", () => { current = null; if (last) show(...last); });
-  canvas.addEventListener("pointermove", (event) => { const at = cell(event); if (at) say(...at); });
-  canvas.addEventListener("click", (event) => { const at = cell(event); if (at) pick(...at); });
+  canvas.addEventListener("blur", () => {
+    current = null;
+    if (last) show(...last);
+  });
+  canvas.addEventListener("pointermove", (event) => {
+    const at = cell(event);
+    if (at) say(...at);
+  });
+  canvas.addEventListener("click", (event) => {
+    const at = cell(event);
+    if (at) pick(...at);
+  });
   return { node: h("div", { class: "scroll tall heat" }, canvas), show };
 }

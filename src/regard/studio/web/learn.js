@@ -3,7 +3,19 @@
 import { ask } from "./api.js";
 import { answerCard } from "./answer.js";
 import { asked, asking, unit } from "./ask_card.js";
-import { clipped, failure, h, loading, percent, put, segment, shareBars, shown, slider, subscripts } from "./dom.js";
+import {
+  clipped,
+  failure,
+  h,
+  loading,
+  percent,
+  put,
+  segment,
+  shareBars,
+  shown,
+  slider,
+  subscripts,
+} from "./dom.js";
 import { css, heat, inkOn } from "./heat.js";
 import { columns, drawPath } from "./token_path.js";
 import { placeNamer } from "./media.js";
@@ -16,49 +28,139 @@ const TOUR = 3200; // milliseconds at a station
 
 // Of each part: title, formula, text. {one} and {many} are what the model reads: tokens, patches, moments.
 const STATIONS = {
-  embedded: ["Embedding", "x = E[token]", "Each {one} becomes a vector. From here on the input is a matrix: one row a {one}. This row is the beginning of the residual stream."],
-  input: ["Norm", "norm(x)", "Each vector is brought to the same size before the sublayer reads it. The stream itself goes on as it was."],
-  q: ["Queries", "Q = x W_Q", "What each {one} asks for. Each head has its own small projection, so heads can ask different things."],
-  k: ["Keys", "K = x W_K", "What each {one} answers to. A query and a key that point the same way give a high score."],
+  embedded: [
+    "Embedding",
+    "x = E[token]",
+    "Each {one} becomes a vector. From here on the input is a matrix: one row a {one}. This row is the beginning of the residual stream.",
+  ],
+  input: [
+    "Norm",
+    "norm(x)",
+    "Each vector is brought to the same size before the sublayer reads it. The stream itself goes on as it was.",
+  ],
+  q: [
+    "Queries",
+    "Q = x W_Q",
+    "What each {one} asks for. Each head has its own small projection, so heads can ask different things.",
+  ],
+  k: [
+    "Keys",
+    "K = x W_K",
+    "What each {one} answers to. A query and a key that point the same way give a high score.",
+  ],
   v: ["Values", "V = x W_V", "What a {one} hands over when it is looked at."],
-  weights: ["Attention weights", "A = softmax(Q Kᵀ / √d + mask)", "Scores become shares: each row sums to 1. What the mask hides gets nothing: {hidden}."],
-  mixed: ["Mixed values", "A V", "Each {one} takes the mean of the values it looks at, in the shares of its row."],
-  output: ["Output projection", "concat(heads) W_O", "The heads are put side by side and projected back to the width of the stream."],
-  sum: ["Residual connection", "x + sublayer(x)", "What the sublayer found is added to the stream. Nothing is replaced: later layers can still read what was there before."],
-  residual: ["Out of the layer", "x + sublayer(x)", "The stream as it leaves the layer: what came in, and what each sublayer has added."],
+  weights: [
+    "Attention weights",
+    "A = softmax(Q Kᵀ / √d + mask)",
+    "Scores become shares: each row sums to 1. What the mask hides gets nothing: {hidden}.",
+  ],
+  mixed: [
+    "Mixed values",
+    "A V",
+    "Each {one} takes the mean of the values it looks at, in the shares of its row.",
+  ],
+  output: [
+    "Output projection",
+    "concat(heads) W_O",
+    "The heads are put side by side and projected back to the width of the stream.",
+  ],
+  sum: [
+    "Residual connection",
+    "x + sublayer(x)",
+    "What the sublayer found is added to the stream. Nothing is replaced: later layers can still read what was there before.",
+  ],
+  residual: [
+    "Out of the layer",
+    "x + sublayer(x)",
+    "The stream as it leaves the layer: what came in, and what each sublayer has added.",
+  ],
 };
-const FEED = { input: STATIONS.input, output: ["Feed-forward", "FFN(x)", "The same small network at every {one}, each by itself. It is wider inside than the stream."] };
+const FEED = {
+  input: STATIONS.input,
+  output: [
+    "Feed-forward",
+    "FFN(x)",
+    "The same small network at every {one}, each by itself. It is wider inside than the stream.",
+  ],
+};
 // What a formula of the model itself adds to the words.
 const REMARKS = [
   [/^x = .*\bposition/, "A vector of its place is part of it."],
-  [/R\(x/, "R turns each pair of numbers by an angle that grows with the place: that is how this model tells places apart."],
+  [
+    /R\(x/,
+    "R turns each pair of numbers by an angle that grows with the place: that is how this model tells places apart.",
+  ],
   [/^BatchNorm/, "Mean and deviation are those of each feature in training, not of the vector."],
   [/^W₂ \(/, "It is gated: each number inside is multiplied by another one."],
   [/experts$/, "A router chooses who reads a {one}."],
 ];
 const OTHERS = {
-  recurrent: ["Recurrent cell", "hₜ = cell(xₜ, hₜ₋₁)", "The state goes from {one} to {one}: each step reads its input and what the step before remembered. Nothing can be computed out of order."],
-  convolutional: ["Gated convolution", "x + (A ⊙ σ(B)),  [A B] = conv(x)", "Each {one} reads its neighbours through a window; with each layer the window of what it has seen grows. Half of the numbers are gates for the other half."],
-  memory: ["Next hop", "u + o", "What the hop found is added to the question. The next hop asks with the sum."],
+  recurrent: [
+    "Recurrent cell",
+    "hₜ = cell(xₜ, hₜ₋₁)",
+    "The state goes from {one} to {one}: each step reads its input and what the step before remembered. Nothing can be computed out of order.",
+  ],
+  convolutional: [
+    "Gated convolution",
+    "x + (A ⊙ σ(B)),  [A B] = conv(x)",
+    "Each {one} reads its neighbours through a window; with each layer the window of what it has seen grows. Half of the numbers are gates for the other half.",
+  ],
+  memory: [
+    "Next hop",
+    "u + o",
+    "What the hop found is added to the question. The next hop asks with the sum.",
+  ],
 };
 // Attention before the Transformer: where its queries, keys and values come from.
 const BASELINE_ATTENTION = {
   recurrent: {
-    q: ["Queries", "Q = s W_Q", "The state of the decoder asks, projected unless the score is a plain product (Luong's “dot”)."],
-    k: ["Keys", "K = h W_K", "The states of the encoder answer, projected likewise: one a {input}."],
+    q: [
+      "Queries",
+      "Q = s W_Q",
+      "The state of the decoder asks, projected unless the score is a plain product (Luong's “dot”).",
+    ],
+    k: [
+      "Keys",
+      "K = h W_K",
+      "The states of the encoder answer, projected likewise: one a {input}.",
+    ],
     v: ["Values", "V = h", "What is handed over are the states of the encoder themselves."],
-    mixed: ["Context vector", "c = A V", "The mean of the encoder's states, in the shares of its row. The cell reads it beside its input."],
+    mixed: [
+      "Context vector",
+      "c = A V",
+      "The mean of the encoder's states, in the shares of its row. The cell reads it beside its input.",
+    ],
   },
   convolutional: {
-    q: ["Queries", "Q = (h W_Q + g) / √2", "What the convolution found, together with the embedding g of the token written before."],
+    q: [
+      "Queries",
+      "Q = (h W_Q + g) / √2",
+      "What the convolution found, together with the embedding g of the token written before.",
+    ],
     k: ["Keys", "K = z", "What the encoder gives at each {input}."],
-    v: ["Values", "V = (z + e) / √2", "What the encoder gives, together with the embedding e of the {input} itself."],
+    v: [
+      "Values",
+      "V = (z + e) / √2",
+      "What the encoder gives, together with the embedding e of the {input} itself.",
+    ],
   },
   memory: {
     q: ["Query", "Q = u", "The question itself asks."],
-    k: ["Keys", "K = Σ l ∘ A[word] + T_A", "The words of each sentence, weighed by their place and summed, and a vector of the sentence's age."],
-    v: ["Values", "V = Σ l ∘ C[word] + T_C", "The same sentences, read through another table: what the question gets, and the keys of the next hop."],
-    mixed: ["What the hop found", "o = A V", "The mean of the sentences' values, in the shares of the row."],
+    k: [
+      "Keys",
+      "K = Σ l ∘ A[word] + T_A",
+      "The words of each sentence, weighed by their place and summed, and a vector of the sentence's age.",
+    ],
+    v: [
+      "Values",
+      "V = Σ l ∘ C[word] + T_C",
+      "The same sentences, read through another table: what the question gets, and the keys of the next hop.",
+    ],
+    mixed: [
+      "What the hop found",
+      "o = A V",
+      "The mean of the sentences' values, in the shares of the row.",
+    ],
   },
 };
 const STACK_OUTPUT = ["Out of the stack", "x", "What the last layer gives: one vector a {one}."];
@@ -67,7 +169,9 @@ const titleOf = (stack) => stack.replace(".", " "); // image.encoder
 
 // The formula of a station as the model's own parts have it, or undefined.
 function ownFormula(name, path, model) {
-  const parts = name.split("."), [kind, part] = parts.slice(-2), own = model.formulas[path.stack];
+  const parts = name.split("."),
+    [kind, part] = parts.slice(-2),
+    own = model.formulas[path.stack];
   if (name === `${path.stack}.output`) return own.output;
   if (kind === "feedforward") return part === "output" ? own.feedforward : own.input;
   if (kind === "cross" && (part === "q" || part === "k")) return undefined; // no rotation between two sequences
@@ -76,36 +180,59 @@ function ownFormula(name, path, model) {
 }
 
 function about(name, path, model, words) {
-  const parts = name.split("."), part = parts.at(-1), kind = parts.at(-2);
+  const parts = name.split("."),
+    part = parts.at(-1),
+    kind = parts.at(-2);
   const layered = model.layers[path.stack];
   const baseline = BASELINE_ATTENTION[layered]?.[part];
   let entry = baseline ?? STATIONS[part] ?? [name, "", ""];
   if (kind === "feedforward") entry = FEED[part];
   else if (name === `${path.stack}.output`) entry = STACK_OUTPUT;
   else if (part === "residual" && layered !== "transformer") entry = OTHERS[layered];
-  else if (part === "embedded" && layered === "memory") entry = ["The question", "u = Σ l ∘ B[word]", "The words of the question, each weighed by its place, are summed into one vector. It asks the sentences of the story."];
+  else if (part === "embedded" && layered === "memory")
+    entry = [
+      "The question",
+      "u = Σ l ∘ B[word]",
+      "The words of the question, each weighed by its place, are summed into one vector. It asks the sentences of the story.",
+    ];
   let [title, formula, text] = entry;
-  if (!baseline && !(part === "embedded" && layered === "memory")) formula = ownFormula(name, path, model) ?? formula;
+  if (!baseline && !(part === "embedded" && layered === "memory"))
+    formula = ownFormula(name, path, model) ?? formula;
   for (const [sign, remark] of REMARKS) if (sign.test(formula)) text += ` ${remark}`;
-  if (name === "encoder.output" && model.stacks.decoder) text += " This is what the decoder looks at.";
+  if (name === "encoder.output" && model.stacks.decoder)
+    text += " This is what the decoder looks at.";
   if (kind === "cross" && (part === "k" || part === "v") && !baseline) {
     formula = formula.replace("x ", "memory ");
     text += " In cross-attention, keys and values come from the encoder's output.";
   }
   if (part === "weights") {
     formula = path.weights[parts.slice(0, -1).join(".")].formula;
-    if (formula.includes(" B ")) text += " B is what the distance of two places adds to their score.";
+    if (formula.includes(" B "))
+      text += " B is what the distance of two places adds to their score.";
   }
   if (part === "weights" && layered === "memory") title += ": the question looks at the story";
-  else if (part === "weights") title += kind === "self" ? `: looks at ${words.many} of its own input` : ": looks at the input of the encoder";
+  else if (part === "weights")
+    title +=
+      kind === "self"
+        ? `: looks at ${words.many} of its own input`
+        : ": looks at the input of the encoder";
   text = text.replaceAll("{hidden}", hiddenBy(kind, path, words));
-  return { title, formula, text: text.replaceAll("{one}", words.one).replaceAll("{many}", words.many).replaceAll("{input}", words.input) };
+  return {
+    title,
+    formula,
+    text: text
+      .replaceAll("{one}", words.one)
+      .replaceAll("{many}", words.many)
+      .replaceAll("{input}", words.input),
+  };
 }
 
 // What the mask of an attention hides.
 function hiddenBy(kind, path, words) {
   if (words.one === "node") return "nodes that no edge leads to";
-  return path.stack === "decoder" && kind === "self" ? "padding, and each {one} after the one that looks" : "padding";
+  return path.stack === "decoder" && kind === "self"
+    ? "padding, and each {one} after the one that looks"
+    : "padding";
 }
 
 // What a stack reads. A decoder behind an encoder reads the tokens that it has written, whatever the encoder reads.
@@ -115,57 +242,140 @@ function wordsOf(model, question, stack) {
   return { one: unit(model, reads), many: unit(model, reads, 2), input: unit(model, question) };
 }
 
-const STRIPS = "Strips are numbers of the vectors: blue above zero, brown (in the dark: amber) below.";
+const STRIPS =
+  "Strips are numbers of the vectors: blue above zero, brown (in the dark: amber) below.";
 const STREAMS = {
-  transformer: "The line along a row is the residual stream; arcs show where it passes a sublayer, ⊕ where what the sublayer found is added.",
-  recurrent: "The arrows from row to row are the state that the cell hands on; there is no residual stream that passes it.",
-  convolutional: "The line along a row is the residual stream; each layer reads the neighbouring rows too, and ⊕ adds what it found.",
+  transformer:
+    "The line along a row is the residual stream; arcs show where it passes a sublayer, ⊕ where what the sublayer found is added.",
+  recurrent:
+    "The arrows from row to row are the state that the cell hands on; there is no residual stream that passes it.",
+  convolutional:
+    "The line along a row is the residual stream; each layer reads the neighbouring rows too, and ⊕ adds what it found.",
   memory: "The line is the question; ⊕ adds to it what the hop found in the story.",
 };
 
 // ------------------------------------------------------------------ numbers
 
 function numbers(values, rows, columnNames, { signed, marked, cut }) {
-  const most = Math.max(1e-9, ...values.flat().filter((v) => v !== null).map(Math.abs));
-  const share = (v) => signed ? 0.5 + v / most / 2 : v;
+  const most = Math.max(
+    1e-9,
+    ...values
+      .flat()
+      .filter((v) => v !== null)
+      .map(Math.abs),
+  );
+  const share = (v) => (signed ? 0.5 + v / most / 2 : v);
   const few = Math.min(values[0]?.length || 0, 16);
-  return h("div", { class: "scroll tall", tabindex: 0, "aria-label": "Values, scrolls" }, h("table", { class: "numbers" },
-    columnNames.length ? h("tr", {}, h("th"), columnNames.slice(0, few).map((text) => h("th", { text: shown(text) }))) : null,
-    values.map((row, i) => h("tr", { class: i === marked ? "marked" : null }, h("th", { class: "token", text: shown(rows[i] ?? String(i)) }),
-      row.slice(0, few).map((v) => h("td", { style: { background: css(share(v ?? 0), signed), color: inkOn(share(v ?? 0), signed) }, text: v === null ? "–" : v.toFixed(2) })),
-      cut || row.length > few ? h("td", { class: "faint", text: "…" }) : null))));
+  return h(
+    "div",
+    { class: "scroll tall", tabindex: 0, "aria-label": "Values, scrolls" },
+    h(
+      "table",
+      { class: "numbers" },
+      columnNames.length
+        ? h(
+            "tr",
+            {},
+            h("th"),
+            columnNames.slice(0, few).map((text) => h("th", { text: shown(text) })),
+          )
+        : null,
+      values.map((row, i) =>
+        h(
+          "tr",
+          { class: i === marked ? "marked" : null },
+          h("th", { class: "token", text: shown(rows[i] ?? String(i)) }),
+          row.slice(0, few).map((v) =>
+            h("td", {
+              style: {
+                background: css(share(v ?? 0), signed),
+                color: inkOn(share(v ?? 0), signed),
+              },
+              text: v === null ? "–" : v.toFixed(2),
+            }),
+          ),
+          cut || row.length > few ? h("td", { class: "faint", text: "…" }) : null,
+        ),
+      ),
+    ),
+  );
 }
 
 // From a query to its shares, key by key: the product, scaled, with what positions add, masked, and softmax. Of many keys
 // those with the largest shares, in their order.
 const MOST_KEYS = 12;
-const digits = (v) => v === null ? "–" : v.toFixed(2).replace(/^-(0\.00)$/, "$1");
+const digits = (v) => (v === null ? "–" : v.toFixed(2).replace(/^-(0\.00)$/, "$1"));
 function scoreTable({ width, scale, dots, bias, visible, weights }, who, labels, key) {
-  const places = [...weights.keys()].sort((a, b) => weights[b] - weights[a] || visible[b] - visible[a] || a - b).slice(0, MOST_KEYS).sort((a, b) => a - b);
+  const places = [...weights.keys()]
+    .sort((a, b) => weights[b] - weights[a] || visible[b] - visible[a] || a - b)
+    .slice(0, MOST_KEYS)
+    .sort((a, b) => a - b);
   const largest = places.reduce((a, b) => (weights[b] > weights[a] ? b : a), places[0]);
-  const scaled = Math.abs(scale * Math.sqrt(width) - 1) < 1e-6 ? `÷ √${width}` : `× ${Number(scale.toPrecision(3))}`;
+  const scaled =
+    Math.abs(scale * Math.sqrt(width) - 1) < 1e-6
+      ? `÷ √${width}`
+      : `× ${Number(scale.toPrecision(3))}`;
   const scales = scale !== 1; // otherwise the product is the score
   const masks = places.some((j) => !visible[j]);
   const hidden = (text, j) => h("td", { class: visible[j] ? null : "faint", text });
-  return [h("p", { text: `“${shown(who)}” asks with its query q; each ${key} answers with its key k:` }),
-    h("div", { class: "scroll", tabindex: 0, "aria-label": "Scores, scrolls" }, h("table", { class: "plain scores", id: "scores" },
-      h("tr", {}, ["key of", "q · k", ...(scales ? [scaled] : []), ...(bias ? ["+ position"] : []), ...(masks ? ["mask"] : []), "softmax", ""].map((text) => h("th", { class: { mask: "mask", "": "bar" }[text], text }))),
-      places.map((j) => h("tr", { class: j === largest ? "largest" : null }, h("th", { class: "token", text: clipped(shown(labels[j] ?? String(j)), 24) }),
-        hidden(digits(dots[j]), j), scales ? hidden(digits(dots[j] * scale), j) : null, bias ? hidden(digits(dots[j] * scale + (bias[j] ?? 0)), j) : null,
-        masks ? h("td", { class: "faint mask", text: visible[j] ? "0" : "−∞" }) : null, h("td", { class: "share", text: visible[j] ? percent(weights[j]) : "0" }),
-        h("td", { class: "bar" }, h("div", { class: "meter" }, h("i", { style: { width: `${100 * weights[j]}%` } }))))))),
-    weights.length > places.length ? h("p", { class: "note", text: `The ${places.length} largest of ${weights.length} shares.` }) : null];
+  return [
+    h("p", { text: `“${shown(who)}” asks with its query q; each ${key} answers with its key k:` }),
+    h(
+      "div",
+      { class: "scroll", tabindex: 0, "aria-label": "Scores, scrolls" },
+      h(
+        "table",
+        { class: "plain scores", id: "scores" },
+        h(
+          "tr",
+          {},
+          [
+            "key of",
+            "q · k",
+            ...(scales ? [scaled] : []),
+            ...(bias ? ["+ position"] : []),
+            ...(masks ? ["mask"] : []),
+            "softmax",
+            "",
+          ].map((text) => h("th", { class: { mask: "mask", "": "bar" }[text], text })),
+        ),
+        places.map((j) =>
+          h(
+            "tr",
+            { class: j === largest ? "largest" : null },
+            h("th", { class: "token", text: clipped(shown(labels[j] ?? String(j)), 24) }),
+            hidden(digits(dots[j]), j),
+            scales ? hidden(digits(dots[j] * scale), j) : null,
+            bias ? hidden(digits(dots[j] * scale + (bias[j] ?? 0)), j) : null,
+            masks ? h("td", { class: "faint mask", text: visible[j] ? "0" : "−∞" }) : null,
+            h("td", { class: "share", text: visible[j] ? percent(weights[j]) : "0" }),
+            h(
+              "td",
+              { class: "bar" },
+              h("div", { class: "meter" }, h("i", { style: { width: `${100 * weights[j]}%` } })),
+            ),
+          ),
+        ),
+      ),
+    ),
+    weights.length > places.length
+      ? h("p", { class: "note", text: `The ${places.length} largest of ${weights.length} shares.` })
+      : null,
+  ];
 }
 
 // ------------------------------------------------------------------ what comes out
 
 // The likeliest tokens at the row that is followed, by word, at a temperature. Null for a model that writes no tokens.
 function nextTokens(state, model, question, path, marked, names, gone) {
-  const writes = ["translate", "transcribe", "generate", "fill"].includes(model.task) && model.speaks;
+  const writes =
+    ["translate", "transcribe", "generate", "fill"].includes(model.task) && model.speaks;
   if (!writes || (model.medium === "sound" && !model.writes)) return null;
   const isLast = path.stack === Object.keys(model.stacks).at(-1);
-  const bars = h("div", { id: "next" }, loading("")), title = h("p");
-  let temperature = Number(state.temperature || 1), last = 0;
+  const bars = h("div", { id: "next" }, loading("")),
+    title = h("p");
+  let temperature = Number(state.temperature || 1),
+    last = 0;
   async function draw() {
     const mine = ++last;
     try {
@@ -173,44 +383,80 @@ function nextTokens(state, model, question, path, marked, names, gone) {
       const result = await ask("next", { ...question, position, temperature, top: 8 });
       if (gone() || mine !== last) return;
       const name = isLast ? names[marked] : "the last place of the decoder";
-      put(title, model.task === "fill" ? `At “${shown(name)}” it would write` : `After “${shown(name)}” comes`);
+      put(
+        title,
+        model.task === "fill"
+          ? `At “${shown(name)}” it would write`
+          : `After “${shown(name)}” comes`,
+      );
       put(bars, shareBars(result.shares));
     } catch (error) {
       if (!gone()) put(bars, failure(error));
     }
   }
-  const change = (value) => { temperature = value; go({ temperature: value }, { quietly: true }); draw(); };
+  const change = (value) => {
+    temperature = value;
+    go({ temperature: value }, { quietly: true });
+    draw();
+  };
   draw();
-  return h("div", { id: "out" }, title, bars,
-    h("div", { class: "bar" }, slider("Temperature", temperature, [0.1, 3, 0.1], change, (v) => v.toFixed(1), { live: true }),
-      h("span", { class: "note", text: "p = softmax(x Eᵀ / T): low sharpens the choice, high evens it out." })));
+  return h(
+    "div",
+    { id: "out" },
+    title,
+    bars,
+    h(
+      "div",
+      { class: "bar" },
+      slider("Temperature", temperature, [0.1, 3, 0.1], change, (v) => v.toFixed(1), {
+        live: true,
+      }),
+      h("span", {
+        class: "note",
+        text: "p = softmax(x Eᵀ / T): low sharpens the choice, high evens it out.",
+      }),
+    ),
+  );
 }
 
 // ------------------------------------------------------------------ pictures and sound
 
 // Labels of rows by what they are, and of an image the patches themselves.
 async function placeNames(path, model, question) {
-  const rows = path.rows.map(([, label]) => label), memory = path.columns.map(([, label]) => label);
+  const rows = path.rows.map(([, label]) => label),
+    memory = path.columns.map(([, label]) => label);
   if (!question.file) return { names: rows, memory, place: null };
   const ofInput = path.stack !== "decoder" || model.layers.encoder === undefined;
   const inputs = path.columns.length ? path.columns.at(-1)[0] + 1 : path.count; // the last place is always among them
   const place = await placeNamer(question, inputs);
-  const result = { names: ofInput ? path.rows.map(([index]) => place(index)) : rows, memory: path.columns.map(([index]) => place(index)), place };
+  const result = {
+    names: ofInput ? path.rows.map(([index]) => place(index)) : rows,
+    memory: path.columns.map(([index]) => place(index)),
+    place,
+  };
   if (model.medium !== "image" || !ofInput) return result;
-  const found = await ask("picture", { model: question.model, text: question.text, file: question.file });
-  const draw = (context, box) => path.rows.forEach(([index], i) => patch(context, box(i), found, index - found.extras));
+  const found = await ask("picture", {
+    model: question.model,
+    text: question.text,
+    file: question.file,
+  });
+  const draw = (context, box) =>
+    path.rows.forEach(([index], i) => patch(context, box(i), found, index - found.extras));
   draw.first = path.rows.findIndex(([index]) => index >= found.extras);
   return { ...result, picture: draw };
 }
 
 function patch(context, [x, y, size], found, number) {
   if (number < 0) return;
-  const [high, wide] = found.shape, side = Math.floor(wide / found.side);
-  const left = (number % found.side) * side, top = Math.floor(number / found.side) * side;
+  const [high, wide] = found.shape,
+    side = Math.floor(wide / found.side);
+  const left = (number % found.side) * side,
+    top = Math.floor(number / found.side) * side;
   const image = context.createImageData(side, side);
   for (let i = 0; i < side * side; i++) {
-    const from = ((top + Math.floor(i / side)) * wide + left + i % side) * (found.shape[2] ?? 1);
-    for (let c = 0; c < 3; c++) image.data[4 * i + c] = found.values[from + (found.shape[2] ? c : 0)];
+    const from = ((top + Math.floor(i / side)) * wide + left + (i % side)) * (found.shape[2] ?? 1);
+    for (let c = 0; c < 3; c++)
+      image.data[4 * i + c] = found.values[from + (found.shape[2] ? c : 0)];
     image.data[4 * i + 3] = 255;
   }
   const small = document.createElement("canvas");
@@ -225,32 +471,95 @@ function patch(context, [x, y, size], found, number) {
 const PLACES = 32;
 const CELL = 19; // pixels at most, so that both maps are seen whole
 function placing(state, model, question, gone) {
-  const body = h("div", {}, loading()), stacks = Object.keys(model.stacks);
+  const body = h("div", {}, loading()),
+    stacks = Object.keys(model.stacks);
   const tower = stacks.find((name) => name.startsWith(question.file ? "image." : "text.")); // of two, the one that reads
-  const stack = stacks.includes(state.places) ? state.places : tower ?? stacks[0];
+  const stack = stacks.includes(state.places) ? state.places : (tower ?? stacks[0]);
   const words = wordsOf(model, question, stack);
-  const node = h("section", { class: "card", "aria-label": "Positions" }, h("header", {}, h("h2", { text: `Where a ${words.one} stands` }),
-    stacks.length > 1 ? segment("Stack", stacks.map((name) => [name, titleOf(name)]), stack, (places) => go({ places })) : null), body);
+  const node = h(
+    "section",
+    { class: "card", "aria-label": "Positions" },
+    h(
+      "header",
+      {},
+      h("h2", { text: `Where a ${words.one} stands` }),
+      stacks.length > 1
+        ? segment(
+            "Stack",
+            stacks.map((name) => [name, titleOf(name)]),
+            stack,
+            (places) => go({ places }),
+          )
+        : null,
+    ),
+    body,
+  );
   const drawn = (rows, columns, values, title) => {
-    const status = h("p", { class: "read faint", role: "status", text: "Point at a cell for its number." });
-    const map = heat(rows, columns, { signed: true, room: Math.min(620, 100 + CELL * columns.length), say: (i, j) => { status.textContent = `${rows[i]}, ${columns[j]}: ${values[i * columns.length + j].toFixed(3)}`; } });
+    const status = h("p", {
+      class: "read faint",
+      role: "status",
+      text: "Point at a cell for its number.",
+    });
+    const map = heat(rows, columns, {
+      signed: true,
+      room: Math.min(620, 100 + CELL * columns.length),
+      say: (i, j) => {
+        status.textContent = `${rows[i]}, ${columns[j]}: ${values[i * columns.length + j].toFixed(3)}`;
+      },
+    });
     map.show(values, { title, scale: values.reduce((a, b) => Math.max(a, Math.abs(b)), 1e-9) });
     return h("div", {}, h("h3", { text: title }), status, map.node);
   };
   const ofPicture = question.file && model.medium === "image" && words.one === "patch";
-  ask("positions", { model: state.model, stack, length: PLACES }).then(async (found) => {
-    const count = (list) => list.map((_, i) => String(i));
-    // Sines of row and column are of the patches alone; tables begin with the class token.
-    const namer = ofPicture && found.what && !found.what.startsWith("sines") ? await placeNamer(question, PLACES) : String;
-    if (gone()) return;
-    if (found.what === null) { put(body, h("p", { class: "note", text: found.note })); return; }
-    const places = found.products.map((_, i) => namer(i));
-    const few = places.length === PLACES ? ` The first ${PLACES} places are shown.` : "";
-    const note = ofPicture ? "Patches are in reading order: a band beside the diagonal, a row of patches away, shows that the patch below is known to be near." : found.note;
-    put(body, h("p", { text: `Attention alone does not see the order of its ${words.many}. This model tells places apart by ${found.what.replace(stack, titleOf(stack))}. ${note}${few}` }),
-      h("div", { class: "two" }, found.encodings ? drawn(places, count(found.encodings[0]), Float32Array.from(found.encodings.flat()), "A row a place, a column a dimension") : null,
-        drawn(places, places, Float32Array.from(found.products.flat()), found.encodings ? "Dot products: each place with each" : "Added to the scores: each place with each")));
-  }, (error) => { if (!gone()) put(body, failure(error)); });
+  ask("positions", { model: state.model, stack, length: PLACES }).then(
+    async (found) => {
+      const count = (list) => list.map((_, i) => String(i));
+      // Sines of row and column are of the patches alone; tables begin with the class token.
+      const namer =
+        ofPicture && found.what && !found.what.startsWith("sines")
+          ? await placeNamer(question, PLACES)
+          : String;
+      if (gone()) return;
+      if (found.what === null) {
+        put(body, h("p", { class: "note", text: found.note }));
+        return;
+      }
+      const places = found.products.map((_, i) => namer(i));
+      const few = places.length === PLACES ? ` The first ${PLACES} places are shown.` : "";
+      const note = ofPicture
+        ? "Patches are in reading order: a band beside the diagonal, a row of patches away, shows that the patch below is known to be near."
+        : found.note;
+      put(
+        body,
+        h("p", {
+          text: `Attention alone does not see the order of its ${words.many}. This model tells places apart by ${found.what.replace(stack, titleOf(stack))}. ${note}${few}`,
+        }),
+        h(
+          "div",
+          { class: "two" },
+          found.encodings
+            ? drawn(
+                places,
+                count(found.encodings[0]),
+                Float32Array.from(found.encodings.flat()),
+                "A row a place, a column a dimension",
+              )
+            : null,
+          drawn(
+            places,
+            places,
+            Float32Array.from(found.products.flat()),
+            found.encodings
+              ? "Dot products: each place with each"
+              : "Added to the scores: each place with each",
+          ),
+        ),
+      );
+    },
+    (error) => {
+      if (!gone()) put(body, failure(error));
+    },
+  );
   return node;
 }
 
@@ -259,17 +568,36 @@ function placing(state, model, question, gone) {
 // One line for the whole model: each layer is a button.
 function overview(model, path) {
   const stacks = Object.entries(model.stacks);
-  const word = (kind) => kind === "memory" ? "hop" : "layer";
-  return h("nav", { class: "whole-model", "aria-label": "Layers" }, stacks.map(([stack, layers]) => [
-    segment(`${titleOf(stack)} · ${layers} ${word(model.layers[stack])}${layers > 1 ? "s" : ""}`, [...Array(layers).keys()].map((k) => [`${stack}.${k}`, String(k)]), stack === path.stack ? `${stack}.${path.layer}` : null,
-      (name) => { const [to, layer] = [name.slice(0, name.lastIndexOf(".")), name.slice(name.lastIndexOf(".") + 1)]; go({ stack: to, layer, row: to === path.stack ? undefined : "", station: "" }); }),
-    h("span", { class: "arrow", "aria-hidden": "true", text: "→" })]), h("span", { class: "label", text: "output" }));
+  const word = (kind) => (kind === "memory" ? "hop" : "layer");
+  return h(
+    "nav",
+    { class: "whole-model", "aria-label": "Layers" },
+    stacks.map(([stack, layers]) => [
+      segment(
+        `${titleOf(stack)} · ${layers} ${word(model.layers[stack])}${layers > 1 ? "s" : ""}`,
+        [...Array(layers).keys()].map((k) => [`${stack}.${k}`, String(k)]),
+        stack === path.stack ? `${stack}.${path.layer}` : null,
+        (name) => {
+          const [to, layer] = [
+            name.slice(0, name.lastIndexOf(".")),
+            name.slice(name.lastIndexOf(".") + 1),
+          ];
+          go({ stack: to, layer, row: to === path.stack ? undefined : "", station: "" });
+        },
+      ),
+      h("span", { class: "arrow", "aria-hidden": "true", text: "→" }),
+    ]),
+    h("span", { class: "label", text: "output" }),
+  );
 }
 
 // The names of a tensor's rows, and of its columns where these are places too: what each place reads.
 function axes(name, path, anatomy, place, found) {
-  const [, , kind, part] = name.slice(path.stack.length).split(".").length > 2 ? ["", ...name.slice(path.stack.length + 1).split(".")] : [];
-  const input = anatomy.source.map((label, i) => place ? place(i) : label);
+  const [, , kind, part] =
+    name.slice(path.stack.length).split(".").length > 2
+      ? ["", ...name.slice(path.stack.length + 1).split(".")]
+      : [];
+  const input = anatomy.source.map((label, i) => (place ? place(i) : label));
   const own = path.stack === "decoder" && anatomy.target.length ? anatomy.target : input;
   const memoryRows = kind === "cross" && (part === "k" || part === "v");
   const rows = path.stack === "memory" && !memoryRows ? input.slice(-1) : memoryRows ? input : own;
@@ -280,55 +608,154 @@ function axes(name, path, anatomy, place, found) {
 const OF_HEADS = new Set(["q", "k", "v", "weights", "mixed"]);
 
 // The panel of a station: formula, words, and the numbers that pass it.
-async function stationPanel(panel, name, { path, model, question, anatomy, place, words, names, marked, head, gone }) {
+async function stationPanel(
+  panel,
+  name,
+  { path, model, question, anatomy, place, words, names, marked, head, gone },
+) {
   const { title, formula, text } = about(name, path, model, words);
   const values = h("div", {}, loading());
-  const heads = OF_HEADS.has(name.split(".").at(-1)) ? path.weights[name.split(".").slice(0, -1).join(".")]?.heads ?? 0 : 0;
-  const station = path.stations[name], sum = name.endsWith(".sum");
+  const heads = OF_HEADS.has(name.split(".").at(-1))
+    ? (path.weights[name.split(".").slice(0, -1).join(".")]?.heads ?? 0)
+    : 0;
+  const station = path.stations[name],
+    sum = name.endsWith(".sum");
   const shape = sum ? [path.count, station.width] : anatomy.shapes[name];
-  put(panel, h("header", {}, h("h2", { text: title }), h("code", { class: "faint", text: name })),
-    h("div", { class: "two" }, h("div", {}, h("p", { class: "formula" }, subscripts(formula)), h("p", { text }),
-      h("div", { class: "bar" }, h("span", { class: "note" }, "shape ", h("code", { id: "shape", text: shape.join(" × ") })),
-        heads > 1 ? segment("Head", [...Array(heads).keys()].map((k) => [k, String(k)]), head, (k) => go({ head: k })) : null),
-      station ? h("p", { class: "note", text: `Length of the vector of “${shown(names[marked] ?? "")}”: ${(station.norms[marked] ?? station.norms[0])?.toFixed(2)}.` }) : null), values));
-  if (sum) { // a sum is no probe: some of its numbers came with the drawing
+  put(
+    panel,
+    h("header", {}, h("h2", { text: title }), h("code", { class: "faint", text: name })),
+    h(
+      "div",
+      { class: "two" },
+      h(
+        "div",
+        {},
+        h("p", { class: "formula" }, subscripts(formula)),
+        h("p", { text }),
+        h(
+          "div",
+          { class: "bar" },
+          h(
+            "span",
+            { class: "note" },
+            "shape ",
+            h("code", { id: "shape", text: shape.join(" × ") }),
+          ),
+          heads > 1
+            ? segment(
+                "Head",
+                [...Array(heads).keys()].map((k) => [k, String(k)]),
+                head,
+                (k) => go({ head: k }),
+              )
+            : null,
+        ),
+        station
+          ? h("p", {
+              class: "note",
+              text: `Length of the vector of “${shown(names[marked] ?? "")}”: ${(station.norms[marked] ?? station.norms[0])?.toFixed(2)}.`,
+            })
+          : null,
+      ),
+      values,
+    ),
+  );
+  if (sum) {
+    // a sum is no probe: some of its numbers came with the drawing
     put(values, numbers(station.values, names, [], { signed: true, marked, cut: true }));
     return;
   }
   const found = await ask("tensor", { ...question, name, head });
   if (gone()) return;
-  const isWeights = name.endsWith(".weights"), followed = path.rows[marked]?.[0] ?? 0;
+  const isWeights = name.endsWith(".weights"),
+    followed = path.rows[marked]?.[0] ?? 0;
   const [rows, labels] = axes(name, path, anatomy, place, found);
   let looked = null;
   if (isWeights) {
-    const { scores } = await ask("scores", { ...question, name: name.slice(0, -8), head, row: followed });
+    const { scores } = await ask("scores", {
+      ...question,
+      name: name.slice(0, -8),
+      head,
+      row: followed,
+    });
     if (gone()) return;
     const key = name.includes(".cross.") ? words.input : words.one;
-    looked = scores ? scoreTable(scores, names[marked] ?? "", labels, key) : lookedAt(found.values[followed], names[marked] ?? "", labels);
+    looked = scores
+      ? scoreTable(scores, names[marked] ?? "", labels, key)
+      : lookedAt(found.values[followed], names[marked] ?? "", labels);
   }
-  put(values, looked,
-    numbers(found.values, rows, labels, { signed: !isWeights, marked: followed, cut: found.shape.at(-1) > 16 }),
-    h("p", { class: "note", text: isWeights ? "One row a query, one column a key: shares of 1." : `One row a ${/cross\.[kv]$/.test(name) ? words.input : words.one}${found.shape.at(-1) > 16 ? "; the first 16 columns" : ""}. Blue is above zero, brown (in the dark: amber) below.` }));
+  put(
+    values,
+    looked,
+    numbers(found.values, rows, labels, {
+      signed: !isWeights,
+      marked: followed,
+      cut: found.shape.at(-1) > 16,
+    }),
+    h("p", {
+      class: "note",
+      text: isWeights
+        ? "One row a query, one column a key: shares of 1."
+        : `One row a ${/cross\.[kv]$/.test(name) ? words.input : words.one}${found.shape.at(-1) > 16 ? "; the first 16 columns" : ""}. Blue is above zero, brown (in the dark: amber) below.`,
+    }),
+  );
 }
 
 // The keys that a query looks at most, where its weights are no plain softmax of scores.
 function lookedAt(row, who, labels) {
   if (!row) return null;
-  const shares = row.map((probability, j) => ({ label: labels[j] ?? String(j), probability: probability ?? 0 })).filter(({ probability }) => probability > 0);
-  return [h("p", { text: `“${shown(who)}” looks at:` }), shareBars(shares.sort((a, b) => b.probability - a.probability).slice(0, 8))];
+  const shares = row
+    .map((probability, j) => ({ label: labels[j] ?? String(j), probability: probability ?? 0 }))
+    .filter(({ probability }) => probability > 0);
+  return [
+    h("p", { text: `“${shown(who)}” looks at:` }),
+    shareBars(shares.sort((a, b) => b.probability - a.probability).slice(0, 8)),
+  ];
 }
 
 // Goes from station to station by itself, as one would in a lecture.
 function tour(list, open, choose, atEnd, playing) {
-  const names = list.filter((column) => column.name).map((column) => column.name), at = names.indexOf(open);
+  const names = list.filter((column) => column.name).map((column) => column.name),
+    at = names.indexOf(open);
   const to = (i) => choose(names[Math.max(0, Math.min(names.length - 1, i))]);
-  const timer = playing ? setTimeout(() => (at + 1 < names.length ? to(at + 1) : go({ play: "" })), TOUR) : 0;
+  const timer = playing
+    ? setTimeout(() => (at + 1 < names.length ? to(at + 1) : go({ play: "" })), TOUR)
+    : 0;
   atEnd(() => clearTimeout(timer));
-  return h("div", { class: "bar tour" },
-    h("button", { type: "button", id: "back", text: "◂ Back", disabled: at <= 0, onclick: () => to(at - 1) }),
-    h("button", { type: "button", id: "forward", class: "main", text: "Next station ▸", disabled: at === names.length - 1, onclick: () => to(at + 1) }),
-    h("button", { type: "button", id: "play", "aria-pressed": String(Boolean(playing)), text: playing ? "Pause" : "Play", onclick: () => go({ play: playing ? "" : 1, station: playing ? open : names[at + 1 < names.length ? at : 0] }) }),
-    h("span", { class: "note", text: `Station ${at + 1} of ${names.length}. Choose a row to follow another one; each station opens its numbers.` }));
+  return h(
+    "div",
+    { class: "bar tour" },
+    h("button", {
+      type: "button",
+      id: "back",
+      text: "◂ Back",
+      disabled: at <= 0,
+      onclick: () => to(at - 1),
+    }),
+    h("button", {
+      type: "button",
+      id: "forward",
+      class: "main",
+      text: "Next station ▸",
+      disabled: at === names.length - 1,
+      onclick: () => to(at + 1),
+    }),
+    h("button", {
+      type: "button",
+      id: "play",
+      "aria-pressed": String(Boolean(playing)),
+      text: playing ? "Pause" : "Play",
+      onclick: () =>
+        go({
+          play: playing ? "" : 1,
+          station: playing ? open : names[at + 1 < names.length ? at : 0],
+        }),
+    }),
+    h("span", {
+      class: "note",
+      text: `Station ${at + 1} of ${names.length}. Choose a row to follow another one; each station opens its numbers.`,
+    }),
+  );
 }
 
 export default async function learn({ main, state, gone, atEnd }) {
@@ -336,47 +763,131 @@ export default async function learn({ main, state, gone, atEnd }) {
   if (gone()) return;
   const question = (({ off, ...rest }) => rest)(asked(state, model));
   const stage = h("section", { class: "card", "aria-label": "Path" }, loading("The model reads…"));
-  const panel = h("section", { class: "card", id: "station", "aria-label": "Station" }, loading(""));
+  const panel = h(
+    "section",
+    { class: "card", id: "station", "aria-label": "Station" },
+    loading(""),
+  );
   const answered = answerCard(state, model, question, { gone });
   const asks = asking(state, model, "Follow it");
-  if (!Object.keys(model.stacks).length) { // a linear map has no path to follow
-    put(main, asks, answered.node, h("section", { class: "card", "aria-label": "Path" }, h("header", {}, h("h2", { text: "One step, and no layers" }),
-      h("span", { class: "note", text: `${model.kind}, ${model.family}, ${model.parameters.toLocaleString("en")} parameters.` })),
-    h("p", { class: "formula" }, subscripts(model.linear)), h("p", { text: "Each value that is forecast is a weighted sum of the window, the same weights for every channel. There is no attention, no norm and no residual stream: whatever a Transformer is worth on a series, it has to be better than this." })), example());
+  if (!Object.keys(model.stacks).length) {
+    // a linear map has no path to follow
+    put(
+      main,
+      asks,
+      answered.node,
+      h(
+        "section",
+        { class: "card", "aria-label": "Path" },
+        h(
+          "header",
+          {},
+          h("h2", { text: "One step, and no layers" }),
+          h("span", {
+            class: "note",
+            text: `${model.kind}, ${model.family}, ${model.parameters.toLocaleString("en")} parameters.`,
+          }),
+        ),
+        h("p", { class: "formula" }, subscripts(model.linear)),
+        h("p", {
+          text: "Each value that is forecast is a weighted sum of the window, the same weights for every channel. There is no attention, no norm and no residual stream: whatever a Transformer is worth on a series, it has to be better than this.",
+        }),
+      ),
+      example(),
+    );
     await answered.ready;
     return;
   }
-  if (!main.querySelector("#station")) put(main, asks, answered.node, stage, panel, placing(state, model, question, gone), example());
+  if (!main.querySelector("#station"))
+    put(main, asks, answered.node, stage, panel, placing(state, model, question, gone), example());
   try {
-    const stacks = Object.keys(model.stacks), head = Number(state.head || 0);
-    const layer = Number(state.layer || 0), row = state.row === undefined || state.row === "" ? undefined : Number(state.row);
+    const stacks = Object.keys(model.stacks),
+      head = Number(state.head || 0);
+    const layer = Number(state.layer || 0),
+      row = state.row === undefined || state.row === "" ? undefined : Number(state.row);
     const stack = stacks.includes(state.stack) ? state.stack : stacks.at(-1);
-    const [path, anatomy] = await Promise.all([ask("path", { ...question, stack, layer, head, ...(row === undefined ? {} : { row }) }), ask("anatomy", question)]);
+    const [path, anatomy] = await Promise.all([
+      ask("path", { ...question, stack, layer, head, ...(row === undefined ? {} : { row }) }),
+      ask("anatomy", question),
+    ]);
     const words = wordsOf(model, question, path.stack);
     const { names, memory, place, picture } = await placeNames(path, model, question);
     if (gone()) return;
-    const chosen = path.rows.findIndex(([index]) => index === row), marked = chosen >= 0 ? chosen : usualRow(path, model);
-    const list = columns(path, model), stations = list.filter((column) => column.name).map((column) => column.name);
-    const open = stations.includes(state.station) ? state.station : stations.find((name) => name.endsWith(".weights")) ?? stations[0];
-    const choose = { station: (station) => go({ station }), token: (i) => go({ row: path.rows[i][0], play: "" }) };
-    const few = path.count > path.rows.length ? ` Of ${path.count} ${words.many}, ${path.rows.length} are drawn.` : "";
-    put(stage, h("header", {}, h("h2", { text: `The path of “${shown(names[marked])}” through ${titleOf(path.stack)}, ${model.layers[path.stack] === "memory" ? "hop" : "layer"} ${path.layer}` }),
-      h("span", { class: "note", text: `${model.kind}, ${model.family}, ${model.parameters.toLocaleString("en")} parameters.${few}` })),
-    overview(model, path), tour(list, open, choose.station, atEnd, state.play),
-    drawPath(path, model, { names, memory, marked, open, choose, picture }),
-    h("p", { class: "note", text: `${STREAMS[model.layers[path.stack]]} ${STRIPS}` }));
-    answered.ready.then(() => { // in place of the alternatives at the end of the input
+    const chosen = path.rows.findIndex(([index]) => index === row),
+      marked = chosen >= 0 ? chosen : usualRow(path, model);
+    const list = columns(path, model),
+      stations = list.filter((column) => column.name).map((column) => column.name);
+    const open = stations.includes(state.station)
+      ? state.station
+      : (stations.find((name) => name.endsWith(".weights")) ?? stations[0]);
+    const choose = {
+      station: (station) => go({ station }),
+      token: (i) => go({ row: path.rows[i][0], play: "" }),
+    };
+    const few =
+      path.count > path.rows.length
+        ? ` Of ${path.count} ${words.many}, ${path.rows.length} are drawn.`
+        : "";
+    put(
+      stage,
+      h(
+        "header",
+        {},
+        h("h2", {
+          text: `The path of “${shown(names[marked])}” through ${titleOf(path.stack)}, ${model.layers[path.stack] === "memory" ? "hop" : "layer"} ${path.layer}`,
+        }),
+        h("span", {
+          class: "note",
+          text: `${model.kind}, ${model.family}, ${model.parameters.toLocaleString("en")} parameters.${few}`,
+        }),
+      ),
+      overview(model, path),
+      tour(list, open, choose.station, atEnd, state.play),
+      drawPath(path, model, { names, memory, marked, open, choose, picture }),
+      h("p", { class: "note", text: `${STREAMS[model.layers[path.stack]]} ${STRIPS}` }),
+    );
+    answered.ready.then(() => {
+      // in place of the alternatives at the end of the input
       const next = gone() ? null : nextTokens(state, model, question, path, marked, names, gone);
       if (next) answered.alternatives(next);
     });
-    put(main, asks, answered.node, stage, panel, placing(state, model, question, gone), main.querySelector("#worked") ?? example());
-    await Promise.all([answered.ready, stationPanel(panel, open, { path, model, question, anatomy, place, words, names, marked, head, gone })]);
+    put(
+      main,
+      asks,
+      answered.node,
+      stage,
+      panel,
+      placing(state, model, question, gone),
+      main.querySelector("#worked") ?? example(),
+    );
+    await Promise.all([
+      answered.ready,
+      stationPanel(panel, open, {
+        path,
+        model,
+        question,
+        anatomy,
+        place,
+        words,
+        names,
+        marked,
+        head,
+        gone,
+      }),
+    ]);
   } catch (error) {
     if (gone()) return;
-    // An input that cannot be read is refused by the card of the answer; what else fails is told in place of the path.
+    // An input that cannot be read is refused by the card of the answer; what else fails is shown in place of the path.
     const refused = error.problem && !(await answered.ready);
     if (gone()) return;
-    put(main, asks, answered.node, refused ? null : put(stage, failure(error)), placing(state, model, question, gone), main.querySelector("#worked") ?? example());
+    put(
+      main,
+      asks,
+      answered.node,
+      refused ? null : put(stage, failure(error)),
+      placing(state, model, question, gone),
+      main.querySelector("#worked") ?? example(),
+    );
     if (!error.problem) throw error;
   }
 }

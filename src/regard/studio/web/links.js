@@ -3,13 +3,17 @@
 import { clipped, h, roving, s, shown } from "./dom.js";
 import { contrast, visiblePlaces } from "./heat.js";
 
-const ROW = 30, TOP = 30, MOST_LINES = 400, MOST_SHARES = 120;
+const ROW = 30,
+  TOP = 30,
+  MOST_LINES = 400,
+  MOST_SHARES = 120;
 const CLEAR = 1.5; // times even attention: what is less is hardly to be seen
 
 // The largest of `count` weights from `first` on, each `step` further, as [weight, place], largest first; what is not above
 // `faintest` is left out. They are counted into bins first, so that only a few have to be sorted.
 function largest(weights, [first, step, count], most, faintest) {
-  const bins = new Uint32Array(1025), end = first + step * count;
+  const bins = new Uint32Array(1025),
+    end = first + step * count;
   let top = faintest;
   for (let i = first; i < end; i += step) if (weights[i] > top) top = weights[i];
   const bin = (w) => Math.min(1024, (w / top) * 1024) | 0;
@@ -17,28 +21,43 @@ function largest(weights, [first, step, count], most, faintest) {
   let least = 1024;
   for (let seen = bins[1024]; least > 0 && seen < most; seen += bins[--least]);
   const result = [];
-  for (let i = first; i < end; i += step) if (weights[i] > faintest && bin(weights[i]) >= least) result.push([weights[i], i]);
+  for (let i = first; i < end; i += step)
+    if (weights[i] > faintest && bin(weights[i]) >= least) result.push([weights[i], i]);
   return result.sort((a, b) => b[0] - a[0]).slice(0, most);
 }
 
 // The tokens are drawn once; `show` joins them by other weights. `unknown` are columns whose word the model does not know.
-export function links(rows, columns, { pin = () => {}, names = ["looks", "is looked at"], room = 640, letters = 16 } = {}) {
-  const textWidth = (tokens) => Math.max(...tokens.map((token) => Math.min(letters, shown(token).length)), 6) * 8.6 + 26;
-  const wide = textWidth(rows), right = textWidth(columns), shares = 84;
+export function links(
+  rows,
+  columns,
+  { pin = () => {}, names = ["looks", "is looked at"], room = 640, letters = 16 } = {},
+) {
+  const textWidth = (tokens) =>
+    Math.max(...tokens.map((token) => Math.min(letters, shown(token).length)), 6) * 8.6 + 26;
+  const wide = textWidth(rows),
+    right = textWidth(columns),
+    shares = 84;
   const gap = Math.max(70, Math.min(520, room - wide - right - shares - 8));
-  const width = wide + gap + right + shares, many = columns.length;
+  const width = wide + gap + right + shares,
+    many = columns.length;
   const height = TOP + ROW * Math.max(rows.length, columns.length) + 6;
   const y = (i) => TOP + i * ROW + ROW / 2;
   const lines = s("g", { "aria-hidden": "true" });
   const bars = s("g", { "aria-hidden": "true" });
   const status = h("p", { class: "read faint", role: "status" });
-  let weights = new Float32Array(rows.length * many), visible = new Uint32Array(rows.length), pinned = -1;
+  let weights = new Float32Array(rows.length * many),
+    visible = new Uint32Array(rows.length),
+    pinned = -1;
 
   function curve(i, j, weight) {
     const [a, b] = [wide, wide + gap];
     const shade = contrast(weight, visible[i]);
-    return s("path", { class: "look", d: `M${a} ${y(i)}C${a + gap * 0.45} ${y(i)} ${b - gap * 0.45} ${y(j)} ${b} ${y(j)}`,
-      "stroke-width": (0.5 + 6 * shade * shade).toFixed(2), "stroke-opacity": Math.min(1, 0.02 + shade * shade).toFixed(3) });
+    return s("path", {
+      class: "look",
+      d: `M${a} ${y(i)}C${a + gap * 0.45} ${y(i)} ${b - gap * 0.45} ${y(j)} ${b} ${y(j)}`,
+      "stroke-width": (0.5 + 6 * shade * shade).toFixed(2),
+      "stroke-opacity": Math.min(1, 0.02 + shade * shade).toFixed(3),
+    });
   }
   function draw(row, column) {
     const all = row < 0 && column < 0;
@@ -47,28 +66,67 @@ export function links(rows, columns, { pin = () => {}, names = ["looks", "is loo
     const strongest = all ? 1 : largest(weights, places, 1, -1)[0][0];
     const list = largest(weights, places, MOST_LINES, all ? 0.5 / many : strongest / 20);
     const clear = list.some(([weight, i]) => weight * visible[Math.floor(i / many)] > CLEAR);
-    lines.replaceChildren(...list.reverse().map(([w, i]) => curve(Math.floor(i / many), i % many, w)));
-    bars.replaceChildren(...(row < 0 ? [] : largest(weights, places, MOST_SHARES, -1)).flatMap(([share, i]) => {
-      const x = wide + gap + right, at = y(i % many);
-      return [s("rect", { class: "share", x, y: at - 7, width: Math.max(0.5, 46 * share), height: 14, rx: 3 }),
-        s("text", { class: "percent", x: x + 46 * share + 5, y: at + 4, text: `${(100 * share).toFixed(share < 0.0995 ? 1 : 0)}%` })];
-    }));
+    lines.replaceChildren(
+      ...list.reverse().map(([w, i]) => curve(Math.floor(i / many), i % many, w)),
+    );
+    bars.replaceChildren(
+      ...(row < 0 ? [] : largest(weights, places, MOST_SHARES, -1)).flatMap(([share, i]) => {
+        const x = wide + gap + right,
+          at = y(i % many);
+        return [
+          s("rect", {
+            class: "share",
+            x,
+            y: at - 7,
+            width: Math.max(0.5, 46 * share),
+            height: 14,
+            rx: 3,
+          }),
+          s("text", {
+            class: "percent",
+            x: x + 46 * share + 5,
+            y: at + 4,
+            text: `${(100 * share).toFixed(share < 0.0995 ? 1 : 0)}%`,
+          }),
+        ];
+      }),
+    );
     if (row >= 0) {
       const [share, best] = largest(weights, places, 1, -1)[0];
       status.textContent = `“${shown(rows[row])}” looks most at “${shown(columns[best % many])}” (${(100 * share).toFixed(1)} %)`;
     } else if (column >= 0) {
       const sum = rows.reduce((total, _, i) => total + weights[i * many + column], 0);
-      status.textContent = `“${shown(columns[column])}” gets ${(100 * sum / rows.length).toFixed(1)} % of all attention`;
-    } else if (!clear) status.textContent = "This head looks everywhere alike: no link is above even attention. Point at a token for its shares.";
-    else status.textContent = "Point at a token, or tab to it and use the arrow keys; Enter pins it.";
+      status.textContent = `“${shown(columns[column])}” gets ${((100 * sum) / rows.length).toFixed(1)} % of all attention`;
+    } else if (!clear)
+      status.textContent =
+        "This head looks everywhere alike: no link is above even attention. Point at a token for its shares.";
+    else
+      status.textContent = "Point at a token, or tab to it and use the arrow keys; Enter pins it.";
   }
   const rest = () => draw(pinned, -1);
   const token = (text, i, side) => {
     const [x, w, anchor] = side === 0 ? [0, wide - 6, "end"] : [wide + gap + 6, right - 6, "start"];
-    const own = side === 0 ? { tabindex: -1, role: "button", "aria-pressed": "false", "aria-label": `${shown(text)}, token ${i + 1}`, "data-row": i } : { "data-column": i };
-    return s("g", { class: "token", ...own },
+    const own =
+      side === 0
+        ? {
+            tabindex: -1,
+            role: "button",
+            "aria-pressed": "false",
+            "aria-label": `${shown(text)}, token ${i + 1}`,
+            "data-row": i,
+          }
+        : { "data-column": i };
+    return s(
+      "g",
+      { class: "token", ...own },
       s("rect", { x, y: y(i) - 13, width: w, height: 26 }),
-      s("text", { x: side === 0 ? x + w - 9 : x + 9, y: y(i) + 5, "text-anchor": anchor, text: clipped(shown(text), letters) }));
+      s("text", {
+        x: side === 0 ? x + w - 9 : x + 9,
+        y: y(i) + 5,
+        "text-anchor": anchor,
+        text: clipped(shown(text), letters),
+      }),
+    );
   };
   const left = rows.map((text, i) => token(text, i, 0));
   // One listener for all tokens: hundreds of them are built faster, and found by what was pointed at.
@@ -84,13 +142,34 @@ export function links(rows, columns, { pin = () => {}, names = ["looks", "is loo
     const row = event.target.closest("[data-row]")?.dataset.row;
     if (row !== undefined) pin(Number(row) === pinned ? -1 : Number(row));
   };
-  const picture = s("svg", { class: "links", width, height, viewBox: `0 0 ${width} ${height}`, role: "group",
-    onpointerover: over, onpointerleave: rest, onfocusin: over, onfocusout: rest, onclick: choose,
-    onkeyup: (event) => { if (event.key === "Enter" || event.key === " ") choose(event); } },
+  const picture = s(
+    "svg",
+    {
+      class: "links",
+      width,
+      height,
+      viewBox: `0 0 ${width} ${height}`,
+      role: "group",
+      onpointerover: over,
+      onpointerleave: rest,
+      onfocusin: over,
+      onfocusout: rest,
+      onclick: choose,
+      onkeyup: (event) => {
+        if (event.key === "Enter" || event.key === " ") choose(event);
+      },
+    },
     s("text", { class: "dim percent", x: wide - 15, y: 16, "text-anchor": "end", text: names[0] }),
     s("text", { class: "dim percent", x: wide + gap + 15, y: 16, text: names[1] }),
-    lines, bars, left, columns.map((text, j) => token(text, j, 1)));
-  roving(picture, left.map((each) => [each]));
+    lines,
+    bars,
+    left,
+    columns.map((text, j) => token(text, j, 1)),
+  );
+  roving(
+    picture,
+    left.map((each) => [each]),
+  );
 
   function show(next, { marked = -1, title = "" } = {}) {
     left[pinned]?.classList.remove("pinned");
@@ -101,7 +180,8 @@ export function links(rows, columns, { pin = () => {}, names = ["looks", "is loo
     visible = visiblePlaces(next, rows.length, many);
     picture.setAttribute("aria-label", title);
     const focused = document.activeElement?.closest?.(".token")?.dataset.row;
-    if (focused !== undefined && picture.contains(document.activeElement)) draw(Number(focused), -1);
+    if (focused !== undefined && picture.contains(document.activeElement))
+      draw(Number(focused), -1);
     else rest();
   }
   return { node: h("div", {}, status, h("div", { class: "scroll tall" }, picture)), show };
@@ -119,20 +199,59 @@ export function alignment(result, room) {
     const line = scrolls ? Math.max(room, length(tokens) + 20) : width;
     const space = Math.min(90, (line - 20 - length(tokens)) / tokens.length);
     let x = scrolls ? 10 : Math.max(10, (width - length(tokens) - space * tokens.length) / 2);
-    return tokens.map((token) => { const at = x + (wordWidth(token) + space) / 2; x += wordWidth(token) + space; return at; });
+    return tokens.map((token) => {
+      const at = x + (wordWidth(token) + space) / 2;
+      x += wordWidth(token) + space;
+      return at;
+    });
   };
-  const above = middles(result.source), below = middles(result.target);
+  const above = middles(result.source),
+    below = middles(result.target);
   const curves = [];
   const strongest = new Set(result.links.map(([t, k]) => `${t},${k}`));
-  result.weights.forEach((row, i) => row.forEach((w, j) => {
-    const shade = contrast(w, row.length);
-    if (w * row.length < CLEAR || w < 0.02) return;
-    curves.push(s("path", { class: "look", d: `M${above[j]} 38C${above[j]} 92 ${below[i]} 82 ${below[i]} 136`,
-      "stroke-width": (0.6 + 5 * shade * shade).toFixed(2),
-      "stroke-opacity": (strongest.has(`${i},${j}`) ? Math.min(1, 0.3 + shade * shade) : 0.35 * shade * shade + 0.03).toFixed(3) }));
-  }));
-  const words = (tokens, places, at) => tokens.map((token, i) => s("text", { x: places[i], y: at, "text-anchor": "middle", "font-size": 17, text: clipped(shown(token), 16) }));
-  return h("div", { class: "scroll", tabindex: scrolls ? 0 : null, "aria-label": "Alignment, scrolls" },
-    s("svg", { class: "links", width, height: 170, viewBox: `0 0 ${width} 170`, role: "img", "aria-label": result.title },
-      curves, words(result.source, above, 28), words(result.target, below, 156)));
+  result.weights.forEach((row, i) =>
+    row.forEach((w, j) => {
+      const shade = contrast(w, row.length);
+      if (w * row.length < CLEAR || w < 0.02) return;
+      curves.push(
+        s("path", {
+          class: "look",
+          d: `M${above[j]} 38C${above[j]} 92 ${below[i]} 82 ${below[i]} 136`,
+          "stroke-width": (0.6 + 5 * shade * shade).toFixed(2),
+          "stroke-opacity": (strongest.has(`${i},${j}`)
+            ? Math.min(1, 0.3 + shade * shade)
+            : 0.35 * shade * shade + 0.03
+          ).toFixed(3),
+        }),
+      );
+    }),
+  );
+  const words = (tokens, places, at) =>
+    tokens.map((token, i) =>
+      s("text", {
+        x: places[i],
+        y: at,
+        "text-anchor": "middle",
+        "font-size": 17,
+        text: clipped(shown(token), 16),
+      }),
+    );
+  return h(
+    "div",
+    { class: "scroll", tabindex: scrolls ? 0 : null, "aria-label": "Alignment, scrolls" },
+    s(
+      "svg",
+      {
+        class: "links",
+        width,
+        height: 170,
+        viewBox: `0 0 ${width} 170`,
+        role: "img",
+        "aria-label": result.title,
+      },
+      curves,
+      words(result.source, above, 28),
+      words(result.target, below, 156),
+    ),
+  );
 }

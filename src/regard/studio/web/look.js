@@ -12,20 +12,31 @@ import { more } from "./more.js";
 import { resolving } from "./pronoun.js";
 import { go, offList, offText } from "./route.js";
 
-const KINDS = { "encoder.self": "Encoder", "decoder.self": "Decoder", "decoder.cross": "Decoder → encoder",
-  "image.encoder.self": "Image", "text.encoder.self": "Text", "memory.cross": "Question → story" };
+const KINDS = {
+  "encoder.self": "Encoder",
+  "decoder.self": "Decoder",
+  "decoder.cross": "Decoder → encoder",
+  "image.encoder.self": "Image",
+  "text.encoder.self": "Text",
+  "memory.cross": "Question → story",
+};
 const CELLS = 5 << 19; // weights in one answer
 const MOST = 240; // letters of a heading
 let drawn = { key: null }; // what is on the page: another head or pin changes only that
-const kindOf = (name) => { const parts = name.split("."); return [...parts.slice(0, -2), parts.at(-1)].join("."); };
+const kindOf = (name) => {
+  const parts = name.split(".");
+  return [...parts.slice(0, -2), parts.at(-1)].join(".");
+};
 const layerOf = (name) => Number(name.split(".").at(-2));
 // The same attention of another model: that of the same layer, in whatever stack it has.
 const inLayer = (name) => name.split(".").slice(-2).join(".");
-const twin = (name, attentions) => attentions[name] ? name : Object.keys(attentions).find((each) => inLayer(each) === inLayer(name));
+const twin = (name, attentions) =>
+  attentions[name] ? name : Object.keys(attentions).find((each) => inLayer(each) === inLayer(name));
 const titled = (kind) => KINDS[kind] || kind;
 
 // An unknown word is shown as it was written, with a mark.
-const named = (tokens, unknown) => tokens.map((token, i) => unknown?.[i] ? `${unknown[i]} ⁇` : token);
+const named = (tokens, unknown) =>
+  tokens.map((token, i) => (unknown?.[i] ? `${unknown[i]} ⁇` : token));
 
 // A series or a graph with what a head sees drawn on it, by the studio; a row of the heat map picks who looks.
 function overlaid(question) {
@@ -33,57 +44,128 @@ function overlaid(question) {
   let wanted = 0;
   async function show(_, { marked, name, head }) {
     const mine = ++wanted;
-    const answer = await ask("overlay", { ...question, name, heads: [head], rows: marked < 0 ? null : [marked] });
+    const answer = await ask("overlay", {
+      ...question,
+      name,
+      heads: [head],
+      rows: marked < 0 ? null : [marked],
+    });
     if (mine === wanted) put(place, picture(answer));
   }
-  return { wide: false, show, node: h("div", {}, place, h("p", { class: "note", text: "Pick a row of the map: then it is that place which looks." })) };
+  return {
+    wide: false,
+    show,
+    node: h(
+      "div",
+      {},
+      place,
+      h("p", { class: "note", text: "Pick a row of the map: then it is that place which looks." }),
+    ),
+  };
 }
 
 // One model on one input. Tokens are drawn once for each kind of attention; another head only joins them otherwise.
 function pane(place, question, found, { compare, titles, room }) {
-  let kind = null, left = null, right = null, weights = null, map = null;
-  const status = h("p", { class: "read faint", role: "status", text: "Point at a cell for its weight, or use the arrow keys in it." });
-  const note = h("p", { class: "note" }), key = h("div", {}, scale());
+  let kind = null,
+    left = null,
+    right = null,
+    weights = null,
+    map = null;
+  const status = h("p", {
+    class: "read faint",
+    role: "status",
+    text: "Point at a cell for its weight, or use the arrow keys in it.",
+  });
+  const note = h("p", { class: "note" }),
+    key = h("div", {}, scale());
   const pin = (i) => go({ pin: i < 0 ? "" : i });
-  const ofSource = (name) => name.startsWith("encoder.") || (name.startsWith("decoder.") && !found.target.length);
+  const ofSource = (name) =>
+    name.startsWith("encoder.") || (name.startsWith("decoder.") && !found.target.length);
   async function build(name) {
     const written = name.startsWith("decoder.") && name.endsWith(".self"); // what looks and is looked at is no part of the input
-    const part = found.attentions[name], media = question.file && !written;
-    const names = name.startsWith("memory.") ? ["asks", "story"] : name.endsWith(".cross") ? ["writes", "reads"] : ["looks", "is looked at"];
+    const part = found.attentions[name],
+      media = question.file && !written;
+    const names = name.startsWith("memory.")
+      ? ["asks", "story"]
+      : name.endsWith(".cross")
+        ? ["writes", "reads"]
+        : ["looks", "is looked at"];
     const letters = name.startsWith("memory.") ? 34 : 16; // sentences are longer than tokens
     const ofColumns = ofSource(name) || name.endsWith(".cross");
     const nameOf = media ? await placeNamer(question, part.columns.length) : null; // patches and moments have names of their own
-    const sourceNames = (tokens) => nameOf ? tokens.map((_, i) => nameOf(i)) : named(tokens, found.unknown);
-    const rows = ofSource(name) || (media && !name.endsWith(".cross")) ? sourceNames(map.rows) : map.rows;
+    const sourceNames = (tokens) =>
+      nameOf ? tokens.map((_, i) => nameOf(i)) : named(tokens, found.unknown);
+    const rows =
+      ofSource(name) || (media && !name.endsWith(".cross")) ? sourceNames(map.rows) : map.rows;
     const columns = ofColumns || media ? sourceNames(map.columns) : map.columns;
     const half = compare || window.innerWidth < 980 ? room : (room - 16) / 2;
-    left = found.drawn && !written ? overlaid(question) : media ? await seen(question, part.rows, part.columns, { pin, own: !name.endsWith(".cross"), id: "seen" }) : links(rows, columns, { pin, names, room: half, letters });
-    right = heat(rows, columns, { letters: letters - 2, pick: (i) => pin(String(i) === drawn.pin ? -1 : i), room: media && left.wide ? room : half,
+    left =
+      found.drawn && !written
+        ? overlaid(question)
+        : media
+          ? await seen(question, part.rows, part.columns, {
+              pin,
+              own: !name.endsWith(".cross"),
+              id: "seen",
+            })
+          : links(rows, columns, { pin, names, room: half, letters });
+    right = heat(rows, columns, {
+      letters: letters - 2,
+      pick: (i) => pin(String(i) === drawn.pin ? -1 : i),
+      room: media && left.wide ? room : half,
       say: (i, j) => {
         const weight = weights[i * map.columns.length + j];
         status.textContent = `“${shown(rows[i])}” → “${shown(columns[j])}”: ${weight.toFixed(4)}, ${(weight * map.columns.length).toFixed(1)} × even`;
-      } });
-    put(place, titles, h("div", { class: compare || left.wide ? "" : "two" }, left.node, h("div", {}, status, right.node, key)), note);
+      },
+    });
+    put(
+      place,
+      titles,
+      h(
+        "div",
+        { class: compare || left.wide ? "" : "two" },
+        left.node,
+        h("div", {}, status, right.node, key),
+      ),
+      note,
+    );
     kind = kindOf(name);
   }
   return async (wanted, head, asked, late) => {
-    const name = twin(wanted, found.attentions), part = found.attentions[name];
+    const name = twin(wanted, found.attentions),
+      part = found.attentions[name];
     if (!part) {
       kind = null;
-      put(place, titles, failure({ problem: `this model has no ${wanted}`, repair: "choose an attention that both models have" }));
+      put(
+        place,
+        titles,
+        failure({
+          problem: `this model has no ${wanted}`,
+          repair: "choose an attention that both models have",
+        }),
+      );
       return true;
     }
     const most = Math.max(1, Math.floor(CELLS / part.columns.length));
     const rows = part.rows.length > most ? [...Array(most).keys()] : null;
-    const answer = await ask("attention", { ...question, name, heads: [Math.min(head, part.heads - 1)], rows });
+    const answer = await ask("attention", {
+      ...question,
+      name,
+      heads: [Math.min(head, part.heads - 1)],
+      rows,
+    });
     if (late()) return true;
     if (answer.version !== found.version) return false; // the weights were written anew
     [map, weights] = [answer, answer.values];
     if (kindOf(name) !== kind) await build(name);
-    const marked = asked === undefined || asked === "" ? -1 : Math.min(Number(asked), map.rows.length - 1);
+    const marked =
+      asked === undefined || asked === "" ? -1 : Math.min(Number(asked), map.rows.length - 1);
     left.show(weights, { marked, title: map.title, name, head: map.heads[0] });
     right.show(shades(weights, map.rows.length, map.columns.length), { marked, title: map.title });
-    note.textContent = (name === wanted ? "" : `This is ${name}: the model has no ${wanted}. `) + (rows ? `The first ${most} of ${part.rows.length} rows. ` : "") + map.note;
+    note.textContent =
+      (name === wanted ? "" : `This is ${name}: the model has no ${wanted}. `) +
+      (rows ? `The first ${most} of ${part.rows.length} rows. ` : "") +
+      map.note;
     return true;
   };
 }
@@ -92,15 +174,54 @@ function pane(place, question, found, { compare, titles, room }) {
 // A line is a layer; layers of one head each stand beside each other.
 function overview(attentions, off) {
   const names = Object.keys(attentions);
-  const buttons = new Map(), rows = new Map(), kinds = new Map();
+  const buttons = new Map(),
+    rows = new Map(),
+    kinds = new Map();
   const single = (list) => list.every((each) => attentions[each].heads === 1);
   for (const each of names) kinds.set(kindOf(each), [...(kinds.get(kindOf(each)) || []), each]);
-  const grid = h("div", { class: "kinds" }, [...kinds].map(([kind, list]) => h("div", { class: single(list) ? "heads kind single" : "heads kind" }, h("h3", { text: titled(kind) }),
-    list.map((each) => h("div", { class: "layer" }, h("span", { class: "label", text: `${each.startsWith("memory.") ? "hop" : "layer"} ${layerOf(each)}` }),
-      rows.set(each, h("div", { class: "cells", role: "group", "aria-label": each }, loading(""))).get(each))))));
-  const node = h("section", { class: "card", "aria-label": "All heads" }, h("header", {}, h("h2", { text: "All heads" }),
-    h("span", { class: "note", text: "Shades are against even attention, so a head that looks everywhere alike is almost blank. ⚑: collapsed, even or idle. Arrow keys go from head to head." })), grid);
-  let pressed = null, last = null;
+  const grid = h(
+    "div",
+    { class: "kinds" },
+    [...kinds].map(([kind, list]) =>
+      h(
+        "div",
+        { class: single(list) ? "heads kind single" : "heads kind" },
+        h("h3", { text: titled(kind) }),
+        list.map((each) =>
+          h(
+            "div",
+            { class: "layer" },
+            h("span", {
+              class: "label",
+              text: `${each.startsWith("memory.") ? "hop" : "layer"} ${layerOf(each)}`,
+            }),
+            rows
+              .set(
+                each,
+                h("div", { class: "cells", role: "group", "aria-label": each }, loading("")),
+              )
+              .get(each),
+          ),
+        ),
+      ),
+    ),
+  );
+  const node = h(
+    "section",
+    { class: "card", "aria-label": "All heads" },
+    h(
+      "header",
+      {},
+      h("h2", { text: "All heads" }),
+      h("span", {
+        class: "note",
+        text: "Shades are against even attention, so a head that looks everywhere alike is almost blank. ⚑: collapsed, even or idle. Arrow keys go from head to head.",
+      }),
+    ),
+    grid,
+  );
+  let pressed = null,
+    last = null;
   function press(name, head) {
     last = `${name}.${head}`;
     pressed?.setAttribute("aria-pressed", "false");
@@ -108,22 +229,45 @@ function overview(attentions, off) {
     pressed?.setAttribute("aria-pressed", "true");
     if (pressed) arrange();
   }
-  const lines = [...kinds.values()].flatMap((list) => single(list) ? [list] : list.map((each) => [each]));
-  const arrange = () => roving(grid, lines.map((line) => line.flatMap((each) => [...rows.get(each).querySelectorAll("button")])).filter((row) => row.length));
+  const lines = [...kinds.values()].flatMap((list) =>
+    single(list) ? [list] : list.map((each) => [each]),
+  );
+  const arrange = () =>
+    roving(
+      grid,
+      lines
+        .map((line) => line.flatMap((each) => [...rows.get(each).querySelectorAll("button")]))
+        .filter((row) => row.length),
+    );
   async function load(question, late) {
     for (const each of names) {
       const result = await ask("grid", { ...question, name: each });
       if (late()) return;
-      put(rows.get(each), result.heads.map((data, k) => {
-        const out = off.some(([n, i]) => n === each && i === k), flag = result.flags[k];
-        const button = h("button", { type: "button", class: `head${out ? " out" : ""}${flag ? " flagged" : ""}`, "aria-pressed": String(last === `${each}.${k}`), "data-head": `${each}.${k}`, tabindex: -1,
-          "aria-label": `${each}, head ${k}${out ? ", off" : ""}${flag ? ", " + flag : ""}`, title: `${each} head ${k} · entropy ${fixed(result.entropy[k], 2)}${flag ? " · " + flag : ""}`,
-          onclick: () => go({ at: each, head: k }) },
-        thumb(data, result.rows, result.columns), `head ${k}${flag ? " ⚑" : ""}`);
-        buttons.set(`${each}.${k}`, button);
-        if (last === `${each}.${k}`) pressed = button;
-        return button;
-      }));
+      put(
+        rows.get(each),
+        result.heads.map((data, k) => {
+          const out = off.some(([n, i]) => n === each && i === k),
+            flag = result.flags[k];
+          const button = h(
+            "button",
+            {
+              type: "button",
+              class: `head${out ? " out" : ""}${flag ? " flagged" : ""}`,
+              "aria-pressed": String(last === `${each}.${k}`),
+              "data-head": `${each}.${k}`,
+              tabindex: -1,
+              "aria-label": `${each}, head ${k}${out ? ", off" : ""}${flag ? ", " + flag : ""}`,
+              title: `${each} head ${k} · entropy ${fixed(result.entropy[k], 2)}${flag ? " · " + flag : ""}`,
+              onclick: () => go({ at: each, head: k }),
+            },
+            thumb(data, result.rows, result.columns),
+            `head ${k}${flag ? " ⚑" : ""}`,
+          );
+          buttons.set(`${each}.${k}`, button);
+          if (last === `${each}.${k}`) pressed = button;
+          return button;
+        }),
+      );
       arrange();
     }
   }
@@ -131,17 +275,44 @@ function overview(attentions, off) {
 }
 
 async function aligning(place, question, state, room, unknown) {
-  const map = await ask("alignment", { ...question, layer: state.aligned === undefined || state.aligned === "" ? null : Number(state.aligned) });
-  put(place, h("header", {}, h("h2", { text: "Alignment" }),
-    segment("Decoder layer", [...Array(map.layers).keys()].map((k) => [k, String(k)]), map.layer, (k) => go({ aligned: k })), h("span", { class: "note", text: map.note })), alignment({ ...map, source: named(map.source, unknown) }, room));
+  const map = await ask("alignment", {
+    ...question,
+    layer: state.aligned === undefined || state.aligned === "" ? null : Number(state.aligned),
+  });
+  put(
+    place,
+    h(
+      "header",
+      {},
+      h("h2", { text: "Alignment" }),
+      segment(
+        "Decoder layer",
+        [...Array(map.layers).keys()].map((k) => [k, String(k)]),
+        map.layer,
+        (k) => go({ aligned: k }),
+      ),
+      h("span", { class: "note", text: map.note }),
+    ),
+    alignment({ ...map, source: named(map.source, unknown) }, room),
+  );
 }
 
 // A sentence and the answer to it, in one line. Only translators have written theirs by now; others are asked for it.
-function said(question, output) {
-  const line = (answer) => [question.text, answer && shown(answer)].filter(Boolean).map((text) => clipped(text, MOST)).join(" → ");
-  const node = h("p", { class: "said", text: line(output) });
-  // A refusal is told by the card of the answer, or by the pane itself.
-  if (output === null) ask("answer", question).then(({ answer }) => { node.textContent = line(answer.text); }, () => {});
+function inputAndOutput(question, output) {
+  const line = (answer) =>
+    [question.text, answer && shown(answer)]
+      .filter(Boolean)
+      .map((text) => clipped(text, MOST))
+      .join(" → ");
+  const node = h("p", { class: "model-output", text: line(output) });
+  // A refusal is shown by the card of the answer, or by the pane itself.
+  if (output === null)
+    ask("answer", question).then(
+      ({ answer }) => {
+        node.textContent = line(answer.text);
+      },
+      () => {},
+    );
   return node;
 }
 
@@ -149,29 +320,76 @@ function said(question, output) {
 // recording there is no second one: it is shown to two models.
 function comparing(state, model, shelf, question) {
   if (question.file && shelf.models.length < 2) return null;
-  const text = h("input", { type: "text", value: state.text2 || "", "aria-label": `Second ${readsWhat(model)[0]}`, placeholder: `another ${readsWhat(model)[0]} (or leave it, and choose another model)` });
-  const models = h("select", { "aria-label": "Second model" }, shelf.models.map((name) => h("option", { value: name, text: name })));
+  const text = h("input", {
+    type: "text",
+    value: state.text2 || "",
+    "aria-label": `Second ${readsWhat(model)[0]}`,
+    placeholder: `another ${readsWhat(model)[0]} (or leave it, and choose another model)`,
+  });
+  const models = h(
+    "select",
+    { "aria-label": "Second model" },
+    shelf.models.map((name) => h("option", { value: name, text: name })),
+  );
   models.value = state.model2 || state.model;
   const submit = (event) => {
     event.preventDefault();
-    const texts = question.file ? { text2: "" } : { text: textOf(state, model), text2: text.value.trim() };
+    const texts = question.file
+      ? { text2: "" }
+      : { text: textOf(state, model), text2: text.value.trim() };
     go({ ...texts, model2: models.value, compare: 1 });
   };
-  const title = question.file ? "Compare with another model" : `Compare two ${readsWhat(model)[1]} or two models`;
-  return h("div", { class: "tools" }, h("div", { class: "chips", id: "pronoun" }),
-    h("details", { open: Boolean(state.compare) }, h("summary", { text: title }),
-      h("form", { class: "ask spaced", onsubmit: submit }, question.file ? null : text, shelf.models.length > 1 ? models : null, h("button", { class: "main", text: "Compare" }),
-        state.compare ? h("button", { type: "button", text: "Stop", onclick: () => go({ compare: "", text2: "", model2: "" }) }) : null)));
+  const title = question.file
+    ? "Compare with another model"
+    : `Compare two ${readsWhat(model)[1]} or two models`;
+  return h(
+    "div",
+    { class: "tools" },
+    h("div", { class: "chips", id: "pronoun" }),
+    h(
+      "details",
+      { open: Boolean(state.compare) },
+      h("summary", { text: title }),
+      h(
+        "form",
+        { class: "ask spaced", onsubmit: submit },
+        question.file ? null : text,
+        shelf.models.length > 1 ? models : null,
+        h("button", { class: "main", text: "Compare" }),
+        state.compare
+          ? h("button", {
+              type: "button",
+              text: "Stop",
+              onclick: () => go({ compare: "", text2: "", model2: "" }),
+            })
+          : null,
+      ),
+    ),
+  );
 }
 
 export default async function look(here) {
   const { state } = here;
-  const key = JSON.stringify([state.model, state.text, state.file, state.name, state.off, state.compare, state.text2, state.model2, state.aligned, state.captions, dark(), window.innerWidth]);
-  if (drawn.key !== key || !drawn.root.isConnected || !(await drawn.choose(here))) await whole(here, key);
+  const key = JSON.stringify([
+    state.model,
+    state.text,
+    state.file,
+    state.name,
+    state.off,
+    state.compare,
+    state.text2,
+    state.model2,
+    state.aligned,
+    state.captions,
+    dark(),
+    window.innerWidth,
+  ]);
+  if (drawn.key !== key || !drawn.root.isConnected || !(await drawn.choose(here)))
+    await whole(here, key);
 }
 
 async function whole({ main, state, shelf, gone }, key) {
-  const mine = drawn = { key: null };
+  const mine = (drawn = { key: null });
   const late = () => drawn !== mine;
   const off = offList(state);
   const model = await ask("model", { model: state.model });
@@ -179,50 +397,160 @@ async function whole({ main, state, shelf, gone }, key) {
   const question = asked(state, model);
   const tools = comparing(state, model, shelf, question);
   const asks = asking(state, model, "Look", tools);
-  const waiting = h("section", { class: "card", "aria-label": "Result" }, loading("The model reads…"));
+  const waiting = h(
+    "section",
+    { class: "card", "aria-label": "Result" },
+    loading("The model reads…"),
+  );
   const before = main.querySelectorAll(":scope > section.asks");
   if (!before.length || main.querySelector(":scope > .error")) put(main, asks, waiting);
-  else { before.forEach((each) => each.remove()); main.prepend(...asks.filter(Boolean)); } // the rest stays until there is another
+  else {
+    before.forEach((each) => each.remove());
+    main.prepend(...asks.filter(Boolean));
+  } // the rest stays until there is another
   const found = await ask("look", question);
   if (gone()) return;
   const answered = answerCard(state, model, question, { surprise: found.surprise, gone: late });
-  const names = Object.keys(found.attentions), kinds = [...new Set(names.map(kindOf))];
+  const names = Object.keys(found.attentions),
+    kinds = [...new Set(names.map(kindOf))];
   const room = main.clientWidth - 2 * parseFloat(getComputedStyle(main).paddingLeft) - 38;
-  if (!names.length) { // a linear forecaster
-    const series = found.drawn ? h("div", { class: "scroll", id: "overlay" }, picture(await ask("overlay", { ...question, name: "" }))) : null;
-    put(main, asks, answered.node, h("section", { class: "card", "aria-label": "Attention" }, h("header", {}, h("h2", { text: "Nobody looks at anybody" }),
-      h("span", { class: "note", text: "This model has no attention. Learn says what it computes." })), series));
+  if (!names.length) {
+    // a linear forecaster
+    const series = found.drawn
+      ? h(
+          "div",
+          { class: "scroll", id: "overlay" },
+          picture(await ask("overlay", { ...question, name: "" })),
+        )
+      : null;
+    put(
+      main,
+      asks,
+      answered.node,
+      h(
+        "section",
+        { class: "card", "aria-label": "Attention" },
+        h(
+          "header",
+          {},
+          h("h2", { text: "Nobody looks at anybody" }),
+          h("span", {
+            class: "note",
+            text: "This model has no attention. Learn says what it computes.",
+          }),
+        ),
+        series,
+      ),
+    );
     await answered.ready;
     return;
   }
-  const second = { model: state.model2 || state.model, text: state.text2 || question.text, file: state.text2 ? undefined : question.file, off: state.model2 && state.model2 !== state.model ? [] : off };
-  const heading = (asked, found) => state.compare ? [said(asked, found.output),
-    found.usual && found.usual !== found.output ? h("p", {}, h("span", { class: "changed", text: "changed" }), ` With all heads on: ${clipped(found.usual, MOST)}`) : null,
-    second.model !== state.model ? h("p", { class: "note", text: asked.model }) : null].filter(Boolean) : [];
+  const second = {
+    model: state.model2 || state.model,
+    text: state.text2 || question.text,
+    file: state.text2 ? undefined : question.file,
+    off: state.model2 && state.model2 !== state.model ? [] : off,
+  };
+  const heading = (asked, found) =>
+    state.compare
+      ? [
+          inputAndOutput(asked, found.output),
+          found.usual && found.usual !== found.output
+            ? h(
+                "p",
+                {},
+                h("span", { class: "changed", text: "changed" }),
+                ` With all heads on: ${clipped(found.usual, MOST)}`,
+              )
+            : null,
+          second.model !== state.model ? h("p", { class: "note", text: asked.model }) : null,
+        ].filter(Boolean)
+      : [];
   const places = [h("div", {}, loading()), ...(state.compare ? [h("div", {}, loading())] : [])];
   const paneRoom = state.compare && window.innerWidth >= 980 ? (room - 16) / 2 : room;
-  const panes = [pane(places[0], question, found, { compare: state.compare, titles: heading(question, found), room: paneRoom })];
+  const panes = [
+    pane(places[0], question, found, {
+      compare: state.compare,
+      titles: heading(question, found),
+      room: paneRoom,
+    }),
+  ];
   const controls = h("div", { class: "bar" });
   const all = overview(found.attentions, off);
   const other = more(model, question, found, room);
   const crossing = !question.file && found.target.length && names.some((n) => n.endsWith(".cross"));
-  const aligned = crossing ? h("section", { class: "card", "aria-label": "Alignment" }, loading()) : null;
-  const root = h("section", { class: "card", "aria-label": "Attention" }, h("header", {}, h("h2", { text: "Who looks at whom" }), controls), h("div", { class: places.length > 1 ? "two" : "" }, places));
+  const aligned = crossing
+    ? h("section", { class: "card", "aria-label": "Alignment" }, loading())
+    : null;
+  const root = h(
+    "section",
+    { class: "card", "aria-label": "Attention" },
+    h("header", {}, h("h2", { text: "Who looks at whom" }), controls),
+    h("div", { class: places.length > 1 ? "two" : "" }, places),
+  );
 
   // Another head, layer or pin: the only things of the address that may differ while this stands.
   async function choose({ state, gone }) {
     const usual = names.filter((each) => each.endsWith(".cross")).at(-1) || names[0];
-    const name = found.attentions[state.at] ? state.at : usual, heads = found.attentions[name].heads;
-    const head = Math.max(0, Math.min(Number(state.head) || 0, heads - 1)), same = names.filter((each) => kindOf(each) === kindOf(name));
+    const name = found.attentions[state.at] ? state.at : usual,
+      heads = found.attentions[name].heads;
+    const head = Math.max(0, Math.min(Number(state.head) || 0, heads - 1)),
+      same = names.filter((each) => kindOf(each) === kindOf(name));
     const isOff = off.some(([n, k]) => n === name && k === head);
     drawn.pin = state.pin;
-    put(controls, kinds.length > 1 ? segment("Attention", kinds.map((kind) => [kind, titled(kind)]), kindOf(name), (kind) => go({ at: names.find((n) => kindOf(n) === kind && layerOf(n) === layerOf(name)) || names.find((n) => kindOf(n) === kind), pin: "" })) : null,
-      segment(model.kind === "memory network" ? "Hop" : "Layer", same.map((each) => [each, String(layerOf(each))]), name, (at) => go({ at })),
-      segment("Head", [...Array(heads).keys()].map((k) => [k, String(k)]), head, (k) => go({ head: k })),
-      h("button", { type: "button", class: "off", id: "switch", "aria-pressed": String(isOff), text: isOff ? `Head ${head} is off` : `Switch head ${head} off`,
-        onclick: () => go({ at: name, head, off: offText(isOff ? off.filter(([n, k]) => n !== name || k !== head) : [...off, [name, head]]) }) }));
+    put(
+      controls,
+      kinds.length > 1
+        ? segment(
+            "Attention",
+            kinds.map((kind) => [kind, titled(kind)]),
+            kindOf(name),
+            (kind) =>
+              go({
+                at:
+                  names.find((n) => kindOf(n) === kind && layerOf(n) === layerOf(name)) ||
+                  names.find((n) => kindOf(n) === kind),
+                pin: "",
+              }),
+          )
+        : null,
+      segment(
+        model.kind === "memory network" ? "Hop" : "Layer",
+        same.map((each) => [each, String(layerOf(each))]),
+        name,
+        (at) => go({ at }),
+      ),
+      segment(
+        "Head",
+        [...Array(heads).keys()].map((k) => [k, String(k)]),
+        head,
+        (k) => go({ head: k }),
+      ),
+      h("button", {
+        type: "button",
+        class: "off",
+        id: "switch",
+        "aria-pressed": String(isOff),
+        text: isOff ? `Head ${head} is off` : `Switch head ${head} off`,
+        onclick: () =>
+          go({
+            at: name,
+            head,
+            off: offText(
+              isOff ? off.filter(([n, k]) => n !== name || k !== head) : [...off, [name, head]],
+            ),
+          }),
+      }),
+    );
     all.press(name, head);
-    const fresh = await Promise.all(panes.map((each, i) => each(name, head, state.pin, gone).catch((error) => { if (!gone()) put(places[i], failure(error)); return true; })));
+    const fresh = await Promise.all(
+      panes.map((each, i) =>
+        each(name, head, state.pin, gone).catch((error) => {
+          if (!gone()) put(places[i], failure(error));
+          return true;
+        }),
+      ),
+    );
     other.choose(state, name);
     return fresh.every(Boolean);
   }
@@ -231,9 +559,29 @@ async function whole({ main, state, shelf, gone }, key) {
   Object.assign(mine, { key, root, choose });
   const pronoun = main.querySelector("#pronoun");
   if (pronoun) resolving(pronoun, state.model).catch(() => {}); // a page without it is whole
-  const guarded = (place, work) => work.catch((error) => { if (!late()) put(place, failure(error)); });
-  if (state.compare) panes.push(await ask("look", second).then((said) => pane(places[1], second, said, { compare: true, titles: heading(second, said), room: paneRoom }),
-    (error) => async () => { put(places[1], failure(error)); return true; }));
+  const guarded = (place, work) =>
+    work.catch((error) => {
+      if (!late()) put(place, failure(error));
+    });
+  if (state.compare)
+    panes.push(
+      await ask("look", second).then(
+        (secondLook) =>
+          pane(places[1], second, secondLook, {
+            compare: true,
+            titles: heading(second, secondLook),
+            room: paneRoom,
+          }),
+        (error) => async () => {
+          put(places[1], failure(error));
+          return true;
+        },
+      ),
+    );
   await choose({ state, gone });
-  await Promise.all([answered.ready, aligned && guarded(aligned, aligning(aligned, question, state, room, found.unknown)), guarded(all.node, all.load(question, late))]);
+  await Promise.all([
+    answered.ready,
+    aligned && guarded(aligned, aligning(aligned, question, state, room, found.unknown)),
+    guarded(all.node, all.load(question, late)),
+  ]);
 }

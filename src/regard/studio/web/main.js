@@ -10,7 +10,12 @@ import learn from "./learn.js";
 import look from "./look.js";
 import train from "./train.js";
 
-const PAGES = { look: ["Look", look], decode: ["Decode", decode], train: ["Train", train], learn: ["Learn", learn] };
+const PAGES = {
+  look: ["Look", look],
+  decode: ["Decode", decode],
+  train: ["Train", train],
+  learn: ["Learn", learn],
+};
 const main = document.getElementById("main");
 const models = document.getElementById("model");
 let shelf = null;
@@ -36,23 +41,66 @@ function focused() {
     // The one that is pressed now: arrow keys press what they reach.
     return `[aria-label="${CSS.escape(group.getAttribute("aria-label"))}"] [data-value="${CSS.escape(element.dataset.value)}"]`;
   }
-  return element.getAttribute("aria-label") ? `${element.localName}[aria-label="${CSS.escape(element.getAttribute("aria-label"))}"]` : null;
+  return element.getAttribute("aria-label")
+    ? `${element.localName}[aria-label="${CSS.escape(element.getAttribute("aria-label"))}"]`
+    : null;
 }
 
 // The studio answers only pages that know its key: it is in the address that the terminal printed.
 function askForKey() {
-  const input = h("input", { type: "text", id: "key", "aria-label": "Key", autocomplete: "off", spellcheck: "false" });
-  put(main, h("section", { class: "card" }, h("h2", { text: "The studio asks for its key" }),
-    h("p", { text: "Open the address that `regard studio` printed in its terminal; it ends with the key. Or copy what stands behind “token=” in that address:" }),
-    h("form", { class: "ask", onsubmit: (event) => { event.preventDefault(); setToken(input.value); show(); } }, input, h("button", { class: "main", text: "Go in" }))));
+  const input = h("input", {
+    type: "text",
+    id: "key",
+    "aria-label": "Key",
+    autocomplete: "off",
+    spellcheck: "false",
+  });
+  put(
+    main,
+    h(
+      "section",
+      { class: "card" },
+      h("h2", { text: "The studio asks for its key" }),
+      h("p", {
+        text: "Open the address that `regard studio` printed in its terminal; it ends with the key. Or copy what stands behind “token=” in that address:",
+      }),
+      h(
+        "form",
+        {
+          class: "ask",
+          onsubmit: (event) => {
+            event.preventDefault();
+            setToken(input.value);
+            show();
+          },
+        },
+        input,
+        h("button", { class: "main", text: "Go in" }),
+      ),
+    ),
+  );
   main.setAttribute("aria-busy", "false");
 }
 
 function tabs(state, page) {
-  put(document.getElementById("tabs"), Object.entries(PAGES).map(([name, [title]]) => {
-    const same = { model: state.model, text: state.text, file: state.file, name: state.name, captions: state.captions, page: name };
-    return h("a", { href: address(name === page ? state : same), "aria-current": name === page ? "page" : null, text: title });
-  }));
+  put(
+    document.getElementById("tabs"),
+    Object.entries(PAGES).map(([name, [title]]) => {
+      const same = {
+        model: state.model,
+        text: state.text,
+        file: state.file,
+        name: state.name,
+        captions: state.captions,
+        page: name,
+      };
+      return h("a", {
+        href: address(name === page ? state : same),
+        "aria-current": name === page ? "page" : null,
+        text: title,
+      });
+    }),
+  );
 }
 
 async function show() {
@@ -70,12 +118,16 @@ async function show() {
   }
   if (mine !== current) return;
   const model = shelf.models.includes(state.model) ? state.model : shelf.models[0];
-  put(models, shelf.models.map((name) => h("option", { value: name, text: name })));
+  put(
+    models,
+    shelf.models.map((name) => h("option", { value: name, text: name })),
+  );
   if (model) models.value = model;
   currentModel = model;
   models.closest("label").hidden = !shelf.models.length || page === "train";
   document.title = `${PAGES[page][0]} · ${model ?? "regard studio"}`;
-  document.getElementById("title").textContent = page === "train" ? "Train: the runs" : `${PAGES[page][0]}: ${model ?? "no model"}`;
+  document.getElementById("title").textContent =
+    page === "train" ? "Train: the runs" : `${PAGES[page][0]}: ${model ?? "no model"}`;
   leave();
   const fresh = main.dataset.page !== page;
   main.dataset.page = page;
@@ -87,32 +139,71 @@ async function show() {
   main.setAttribute("aria-busy", "true");
   let left = false;
   const endings = [];
-  leave = () => { left = true; endings.forEach((end) => end()); };
-  const here = { main, state: { ...state, page, model }, shelf, gone: () => left, atEnd: (end) => endings.push(end) };
+  leave = () => {
+    left = true;
+    endings.forEach((end) => end());
+  };
+  const here = {
+    main,
+    state: { ...state, page, model },
+    shelf,
+    gone: () => left,
+    atEnd: (end) => endings.push(end),
+  };
   try {
     if (page !== "train" && !model) {
-      put(main, h("section", { class: "card" }, h("h2", { text: "No model here yet" }),
-        h("p", { text: "A run writes its weights at its first checkpoint. Until then, Train shows how it goes." }),
-        h("div", { class: "bar" }, h("button", { class: "main", type: "button", onclick: () => go({ page: "train" }), text: "Watch the run" }),
-          h("button", { type: "button", onclick: openModel, text: "Open a model" }))));
+      put(
+        main,
+        h(
+          "section",
+          { class: "card" },
+          h("h2", { text: "No model here yet" }),
+          h("p", {
+            text: "A run writes its weights at its first checkpoint. Until then, Train shows how it goes.",
+          }),
+          h(
+            "div",
+            { class: "bar" },
+            h("button", {
+              class: "main",
+              type: "button",
+              onclick: () => go({ page: "train" }),
+              text: "Watch the run",
+            }),
+            h("button", { type: "button", onclick: openModel, text: "Open a model" }),
+          ),
+        ),
+      );
     } else await PAGES[page][1](here);
   } catch (error) {
-    if (!left) put(main, error.problem && main.querySelector("section.asks") ? [...main.querySelectorAll("section.asks"), failure(error)] : failure(error));
+    if (!left)
+      put(
+        main,
+        error.problem && main.querySelector("section.asks")
+          ? [...main.querySelectorAll("section.asks"), failure(error)]
+          : failure(error),
+      );
     if (!error.problem) console.error(error);
   }
   if (mine !== current) return;
   main.setAttribute("aria-busy", "false");
   main.style.minHeight = "";
-  if (before && !main.contains(document.activeElement)) main.querySelector(before)?.focus({ preventScroll: true });
+  if (before && !main.contains(document.activeElement))
+    main.querySelector(before)?.focus({ preventScroll: true });
 }
 
 // A sentence of one's own is kept for the next model, unless that reads something else, such as a series; an example
 // belongs to the model that offered it.
 async function choose(name) {
   const state = read();
-  const [before, after] = await Promise.all([currentModel, name].map((model) => ask("model", { model }).catch(() => null)));
+  const [before, after] = await Promise.all(
+    [currentModel, name].map((model) => ask("model", { model }).catch(() => null)),
+  );
   const reads = (model) => model && readsWhat(model)[0];
-  const text = before?.examples.includes(state.text) || (after && reads(before) !== reads(after)) ? "" : state.text;
+  const text =
+    before?.examples.includes(state.text) || (after && reads(before) !== reads(after))
+      ? ""
+      : state.text;
   shelf = null; // a folder that was opened has new names
   go({ ...MODEL_STATE, model: name, text });
   if (read().model === state.model) show(); // the address has not changed
@@ -138,7 +229,10 @@ document.getElementById("theme").addEventListener("click", () => {
   show();
 });
 document.getElementById("open").addEventListener("click", openModel);
-document.getElementById("skip").addEventListener("click", (event) => { event.preventDefault(); main.focus(); });
+document.getElementById("skip").addEventListener("click", (event) => {
+  event.preventDefault();
+  main.focus();
+});
 models.addEventListener("change", () => choose(models.value));
 window.addEventListener("hashchange", show);
 show();

@@ -7,8 +7,16 @@ import { paint } from "./heat.js";
 import { go } from "./route.js";
 
 const KINDS = {
-  image: { types: "image/png,image/jpeg", text: "A picture (PNG or JPEG): choose it, drop it here, or paste it.", none: "the example picture" },
-  sound: { types: ".wav,audio/wav,audio/x-wav", text: "A recording (WAV; other rates are resampled to 16,000 samples a second): choose it, or drop it here.", none: "the example recording" },
+  image: {
+    types: "image/png,image/jpeg",
+    text: "A picture (PNG or JPEG): choose it, drop it here, or paste it.",
+    none: "the example picture",
+  },
+  sound: {
+    types: ".wav,audio/wav,audio/x-wav",
+    text: "A recording (WAV; other rates are resampled to 16,000 samples a second): choose it, or drop it here.",
+    none: "the example recording",
+  },
 };
 const LARGEST = 1 << 23;
 
@@ -16,11 +24,21 @@ export function chooser(kind, state, reads, extras = null) {
   const { types, text, none } = KINDS[kind];
   const showsFile = state.file || !reads || state.text === undefined;
   const problem = h("div", { role: "alert" });
-  const input = h("input", { type: "file", id: "file", accept: types, "aria-label": text, onchange: () => take(input.files[0]) });
+  const input = h("input", {
+    type: "file",
+    id: "file",
+    accept: types,
+    "aria-label": text,
+    onchange: () => take(input.files[0]),
+  });
   async function take(file) {
     if (!file) return;
     try {
-      if (file.size > LARGEST) throw { problem: `this file has ${(file.size / 1e6).toFixed(1)} million bytes`, repair: "the studio takes 8 million" };
+      if (file.size > LARGEST)
+        throw {
+          problem: `this file has ${(file.size / 1e6).toFixed(1)} million bytes`,
+          repair: "the studio takes 8 million",
+        };
       put(problem, h("div", { class: "loading", text: "The file is handed over…" }));
       go({ file: await hand(file), name: file.name || "pasted", pin: "" });
     } catch (error) {
@@ -29,24 +47,67 @@ export function chooser(kind, state, reads, extras = null) {
   }
   function pasted(event) {
     const file = [...event.clipboardData.files][0];
-    if (!card.isConnected) document.removeEventListener("paste", pasted); // the page has moved on
-    else if (file) { event.preventDefault(); take(file); }
+    if (!card.isConnected)
+      document.removeEventListener("paste", pasted); // the page has moved on
+    else if (file) {
+      event.preventDefault();
+      take(file);
+    }
   }
   document.addEventListener("paste", pasted);
-  const over = (event, on) => { event.preventDefault(); card.classList.toggle("over", on); };
-  const card = h("section", { class: "card asks files", ondragover: (event) => over(event, true), ondragleave: (event) => over(event, false),
-    ondrop: (event) => { over(event, false); take(event.dataTransfer.files[0]); } },
+  const over = (event, on) => {
+    event.preventDefault();
+    card.classList.toggle("over", on);
+  };
+  const card = h(
+    "section",
+    {
+      class: "card asks files",
+      ondragover: (event) => over(event, true),
+      ondragleave: (event) => over(event, false),
+      ondrop: (event) => {
+        over(event, false);
+        take(event.dataTransfer.files[0]);
+      },
+    },
     h("label", { class: "file" }, input, h("span", { class: "faint", text })),
-    h("div", { class: "chips" }, h("span", { class: "label", text: "Shown:" }), h("strong", { id: "filename", text: state.file && state.file !== "example" ? state.name || "a file" : showsFile ? none : "the sentence" }),
-      (state.file && state.file !== "example") || (reads && !showsFile) ? h("button", { type: "button", text: "Show the example", onclick: () => go({ file: "example", name: "", pin: "", text: "" }) }) : null),
-    kind === "sound" && showsFile ? player(state.file || "example") : null, problem, extras);
+    h(
+      "div",
+      { class: "chips" },
+      h("span", { class: "label", text: "Shown:" }),
+      h("strong", {
+        id: "filename",
+        text:
+          state.file && state.file !== "example"
+            ? state.name || "a file"
+            : showsFile
+              ? none
+              : "the sentence",
+      }),
+      (state.file && state.file !== "example") || (reads && !showsFile)
+        ? h("button", {
+            type: "button",
+            text: "Show the example",
+            onclick: () => go({ file: "example", name: "", pin: "", text: "" }),
+          })
+        : null,
+    ),
+    kind === "sound" && showsFile ? player(state.file || "example") : null,
+    problem,
+    extras,
+  );
   return card;
 }
 
 // The recording, to be listened to. A file that cannot be had is a matter of the views, which say so.
 function player(file) {
   const audio = h("audio", { controls: true, "aria-label": "The recording" });
-  ask("recording", { file }).then(({ values }) => { audio.src = URL.createObjectURL(new Blob([values], { type: "audio/wav" })); }, () => audio.remove());
+  ask("recording", { file }).then(
+    ({ values }) => {
+      audio.src = URL.createObjectURL(new Blob([values], { type: "audio/wav" }));
+    },
+    () => audio.remove(),
+  );
   return audio;
 }
 
@@ -55,25 +116,34 @@ function playhead(seconds, canvas) {
   const line = h("div", { class: "playhead", hidden: true });
   // Events of players do not bubble; the document sees them on their way down.
   function follow({ target: audio }) {
-    if (!line.isConnected) { stopFollowing(); return; }
+    if (!line.isConnected) {
+      stopFollowing();
+      return;
+    }
     line.hidden = audio.ended || (audio.paused && audio.currentTime === 0);
     const share = Math.min(1, audio.currentTime / seconds);
     line.style.left = `${share * canvas.clientWidth}px`;
     if (!audio.paused) requestAnimationFrame(() => follow({ target: audio }));
   }
   const EVENTS = ["play", "seeked", "ended"];
-  const stopFollowing = () => { for (const name of EVENTS) document.removeEventListener(name, follow, true); };
+  const stopFollowing = () => {
+    for (const name of EVENTS) document.removeEventListener(name, follow, true);
+  };
   for (const name of EVENTS) document.addEventListener(name, follow, true);
   return line;
 }
 
 // The names of places: patches by row and column, moments by their time. `count` is how many places there are.
 export async function placeNamer(question, count) {
-  const found = await ask("picture", { model: question.model, text: question.text, file: question.file });
+  const found = await ask("picture", {
+    model: question.model,
+    text: question.text,
+    file: question.file,
+  });
   return (index) => {
-    if (found.kind !== "image") return `${((index + 0.5) / count * found.seconds).toFixed(2)} s`;
+    if (found.kind !== "image") return `${(((index + 0.5) / count) * found.seconds).toFixed(2)} s`;
     if (index < found.extras) return found.extras > 1 ? `extra ${index + 1}` : "class";
-    return `${Math.floor((index - found.extras) / found.side) + 1} · ${(index - found.extras) % found.side + 1}`;
+    return `${Math.floor((index - found.extras) / found.side) + 1} · ${((index - found.extras) % found.side) + 1}`;
   };
 }
 
@@ -81,29 +151,78 @@ const WIDE = 620;
 const TIMES = 8; // on the axis below a recording, at most about
 
 // The picture, bright where the chosen row looks. Rows are places of it, or tokens that look at it.
-export async function seen(question, rows, columns, { pin, own, verb = "looks most at", how = null, id = null }) {
-  const found = await ask("picture", { model: question.model, text: question.text, file: question.file });
-  const [high, wide] = found.shape, colours = found.shape.length === 3, image = found.kind === "image";
+export async function seen(
+  question,
+  rows,
+  columns,
+  { pin, own, verb = "looks most at", how = null, id = null },
+) {
+  const found = await ask("picture", {
+    model: question.model,
+    text: question.text,
+    file: question.file,
+  });
+  const [high, wide] = found.shape,
+    colours = found.shape.length === 3,
+    image = found.kind === "image";
   const base = document.createElement("canvas");
   if (colours) {
-    base.width = wide; base.height = high;
-    const context = base.getContext("2d"), data = context.createImageData(wide, high);
-    for (let i = 0; i < wide * high; i++) { for (let c = 0; c < 3; c++) data.data[4 * i + c] = found.values[3 * i + c]; data.data[4 * i + 3] = 255; }
+    base.width = wide;
+    base.height = high;
+    const context = base.getContext("2d"),
+      data = context.createImageData(wide, high);
+    for (let i = 0; i < wide * high; i++) {
+      for (let c = 0; c < 3; c++) data.data[4 * i + c] = found.values[3 * i + c];
+      data.data[4 * i + 3] = 255;
+    }
     context.putImageData(data, 0, 0);
-  } else paint(base, high, wide, (i) => found.values[(high - 1 - Math.floor(i / wide)) * wide + i % wide] / 255, { night: true }); // low tones below, and loud ones bright
-  const room = Math.min(image ? WIDE : 1340, window.innerWidth - 72), tall = image ? room : 220, strip = image ? 0 : 56, axis = image ? 0 : 18;
-  const canvas = h("canvas", { class: "seen", width: room, height: tall + strip + axis, tabindex: own ? 0 : null, role: own ? "slider" : "img", "aria-valuemin": own ? 0 : null, "aria-valuemax": own ? rows.length - 1 : null,
-    "aria-label": own ? "The place that looks; arrow keys move it" : "What is looked at" });
-  const told = h("p", { class: "read", role: "status" });
+  } else
+    paint(
+      base,
+      high,
+      wide,
+      (i) => found.values[(high - 1 - Math.floor(i / wide)) * wide + (i % wide)] / 255,
+      { night: true },
+    ); // low tones below, and loud ones bright
+  const room = Math.min(image ? WIDE : 1340, window.innerWidth - 72),
+    tall = image ? room : 220,
+    strip = image ? 0 : 56,
+    axis = image ? 0 : 18;
+  const canvas = h("canvas", {
+    class: "seen",
+    width: room,
+    height: tall + strip + axis,
+    tabindex: own ? 0 : null,
+    role: own ? "slider" : "img",
+    "aria-valuemin": own ? 0 : null,
+    "aria-valuemax": own ? rows.length - 1 : null,
+    "aria-label": own ? "The place that looks; arrow keys move it" : "What is looked at",
+  });
+  const summary = h("p", { class: "read", role: "status" });
   const context = canvas.getContext("2d");
-  const { side, extras } = found, places = columns.length;
+  const { side, extras } = found,
+    places = columns.length;
   // Whole pixels, so that neighbours neither overlap nor leave a line between them.
-  const span = (i, many, whole) => { const a = Math.round(i * whole / many); return [a, Math.round((i + 1) * whole / many) - a]; };
+  const span = (i, many, whole) => {
+    const a = Math.round((i * whole) / many);
+    return [a, Math.round(((i + 1) * whole) / many) - a];
+  };
   function box(j) {
-    const [[x, w], [y, t]] = image ? [span((j - extras) % side, side, room), span(Math.floor((j - extras) / side), side, tall)] : [span(j, places, room), [0, tall]];
+    const [[x, w], [y, t]] = image
+      ? [span((j - extras) % side, side, room), span(Math.floor((j - extras) / side), side, tall)]
+      : [span(j, places, room), [0, tall]];
     return [x, y, w, t];
   }
-  const named = (list, j, isPlace) => !isPlace ? `“${shown(list[j])}”` : image ? (j < extras ? (extras > 1 ? `extra token ${j + 1}` : "the class token") : `patch ${Math.floor((j - extras) / side) + 1} · ${(j - extras) % side + 1}`) : `${((j + 0.5) / places * found.seconds).toFixed(2)} s`;
+  const named = (list, j, isPlace) =>
+    !isPlace
+      ? `“${shown(list[j])}”`
+      : image
+        ? j < extras
+          ? extras > 1
+            ? `extra token ${j + 1}`
+            : "the class token"
+          : `patch ${Math.floor((j - extras) / side) + 1} · ${((j - extras) % side) + 1}`
+        : `${(((j + 0.5) / places) * found.seconds).toFixed(2)} s`;
   // Frequencies at the right edge, white on the night of the spectrogram.
   function frequencyAxis() {
     context.fillStyle = "rgb(255 255 255 / 0.85)";
@@ -119,8 +238,9 @@ export async function seen(question, rows, columns, { pin, own, verb = "looks mo
     context.fillStyle = ink;
     context.textAlign = "center";
     for (const second of linearTicks(0, found.seconds, { count: TIMES })) {
-      const name = `${tick(second)} s`, half = context.measureText(name).width / 2;
-      const x = second / found.seconds * room;
+      const name = `${tick(second)} s`,
+        half = context.measureText(name).width / 2;
+      const x = (second / found.seconds) * room;
       context.fillRect(Math.min(room - 1, Math.round(x)), tall + strip, 1, 4);
       context.fillText(name, Math.max(half, Math.min(room - half, x)), tall + strip + 15);
     }
@@ -129,8 +249,13 @@ export async function seen(question, rows, columns, { pin, own, verb = "looks mo
   function show(weights, { marked: asked = -1, title = "" } = {}) {
     marked = asked < 0 ? 0 : asked;
     const row = weights.subarray(marked * places, (marked + 1) * places);
-    let most = 1e-12, best = 0;
-    for (let j = image ? extras : 0; j < places; j++) if (row[j] > most) { most = row[j]; best = j; }
+    let most = 1e-12,
+      best = 0;
+    for (let j = image ? extras : 0; j < places; j++)
+      if (row[j] > most) {
+        most = row[j];
+        best = j;
+      }
     context.setTransform(1, 0, 0, 1, 0, 0);
     context.clearRect(0, 0, room, tall + strip + axis);
     context.imageSmoothingEnabled = true;
@@ -146,34 +271,86 @@ export async function seen(question, rows, columns, { pin, own, verb = "looks mo
       frequencyAxis();
       timeAxis(style.getPropertyValue("--faint"));
       context.fillStyle = style.getPropertyValue("--accent");
-      for (let j = 0; j < places; j++) { const t = row[j] / most * (strip - 8); context.fillRect(j * room / places, tall + strip - t, Math.max(1, room / places), t); }
+      for (let j = 0; j < places; j++) {
+        const t = (row[j] / most) * (strip - 8);
+        context.fillRect((j * room) / places, tall + strip - t, Math.max(1, room / places), t);
+      }
     }
     if (own && (!image || marked >= extras)) {
       const [x, y, w, t] = box(marked);
-      context.strokeStyle = "#ffb454"; context.lineWidth = 3;
+      context.strokeStyle = "#ffb454";
+      context.lineWidth = 3;
       context.strokeRect(x + 1.5, y + 1.5, Math.max(2, w - 3), t - 3);
     }
     const rest = extras && image ? [...row.subarray(0, extras)].reduce((a, b) => a + b, 0) : 0;
     const text = `${named(rows, marked, own)} ${verb} ${named(columns, best, true)} (${(100 * row[best]).toFixed(1)} %)${extras && image ? `; ${extras > 1 ? "the extra tokens get" : "the class token gets"} ${(100 * rest).toFixed(1)} %` : ""}.`;
-    told.textContent = text[0].toUpperCase() + text.slice(1);
+    summary.textContent = text[0].toUpperCase() + text.slice(1);
     canvas.dataset.title = title;
-    if (own) { canvas.setAttribute("aria-valuenow", marked); canvas.setAttribute("aria-valuetext", text); }
-    for (const each of chips.querySelectorAll("button")) each.setAttribute("aria-pressed", String(Number(each.dataset.row) === marked));
+    if (own) {
+      canvas.setAttribute("aria-valuenow", marked);
+      canvas.setAttribute("aria-valuetext", text);
+    }
+    for (const each of chips.querySelectorAll("button"))
+      each.setAttribute("aria-pressed", String(Number(each.dataset.row) === marked));
   }
   canvas.addEventListener("click", (event) => {
-    const at = canvas.getBoundingClientRect(), x = (event.clientX - at.left) / at.width, y = (event.clientY - at.top) / at.height;
-    if (own) pin(image ? extras + Math.min(side - 1, Math.floor(y * side)) * side + Math.min(side - 1, Math.floor(x * side)) : Math.min(places - 1, Math.floor(x * places)));
+    const at = canvas.getBoundingClientRect(),
+      x = (event.clientX - at.left) / at.width,
+      y = (event.clientY - at.top) / at.height;
+    if (own)
+      pin(
+        image
+          ? extras +
+              Math.min(side - 1, Math.floor(y * side)) * side +
+              Math.min(side - 1, Math.floor(x * side))
+          : Math.min(places - 1, Math.floor(x * places)),
+      );
   });
   canvas.addEventListener("keydown", (event) => {
-    const step = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: image ? -side : 1, ArrowDown: image ? side : -1 }[event.key];
+    const step = {
+      ArrowLeft: -1,
+      ArrowRight: 1,
+      ArrowUp: image ? -side : 1,
+      ArrowDown: image ? side : -1,
+    }[event.key];
     if (!step || !own) return;
     event.preventDefault();
     pin(Math.max(0, Math.min(rows.length - 1, marked + step)));
   });
   if (id) canvas.id = id; // the keyboard finds it again when another place is picked
   const buttons = own ? [...Array(image ? extras : 0).keys()] : [...rows.keys()];
-  const chips = h("div", { class: "chips", role: "group", "aria-label": own ? "Tokens without a place" : "Tokens that look" },
-    buttons.map((i) => h("button", { type: "button", "data-row": i, "aria-pressed": "false", text: own ? named(rows, i, true) : shown(rows[i]), onclick: () => pin(i) })));
-  how ||= own ? (image ? "Pick a patch, or move with the arrow keys: bright is where it looks." : "Pick a moment, or move with the arrow keys: bright is where it looks; the bars below are the weights.") : "Pick a token: bright is what it looks at while it is written.";
-  return { wide: !image, node: h("div", {}, told, chips, h("div", { class: "scroll" }, canvas, image ? null : playhead(found.seconds, canvas)), h("p", { class: "note", text: how })), show };
+  const chips = h(
+    "div",
+    {
+      class: "chips",
+      role: "group",
+      "aria-label": own ? "Tokens without a place" : "Tokens that look",
+    },
+    buttons.map((i) =>
+      h("button", {
+        type: "button",
+        "data-row": i,
+        "aria-pressed": "false",
+        text: own ? named(rows, i, true) : shown(rows[i]),
+        onclick: () => pin(i),
+      }),
+    ),
+  );
+  how ||= own
+    ? image
+      ? "Pick a patch, or move with the arrow keys: bright is where it looks."
+      : "Pick a moment, or move with the arrow keys: bright is where it looks; the bars below are the weights."
+    : "Pick a token: bright is what it looks at while it is written.";
+  return {
+    wide: !image,
+    node: h(
+      "div",
+      {},
+      summary,
+      chips,
+      h("div", { class: "scroll" }, canvas, image ? null : playhead(found.seconds, canvas)),
+      h("p", { class: "note", text: how }),
+    ),
+    show,
+  };
 }

@@ -10,46 +10,177 @@ const FIRST = 64;
 
 // A table whose cells are coloured by their share; `cell` gives [share, text, title].
 function table(rows, columns, cell, { signed = false, head = "" } = {}) {
-  return h("div", { class: "scroll tall", tabindex: 0, "aria-label": "Table, scrolls" }, h("table", { class: "numbers" },
-    h("tr", {}, h("th", { text: head }), columns.map((text) => h("th", { class: "column", text }))),
-    rows.map((text, i) => h("tr", {}, h("th", { class: "token", text }), columns.map((_, j) => {
-      const [share, said, title] = cell(i, j) || [];
-      return said === undefined ? h("td") : h("td", { style: { background: css(share, signed), color: inkOn(share, signed) }, text: said, title });
-    })))));
+  return h(
+    "div",
+    { class: "scroll tall", tabindex: 0, "aria-label": "Table, scrolls" },
+    h(
+      "table",
+      { class: "numbers" },
+      h(
+        "tr",
+        {},
+        h("th", { text: head }),
+        columns.map((text) => h("th", { class: "column", text })),
+      ),
+      rows.map((text, i) =>
+        h(
+          "tr",
+          {},
+          h("th", { class: "token", text }),
+          columns.map((_, j) => {
+            const [share, text, title] = cell(i, j) || [];
+            return text === undefined
+              ? h("td")
+              : h("td", {
+                  style: { background: css(share, signed), color: inkOn(share, signed) },
+                  text,
+                  title,
+                });
+          }),
+        ),
+      ),
+    ),
+  );
 }
 
-const goTo = (name, head) => h("button", { type: "button", class: "small", text: `${name} head ${head}`, onclick: () => go({ at: name, head, pin: "" }) });
+const goTo = (name, head) =>
+  h("button", {
+    type: "button",
+    class: "small",
+    text: `${name} head ${head}`,
+    onclick: () => go({ at: name, head, pin: "" }),
+  });
 const words = (text) => h("p", { class: "explains", text });
 
 async function entropy(question) {
   const found = await ask("entropy", question);
-  const most = found.share[0].length, flags = Object.entries(found.flags);
-  return [words("How widely each head looks: 0 is a single position, 1 everything alike. A head has collapsed if all look at the same place, is even if it only takes the mean, and idle if it adds next to nothing."),
-    table(found.names, [...Array(most).keys()].map((k) => `head ${k}`), (i, j) => found.share[i][j] === null ? null : [found.share[i][j], found.share[i][j].toFixed(2) + (found.flags[`${found.names[i]} head ${j}`] ? " ⚑" : ""),
-      `${found.nats[i][j].toFixed(3)} nats; its favourite place gets ${(100 * found.favourite[i][j]).toFixed(0)} %; it adds ${found.force[i][j].toFixed(2)} × an even share`]),
-    flags.length ? h("ul", { class: "flags" }, flags.slice(0, 24).map(([head, what]) => { const [name, , k] = head.split(" "); return h("li", {}, goTo(name, Number(k)), " ", what); })) : h("p", { class: "note", text: "No head of this sentence has collapsed, is even or idle." })];
+  const most = found.share[0].length,
+    flags = Object.entries(found.flags);
+  return [
+    words(
+      "How widely each head looks: 0 is a single position, 1 everything alike. A head has collapsed if all look at the same place, is even if it only takes the mean, and idle if it adds next to nothing.",
+    ),
+    table(
+      found.names,
+      [...Array(most).keys()].map((k) => `head ${k}`),
+      (i, j) =>
+        found.share[i][j] === null
+          ? null
+          : [
+              found.share[i][j],
+              found.share[i][j].toFixed(2) +
+                (found.flags[`${found.names[i]} head ${j}`] ? " ⚑" : ""),
+              `${found.nats[i][j].toFixed(3)} nats; its favourite place gets ${(100 * found.favourite[i][j]).toFixed(0)} %; it adds ${found.force[i][j].toFixed(2)} × an even share`,
+            ],
+    ),
+    flags.length
+      ? h(
+          "ul",
+          { class: "flags" },
+          flags.slice(0, 24).map(([head, what]) => {
+            const [name, , k] = head.split(" ");
+            return h("li", {}, goTo(name, Number(k)), " ", what);
+          }),
+        )
+      : h("p", { class: "note", text: "No head of this sentence has collapsed, is even or idle." }),
+  ];
 }
 
 async function roles(question) {
   const found = await ask("roles", { model: question.model });
-  const score = (i) => { const [name, head] = found.best[found.roles[i]]; return found.scores[i][found.names.indexOf(name)][head]; };
-  return [words("Which head looks from one word to the word that grammar joins it with, on 200 sentences of the built-in language, whose parse is known. Chance is a head that looks everywhere alike."),
-    h("div", { class: "scroll" }, h("table", { class: "plain", id: "roles" }, h("tr", {}, ["role", "attention", "", "strongest head", "chance", "pairs"].map((text) => h("th", { text, class: text ? null : "bar" }))),
-      found.roles.map((role, i) => h("tr", {}, h("td", { class: "token", text: role }), h("td", { text: score(i).toFixed(2) }),
-        h("td", { class: "bar" }, h("div", { class: "meter" }, h("i", { style: { width: 100 * score(i) + "%" } }), h("b", { style: { left: 100 * found.chance[i] + "%" } }))), h("td", {}, goTo(...found.best[role])), h("td", { text: found.chance[i].toFixed(2) }), h("td", { text: found.links[i] })))))];
+  const score = (i) => {
+    const [name, head] = found.best[found.roles[i]];
+    return found.scores[i][found.names.indexOf(name)][head];
+  };
+  return [
+    words(
+      "Which head looks from one word to the word that grammar joins it with, on 200 sentences of the built-in language, whose parse is known. Chance is a head that looks everywhere alike.",
+    ),
+    h(
+      "div",
+      { class: "scroll" },
+      h(
+        "table",
+        { class: "plain", id: "roles" },
+        h(
+          "tr",
+          {},
+          ["role", "attention", "", "strongest head", "chance", "pairs"].map((text) =>
+            h("th", { text, class: text ? null : "bar" }),
+          ),
+        ),
+        found.roles.map((role, i) =>
+          h(
+            "tr",
+            {},
+            h("td", { class: "token", text: role }),
+            h("td", { text: score(i).toFixed(2) }),
+            h(
+              "td",
+              { class: "bar" },
+              h(
+                "div",
+                { class: "meter" },
+                h("i", { style: { width: 100 * score(i) + "%" } }),
+                h("b", { style: { left: 100 * found.chance[i] + "%" } }),
+              ),
+            ),
+            h("td", {}, goTo(...found.best[role])),
+            h("td", { text: found.chance[i].toFixed(2) }),
+            h("td", { text: found.links[i] }),
+          ),
+        ),
+      ),
+    ),
+  ];
 }
 
 async function lens(question) {
   const found = await ask("lens", question);
-  return [words("What the model would say next if it stopped after each layer: its final norm and vocabulary, put on the stream between the layers. The top row is what it says. Point at a cell for the runners-up."),
-    table([...found.layers].reverse(), found.places.map(shown), (i, j) => { const k = found.layers.length - 1 - i; return [found.probabilities[k][j][0], shown(found.tokens[k][j][0]), found.tokens[k][j].map((t, n) => `${shown(t)} ${(100 * found.probabilities[k][j][n]).toFixed(1)} %`).join(" · ")]; }, { head: "reads →" }),
-    found.places.length === FIRST ? h("p", { class: "note", text: `The first ${FIRST} places.` }) : null];
+  return [
+    words(
+      "What the model would say next if it stopped after each layer: its final norm and vocabulary, put on the stream between the layers. The top row is what it says. Point at a cell for the runners-up.",
+    ),
+    table(
+      [...found.layers].reverse(),
+      found.positions.map(shown),
+      (i, j) => {
+        const k = found.layers.length - 1 - i;
+        return [
+          found.probabilities[k][j][0],
+          shown(found.tokens[k][j][0]),
+          found.tokens[k][j]
+            .map((t, n) => `${shown(t)} ${(100 * found.probabilities[k][j][n]).toFixed(1)} %`)
+            .join(" · "),
+        ];
+      },
+      { head: "reads →" },
+    ),
+    found.positions.length === FIRST
+      ? h("p", { class: "note", text: `The first ${FIRST} places.` })
+      : null,
+  ];
 }
 
 // A heat map of its own, with a line that tells of the cell under the pointer. Numbers without a sign are shares of a row.
-function mapped(rows, columns, values, { signed = false, scale = 1, title = "", digits = 3, room = 560 } = {}) {
-  const status = h("p", { class: "read faint", role: "status", text: "Point at a cell for its number." });
-  const map = heat(rows, columns, { signed, room, say: (i, j) => { status.textContent = `“${shown(rows[i])}” → “${shown(columns[j])}”: ${values[i * columns.length + j].toFixed(digits)}`; } });
+function mapped(
+  rows,
+  columns,
+  values,
+  { signed = false, scale = 1, title = "", digits = 3, room = 560 } = {},
+) {
+  const status = h("p", {
+    class: "read faint",
+    role: "status",
+    text: "Point at a cell for its number.",
+  });
+  const map = heat(rows, columns, {
+    signed,
+    room,
+    say: (i, j) => {
+      status.textContent = `“${shown(rows[i])}” → “${shown(columns[j])}”: ${values[i * columns.length + j].toFixed(digits)}`;
+    },
+  });
   map.show(signed ? values : shades(values, rows.length, columns.length), { title, scale });
   return h("div", {}, h("h3", { text: title }), status, map.node);
 }
@@ -57,82 +188,261 @@ const top = (values) => values.reduce((a, b) => Math.max(a, Math.abs(b)), 1e-9);
 
 // The same over a picture or a recording; another row is picked here, without a new address.
 async function overlaid(question, rows, columns, values, title, options) {
-  const picture = await seen(question, rows, columns, { ...options, pin: (marked) => picture.show(values, { marked, title }) });
+  const picture = await seen(question, rows, columns, {
+    ...options,
+    pin: (marked) => picture.show(values, { marked, title }),
+  });
   picture.show(values, { title });
   return h("div", {}, h("h3", { text: title }), picture.node);
 }
 
 async function rollout(question) {
   const found = await ask("rollout", question);
-  return [words("How much of each input place reaches each place after the last layer, if attention were all that moves things: the layers' mean attention, half of each place kept, multiplied up. It is a summary, not an explanation."),
-    question.file ? await overlaid(question, found.rows, found.columns, found.values, found.title, { own: true, verb: "is made most of" })
-      : mapped(found.rows, found.columns, found.values, { title: found.title, digits: 4, room: 900 })];
+  return [
+    words(
+      "How much of each input place reaches each place after the last layer, if attention were all that moves things: the layers' mean attention, half of each place kept, multiplied up. It is a summary, not an explanation.",
+    ),
+    question.file
+      ? await overlaid(question, found.rows, found.columns, found.values, found.title, {
+          own: true,
+          verb: "is made most of",
+        })
+      : mapped(found.rows, found.columns, found.values, {
+          title: found.title,
+          digits: 4,
+          room: 900,
+        }),
+  ];
 }
 
 async function attribution(question, model, found) {
   const asked = await ask("attribution", question);
   const flat = Float32Array.from(asked.values.flat());
-  const explains = h("p", { class: "explains" }, h("strong", { text: "Attention is not explanation. " }), "A weight shows where a head looks, not what the answer hangs on. Gradient × input asks the answer itself, to first order: how much each place adds to the score of what is said",
-    question.file ? ". Bright places matter most, for or against it." : " (blue raises it, brown lowers it).");
-  const few = asked.said.length === FIRST ? h("p", { class: "note", text: `The first ${FIRST} places.` }) : null;
+  const explains = h(
+    "p",
+    { class: "explains" },
+    h("strong", { text: "Attention is not explanation. " }),
+    "A weight shows where a head looks, not what the answer hangs on. Gradient × input asks the answer itself, to first order: how much each place adds to the score of what is said",
+    question.file
+      ? ". Bright places matter most, for or against it."
+      : " (blue raises it, brown lowers it).",
+  );
+  const few =
+    asked.predictions.length === FIRST
+      ? h("p", { class: "note", text: `The first ${FIRST} places.` })
+      : null;
   const title = "Gradient × input: what the answer hangs on";
   if (question.file) {
-    const places = found.source.length, shares = new Float32Array(asked.said.length * places); // shares of the whole
-    asked.values.forEach((row, i) => { const sum = row.reduce((a, b) => a + Math.abs(b), 1e-12); for (let j = 0; j < places; j++) shares[i * places + j] = Math.abs(row[j]) / sum; });
+    const places = found.source.length,
+      shares = new Float32Array(asked.predictions.length * places); // shares of the whole
+    asked.values.forEach((row, i) => {
+      const sum = row.reduce((a, b) => a + Math.abs(b), 1e-12);
+      for (let j = 0; j < places; j++) shares[i * places + j] = Math.abs(row[j]) / sum;
+    });
     const rolled = await ask("rollout", question);
-    return [explains, h("div", { class: model.medium === "image" ? "two" : "" }, await overlaid(question, asked.said, found.source, shares, title, { own: false, verb: "hangs most on", how: "The brighter, the larger the share of a place in the score." }),
-      await overlaid(question, rolled.rows, rolled.columns, rolled.values, "Attention rollout: where the layers look", { own: true, verb: "is made most of" })), few];
+    return [
+      explains,
+      h(
+        "div",
+        { class: model.medium === "image" ? "two" : "" },
+        await overlaid(question, asked.predictions, found.source, shares, title, {
+          own: false,
+          verb: "hangs most on",
+          how: "The brighter, the larger the share of a place in the score.",
+        }),
+        await overlaid(
+          question,
+          rolled.rows,
+          rolled.columns,
+          rolled.values,
+          "Attention rollout: where the layers look",
+          { own: true, verb: "is made most of" },
+        ),
+      ),
+      few,
+    ];
   }
-  const other = model.translates ? await ask("alignment", { ...question, layer: null }) : await ask("rollout", question);
-  return [explains, h("div", { class: "two" }, mapped(asked.said, asked.tokens, flat, { signed: true, scale: top(flat), title }),
-    model.translates ? mapped(other.target, other.source, Float32Array.from(other.weights.flat()), { title: `Attention: where decoder layer ${other.layer} looks` })
-      : mapped(other.rows, other.columns, other.values, { title: "Attention rollout: where the layers look" })), few];
+  const other = model.translates
+    ? await ask("alignment", { ...question, layer: null })
+    : await ask("rollout", question);
+  return [
+    explains,
+    h(
+      "div",
+      { class: "two" },
+      mapped(asked.predictions, asked.tokens, flat, { signed: true, scale: top(flat), title }),
+      model.translates
+        ? mapped(other.target, other.source, Float32Array.from(other.weights.flat()), {
+            title: `Attention: where decoder layer ${other.layer} looks`,
+          })
+        : mapped(other.rows, other.columns, other.values, {
+            title: "Attention rollout: where the layers look",
+          }),
+    ),
+    few,
+  ];
 }
 
 // The sentence at hand, to be changed: the adjective of a pronoun sentence already is.
 const OPPOSITES = { tired: "empty", empty: "tired", wide: "tired" };
-const alternative = (text) => text.replace(/\b(tired|empty|wide)\b(?=[^a-z]*$)/, (word) => OPPOSITES[word]);
+const alternative = (text) =>
+  text.replace(/\b(tired|empty|wide)\b(?=[^a-z]*$)/, (word) => OPPOSITES[word]);
 
 async function patching(question, model, found, state, place) {
-  const text = question.text, other = state.patch || alternative(text);
-  const input = h("input", { type: "text", id: "patched", "aria-label": "Another sentence of as many tokens", value: other, maxlength: 8000 });
-  const form = h("form", { class: "ask spaced", onsubmit: (event) => { event.preventDefault(); go({ patch: input.value.trim(), place: "" }); } }, input, h("button", { class: "main", text: "Patch" }));
-  const stacks = Object.keys(model.stacks), stack = stacks.includes(state.stack) ? state.stack : stacks[0];
-  const explains = words("Run the model on another sentence, but carry over what this sentence's run had at one layer and place. Where that restores this sentence's answer (1), the difference between the two was there. 0: it changes nothing. With every head on.");
+  const text = question.text,
+    other = state.patch || alternative(text);
+  const input = h("input", {
+    type: "text",
+    id: "patched",
+    "aria-label": "Another sentence of as many tokens",
+    value: other,
+    maxlength: 8000,
+  });
+  const form = h(
+    "form",
+    {
+      class: "ask spaced",
+      onsubmit: (event) => {
+        event.preventDefault();
+        go({ patch: input.value.trim(), place: "" });
+      },
+    },
+    input,
+    h("button", { class: "main", text: "Patch" }),
+  );
+  const stacks = Object.keys(model.stacks),
+    stack = stacks.includes(state.stack) ? state.stack : stacks[0];
+  const explains = words(
+    "Run the model on another sentence, but carry over what this sentence's run had at one layer and place. Where that restores this sentence's answer (1), the difference between the two was there. 0: it changes nothing. With every head on.",
+  );
   put(place, explains, form);
-  if (other === text) return [explains, form, h("p", { class: "note", text: "This is the sentence at hand. Change a word of it, so that it has as many tokens as before, and patch." })];
-  const asked = await ask("patching", { model: question.model, text, other, at: state.place === undefined || state.place === "" ? null : Number(state.place), stack });
-  const names = asked.tokens.map((token, i) => token === asked.others[i] ? shown(token) : `${shown(asked.others[i])} ← ${shown(token)}`);
+  if (other === text)
+    return [
+      explains,
+      form,
+      h("p", {
+        class: "note",
+        text: "This is the sentence at hand. Change a word of it, so that it has as many tokens as before, and patch.",
+      }),
+    ];
+  const asked = await ask("patching", {
+    model: question.model,
+    text,
+    other,
+    at: state.place === undefined || state.place === "" ? null : Number(state.place),
+    stack,
+  });
+  const names = asked.tokens.map((token, i) =>
+    token === asked.others[i] ? shown(token) : `${shown(asked.others[i])} ← ${shown(token)}`,
+  );
   const answer = `“${shown(asked.answer)}”${asked.instead ? ` against “${shown(asked.instead)}”` : ""}`;
-  return [explains, form, h("div", { class: "bar" },
-    asked.target.length ? segment("Answer at", asked.target.map((token, i) => [i, shown(token)]), asked.at, (i) => go({ place: i })) : null,
-    stacks.length > 1 ? segment("Patch the", stacks.map((name) => [name, name]), stack, (name) => go({ stack: name })) : null),
-  h("p", {}, `Score of ${answer}: ${fixed(asked.corrupted, 2)} in the other sentence, ${fixed(asked.clean, 2)} in this one.`),
-  table([...asked.layers].reverse(), names, (i, j) => { const value = asked.effect[asked.layers.length - 1 - i][j]; return [0.5 + Math.max(-1, Math.min(1, value)) / 2, value.toFixed(2).replace(/^-(0\.00)$/, "$1"), `score ${asked.scores[asked.layers.length - 1 - i][j].toFixed(3)}`]; }, { signed: true, head: "carried over at →" })];
+  return [
+    explains,
+    form,
+    h(
+      "div",
+      { class: "bar" },
+      asked.target.length
+        ? segment(
+            "Answer at",
+            asked.target.map((token, i) => [i, shown(token)]),
+            asked.at,
+            (i) => go({ place: i }),
+          )
+        : null,
+      stacks.length > 1
+        ? segment(
+            "Patch the",
+            stacks.map((name) => [name, name]),
+            stack,
+            (name) => go({ stack: name }),
+          )
+        : null,
+    ),
+    h(
+      "p",
+      {},
+      `Score of ${answer}: ${fixed(asked.corrupted, 2)} in the other sentence, ${fixed(asked.clean, 2)} in this one.`,
+    ),
+    table(
+      [...asked.layers].reverse(),
+      names,
+      (i, j) => {
+        const value = asked.effect[asked.layers.length - 1 - i][j];
+        return [
+          0.5 + Math.max(-1, Math.min(1, value)) / 2,
+          value.toFixed(2).replace(/^-(0\.00)$/, "$1"),
+          `score ${asked.scores[asked.layers.length - 1 - i][j].toFixed(3)}`,
+        ];
+      },
+      { signed: true, head: "carried over at →" },
+    ),
+  ];
 }
 
-const TABS = { entropy: ["Entropy", entropy], roles: ["Roles of heads", roles], lens: ["Logit lens", lens], rollout: ["Rollout", rollout], attribution: ["Attribution", attribution], patching: ["Patching", patching] };
+const TABS = {
+  entropy: ["Entropy", entropy],
+  roles: ["Roles of heads", roles],
+  lens: ["Logit lens", lens],
+  rollout: ["Rollout", rollout],
+  attribution: ["Attribution", attribution],
+  patching: ["Patching", patching],
+};
 // What each of them shows, as long as none is open.
-const HINTS = { entropy: "how widely each head looks", roles: "which head joins which words", lens: "what each layer would say", rollout: "what reaches where", attribution: "what the answer really hangs on",
-  patching: "where two sentences differ inside" };
+const HINTS = {
+  entropy: "how widely each head looks",
+  roles: "which head joins which words",
+  lens: "what each layer would say",
+  rollout: "what reaches where",
+  attribution: "what the answer really hangs on",
+  patching: "where two sentences differ inside",
+};
 const TEXT_ONLY = new Set(["roles", "patching"]);
 
 export function more(model, question, found) {
   const tabs = model.analyses.filter((name) => !question.file || !TEXT_ONLY.has(name));
-  const place = h("div", { id: "more" }), bar = h("div", { class: "bar" });
-  const node = h("section", { class: "card", "aria-label": "What else" }, h("header", {}, h("h2", { text: "What else" }), bar), place);
+  const place = h("div", { id: "more" }),
+    bar = h("div", { class: "bar" });
+  const node = h(
+    "section",
+    { class: "card", "aria-label": "What else" },
+    h("header", {}, h("h2", { text: "What else" }), bar),
+    place,
+  );
   let last = null;
   function choose(state) {
     const open = tabs.includes(state.more) ? state.more : null;
     const key = JSON.stringify([open, state.patch, state.place, state.stack]);
     if (key === last) return;
     last = key;
-    put(bar, segment("", tabs.map((name) => [name, TABS[name][0]]), open, (name) => go({ more: name === open ? "" : name })));
-    if (!open) { put(place, h("p", { class: "note", text: tabs.map((name) => HINTS[name]).join(" · ") })); return; }
+    put(
+      bar,
+      segment(
+        "",
+        tabs.map((name) => [name, TABS[name][0]]),
+        open,
+        (name) => go({ more: name === open ? "" : name }),
+      ),
+    );
+    if (!open) {
+      put(place, h("p", { class: "note", text: tabs.map((name) => HINTS[name]).join(" · ") }));
+      return;
+    }
     put(place, loading());
     node.setAttribute("aria-busy", "true");
-    TABS[open][1](question, model, found, state, place).then((parts) => { if (key === last) put(place, parts); }, (error) => { if (key === last) put(place, open === "patching" ? [...place.children].slice(0, 2) : [], failure(error)); })
-      .finally(() => { if (key === last) node.setAttribute("aria-busy", "false"); });
+    TABS[open][1](question, model, found, state, place)
+      .then(
+        (parts) => {
+          if (key === last) put(place, parts);
+        },
+        (error) => {
+          if (key === last)
+            put(place, open === "patching" ? [...place.children].slice(0, 2) : [], failure(error));
+        },
+      )
+      .finally(() => {
+        if (key === last) node.setAttribute("aria-busy", "false");
+      });
   }
   return { node, choose };
 }

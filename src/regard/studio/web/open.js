@@ -7,14 +7,36 @@ import { failure, h, loading, put } from "./dom.js";
 export function openDialog(shelf, current, choose) {
   const problem = h("div", { role: "alert" });
   const browser = h("div", { class: "folders" });
-  const path = h("input", { type: "text", id: "path", name: "path", autocomplete: "off", spellcheck: "false", "aria-label": "Folder",
-    placeholder: shelf.downloads ? "a folder on this machine, or owner/name on the hub" : "a folder on this machine" });
-  const dialog = h("dialog", { class: "card", "aria-label": "Open a model", onclose: () => dialog.remove() });
+  const path = h("input", {
+    type: "text",
+    id: "path",
+    name: "path",
+    autocomplete: "off",
+    spellcheck: "false",
+    "aria-label": "Folder",
+    placeholder: shelf.downloads
+      ? "a folder on this machine, or owner/name on the hub"
+      : "a folder on this machine",
+  });
+  const dialog = h("dialog", {
+    class: "card",
+    "aria-label": "Open a model",
+    onclose: () => dialog.remove(),
+  });
   const close = () => dialog.close();
-  const pick = (name) => { close(); choose(name); };
+  const pick = (name) => {
+    close();
+    choose(name);
+  };
 
   async function open(where) {
-    if (!where.trim()) { put(problem, failure({ problem: "there is no folder named", repair: "write one, or choose it below" })); return; }
+    if (!where.trim()) {
+      put(
+        problem,
+        failure({ problem: "there is no folder named", repair: "write one, or choose it below" }),
+      );
+      return;
+    }
     put(problem, loading("The model is opened…"));
     try {
       const { model } = await ask("open", { path: where.trim() }, { keep: false });
@@ -28,27 +50,121 @@ export function openDialog(shelf, current, choose) {
     try {
       const { folder, parent, folders } = await ask("folders", { path: where }, { keep: false });
       path.value = folder;
-      put(browser, h("p", { class: "mono", text: folder }), h("ul", { class: "plainlist" },
-        parent === folder ? null : h("li", {}, h("button", { type: "button", class: "small", text: "↑ the folder above", onclick: () => browse(parent) })),
-        folders.map(({ name, model }) => h("li", {}, model
-          ? h("button", { type: "button", class: "small main", text: `Open ${name}`, onclick: () => open(`${folder}/${name}`) })
-          : h("button", { type: "button", class: "small", text: `${name}/`, onclick: () => browse(`${folder}/${name}`) }))),
-        folders.length ? null : h("li", { class: "note", text: "no folders in it" })));
+      put(
+        browser,
+        h("p", { class: "mono", text: folder }),
+        h(
+          "ul",
+          { class: "plainlist" },
+          parent === folder
+            ? null
+            : h(
+                "li",
+                {},
+                h("button", {
+                  type: "button",
+                  class: "small",
+                  text: "↑ the folder above",
+                  onclick: () => browse(parent),
+                }),
+              ),
+          folders.map(({ name, model }) =>
+            h(
+              "li",
+              {},
+              model
+                ? h("button", {
+                    type: "button",
+                    class: "small main",
+                    text: `Open ${name}`,
+                    onclick: () => open(`${folder}/${name}`),
+                  })
+                : h("button", {
+                    type: "button",
+                    class: "small",
+                    text: `${name}/`,
+                    onclick: () => browse(`${folder}/${name}`),
+                  }),
+            ),
+          ),
+          folders.length ? null : h("li", { class: "note", text: "no folders in it" }),
+        ),
+      );
     } catch (error) {
       put(browser, failure(error));
     }
   }
-  const list = (names, label, act) => names.length ? [h("h3", { text: label }), h("ul", { class: "plainlist" }, names.map((name) =>
-    h("li", {}, h("button", { type: "button", class: "small", "aria-pressed": String(name === current), text: name, onclick: () => act(name) }))))] : null;
-  put(dialog, h("header", {}, h("h2", { text: "Open a model" }), h("button", { type: "button", class: "quiet", "aria-label": "Close", text: "×", onclick: close })),
+  const list = (names, label, act) =>
+    names.length
+      ? [
+          h("h3", { text: label }),
+          h(
+            "ul",
+            { class: "plainlist" },
+            names.map((name) =>
+              h(
+                "li",
+                {},
+                h("button", {
+                  type: "button",
+                  class: "small",
+                  "aria-pressed": String(name === current),
+                  text: name,
+                  onclick: () => act(name),
+                }),
+              ),
+            ),
+          ),
+        ]
+      : null;
+  put(
+    dialog,
+    h(
+      "header",
+      {},
+      h("h2", { text: "Open a model" }),
+      h("button", {
+        type: "button",
+        class: "quiet",
+        "aria-label": "Close",
+        text: "×",
+        onclick: close,
+      }),
+    ),
     list(shelf.models, "In this studio", pick),
-    shelf.opens ? [
-      list(shelf.recent, "Opened lately", open),
-      h("h3", { text: "Another folder" }),
-      h("form", { class: "ask", onsubmit: (event) => { event.preventDefault(); open(path.value); } }, path, h("button", { class: "main", text: "Open" }),
-        h("button", { type: "button", text: "Browse", onclick: () => browse(path.value.trim() || "~") })),
-      h("p", { class: "note", text: "A model is data: nothing in its folder is run. Pickles are refused." }), problem, browser,
-    ] : h("p", { class: "note", text: "This studio is open to the network, so it shows only what it was started with: regard studio FOLDER …" }));
+    shelf.opens
+      ? [
+          list(shelf.recent, "Opened lately", open),
+          h("h3", { text: "Another folder" }),
+          h(
+            "form",
+            {
+              class: "ask",
+              onsubmit: (event) => {
+                event.preventDefault();
+                open(path.value);
+              },
+            },
+            path,
+            h("button", { class: "main", text: "Open" }),
+            h("button", {
+              type: "button",
+              text: "Browse",
+              onclick: () => browse(path.value.trim() || "~"),
+            }),
+          ),
+          h("p", {
+            class: "note",
+            text: "A model is data: nothing in its folder is run. Pickles are refused.",
+          }),
+          problem,
+          browser,
+        ]
+      : h("p", {
+          class: "note",
+          text: "This studio is open to the network, so it shows only what it was started with: regard studio FOLDER …",
+        }),
+  );
   document.body.append(dialog);
   dialog.showModal();
 }

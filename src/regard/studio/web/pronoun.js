@@ -4,42 +4,92 @@ import { ask } from "./api.js";
 import { h, put } from "./dom.js";
 import { go, offText } from "./route.js";
 
-const TEXTS = ["tired", "wide"].map((word) => `The animal did not cross the street because it was too ${word}.`);
+const TEXTS = ["tired", "wide"].map(
+  (word) => `The animal did not cross the street because it was too ${word}.`,
+);
 const PRONOUNS = new Set(["er", "sie", "es"]);
 
 // Of a translator whose folder has a circuit: the head is one that predicts the German pronoun.
 async function openCircuit(model, circuit, off) {
   const { target } = await ask("look", { model, text: TEXTS[0], off: [] });
   const pin = target.map((token) => PRONOUNS.has(token.replace("▁", ""))).lastIndexOf(true);
-  go({ text: TEXTS[0], text2: TEXTS[1], compare: 1, model2: "", at: circuit.reader[0], head: circuit.reader[1], pin: pin < 0 ? "" : pin, off: offText(off) });
+  go({
+    text: TEXTS[0],
+    text2: TEXTS[1],
+    compare: 1,
+    model2: "",
+    at: circuit.reader[0],
+    head: circuit.reader[1],
+    pin: pin < 0 ? "" : pin,
+    off: offText(off),
+  });
 }
 
 function circuitButtons(model, circuit) {
   const names = circuit.heads.map(([name, head]) => `${name} ${head}`).join(", ");
   const share = (value) => `${Math.round(100 * value)} %`;
   return [
-    h("button", { type: "button", id: "resolves", class: "main", text: "Who resolves “it”?",
-      title: `${circuit.reader[0]} head ${circuit.reader[1]} looks at what “it” stands for`, onclick: () => openCircuit(model, circuit, []) }),
-    h("button", { type: "button", id: "unresolved", text: `… and without ${names}`,
-      title: `pronouns ${share(circuit.whole)} → ${share(circuit.without)} right, other sentences ${share(circuit.rest_whole)} → ${share(circuit.rest)}`, onclick: () => openCircuit(model, circuit, circuit.heads) }),
-    h("span", { class: "note", text: `Without these heads ${share(circuit.without)} of the pronouns are right instead of ${share(circuit.whole)}, and ${share(circuit.rest)} of all other sentences.` }),
+    h("button", {
+      type: "button",
+      id: "resolves",
+      class: "main",
+      text: "Who resolves “it”?",
+      title: `${circuit.reader[0]} head ${circuit.reader[1]} looks at what “it” stands for`,
+      onclick: () => openCircuit(model, circuit, []),
+    }),
+    h("button", {
+      type: "button",
+      id: "unresolved",
+      text: `… and without ${names}`,
+      title: `pronouns ${share(circuit.accuracy)} → ${share(circuit.ablated_accuracy)} right, other sentences ${share(circuit.rest_accuracy)} → ${share(circuit.ablated_rest_accuracy)}`,
+      onclick: () => openCircuit(model, circuit, circuit.heads),
+    }),
+    h("span", {
+      class: "note",
+      text: `Without these heads ${share(circuit.ablated_accuracy)} of the pronouns are right instead of ${share(circuit.accuracy)}, and ${share(circuit.ablated_rest_accuracy)} of all other sentences.`,
+    }),
   ];
 }
 
 // Of any other model with self-attention over text: the head that tells the two readings apart best.
 function headButton(found) {
-  const mean = (values) => `${Math.round(100 * values.reduce((a, b) => a + b, 0) / values.length)} %`;
+  const mean = (values) =>
+    `${Math.round((100 * values.reduce((a, b) => a + b, 0)) / values.length)} %`;
   return [
-    h("button", { type: "button", id: "resolves", class: "main", text: "Who resolves “it”?", onclick: () => go({ text: found.texts[0], text2: found.texts[1], compare: 1, model2: "", file: "", at: found.name, head: found.head, pin: found.position, off: "" }) }),
-    h("span", { class: "note", text: `${found.name} head ${found.head}: ${mean(found.right)} on the noun that is meant, ${mean(found.wrong)} on the other.` }),
+    h("button", {
+      type: "button",
+      id: "resolves",
+      class: "main",
+      text: "Who resolves “it”?",
+      onclick: () =>
+        go({
+          text: found.texts[0],
+          text2: found.texts[1],
+          compare: 1,
+          model2: "",
+          file: "",
+          at: found.name,
+          head: found.head,
+          pin: found.position,
+          off: "",
+        }),
+    }),
+    h("span", {
+      class: "note",
+      text: `${found.name} head ${found.head}: ${mean(found.right)} on the noun that is meant, ${mean(found.wrong)} on the other.`,
+    }),
   ];
 }
 
 // Fills its row, if the model has such a head; a page without it is whole.
 export async function resolving(place, model) {
   const { circuit } = await ask("circuit", { model });
-  if (circuit?.reader) { put(place, circuitButtons(model, circuit)); return; }
+  if (circuit?.reader) {
+    put(place, circuitButtons(model, circuit));
+    return;
+  }
   const { referent } = await ask("referent", { model });
   if (!referent) return;
-  if (referent.right.every((share, i) => share > referent.wrong[i])) put(place, headButton(referent));
+  if (referent.right.every((share, i) => share > referent.wrong[i]))
+    put(place, headButton(referent));
 }

@@ -21,12 +21,34 @@ export function go(changes, { quietly = false } = {}) {
 }
 
 // Heads that are switched off: "encoder.0.self.3,decoder.1.cross.0" ⇄ [["encoder.0.self", 3], …].
-export const offList = (state) => (state.off || "").split(",").filter(Boolean).map((each) => {
-  const cut = each.lastIndexOf(".");
-  return [each.slice(0, cut), Number(each.slice(cut + 1))];
-});
+export const offList = (state) =>
+  (state.off || "")
+    .split(",")
+    .filter(Boolean)
+    .map((each) => {
+      const cut = each.lastIndexOf(".");
+      return [each.slice(0, cut), Number(each.slice(cut + 1))];
+    });
 export const offText = (list) => list.map(([name, head]) => `${name}.${head}`).join(",");
 
 // What belongs to one model only, and is left behind when another is chosen.
-export const MODEL_STATE = { aligned: "", at: "", head: "", off: "", pin: "", step: "", file: "", name: "", place: "",
-  stack: "", layer: "", row: "", station: "", captions: "", compare: "", text2: "", model2: "", patch: "" };
+export const MODEL_STATE = {
+  aligned: "",
+  at: "",
+  head: "",
+  off: "",
+  pin: "",
+  step: "",
+  file: "",
+  name: "",
+  place: "",
+  stack: "",
+  layer: "",
+  row: "",
+  station: "",
+  captions: "",
+  compare: "",
+  text2: "",
+  model2: "",
+  patch: "",
+};

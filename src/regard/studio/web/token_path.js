@@ -4,9 +4,11 @@
 import { clipped, h, roving, s, shown, textWidth } from "./dom.js";
 import { colour, contrast } from "./heat.js";
 
-const HEADER = 58, NODE = 22;
+const HEADER = 58,
+  NODE = 22;
 // Widths of columns. A decoder layer with two attentions has twice as many of them.
-const WIDE = { gap: 26, strip: 84, narrow: 50, links: 150 }, DENSE = { gap: 17, strip: 68, narrow: 42, links: 122 };
+const WIDE = { gap: 26, strip: 84, narrow: 50, links: 150 },
+  DENSE = { gap: 17, strip: 68, narrow: 42, links: 122 };
 const MOST_LETTERS = 20;
 const SENTENCE = 210; // the width of a sentence of a story
 const STILL = window.matchMedia("(prefers-reduced-motion: reduce)");
@@ -15,33 +17,74 @@ const STILL = window.matchMedia("(prefers-reduced-motion: reduce)");
 
 // The stations of a layer from left to right. `own` says whose rows a column has: the tokens', or those of the memory.
 export function columns(path, model) {
-  const { stack, layer } = path, at = `${stack}.${layer}`, norms = model.norms[stack], kind = model.layers[stack];
-  const list = [], { strip: STRIP, narrow: NARROW, links: LINKS } = sizes(path);
-  const add = (name, title, width = STRIP, more = {}) => { if (path.stations[name]) list.push({ name, title, width, own: true, ...more }); };
-  add(layer ? `${stack}.${layer - 1}.residual` : `${stack}.embedded`, layer ? `Layer ${layer - 1}` : embeddingTitle(kind), STRIP, { stream: true });
+  const { stack, layer } = path,
+    at = `${stack}.${layer}`,
+    norms = model.norms[stack],
+    kind = model.layers[stack];
+  const list = [],
+    { strip: STRIP, narrow: NARROW, links: LINKS } = sizes(path);
+  const add = (name, title, width = STRIP, more = {}) => {
+    if (path.stations[name]) list.push({ name, title, width, own: true, ...more });
+  };
+  add(
+    layer ? `${stack}.${layer - 1}.residual` : `${stack}.embedded`,
+    layer ? `Layer ${layer - 1}` : embeddingTitle(kind),
+    STRIP,
+    { stream: true },
+  );
   for (const part of ["self", "cross"]) {
-    const attention = `${at}.${part}`, cross = part === "cross";
+    const attention = `${at}.${part}`,
+      cross = part === "cross";
     if (!path.weights[attention]) continue;
-    if (norms === "pre" || norms === "parallel") add(`${attention}.input`, "Norm", NARROW, { kind: "norm", branch: true });
+    if (norms === "pre" || norms === "parallel")
+      add(`${attention}.input`, "Norm", NARROW, { kind: "norm", branch: true });
     add(`${attention}.q`, "Q", NARROW, { kind: "attention" });
-    if (cross) list.push({ name: null, title: memoryTitle(kind), width: kind === "memory" ? SENTENCE : 112, own: false, labels: true });
+    if (cross)
+      list.push({
+        name: null,
+        title: memoryTitle(kind),
+        width: kind === "memory" ? SENTENCE : 112,
+        own: false,
+        labels: true,
+      });
     add(`${attention}.k`, "K", NARROW, { kind: "attention", own: !cross });
     add(`${attention}.v`, "V", NARROW, { kind: "attention", own: !cross });
-    list.push({ name: `${attention}.weights`, title: cross ? "Cross-attention" : "Self-attention", width: LINKS, own: true, links: attention, kind: "attention" });
+    list.push({
+      name: `${attention}.weights`,
+      title: cross ? "Cross-attention" : "Self-attention",
+      width: LINKS,
+      own: true,
+      links: attention,
+      kind: "attention",
+    });
     add(`${attention}.mixed`, "A V", NARROW, { kind: "attention" });
     add(`${attention}.output`, "W_O", STRIP, { kind: "attention" });
-    add(`${attention}.sum`, norms === "post" ? "Add & Norm" : "Add", STRIP, { kind: "sum", stream: true });
+    add(`${attention}.sum`, norms === "post" ? "Add & Norm" : "Add", STRIP, {
+      kind: "sum",
+      stream: true,
+    });
   }
-  if (norms === "pre" || norms === "parallel") add(`${at}.feedforward.input`, "Norm", NARROW, { kind: "norm", branch: true });
+  if (norms === "pre" || norms === "parallel")
+    add(`${at}.feedforward.input`, "Norm", NARROW, { kind: "norm", branch: true });
   add(`${at}.feedforward.output`, "Feed-forward", STRIP, { kind: "feed" });
   // The state of a recurrent cell is not added to its input: it goes from row to row.
-  add(`${at}.residual`, residualTitle(kind, norms, layer), STRIP, { kind: kind === "recurrent" ? "feed" : "sum", stream: true, recurrent: kind === "recurrent" });
-  if (layer === model.stacks[stack] - 1) add(`${stack}.output`, norms === "pre" || norms === "parallel" ? "Final norm" : "Output", STRIP, { kind: "norm" });
+  add(`${at}.residual`, residualTitle(kind, norms, layer), STRIP, {
+    kind: kind === "recurrent" ? "feed" : "sum",
+    stream: true,
+    recurrent: kind === "recurrent",
+  });
+  if (layer === model.stacks[stack] - 1)
+    add(
+      `${stack}.output`,
+      norms === "pre" || norms === "parallel" ? "Final norm" : "Output",
+      STRIP,
+      { kind: "norm" },
+    );
   return list;
 }
-const sizes = (path) => Object.keys(path.weights).length > 1 ? DENSE : WIDE;
-const embeddingTitle = (kind) => kind === "memory" ? "Question" : "Embedding";
-const memoryTitle = (kind) => kind === "memory" ? "Story" : "Encoder";
+const sizes = (path) => (Object.keys(path.weights).length > 1 ? DENSE : WIDE);
+const embeddingTitle = (kind) => (kind === "memory" ? "Question" : "Embedding");
+const memoryTitle = (kind) => (kind === "memory" ? "Story" : "Encoder");
 function residualTitle(kind, norms, layer) {
   if (kind === "recurrent") return `Cell ${layer}`;
   if (kind === "convolutional") return `Layer ${layer}`;
@@ -71,30 +114,55 @@ function strips(canvas, placed, path, rowHeight, ratio) {
   for (const column of placed) {
     const station = column.name && path.stations[column.name];
     if (!station || column.links) continue;
-    const numbers = station.values[0]?.length || 1, cell = column.width / numbers, thick = Math.min(24, rowHeight * 0.62);
-    station.values.forEach((row, i) => row.forEach((value, k) => {
-      // The square root lets small numbers be seen beside the largest.
-      const share = 0.5 + 0.5 * Math.sign(value) * Math.sqrt(Math.abs(value ?? 0) / (station.largest || 1));
-      context.fillStyle = `rgb(${colour(share, true).join(" ")})`;
-      context.fillRect(column.x + k * cell, HEADER + i * rowHeight + (rowHeight - thick) / 2, cell + 0.4, thick);
-    }));
+    const numbers = station.values[0]?.length || 1,
+      cell = column.width / numbers,
+      thick = Math.min(24, rowHeight * 0.62);
+    station.values.forEach((row, i) =>
+      row.forEach((value, k) => {
+        // The square root lets small numbers be seen beside the largest.
+        const share =
+          0.5 + 0.5 * Math.sign(value) * Math.sqrt(Math.abs(value ?? 0) / (station.largest || 1));
+        context.fillStyle = `rgb(${colour(share, true).join(" ")})`;
+        context.fillRect(
+          column.x + k * cell,
+          HEADER + i * rowHeight + (rowHeight - thick) / 2,
+          cell + 0.4,
+          thick,
+        );
+      }),
+    );
   }
 }
 
 // ------------------------------------------------------------------ lines
 
 const middle = (i, rowHeight) => HEADER + (i + 0.5) * rowHeight;
-const curve = (x0, y0, x1, y1) => `M${x0} ${y0}C${x0 + (x1 - x0) * 0.5} ${y0} ${x1 - (x1 - x0) * 0.5} ${y1} ${x1} ${y1}`;
+const curve = (x0, y0, x1, y1) =>
+  `M${x0} ${y0}C${x0 + (x1 - x0) * 0.5} ${y0} ${x1 - (x1 - x0) * 0.5} ${y1} ${x1} ${y1}`;
 
 function attentionLines(column, path, marked, rowHeight) {
   const { values, visible } = path.weights[column.links];
-  const { gap } = sizes(path), x0 = column.x - gap + 2, x1 = column.x + column.width + gap - 2, lines = [];
-  values.forEach((row, i) => row.forEach((weight, j) => {
-    const shade = contrast(weight, visible[i]), chosen = i === marked;
-    if (weight <= 0 || (!chosen && shade < 0.3) || (chosen && weight < 0.004)) return;
-    lines.push([chosen, weight, s("path", { class: chosen ? "look chosen" : "look", d: curve(x0, middle(j, rowHeight), x1, middle(i, rowHeight)),
-      "stroke-width": (0.6 + (chosen ? 6 : 2) * shade * shade).toFixed(2), "stroke-opacity": (chosen ? 0.25 + 0.75 * shade : 0.16 * shade).toFixed(3) })]);
-  }));
+  const { gap } = sizes(path),
+    x0 = column.x - gap + 2,
+    x1 = column.x + column.width + gap - 2,
+    lines = [];
+  values.forEach((row, i) =>
+    row.forEach((weight, j) => {
+      const shade = contrast(weight, visible[i]),
+        chosen = i === marked;
+      if (weight <= 0 || (!chosen && shade < 0.3) || (chosen && weight < 0.004)) return;
+      lines.push([
+        chosen,
+        weight,
+        s("path", {
+          class: chosen ? "look chosen" : "look",
+          d: curve(x0, middle(j, rowHeight), x1, middle(i, rowHeight)),
+          "stroke-width": (0.6 + (chosen ? 6 : 2) * shade * shade).toFixed(2),
+          "stroke-opacity": (chosen ? 0.25 + 0.75 * shade : 0.16 * shade).toFixed(3),
+        }),
+      ]);
+    }),
+  );
   lines.sort((a, b) => a[0] - b[0]); // the chosen ones on top
   return lines;
 }
@@ -102,23 +170,43 @@ function attentionLines(column, path, marked, rowHeight) {
 // A dot that runs along a path, again and again: what flows, and to whom.
 function flowing(path, seconds, radius, begin = 0) {
   if (STILL.matches) return null;
-  return s("circle", { class: "drop", r: radius }, s("animateMotion", { path, dur: `${seconds}s`, begin: `-${begin}s`, repeatCount: "indefinite" }));
+  return s(
+    "circle",
+    { class: "drop", r: radius },
+    s("animateMotion", {
+      path,
+      dur: `${seconds}s`,
+      begin: `-${begin}s`,
+      repeatCount: "indefinite",
+    }),
+  );
 }
 
 // The stream of the marked token: straight along its row, with an arc over each sublayer that it does not go through.
 function stream(placed, marked, rowHeight, labels) {
-  const y = middle(marked, rowHeight), stops = placed.filter((column) => column.stream && !column.recurrent), parts = [];
+  const y = middle(marked, rowHeight),
+    stops = placed.filter((column) => column.stream && !column.recurrent),
+    parts = [];
   const end = placed.at(-1);
   // It does not go through the columns of the memory, whose rows are others.
   const breaks = placed.flatMap((column, i) => {
     if (column.own) return [];
-    const before = placed[i - 1], after = placed.slice(i).find((each) => each.own && !each.links);
+    const before = placed[i - 1],
+      after = placed.slice(i).find((each) => each.own && !each.links);
     return before.own ? [`H${before.x + before.width + 8}M${after.x - 4} ${y}`] : [];
   });
   const whole = `M${labels - 8} ${y}${breaks.join("")}H${end.x + end.width}`;
   stops.slice(0, -1).forEach((from, k) => {
-    const to = stops[k + 1], x0 = from.x + from.width + 4, x1 = to.node, lift = Math.min(24, rowHeight * 0.62);
-    parts.push(s("path", { class: "residual", d: `M${x0} ${y}C${x0 + 8} ${y - lift} ${x0 + 10} ${y - lift} ${x0 + 26} ${y - lift}H${x1 - 26}C${x1 - 10} ${y - lift} ${x1 - 4} ${y - lift} ${x1} ${y - 8}` }));
+    const to = stops[k + 1],
+      x0 = from.x + from.width + 4,
+      x1 = to.node,
+      lift = Math.min(24, rowHeight * 0.62);
+    parts.push(
+      s("path", {
+        class: "residual",
+        d: `M${x0} ${y}C${x0 + 8} ${y - lift} ${x0 + 10} ${y - lift} ${x0 + 26} ${y - lift}H${x1 - 26}C${x1 - 10} ${y - lift} ${x1 - 4} ${y - lift} ${x1} ${y - 8}`,
+      }),
+    );
   });
   return [s("path", { class: "through", d: whole }), parts, flowing(whole, 6, 5)];
 }
@@ -127,50 +215,221 @@ function stream(placed, marked, rowHeight, labels) {
 
 // `names` are the labels of rows, `marked` is the row whose path is followed, `choose.station` and `choose.token` are called.
 export function drawPath(path, model, { names, memory, marked, open, choose, picture = null }) {
-  const labels = Math.max(74, 30 + Math.max(...names.map((name) => labelWidth(clipped(shown(name), MOST_LETTERS)))) + (picture ? 24 : 0));
+  const labels = Math.max(
+    74,
+    30 +
+      Math.max(...names.map((name) => labelWidth(clipped(shown(name), MOST_LETTERS)))) +
+      (picture ? 24 : 0),
+  );
   const placed = place(columns(path, model), labels, sizes(path).gap);
-  const many = Math.max(names.length, memory.length), rowHeight = many > 18 ? 26 : many > 9 ? 34 : 46;
-  const last = placed.at(-1), width = last.x + last.width + 14, height = HEADER + many * rowHeight + 14;
+  const many = Math.max(names.length, memory.length),
+    rowHeight = many > 18 ? 26 : many > 9 ? 34 : 46;
+  const last = placed.at(-1),
+    width = last.x + last.width + 14,
+    height = HEADER + many * rowHeight + 14;
   const ratio = 2;
-  const canvas = h("canvas", { class: "strips", width: width * ratio, height: height * ratio, "aria-hidden": "true" });
-  strips(canvas, placed, path, rowHeight, ratio);
-  picture?.(canvas.getContext("2d"), (i) => [labels - 34, HEADER + i * rowHeight + 3, rowHeight - 6]);
-
-  const rails = names.map((_, i) => s("line", { class: "rail", x1: labels - 8, x2: last.x + last.width, y1: middle(i, rowHeight), y2: middle(i, rowHeight) }));
-  const nodes = placed.filter((column) => column.node !== null).flatMap((column) => names.map((_, i) => s("g", { class: i === marked ? "plus marked" : "plus" },
-    s("circle", { cx: column.node, cy: middle(i, rowHeight), r: 7 }),
-    s("path", { d: `M${column.node - 4} ${middle(i, rowHeight)}h8M${column.node} ${middle(i, rowHeight) - 4}v8` }))));
-  const linked = placed.filter((column) => column.links).flatMap((column) => {
-    const lines = attentionLines(column, path, marked, rowHeight);
-    const strongest = lines.filter(([chosen]) => chosen).sort((a, b) => b[1] - a[1]).slice(0, 4);
-    return [...lines.map(([, , line]) => line), ...strongest.map(([, weight, line], k) => flowing(line.getAttribute("d"), 2.4, 2 + 4 * Math.sqrt(weight), k * 0.35))];
+  const canvas = h("canvas", {
+    class: "strips",
+    width: width * ratio,
+    height: height * ratio,
+    "aria-hidden": "true",
   });
+  strips(canvas, placed, path, rowHeight, ratio);
+  picture?.(canvas.getContext("2d"), (i) => [
+    labels - 34,
+    HEADER + i * rowHeight + 3,
+    rowHeight - 6,
+  ]);
+
+  const rails = names.map((_, i) =>
+    s("line", {
+      class: "rail",
+      x1: labels - 8,
+      x2: last.x + last.width,
+      y1: middle(i, rowHeight),
+      y2: middle(i, rowHeight),
+    }),
+  );
+  const nodes = placed
+    .filter((column) => column.node !== null)
+    .flatMap((column) =>
+      names.map((_, i) =>
+        s(
+          "g",
+          { class: i === marked ? "plus marked" : "plus" },
+          s("circle", { cx: column.node, cy: middle(i, rowHeight), r: 7 }),
+          s("path", {
+            d: `M${column.node - 4} ${middle(i, rowHeight)}h8M${column.node} ${middle(i, rowHeight) - 4}v8`,
+          }),
+        ),
+      ),
+    );
+  const linked = placed
+    .filter((column) => column.links)
+    .flatMap((column) => {
+      const lines = attentionLines(column, path, marked, rowHeight);
+      const strongest = lines
+        .filter(([chosen]) => chosen)
+        .sort((a, b) => b[1] - a[1])
+        .slice(0, 4);
+      return [
+        ...lines.map(([, , line]) => line),
+        ...strongest.map(([, weight, line], k) =>
+          flowing(line.getAttribute("d"), 2.4, 2 + 4 * Math.sqrt(weight), k * 0.35),
+        ),
+      ];
+    });
   // From each step to the next: the state that a recurrent cell remembers.
-  const recurrence = placed.filter((column) => column.recurrent).flatMap((column) => names.slice(1).map((_, i) => {
-    const x = column.x + column.width / 2, from = middle(i, rowHeight) + rowHeight * 0.3, to = middle(i + 1, rowHeight) - rowHeight * 0.3;
-    return [s("line", { class: "state", x1: x, x2: x, y1: from, y2: to - 3 }), s("path", { class: "tip", d: `M${x - 4} ${to - 4}h8l-4 5z` })];
-  }));
-  const bands = placed.filter((column) => column.name === open).map((column) => s("rect", { class: "band", x: column.x - 8, y: 4, width: column.width + 16, height: height - 10, rx: 10 }));
+  const recurrence = placed
+    .filter((column) => column.recurrent)
+    .flatMap((column) =>
+      names.slice(1).map((_, i) => {
+        const x = column.x + column.width / 2,
+          from = middle(i, rowHeight) + rowHeight * 0.3,
+          to = middle(i + 1, rowHeight) - rowHeight * 0.3;
+        return [
+          s("line", { class: "state", x1: x, x2: x, y1: from, y2: to - 3 }),
+          s("path", { class: "tip", d: `M${x - 4} ${to - 4}h8l-4 5z` }),
+        ];
+      }),
+    );
+  const bands = placed
+    .filter((column) => column.name === open)
+    .map((column) =>
+      s("rect", {
+        class: "band",
+        x: column.x - 8,
+        y: 4,
+        width: column.width + 16,
+        height: height - 10,
+        rx: 10,
+      }),
+    );
   const station = (column) => {
-    const size = path.stations[column.name]?.width, detail = column.links ? `head ${path.weights[column.links].head}` : size;
+    const size = path.stations[column.name]?.width,
+      detail = column.links ? `head ${path.weights[column.links].head}` : size;
     const [title, shape] = [column.title, detail === undefined ? "" : String(detail)];
-    return s("g", { class: `station ${column.kind ?? ""}${column.name === open ? " open" : ""}`, tabindex: -1, role: "button", "data-station": column.name, "aria-pressed": String(column.name === open),
-      "aria-label": `${title}, ${column.name}`, onclick: () => choose.station(column.name) },
-    s("rect", { x: column.x - 5, y: 8, width: column.width + 10, height: 40, rx: 9 }),
-    s("text", { x: column.x + column.width / 2, y: 26, "font-size": Math.min(13.5, (column.width + 6) / title.length * 1.5).toFixed(1) }, title.split(/_(\w+)/).map((part, i) => i % 2 ? s("tspan", { class: "sub", dy: 4, text: part }) : part)),
-    s("text", { class: "shape", x: column.x + column.width / 2, y: 41, text: shape }));
+    return s(
+      "g",
+      {
+        class: `station ${column.kind ?? ""}${column.name === open ? " open" : ""}`,
+        tabindex: -1,
+        role: "button",
+        "data-station": column.name,
+        "aria-pressed": String(column.name === open),
+        "aria-label": `${title}, ${column.name}`,
+        onclick: () => choose.station(column.name),
+      },
+      s("rect", { x: column.x - 5, y: 8, width: column.width + 10, height: 40, rx: 9 }),
+      s(
+        "text",
+        {
+          x: column.x + column.width / 2,
+          y: 26,
+          "font-size": Math.min(13.5, ((column.width + 6) / title.length) * 1.5).toFixed(1),
+        },
+        title
+          .split(/_(\w+)/)
+          .map((part, i) => (i % 2 ? s("tspan", { class: "sub", dy: 4, text: part }) : part)),
+      ),
+      s("text", { class: "shape", x: column.x + column.width / 2, y: 41, text: shape }),
+    );
   };
   const heads = placed.filter((column) => column.name).map(station);
-  const memoryLabels = placed.filter((column) => column.labels).map((column) => [s("text", { class: "label", x: column.x + column.width, y: 32, "text-anchor": "end", text: column.title }),
-    memory.map((text, j) => s("text", { class: "word dim", x: column.x + column.width - 2, y: middle(j, rowHeight) + 4, "text-anchor": "end", text: clipped(shown(text), column.width === SENTENCE ? 30 : 15) }, s("title", { text })))]);
-  const tokens = names.map((text, i) => s("g", { class: i === marked ? "row marked" : "row", tabindex: -1, role: "button", "data-token": i, "aria-pressed": String(i === marked), "aria-label": `follow ${shown(text)}`, onclick: () => choose.token(i) },
-    s("rect", { x: 2, y: HEADER + i * rowHeight + 1, width: labels - 14, height: rowHeight - 2, rx: 7 }),
-    s("text", { class: "word", x: picture && i >= picture.first ? labels - 40 : labels - 18, y: middle(i, rowHeight) + 5, "text-anchor": "end", text: clipped(shown(text), MOST_LETTERS) }, s("title", { text }))));
-  const svg = s("svg", { class: "anatomy", viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": "The path of a token through this layer",
-    onkeyup: (event) => { if (event.key === "Enter" || event.key === " ") event.target.closest("[role=button]")?.dispatchEvent(new Event("click")); } },
-  bands, rails, stream(placed, marked, rowHeight, labels), linked, recurrence, nodes, memoryLabels,
-  s("g", { class: "stations", role: "group", "aria-label": "Stations" }, heads), s("g", { class: "rows", role: "group", "aria-label": "Rows" }, tokens));
+  const memoryLabels = placed
+    .filter((column) => column.labels)
+    .map((column) => [
+      s("text", {
+        class: "label",
+        x: column.x + column.width,
+        y: 32,
+        "text-anchor": "end",
+        text: column.title,
+      }),
+      memory.map((text, j) =>
+        s(
+          "text",
+          {
+            class: "word dim",
+            x: column.x + column.width - 2,
+            y: middle(j, rowHeight) + 4,
+            "text-anchor": "end",
+            text: clipped(shown(text), column.width === SENTENCE ? 30 : 15),
+          },
+          s("title", { text }),
+        ),
+      ),
+    ]);
+  const tokens = names.map((text, i) =>
+    s(
+      "g",
+      {
+        class: i === marked ? "row marked" : "row",
+        tabindex: -1,
+        role: "button",
+        "data-token": i,
+        "aria-pressed": String(i === marked),
+        "aria-label": `follow ${shown(text)}`,
+        onclick: () => choose.token(i),
+      },
+      s("rect", {
+        x: 2,
+        y: HEADER + i * rowHeight + 1,
+        width: labels - 14,
+        height: rowHeight - 2,
+        rx: 7,
+      }),
+      s(
+        "text",
+        {
+          class: "word",
+          x: picture && i >= picture.first ? labels - 40 : labels - 18,
+          y: middle(i, rowHeight) + 5,
+          "text-anchor": "end",
+          text: clipped(shown(text), MOST_LETTERS),
+        },
+        s("title", { text }),
+      ),
+    ),
+  );
+  const svg = s(
+    "svg",
+    {
+      class: "anatomy",
+      viewBox: `0 0 ${width} ${height}`,
+      role: "group",
+      "aria-label": "The path of a token through this layer",
+      onkeyup: (event) => {
+        if (event.key === "Enter" || event.key === " ")
+          event.target.closest("[role=button]")?.dispatchEvent(new Event("click"));
+      },
+    },
+    bands,
+    rails,
+    stream(placed, marked, rowHeight, labels),
+    linked,
+    recurrence,
+    nodes,
+    memoryLabels,
+    s("g", { class: "stations", role: "group", "aria-label": "Stations" }, heads),
+    s("g", { class: "rows", role: "group", "aria-label": "Rows" }, tokens),
+  );
   roving(svg.querySelector(".stations"), [heads]);
-  roving(svg.querySelector(".rows"), tokens.map((token) => [token]));
-  return h("div", { class: "scroll path", tabindex: -1 }, h("div", { class: "layers", style: { minWidth: `${Math.min(width, 1900) * 0.7}px`, maxWidth: `${width * 1.35}px` } }, canvas, svg));
+  roving(
+    svg.querySelector(".rows"),
+    tokens.map((token) => [token]),
+  );
+  return h(
+    "div",
+    { class: "scroll path", tabindex: -1 },
+    h(
+      "div",
+      {
+        class: "layers",
+        style: { minWidth: `${Math.min(width, 1900) * 0.7}px`, maxWidth: `${width * 1.35}px` },
+      },
+      canvas,
+      svg,
+    ),
+  );
 }

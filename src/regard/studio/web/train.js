@@ -6,17 +6,44 @@ import { clipped, failure, h, put, segment, slider } from "./dom.js";
 import { dark } from "./heat.js";
 import { go } from "./route.js";
 
-const EVERY = 2000, MOST = 4000, CHOSEN = 3;
+const EVERY = 2000,
+  MOST = 4000,
+  CHOSEN = 3;
 const LONGEST = 280; // letters of a sample
-const COLOURS = { light: ["#0072b2", "#d55e00", "#007a5a", "#a3478a", "#7a5c00", "#3b3b3b"], dark: ["#56b4e9", "#ff9b4a", "#2fd3a2", "#f09ad0", "#f0e442", "#d8dee9"] };
+const COLOURS = {
+  light: ["#0072b2", "#d55e00", "#007a5a", "#a3478a", "#7a5c00", "#3b3b3b"],
+  dark: ["#56b4e9", "#ff9b4a", "#2fd3a2", "#f09ad0", "#f0e442", "#d8dee9"],
+};
 const DASHES = ["", "7 4", "2 4", "10 4 2 4", "14 4", "4 2"]; // a second sign beside colour
 // Curves that training logs, with their axis.
-const CURVES = [["learning_rate", "Learning rate", ""], ["gradient_norm", "Gradient norm", ""], ["tokens_per_second", "Throughput", "tokens or examples a second"]];
+const CURVES = [
+  ["learning_rate", "Learning rate", ""],
+  ["gradient_norm", "Gradient norm", ""],
+  ["tokens_per_second", "Throughput", "tokens or examples a second"],
+];
 // What validations measure besides their loss, by the names of the field.
-const METRICS = { bleu: "BLEU", chrf: "chrF", exact_match: "Exact match (%)", accuracy: "Accuracy (%)", f1: "F1 (%)", perplexity: "Perplexity", wer: "Word error rate (%)", cer: "Character error rate (%)",
-  mse: "Mean squared error", mae: "Mean absolute error", pearson: "Pearson correlation", attention_entropy: "Attention entropy (nats)", bits_per_character: "Bits per character" };
+const METRICS = {
+  bleu: "BLEU",
+  chrf: "chrF",
+  exact_match: "Exact match (%)",
+  accuracy: "Accuracy (%)",
+  f1: "F1 (%)",
+  perplexity: "Perplexity",
+  wer: "Word error rate (%)",
+  cer: "Character error rate (%)",
+  mse: "Mean squared error",
+  mae: "Mean absolute error",
+  pearson: "Pearson correlation",
+  attention_entropy: "Attention entropy (nats)",
+  bits_per_character: "Bits per character",
+};
 const NOT_METRICS = new Set(["step", "loss", "nll", "best", "examples", "seconds", "tokens"]);
-const STATUS = { training: "● training", finished: "✓ finished", stopped: "◼ stopped before its end", failed: "✗ failed" };
+const STATUS = {
+  training: "● training",
+  finished: "✓ finished",
+  stopped: "◼ stopped before its end",
+  failed: "✗ failed",
+};
 const NOTES = new Set(["note", "finding", "skipped", "overflow"]);
 
 const followed = new Map(); // run → what is known of it; kept while the page is open
@@ -28,15 +55,23 @@ async function advance(name) {
   for (let more = true; more;) {
     const found = await ask("metrics", { run: name, offset: known.offset }, { keep: false });
     const back = found.last && known.last && found.last.step <= known.last.step;
-    if (found.restarted || back) { // a resumed run cuts its log back: begin again
+    if (found.restarted || back) {
+      // a resumed run cuts its log back: begin again
       Object.assign(known, { offset: 0, curves: { step: [] }, events: [], last: null });
       if (back) continue;
     }
     const before = known.curves.step.length;
     for (const key of new Set([...Object.keys(known.curves), ...Object.keys(found.curves)])) {
-      known.curves[key] = [...(known.curves[key] || Array(before).fill(null)), ...(found.curves[key] || Array(found.curves.step.length).fill(null))];
+      known.curves[key] = [
+        ...(known.curves[key] || Array(before).fill(null)),
+        ...(found.curves[key] || Array(found.curves.step.length).fill(null)),
+      ];
     }
-    if (known.curves.step.length > MOST) for (const key of Object.keys(known.curves)) known.curves[key] = known.curves[key].filter((_, i, all) => i % 2 === 0 || i === all.length - 1);
+    if (known.curves.step.length > MOST)
+      for (const key of Object.keys(known.curves))
+        known.curves[key] = known.curves[key].filter(
+          (_, i, all) => i % 2 === 0 || i === all.length - 1,
+        );
     known.events = [...known.events, ...found.events].slice(-400);
     known.last = found.last || known.last;
     known.offset = found.offset;
@@ -48,8 +83,14 @@ async function advance(name) {
 
 // ------------------------------------------------------------------ lines of charts
 
-const curve = (known, key) => known.curves.step.map((x, i) => [x, known.curves[key]?.[i] ?? null]).filter((point) => point[1] !== null);
-const validations = (known, key) => known.events.filter((event) => event.event === "validation" && typeof event[key] === "number").map((event) => [event.step, event[key]]);
+const curve = (known, key) =>
+  known.curves.step
+    .map((x, i) => [x, known.curves[key]?.[i] ?? null])
+    .filter((point) => point[1] !== null);
+const validations = (known, key) =>
+  known.events
+    .filter((event) => event.event === "validation" && typeof event[key] === "number")
+    .map((event) => [event.step, event[key]]);
 
 const NLL = "negative log-likelihood";
 const lossNames = (runs) => [...new Set(runs.map(([, known]) => known.run.loss))];
@@ -63,13 +104,23 @@ function minimised(known) {
 
 function lossLines(runs, colours) {
   return runs.flatMap(([name, known]) => {
-    const [colour, dash] = colours.get(name), prefix = runs.length > 1 ? `${name}, ` : "";
-    const loss = curve(known, "loss"), nll = curve(known, "nll");
+    const [colour, dash] = colours.get(name),
+      prefix = runs.length > 1 ? `${name}, ` : "";
+    const loss = curve(known, "loss"),
+      nll = curve(known, "nll");
     const differs = nll.length && loss.some(([, y], i) => Math.abs(y - (nll[i]?.[1] ?? y)) > 1e-6);
     return [
       { label: `${prefix}training`, points: nll.length ? nll : loss, colour, dash },
-      { label: `${prefix}validation`, points: validations(known, "loss"), dots: true, colour, dash: "" },
-      ...(differs ? [{ label: prefix + minimised(known), points: loss, colour, dash: "2 3", faint: true }] : []),
+      {
+        label: `${prefix}validation`,
+        points: validations(known, "loss"),
+        dots: true,
+        colour,
+        dash: "",
+      },
+      ...(differs
+        ? [{ label: prefix + minimised(known), points: loss, colour, dash: "2 3", faint: true }]
+        : []),
     ];
   });
 }
@@ -77,20 +128,49 @@ function lossLines(runs, colours) {
 function metricNames(runs) {
   const names = new Set();
   for (const [, known] of runs) {
-    for (const event of known.events) if (event.event === "validation") for (const [key, value] of Object.entries(event)) if (typeof value === "number" && !NOT_METRICS.has(key)) names.add(key);
+    for (const event of known.events)
+      if (event.event === "validation")
+        for (const [key, value] of Object.entries(event))
+          if (typeof value === "number" && !NOT_METRICS.has(key)) names.add(key);
   }
   return [...names];
 }
 
 function charts(runs, colours, state) {
-  const options = { log: state.scale === "log", smooth: Number(state.smooth || 0), zoom: state.zoom ? state.zoom.split("-").map(Number) : null,
-    select: (zoom) => go({ zoom: zoom ? zoom.join("-") : "" }) };
+  const options = {
+    log: state.scale === "log",
+    smooth: Number(state.smooth || 0),
+    zoom: state.zoom ? state.zoom.split("-").map(Number) : null,
+    select: (zoom) => go({ zoom: zoom ? zoom.join("-") : "" }),
+  };
   const losses = lossNames(runs);
-  const of = (pick, dots = false) => runs.map(([name, known]) => ({ label: runs.length > 1 ? name : dots ? "validation" : "training", points: pick(known), dots, colour: colours.get(name)[0], dash: colours.get(name)[1] }));
+  const of = (pick, dots = false) =>
+    runs.map(([name, known]) => ({
+      label: runs.length > 1 ? name : dots ? "validation" : "training",
+      points: pick(known),
+      dots,
+      colour: colours.get(name)[0],
+      dash: colours.get(name)[1],
+    }));
   return [
-    chart(losses.length === 1 ? `Loss: ${losses[0]}` : "Loss", lossLines(runs, colours), { ...options, unit: losses.length === 1 && losses[0] === NLL ? "nats" : "" }),
-    ...metricNames(runs).map((key) => chart(METRICS[key] ?? key.replaceAll("_", " "), of((known) => validations(known, key), true), { ...options, log: false })),
-    ...CURVES.map(([key, title, unit]) => chart(title, of((known) => curve(known, key)), { ...options, unit })),
+    chart(losses.length === 1 ? `Loss: ${losses[0]}` : "Loss", lossLines(runs, colours), {
+      ...options,
+      unit: losses.length === 1 && losses[0] === NLL ? "nats" : "",
+    }),
+    ...metricNames(runs).map((key) =>
+      chart(
+        METRICS[key] ?? key.replaceAll("_", " "),
+        of((known) => validations(known, key), true),
+        { ...options, log: false },
+      ),
+    ),
+    ...CURVES.map(([key, title, unit]) =>
+      chart(
+        title,
+        of((known) => curve(known, key)),
+        { ...options, unit },
+      ),
+    ),
   ].filter(Boolean);
 }
 
@@ -98,145 +178,407 @@ function charts(runs, colours, state) {
 
 export function duration(seconds) {
   if (seconds === null || seconds === undefined || Number.isNaN(seconds)) return "–";
-  const [hours, minutes, rest] = [Math.floor(seconds / 3600), Math.floor(seconds / 60) % 60, Math.floor(seconds % 60)];
+  const [hours, minutes, rest] = [
+    Math.floor(seconds / 3600),
+    Math.floor(seconds / 60) % 60,
+    Math.floor(seconds % 60),
+  ];
   if (hours) return `${hours} h ${minutes} min`;
   return minutes ? `${minutes} min ${rest} s` : `${rest} s`;
 }
 
 function figures(name, known, many, colour) {
-  const { run } = known, last = known.last ?? {}, steps = run.steps ? ` of ${run.steps.toLocaleString("en")}` : "";
+  const { run } = known,
+    last = known.last ?? {},
+    steps = run.steps ? ` of ${run.steps.toLocaleString("en")}` : "";
   const best = known.events.filter((event) => event.event === "validation").at(-1);
-  const number = (value) => typeof value === "number" ? short(value) : value;
+  const number = (value) => (typeof value === "number" ? short(value) : value);
   // The last learning rate of a schedule is 0: it says something only while the run goes on.
-  const list = [["status", STATUS[run.status]], ["step", last.step === undefined ? "none logged yet" : last.step.toLocaleString("en") + steps],
-    ["time left", run.seconds_left === null ? null : duration(run.seconds_left)], ["training time", last.seconds === undefined ? null : duration(last.seconds)],
-    [run.loss === NLL ? "training loss (NLL)" : "training loss", number(last.nll ?? last.loss)], ["validation loss", number(best?.loss)],
-    ["learning rate", run.status === "training" ? number(last.learning_rate) : null], [`${last.unit || "tokens"}/s`, number(last.tokens_per_second)]];
-  return h("div", { class: "figures run-figures" }, many ? h("div", {}, h("b", { style: { color: colour }, text: name }), h("span", { text: "run" })) : null,
-    list.filter(([, value]) => value !== null && value !== undefined).map(([key, value]) => h("div", { class: key === "status" ? run.status : null }, h("b", { text: value }), h("span", { text: key }))));
+  const list = [
+    ["status", STATUS[run.status]],
+    ["step", last.step === undefined ? "none logged yet" : last.step.toLocaleString("en") + steps],
+    ["time left", run.seconds_left === null ? null : duration(run.seconds_left)],
+    ["training time", last.seconds === undefined ? null : duration(last.seconds)],
+    [run.loss === NLL ? "training loss (NLL)" : "training loss", number(last.nll ?? last.loss)],
+    ["validation loss", number(best?.loss)],
+    ["learning rate", run.status === "training" ? number(last.learning_rate) : null],
+    [`${last.unit || "tokens"}/s`, number(last.tokens_per_second)],
+  ];
+  return h(
+    "div",
+    { class: "figures run-figures" },
+    many
+      ? h("div", {}, h("b", { style: { color: colour }, text: name }), h("span", { text: "run" }))
+      : null,
+    list
+      .filter(([, value]) => value !== null && value !== undefined)
+      .map(([key, value]) =>
+        h(
+          "div",
+          { class: key === "status" ? run.status : null },
+          h("b", { text: value }),
+          h("span", { text: key }),
+        ),
+      ),
+  );
 }
 
 // Settings of the runs side by side; with several, those that differ are marked and come first.
 function settings(runs, colours, state) {
   const sections = new Map();
   for (const [, known] of runs) {
-    for (const [section, values] of Object.entries(known.run.settings)) for (const key of Object.keys(values)) sections.set(`${section}.${key}`, [section, key]);
+    for (const [section, values] of Object.entries(known.run.settings))
+      for (const key of Object.keys(values)) sections.set(`${section}.${key}`, [section, key]);
   }
   if (!sections.size) return null;
-  const value = (known, [section, key]) => { const v = known.run.settings[section]?.[key]; return v === undefined ? "–" : typeof v === "string" ? v : JSON.stringify(v); };
-  const rows = [...sections.values()].map((at) => ({ at, values: runs.map(([, known]) => value(known, at)) })).map((row) => ({ ...row, differs: new Set(row.values).size > 1 }));
+  const value = (known, [section, key]) => {
+    const v = known.run.settings[section]?.[key];
+    return v === undefined ? "–" : typeof v === "string" ? v : JSON.stringify(v);
+  };
+  const rows = [...sections.values()]
+    .map((at) => ({ at, values: runs.map(([, known]) => value(known, at)) }))
+    .map((row) => ({ ...row, differs: new Set(row.values).size > 1 }));
   const differing = rows.filter((row) => row.differs);
   const onlyDifferences = runs.length > 1 && state.settings !== "all";
   const shown = onlyDifferences ? differing : [...differing, ...rows.filter((row) => !row.differs)];
-  return h("details", { class: "card", id: "settings", open: settingsOpen ?? (runs.length > 1 || state.settings === "all"), ontoggle: (event) => { settingsOpen = event.target.open; } }, h("summary", {}, h("h2", { text: runs.length > 1 ? `Settings: ${differing.length} differ` : "Settings" })),
-    runs.length > 1 ? segment("Show", [["differences", "what differs"], ["all", "all"]], onlyDifferences ? "differences" : "all", (which) => go({ settings: which === "all" ? "all" : "" })) : null,
-    shown.length ? h("div", { class: "scroll" }, h("table", { class: "plain settings" },
-      h("tr", {}, h("th", { text: "setting" }), runs.map(([name]) => h("th", { style: { color: colours.get(name)[0] }, text: name }))),
-      shown.map((row) => h("tr", { class: row.differs ? "differs" : null }, h("th", {}, h("span", { class: "faint", text: `${row.at[0]}.` }), row.at[1], row.differs ? " ≠" : ""), row.values.map((text) => h("td", { text }))))))
-      : h("p", { class: "note", text: "These runs have the same settings." }));
+  return h(
+    "details",
+    {
+      class: "card",
+      id: "settings",
+      open: settingsOpen ?? (runs.length > 1 || state.settings === "all"),
+      ontoggle: (event) => {
+        settingsOpen = event.target.open;
+      },
+    },
+    h(
+      "summary",
+      {},
+      h("h2", { text: runs.length > 1 ? `Settings: ${differing.length} differ` : "Settings" }),
+    ),
+    runs.length > 1
+      ? segment(
+          "Show",
+          [
+            ["differences", "what differs"],
+            ["all", "all"],
+          ],
+          onlyDifferences ? "differences" : "all",
+          (which) => go({ settings: which === "all" ? "all" : "" }),
+        )
+      : null,
+    shown.length
+      ? h(
+          "div",
+          { class: "scroll" },
+          h(
+            "table",
+            { class: "plain settings" },
+            h(
+              "tr",
+              {},
+              h("th", { text: "setting" }),
+              runs.map(([name]) => h("th", { style: { color: colours.get(name)[0] }, text: name })),
+            ),
+            shown.map((row) =>
+              h(
+                "tr",
+                { class: row.differs ? "differs" : null },
+                h(
+                  "th",
+                  {},
+                  h("span", { class: "faint", text: `${row.at[0]}.` }),
+                  row.at[1],
+                  row.differs ? " ≠" : "",
+                ),
+                row.values.map((text) => h("td", { text })),
+              ),
+            ),
+          ),
+        )
+      : h("p", { class: "note", text: "These runs have the same settings." }),
+  );
 }
 
 const noteText = (event) => {
-  if (event.event === "skipped" || event.event === "overflow") return `update ${event.event} (loss ${event.loss}, gradient norm ${event.gradient_norm})`;
+  if (event.event === "skipped" || event.event === "overflow")
+    return `update ${event.event} (loss ${event.loss}, gradient norm ${event.gradient_norm})`;
   if (event.event === "finding") return `${event.cause} (${event.evidence}) → ${event.change}`;
   return event.text ?? event.event;
 };
 
 // How a run ended, as its folder says.
 function ending(run) {
-  const scores = Object.entries(run.scores).map(([split, values]) => `${split}: ${Object.entries(values).map(([key, value]) => `${METRICS[key] ?? key.replaceAll("_", " ")} ${Number.isInteger(value) ? value.toLocaleString("en") : short(value)}`).join(", ")}`);
+  const scores = Object.entries(run.scores).map(
+    ([split, values]) =>
+      `${split}: ${Object.entries(values)
+        .map(
+          ([key, value]) =>
+            `${METRICS[key] ?? key.replaceAll("_", " ")} ${Number.isInteger(value) ? value.toLocaleString("en") : short(value)}`,
+        )
+        .join(", ")}`,
+  );
   if (run.status === "failed") return [`failed: ${run.problem} → ${run.repair}`, true];
-  return run.status === "finished" && scores.length ? [`finished. ${scores.join(" · ")}`, false] : null;
+  return run.status === "finished" && scores.length
+    ? [`finished. ${scores.join(" · ")}`, false]
+    : null;
 }
 
 // What happened besides the steps: skipped updates, findings about the run, its end.
 function notes(runs) {
   const bad = new Set(["skipped", "overflow", "finding"]);
   const list = runs.flatMap(([name, known]) => {
-    const own = known.events.filter((event) => NOTES.has(event.event)).slice(-30).reverse().map((event) => [name, `step ${event.step ?? "–"}: ${noteText(event)}`, bad.has(event.event)]);
+    const own = known.events
+      .filter((event) => NOTES.has(event.event))
+      .slice(-30)
+      .reverse()
+      .map((event) => [
+        name,
+        `step ${event.step ?? "–"}: ${noteText(event)}`,
+        bad.has(event.event),
+      ]);
     const end = ending(known.run);
     return end ? [[name, ...end], ...own] : own;
   });
   if (!list.length) return null;
-  return h("section", { class: "card", "aria-label": "Notes" }, h("header", {}, h("h2", { text: "Notes" })),
-    h("ul", { class: "notes" }, list.map(([name, text, isBad]) => h("li", { class: isBad ? "bad" : null }, runs.length > 1 ? h("b", { text: `${name}: ` }) : null, text))));
+  return h(
+    "section",
+    { class: "card", "aria-label": "Notes" },
+    h("header", {}, h("h2", { text: "Notes" })),
+    h(
+      "ul",
+      { class: "notes" },
+      list.map(([name, text, isBad]) =>
+        h(
+          "li",
+          { class: isBad ? "bad" : null },
+          runs.length > 1 ? h("b", { text: `${name}: ` }) : null,
+          text,
+        ),
+      ),
+    ),
+  );
 }
 
 function samples(runs, colours) {
-  const found = runs.flatMap(([name, known]) => known.events.filter((e) => e.event === "validation" && e.samples?.length).slice(-4).map((e) => [name, e])).sort((a, b) => b[1].step - a[1].step);
+  const found = runs
+    .flatMap(([name, known]) =>
+      known.events
+        .filter((e) => e.event === "validation" && e.samples?.length)
+        .slice(-4)
+        .map((e) => [name, e]),
+    )
+    .sort((a, b) => b[1].step - a[1].step);
   if (!found.length) return null;
-  return h("section", { class: "card", "aria-label": "Samples" }, h("header", {}, h("h2", { text: "Samples, newest first" })), h("div", { class: "samples" }, found.map(([name, event]) => h("div", {},
-    h("h3", {}, `step ${event.step}`, runs.length > 1 ? h("span", { style: { color: colours.get(name)[0] }, text: ` ${name}` }) : null, h("span", { class: "faint", text: `  loss ${typeof event.loss === "number" ? event.loss.toFixed(3) : event.loss}` })),
-    event.samples.map((sample) => h("dl", {}, Object.entries(sample).filter(([, v]) => typeof v === "string").map(([key, value]) => [h("dt", { text: key }), h("dd", { text: clipped(value, LONGEST) })])))))));
+  return h(
+    "section",
+    { class: "card", "aria-label": "Samples" },
+    h("header", {}, h("h2", { text: "Samples, newest first" })),
+    h(
+      "div",
+      { class: "samples" },
+      found.map(([name, event]) =>
+        h(
+          "div",
+          {},
+          h(
+            "h3",
+            {},
+            `step ${event.step}`,
+            runs.length > 1
+              ? h("span", { style: { color: colours.get(name)[0] }, text: ` ${name}` })
+              : null,
+            h("span", {
+              class: "faint",
+              text: `  loss ${typeof event.loss === "number" ? event.loss.toFixed(3) : event.loss}`,
+            }),
+          ),
+          event.samples.map((sample) =>
+            h(
+              "dl",
+              {},
+              Object.entries(sample)
+                .filter(([, v]) => typeof v === "string")
+                .map(([key, value]) => [
+                  h("dt", { text: key }),
+                  h("dd", { text: clipped(value, LONGEST) }),
+                ]),
+            ),
+          ),
+        ),
+      ),
+    ),
+  );
 }
 
 // ------------------------------------------------------------------ the page
 
 // Losses of unlike tasks stand on one axis, but cannot be compared.
 function unlike(runs) {
-  const objectives = new Set(runs.map(([, known]) => known.run.settings.train?.objective).filter(Boolean));
-  return objectives.size > 1 ? h("p", { class: "warning", text: `These runs learn different things (${[...objectives].join(", ")}): their losses cannot be compared.` }) : null;
+  const objectives = new Set(
+    runs.map(([, known]) => known.run.settings.train?.objective).filter(Boolean),
+  );
+  return objectives.size > 1
+    ? h("p", {
+        class: "warning",
+        text: `These runs learn different things (${[...objectives].join(", ")}): their losses cannot be compared.`,
+      })
+    : null;
 }
 
 // What the two curves of a run have in common, so that they can be compared.
 function sameQuantity(runs) {
   const losses = lossNames(runs);
-  if (losses.length !== 1) return "Training and validation loss of a run are the same quantity, without label smoothing.";
+  if (losses.length !== 1)
+    return "Training and validation loss of a run are the same quantity, without label smoothing.";
   return `Training and validation loss are the same quantity: ${losses[0] === NLL ? "−log p of what is right" : losses[0]}, without label smoothing.`;
 }
 
 function controls(list, chosen, live, colours, state, runs) {
-  const toggle = (name, on) => go({ runs: (on ? [...chosen, name] : chosen.filter((each) => each !== name)).join("|") || "-", zoom: "" });
+  const toggle = (name, on) =>
+    go({
+      runs: (on ? [...chosen, name] : chosen.filter((each) => each !== name)).join("|") || "-",
+      zoom: "",
+    });
   return [
-    h("header", {}, h("h2", { text: "Runs" }), h("span", { class: live ? "live" : "note", text: live ? "● live" : "follows the log, every 2 s" })),
-    h("div", { class: "bar" }, list.map((name) => h("label", { class: "run" }, h("input", { type: "checkbox", id: `run-${name}`, checked: chosen.includes(name), onchange: (event) => toggle(name, event.target.checked) }), h("i", { style: { background: colours.get(name)?.[0] ?? "var(--line)" } }), name))),
-    h("div", { class: "bar spaced" }, segment("Scale", [["linear", "linear"], ["log", "log"]], state.scale === "log" ? "log" : "linear", (scale) => go({ scale: scale === "log" ? scale : "" })),
-      slider("Smoothing", Number(state.smooth || 0), [0, 0.98, 0.02], (value) => go({ smooth: value || "" }), (v) => v ? v.toFixed(2) : "off"),
-      h("span", { class: "note", text: `Drag over a chart to zoom all of them, double-click to see all again. ${sameQuantity(runs)}` }))];
+    h(
+      "header",
+      {},
+      h("h2", { text: "Runs" }),
+      h("span", {
+        class: live ? "live" : "note",
+        text: live ? "● live" : "follows the log, every 2 s",
+      }),
+    ),
+    h(
+      "div",
+      { class: "bar" },
+      list.map((name) =>
+        h(
+          "label",
+          { class: "run" },
+          h("input", {
+            type: "checkbox",
+            id: `run-${name}`,
+            checked: chosen.includes(name),
+            onchange: (event) => toggle(name, event.target.checked),
+          }),
+          h("i", { style: { background: colours.get(name)?.[0] ?? "var(--line)" } }),
+          name,
+        ),
+      ),
+    ),
+    h(
+      "div",
+      { class: "bar spaced" },
+      segment(
+        "Scale",
+        [
+          ["linear", "linear"],
+          ["log", "log"],
+        ],
+        state.scale === "log" ? "log" : "linear",
+        (scale) => go({ scale: scale === "log" ? scale : "" }),
+      ),
+      slider(
+        "Smoothing",
+        Number(state.smooth || 0),
+        [0, 0.98, 0.02],
+        (value) => go({ smooth: value || "" }),
+        (v) => (v ? v.toFixed(2) : "off"),
+      ),
+      h("span", {
+        class: "note",
+        text: `Drag over a chart to zoom all of them, double-click to see all again. ${sameQuantity(runs)}`,
+      }),
+    ),
+  ];
 }
 
 // A part of the page that is drawn anew only if what it shows has changed: whoever reads or drags there is not disturbed.
 function part(tag, attributes) {
   const node = h(tag, attributes);
   let drawn = null;
-  return { node, draw(key, content) {
-    const text = JSON.stringify(key);
-    if (text === drawn) return;
-    drawn = text;
-    put(node, content());
-  } };
+  return {
+    node,
+    draw(key, content) {
+      const text = JSON.stringify(key);
+      if (text === drawn) return;
+      drawn = text;
+      put(node, content());
+    },
+  };
 }
 
-const noRuns = () => h("section", { class: "card" }, h("h2", { text: "No runs here" }), h("p", { text: "Start one, and name its folder, or the folder above it. A run that begins appears here by itself." }),
-  h("p", { class: "mono", text: "regard train --out runs/first   ·   regard studio runs" }));
+const noRuns = () =>
+  h(
+    "section",
+    { class: "card" },
+    h("h2", { text: "No runs here" }),
+    h("p", {
+      text: "Start one, and name its folder, or the folder above it. A run that begins appears here by itself.",
+    }),
+    h("p", { class: "mono", text: "regard train --out runs/first   ·   regard studio runs" }),
+  );
 
 export default async function train({ main, state, shelf, gone, atEnd }) {
   const names = new Set(shelf.runs);
   let timer = 0;
   atEnd(() => clearTimeout(timer));
-  const chosenOf = (list) => state.runs === undefined || state.runs === "" ? list.slice(0, CHOSEN) : state.runs.split("|").filter((name) => names.has(name));
-  const choice = part("div", {}), numbers = part("div", { id: "figures" }), problem = h("div", { class: "slot" });
-  const parts = { notes: part("div", { class: "slot" }), charts: part("div", { class: "charts" }), settings: part("div", { class: "slot" }), samples: part("div", { class: "slot" }) };
+  const chosenOf = (list) =>
+    state.runs === undefined || state.runs === ""
+      ? list.slice(0, CHOSEN)
+      : state.runs.split("|").filter((name) => names.has(name));
+  const choice = part("div", {}),
+    numbers = part("div", { id: "figures" }),
+    problem = h("div", { class: "slot" });
+  const parts = {
+    notes: part("div", { class: "slot" }),
+    charts: part("div", { class: "charts" }),
+    settings: part("div", { class: "slot" }),
+    samples: part("div", { class: "slot" }),
+  };
   const card = h("section", { class: "card", "aria-label": "Runs" }, choice.node, numbers.node);
 
   function draw(list, chosen, runs) {
     const palette = COLOURS[dark() ? "dark" : "light"];
-    const colours = new Map(chosen.map((name, i) => [name, [palette[i % palette.length], DASHES[i % DASHES.length]]]));
+    const colours = new Map(
+      chosen.map((name, i) => [name, [palette[i % palette.length], DASHES[i % DASHES.length]]]),
+    );
     const live = runs.some(([, known]) => known.run.status === "training");
     const logged = runs.map(([name, known]) => [name, known.offset, known.run.status]);
-    choice.draw([list, chosen, live, lossNames(runs)], () => controls(list, chosen, live, colours, state, runs));
-    numbers.draw([logged, runs.map(([, known]) => known.run.seconds_left)], () => [runs.map(([name, known]) => figures(name, known, runs.length > 1, colours.get(name)[0])), unlike(runs)]);
+    choice.draw([list, chosen, live, lossNames(runs)], () =>
+      controls(list, chosen, live, colours, state, runs),
+    );
+    numbers.draw([logged, runs.map(([, known]) => known.run.seconds_left)], () => [
+      runs.map(([name, known]) => figures(name, known, runs.length > 1, colours.get(name)[0])),
+      unlike(runs),
+    ]);
     parts.notes.draw(logged, () => notes(runs));
     // A chart that is being dragged over is left alone until the pointer is up.
-    if (!main.querySelector(".chart:active")) parts.charts.draw(logged, () => charts(runs, colours, state));
-    parts.settings.draw(runs.map(([name, known]) => [name, known.run.settings]), () => settings(runs, colours, state));
-    parts.samples.draw(runs.map(([name, known]) => [name, known.events.length, known.events.at(-1)?.step]), () => samples(runs, colours));
-    if (!card.isConnected) put(main, problem, card, Object.values(parts).map(({ node }) => node));
+    if (!main.querySelector(".chart:active"))
+      parts.charts.draw(logged, () => charts(runs, colours, state));
+    parts.settings.draw(
+      runs.map(([name, known]) => [name, known.run.settings]),
+      () => settings(runs, colours, state),
+    );
+    parts.samples.draw(
+      runs.map(([name, known]) => [name, known.events.length, known.events.at(-1)?.step]),
+      () => samples(runs, colours),
+    );
+    if (!card.isConnected)
+      put(
+        main,
+        problem,
+        card,
+        Object.values(parts).map(({ node }) => node),
+      );
   }
   async function refresh() {
     const here = await ask("shelf", {}, { keep: false });
     here.runs.forEach((name) => names.add(name));
-    const list = [...names], chosen = chosenOf(list);
+    const list = [...names],
+      chosen = chosenOf(list);
     const runs = await Promise.all(chosen.map(async (name) => [name, await advance(name)]));
     if (gone()) return;
     put(problem);
@@ -246,7 +588,8 @@ export default async function train({ main, state, shelf, gone, atEnd }) {
   async function again() {
     try {
       await refresh();
-    } catch (error) { // what was drawn stays; the studio may answer again
+    } catch (error) {
+      // what was drawn stays; the studio may answer again
       if (gone()) return;
       put(problem, failure(error));
     }
