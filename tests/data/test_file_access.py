@@ -157,14 +157,14 @@ def test_tables_give_the_same_text(tmp_path: Path) -> None:
 def test_a_column_is_chosen_by_name(tmp_path: Path) -> None:
     content = table({"title": ["t"] * 30, "body": LINES})
     path = write_table(content, tmp_path / "a.parquet")
-    assert list(text_files.lines(path, column="body")) == LINES
+    assert list(text_files.texts(path, "body")) == LINES
     with pytest.raises(DataError, match="no column 'text'") as caught:
         list(text_files.lines(path))
     assert "title, body" in caught.value.repair
     only = write_table(table({"sentence": LINES}), tmp_path / "b.parquet")
     assert list(text_files.lines(only)) == LINES
     jsonl = write(tmp_path / "c.jsonl", [json.dumps({"body": line}) for line in LINES])
-    assert list(text_files.lines(jsonl, column="body")) == LINES
+    assert list(text_files.texts(jsonl, "body")) == LINES
     missing = write_table(table({"text": ["a", None]}), tmp_path / "d.parquet")
     with pytest.raises(DataError, match="row 2: 'text' holds no text"):
         list(text_files.lines(missing))

@@ -49,9 +49,9 @@ class BatchWork:
 
         `settings` has the `model` and, perhaps, the `text_column` of tables.
         """
-        from regard.data.text_files import count_lines, lines
+        from regard.data.text_files import count_lines, texts
 
-        inputs = lines(location, settings.get("text_column"))
+        inputs = texts(location, settings.get("text_column"))
         if output is None:
             self.run(inputs, None, settings)
             return

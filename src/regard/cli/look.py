@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -120,8 +121,8 @@ def command(
     if not text and what not in _WITHOUT_TEXT:
         raise SettingError(
             "there is no text to look at",
-            f"regard look {model} INPUT --what {what}; INPUT is a text in quotes, an image or "
-            "sound file for models of those, a story and its question for a memory network",
+            f"regard look {quote(model)} INPUT --what {what}; INPUT is a text in quotes, an image "
+            "or sound file for models of those, a story and its question for a memory network",
         )
     # Imported late: wrong flags are reported before torch is loaded.
     from regard.models import load

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 LINES_AT_ONCE = 256  # enough to batch by length, few enough to answer a pipe soon
 # Of files that hold texts, one a line; other names are texts themselves.
-TEXT_SUFFIXES = (".txt", ".tsv", ".gz", ".zst", ".parquet", ".arrow")
+TEXT_SUFFIXES = (".txt", ".tsv", ".jsonl", ".gz", ".zst", ".parquet", ".arrow")
 EXAMPLES = """\b
 Examples:
   regard predict runs/mood "A fine film." "Too long."         a class, with its probability
@@ -177,11 +177,11 @@ def _inputs(model: Model, names: tuple[str, ...], task: str | None) -> Iterator[
 
 
 def _texts(names: tuple[str, ...]) -> Iterator[str]:
-    from regard.data.text_files import lines
+    from regard.data.text_files import texts
 
     for name in names:
         if name == "-" or (name.endswith(TEXT_SUFFIXES) and Path(name).is_file()):
-            yield from (line for line in lines(name) if line.strip())
+            yield from texts(name)
         else:
             yield name
 

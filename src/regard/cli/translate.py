@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterator
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -72,6 +74,11 @@ def command(
     strategy = decoding_strategy(flags)  # wrong flags are reported before torch is loaded
     if texts and (path != "-" or flags["output"]):
         raise SettingError("a TEXT is answered at once, without files", "leave it or the files out")
+    for text in texts:
+        if os.path.isfile(text):
+            raise SettingError(
+                f"{text!r} is a file, not a text", f"translate its lines: --input {quote(text)}"
+            )
     from regard.decode.strategy import BeamSearch
     from regard.models import load_translator
 

@@ -37,6 +37,11 @@ class Series:
     def __len__(self) -> int:
         return len(self.values)
 
+    def of_columns(self, names: Sequence[str]) -> Series:
+        """The channels of these names."""
+        chosen = [self.columns.index(name) for name in names]
+        return replace(self, values=self.values[:, chosen], columns=tuple(names))
+
 
 def read_series(path: str | Path, columns: Sequence[str] | None = None) -> Series:
     """A CSV file (.gz too) with a header: its numeric columns, or those of these names.

@@ -28,38 +28,52 @@ from regard.data.file_access import (
 from regard.data.tables import column_texts, table_records
 from regard.errors import DataError, SettingError, did_you_mean
 
+TEXT_KEY = "text"  # of JSON Lines, unless another is named
+
 # --- lines and blocks ---
 
 
-def lines(path: str | Path, column: str | None = None) -> Iterator[str]:
+def lines(path: str | Path) -> Iterator[str]:
     """The lines of a file, without their ends; "-" is standard input.
 
     Whether it is compressed is seen from its content. Only "\\n" and "\\r\\n" end a line: U+2028,
     vertical tab and the like are part of it, because other tools count lines so. A byte order mark
-    is dropped. Of a table, each text of a column is a line, and of JSON Lines with a `column`.
+    is dropped. Of a table, each text is a line; a line of JSON Lines is one, as it stands there.
     Files are opened at the first `next`.
     """
     for file in expand(path):
-        if is_record_file(file, column):
-            yield from _record_texts(file, column)
+        if suffix_format(file) == "table":
+            yield from column_texts(file, None)
             continue
         for line in _decoded_lines(file):
             yield line.removesuffix("\n").removesuffix("\r")
 
 
-def is_record_file(file: str, column: str | None = None) -> bool:
-    """Whether a file has texts in records: a table, or JSON Lines where a key is named."""
-    file_format = suffix_format(file)
-    return file_format == "table" or (file_format == "jsonl" and column is not None)
+def texts(path: str | Path, column: str | None = None) -> Iterator[str]:
+    """The lines of text files, and the texts of tables and JSON Lines: those of a column or key."""
+    for file in expand(path):
+        if is_record_file(file):
+            yield from _record_texts(file, column)
+        else:
+            yield from lines(file)
+
+
+def is_record_file(file: str) -> bool:
+    """Whether a file has texts in records: a table, or JSON Lines."""
+    return suffix_format(file) in ("table", "jsonl")
 
 
 def _record_texts(file: str, column: str | None) -> Iterator[str]:
     if suffix_format(file) == "table":
         yield from column_texts(file, column)
         return
-    assert column is not None
     for where, record in records(file):
-        yield _string(record, column, where)
+        if column is None and TEXT_KEY not in record:
+            raise DataError(
+                f"{where}: {TEXT_KEY!r} is missing",
+                f"name the key of the text (--text-column): {', '.join(record) or 'there is none'}",
+            )
+        yield _string(record, column or TEXT_KEY, where)
 
 
 def _decoded_lines(path: str | Path) -> Iterator[str]:
@@ -90,7 +104,7 @@ def _decoded_lines(path: str | Path) -> Iterator[str]:
 def text(path: str | Path, size: int = 1 << 16, column: str | None = None) -> Iterator[str]:
     """A file as it is, line ends too, in blocks of complete lines of about `size` characters.
 
-    A byte order mark is dropped. A text of a table is followed by a line end.
+    A byte order mark is dropped. A text of a table or of JSON Lines is followed by a line end.
     """
     block: list[str] = []
     length = 0
@@ -108,7 +122,7 @@ def text(path: str | Path, size: int = 1 << 16, column: str | None = None) -> It
 def _text_lines(path: str | Path, column: str | None) -> Iterator[str]:
     """Lines, and texts of records, with their ends."""
     for file in expand(path):
-        if is_record_file(file, column):
+        if is_record_file(file):
             for record in _record_texts(file, column):
                 yield record if record.endswith("\n") else record + "\n"
         else:

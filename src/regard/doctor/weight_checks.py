@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from shlex import quote
 
 import torch
 from torch import Tensor
@@ -26,7 +27,8 @@ def altered_weights(run: RunEvidence) -> Iterator[Finding]:
             "altered_weights",
             f"{run.run_folder.weights.name} does not have the content that was written",
             "the file was changed or damaged after it was written",
-            f"resume the run, which writes it anew: regard train --resume {run.run_folder.folder}",
+            "resume the run, which writes it anew: "
+            f"regard train --resume {quote(str(run.run_folder.folder))}",
             0.8,
         )
 

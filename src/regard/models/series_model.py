@@ -259,10 +259,13 @@ class SeriesModel(Model):
 
     def read(self, series: AnySeries) -> Series:
         """A series, the columns of the model in a CSV file, or an array as a series."""
+        columns = self.processor.columns if self.processor else ()
         if isinstance(series, Series):
-            return series
+            # Of a series with others besides, the columns that the model was trained on.
+            has_more = len(series.columns) > len(columns) and set(columns) <= set(series.columns)
+            return series.of_columns(columns) if columns and has_more else series
         if isinstance(series, str | Path):
-            return read_series(series, self.processor.columns if self.processor else None)
+            return read_series(series, columns or None)
         values = np.asarray(series)
         is_numbers = np.issubdtype(values.dtype, np.number) or values.dtype == bool
         if values.ndim not in (1, 2) or not is_numbers:
@@ -271,8 +274,7 @@ class SeriesModel(Model):
                 "give a CSV file, or an array [steps, channels]",
             )
         # An array has no names: its columns are taken to be the model's.
-        names = self.processor.columns if self.processor else ()
-        return Series(values.reshape(len(values), -1).astype(np.float32), names)
+        return Series(values.reshape(len(values), -1).astype(np.float32), columns)
 
     def time_features(self, series: Series, future: int = 0) -> Values | None:
         """The time features of each step of a series, and of as many steps after it.

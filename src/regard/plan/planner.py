@@ -70,6 +70,7 @@ class Plan:
     remedies: tuple[Remedy, ...]
     parallel: tuple[Parallel, ...]
     checkpoints: CheckpointPlan
+    assumed_utilisation: float | None = None  # of the whole step, where it was given
 
     # --- memory -----------------------------------------------------------------------------------
 
@@ -221,7 +222,18 @@ def make_plan(
     remedies: tuple[Remedy, ...] = ()
     if _fits(needed, device) is False:
         remedies = tuple(_remedies(subject, device, trace))
-    plan = Plan(subject, trace, device, 1, seconds, price, remedies, (), _checkpoint_plan(trace, 1))
+    plan = Plan(
+        subject,
+        trace,
+        device,
+        devices=1,
+        seconds=seconds,
+        price=price,
+        remedies=remedies,
+        parallel=(),
+        checkpoints=_checkpoint_plan(trace, 1),
+        assumed_utilisation=utilisation,
+    )
     return with_devices(plan, devices)
 
 

@@ -141,7 +141,9 @@ def _time(plan: Plan) -> Iterator[str]:
     positions = plan.subject.positions_per_step
     yield _line("update", _duration(plan.seconds), f"{positions / plan.seconds:,.0f} positions/s, "
                 f"{plan.flops_per_step / plan.seconds / 1e12:.3g} TFLOP/s")  # fmt: skip
-    if plan.device.accelerator is not None:
+    if plan.assumed_utilisation is not None:
+        yield f"  assumed: a model FLOPs utilization of {plan.assumed_utilisation:.0%}"
+    elif plan.device.accelerator is not None:
         yield (
             f"  assumed: {MATRIX_EFFICIENCY:.0%} of the peak rate in matrix products, "
             f"{BANDWIDTH_EFFICIENCY:.0%} of the memory bandwidth, {KERNEL_SECONDS * 1e6:.0f} µs "

@@ -95,6 +95,17 @@ def max_length(model: Model, recipe: Recipe) -> int:
     return min(limit, model.spec.max_length or limit)
 
 
+def check_context(base: Model, recipe: Recipe) -> None:
+    """A model that is trained on reads as much as it has positions."""
+    context = recipe.data.context
+    positions = base.spec.max_length
+    if positions is not None and context > positions:
+        raise SettingError(
+            f"context {context} is more than the {positions} tokens the model sees",
+            f"give --context {positions}, or less",
+        )
+
+
 # --- specs of recipes -----------------------------------------------------------------------------
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import torch
@@ -545,7 +546,7 @@ def _interruption(
     loop: Loop, run_folder: RunFolder, progress_bar: ProgressBar
 ) -> TrainingInterrupted:
     step = loop.progress.step
-    repair = f"go on with: regard train --resume {run_folder.folder}"
+    repair = f"go on with: regard train --resume {quote(str(run_folder.folder))}"
     progress_bar.say(f"saved at step {step}; {repair}")
     stopped_by = signal.Signals(loop.stop_signal).name
     return TrainingInterrupted(

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from regard import disk
@@ -251,7 +252,7 @@ def _take_again(run_folder: RunFolder) -> None:
     if not run_folder.never_trained():
         repair = "choose another --out"
         if run_folder.recipe.is_file():
-            repair = f"go on with `regard train --resume {folder}`, or {repair}"
+            repair = f"go on with `regard train --resume {quote(str(folder))}`, or {repair}"
         raise SettingError(f"{folder} already exists and is not empty", repair)
     # Not under the feet of a process that is preparing its data there.
     with run_folder.locked():

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from regard import disk
@@ -141,7 +142,8 @@ def _take_again(folder: Path) -> None:
     has_trained = any(folder.glob("trials/*/metrics.jsonl"))
     if has_trained or not _is_search(folder / STATE):
         raise SettingError(
-            f"there is a search in {folder}", f"go on with it: regard tune --resume {folder}"
+            f"there is a search in {folder}",
+            f"go on with it: regard tune --resume {quote(str(folder))}",
         )
     shutil.rmtree(folder / "trials", ignore_errors=True)
     (folder / STATE).unlink()

@@ -18,7 +18,7 @@ from regard.data.corpus import Corpus
 from regard.data.epoch_order import RowOrder
 from regard.decode.strategy import Greedy, Sampling
 from regard.decoder import Decoder
-from regard.errors import DataError, SettingError
+from regard.errors import DataError
 from regard.families import folder as folders
 from regard.metrics.bleu import translation_score
 from regard.metrics.perplexity import corpus_nll, perplexity
@@ -69,14 +69,7 @@ class CausalLM(Objective):
     @classmethod
     def check_base(cls, base: Model, setup: Setup) -> None:
         super().check_base(base, setup)
-        assert isinstance(base, LanguageModel)
-        context = setup.recipe.data.context
-        positions = base.positions
-        if positions is not None and context > positions:
-            raise SettingError(
-                f"context {context} is more than the {positions} tokens the model sees",
-                f"give --context {positions}, or less",
-            )
+        model_spec.check_context(base, setup.recipe)
 
     @classmethod
     def prepare(cls, setup: Setup, base: Model | None) -> TextCorpora:

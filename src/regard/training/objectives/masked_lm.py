@@ -133,6 +133,7 @@ class MaskedLM(MaskedText):
                 f"{base.folder} holds no encoder with a head for masked tokens ({base.family})",
                 "give one, such as BertForMaskedLM",
             )
+        model_spec.check_context(base, setup.recipe)
 
     @classmethod
     def describe(cls, setup: Setup, data: TextCorpora) -> spec.Model:

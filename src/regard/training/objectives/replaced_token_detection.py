@@ -79,6 +79,7 @@ class ReplacedTokenDetection(MaskedText):
                 f"{base.folder} holds no discriminator of replaced tokens ({base.family})",
                 "give a run of this objective, or ElectraForPreTraining",
             )
+        model_spec.check_context(base, setup.recipe)
 
     @classmethod
     def describe(cls, setup: Setup, data: TextCorpora) -> spec.Model:

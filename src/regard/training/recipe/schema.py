@@ -557,8 +557,25 @@ def load(
     return parse(values)
 
 
+def _check_no_sizes_with_spec(model: Mapping[str, Any], changes: Mapping[str, Any]) -> None:
+    """A spec decides all of the architecture; one that is a flag replaces what a recipe has."""
+    if model.get("spec") is None:
+        return
+    named = changes if changes.get("spec") is not None else {**model, **changes}
+    for key, value in named.items():
+        is_size = key in ModelSettings.model_fields and key not in (
+            *STARTING_POINT,
+            "spec",
+            "model",
+        )
+        if is_size and value not in (None, False):
+            flag = "--" + key.replace("_", "-")
+            raise SettingError(f"{key} is decided by the spec", f"leave {flag} or --spec out")
+
+
 def _check_not_ignored(values: Mapping[str, Mapping[str, Any]], changes: Mapping[str, Any]) -> None:
     """Refuses settings of a new run that others would leave without effect."""
+    _check_no_sizes_with_spec(values["model"], changes)
     data = {key for key, value in values["data"].items() if value is not None}
     for before in ("", "valid_"):
         sides = [f"{before}{side}" for side in SIDES if f"{before}{side}" in data]

@@ -1,0 +1,131 @@
+"""What the first readers of the guides tried, beyond what the pages show."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import regard
+from forked_command import run_command
+from regard import spec
+from regard.data import text_files
+from regard.errors import DataError, SettingError
+from regard.training.recipe import schema as recipes
+
+Command = Callable[..., Any]
+DEMO = Path(regard.__file__).parent / "studio/demo"
+QUICK: dict[str, Any] = {
+    "steps": 1, "warmup": 1, "batch_tokens": 64, "tokenizer": "characters",
+    "device": "cpu", "threads": 1,
+}  # fmt: skip
+
+
+def write_records(path: Path, *texts: str, key: str = "text") -> str:
+    lines = [json.dumps({"id": number, key: text}) for number, text in enumerate(texts)]
+    path.write_text("\n".join(lines) + "\n")
+    return str(path)
+
+
+def test_texts_of_json_lines(tmp_path: Path) -> None:
+    """The key is `text` unless another is named."""
+    file = write_records(tmp_path / "notes.jsonl", "The dog sings.", "The cat sings.")
+    assert list(text_files.texts(file)) == ["The dog sings.", "The cat sings."]
+    assert "".join(text_files.text(file)) == "The dog sings.\nThe cat sings.\n"
+    other = write_records(tmp_path / "other.jsonl", "The dog sings.", key="body")
+    assert list(text_files.texts(other, "body")) == ["The dog sings."]
+    with pytest.raises(DataError, match="'text' is missing") as refusal:
+        list(text_files.texts(other))
+    assert "--text-column): id, body" in refusal.value.repair
+    done = run_command("translate", str(DEMO), "--input", file)
+    alone = run_command("translate", str(DEMO), text="The dog sings.\nThe cat sings.\n")
+    assert (done.returncode, done.stdout) == (0, alone.stdout)
+    asked = run_command("predict", str(DEMO), file, "--json")
+    answers = [json.loads(line)["answer"] for line in asked.stdout.splitlines()]
+    assert answers == alone.stdout.splitlines()
+
+
+def test_a_blank_line_keeps_its_place(tmp_path: Path) -> None:
+    file = tmp_path / "lines.txt"
+    file.write_text("The dog sings.\n\nThe cat sings.\n")
+    by_name = run_command("predict", str(DEMO), str(file)).stdout
+    assert [bool(line) for line in by_name.splitlines()] == [True, False, True]
+
+
+def test_a_file_is_no_sentence(tmp_path: Path) -> None:
+    file = tmp_path / "two words.txt"
+    file.write_text("The dog sings.\n")
+    done = run_command("translate", str(DEMO), str(file))
+    assert done.returncode == 2
+    repair = done.stderr.partition("--input ")[2].strip()
+    again = run_command("translate", str(DEMO), "--input", *shlex.split(repair))
+    assert (again.returncode, len(again.stdout.splitlines())) == (0, 1)
+    # Nor is a text that no file system would take a file.
+    assert run_command("translate", str(DEMO), "The dog sings. " * 400).returncode == 0
+
+
+@pytest.mark.parametrize("change", [{"layers": 3}, {"dropout": 0.5}, {"preset": "base"}])
+def test_a_spec_decides_the_sizes(change: dict[str, Any], tmp_path: Path) -> None:
+    model = tmp_path / "model.json"
+    model.write_text(json.dumps(spec.to_dict(regard.load(DEMO, device="cpu").spec)))
+    with pytest.raises(SettingError, match=f"{next(iter(change))} is decided by the spec"):
+        recipes.load(None, {"spec": str(model), **change})
+    # A recipe's own sizes are replaced by a spec that is given on top, and its start is kept.
+    assert recipes.load("builtin", {"spec": str(model), "model": None}).model.spec == str(model)
+
+
+@pytest.mark.parametrize(
+    ("model", "objective"),
+    [("bert:tiny", "masked"), ("electra:tiny", "replaced"), ("bart:tiny", "denoise")],
+)
+def test_a_model_that_is_trained_on_has_so_many_positions(
+    model: str, objective: str, tmp_path: Path
+) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("the dog sees the cat\n" * 40)
+    settings = {**QUICK, "text": str(text), "objective": objective}
+    regard.train({**settings, "context": 32}, model=model, out=tmp_path / "base")
+    del settings["tokenizer"]
+    with pytest.raises(SettingError, match="more than the") as refusal:
+        regard.train({**settings, "base": str(tmp_path / "base")}, out=tmp_path / "run")
+    context = int(refusal.value.repair.split("--context ")[1].split(",")[0])
+    settings |= {"base": str(tmp_path / "base"), "context": context}
+    regard.train(settings, out=tmp_path / "run")  # the folder is free
+
+
+def test_forecasts_are_evaluated_on_the_columns_of_the_model(tmp_path: Path) -> None:
+    values = np.random.default_rng(0).normal(size=(200, 3)).cumsum(0)
+    table = tmp_path / "load.csv"
+    np.savetxt(table, values, delimiter=",", header="north,south,east", comments="", fmt="%.4f")
+    settings = {key: QUICK[key] for key in ("steps", "warmup", "device", "threads")}
+    settings |= {"series": str(table), "columns": "south,north", "context": 24, "horizon": 4}
+    settings |= {"schedule": "constant", "learning_rate": 1e-3}
+    regard.train(settings, model="patchtst:tiny", out=tmp_path / "run")
+    model = regard.load(tmp_path / "run", device="cpu")
+    two = tmp_path / "two.csv"
+    np.savetxt(two, values[:, [1, 0]], delimiter=",", header="south,north", comments="", fmt="%.4f")
+    expected = pytest.approx(regard.evaluate(model, str(two)).scores, rel=1e-5)
+    assert regard.evaluate(model, str(table)).scores == expected
+
+
+def test_a_printed_command_can_be_pasted(tmp_path: Path) -> None:
+    folder = tmp_path / "my run"
+    text = tmp_path / "text.txt"
+    text.write_text("the dog sees the cat\n" * 40)
+    settings = {**QUICK, "text": str(text), "context": 16}
+    regard.train(settings, model="gpt2:tiny", out=folder)
+    with pytest.raises(SettingError) as refusal:
+        regard.train(settings, model="gpt2:tiny", out=folder)
+    command = refusal.value.repair.split("`")[1]
+    assert shlex.split(command) == ["regard", "train", "--resume", str(folder)]
+
+
+def test_a_plan_says_what_it_assumed() -> None:
+    plan = run_command("plan", "gpt2:tiny", "--device", "H100", "--utilisation", "0.1").stdout
+    assert "assumed: a model FLOPs utilization of 10%" in plan
+    assert "of the peak rate in matrix products" not in plan
