@@ -129,3 +129,29 @@ def test_a_plan_says_what_it_assumed() -> None:
     plan = run_command("plan", "gpt2:tiny", "--device", "H100", "--utilisation", "0.1").stdout
     assert "assumed: a model FLOPs utilization of 10%" in plan
     assert "of the peak rate in matrix products" not in plan
+
+
+def test_a_regression_answers_a_number(tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("the dog sees the cat\n" * 40)
+    settings = {**QUICK, "text": str(text), "context": 32}
+    regard.train(settings, model="bert:tiny", out=tmp_path / "base")
+    rated = tmp_path / "rated.tsv"
+    rated.write_text("the dog\t0.5\nthe cat\t1.5\n" * 10)
+    quick = {key: QUICK[key] for key in ("steps", "warmup", "device", "threads")}
+    regard.finetune(tmp_path / "base", "regress", rated, out=tmp_path / "run", **quick)
+    done = run_command("predict", str(tmp_path / "run"), "the dog", "--json")
+    line = json.loads(done.stdout)
+    assert line["task"] == "regress"
+    assert isinstance(line["answer"], float)
+    by_class = regard.load(tmp_path / "run", device="cpu").classify("the dog")
+    assert [line["answer"]] == pytest.approx([*by_class.values()], rel=1e-4)
+
+
+def test_of_few_pairs_some_are_held_out(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    pairs = tmp_path / "pairs.tsv"
+    pairs.write_text("".join(f"the dog {i}\tder Hund {i}\n" for i in range(20)))
+    settings = {**QUICK, "pairs": str(pairs), "preset": "tiny", "layers": 1}
+    result = regard.train(settings, out=tmp_path / "run")
+    assert "every 10th pair, 2 in all, is held out" in capfd.readouterr().err
+    assert "validation" in (result.folder / "metrics.jsonl").read_text()

@@ -46,8 +46,8 @@ _PREFERENCE = (
 class Prediction:
     """The answer of a model to one input.
 
-    `answer` is plain data: a text, label → probability, a list of spans, a vector, or a forecast.
-    `text` is the same on one line; of a forecast, a CSV table.
+    `answer` is plain data: a text, label → probability, a number, a list of spans, a vector, or a
+    forecast. `text` is the same on one line; of a forecast, a CSV table.
     """
 
     input: str
@@ -95,10 +95,19 @@ def predict(
         return _graph_predictions(model, inputs, options)
     # All inputs at once: each method batches them by length itself.
     answers = _TASKS[task](model, list(inputs), options)
+    if task == "classify" and model.config.get("problem_type") == "regression":
+        # The head of a classifier, in the words of transformers; what it gives is a number.
+        task = "regress"
+        answers = [_number(answer) for answer in answers]
     return [
         Prediction(one, task, answer, _as_text(answer))
         for one, answer in zip(inputs, answers, strict=True)
     ]
+
+
+def _number(answer: dict[str, float]) -> float | dict[str, float]:
+    """A single number without the name of its class; several keep their names."""
+    return next(iter(answer.values())) if len(answer) == 1 else answer
 
 
 def _check_options(model: Model, task: str, options: PredictionOptions) -> None:
@@ -323,7 +332,9 @@ def _as_text(answer: Any) -> str:
         # A span has a text; of classes, one may be called so, and has a number.
         if isinstance(answer.get("text"), str):
             return f"{answer['text']} {answer['probability']:.4f}"
-        return "  ".join(f"{label} {probability:.4f}" for label, probability in answer.items())
+        # A filling may be a line end.
+        names = {label: label.replace("\n", "\\n") for label in answer}
+        return "  ".join(f"{names[label]} {share:.4f}" for label, share in answer.items())
     if answer and isinstance(answer[0], float):
         # Five of the about seven digits that a float32 has.
         return " ".join(f"{value:.5g}" for value in answer)

@@ -46,6 +46,7 @@ BUILTIN_VALIDATION = 500  # sentences
 BUILTIN_TEST = 1000
 # Without validation files, every 100th pair validates, but not more than 1,000.
 HOLD_OUT_EVERY = 100
+HOLD_OUT_OF_FEW_EVERY = 10  # of fewer pairs than that
 MAX_HELD_OUT = 1000
 _FITTED = ("train", "valid")  # splits that training itself uses
 _TAUGHT = "taught"  # the file of a teacher's translations
@@ -225,28 +226,39 @@ def _held_out_splits(setup: Setup) -> dict[str, Split]:
     # Each corpus has its part in the validation set.
     most = MAX_HELD_OUT // len(corpora_of(pairs))
     held_out: list[Pair] = []
+    intervals: set[int] = set()
     for corpus in corpora_of(pairs).values():
-        candidates = (pair for i, pair in enumerate(corpus()) if _is_held_out(i))
+        interval = _hold_out_interval(corpus)
+        candidates = (pair for i, pair in enumerate(corpus()) if _is_held_out(i, interval))
         held_out += itertools.islice(candidates, most)
+        intervals.add(interval)
+    which = " or ".join(f"{interval}th" for interval in sorted(intervals))
     setup.say(
-        f"no validation files: every {HOLD_OUT_EVERY}th pair, {len(held_out):,} in all, "
+        f"no validation files: every {which} pair, {len(held_out):,} in all, "
         "is held out for validation"
     )
 
     def without_held_out(corpus: Split) -> Split:
-        return lambda: _without_held_out(corpus(), most)
+        return lambda: _without_held_out(corpus(), _hold_out_interval(corpus), most)
 
     return {"train": each_corpus(pairs, without_held_out), "valid": lambda: iter(held_out)}
 
 
-def _is_held_out(index: int) -> bool:
-    return index % HOLD_OUT_EVERY == HOLD_OUT_EVERY - 1
+def _hold_out_interval(corpus: Split) -> int:
+    """One of so many pairs is held out; of fewer than HOLD_OUT_EVERY there would be none."""
+    first = itertools.islice(corpus(), HOLD_OUT_EVERY)
+    is_large = sum(1 for _ in first) == HOLD_OUT_EVERY
+    return HOLD_OUT_EVERY if is_large else HOLD_OUT_OF_FEW_EVERY
 
 
-def _without_held_out(pairs: Iterator[Pair], most: int) -> Iterator[Pair]:
+def _is_held_out(index: int, interval: int) -> bool:
+    return index % interval == interval - 1
+
+
+def _without_held_out(pairs: Iterator[Pair], interval: int, most: int) -> Iterator[Pair]:
     held_out = 0
     for i, pair in enumerate(pairs):
-        if _is_held_out(i) and held_out < most:
+        if _is_held_out(i, interval) and held_out < most:
             held_out += 1
         else:
             yield pair

@@ -445,8 +445,8 @@ class TrainSettings(Section):
     batch_tokens: int = Field(
         4096,
         ge=1,
-        description="batch size in tokens, padding included; for causal, rows × context; an "
-        "image has as many as patches",
+        description="batch size in tokens, padding included (fewer for few pairs, unless given); "
+        "for causal, rows × context; an image has as many as patches",
     )
     accumulate: int = Field(1, ge=1, description="gradient accumulation: batches of one update")
     # Adam and its learning-rate schedule; the defaults are those of Section 5.3.
@@ -591,7 +591,9 @@ class TrainSettings(Section):
         description="weights kept at the end: best, last, average:N or ema:DECAY; average:N is "
         "checkpoint averaging, over the last N validations",
     )
-    validate_every: int = Field(500, ge=1, description="steps between validations")
+    validate_every: int = Field(
+        500, ge=1, description="steps between validations; at most a tenth of steps not given"
+    )
     metric: Literal[
         "loss",
         "bleu",
@@ -610,7 +612,9 @@ class TrainSettings(Section):
         ge=0,
         description="early stopping: validations without improvement; 0 never stops the run",
     )
-    save_every: int = Field(500, ge=1, description="steps between checkpoints")
+    save_every: int = Field(
+        500, ge=1, description="steps between checkpoints; at most a tenth of steps not given"
+    )
     keep_last: int = Field(2, ge=1, description="checkpoints kept: so many of the last")
     keep_best: int = Field(
         0,
