@@ -131,15 +131,17 @@ def test_a_plan_says_what_it_assumed() -> None:
     assert "of the peak rate in matrix products" not in plan
 
 
-def test_a_regression_answers_a_number(tmp_path: Path) -> None:
+def test_a_regression_answers_a_number(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     text = tmp_path / "text.txt"
     text.write_text("the dog sees the cat\n" * 40)
     settings = {**QUICK, "text": str(text), "context": 32}
     regard.train(settings, model="bert:tiny", out=tmp_path / "base")
     rated = tmp_path / "rated.tsv"
-    rated.write_text("the dog\t0.5\nthe cat\t1.5\n" * 10)
+    rated.write_text("the dog\t0.5\nTHE CAT\t1.5\n" * 10)
     quick = {key: QUICK[key] for key in ("steps", "warmup", "device", "threads")}
     regard.finetune(tmp_path / "base", "regress", rated, out=tmp_path / "run", **quick)
+    # The model has never seen a capital letter: 6 of the 14 characters, spaces included.
+    assert "43% of the tokens are unknown" in capfd.readouterr().err
     done = run_command("predict", str(tmp_path / "run"), "the dog", "--json")
     line = json.loads(done.stdout)
     assert line["task"] == "regress"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -53,6 +54,8 @@ Example = TypeVar("Example")
 
 # A validation batch has no gradients and may be this much larger than a training batch.
 EVALUATION_BATCH_FACTOR = 4
+UNKNOWN_SAMPLE = 1000  # examples in which unknown tokens are counted
+UNKNOWN_SHARE = 0.1  # of the tokens, from which on a warning is due
 
 
 @dataclass(frozen=True)
@@ -138,6 +141,9 @@ class HeadObjective(Objective, Generic[Example]):
             )
         else:
             tokenizer = _base_tokenizer(base)
+            first = itertools.islice(splits.train, UNKNOWN_SAMPLE)
+            texts = [text for example in first for text in cls.texts(example)]
+            _say_unknown(texts, tokenizer, setup)
         return LabelledData(splits.train, splits.others, labels, tokenizer)
 
     tokenizer_kind: ClassVar[str] = "words"  # of new models, unless the recipe says otherwise
@@ -355,6 +361,18 @@ def _base_tokenizer(base: Model) -> Tokenizer:
         assert base.folder is not None, "models to fine-tune come from folders"
         return open_encoder_tokenizer(base.folder)
     return base.input_tokenizer
+
+
+def _say_unknown(texts: Sequence[str], tokenizer: Tokenizer, setup: Setup) -> None:
+    """A model learns nothing from words that its tokenizer does not have."""
+    unknown = tokenizer.special_token_id("unk")
+    ids = [token for row in tokenizer.encode_batch(texts) for token in row]
+    share = ids.count(unknown) / max(1, len(ids)) if unknown is not None else 0.0
+    if share > UNKNOWN_SHARE:
+        setup.say(
+            f"warning: {share:.0%} of the tokens are unknown to the model that is fine-tuned\n"
+            "  → give one that was trained on text of this kind"
+        )
 
 
 def with_head(
