@@ -16,6 +16,7 @@ from forked_command import run_command
 from regard import spec
 from regard.data import text_files
 from regard.errors import DataError, SettingError
+from regard.models import prediction
 from regard.training.recipe import schema as recipes
 
 Command = Callable[..., Any]
@@ -123,6 +124,10 @@ def test_a_printed_command_can_be_pasted(tmp_path: Path) -> None:
         regard.train(settings, model="gpt2:tiny", out=folder)
     command = refusal.value.repair.split("`")[1]
     assert shlex.split(command) == ["regard", "train", "--resume", str(folder)]
+
+
+def test_a_filling_stays_on_its_line() -> None:
+    assert prediction._as_text({"\n": 0.75, "a": 0.25}) == "\\n 0.7500  a 0.2500"
 
 
 def test_a_plan_says_what_it_assumed() -> None:

@@ -1,8 +1,21 @@
 // Line charts of training: several runs, linear or logarithmic, smoothed, and zoomed by dragging.
 
-import { h, s } from "./dom.js";
+import { h, s, segment } from "./dom.js";
+import { go } from "./route.js";
 
 const TICKS = 4;
+
+// The choice between a linear and a logarithmic axis.
+export const scaleSegment = (state) =>
+  segment(
+    "Scale",
+    [
+      ["linear", "linear"],
+      ["log", "log"],
+    ],
+    state.scale === "log" ? "log" : "linear",
+    (scale) => go({ scale: scale === "log" ? scale : "" }),
+  );
 
 export const short = (v) => {
   const size = Math.abs(v);

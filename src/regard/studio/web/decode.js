@@ -16,6 +16,7 @@ import {
   textWidth,
 } from "./dom.js";
 import { asked, asking } from "./ask_card.js";
+import { scaleSegment } from "./chart.js";
 import { go } from "./route.js";
 
 const MOST = 240; // letters of a heading
@@ -80,15 +81,7 @@ async function stepping(place, { state, model, question, gone, atEnd }) {
   const controls = h(
     "div",
     { class: "bar" },
-    segment(
-      "Scale",
-      [
-        ["linear", "linear"],
-        ["log", "log"],
-      ],
-      state.scale === "log" ? "log" : "linear",
-      (scale) => go({ scale: scale === "log" ? scale : "" }),
-    ),
+    scaleSegment(state),
     segment(
       "Choose",
       [

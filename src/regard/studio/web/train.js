@@ -1,7 +1,7 @@
 // Train: follows the metrics of runs. Each run is read from the byte where the last answer ended.
 
 import { ask } from "./api.js";
-import { chart, short } from "./chart.js";
+import { chart, scaleSegment, short } from "./chart.js";
 import { clipped, failure, h, put, segment, slider } from "./dom.js";
 import { dark } from "./heat.js";
 import { go } from "./route.js";
@@ -471,15 +471,7 @@ function controls(list, chosen, live, colours, state, runs) {
     h(
       "div",
       { class: "bar spaced" },
-      segment(
-        "Scale",
-        [
-          ["linear", "linear"],
-          ["log", "log"],
-        ],
-        state.scale === "log" ? "log" : "linear",
-        (scale) => go({ scale: scale === "log" ? scale : "" }),
-      ),
+      scaleSegment(state),
       slider(
         "Smoothing",
         Number(state.smooth || 0),

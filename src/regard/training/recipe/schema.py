@@ -562,13 +562,10 @@ def _check_no_sizes_with_spec(model: Mapping[str, Any], changes: Mapping[str, An
     if model.get("spec") is None:
         return
     named = changes if changes.get("spec") is not None else {**model, **changes}
+    # That `model` names another one is checked where all settings are.
+    sizes = ModelSettings.model_fields.keys() - {*STARTING_POINT, "spec", "model"}
     for key, value in named.items():
-        is_size = key in ModelSettings.model_fields and key not in (
-            *STARTING_POINT,
-            "spec",
-            "model",
-        )
-        if is_size and value not in (None, False):
+        if key in sizes and value not in (None, False):
             flag = "--" + key.replace("_", "-")
             raise SettingError(f"{key} is decided by the spec", f"leave {flag} or --spec out")
 

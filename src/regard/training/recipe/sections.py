@@ -592,7 +592,7 @@ class TrainSettings(Section):
         "checkpoint averaging, over the last N validations",
     )
     validate_every: int = Field(
-        500, ge=1, description="steps between validations; at most a tenth of steps not given"
+        500, ge=1, description="steps between validations; without `steps` at most a tenth of them"
     )
     metric: Literal[
         "loss",
@@ -613,7 +613,7 @@ class TrainSettings(Section):
         description="early stopping: validations without improvement; 0 never stops the run",
     )
     save_every: int = Field(
-        500, ge=1, description="steps between checkpoints; at most a tenth of steps not given"
+        500, ge=1, description="steps between checkpoints; without `steps` at most a tenth of them"
     )
     keep_last: int = Field(2, ge=1, description="checkpoints kept: so many of the last")
     keep_best: int = Field(
