@@ -48,6 +48,10 @@ class UnknownKeyError(ModelError):
         return type(self), (self.problem, self.repair, self.key)
 
 
+class NonFiniteError(ModelError):
+    """A weight or an output of a model is NaN or infinite."""
+
+
 class CheckpointError(RegardError):
     """Training state that is missing or damaged."""
 

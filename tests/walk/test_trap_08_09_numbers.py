@@ -165,8 +165,11 @@ def test_no_picture_of_positions_that_are_not_numbers() -> None:
 
 
 @pytest.mark.parametrize("strategy", [Greedy(), Sampling(), BeamSearch(3)])
-def test_nan_weights_in_python(broken: Path, strategy: Strategy) -> None:
-    model = regard.load_translator(broken)
+def test_nan_weights_in_python(broken: Path, trained: Path, strategy: Strategy) -> None:
+    with pytest.raises(ModelError, match="holds NaN or infinity"):
+        regard.load_translator(broken)
+    model = regard.load_translator(trained)
+    _fill_with_nan(model)
     with pytest.raises(ModelError, match="holds NaN or infinity"):
         model.translate("The dog.", strategy)
     with pytest.raises(ModelError, match="not a number"):

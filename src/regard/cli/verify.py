@@ -71,7 +71,7 @@ def command(
         # A float64 takes the room of two float32 numbers, which `require` counts.
         memory.require(2 * parameter_count(peek(model).spec), f"{model} in float64")
     core_model, opened = open_model(model)
-    require_finite_weights(core_model)
+    require_finite_weights(core_model, str(model))
     core_model.to(choose_device(device))
     findings: list[Finding] = []  # for the JSON object, and the exit code
 

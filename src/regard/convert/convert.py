@@ -102,7 +102,7 @@ def convert(
     if to not in WRITERS:
         raise SettingError(f"there is no format {to!r}", f"known: {', '.join(WRITERS)}")
     model, opened = folders.open_model(source)  # data only: no code of the folder runs
-    require_finite_weights(model)
+    require_finite_weights(model, str(source))
     check = WRITERS[to](Conversion(Path(source), out, model, opened, shard))
     files = {
         str(path.relative_to(out)): path.stat().st_size

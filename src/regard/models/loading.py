@@ -14,6 +14,7 @@ from regard.baselines.linear_forecaster import LinearForecaster
 from regard.baselines.memory_network import MemoryNetwork
 from regard.builder import CoreModel
 from regard.checkpoint import Checkpoints
+from regard.core.finite_outputs import require_finite_weights
 from regard.data.training_coverage import read_coverage
 from regard.decoder import Decoder
 from regard.dual_encoder import DualEncoder
@@ -90,6 +91,8 @@ def load(
     core_model.to(torch_device).eval()
     # Position tables are computed, not stored: they follow the parameters.
     cast(core_model, next(core_model.parameters()).dtype)
+    # On its device, which may read memory a thousand times as fast.
+    require_finite_weights(core_model, str(path))
     model = _wrap(path, core_model, opened, say)
     model.folder = path
     model.say = say

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 from regard import disk, edit, spec
 from regard.core.embedding import Embedding
-from regard.core.finite_outputs import require_finite_weights
 from regard.core.meta_parameters import parameters_on_meta
 from regard.data.word_vectors import read_vectors
 from regard.errors import SettingError
@@ -203,7 +202,6 @@ def _open_base(setup: Setup, objective: type[Objective]) -> Model | None:
         return None
     # In float32 whatever the file has: updates of 1e-5 vanish in a bfloat16 of 8 bits.
     base = load(folder, device="cpu", dtype="float32", say=setup.say, kinds=setup.kinds)
-    require_finite_weights(base.model)
     objective.check_base(base, setup)
     return base
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from regard.training.engine.progress import Progress
@@ -21,7 +22,7 @@ class EarlyStopping:
         """Records a validation; returns whether it is the best so far."""
         score = validation[self.metric]
         progress.score = score
-        improved = progress.best is None or self._is_better(score, progress.best)
+        improved = self._is_best(score, progress.best)
         if improved:
             progress.best = score
             progress.best_step = progress.step
@@ -32,7 +33,11 @@ class EarlyStopping:
         progress.finished = bool(self.patience) and progress.stale >= self.patience
         return improved
 
-    def _is_better(self, score: float, best: float) -> bool:
+    def _is_best(self, score: float, best: float | None) -> bool:
+        if not math.isfinite(score):
+            return False  # a model that has diverged is no best one, not even the first
+        if best is None:
+            return True
         return score > best if greater_is_better(self.metric) else score < best
 
 

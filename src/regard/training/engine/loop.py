@@ -34,11 +34,21 @@ from regard.core.global_attention import counts_global_tokens
 from regard.core.linear_attention import redraw
 from regard.data.batching import Batch, prefetch
 from regard.edit import compiled
-from regard.errors import CheckpointError, DivergenceError, RankLostError, RegardWarning
+from regard.errors import (
+    CheckpointError,
+    DivergenceError,
+    NonFiniteError,
+    RankLostError,
+    RegardWarning,
+)
 from regard.training.diagnostics.monitor import Monitor
 from regard.training.engine import stop_signals
 from regard.training.engine.early_stopping import EarlyStopping
-from regard.training.engine.loss_spikes import MAX_SKIPPED_UPDATES, LossSpikes
+from regard.training.engine.loss_spikes import (
+    DIVERGENCE_REPAIR,
+    MAX_SKIPPED_UPDATES,
+    LossSpikes,
+)
 from regard.training.engine.metrics_log import MetricsLog
 from regard.training.engine.mixed_precision import autocast
 from regard.training.engine.optimizer import Optimizer
@@ -262,6 +272,8 @@ class Loop:
             self._log()
         if step % self.settings.validate_every == 0 or last:
             self._validate()
+        if last:
+            self._refuse_divergence()
         is_new_best = bool(self.settings.keep_best) and self.progress.best_step == step
         saved = step % self.settings.save_every == 0 or self.at_end or is_new_best
         if saved:
@@ -334,7 +346,7 @@ class Loop:
             shown = ""
         else:
             what = "loss or gradient is not finite"
-            shown = "".join("\n    " + " ⇒ ".join(_texts(example)) for example in examples)
+            shown = "".join("\n    " + _in_one_line(example) for example in examples)
         # An overflow is normal while the loss scale still has room to fall.
         if not (overflow and scaler.scale.item() >= 1):
             self.progress.bad += 1
@@ -351,8 +363,7 @@ class Loop:
             raise DivergenceError(
                 f"loss or gradients were not finite {MAX_SKIPPED_UPDATES} steps in a row, "
                 f"last at step {pending.step}",
-                "lower learning_rate, set clip = 1.0 or a longer warmup; "
-                "metrics.jsonl names the batches",
+                DIVERGENCE_REPAIR,
             )
 
     def _examples(self, rows: list[int]) -> list[dict[str, Any]]:
@@ -561,6 +572,17 @@ class Loop:
             )
         self._update_clock()
 
+    def _refuse_divergence(self) -> None:
+        """An error instead of a finished run, if its last updates left no finite score."""
+        score = self.progress.score
+        if score is None and self.progress.bad:
+            problem = f"the last {self.progress.bad} updates had no finite loss or gradient"
+        elif score is not None and not math.isfinite(score):
+            problem = f"the validation at step {self.progress.step} is not a finite number"
+        else:
+            return
+        raise DivergenceError(problem, DIVERGENCE_REPAIR)
+
     def _say_validation(self, validation: dict[str, Any], improved: bool) -> None:
         numbers = [f"{key} {v:.3f}" for key, v in validation.items() if isinstance(v, float)]
         mark = "  (best)" if improved else ""
@@ -581,8 +603,15 @@ class Loop:
             warnings.simplefilter("ignore", RegardWarning)
             validation = None
             if self.ranks.is_main:
-                validation = self.strategy.evaluation.validate(self._autocast())
+                validation = self._validate_on_main_rank()
         return self.ranks.broadcast(validation)
+
+    def _validate_on_main_rank(self) -> dict[str, Any] | None:
+        try:
+            return self.strategy.evaluation.validate(self._autocast())
+        except NonFiniteError as error:
+            problem = f"validation at step {self.progress.step}: {error.problem}"
+            raise DivergenceError(problem, DIVERGENCE_REPAIR) from None
 
     def _evaluated(self, weights: Tensors | None) -> AbstractContextManager[None]:
         """These full weights in the model that is evaluated; None: those that are trained."""
@@ -702,6 +731,10 @@ def _shortened(text: str) -> str:
     """A sample on one line of a terminal; the metrics log has all of it."""
     line = " ".join(text.split())
     return line if len(line) <= SAMPLE_WIDTH else line[: SAMPLE_WIDTH - 1] + "…"
+
+
+def _in_one_line(example: dict[str, Any]) -> str:
+    return " ⇒ ".join(_shortened(text) for text in _texts(example))
 
 
 def _texts(example: dict[str, Any]) -> list[str]:

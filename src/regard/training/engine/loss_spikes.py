@@ -18,6 +18,9 @@ WINDOW = 100  # updates whose losses a loss is compared with
 FEWEST = 20  # of them: before, there is no telling what is usual
 MAX_SKIPPED_UPDATES = 3  # in a row, not finite, before the run has diverged
 MAX_ROLLBACKS = 3  # for spikes within one stretch, before the run has diverged
+DIVERGENCE_REPAIR = (
+    "lower learning_rate, set clip = 1.0 or a longer warmup; metrics.jsonl names the batches"
+)
 # Where the loss hardly varies, a ripple of this share of it is no spike.
 LEAST_DEVIATION = 0.01
 # The standard deviation of normal numbers, from the median of their absolute deviations.
@@ -79,8 +82,7 @@ class LossSpikes:
             raise DivergenceError(
                 f"the loss spiked at step {step} again, after {MAX_ROLLBACKS} roll-backs that "
                 "skipped the batches before it",
-                "lower learning_rate, set clip = 1.0 or a longer warmup; metrics.jsonl names the "
-                "batches",
+                DIVERGENCE_REPAIR,
             )
         undone = progress.recent[-self.rollback_steps :]
         before, after = positions

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from regard import spec
-from regard.core.finite_outputs import require_finite_weights
 from regard.errors import ModelError, SettingError
 from regard.models import LanguageModel, Translator, choose_device, load
 from regard.models.base import Model
@@ -152,7 +151,6 @@ def _load_teacher(recipe: Recipe) -> Model | None:
     # Not the student's: a sharded one is on no device yet.
     device = rank_device(choose_device(recipe.train.device))
     teacher = load(teacher_folder(recipe), device=str(device))
-    require_finite_weights(teacher.model)
     teacher.freeze()
     teacher.model.requires_grad_(False)  # no graph is built for it
     return teacher
