@@ -24,7 +24,7 @@ VERBS = {
     # making models
     "train": (
         "regard.cli.train",
-        "Train a translator or a language model: on your text, a recipe, or the built-in language.",
+        "Train a model of text, images, speech, series or graphs: on your files, or by a recipe.",
     ),
     "finetune": (
         "regard.cli.finetune",

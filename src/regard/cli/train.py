@@ -61,12 +61,12 @@ def train(
     download: bool = False,
     **flags: Any,
 ) -> None:
-    """Train a translator, a language model or an encoder from text, or a model of speech.
+    """Train a model of text, images, speech, time series or graphs.
 
     RECIPE is a recipe of the package or a TOML file; flags override it. Without a recipe or files,
-    the built-in English–German language is learnt. --objective says what is learnt: speech from
-    --sounds, a table of recordings with transcripts or classes; all others but translation from one
-    --text.
+    the built-in English–German language is learnt. Translation is learnt from --source and
+    --target, or from --pairs; language models and encoders from --text; the others from --images,
+    --sounds, --series or --graph. --objective says what is learnt from them.
     """
     if processes is not None:
         start_processes(processes, out)
