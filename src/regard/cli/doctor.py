@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from regard.cli.completion import RECIPE
+from regard.cli.number_types import Number
 
 EXAMPLES = """\b
 Examples:
@@ -26,7 +27,7 @@ Examples:
 @click.option("--html", metavar="FILE", help="write the report as a page, with the losses")
 @click.option(
     "--trial-seconds",
-    type=click.FloatRange(min=0),
+    type=Number(),
     default=60.0,
     show_default=True,
     help="for short trials of other settings, where a run has learnt little; 0 makes none",

@@ -13,6 +13,7 @@ import click
 from regard.cli.completion import FILE, MODEL_FOLDER, Suggested
 from regard.cli.decoding_options import decoding_options, decoding_strategy, length_limit
 from regard.cli.model_options import download_option
+from regard.cli.number_types import INDEX
 from regard.errors import DataError, SettingError, did_you_mean
 
 if TYPE_CHECKING:
@@ -88,14 +89,14 @@ Examples:
 )
 @click.option(
     "--layer",
-    type=int,
+    type=INDEX,
     default=None,
     help="one layer, counted from 0  [the last; alignment: the one that aligns best]",
 )
-@click.option("--head", type=int, default=None, help="one head, counted from 0  [all]")
+@click.option("--head", type=INDEX, default=None, help="one head, counted from 0  [all]")
 @click.option(
     "--position",
-    type=int,
+    type=INDEX,
     default=None,
     help="whose attention is laid over an image, recording, series or graph  [the class token, the "
     "node that is named, or the mean of all]",

@@ -11,6 +11,7 @@ import click
 
 from regard.cli.completion import FILE, MODEL_FOLDER
 from regard.cli.model_options import download_option, local_folder
+from regard.cli.number_types import COUNT
 from regard.errors import ModelError, SettingError
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ WINDOW = 128  # tokens of a text that are scored together
 )
 @click.option(
     "--lines",
+    type=COUNT,
     default=500,
     show_default=True,
     help="sentences, or pieces of text, that are read at most",

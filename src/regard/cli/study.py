@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from regard.cli.number_types import SEEDS
 from regard.errors import SettingError
 from regard.study import listing
 
@@ -31,7 +32,7 @@ Examples:
 @click.argument("name", required=False)
 @click.option("--all", "every", is_flag=True, help="run all studies and write one report")
 @click.option("--quick", is_flag=True, help="some ten seconds a study instead of some minutes")
-@click.option("--seeds", type=int, help="how many seeds  [as many as are usual for the study]")
+@click.option("--seeds", type=SEEDS, help="how many seeds  [as many as are usual for the study]")
 @click.option("--html", "page", metavar="FILE", help="write a self-contained page")
 @click.option("--out", metavar="DIR", help="where results are kept  [runs/study with --all]")
 @click.option("--json", "as_json", is_flag=True, help="print JSON")
