@@ -35,6 +35,7 @@ SET_BY_COMPARISON = (
     "d_ff",
     "seed",
     "steps",
+    "epochs",
     "samples",
     "tensorboard",
 )

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from regard.cli.number_types import SEED, WholeNumber
+from regard.cli.number_types import COUNT, SEED, WholeNumber
 from regard.data.algorithmic_tasks import TASKS
 from regard.data.generated_task import SPLITS, GeneratedTask
 
@@ -23,7 +23,6 @@ Examples:
   regard data addition --text > train.txt
 """
 LINES = WholeNumber(1, 10**12)
-LENGTH = WholeNumber(1, 1_000_000)  # a line is made as a whole
 _SETTINGS = {"max_content_width": 110}
 
 
@@ -86,7 +85,7 @@ def _task_command(name: str, task: type[GeneratedTask]) -> click.Command:
 
     for field in reversed(dataclasses.fields(task)):
         flag = "--" + field.name.replace("_", "-")
-        write = click.option(flag, type=LENGTH, default=field.default, show_default=True)(write)
+        write = click.option(flag, type=COUNT, default=field.default, show_default=True)(write)
     kind = {"pairs": "input, tab, target", "classify": "text, tab, label"}[task.kind]
     beyond = "The split `longer` has lengths beyond the greatest, up to twice as great."
     help_text = f"{inspect.getdoc(task)}\n\nWritten as TSV: {kind}. {beyond}"

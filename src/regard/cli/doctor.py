@@ -10,6 +10,7 @@ import click
 
 from regard.cli.completion import RECIPE
 from regard.cli.number_types import Number
+from regard.cli.output_files import PAGE, check_page
 
 EXAMPLES = """\b
 Examples:
@@ -43,6 +44,7 @@ def command(run: str | None, as_json: bool, html: str | None, trial_seconds: flo
     if run is None:
         _installation(as_json)
         return
+    check_page("--html", html, PAGE, [run])
     # Imported late: help does not wait for torch.
     from regard.doctor import examine
     from regard.doctor.report_page import text_lines, write_page

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from regard.cli.number_types import SEEDS
+from regard.cli.output_files import PAGE, check_page
 from regard.errors import SettingError
 from regard.study import listing
 
@@ -45,6 +46,9 @@ def command(name: str | None, every: bool, **options: Any) -> None:
     """
     if name and every:
         raise SettingError("--all runs every study", "give a NAME or --all")
+    check_page("--html", options["page"], PAGE)
+    if options["out"] and Path(options["out"]).is_file():
+        raise SettingError(f"{options['out']} is a file, not a folder", "choose another --out")
     if every:
         _run_all(**options)
     elif name:
