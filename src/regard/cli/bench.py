@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from regard.cli.number_types import COUNT, COUNTS
+from regard.cli.number_types import WholeNumber, WholeNumbers
 
 EXAMPLES = """\b
 Examples:
@@ -23,6 +23,10 @@ Examples:
   regard bench attention --kinds full,window,performer --lengths 2048,4096,8192 --json
 """
 _SETTINGS = {"max_content_width": 110}
+# Larger cases end by a lack of memory, or not within a day.
+SIZE = WholeNumber(1, 1_000_000)
+SIZES = WholeNumbers(1_000_000)
+BEAMS = WholeNumbers(1000)
 
 
 @click.group(epilog=EXAMPLES, context_settings=_SETTINGS)
@@ -54,11 +58,13 @@ def _common_options(function: Callable[..., Any]) -> Callable[..., Any]:
         ),
         click.option(
             "--rounds",
-            type=COUNT,
+            type=SIZE,
             default=None,
             help="turns of each contender after the first",
         ),
-        click.option("--threads", type=COUNT, default=None, help="of a CPU  [all cores]"),
+        click.option(
+            "--threads", type=WholeNumber(1, 4096), default=None, help="of a CPU  [all cores]"
+        ),
         click.option(
             "--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N"
         ),
@@ -89,15 +95,15 @@ def _against_option(names: list[str], published: tuple[str, ...] = ()) -> Callab
     "--lengths", type=click.Choice(["natural", "equal"]), default="natural", show_default=True,
     help="8 to 64 tokens as in real text, or --length each",
 )  # fmt: skip
-@click.option("--length", type=COUNT, default=32, show_default=True, help="of equal lengths")
+@click.option("--length", type=SIZE, default=32, show_default=True, help="of equal lengths")
 @click.option(
     "--batch-tokens",
-    type=COUNT,
+    type=SIZE,
     default=2048,
     show_default=True,
     help="target tokens a batch",
 )
-@click.option("--batches", type=COUNT, default=4, show_default=True, help="in a round")
+@click.option("--batches", type=SIZE, default=4, show_default=True, help="in a round")
 @click.option(
     "--precision", type=click.Choice(["float32", "bf16"]), default="float32", show_default=True
 )
@@ -130,23 +136,23 @@ def train(name: str, against: tuple[str, ...], **flags: Any) -> None:
 )
 @click.option(
     "--batch",
-    type=COUNTS,
+    type=SIZES,
     default="1,32",
     show_default=True,
     help="sequences at once; several cases: 1,32",
 )
 @click.option(
-    "--beam", type=COUNTS, default="1", show_default=True, help="1 is greedy; several cases: 1,5"
+    "--beam", type=BEAMS, default="1", show_default=True, help="1 is greedy; several cases: 1,5"
 )
 @click.option(
     "--given",
     "prompt_length",
-    type=COUNT,
+    type=SIZE,
     default=32,
     show_default=True,
     help="tokens of the source or prompt",
 )
-@click.option("--new", type=COUNT, default=64, show_default=True, help="tokens after them")
+@click.option("--new", type=SIZE, default=64, show_default=True, help="tokens after them")
 @click.option(
     "--memory", is_flag=True, help="the peak memory of each contender too, in a process of its own"
 )
@@ -176,8 +182,8 @@ def decode(
 
 @command.command(context_settings=_SETTINGS)
 @click.option("--model", "name", default="bert-base", show_default=True)
-@click.option("--batch", type=COUNT, default=8, show_default=True)
-@click.option("--length", type=COUNT, default=128, show_default=True)
+@click.option("--batch", type=SIZE, default=8, show_default=True)
+@click.option("--length", type=SIZE, default=128, show_default=True)
 @_against_option(["transformers"])
 @_common_options
 def forward(name: str, batch: int, length: int, against: tuple[str, ...], **flags: Any) -> None:
@@ -214,11 +220,11 @@ def load(name: str, against: tuple[str, ...], **flags: Any) -> None:
     "flags say; or with numbers of their own, as for regard train: window:128, dilated:64:2, "
     "topk:32  [all]",
 )
-@click.option("--lengths", type=COUNTS, default="2048,4096,8192,16384,32768", show_default=True)
-@click.option("--heads", type=COUNT, default=8, show_default=True, help="of 64 dimensions each")
+@click.option("--lengths", type=SIZES, default="2048,4096,8192,16384,32768", show_default=True)
+@click.option("--heads", type=SIZE, default=8, show_default=True, help="of 64 dimensions each")
 @click.option(
     "--window",
-    type=COUNT,
+    type=SIZE,
     default=256,
     show_default=True,
     help="positions attended to on each side",

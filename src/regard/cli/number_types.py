@@ -41,14 +41,17 @@ class WholeNumber(click.ParamType):
 
 
 class WholeNumbers(click.ParamType):
-    """Whole numbers with commas between them, each from 1 on."""
+    """Whole numbers with commas between them, each from 1 to `most`."""
 
     name = "integer,…"
+
+    def __init__(self, most: int) -> None:
+        self.each = WholeNumber(1, most)
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> list[int]:
-        return [COUNT.convert(part, param, ctx) for part in str(value).split(",")]
+        return [self.each.convert(part, param, ctx) for part in str(value).split(",")]
 
 
 class Number(click.ParamType):
@@ -82,7 +85,6 @@ def _refusal(value: Any, param: click.Parameter | None, expected: str) -> Settin
 
 
 COUNT = WholeNumber()
-COUNTS = WholeNumbers()
 INDEX = WholeNumber(0)
 PARAMETERS = WholeNumber(1, 10**18)
 SEED = WholeNumber(0, LARGEST_SEED)

@@ -23,6 +23,7 @@ from regard import disk
 from regard.errors import CheckpointError, DivergenceError, SettingError, TrainingInterrupted
 from regard.plan.step_trace import trace_step
 from regard.plan.subject import Request, Subject, of_recipe
+from regard.spec.validation import LARGEST_SIZE
 from regard.training import preflight
 from regard.training.engine.loop import Loop
 from regard.training.recipe.schema import KEYS, Recipe, parse
@@ -197,6 +198,8 @@ class _Search:
                 f"the budget is {state.updates:,} updates, too few for this search",
                 "raise it, or tune less: --order rate",
             )
+        if state.updates >= LARGEST_SIZE:
+            raise SettingError(f"the budget is {state.updates:,} updates", "give a smaller one")
         self._save()  # not before: a budget that was refused must not stand in the way of another
         self.say(f"{state.updates:,} updates in all, {self.most:,} for the longest run")
         self.stages = self._stages(self.most)
