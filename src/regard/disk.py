@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from regard.errors import DiskError, RegardError
+from regard.errors import DiskError, RegardError, SettingError
 
 if TYPE_CHECKING:
     from torch import Tensor  # at run time only where needed: help must not wait for torch
@@ -86,6 +86,13 @@ def make_folder(folder: Path) -> None:
     for path in reversed(new):
         path.mkdir(exist_ok=True)
         sync(path.parent)
+
+
+def require_absent(path: Path, repair: str) -> None:
+    """Refuses to write to what exists, whatever it is."""
+    # A link that leads nowhere exists as well.
+    if path.exists() or path.is_symlink():
+        raise SettingError(f"{path} exists, and nothing is overwritten", repair)
 
 
 def write_file(path: Path, content: bytes | str) -> None:

@@ -39,6 +39,14 @@ def parse_option(
     )
 
 
+def number_within(text: str, least: float, most: float) -> float:
+    """A number of an option, from `least` to `most`; ValueError for any other, and for nan."""
+    number = float(text)
+    if not least <= number <= most:
+        raise ValueError(text)
+    return number
+
+
 def construct(
     constructor: Callable[..., T], options: Sequence[str], *, problem: str, usage: str
 ) -> T:

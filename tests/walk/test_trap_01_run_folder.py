@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
 import pytest
 
 from command_line import SIZES, Command
+from regard.compare.contenders import Contender
+from regard.training import preflight
+from regard.training.recipe import schema as recipes
 
 FLAGS = [
     word
@@ -98,9 +102,24 @@ def test_an_impossible_comparison_prepares_no_data(
 ) -> None:
     out = tmp_path / "comparison"
     pairs = ("--source", files / "s.en", "--target", files / "s.de", "--preset", "tiny")
-    done = command("compare", *pairs, *IMPOSSIBLE[mistake], "--out", out)
+    tested = ("--test-source", files / "s.en", "--test-target", files / "s.de")
+    done = command("compare", *pairs, *tested, *IMPOSSIBLE[mistake], "--out", out)
     done.refused()
     assert "training:" not in done.err  # what is said of the prepared pairs
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("flag", [None, "--test-source", "--test-target"])
+def test_a_comparison_without_test_pairs_prepares_no_data(
+    flag: str | None, command: Command, files: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "comparison"
+    flags = ["--source", files / "s.en", "--target", files / "s.de", "--preset", "tiny"]
+    if flag is not None:
+        flags += [flag, files / "s.en"]
+    done = command("compare", *flags, "--out", out)
+    done.refused("there is none", "--test-source and --test-target")
+    assert "training:" not in done.err
     assert not out.exists()
 
 
@@ -136,3 +155,88 @@ def test_a_search_is_checked_before_its_folder_is_made(
     assert done.code == 0, done.err
     command("tune", *flags, "--target", files / "s.de").refused("--resume")
     command("tune", *flags[:-1], files / "s.en", "--target", files / "s.de").refused("is a file")
+
+
+FEW = 60  # examples, of which none is held out
+
+
+@pytest.fixture
+def few_reviews(tmp_path: Path) -> Path:
+    path = tmp_path / "reviews.tsv"
+    lines = [
+        f"a {word} film number {i}\t{word}\n" for i in range(FEW // 2) for word in ("good", "bad")
+    ]
+    path.write_text("".join(lines))
+    return path
+
+
+CLASSIFIER = ("--objective", "classify", "--preset", "tiny", "--layers", "1", "--heads", "2")
+CLASSIFIER += ("--threads", "1", "--batch-tokens", "256", "--context", "16")
+
+
+def test_a_comparison_without_validation_data_trains_nothing(
+    command: Command, few_reviews: Path, tmp_path: Path
+) -> None:
+    """How many examples there are is seen when they are read, and not after a training."""
+    out = tmp_path / "comparison"
+    flags = [*CLASSIFIER, "--models", "bert", "--parameters", "100000", "--budget", "steps:2"]
+    flags += ["--text", few_reviews, "--out", out]
+    command("compare", *flags).refused("there is none", "--valid-text")
+    assert not list(out.glob("bert/*"))
+    done = command("compare", *flags, "--valid-text", few_reviews)
+    assert done.code == 0, done.err
+
+
+def test_a_search_without_validation_data_ends_at_once(
+    command: Command, few_reviews: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "search"
+    flags = [*CLASSIFIER, "--model", "bert", "--d-model", "16", "--text", few_reviews]
+    flags += ["--updates", "60", "--order", "rate", "--out", out]
+    command("tune", *flags).refused("validation", "there is none")
+    assert not list(out.glob("trials/*"))
+    done = command("tune", *flags, "--valid-text", few_reviews)
+    assert done.code == 0, done.err
+
+
+def test_a_search_of_too_many_updates_leaves_no_folder(command: Command, tmp_path: Path) -> None:
+    out = tmp_path / "search"
+    command("tune", *FLAGS, "--flops", "1e36", "--out", out).refused("updates", "smaller")
+    assert not out.exists()
+
+
+def test_epochs_of_a_recipe_do_not_beat_the_budget(
+    command: Command, files: Path, tmp_path: Path
+) -> None:
+    recipe = tmp_path / "mine.toml"
+    data = [f'{side} = "{files / name}"' for side, name in SIDES.items()]
+    recipe.write_text("[data]\n" + "\n".join(data) + "\n[tune]\nepochs = 40\n")
+    flags = ["--models", "transformer", "--preset", "tiny", "--heads", "2", "--layers", "1"]
+    flags += ["--threads", "1", "--parameters", "100000", "--beam", "1", "--budget", "steps:1"]
+    done = command("compare", recipe, *flags, "--out", tmp_path / "comparison")
+    assert done.code == 0, done.err
+    metrics = (tmp_path / "comparison" / "transformer" / "1" / "metrics.jsonl").read_text()
+    assert {json.loads(line).get("step", 1) for line in metrics.splitlines()} == {1}
+    command("compare", recipe, *flags, "--epochs", "40").refused("--epochs")
+
+
+SIDES = {"source": "s.en", "target": "s.de", "test_source": "s.en", "test_target": "s.de"}
+
+
+@pytest.mark.parametrize("word", ["vit", "deit", "swin", "dinov2", "clip-image"])
+def test_all_models_of_a_comparison_read_the_same_images(word: str) -> None:
+    base = recipes.load(
+        None, {"images": "photos", "model": "vit:tiny", "image_size": 48, "patch": 8}
+    )
+    model = Contender(word).recipe(base).model
+    assert (model.image_size, model.patch) == (48, 8)
+
+
+@pytest.mark.parametrize("word", ["patchtst", "dlinear", "time-series-transformer"])
+def test_all_models_of_a_comparison_forecast_as_far(word: str) -> None:
+    base = recipes.load(
+        None, {"series": "load.csv", "model": "patchtst", "horizon": 24, "patch": 8}
+    )
+    recipe = Contender(word).recipe(base)
+    assert recipe.model.horizon == 24
+    preflight.nominal_spec(recipe)  # patches are those of one architecture

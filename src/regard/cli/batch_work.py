@@ -15,6 +15,7 @@ from typing import Any
 
 import click
 
+from regard.cli.output_files import check_not_input
 from regard.errors import SettingError
 
 SECONDS_BETWEEN_LINES = 15.0  # of progress, where standard error is no terminal
@@ -51,15 +52,11 @@ class BatchWork:
         """
         from regard.data.text_files import count_lines, texts
 
+        check_resumable(location, output)
         inputs = texts(location, settings.get("text_column"))
         if output is None:
             self.run(inputs, None, settings)
             return
-        if location == "-":
-            raise SettingError(
-                "standard input cannot be read again, so its output cannot be resumed",
-                "give the text as --input FILE, or leave --output out",
-            )
         identity = {**input_identity(location), **model_identity(str(settings["model"]))}
         self.run(inputs, output, {**settings, **identity}, count_lines(location))
 
@@ -160,6 +157,20 @@ class Progress:
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
+
+
+def check_resumable(location: str, output: str | None) -> None:
+    """Refuses an output of what cannot be read again, and one that is its own input."""
+    if output is None:
+        return
+    if location == "-":
+        raise SettingError(
+            "standard input cannot be read again, so its output cannot be resumed",
+            "give the text as --input FILE, or leave --output out",
+        )
+    from regard.data.file_access import expand
+
+    check_not_input("--output", output, expand(location))
 
 
 def input_identity(location: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from regard.errors import SettingError
+from regard.cli.number_types import WholeNumber, WholeNumbers
 
 EXAMPLES = """\b
 Examples:
@@ -23,6 +23,10 @@ Examples:
   regard bench attention --kinds full,window,performer --lengths 2048,4096,8192 --json
 """
 _SETTINGS = {"max_content_width": 110}
+# Larger cases end by a lack of memory, or not within a day.
+SIZE = WholeNumber(1, 1_000_000)
+SIZES = WholeNumbers(1_000_000)
+BEAMS = WholeNumbers(1000)
 
 
 @click.group(epilog=EXAMPLES, context_settings=_SETTINGS)
@@ -54,12 +58,12 @@ def _common_options(function: Callable[..., Any]) -> Callable[..., Any]:
         ),
         click.option(
             "--rounds",
-            type=click.IntRange(1),
+            type=SIZE,
             default=None,
             help="turns of each contender after the first",
         ),
         click.option(
-            "--threads", type=click.IntRange(1), default=None, help="of a CPU  [all cores]"
+            "--threads", type=WholeNumber(1, 4096), default=None, help="of a CPU  [all cores]"
         ),
         click.option(
             "--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N"
@@ -91,17 +95,15 @@ def _against_option(names: list[str], published: tuple[str, ...] = ()) -> Callab
     "--lengths", type=click.Choice(["natural", "equal"]), default="natural", show_default=True,
     help="8 to 64 tokens as in real text, or --length each",
 )  # fmt: skip
-@click.option(
-    "--length", type=click.IntRange(1), default=32, show_default=True, help="of equal lengths"
-)
+@click.option("--length", type=SIZE, default=32, show_default=True, help="of equal lengths")
 @click.option(
     "--batch-tokens",
-    type=click.IntRange(1),
+    type=SIZE,
     default=2048,
     show_default=True,
     help="target tokens a batch",
 )
-@click.option("--batches", type=click.IntRange(1), default=4, show_default=True, help="in a round")
+@click.option("--batches", type=SIZE, default=4, show_default=True, help="in a round")
 @click.option(
     "--precision", type=click.Choice(["float32", "bf16"]), default="float32", show_default=True
 )
@@ -133,20 +135,24 @@ def train(name: str, against: tuple[str, ...], **flags: Any) -> None:
     "--model", "name", default="base", show_default=True, help="tiny, small, base, gpt2 or llama-7b"
 )
 @click.option(
-    "--batch", default="1,32", show_default=True, help="sequences at once; several cases: 1,32"
+    "--batch",
+    type=SIZES,
+    default="1,32",
+    show_default=True,
+    help="sequences at once; several cases: 1,32",
 )
-@click.option("--beam", default="1", show_default=True, help="1 is greedy; several cases: 1,5")
+@click.option(
+    "--beam", type=BEAMS, default="1", show_default=True, help="1 is greedy; several cases: 1,5"
+)
 @click.option(
     "--given",
     "prompt_length",
-    type=click.IntRange(1),
+    type=SIZE,
     default=32,
     show_default=True,
     help="tokens of the source or prompt",
 )
-@click.option(
-    "--new", type=click.IntRange(1), default=64, show_default=True, help="tokens after them"
-)
+@click.option("--new", type=SIZE, default=64, show_default=True, help="tokens after them")
 @click.option(
     "--memory", is_flag=True, help="the peak memory of each contender too, in a process of its own"
 )
@@ -154,8 +160,8 @@ def train(name: str, against: tuple[str, ...], **flags: Any) -> None:
 @_common_options
 def decode(
     name: str,
-    batch: str,
-    beam: str,
+    batch: list[int],
+    beam: list[int],
     prompt_length: int,
     new: int,
     memory: bool,
@@ -167,8 +173,8 @@ def decode(
     from regard.bench.decode import DecodingCase, run
 
     # One report for each combination of beam width and batch size.
-    for width in _numbers("--beam", beam):
-        for rows in _numbers("--batch", batch):
+    for width in beam:
+        for rows in batch:
             case = DecodingCase(name, rows, width, prompt_length, new, **_rounds(flags))
             report = run(case, list(against), device, _command_line(), memory=memory)
             _print_report(report, flags)
@@ -176,8 +182,8 @@ def decode(
 
 @command.command(context_settings=_SETTINGS)
 @click.option("--model", "name", default="bert-base", show_default=True)
-@click.option("--batch", type=click.IntRange(1), default=8, show_default=True)
-@click.option("--length", type=click.IntRange(1), default=128, show_default=True)
+@click.option("--batch", type=SIZE, default=8, show_default=True)
+@click.option("--length", type=SIZE, default=128, show_default=True)
 @_against_option(["transformers"])
 @_common_options
 def forward(name: str, batch: int, length: int, against: tuple[str, ...], **flags: Any) -> None:
@@ -214,27 +220,24 @@ def load(name: str, against: tuple[str, ...], **flags: Any) -> None:
     "flags say; or with numbers of their own, as for regard train: window:128, dilated:64:2, "
     "topk:32  [all]",
 )
-@click.option("--lengths", default="2048,4096,8192,16384,32768", show_default=True)
-@click.option(
-    "--heads", type=click.IntRange(1), default=8, show_default=True, help="of 64 dimensions each"
-)
+@click.option("--lengths", type=SIZES, default="2048,4096,8192,16384,32768", show_default=True)
+@click.option("--heads", type=SIZE, default=8, show_default=True, help="of 64 dimensions each")
 @click.option(
     "--window",
-    type=click.IntRange(1),
+    type=SIZE,
     default=256,
     show_default=True,
     help="positions attended to on each side",
 )
 @_common_options
-def attention(kinds: str, lengths: str, heads: int, window: int, **flags: Any) -> None:
+def attention(kinds: str, lengths: list[int], heads: int, window: int, **flags: Any) -> None:
     """How time and memory of each attention grow with the length: forward, backward, exponents."""
     device = _prepare(flags)
     from regard.bench.attention import AttentionCase, choose, line, reports, run
     from regard.bench.report import machine_name, write_section
 
     names = choose([name for name in kinds.split(",") if name])
-    sizes = tuple(_numbers("--lengths", lengths))
-    case = AttentionCase(names, sizes, heads, window=window, **_rounds(flags))
+    case = AttentionCase(names, tuple(lengths), heads, window=window, **_rounds(flags))
     measurements = []
     # Printed one by one: long sequences take minutes.
     for measurement in run(case, device):
@@ -279,17 +282,6 @@ def _rounds(flags: dict[str, Any]) -> dict[str, int]:
     if flags["rounds"] is None:
         return {}
     return {"rounds": flags["rounds"]}
-
-
-def _numbers(flag: str, text: str) -> list[int]:
-    """A comma-separated list of positive numbers."""
-    try:
-        numbers = [int(part) for part in text.split(",")]
-    except ValueError:
-        numbers = []  # no number at all: the same error as for one below 1
-    if not numbers or min(numbers) < 1:
-        raise SettingError(f"{flag} {text!r} is not a list of numbers", "write it like 1,32")
-    return numbers
 
 
 def _command_line() -> str:

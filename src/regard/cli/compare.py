@@ -9,8 +9,8 @@ from typing import Any
 import click
 
 from regard.cli.completion import RECIPE
+from regard.cli.number_types import PARAMETERS, SEEDS
 from regard.cli.recipe_options import RecipeCommand, recipe_changes, recipe_option
-from regard.errors import SettingError
 from regard.training.recipe import schema as recipes
 from regard.training.recipe.objectives import DATA_KEYS
 
@@ -35,6 +35,7 @@ SET_BY_COMPARISON = (
     "d_ff",
     "seed",
     "steps",
+    "epochs",
     "samples",
     "tensorboard",
 )
@@ -63,8 +64,6 @@ def compare(
     # What is left in `flags` are recipe keys.
     seeds = flags.pop("seeds")
     parameters = flags.pop("parameters")
-    if seeds < 1:
-        raise SettingError(f"{seeds} seeds train nothing", "ask for 1 or more")
     contenders = parse_contenders(models)
     training_budget = parse_budget(budget)
     changes = recipe_changes(flags)
@@ -127,10 +126,14 @@ command = RecipeCommand(
             help="steps:N, flops:N or seconds:N of training",
         ),
         click.Option(
-            ["--seeds"], type=int, default=1, show_default=True, help="how many runs of each model"
+            ["--seeds"],
+            type=SEEDS,
+            default=1,
+            show_default=True,
+            help="how many runs of each model",
         ),
         click.Option(
-            ["--parameters"], type=int, help="of every model, about  [the recipe's model's]"
+            ["--parameters"], type=PARAMETERS, help="of every model, about  [the recipe's model's]"
         ),
         # input and output
         click.Option(["--out"], help="where the runs are kept  [runs/compare-NAME]"),

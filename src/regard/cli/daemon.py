@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from regard.cli import fork_server
+from regard.cli.number_types import MINUTES
 from regard.errors import SettingError
 
 SECONDS_TO_START = 120.0  # on a machine that is busy, from a disk that is slow
@@ -28,7 +29,7 @@ Examples:
 @click.argument("action", type=click.Choice(["start", "stop", "status", "run"]))
 @click.option(
     "--minutes",
-    type=click.FloatRange(min=0.01, max=60 * 24 * 7),
+    type=MINUTES,
     default=60.0,
     show_default=True,
     help="ends by itself after so long without a command",

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from regard.cli.number_types import COUNT, SEED, WholeNumber
 from regard.data.algorithmic_tasks import TASKS
 from regard.data.generated_task import SPLITS, GeneratedTask
 
@@ -21,6 +22,7 @@ Examples:
   regard data sorting --max-length 30 --split longer > longer.tsv
   regard data addition --text > train.txt
 """
+LINES = WholeNumber(1, 10**12)
 _SETTINGS = {"max_content_width": 110}
 
 
@@ -30,8 +32,8 @@ def _common_options(*splits: str) -> Callable[[Callable[..., Any]], Callable[...
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         # In reverse: decorators apply from the innermost outwards.
         for option in (
-            click.option("--seed", type=int, default=0, show_default=True),
-            click.option("--lines", type=click.IntRange(min=1), default=1000, show_default=True),
+            click.option("--seed", type=SEED, default=0, show_default=True),
+            click.option("--lines", type=LINES, default=1000, show_default=True),
             click.option("--split", type=click.Choice(splits), default="train", show_default=True),
         ):
             function = option(function)
@@ -83,7 +85,7 @@ def _task_command(name: str, task: type[GeneratedTask]) -> click.Command:
 
     for field in reversed(dataclasses.fields(task)):
         flag = "--" + field.name.replace("_", "-")
-        write = click.option(flag, type=int, default=field.default, show_default=True)(write)
+        write = click.option(flag, type=COUNT, default=field.default, show_default=True)(write)
     kind = {"pairs": "input, tab, target", "classify": "text, tab, label"}[task.kind]
     beyond = "The split `longer` has lengths beyond the greatest, up to twice as great."
     help_text = f"{inspect.getdoc(task)}\n\nWritten as TSV: {kind}. {beyond}"

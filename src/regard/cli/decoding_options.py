@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from regard.cli.number_types import COUNT, INDEX, SEED, SHARE, Number
 from regard.errors import SettingError
 
 if TYPE_CHECKING:
@@ -24,32 +25,32 @@ DEFAULT_LENGTH_PENALTY = "gnmt:0.6"
 # and the model folder's generation_config.json apply where no flag says otherwise.
 _SAMPLING_OPTIONS = [
     click.option(
-        "--temperature", type=float, default=None, help="sampling: logits are divided by it  [1]"
+        "--temperature", type=Number(), default=None, help="sampling: logits are divided by it  [1]"
     ),
     click.option(
-        "--top-k", type=int, default=None, help="sampling: only the K likeliest tokens  [all]"
+        "--top-k", type=INDEX, default=None, help="sampling: only the K likeliest tokens  [all]"
     ),
     click.option(
         "--top-p",
-        type=float,
+        type=SHARE,
         default=None,
         help="sampling: the smallest set with this probability  [1]",
     ),
     click.option(
         "--min-p",
-        type=float,
+        type=SHARE,
         default=None,
         help="sampling: at least this share of the likeliest  [0]",
     ),
     click.option(
-        "--seed", type=int, default=None, help="sampling: the same seed, the same draws  [0]"
+        "--seed", type=SEED, default=None, help="sampling: the same seed, the same draws  [0]"
     ),
 ]
 # Of translation, whose default is beam search.
 _SEARCH_OPTIONS = [
     click.option(
         "--beam",
-        type=int,
+        type=COUNT,
         default=None,
         help="hypotheses kept at each step; 1 is greedy  [the folder's, or 4]",
     ),
@@ -60,7 +61,7 @@ _SEARCH_OPTIONS = [
         help="gnmt:A divides log P by ((5+n)/6)^A, power:A by n^A, n the tokens with the end  "
         "[the folder's, or gnmt:0.6]",
     ),
-    click.option("--n-best", type=int, default=None, help="translations a line  [1]"),
+    click.option("--n-best", type=COUNT, default=None, help="translations a line  [1]"),
     click.option("--sample", is_flag=True, help="draw by chance instead of searching"),
 ]
 # These change neither the strategy nor, apart from --quantize and --max-length, the result.
@@ -73,7 +74,7 @@ _RUNTIME_OPTIONS = [
     ),
     click.option(
         "--batch-tokens",
-        type=click.IntRange(1),
+        type=COUNT,
         default=4096,
         show_default=True,
         help="positions decoded at once",

@@ -9,6 +9,8 @@ from pathlib import Path
 import click
 
 from regard.cli.completion import RECIPE
+from regard.cli.number_types import Number
+from regard.cli.output_files import PAGE, check_page
 
 EXAMPLES = """\b
 Examples:
@@ -26,7 +28,7 @@ Examples:
 @click.option("--html", metavar="FILE", help="write the report as a page, with the losses")
 @click.option(
     "--trial-seconds",
-    type=click.FloatRange(min=0),
+    type=Number(),
     default=60.0,
     show_default=True,
     help="for short trials of other settings, where a run has learnt little; 0 makes none",
@@ -42,6 +44,7 @@ def command(run: str | None, as_json: bool, html: str | None, trial_seconds: flo
     if run is None:
         _installation(as_json)
         return
+    check_page("--html", html, PAGE, [run])
     # Imported late: help does not wait for torch.
     from regard.doctor import examine
     from regard.doctor.report_page import text_lines, write_page

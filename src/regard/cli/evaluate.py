@@ -12,6 +12,7 @@ import click
 from regard.cli.completion import FILE, MODEL_FOLDER
 from regard.cli.decoding_options import decoding_options, decoding_strategy, length_limit
 from regard.cli.model_options import download_option
+from regard.cli.output_files import check_new_file
 from regard.errors import SettingError
 
 if TYPE_CHECKING:
@@ -82,6 +83,7 @@ def command(
         raise SettingError(
             "one file holds the predictions of one model", "leave --output out, or give one MODEL"
         )
+    check_new_file("--output", output, [data] if isinstance(data, str) else data)
     evaluator = Evaluator(data, flags, decoding_strategy(flags))
     reports: dict[str, dict[str, Any]] = {}
     first: Evaluation | None = None

@@ -12,6 +12,7 @@ from regard.cli.batch_work import INPUT_HELP, BatchWork, column_option, output_o
 from regard.cli.completion import FILE, MODEL_FOLDER
 from regard.cli.decoding_options import generation_strategy, sampling_options
 from regard.cli.model_options import device_option, download_option
+from regard.cli.number_types import COUNT
 from regard.errors import DataError, SettingError
 
 DEFAULT_NEW_TOKENS = 200
@@ -39,7 +40,7 @@ Examples:
 @column_option
 @click.option(
     "--max-new-tokens",
-    type=click.IntRange(1),
+    type=COUNT,
     default=None,
     help="tokens to add at most  [the folder's, or 200]",
 )
@@ -49,7 +50,7 @@ Examples:
     "--greedy", is_flag=True, help="take the likeliest token each time instead of sampling"
 )
 @click.option(
-    "--beam", type=int, default=None, help="search with this many hypotheses instead of sampling"
+    "--beam", type=COUNT, default=None, help="search with this many hypotheses instead of sampling"
 )
 @click.option(
     "--draft",

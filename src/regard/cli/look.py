@@ -13,6 +13,8 @@ import click
 from regard.cli.completion import FILE, MODEL_FOLDER, Suggested
 from regard.cli.decoding_options import decoding_options, decoding_strategy, length_limit
 from regard.cli.model_options import download_option
+from regard.cli.number_types import INDEX
+from regard.cli.output_files import PAGE, PICTURE, check_page
 from regard.errors import DataError, SettingError, did_you_mean
 
 if TYPE_CHECKING:
@@ -88,14 +90,14 @@ Examples:
 )
 @click.option(
     "--layer",
-    type=int,
+    type=INDEX,
     default=None,
     help="one layer, counted from 0  [the last; alignment: the one that aligns best]",
 )
-@click.option("--head", type=int, default=None, help="one head, counted from 0  [all]")
+@click.option("--head", type=INDEX, default=None, help="one head, counted from 0  [all]")
 @click.option(
     "--position",
-    type=int,
+    type=INDEX,
     default=None,
     help="whose attention is laid over an image, recording, series or graph  [the class token, the "
     "node that is named, or the mean of all]",
@@ -124,6 +126,8 @@ def command(
             f"regard look {quote(model)} INPUT --what {what}; INPUT is a text in quotes, an image "
             "or sound file for models of those, a story and its question for a memory network",
         )
+    check_page("--html", html, PAGE, [text])
+    check_page("--png", png, PICTURE, [text])
     # Imported late: wrong flags are reported before torch is loaded.
     from regard.models import load
     from regard.models.input_warnings import warn_of_unknown_words

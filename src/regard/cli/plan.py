@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from regard.cli.completion import Suggested, preset_names, recipe_names
+from regard.cli.number_types import COUNT, FLOPS, Number, WholeNumber
 from regard.errors import SettingError
 
 EXAMPLES = """\b
@@ -28,21 +29,23 @@ Examples:
 @click.option("--device", default="auto", show_default=True,
               help="cpu or cuda, timed here, or of the table: A100, H100, H200, B200, L4, T4, "
               "V100, RTX4090, TPUv4, TPUv5e, TPUv5p")  # fmt: skip
-@click.option("--devices", type=int, default=1, help="how many of them")
-@click.option("--batch", type=int, help="rows of a micro-batch")
-@click.option("--length", type=int, help="positions of a row")
-@click.option("--tokens", type=float, help="positions of the whole training")
+@click.option("--devices", type=COUNT, default=1, help="how many of them")
+@click.option("--batch", type=COUNT, help="rows of a micro-batch")
+@click.option("--length", type=COUNT, help="positions of a row")
+@click.option("--tokens", type=Number(1), help="positions of the whole training")
 @click.option("--precision", type=click.Choice(["float32", "tf32", "bf16", "fp16"]))
-@click.option("--accumulate", type=int, help="micro-batches of an update")
+@click.option("--accumulate", type=COUNT, help="micro-batches of an update")
 @click.option("--recompute", is_flag=True, default=None, help="activation checkpointing")
-@click.option("--vocabulary", type=int, help="tokens, or classes of images")
-@click.option("--price", type=float, help="dollars an hour and device")
-@click.option("--utilisation", type=float, help="MFU to assume, between 0 and 1, instead of a "
-              "roofline")  # fmt: skip
+@click.option("--vocabulary", type=WholeNumber(1, 5_000_000), help="tokens, or classes of images")
+@click.option("--price", type=Number(), help="dollars an hour and device")
+@click.option("--utilisation", type=Number(0.0001, 1),
+              help="MFU to assume, between 0 and 1, instead of a roofline")  # fmt: skip
 @click.option("--measure", is_flag=True, help="run the step here too, beside its prediction")
-@click.option("--flops", type=float, help="the compute-optimal size of this budget (Chinchilla)")
+@click.option("--flops", type=FLOPS, help="the compute-optimal size of this budget (Chinchilla)")
 @click.option("--task", help="recommend a model: translate, classify, causal, images, …")
-@click.option("--examples", type=int, help="with --task: how many there are to learn from")
+@click.option(
+    "--examples", type=WholeNumber(1, 10**18), help="with --task: how many there are to learn from"
+)
 @click.option("--json", "as_json", is_flag=True, help="the same as one JSON object")
 def command(model: str | None, as_json: bool, **options: Any) -> None:
     """Predict what a training costs: parameters, FLOPs, memory, time, money; and what would fit.

@@ -20,6 +20,7 @@ from regard.cli.batch_work import (
 )
 from regard.cli.completion import FILE, MODEL_FOLDER
 from regard.cli.model_options import device_option, download_option
+from regard.cli.number_types import COUNT
 from regard.errors import DataError, SettingError
 
 if TYPE_CHECKING:
@@ -59,10 +60,10 @@ Examples:
     help="a class or caption to choose from, for models that have none (GPT, CLIP); several times",
 )
 @click.option("--context", type=FILE, help="the text, or the file, that questions are about")
-@click.option("--top", type=click.IntRange(1), default=5, show_default=True, help="answers each")
+@click.option("--top", type=COUNT, default=5, show_default=True, help="answers each")
 @click.option(
     "--samples",
-    type=click.IntRange(1),
+    type=COUNT,
     default=None,
     help="forecasts: quantiles of so many sample trajectories, of models with distributions",
 )

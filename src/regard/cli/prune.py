@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from regard import disk
 from regard.cli.completion import FILE, MODEL_FOLDER
 from regard.cli.model_options import download_option, local_folder
+from regard.cli.number_types import COUNT
 from regard.errors import ModelError, SettingError
 
 if TYPE_CHECKING:
@@ -50,6 +52,7 @@ WINDOW = 128  # tokens of a text that are scored together
 )
 @click.option(
     "--lines",
+    type=COUNT,
     default=500,
     show_default=True,
     help="sentences, or pieces of text, that are read at most",
@@ -80,6 +83,8 @@ def command(
 
     # A trailing slash would put the new folder into the old one.
     folder = Path(out or f"{model.rstrip('/')}-pruned")
+    # Before the model is loaded; it may be the model itself.
+    disk.require_absent(folder, "choose another --out")
     model = local_folder(model, download)
     original = load(model, device=device)
     pairs: list[tuple[str, str]] = []
@@ -178,7 +183,10 @@ def _validation_pairs(model: str, files: dict[str, Any], lines: int) -> list[tup
         raise SettingError(
             f"{model} holds no validation text", "give --source and --target, or --pairs"
         )
-    return list(islice(examples, lines))
+    first = list(islice(examples, lines))
+    if not first:
+        raise SettingError("there are no pairs to judge heads by", "give --pairs with some in it")
+    return first
 
 
 def _validation_texts(

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from regard.cli.completion import MODEL_FOLDER
+from regard.cli.number_types import WholeNumber
 
 EXAMPLES = """\b
 Examples:
@@ -21,7 +22,7 @@ Examples:
 @click.argument("folders", type=MODEL_FOLDER, nargs=-1, metavar="[RUN | MODEL | FOLDER OF RUNS]...")
 @click.option(
     "--port",
-    type=click.IntRange(0, 65535),
+    type=WholeNumber(0, 65535),
     default=8420,
     show_default=True,
     help="0 takes a free one",

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from regard.cli.number_types import SEEDS
+from regard.cli.output_files import PAGE, check_page
 from regard.errors import SettingError
 from regard.study import listing
 
@@ -31,7 +33,7 @@ Examples:
 @click.argument("name", required=False)
 @click.option("--all", "every", is_flag=True, help="run all studies and write one report")
 @click.option("--quick", is_flag=True, help="some ten seconds a study instead of some minutes")
-@click.option("--seeds", type=int, help="how many seeds  [as many as are usual for the study]")
+@click.option("--seeds", type=SEEDS, help="how many seeds  [as many as are usual for the study]")
 @click.option("--html", "page", metavar="FILE", help="write a self-contained page")
 @click.option("--out", metavar="DIR", help="where results are kept  [runs/study with --all]")
 @click.option("--json", "as_json", is_flag=True, help="print JSON")
@@ -44,6 +46,9 @@ def command(name: str | None, every: bool, **options: Any) -> None:
     """
     if name and every:
         raise SettingError("--all runs every study", "give a NAME or --all")
+    check_page("--html", options["page"], PAGE)
+    if options["out"] and Path(options["out"]).is_file():
+        raise SettingError(f"{options['out']} is a file, not a folder", "choose another --out")
     if every:
         _run_all(**options)
     elif name:

@@ -13,6 +13,7 @@ import click
 
 from regard.cli.completion import MODEL_FOLDER, RECIPE
 from regard.cli.model_options import local_folder
+from regard.cli.number_types import WholeNumber
 from regard.cli.recipe_options import (
     RecipeCommand,
     command_arguments,
@@ -182,7 +183,7 @@ command = RecipeCommand(
         ),
         click.Option(
             ["--processes"],
-            type=int,
+            type=WholeNumber(1, 4096),
             metavar="N",
             help="train in N processes of this machine (torchrun)",
         ),

@@ -15,6 +15,7 @@ from regard.cli import show_warnings_once
 from regard.cli.batch_work import (
     INPUT_HELP,
     BatchWork,
+    check_resumable,
     column_option,
     output_option,
 )
@@ -74,6 +75,7 @@ def command(
     strategy = decoding_strategy(flags)  # wrong flags are reported before torch is loaded
     if texts and (path != "-" or flags["output"]):
         raise SettingError("a TEXT is answered at once, without files", "leave it or the files out")
+    check_resumable(path, flags["output"])
     for text in texts:
         if os.path.isfile(text):
             raise SettingError(

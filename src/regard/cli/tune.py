@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from regard.cli.completion import MODEL_FOLDER, RECIPE
+from regard.cli.number_types import COUNT, FLOPS, MINUTES
 from regard.cli.recipe_options import RecipeCommand, recipe_changes, recipe_option
 from regard.cli.train import FINETUNE_KEYS, exit_on_interruption
 from regard.errors import SettingError
@@ -104,9 +105,9 @@ command = RecipeCommand(
             ["--resume"], type=MODEL_FOLDER, metavar="DIR", help="go on with the search in DIR"
         ),
         click.Option(["--data"], metavar="DIR", help="where a recipe's files are  [$REGARD_DATA]"),
-        click.Option(["--minutes"], type=float, help="the budget, in minutes of training"),
-        click.Option(["--flops"], type=float, help="the budget, in FLOPs"),
-        click.Option(["--updates"], type=int, help="the budget, in updates of all runs together"),
+        click.Option(["--minutes"], type=MINUTES, help="the budget, in minutes of training"),
+        click.Option(["--flops"], type=FLOPS, help="the budget, in FLOPs"),
+        click.Option(["--updates"], type=COUNT, help="the budget, in updates of all runs together"),
         click.Option(["--order"], default=ORDER, show_default=True, help="what is tuned"),
         click.Option(["--json", "as_json"], is_flag=True, help="the result as one JSON object"),
         # Every other recipe key, as for `regard train`.

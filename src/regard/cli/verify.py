@@ -10,6 +10,7 @@ import click
 
 from regard.cli.completion import MODEL_FOLDER
 from regard.cli.model_options import download_option, local_folder
+from regard.cli.number_types import SEED
 
 if TYPE_CHECKING:
     from regard.verify.invariants import Finding
@@ -29,7 +30,7 @@ Examples:
     type=click.Choice(["transformers"]),
     help="compare with this library too, if it is installed",
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="of the random inputs")
+@click.option("--seed", type=SEED, default=0, show_default=True, help="of the random inputs")
 @click.option(
     "--precision",
     type=click.Choice(["float64", "float32"]),

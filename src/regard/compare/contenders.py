@@ -11,8 +11,9 @@ from typing import Any
 from regard import spec
 from regard.errors import RegardError, SettingError
 from regard.families.preset_list import ALIASES, PRESET_FAMILIES
-from regard.options import parse_option
+from regard.options import number_within, parse_option
 from regard.parameter_count import parameter_count
+from regard.spec.validation import LARGEST_SIZE
 from regard.training.recipe import schema as recipes
 from regard.training.recipe.schema import KEYS, LINEAR_FORECASTERS, STARTING_POINT, Recipe
 
@@ -29,8 +30,14 @@ _SHARED_SETTINGS = (
     "dropout",
     "attention_dropout",
     "feedforward_dropout",
+    # What is read and forecast is that of the data.
+    "image_size",
+    "horizon",
+    "forecast",
     *STARTING_POINT,
 )
+# Settings that the budget decides for all models.
+_SET_BY_BUDGET = ("steps", "epochs")
 
 
 @dataclass(frozen=True)
@@ -64,6 +71,11 @@ class Contender:
                     f"{self.word!r}: {setting!r} is no setting",
                     "write it like gru@learning_rate=0.001",
                 )
+            if key in _SET_BY_BUDGET:
+                raise SettingError(
+                    f"{self.word!r}: how long each model trains is decided by the budget",
+                    f"leave {key} out; write --budget steps:N",
+                )
             changes[key] = value
         return changes
 
@@ -91,7 +103,10 @@ class Contender:
         if settings.get("preset") not in _sizes(name):
             settings["preset"] = None
         # Positions, activation and the like are what makes the other architecture another one.
-        return {key: value for key, value in settings.items() if key in _SHARED_SETTINGS}
+        shared = {*_SHARED_SETTINGS}
+        if base.objective_settings.data == "images":
+            shared.add("patch")  # of images all models have some; of series one architecture
+        return {key: value for key, value in settings.items() if key in shared}
 
     def sized(self, base: Recipe, parameters: int, spec_of: SpecOf) -> Recipe:
         """Its recipe, with the widths that come closest to this number of parameters."""
@@ -214,6 +229,9 @@ def _closest(count: Callable[[int], int], wanted: int) -> int:
 # ------------------------------------------------------------------ budgets
 
 
+_LARGEST_BUDGETS = {"steps": float(LARGEST_SIZE), "flops": 1e36, "seconds": 1e9}
+
+
 @dataclass(frozen=True)
 class Budget:
     """What the training of every model may cost: `of` is steps, flops or seconds."""
@@ -224,14 +242,20 @@ class Budget:
     def steps(self, flops_per_step: float, seconds_per_step: float) -> int:
         """The number of optimizer steps that the budget allows, at least one."""
         prices = {"steps": 1.0, "flops": flops_per_step, "seconds": seconds_per_step}
-        return max(1, int(self.amount / prices[self.of]))
+        steps = max(1, int(self.amount / prices[self.of]))
+        if steps > LARGEST_SIZE:
+            raise SettingError(
+                f"{self.of}:{self.amount:g} are {steps:,} steps", "choose a smaller --budget"
+            )
+        return steps
 
 
 def parse_budget(text: str) -> Budget:
     """A budget as its user writes it: steps:2000."""
     usage = "write steps:2000, flops:1e15 or seconds:600"
-    constructors = {unit: partial(Budget, unit) for unit in ("steps", "flops", "seconds")}
-    budget = parse_option(text, constructors, subject="budget", usage=usage, convert=float)
-    if not budget.amount > 0:
-        raise SettingError(f"{text!r} is no budget", usage)
-    return budget
+    constructors = {unit: partial(_budget, unit) for unit in _LARGEST_BUDGETS}
+    return parse_option(text, constructors, subject="budget", usage=usage)
+
+
+def _budget(unit: str, amount: str) -> Budget:
+    return Budget(unit, number_within(amount, 1, _LARGEST_BUDGETS[unit]))

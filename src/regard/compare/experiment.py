@@ -11,6 +11,7 @@ import os
 import shutil
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -125,6 +126,8 @@ def _check_before_data(
     base: Recipe, contenders: Sequence[Contender], parameters: int | None
 ) -> None:
     """Raises what can be wrong and needs no data to be seen: no folder is made before."""
+    if base.objective_settings.data == "pairs" and not _has_test_pairs(base):
+        raise _no_test_set(base)
     if parameters is not None and parameters < 1:
         raise SettingError(f"no model has {parameters:,} parameters", "choose another --parameters")
     for contender in contenders:
@@ -133,6 +136,20 @@ def _check_before_data(
             contender.require_possible(base, parameters, _smallest_spec)
     if parameters is not None:
         preflight.require_memory(parameters, base)
+
+
+def _has_test_pairs(recipe: Recipe) -> bool:
+    """Whether translators can be scored: generated pairs are, files only where they are named."""
+    if recipe.builtin or recipe.generated_task is not None:
+        return True
+    return recipe.data.test_source is not None and recipe.data.test_target is not None
+
+
+def _no_test_set(recipe: Recipe) -> SettingError:
+    return SettingError(
+        "models are compared on a test or validation set, and there is none",
+        f"give one: {_test_files(recipe)}",
+    )
 
 
 def _smallest_spec(recipe: Recipe) -> spec.Model:
@@ -207,7 +224,9 @@ def _with_steps(recipe: Recipe, steps: int, seed: int, peak_width: int | None) -
     }
     if train.schedule == "paper" and train.learning_rate is None and peak_width is not None:
         changes["learning_rate"] = (peak_width * train.warmup) ** -0.5
-    return recipe.model_copy(update={"train": train.model_copy(update=changes)})
+    # Epochs would count the steps anew.
+    tune = recipe.tune.model_copy(update={"epochs": None})
+    return recipe.model_copy(update={"train": train.model_copy(update=changes), "tune": tune})
 
 
 def _measured_cost(folder: Path, data: Path, recipe: Recipe) -> Cost:
@@ -225,9 +244,14 @@ def _measured_cost(folder: Path, data: Path, recipe: Recipe) -> Cost:
     trial = folder / "trial"
     shutil.rmtree(trial, ignore_errors=True)
     run_folder = _new_run_folder(trial, data, recipe, "trial")
-    objective = assemble(Setup(run_folder, recipe, _silent))
-    cost = step_cost(objective, _longest(recipe), recipe.train.accumulate)
-    shutil.rmtree(trial)
+    try:
+        objective = assemble(Setup(run_folder, recipe, _silent))
+        # Few examples have none held out, which is known only now; but nothing is trained yet.
+        if objective.validate(nullcontext()) is None:
+            raise _no_test_set(recipe)
+        cost = step_cost(objective, _longest(recipe), recipe.train.accumulate)
+    finally:
+        shutil.rmtree(trial)
     # "of" are the settings that the cost depends on: a folder with others is refused.
     disk.write_json(file, {"of": settings, "cost": asdict(cost)})
     return cost
@@ -260,10 +284,7 @@ def _train(folder: Path, data: SharedData, recipe: Recipe, name: str, say: Say) 
         shutil.rmtree(folder, ignore_errors=True)
         result = run(_new_run_folder(folder, data.folder, recipe, name), recipe, name, quiet=True)
     if not result.scores:
-        raise SettingError(
-            "models are compared on a test or validation set, and there is none",
-            f"give one: {_test_files(recipe)}",
-        )
+        raise _no_test_set(recipe)
     metrics = _read_metrics(folder)
     # metrics.jsonl has records of validations, and of training between them.
     losses = [[m["step"], m["loss"]] for m in metrics if m.get("event") == "validation"]
@@ -321,11 +342,11 @@ def _test_files(recipe: Recipe) -> str:
     """The settings that name held-out data of the kind that a recipe learns from."""
     kind = recipe.objective_settings.data
     if kind == "pairs":
-        return "test_source and test_target"
+        return "--test-source and --test-target"
     if kind in ("series", "graph"):
         return f"a longer {kind}, whose splits are not empty"
     key = DATA_KEYS[kind]
-    return f"valid_{key} or test_{key}"
+    return f"--valid-{key}"
 
 
 def _read_metrics(folder: Path) -> list[dict[str, Any]]:

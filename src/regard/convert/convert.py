@@ -95,12 +95,13 @@ def convert(
 ) -> Converted:
     """Writes the model of `source` to the new folder `out`: all of it or nothing."""
     out = Path(out)
-    if out.exists():
-        raise SettingError(
-            f"{out} exists, and nothing is overwritten", "give a new folder, or remove that one"
-        )
+    disk.require_absent(out, "give the name of a new folder")
     if to not in WRITERS:
         raise SettingError(f"there is no format {to!r}", f"known: {', '.join(WRITERS)}")
+    # Those of the check too: without it a converted folder would be left unchecked.
+    require_packages = REQUIRED_PACKAGES.get(to)
+    if require_packages is not None:
+        require_packages()
     model, opened = folders.open_model(source)  # data only: no code of the folder runs
     require_finite_weights(model, str(source))
     check = WRITERS[to](Conversion(Path(source), out, model, opened, shard))
@@ -207,6 +208,10 @@ def _to_onnx(conversion: Conversion) -> Callable[[], list[Finding]]:
     return lambda: onnx.compare(conversion.out, conversion.model, conversion.opened)
 
 
+REQUIRED_PACKAGES: dict[str, Callable[[], object]] = {
+    "ctranslate2": ctranslate2.library,
+    "onnx": onnx.require_packages,
+}
 WRITERS: dict[str, Writer] = {
     "huggingface": _to_huggingface,
     "regard": _to_regard,

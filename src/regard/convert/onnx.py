@@ -42,8 +42,7 @@ _NAME = "here = onnxruntime"
 def write(out: Path, model: CoreModel, opened: folders.ModelFolder) -> None:
     """Writes model.onnx, and for large models model.onnx.data beside it."""
     _refuse_recurrent(opened.spec)
-    _import("onnx")
-    _import("onnxscript")
+    require_packages()
     _refuse_chunks_on_a_ring(opened.spec)
     batch = padded_batch(opened)
     dynamic_axes = tuple(_dynamic_axes(batch, opened))
@@ -121,6 +120,12 @@ def _quiet() -> Iterator[None]:
             yield
     finally:
         logging.disable(before)
+
+
+def require_packages() -> None:
+    """Raises the error of a package that is missing, also of those that only the check needs."""
+    for name in ("onnx", "onnxscript", "onnxruntime"):
+        _import(name)
 
 
 def _import(name: str) -> Any:

@@ -16,6 +16,8 @@ SPLITS = ("train", "valid", "test", "longer")
 # Between input and target, where a causal language model reads both as one text.
 SEPARATOR = "="
 
+LONGEST = 100_000  # tokens of an example, which is made as a whole
+
 
 @dataclass(frozen=True)
 class GeneratedTask(ABC):
@@ -32,10 +34,11 @@ class GeneratedTask(ABC):
     kind: ClassVar[Literal["pairs", "classify"]]
 
     def __post_init__(self) -> None:
-        if not 1 <= self.min_length <= self.max_length:
+        if not 1 <= self.min_length <= self.max_length <= LONGEST:
             raise DataError(
                 f"no lengths from {self.min_length} to {self.max_length}",
-                "give a least length of 1 or more, and a greatest that is no smaller",
+                "give a least length of 1 or more, and a greatest that is no smaller, "
+                f"up to {LONGEST:,}",
             )
 
     @abstractmethod

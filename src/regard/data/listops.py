@@ -19,6 +19,8 @@ from regard.data.generated_task import SPLITS, GeneratedTask, check_split
 from regard.errors import DataError
 
 LISTS = 0.25  # the probability that a node is a list
+DEEPEST = 100  # trees grow by recursion
+MOST_DISCARDED = 2_000_000  # tokens of trees before one fits: 1,500 by the values below
 
 
 def _median(values: Sequence[int]) -> int:
@@ -50,6 +52,8 @@ class Shape:
     def __post_init__(self) -> None:
         if self.arguments < 2:
             raise DataError(f"lists of {self.arguments} arguments", "give at least 2")
+        if self.depth > DEEPEST:
+            raise DataError(f"a depth of {self.depth}", f"give at most {DEEPEST}")
         longest = 1  # tokens of a digit; a list has two more than its arguments
         for _ in range(self.depth - 1):
             longest = min(2 + self.arguments * longest, self.most)
@@ -69,15 +73,24 @@ def expressions(split: str, seed: int = 0, shape: Shape | None = None) -> Iterat
         shape = replace(shape, least=shape.most - 1, most=2 * shape.most - 1)
     rng = random.Random(f"listops {seed} {SPLITS.index(split)}")
     digests: set[bytes] = set()  # of earlier expressions: shorter than the texts
+    discarded = 0  # tokens since the last expression
     while True:
+        if discarded > MOST_DISCARDED:
+            raise DataError(
+                f"random trees of depth {shape.depth} and up to {shape.arguments} arguments hardly "
+                f"ever have more than {shape.least} and fewer than {shape.most} tokens",
+                "lower the least length, or come nearer to depth 10 and 10 arguments",
+            )
         tokens: list[str] = []
         value = _grow(rng, shape, 1, tokens)
+        discarded += len(tokens)
         if value is None or not shape.least < len(tokens) < shape.most:
             continue
         text = " ".join(tokens)
         digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
         if digest not in digests:
             digests.add(digest)
+            discarded = 0
             yield text, value
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from regard.options import parse_option
+from regard.options import number_within, parse_option
 
 
 @dataclass(frozen=True)
@@ -44,14 +43,12 @@ LengthPenalty = GNMTPenalty | PowerPenalty
 def parse_length_penalty(text: str) -> LengthPenalty:
     """The penalty that `gnmt:0.6` or `power:1.0` stands for."""
     constructors: dict[str, Callable[..., LengthPenalty]] = {
-        "gnmt": lambda alpha="0.6": GNMTPenalty(_finite(alpha)),  # Wu et al. 2016, Equation 14
-        "power": lambda alpha="1.0": PowerPenalty(_finite(alpha)),  # that of Hugging Face
+        "gnmt": lambda alpha="0.6": GNMTPenalty(_exponent(alpha)),  # Wu et al. 2016, Equation 14
+        "power": lambda alpha="1.0": PowerPenalty(_exponent(alpha)),  # that of Hugging Face
     }
     return parse_option(text, constructors)
 
 
-def _finite(text: str) -> float:
-    value = float(text)
-    if not math.isfinite(value):
-        raise ValueError(text)
-    return value
+def _exponent(text: str) -> float:
+    # The power of a long text's length must still be a float: at most 1e308.
+    return number_within(text, -50, 50)

@@ -58,7 +58,7 @@ def choose_heads(model: Model, importance: Importance, amount: str) -> list[Head
             count = round(float(amount[:-1]) / 100 * total)
         else:
             count = int(amount)
-    except ValueError:
+    except (ValueError, OverflowError):  # the rounding of infinity
         raise SettingError(f"{amount!r} is no number of heads", "write it as 8 or 25%") from None
     if not 0 <= count <= removable:
         raise SettingError(

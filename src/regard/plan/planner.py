@@ -207,6 +207,11 @@ def make_plan(
             "how fast the devices here are connected is not known",
             "name one of the table: --device H100 --devices N",
         )
+    if utilisation is not None and device.accelerator is None:
+        raise SettingError(
+            "steps are timed on the device that is here, and its utilisation is not assumed",
+            "leave --utilisation out, or name a device of the table: --device H100",
+        )
     if device.accelerator is not None:
         _check_precision(subject, device.accelerator)
     subject = _on(subject, device)

@@ -23,6 +23,8 @@ MAX_DEFAULT_LENGTH = 2048
 SENTENCE = 64  # tokens of a long sentence, where a recipe of pairs only has an upper limit
 SPEECH_FRAMES = 1500  # positions of 30 seconds in Whisper's encoder
 SPEECH_SAMPLES = 10 * 16_000  # ten seconds, for models that read samples
+# Of a micro-batch: its token ids are real tensors, and no device holds the activations of more.
+MOST_POSITIONS = 2**25
 LABELS = 2  # classes, where the data would say how many
 _HEAD_TASKS: dict[str, specs.HeadTask] = {
     "classify": "classify",
@@ -190,6 +192,11 @@ def _sizes(objective: str, description: Any, rows: int, length: int) -> Sizes:
     if rows < 1 or length < 1:
         raise SettingError(
             f"no batch has {rows} rows of {length} positions", "give numbers of 1 or more"
+        )
+    if rows * length > MOST_POSITIONS:
+        raise SettingError(
+            f"no device holds {rows:,} rows of {length:,} positions at once",
+            "give a smaller --batch or --length; --accumulate N makes larger updates",
         )
     if objective in ("images", "masked_images"):  # an image has one size
         length = description.patches.positions

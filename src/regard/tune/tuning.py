@@ -13,7 +13,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from shlex import quote
@@ -23,6 +23,7 @@ from regard import disk
 from regard.errors import CheckpointError, DivergenceError, SettingError, TrainingInterrupted
 from regard.plan.step_trace import trace_step
 from regard.plan.subject import Request, Subject, of_recipe
+from regard.spec.validation import LARGEST_SIZE
 from regard.training import preflight
 from regard.training.engine.loop import Loop
 from regard.training.recipe.schema import KEYS, Recipe, parse
@@ -184,6 +185,7 @@ class _Search:
         subject = of_recipe(self.recipe, state.name, Request())
         self.subject = subject
         self.metric = self.recipe.train.metric
+        self.validates = False  # until a run has shown it
 
     def run(self) -> Tuned:
         state = self.state
@@ -196,6 +198,8 @@ class _Search:
                 f"the budget is {state.updates:,} updates, too few for this search",
                 "raise it, or tune less: --order rate",
             )
+        if state.updates >= LARGEST_SIZE:
+            raise SettingError(f"the budget is {state.updates:,} updates", "give a smaller one")
         self._save()  # not before: a budget that was refused must not stand in the way of another
         self.say(f"{state.updates:,} updates in all, {self.most:,} for the longest run")
         self.stages = self._stages(self.most)
@@ -279,15 +283,31 @@ class _Search:
     def _train(self, trial: Trial, updates: int) -> float:
         stop = _StopAt(updates)
         folder = self.folder / "trials" / trial.name
+
+        def on_step(loop: Loop) -> None:
+            # Few examples have none held out: seen after the first update, not after the last.
+            if not self.validates:
+                self.validates = _has_validation(loop)
+            if not self.validates:
+                raise _NoValidation
+            stop(loop)
+
         try:
             with stop.expected():
                 # A run of an earlier rung, or of a search that was killed, goes on bit for bit.
                 if (folder / "state" / "recipe.json").is_file():
-                    go_on(folder, quiet=True, on_step=stop)
+                    go_on(folder, quiet=True, on_step=on_step)
                 else:
                     recipe = self._trial_recipe(trial)
                     run_folder = begin(recipe, folder, self.state.name)
-                    start(run_folder, recipe, self.state.name, quiet=True, on_step=stop)
+                    start(run_folder, recipe, self.state.name, quiet=True, on_step=on_step)
+        except _NoValidation:
+            # Nothing in it is of value, and it would stand in the way of the corrected command.
+            shutil.rmtree(folder)
+            raise SettingError(
+                "settings are compared on a validation set, and there is none",
+                "give validation data (valid_… in `regard tune --help`), or more training data",
+            ) from None
         except DivergenceError:
             return math.inf  # the worst score: a rate that is too high is a result, too
         return self._score(folder, updates)
@@ -321,6 +341,14 @@ class _Search:
         raise SettingError(
             f"{folder} was not validated at update {updates}", "give validation data"
         )
+
+
+class _NoValidation(Exception):
+    """A run that is validated on nothing."""
+
+
+def _has_validation(loop: Loop) -> bool:
+    return loop.strategy.evaluation.validate(nullcontext()) is not None
 
 
 class _StopAt:

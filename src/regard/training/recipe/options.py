@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from regard.data.algorithmic_tasks import TASKS
 from regard.data.generated_task import GeneratedTask
 from regard.errors import SettingError
-from regard.options import parse_option
+from regard.options import number_within, parse_option
+from regard.spec.validation import LARGEST_SIZE
 
 # --- which weights are exported -------------------------------------------------------------------
 
@@ -54,8 +55,10 @@ def parse_weights(text: str) -> ExportedWeights:
         "ema": lambda decay="0.999": Ema(float(decay)),
     }
     choice = parse_option(text, constructors)
-    if isinstance(choice, Average) and choice.count < 1:
-        raise SettingError(f"{text}: there is nothing to average", "write it like average:5")
+    if isinstance(choice, Average) and not 1 <= choice.count <= LARGEST_SIZE:
+        raise SettingError(
+            f"{text}: {choice.count} weights cannot be averaged", "write it like average:5"
+        )
     if isinstance(choice, Ema) and not 0 <= choice.decay < 1:
         raise SettingError(f"{text}: a decay is at least 0 and less than 1", "as in ema:0.999")
     return choice
@@ -84,15 +87,21 @@ class Scaled:
 
 
 Initialization = Xavier | Normal | Scaled
+_LARGEST_DEVIATION = 1000.0  # far beyond any use, and products of weights are still numbers
 
 
 def parse_initialization(text: str) -> Initialization:
     constructors: dict[str, Callable[..., Initialization]] = {
         "xavier": Xavier,
-        "normal": lambda deviation="0.02": Normal(float(deviation)),
-        "scaled": lambda deviation="0.02": Scaled(float(deviation)),
+        "normal": lambda deviation="0.02": Normal(_deviation(deviation)),
+        "scaled": lambda deviation="0.02": Scaled(_deviation(deviation)),
     }
-    return parse_option(text, constructors)
+    usage = f"write xavier, or normal:STD or scaled:STD from 0 to {_LARGEST_DEVIATION:g}"
+    return parse_option(text, constructors, subject="initialization", usage=usage)
+
+
+def _deviation(text: str) -> float:
+    return number_within(text, 0, _LARGEST_DEVIATION)
 
 
 # --- generated tasks ------------------------------------------------------------------------------

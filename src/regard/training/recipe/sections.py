@@ -691,7 +691,10 @@ class TuneSettings(Section):
     test: str | None = Field(None, description="scored once, after training")
     # The steps follow from the epochs and the data.
     epochs: float | None = Field(
-        None, gt=0, description="passes over the data, instead of steps  [3 in fine-tuning]"
+        None,
+        gt=0,
+        le=1_000_000,
+        description="passes over the data, instead of steps  [3 in fine-tuning]",
     )
     # The warmup_proportion of BERT's fine-tuning scripts.
     warm_up: float = Field(
