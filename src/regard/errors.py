@@ -103,6 +103,10 @@ class LongInputWarning(RegardWarning):
     """An input that is far longer than any that the model was trained on."""
 
 
+class WideBeamWarning(RegardWarning):
+    """A beam that fits into memory, and whose search may take hours."""
+
+
 def did_you_mean(name: str, options: Iterable[str], likeness: float = 0.6) -> str:
     """The repair for an unknown name: the closest option if it is alike, or all options."""
     import difflib  # imported late: only failures need it

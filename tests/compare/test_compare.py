@@ -208,9 +208,9 @@ def test_a_comparison_is_kept_and_goes_on(
     assert len(list(drawn.iter())) > 50
     with pytest.raises(SettingError, match="other settings"):
         experiment.compare(base, "test", contenders, parse_budget("steps:2"), (1,), tmp_path)
-    other = recipes.load(
-        None, {**TINY, "source": base.data.source, "target": base.data.target, "vocabulary": 200}
-    )
+    sides = ("source", "target", "test_source", "test_target")
+    files = {side: getattr(base.data, side) for side in sides}
+    other = recipes.load(None, {**TINY, **files, "vocabulary": 200})
     with pytest.raises(SettingError, match="other data"):
         experiment.compare(other, "test", contenders, parse_budget("steps:3"), (1,), tmp_path)
 

@@ -395,12 +395,13 @@ def test_the_command_for_a_language_model(tmp_path: Path) -> None:
     recipe = recipes.load(None, SMALL | settings | {"learning_rate": 0.01})
     place = begin(recipe, tmp_path / "run", "test")
     trained(place, recipe, "test", quiet=True)
-    for more in ([], ["--text", str(text)]):
-        asked = [str(place.folder), "--heads", "25%", "--lines", "5", "--json", *more]
-        done = CliRunner().invoke(command, asked, catch_exceptions=False)
+    asked = [str(place.folder), "--heads", "25%", "--lines", "5", "--json"]
+    for more in ([], ["--text", str(text), "--out", str(tmp_path / "fewer")]):
+        done = CliRunner().invoke(command, [*asked, *more], catch_exceptions=False)
         report = json.loads(done.stdout)
         assert len(report["removed"]) == 2
         whole, fewer = report["models"].values()
         assert fewer["parameters"] < whole["parameters"]
     with pytest.raises(SettingError, match="one text"):
-        CliRunner().invoke(command, [*asked, "--pairs", "x"], catch_exceptions=False)
+        out = str(tmp_path / "other")
+        CliRunner().invoke(command, [*asked, "--pairs", "x", "--out", out], catch_exceptions=False)

@@ -286,11 +286,11 @@ def test_every_recommended_model_exists_and_every_objective_has_one() -> None:
             ["gpt2:tiny", "--devices", "8", "--device", "cpu", "--batch", "1", "--length", "8"],
             "table",
         ),
-        (["--flops", "-1"], "FLOPs"),
+        (["--flops", "-1"], "--flops"),
         (["--task", "dance", "--examples", "5"], "no task"),
         (["--task", "classify"], "--examples"),
         ([], "no model"),
-        (["gpt2:tiny", "--batch", "0", "--device", "H100"], "rows"),
+        (["gpt2:tiny", "--batch", "0", "--device", "H100"], "--batch"),
     ],
 )
 def test_errors_end_with_the_repair(arguments: list[str], message: str) -> None:

@@ -34,6 +34,15 @@ def test_a_beam_beyond_the_memory_is_refused_before_it_begins(
     assert command("translate", trained, "--beam", "50", text=TEXT).code == 0
 
 
+@pytest.mark.parametrize("beam", [4, 501])
+def test_a_beam_that_may_take_hours_is_announced_once(
+    beam: int, command: Command, demo: Path
+) -> None:
+    done = command("translate", demo, "--beam", beam, "--max-length", "0,2", text=TEXT * 2)
+    assert done.code == 0, done.err
+    assert done.err.count("may take hours") == (beam > 500)
+
+
 def test_a_beam_that_is_looked_at_is_bounded_too(command: Command, trained: Path) -> None:
     command("look", trained, TEXT.strip(), "--what", "beam", "--beam", 10**9).refused("free")
 

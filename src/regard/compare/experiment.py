@@ -243,6 +243,9 @@ def _measured_cost(folder: Path, data: Path, recipe: Recipe) -> Cost:
         return Cost(**saved["cost"])
     trial = folder / "trial"
     shutil.rmtree(trial, ignore_errors=True)
+    # Its validation only shows that there is one: the loss is enough, nothing is decoded.
+    changes = {"metric": "loss", "samples": 0}
+    recipe = recipe.model_copy(update={"train": recipe.train.model_copy(update=changes)})
     run_folder = _new_run_folder(trial, data, recipe, "trial")
     try:
         objective = assemble(Setup(run_folder, recipe, _silent))

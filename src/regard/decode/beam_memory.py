@@ -1,22 +1,30 @@
-"""The memory of a beam search, estimated before it begins.
+"""The memory of a beam search, estimated before it begins, and a warning of its time.
 
 A process that runs out of memory is killed without a message, so that the check has to come first.
 """
 
 from __future__ import annotations
 
+import warnings
+
 from regard import memory, spec
 from regard.decode.strategy import BeamSearch, Strategy
+from regard.errors import WideBeamWarning
 
 _BYTES = 4  # of a float32
 # Logits, log-probabilities, candidates and their order, of all hypotheses at once.
 _ROWS_OF_LOGITS = 12  # 10 were measured of an LSTM, which has nothing else
 # The KV cache, and its copy while hypotheses change places.
 _CACHES = 2
+_WIDE = 500  # hypotheses: some ten are usual, and studies of the beam search end here
+_BETTER = "beyond some ten, translations become worse, not better"
 
 
 def require_memory(strategy: Strategy, model: spec.ModelSpec, positions: int) -> None:
-    """Raises `ModelError` if one sentence's hypotheses of so many tokens do not fit into memory."""
+    """Raises `ModelError` if one sentence's hypotheses of so many tokens do not fit into memory.
+
+    Of very many that do, it warns: nothing else is said until the first sentence is done.
+    """
     if not isinstance(strategy, BeamSearch):
         return
     needed = strategy.width * bytes_per_hypothesis(model, positions)
@@ -24,8 +32,14 @@ def require_memory(strategy: Strategy, model: spec.ModelSpec, positions: int) ->
     memory.require_bytes(
         needed,
         f"{strategy.width:,} hypotheses of up to {positions:,} tokens",
-        f"use a beam of {widest:,} at most: beyond some ten, translations become worse, not better",
+        f"use a beam of {widest:,} at most: {_BETTER}",
     )
+    if strategy.width > _WIDE:
+        message = (
+            f"a beam of {strategy.width:,} computes as many hypotheses at each of up to "
+            f"{positions:,} steps, which may take hours\n  → use a smaller --beam: {_BETTER}"
+        )
+        warnings.warn(WideBeamWarning(message), stacklevel=2)
 
 
 def bytes_per_hypothesis(model: spec.ModelSpec, positions: int) -> int:
