@@ -52,6 +52,9 @@ Examples:
     "--beam", type=int, default=None, help="search with this many hypotheses instead of sampling"
 )
 @click.option(
+    "--cut", is_flag=True, help="cut off the beginnings of prompts that are too long for MODEL"
+)
+@click.option(
     "--draft",
     type=MODEL_FOLDER,
     help="a smaller model with the same tokenizer, for speculative decoding: faster, same text",
@@ -95,12 +98,15 @@ def command(
     strategy = strategy or defaults.strategy or Sampling()
     if defaults.max_length is None and defaults.max_new_tokens is None:
         max_new_tokens = max_new_tokens or DEFAULT_NEW_TOKENS
+    options: dict[str, Any] = {
+        "max_new_tokens": max_new_tokens,
+        "draft": draft_model,
+        "cut": flags["cut"],
+    }
     if path is not None:
 
         def answer(prompts: list[str], before: int) -> str:
-            texts = language_model.generate(
-                prompts, strategy, max_new_tokens=max_new_tokens, draft=draft_model, before=before
-            )
+            texts = language_model.generate(prompts, strategy, before=before, **options)
             pairs = zip(prompts, texts, strict=True)
             return "".join(f"{_json_line(one, text)}\n" for one, text in pairs)
 
@@ -112,17 +118,12 @@ def command(
     assert prompt is not None
     if as_json:
         # Not streamed: the object is complete or not printed.
-        text = language_model.generate(
-            prompt, strategy, max_new_tokens=max_new_tokens, draft=draft_model
-        )
-        click.echo(_json_line(prompt, text))
+        click.echo(_json_line(prompt, language_model.generate(prompt, strategy, **options)))
         return
     _check_encoding(prompt)
     stream = _Stream(prompt)
     try:
-        language_model.generate(
-            prompt, strategy, max_new_tokens=max_new_tokens, stream=stream, draft=draft_model
-        )
+        language_model.generate(prompt, strategy, stream=stream, **options)
         stream("")  # a text that ends at once is its prompt
     finally:
         stream.end()

@@ -126,12 +126,10 @@ def command(
         )
     # Imported late: wrong flags are reported before torch is loaded.
     from regard.models import load
-    from regard.models.input_warnings import warn_of_unknown_words
 
     loaded = load(model, device=flags["device"], download=flags["download"])
-    if loaded.medium is None and loaded.accepts_text and text:
-        tokenizer = loaded.input_tokenizer
-        warn_of_unknown_words(tokenizer, [text], [tokenizer.encode(text)], loaded.coverage)
+    if text:
+        loaded.warn_of_input(text)
     result = _result(loaded, _input(loaded, text), what, flags)
     # Files are extra: standard output has the result in any case.
     for path, write in ((html, result.to_html), (png, result.to_png)):

@@ -31,10 +31,8 @@ from regard.models import (
     CTCModel,
     DualEncoderModel,
     GraphModel,
-    LanguageModel,
     Model,
     SeriesModel,
-    Translator,
     input_warnings,
 )
 from regard.models.labels import label_names, label_scores
@@ -521,6 +519,14 @@ def unknown_words(model: Model, text: str | MediaInput) -> dict[int, str]:
     }
 
 
+def _text_tokenizer(model: Model) -> Tokenizer | None:
+    """The tokenizer of a model that reads text."""
+    if isinstance(model, MemoryNetworkModel):
+        # Positions of its input are sentences, so that it has no `input_tokenizer`.
+        return model.tokenizer
+    return model.input_tokenizer if model.accepts_text else None
+
+
 @dataclass(frozen=True)
 class InputWarnings:
     """Why an answer should not be trusted: words or a length never seen, or nothing to hear."""
@@ -536,9 +542,9 @@ def warnings_of(model: Model, text: str | MediaInput) -> InputWarnings:
     if isinstance(text, MediaInput) and model.medium == "sound":
         # A spectrogram of one shade.
         return InputWarnings([], silent=bool(text.picture.min() == text.picture.max()))
-    if not isinstance(model, Translator | LanguageModel) or not isinstance(text, str):
-        return InputWarnings(list(dict.fromkeys(unknown_words(model, text).values())))
-    tokenizer = model.input_tokenizer
+    tokenizer = _text_tokenizer(model)
+    if not isinstance(text, str) or tokenizer is None:
+        return InputWarnings([])
     unknown = input_warnings.unknown_words(tokenizer, text, model.coverage)
     length = len(tokenizer.input_ids(text))
     if not input_warnings.is_far_longer(length, model.coverage):
