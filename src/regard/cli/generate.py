@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from shlex import quote
 from typing import Any
 
 import click
@@ -12,6 +13,7 @@ from regard.cli.batch_work import INPUT_HELP, BatchWork, column_option, output_o
 from regard.cli.completion import FILE, MODEL_FOLDER
 from regard.cli.decoding_options import generation_strategy, sampling_options
 from regard.cli.model_options import device_option, download_option
+from regard.cli.text_arguments import check_is_text, piped
 from regard.errors import DataError, SettingError
 
 DEFAULT_NEW_TOKENS = 200
@@ -88,6 +90,9 @@ def command(
     _check_files(prompt, path, flags["output"])
     if path is None and (prompt is None or prompt == "-"):
         prompt = _read_prompt()
+    elif prompt is not None:
+        command = f"generate {quote(model)}"
+        check_is_text(prompt, piped(prompt, command), f"regard {command} < {quote(prompt)}")
     from regard.decode.strategy import Sampling
     from regard.models import load_language_model
 

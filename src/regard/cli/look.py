@@ -13,6 +13,7 @@ import click
 from regard.cli.completion import FILE, MODEL_FOLDER, Suggested
 from regard.cli.decoding_options import decoding_options, decoding_strategy, length_limit
 from regard.cli.model_options import download_option
+from regard.cli.text_arguments import check_is_text, with_space
 from regard.errors import DataError, SettingError, did_you_mean
 
 if TYPE_CHECKING:
@@ -129,6 +130,8 @@ def command(
 
     loaded = load(model, device=flags["device"], download=flags["download"])
     if text:
+        if not _reads_file(loaded, text):
+            check_is_text(text, with_space(text), "give a text in quotes: this model reads texts")
         loaded.warn_of_input(text)
     result = _result(loaded, _input(loaded, text), what, flags)
     # Files are extra: standard output has the result in any case.
@@ -141,6 +144,16 @@ def command(
         click.echo(json.dumps(result.to_dict(), ensure_ascii=False, allow_nan=False))
     else:
         click.echo(str(result))
+
+
+def _reads_file(model: Model, text: str) -> bool:
+    """Whether this input is a path for the model: of series, graphs, images or sound."""
+    from regard.models import GraphModel, SeriesModel
+
+    if isinstance(model, GraphModel | SeriesModel):
+        return True
+    # CLIP reads both.
+    return model.medium is not None and (Path(text).is_file() or not model.accepts_text)
 
 
 def _input(model: Model, text: str) -> Input:

@@ -7,19 +7,15 @@ import sys
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from regard.cli.batch_work import (
-    INPUT_HELP,
-    BatchWork,
-    check_not_blank,
-    column_option,
-    output_option,
-)
+from regard.cli.batch_work import INPUT_HELP, BatchWork, column_option, output_option
 from regard.cli.completion import FILE, MODEL_FOLDER
 from regard.cli.model_options import device_option, download_option
+from regard.cli.text_arguments import check_is_text, check_not_blank, piped, with_space
 from regard.errors import DataError, SettingError
 
 if TYPE_CHECKING:
@@ -141,7 +137,7 @@ def run_task(model: str, inputs: tuple[str, ...], task: str | None, flags: dict[
         flags |= {"command": "predict", "model": model, "task": task, "labels": [*flags["labels"]]}
         work.run_files(path, output, flags)
     else:
-        work.run(_inputs(loaded, inputs or ("-",), task), None, {})
+        work.run(_inputs(loaded, model, inputs or ("-",), task), None, {})
 
 
 def _line(prediction: Prediction, as_json: bool, several: bool) -> str:
@@ -155,7 +151,7 @@ def _line(prediction: Prediction, as_json: bool, several: bool) -> str:
     return f"{prediction.input}\t{prediction.text}"
 
 
-def _inputs(model: Model, names: tuple[str, ...], task: str | None) -> Iterator[str]:
+def _inputs(model: Model, folder: str, names: tuple[str, ...], task: str | None) -> Iterator[str]:
     """The texts, or the paths of images, recordings, series and graphs, that are named."""
     from regard.models import GraphModel, SeriesModel
     from regard.models.prediction import MEDIA_TASKS
@@ -173,6 +169,11 @@ def _inputs(model: Model, names: tuple[str, ...], task: str | None) -> Iterator[
                     "give the path of one",
                 )
         return iter(names)
+    command = "predict" if task is None else f"predict --task {task}"
+    for name in names:
+        if not _holds_texts(name):
+            as_text = piped(name, f"{command} {quote(folder)}")
+            check_is_text(name, as_text, f"give its lines: --input {quote(name)}")
     return _texts(names)
 
 
@@ -180,16 +181,23 @@ def _texts(names: tuple[str, ...]) -> Iterator[str]:
     from regard.data.text_files import texts
 
     for name in names:
-        if name == "-" or (name.endswith(TEXT_SUFFIXES) and Path(name).is_file()):
+        if _holds_texts(name):
             yield from texts(name)
         else:
             yield name
+
+
+def _holds_texts(name: str) -> bool:
+    return name == "-" or (name.endswith(TEXT_SUFFIXES) and Path(name).is_file())
 
 
 def _text_of(context: str | None) -> str | None:
     """The text of --context, which may be a file."""
     from regard.data.text_files import text
 
-    if context is None or not Path(context).is_file():
-        return context
-    return "".join(text(context))
+    if context is None:
+        return None
+    if Path(context).is_file():
+        return "".join(text(context))
+    check_is_text(context, with_space(context), "")
+    return context
