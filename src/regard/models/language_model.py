@@ -206,7 +206,8 @@ class LanguageModel(TokenizerModel):
             if token != self.special_tokens.end:
                 append(row, decoders[row].put(token))
 
-        warn_of_inputs(self.tokenizer, inputs, prompts, self.coverage)
+        contexts = [self._context(prompt) for prompt in prompts]
+        warn_of_inputs(self.tokenizer, inputs, contexts, self.coverage)
         warn_of_unsupported(self)
         self._decode(
             prompts,
@@ -456,12 +457,13 @@ class LanguageModel(TokenizerModel):
         before, _, after = template.partition("{label}")
         query = before + "{label}" + after[:1].replace("{", "")
         texts = text_list(text)
-        rows = [self.tokenizer.input_ids(one) for one in texts]
-        warn_of_inputs(self.tokenizer, texts, rows, self.coverage)
         results = []
         for one in texts:
             queries = [_fill_template(query, one, label) for label in labels]
             results.append(self._label_probabilities(prompt, queries, labels))
+        # Behind the answers: of a text that is refused, its length is said once.
+        rows = [self.tokenizer.input_ids(one) for one in texts]
+        warn_of_inputs(self.tokenizer, texts, rows, self.coverage)
         return results[0] if isinstance(text, str) else results
 
     def _label_probabilities(
