@@ -39,7 +39,9 @@ def model(folder: Path) -> LanguageModel:
 def test_python_refuses_it_or_says_what_is_cut(model: LanguageModel) -> None:
     told: list[str] = []
     model.say = told.append
-    with pytest.raises(DataError, match=r"1 of 2 texts .* 32 tokens .* text 2, which has 80\W.*cut"):
+    with pytest.raises(
+        DataError, match=r"1 of 2 .* 32 tokens .* text 2, which has 80\W.*cut"
+    ):
         model.generate(["abc", LONG], max_new_tokens=2)
     assert not told
     cut = model.generate(["abc", LONG], max_new_tokens=2, cut=True)
@@ -104,5 +106,5 @@ def test_a_text_is_evaluated_whole(folder: Path, tmp_path: Path, command: Comman
     done = command("evaluate", folder, "--data", text, "--json")
     assert done.code == 0, done.err
     assert json.loads(done.out)
-    nll, count = load_language_model(folder).nll([LONG])
+    _, count = load_language_model(folder).nll([LONG])
     assert count == len(LONG) - 1

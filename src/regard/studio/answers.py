@@ -33,10 +33,12 @@ from regard.models import (
     GraphModel,
     Model,
     SeriesModel,
+    TextEncoder,
     input_warnings,
 )
 from regard.models.labels import label_names, label_scores
 from regard.models.memory_network import MemoryNetworkModel
+from regard.models.spans import tagged_words
 from regard.series_encoder_decoder import SeriesEncoderDecoder
 from regard.text.tokenizer import Tokenizer
 from regard.training.run_evaluation import run_settings
@@ -297,6 +299,8 @@ def _of_encoder(
     logits = run.tensor("logits")[0].float()  # [L], or [T, L]
     if isinstance(model, CTCModel):
         return _letters(model, logits)
+    if task == "tag" and isinstance(model, TextEncoder) and isinstance(text, str):
+        return _tagged_words(model, text, logits)
     if task in ("tag", "detect"):
         return _labelled_tokens(model, run, logits, task)
     if task == "answer" and isinstance(text, str):
@@ -382,9 +386,21 @@ def _labelled_tokens(model: Model, run: Look, logits: Tensor, task: str) -> Mode
         best = logits.softmax(dim=-1).max(dim=-1)
         probabilities = best.values.tolist()
         labels = [names[i] for i in best.indices.tolist()]
-    spans = tuple(zip(run.source, labels, probabilities, strict=False))[:MAX_SPANS]
+    return _marked(task, list(zip(run.source, labels, probabilities, strict=False)))
+
+
+def _tagged_words(model: TextEncoder, text: str, logits: Tensor) -> ModelAnswer:
+    """A label for each word, by logits [T, L]."""
+    [encoding] = model.tokenizer.encode_with_template([text])
+    words = tagged_words(text, encoding, logits, model.labels)
+    return _marked("tag", [(word.text, word.label, word.probability) for word in words])
+
+
+def _marked(task: str, spans: Sequence[tuple[str, str, float]]) -> ModelAnswer:
+    """Pieces of a text with their labels and probabilities; the answer names the unusual ones."""
+    spans = tuple(spans[:MAX_SPANS])
     usual = {"O", "original"}
-    marked = [f"{token} ({label})" for token, label, _ in spans if label not in usual]
+    marked = [f"{piece} ({label})" for piece, label, _ in spans if label not in usual]
     return ModelAnswer(task, ", ".join(marked) or "nothing marked", spans=spans)
 
 
