@@ -137,7 +137,7 @@ def test_trained_from_scratch_and_fine_tuned(tokenizer: str, tmp_path: Path) -> 
         "d_model": 16, "d_ff": 16, "heads": 2, "layers": 1, "steps": 2, "device": "cpu",
         "threads": 1, "learning_rate": 1e-3, "samples": 0, "model": "bert:tiny", "context": 64,
     }  # fmt: skip
-    (tmp_path / "text.txt").write_text("Ada sleeps . Bob runs .\n" * 60)
+    (tmp_path / "text.txt").write_text("Ada sleeps . Bob runs .\n" * 200)
     (tmp_path / "tags.conll").write_text("Ada B-PER\nsleeps O\n. O\n\nBob B-PER\nruns O\n\n" * 6)
     kinds = {} if tokenizer == "words" else {"tokenizer": tokenizer, "vocabulary": 300}
     data = str(tmp_path / "tags.conll")

@@ -34,6 +34,14 @@ INPUT_HELP = (
 )
 
 
+def check_column(column: str | None, reads_files: bool) -> None:
+    """Refuses --text-column where no file is read that could have one."""
+    if column is not None and not reads_files:
+        raise SettingError(
+            "--text-column names a column of files", "leave it out, or give --input FILE"
+        )
+
+
 class BatchWork:
     """Windows of inputs: `answer(window, before)` gives the lines of output of each.
 

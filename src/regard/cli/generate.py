@@ -9,7 +9,13 @@ from typing import Any
 
 import click
 
-from regard.cli.batch_work import INPUT_HELP, BatchWork, column_option, output_option
+from regard.cli.batch_work import (
+    INPUT_HELP,
+    BatchWork,
+    check_column,
+    column_option,
+    output_option,
+)
 from regard.cli.completion import FILE, MODEL_FOLDER
 from regard.cli.decoding_options import generation_strategy, sampling_options
 from regard.cli.model_options import device_option, download_option
@@ -88,6 +94,7 @@ def command(
     # Wrong flags are reported before torch is loaded.
     strategy = generation_strategy(greedy, beam, flags)
     _check_files(prompt, path, flags["output"])
+    check_column(flags["text_column"], path is not None)
     if path is None and (prompt is None or prompt == "-"):
         prompt = _read_prompt()
     elif prompt is not None:

@@ -11,9 +11,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from regard.cli.completion import FILE, MODEL_FOLDER, Suggested
-from regard.cli.decoding_options import decoding_options, decoding_strategy, length_limit
+from regard.cli.decoding_options import (
+    DECODING_FLAGS,
+    decoding_options,
+    decoding_strategy,
+    length_limit,
+)
 from regard.cli.model_options import download_option
 from regard.cli.text_arguments import check_is_text, with_space
+from regard.cli.unread_flags import check_flags_are_read
 from regard.errors import DataError, SettingError, did_you_mean
 
 if TYPE_CHECKING:
@@ -48,6 +54,25 @@ _ONE_RUN = {
     "rollout": ["*.self.weights"],
     "lens": ["*.embedded", "*.residual"],  # nostalgebraist 2020: the residual stream of each layer
 }
+
+# The parameters that a view reads, of those that not all views do.
+_READ_FLAGS: dict[str, tuple[str, ...]] = {
+    "attention": ("target", "part", "layer", "head", "position"),
+    "alignment": ("target", "layer", "head"),
+    "entropy": ("target",),
+    "roles": ("conllu",),
+    "ablation": ("target", *DECODING_FLAGS),
+    "circuit": (),
+    "patching": ("target", "other", "part"),
+    "lens": ("target",),
+    "rollout": ("target",),
+    "attribution": ("target",),
+    "positions": (),
+    "steps": DECODING_FLAGS,
+    "beam": DECODING_FLAGS,
+    "cache": (),
+}
+_VIEW_FLAGS = {"quantize", *(flag for flags in _READ_FLAGS.values() for flag in flags)}
 
 VIEWS = "\b\nViews:\n" + "\n".join(f"  {name:12} {text}" for name, text in WHAT.items())
 EXAMPLES = """\b
@@ -125,6 +150,9 @@ def command(
             f"regard look {quote(model)} INPUT --what {what}; INPUT is a text in quotes, an image "
             "or sound file for models of those, a story and its question for a memory network",
         )
+    if text and what in _WITHOUT_TEXT:
+        raise SettingError(f"the view {what!r} reads no text", "leave TEXT out")
+    check_flags_are_read(_VIEW_FLAGS, _READ_FLAGS[what], f"the view {what!r}")
     # Imported late: wrong flags are reported before torch is loaded.
     from regard.models import load
 
@@ -285,7 +313,8 @@ def _attention(names: list[str], part: str | None, layer: int | None) -> str:
         layers.setdefault(f"{stack}.{kind}", []).append(name)
     chosen = next(iter(layers)) if part is None else kinds[part]
     if chosen not in layers:
-        raise SettingError(f"this model has no {part} attention", f"it has {', '.join(layers)}")
+        words = [word for word, kind in kinds.items() if kind in layers]
+        raise SettingError(f"this model has no {part} attention", f"say --of {' or '.join(words)}")
     count = len(layers[chosen])
     if layer is None:
         layer = count - 1  # the last one

@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from regard.cli.batch_work import INPUT_HELP, BatchWork, column_option, output_option
+from regard.cli.batch_work import (
+    INPUT_HELP,
+    BatchWork,
+    check_column,
+    column_option,
+    output_option,
+)
 from regard.cli.completion import FILE, MODEL_FOLDER
 from regard.cli.model_options import device_option, download_option
 from regard.cli.text_arguments import check_is_text, check_not_blank, piped, with_space
@@ -110,6 +116,7 @@ def run_task(model: str, inputs: tuple[str, ...], task: str | None, flags: dict[
     if path is None and output is not None:
         raise SettingError("--output needs files to go on with", "give the texts as --input FILE")
     check_not_blank(inputs)
+    check_column(flags["text_column"], path is not None or any(map(_holds_records, inputs)))
     if path is None and not inputs and sys.stdin.isatty():
         raise SettingError("there is nothing to answer", "give a text, a file, or - (see --help)")
     loaded = load(model, device=flags["device"], download=flags["download"])
@@ -137,7 +144,8 @@ def run_task(model: str, inputs: tuple[str, ...], task: str | None, flags: dict[
         flags |= {"command": "predict", "model": model, "task": task, "labels": [*flags["labels"]]}
         work.run_files(path, output, flags)
     else:
-        work.run(_inputs(loaded, model, inputs or ("-",), task), None, {})
+        names = inputs or ("-",)
+        work.run(_inputs(loaded, model, names, task, flags["text_column"]), None, {})
 
 
 def _line(prediction: Prediction, as_json: bool, several: bool) -> str:
@@ -151,7 +159,9 @@ def _line(prediction: Prediction, as_json: bool, several: bool) -> str:
     return f"{prediction.input}\t{prediction.text}"
 
 
-def _inputs(model: Model, folder: str, names: tuple[str, ...], task: str | None) -> Iterator[str]:
+def _inputs(
+    model: Model, folder: str, names: tuple[str, ...], task: str | None, column: str | None
+) -> Iterator[str]:
     """The texts, or the paths of images, recordings, series and graphs, that are named."""
     from regard.models import GraphModel, SeriesModel
     from regard.models.prediction import MEDIA_TASKS
@@ -174,21 +184,27 @@ def _inputs(model: Model, folder: str, names: tuple[str, ...], task: str | None)
         if not _holds_texts(name):
             as_text = piped(name, f"{command} {quote(folder)}")
             check_is_text(name, as_text, f"give its lines: --input {quote(name)}")
-    return _texts(names)
+    return _texts(names, column)
 
 
-def _texts(names: tuple[str, ...]) -> Iterator[str]:
+def _texts(names: tuple[str, ...], column: str | None) -> Iterator[str]:
     from regard.data.text_files import texts
 
     for name in names:
         if _holds_texts(name):
-            yield from texts(name)
+            yield from texts(name, column if _holds_records(name) else None)
         else:
             yield name
 
 
 def _holds_texts(name: str) -> bool:
     return name == "-" or (name.endswith(TEXT_SUFFIXES) and Path(name).is_file())
+
+
+def _holds_records(name: str) -> bool:
+    from regard.data.text_files import is_record_file
+
+    return _holds_texts(name) and name != "-" and is_record_file(name)
 
 
 def _text_of(context: str | None) -> str | None:

@@ -14,6 +14,7 @@ from regard.cli import show_warnings_once
 from regard.cli.batch_work import (
     INPUT_HELP,
     BatchWork,
+    check_column,
     column_option,
     output_option,
 )
@@ -74,6 +75,7 @@ def command(
     strategy = decoding_strategy(flags)  # wrong flags are reported before torch is loaded
     if texts and (path != "-" or flags["output"]):
         raise SettingError("a TEXT is answered at once, without files", "leave it or the files out")
+    check_column(flags["text_column"], path != "-")
     for text in texts:
         as_text = piped(text, f"translate {quote(model)}")
         check_is_text(text, as_text, f"translate its lines: --input {quote(text)}")

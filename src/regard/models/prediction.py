@@ -113,12 +113,14 @@ def _number(answer: dict[str, float]) -> float | dict[str, float]:
 def _check_options(model: Model, task: str, options: PredictionOptions) -> None:
     """Refuses what this task of this model would ignore."""
     chooses_by_labels = isinstance(model, LanguageModel | DualEncoderModel)
+    is_story = task == "answer" and isinstance(model, MemoryNetworkModel)
     # flag, whether it is given, whether the task reads it
     flags = (
         ("--cut", options.cut, isinstance(model, _CUT_MODELS.get(task, ()))),
         ("--label", bool(options.labels), task == "classify" and chooses_by_labels),
         ("--context", options.context is not None, task == "answer"),
         ("--samples", options.samples is not None, task == "forecast"),
+        ("--top", options.top != DEFAULT_TOP, task in _RANKING_TASKS or is_story),
     )
     for flag, is_given, fits in flags:
         if is_given and not fits:
@@ -278,6 +280,7 @@ _TASKS: dict[str, Callable[[Any, list[str], PredictionOptions], list[Any]]] = {
     "embed_text": _vectors("embed_text"),
     "embed_image": _vectors("embed_image"),
 }
+_RANKING_TASKS = ("classify", "fill")  # whose answers are several, the likeliest first
 # The models that can truncate a text, by task.
 _CUT_MODELS: dict[str, tuple[type[Model], ...]] = {
     "classify": (TextEncoder, SequenceClassifier),
