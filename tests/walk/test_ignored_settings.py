@@ -143,7 +143,7 @@ UNREAD = {
     "causal": {"label_smoothing": 0.2, "max_length": 30, "beam": 3, "joint": False},
     "masked": {"label_smoothing": 0.2, "max_length": 30, "span_length": 4.0},
     "answer": {"label_smoothing": 0.2},
-    "regress": {"label_smoothing": 0.2},
+    "regress": {"label_smoothing": 0.1},
     "contrastive": {"label_smoothing": 0.2},
     "forecast": {"label_smoothing": 0.2, "beam": 3},
     "translate": {"held_out": 0.2, "span_length": 4.0},
@@ -161,11 +161,20 @@ def test_a_setting_that_the_objective_does_not_read(objective: str, key: str) ->
         recipes.load(None, {**named, key: UNREAD[objective][key]})
 
 
+@pytest.mark.parametrize("key", ["tokenizer", "target_tokenizer", "vocabulary", "joint"])
+def test_a_model_that_is_fine_tuned_brings_its_tokenizer(key: str) -> None:
+    value = {"vocabulary": 99, "joint": False}.get(key, "bpe")
+    named = {"objective": "translate", "base": "folder", "pairs": "p.tsv"}
+    recipes.load(None, named)
+    with pytest.raises(SettingError, match=f"{key} is decided by the model"):
+        recipes.load(None, {**named, key: value})
+
+
 def test_settings_that_are_read_are_taken() -> None:
     recipes.load(None, {"pairs": "p.tsv", "beam": 3, "joint": False, "label_smoothing": 0.2})
     recipes.load(None, {"text": "t.txt", "model": "gpt2:tiny", "held_out": 0.2})
     recipes.load(None, {"text": "t.txt", "model": "t5:tiny", "span_length": 4.0})
-    # What says the same as nothing is harmless.
+    # What switches off what is not there is harmless.
     recipes.load(None, {"text": "t.txt", "model": "gpt2:tiny", "label_smoothing": 0.0})
 
 

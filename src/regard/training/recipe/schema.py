@@ -556,7 +556,7 @@ def load(
         _add_finetuning_defaults(values)
     # Only now, with all values in place: some checks compare sections.
     recipe = parse(values)
-    check_settings_are_read(recipe.objective, changes)
+    check_settings_are_read(recipe.objective, changes, has_base=recipe.is_finetuning)
     return recipe
 
 

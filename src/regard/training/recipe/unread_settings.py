@@ -7,12 +7,7 @@ from typing import Any
 
 from regard.errors import SettingError
 from regard.training.recipe.objectives import OBJECTIVES, DataKind
-from regard.training.recipe.sections import (
-    DataSettings,
-    DecodeSettings,
-    TokenSettings,
-    TrainSettings,
-)
+from regard.training.recipe.sections import TokenSettings
 
 # The kinds of data whose objectives read a setting, of those that not all do.
 _READ_FOR_DATA: dict[str, tuple[DataKind, ...]] = {
@@ -36,20 +31,24 @@ _READ_BY: dict[str, tuple[str, ...]] = {
         "graphs",
     ),
 }  # fmt: skip
-_FIELDS = {
-    name: field
-    for section in (DataSettings, TokenSettings, TrainSettings, DecodeSettings)
-    for name, field in section.model_fields.items()
-}
 
 
-def check_settings_are_read(objective: str, changes: Mapping[str, Any]) -> None:
-    """Refuses changes of a recipe that would have no effect on a run with this objective."""
+# The kinds of data whose tokenizer is that of the model that is fine-tuned.
+_TEXT_DATA = ("pairs", "text", "examples")
+
+
+def check_settings_are_read(objective: str, changes: Mapping[str, Any], *, has_base: bool) -> None:
+    """Refuses changes of a recipe that would have no effect on a run with this objective.
+
+    `has_base`: a model is fine-tuned, which brings its tokenizer.
+    """
     data = OBJECTIVES[objective].data
     for key, value in changes.items():
-        # What says the same as nothing is harmless: scripts give it for all objectives alike.
-        if key not in _FIELDS or value is None or value == _FIELDS[key].default:
+        # A number of 0 switches off what is not there anyway; False may be a choice.
+        if value is not False and not value:
             continue
+        if has_base and data in _TEXT_DATA and key in TokenSettings.model_fields:
+            raise SettingError(f"{key} is decided by the model that is fine-tuned", "leave it out")
         is_read = data in _READ_FOR_DATA.get(key, (data,))
         if not is_read or objective not in _READ_BY.get(key, (objective,)):
             raise SettingError(
