@@ -18,7 +18,7 @@ from regard.training.run import train
 TINY: dict[str, Any] = {
     "preset": "tiny", "d_model": 16, "layers": 1, "batch_tokens": 256, "steps": 2, "warmup": 2, "builtin_lines": 400,
     "test_lines": 8, "learning_rate": 0.001, "validate_every": 2, "save_every": 2, "threads": 1, "device": "cpu",
-    "context": 128, "samples": 0,
+    "context": 128, "beam": 1, "samples": 0,
 }  # fmt: skip
 SHORT = {"listops": "listops:3:20", "parity": "parity:1:12", "dyck": "dyck:1:8"}
 

@@ -44,8 +44,7 @@ def check_settings_are_read(objective: str, changes: Mapping[str, Any], *, has_b
     """
     data = OBJECTIVES[objective].data
     for key, value in changes.items():
-        # A number of 0 switches off what is not there anyway; False may be a choice.
-        if value is not False and not value:
+        if _is_off(key, value):
             continue
         if has_base and data in _TEXT_DATA and key in TokenSettings.model_fields:
             raise SettingError(f"{key} is decided by the model that is fine-tuned", "leave it out")
@@ -54,3 +53,9 @@ def check_settings_are_read(objective: str, changes: Mapping[str, Any], *, has_b
             raise SettingError(
                 f"{key} is no setting of the objective {objective!r}", "leave it out"
             )
+
+
+def _is_off(key: str, value: Any) -> bool:
+    """Whether a value switches off what is not there anyway; False may be a choice."""
+    is_greedy = key == "beam" and value == 1
+    return is_greedy or (value is not False and not value)
