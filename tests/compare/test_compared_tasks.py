@@ -26,7 +26,7 @@ from regard.training.recipe import schema as recipes
 
 TINY: dict[str, Any] = {
     "preset": "tiny", "layers": 1, "batch_tokens": 128, "warmup": 2, "builtin_lines": 100, "test_lines": 12, "context": 32,
-    "learning_rate": 0.001, "device": "cpu", "threads": 1, "max_length": 32, "beam": 1, "metric": "loss",
+    "learning_rate": 0.001, "device": "cpu", "threads": 1, "beam": 1, "metric": "loss",
 }  # fmt: skip
 
 

@@ -159,7 +159,8 @@ def test_nothing_is_cut_in_silence(tmp_path: Path) -> None:
         ours.embed(TEXTS, cut=True), (x * w).sum(1) / w.sum(1), rtol=0, atol=1e-5
     )
     assert told == [
-        "1 of 4 texts have more than the 12 tokens that this model reads; their ends are cut off"
+        "1 of 4 texts have more than the 12 tokens that this model reads; "
+        "10 tokens at their ends are cut off"
     ]
     with pytest.raises(DataError, match="40 tokens"):
         reader(folder(tmp_path / "tags", "ForTokenClassification")).tag("dog " * 50)

@@ -39,6 +39,7 @@ SMALL: dict[str, Any] = {
 }  # fmt: skip
 CAUSAL = SMALL | {
     "objective": "causal",
+    "beam": 1,
     "tokenizer": "characters",
     "context": 16,
     "schedule": "cosine",

@@ -31,7 +31,7 @@ from regard.errors import SettingError
 from regard.training.parallel.ranks import Ranks
 
 SMALL: dict[str, Any] = {
-    "steps": 4, "warmup": 1, "batch_tokens": 128, "context": 32, "max_length": 32, "samples": 0,
+    "steps": 4, "warmup": 1, "batch_tokens": 128, "context": 32, "samples": 0,
     "tokenizer": "characters", "validate_every": 4, "save_every": 2, "log_every": 1, "threads": 1,
     "device": "cpu", "schedule": "constant", "learning_rate": 1e-3, "clip": 1.0,
     # Gradients that are zero but for rounding (of the biases of keys) stay without effect.

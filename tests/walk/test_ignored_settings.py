@@ -10,7 +10,7 @@ import pytest
 import regard
 from command_line import SIZES, Command
 from regard.data.labelled import tagged_words
-from regard.errors import DataError
+from regard.errors import DataError, SettingError
 from regard.training.recipe import schema as recipes
 
 FLAGS = [w for k, v in SIZES.items() for w in (f"--{k.replace('_', '-')}", str(v))]
@@ -130,3 +130,88 @@ def test_texts_with_labels_are_no_words_with_tags(tmp_path: Path) -> None:
         list(tagged_words(table))
     table.write_text("EU NNP B-NP B-ORG\nrejects\tVBZ\tO\n")
     assert [one.tags for one in tagged_words(table)] == [["B-ORG", "O"]]
+
+
+# --- settings that an objective, a view or a task does not read ---
+
+UNREAD = {
+    "classify": {
+        "beam": 3, "length_penalty": "gnmt:1", "tokenize": "none", "joint": False,
+        "target_tokenizer": "t.json", "tokenizer_examples": 10, "languages": "en-de",
+        "series_split": "0.5:0.2:0.3", "held_out": 0.2, "text_column": "body", "span_length": 4.0,
+    },
+    "causal": {"label_smoothing": 0.2, "max_length": 30, "beam": 3, "joint": False},
+    "masked": {"label_smoothing": 0.2, "max_length": 30, "span_length": 4.0},
+    "answer": {"label_smoothing": 0.2},
+    "regress": {"label_smoothing": 0.1},
+    "contrastive": {"label_smoothing": 0.2},
+    "forecast": {"label_smoothing": 0.2, "beam": 3},
+    "translate": {"held_out": 0.2, "span_length": 4.0},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("objective", "key"), [(name, key) for name, keys in UNREAD.items() for key in keys]
+)
+def test_a_setting_that_the_objective_does_not_read(objective: str, key: str) -> None:
+    data = {"translate": "pairs", "forecast": "series"}.get(objective, "text")
+    named = {"objective": objective, data: "file.tsv"}
+    recipes.load(None, named)
+    with pytest.raises(SettingError, match=f"{key} is no setting of the objective '{objective}'"):
+        recipes.load(None, {**named, key: UNREAD[objective][key]})
+
+
+@pytest.mark.parametrize("key", ["tokenizer", "target_tokenizer", "vocabulary", "joint"])
+def test_a_model_that_is_fine_tuned_brings_its_tokenizer(key: str) -> None:
+    value = {"vocabulary": 99, "joint": False}.get(key, "bpe")
+    named = {"objective": "translate", "base": "folder", "pairs": "p.tsv"}
+    recipes.load(None, named)
+    with pytest.raises(SettingError, match=f"{key} is decided by the model"):
+        recipes.load(None, {**named, key: value})
+
+
+def test_settings_that_are_read_are_taken() -> None:
+    recipes.load(None, {"pairs": "p.tsv", "beam": 3, "joint": False, "label_smoothing": 0.2})
+    recipes.load(None, {"text": "t.txt", "model": "gpt2:tiny", "held_out": 0.2})
+    recipes.load(None, {"text": "t.txt", "model": "t5:tiny", "span_length": 4.0})
+    # What switches off what is not there is harmless.
+    recipes.load(None, {"text": "t.txt", "model": "gpt2:tiny", "label_smoothing": 0.0, "beam": 1})
+
+
+LOOKED = [
+    (["The dog.", "--other", "x"], "--other"),
+    (["The dog.", "--beam", "3"], "--beam"),
+    (["The dog.", "--quantize", "int8"], "--quantize"),
+    (["The dog.", "--conllu", "x"], "--conllu"),
+    (["The dog.", "--what", "entropy", "--layer", "1"], "--layer"),
+    (["The dog.", "--what", "steps", "--target", "x"], "--target"),
+    (["The dog.", "--what", "cache", "--n-best", "2"], "--n-best"),
+    (["The dog.", "--what", "positions"], "reads no text"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "words"), LOOKED, ids=lambda value: str(value))
+def test_a_flag_that_a_view_does_not_read(
+    arguments: list[str], words: str, command: Command, demo: Path
+) -> None:
+    command("look", demo, *arguments).refused(words, "leave")
+
+
+def test_flags_that_a_task_does_not_read(command: Command, questions: Path, demo: Path) -> None:
+    command("predict", demo, "The dog.", "--top", "3").refused("--top")
+    command("predict", questions, "Who?\tAda lives.", "--top", "3").refused("--top")
+    for verb in ("predict", "translate"):
+        done = command(verb, demo, "The dog.", "--text-column", "body")
+        done.refused("--text-column", "--input")
+    data = questions.parent / "train.jsonl"
+    done = command("evaluate", questions, "--data", data, "--batch-tokens", "99")
+    done.refused("--batch-tokens", "decodes nothing")
+
+
+def test_a_column_of_files_that_are_arguments(command: Command, demo: Path, tmp_path: Path) -> None:
+    """It was read for --input alone."""
+    table = tmp_path / "texts.jsonl"
+    table.write_text('{"body": "The dog sleeps.", "title": "x"}\n')
+    done = command("predict", demo, table, "--text-column", "body")
+    assert done.code == 0, done.err
+    assert done.out.startswith("The dog sleeps.\t")

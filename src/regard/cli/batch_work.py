@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
@@ -33,6 +33,14 @@ INPUT_HELP = (
     "text files (.gz, .zst), .parquet, .arrow, a folder, a glob, a remote path (s3://…), or "
     "several with commas"
 )
+
+
+def check_column(column: str | None, reads_files: bool) -> None:
+    """Refuses --text-column where no file is read that could have one."""
+    if column is not None and not reads_files:
+        raise SettingError(
+            "--text-column names a column of files", "leave it out, or give --input FILE"
+        )
 
 
 class BatchWork:
@@ -190,12 +198,3 @@ def model_identity(model: str) -> dict[str, Any]:
     return {
         "weights": {file.name: [file.stat().st_size, file.stat().st_mtime_ns] for file in files}
     }
-
-
-def check_not_blank(texts: Sequence[str]) -> None:
-    """Refuses an argument without a word in it; blank lines of a file keep their place instead."""
-    for number, text in enumerate(texts, 1):
-        if not text.strip():
-            raise SettingError(
-                f"text {number} of {len(texts)} is empty", "give a text; quotes keep it together"
-            )

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from regard.decode.strategy import Limit, Strategy
 
 SAMPLING_FLAGS = ("temperature", "top_k", "top_p", "min_p", "seed")
+# Of the parameters of `decoding_options`, those that say how to decode, and in which precision.
+DECODING_FLAGS = (
+    "beam", "penalty", "n_best", "sample", *SAMPLING_FLAGS, "limit", "batch_tokens",
+)  # fmt: skip
 DEFAULT_BEAM = 4  # with α = 0.6, as in Section 6.1 of the paper
 DEFAULT_LENGTH_PENALTY = "gnmt:0.6"
 

@@ -10,9 +10,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from regard.cli.completion import FILE, MODEL_FOLDER
-from regard.cli.decoding_options import decoding_options, decoding_strategy, length_limit
+from regard.cli.decoding_options import (
+    DECODING_FLAGS,
+    decoding_options,
+    decoding_strategy,
+    length_limit,
+)
 from regard.cli.model_options import download_option
 from regard.cli.output_files import check_new_file
+from regard.cli.unread_flags import check_flags_are_read
 from regard.errors import SettingError
 
 if TYPE_CHECKING:
@@ -156,10 +162,9 @@ class Evaluator:
         model = load(name, device=self.flags["device"], download=self.flags["download"])
         run = run_settings(model.folder)
         task = task_of(model, self.flags["task"] or self.task or run.task)
-        if task not in DECODING_TASKS and self._decoding_flags():
-            raise SettingError(
-                f"the task {task!r} decodes nothing", "leave the options of decoding out"
-            )
+        if task not in DECODING_TASKS:
+            flags = (*DECODING_FLAGS, "quantize", "tokenize")
+            check_flags_are_read(flags, (), f"the task {task!r}, which decodes nothing")
         if task in PLAIN_TEXT_TASKS and self.flags["pairs"]:
             raise SettingError(
                 f"{name} is evaluated on plain text ({task}), not on pairs",
@@ -176,10 +181,6 @@ class Evaluator:
         metrics = None if self.flags["metrics"] is None else self.flags["metrics"].split(",")
         chosen = choose_metrics(task, metrics, settings, self.examples)
         return evaluate_examples(model, self.examples, task, chosen, settings)
-
-    def _decoding_flags(self) -> bool:
-        options = ("quantize", "limit", "tokenize")
-        return self.strategy is not None or any(self.flags[key] for key in options)
 
     def _decoding(self, run: RunSettings, precision: Any) -> DecodingOptions:
         """The decoding options of the flags, and those of the run where no flag says anything."""

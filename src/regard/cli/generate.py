@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import json
 import sys
+from shlex import quote
 from typing import Any
 
 import click
 
-from regard.cli.batch_work import INPUT_HELP, BatchWork, column_option, output_option
+from regard.cli.batch_work import (
+    INPUT_HELP,
+    BatchWork,
+    check_column,
+    column_option,
+    output_option,
+)
 from regard.cli.completion import FILE, MODEL_FOLDER
 from regard.cli.decoding_options import generation_strategy, sampling_options
 from regard.cli.model_options import device_option, download_option
 from regard.cli.number_types import COUNT
+from regard.cli.text_arguments import check_is_text, piped
 from regard.errors import DataError, SettingError
 
 DEFAULT_NEW_TOKENS = 200
@@ -53,6 +61,9 @@ Examples:
     "--beam", type=COUNT, default=None, help="search with this many hypotheses instead of sampling"
 )
 @click.option(
+    "--cut", is_flag=True, help="cut off the beginnings of prompts that are too long for MODEL"
+)
+@click.option(
     "--draft",
     type=MODEL_FOLDER,
     help="a smaller model with the same tokenizer, for speculative decoding: faster, same text",
@@ -84,8 +95,12 @@ def command(
     # Wrong flags are reported before torch is loaded.
     strategy = generation_strategy(greedy, beam, flags)
     _check_files(prompt, path, flags["output"])
+    check_column(flags["text_column"], path is not None)
     if path is None and (prompt is None or prompt == "-"):
         prompt = _read_prompt()
+    elif prompt is not None:
+        command = f"generate {quote(model)}"
+        check_is_text(prompt, piped(prompt, command), f"regard {command} < {quote(prompt)}")
     from regard.decode.strategy import Sampling
     from regard.models import load_language_model
 
@@ -96,12 +111,15 @@ def command(
     strategy = strategy or defaults.strategy or Sampling()
     if defaults.max_length is None and defaults.max_new_tokens is None:
         max_new_tokens = max_new_tokens or DEFAULT_NEW_TOKENS
+    options: dict[str, Any] = {
+        "max_new_tokens": max_new_tokens,
+        "draft": draft_model,
+        "cut": flags["cut"],
+    }
     if path is not None:
 
         def answer(prompts: list[str], before: int) -> str:
-            texts = language_model.generate(
-                prompts, strategy, max_new_tokens=max_new_tokens, draft=draft_model, before=before
-            )
+            texts = language_model.generate(prompts, strategy, before=before, **options)
             pairs = zip(prompts, texts, strict=True)
             return "".join(f"{_json_line(one, text)}\n" for one, text in pairs)
 
@@ -113,17 +131,12 @@ def command(
     assert prompt is not None
     if as_json:
         # Not streamed: the object is complete or not printed.
-        text = language_model.generate(
-            prompt, strategy, max_new_tokens=max_new_tokens, draft=draft_model
-        )
-        click.echo(_json_line(prompt, text))
+        click.echo(_json_line(prompt, language_model.generate(prompt, strategy, **options)))
         return
     _check_encoding(prompt)
     stream = _Stream(prompt)
     try:
-        language_model.generate(
-            prompt, strategy, max_new_tokens=max_new_tokens, stream=stream, draft=draft_model
-        )
+        language_model.generate(prompt, strategy, stream=stream, **options)
         stream("")  # a text that ends at once is its prompt
     finally:
         stream.end()

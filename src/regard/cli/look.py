@@ -11,10 +11,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from regard.cli.completion import FILE, MODEL_FOLDER, Suggested
-from regard.cli.decoding_options import decoding_options, decoding_strategy, length_limit
+from regard.cli.decoding_options import (
+    DECODING_FLAGS,
+    decoding_options,
+    decoding_strategy,
+    length_limit,
+)
 from regard.cli.model_options import download_option
 from regard.cli.number_types import INDEX
 from regard.cli.output_files import PAGE, PICTURE, check_page
+from regard.cli.text_arguments import check_is_text, with_space
+from regard.cli.unread_flags import check_flags_are_read
 from regard.errors import DataError, SettingError, did_you_mean
 
 if TYPE_CHECKING:
@@ -49,6 +56,25 @@ _ONE_RUN = {
     "rollout": ["*.self.weights"],
     "lens": ["*.embedded", "*.residual"],  # nostalgebraist 2020: the residual stream of each layer
 }
+
+# The parameters that a view reads, of those that not all views do.
+_READ_FLAGS: dict[str, tuple[str, ...]] = {
+    "attention": ("target", "part", "layer", "head", "position"),
+    "alignment": ("target", "layer", "head"),
+    "entropy": ("target",),
+    "roles": ("conllu",),
+    "ablation": ("target", *DECODING_FLAGS),
+    "circuit": (),
+    "patching": ("target", "other", "part"),
+    "lens": ("target",),
+    "rollout": ("target",),
+    "attribution": ("target",),
+    "positions": (),
+    "steps": DECODING_FLAGS,
+    "beam": DECODING_FLAGS,
+    "cache": (),
+}
+_VIEW_FLAGS = {"quantize", *(flag for flags in _READ_FLAGS.values() for flag in flags)}
 
 VIEWS = "\b\nViews:\n" + "\n".join(f"  {name:12} {text}" for name, text in WHAT.items())
 EXAMPLES = """\b
@@ -128,14 +154,17 @@ def command(
         )
     check_page("--html", html, PAGE, [text])
     check_page("--png", png, PICTURE, [text])
+    if text and what in _WITHOUT_TEXT:
+        raise SettingError(f"the view {what!r} reads no text", "leave TEXT out")
+    check_flags_are_read(_VIEW_FLAGS, _READ_FLAGS[what], f"the view {what!r}")
     # Imported late: wrong flags are reported before torch is loaded.
     from regard.models import load
-    from regard.models.input_warnings import warn_of_unknown_words
 
     loaded = load(model, device=flags["device"], download=flags["download"])
-    if loaded.medium is None and loaded.accepts_text and text:
-        tokenizer = loaded.input_tokenizer
-        warn_of_unknown_words(tokenizer, [text], [tokenizer.encode(text)], loaded.coverage)
+    if text:
+        if not _reads_file(loaded, text):
+            check_is_text(text, with_space(text), "give a text in quotes: this model reads texts")
+        loaded.warn_of_input(text)
     result = _result(loaded, _input(loaded, text), what, flags)
     # Files are extra: standard output has the result in any case.
     for path, write in ((html, result.to_html), (png, result.to_png)):
@@ -147,6 +176,16 @@ def command(
         click.echo(json.dumps(result.to_dict(), ensure_ascii=False, allow_nan=False))
     else:
         click.echo(str(result))
+
+
+def _reads_file(model: Model, text: str) -> bool:
+    """Whether this input is a path for the model: of series, graphs, images or sound."""
+    from regard.models import GraphModel, SeriesModel
+
+    if isinstance(model, GraphModel | SeriesModel):
+        return True
+    # CLIP reads both.
+    return model.medium is not None and (Path(text).is_file() or not model.accepts_text)
 
 
 def _input(model: Model, text: str) -> Input:
@@ -278,7 +317,8 @@ def _attention(names: list[str], part: str | None, layer: int | None) -> str:
         layers.setdefault(f"{stack}.{kind}", []).append(name)
     chosen = next(iter(layers)) if part is None else kinds[part]
     if chosen not in layers:
-        raise SettingError(f"this model has no {part} attention", f"it has {', '.join(layers)}")
+        words = [word for word, kind in kinds.items() if kind in layers]
+        raise SettingError(f"this model has no {part} attention", f"say --of {' or '.join(words)}")
     count = len(layers[chosen])
     if layer is None:
         layer = count - 1  # the last one

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,13 +15,14 @@ import click
 from regard.cli.batch_work import (
     INPUT_HELP,
     BatchWork,
-    check_not_blank,
+    check_column,
     column_option,
     output_option,
 )
 from regard.cli.completion import FILE, MODEL_FOLDER
 from regard.cli.model_options import device_option, download_option
 from regard.cli.number_types import COUNT
+from regard.cli.text_arguments import check_is_text, check_not_blank, piped, with_space
 from regard.errors import DataError, SettingError
 
 if TYPE_CHECKING:
@@ -115,6 +117,7 @@ def run_task(model: str, inputs: tuple[str, ...], task: str | None, flags: dict[
     if path is None and output is not None:
         raise SettingError("--output needs files to go on with", "give the texts as --input FILE")
     check_not_blank(inputs)
+    check_column(flags["text_column"], path is not None or any(map(_holds_records, inputs)))
     if path is None and not inputs and sys.stdin.isatty():
         raise SettingError("there is nothing to answer", "give a text, a file, or - (see --help)")
     loaded = load(model, device=flags["device"], download=flags["download"])
@@ -142,7 +145,8 @@ def run_task(model: str, inputs: tuple[str, ...], task: str | None, flags: dict[
         flags |= {"command": "predict", "model": model, "task": task, "labels": [*flags["labels"]]}
         work.run_files(path, output, flags)
     else:
-        work.run(_inputs(loaded, inputs or ("-",), task), None, {})
+        names = inputs or ("-",)
+        work.run(_inputs(loaded, model, names, task, flags["text_column"]), None, {})
 
 
 def _line(prediction: Prediction, as_json: bool, several: bool) -> str:
@@ -156,7 +160,9 @@ def _line(prediction: Prediction, as_json: bool, several: bool) -> str:
     return f"{prediction.input}\t{prediction.text}"
 
 
-def _inputs(model: Model, names: tuple[str, ...], task: str | None) -> Iterator[str]:
+def _inputs(
+    model: Model, folder: str, names: tuple[str, ...], task: str | None, column: str | None
+) -> Iterator[str]:
     """The texts, or the paths of images, recordings, series and graphs, that are named."""
     from regard.models import GraphModel, SeriesModel
     from regard.models.prediction import MEDIA_TASKS
@@ -174,23 +180,41 @@ def _inputs(model: Model, names: tuple[str, ...], task: str | None) -> Iterator[
                     "give the path of one",
                 )
         return iter(names)
-    return _texts(names)
+    command = "predict" if task is None else f"predict --task {task}"
+    for name in names:
+        if not _holds_texts(name):
+            as_text = piped(name, f"{command} {quote(folder)}")
+            check_is_text(name, as_text, f"give its lines: --input {quote(name)}")
+    return _texts(names, column)
 
 
-def _texts(names: tuple[str, ...]) -> Iterator[str]:
+def _texts(names: tuple[str, ...], column: str | None) -> Iterator[str]:
     from regard.data.text_files import texts
 
     for name in names:
-        if name == "-" or (name.endswith(TEXT_SUFFIXES) and Path(name).is_file()):
-            yield from texts(name)
+        if _holds_texts(name):
+            yield from texts(name, column if _holds_records(name) else None)
         else:
             yield name
+
+
+def _holds_texts(name: str) -> bool:
+    return name == "-" or (name.endswith(TEXT_SUFFIXES) and Path(name).is_file())
+
+
+def _holds_records(name: str) -> bool:
+    from regard.data.text_files import is_record_file
+
+    return _holds_texts(name) and name != "-" and is_record_file(name)
 
 
 def _text_of(context: str | None) -> str | None:
     """The text of --context, which may be a file."""
     from regard.data.text_files import text
 
-    if context is None or not Path(context).is_file():
-        return context
-    return "".join(text(context))
+    if context is None:
+        return None
+    if Path(context).is_file():
+        return "".join(text(context))
+    check_is_text(context, with_space(context), "")
+    return context

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Iterator
 from shlex import quote
@@ -15,6 +14,7 @@ from regard.cli import show_warnings_once
 from regard.cli.batch_work import (
     INPUT_HELP,
     BatchWork,
+    check_column,
     check_resumable,
     column_option,
     output_option,
@@ -22,6 +22,7 @@ from regard.cli.batch_work import (
 from regard.cli.completion import FILE, MODEL_FOLDER
 from regard.cli.decoding_options import decoding_options, decoding_strategy, length_limit
 from regard.cli.model_options import download_option
+from regard.cli.text_arguments import check_is_text, piped
 from regard.errors import SettingError
 
 if TYPE_CHECKING:
@@ -76,11 +77,10 @@ def command(
     if texts and (path != "-" or flags["output"]):
         raise SettingError("a TEXT is answered at once, without files", "leave it or the files out")
     check_resumable(path, flags["output"])
+    check_column(flags["text_column"], path != "-")
     for text in texts:
-        if os.path.isfile(text):
-            raise SettingError(
-                f"{text!r} is a file, not a text", f"translate its lines: --input {quote(text)}"
-            )
+        as_text = piped(text, f"translate {quote(model)}")
+        check_is_text(text, as_text, f"translate its lines: --input {quote(text)}")
     from regard.decode.strategy import BeamSearch
     from regard.models import load_translator
 

@@ -7,7 +7,7 @@ themselves: nothing in its folder is executed or unpickled.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -81,8 +81,14 @@ def _text_column(schema: Any, column: str | None, path: str | Path) -> str:
         return str(strings[0])
     raise DataError(
         f"{file_name(path)} has no column {wanted!r}",
-        f"say --text-column; it has: {', '.join(schema.names)}",
+        call_it_text(schema.names),
     )
+
+
+def call_it_text(names: Iterable[str]) -> str:
+    """The repair of records whose text has another name; not all commands take that name."""
+    listed = ", ".join(names) or "nothing"
+    return f"call it `text`, or name it with --text-column, where there is this flag; has: {listed}"
 
 
 # --- formats --------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from regard.data.file_access import (
     split_location,
     suffix_format,
 )
-from regard.data.tables import column_texts, table_records
+from regard.data.tables import call_it_text, column_texts, table_records
 from regard.errors import DataError, SettingError, did_you_mean
 
 TEXT_KEY = "text"  # of JSON Lines, unless another is named
@@ -71,7 +71,7 @@ def _record_texts(file: str, column: str | None) -> Iterator[str]:
         if column is None and TEXT_KEY not in record:
             raise DataError(
                 f"{where}: {TEXT_KEY!r} is missing",
-                f"name the key of the text (--text-column): {', '.join(record) or 'there is none'}",
+                call_it_text(record),
             )
         yield _string(record, column or TEXT_KEY, where)
 
@@ -227,8 +227,8 @@ def _format(file: str, format: str | None) -> str:
     if file_format == "text":
         raise SettingError(
             f"{file_name(file)} holds one side of the pairs at most",
-            "give the target file too, or one .tsv or .jsonl file "
-            "(for another name: format 'tsv' or 'jsonl')",
+            "name it .tsv or .jsonl if it holds both sides (in Python: format='tsv'), or give the "
+            "target as a file of its own",
         )
     return file_format
 
@@ -277,7 +277,9 @@ def _record_pair(
         if languages is None:
             present = ", ".join(map(repr, record["translation"]))
             raise DataError(
-                f"{where} holds the languages {present}", 'say which way, as languages=("en", "de")'
+                f"{where} holds the languages {present}",
+                "write `source` and `target` instead, or say which way: --languages en-de where "
+                'there is this flag, in Python languages=("en", "de")',
             )
         record = record["translation"]
         keys = languages

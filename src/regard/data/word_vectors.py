@@ -44,7 +44,8 @@ def read_vectors(
     if not vectors:
         raise DataError(
             f"{path} has no vector for any token of the vocabulary",
-            'use `tokenizer = "words"`, or other vectors',
+            'learn a vocabulary of words (tokenizer = "words", --tokenizer words), or give other '
+            "vectors",
         )
     ids = sorted(vectors)
     values = torch.stack([vectors[i] for i in ids])  # [rows, D]

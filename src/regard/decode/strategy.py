@@ -87,7 +87,8 @@ class BeamSearch:
         if not 1 <= self.n_best <= self.width:
             raise SettingError(
                 f"a beam of {self.width} cannot give {self.n_best} translations",
-                "choose a width of at least n_best and 1",
+                f"ask for a beam of {max(1, self.n_best)} (--beam), or for 1 to {self.width} "
+                "translations",
             )
 
 

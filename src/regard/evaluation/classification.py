@@ -7,14 +7,12 @@ from typing import Any
 
 from regard.data import labelled
 from regard.data.labelled import LabelledText, Question, RatedText, TaggedWords
-from regard.data.tag_alignment import align_tags
+from regard.data.tag_alignment import align_words, word_tags
 from regard.errors import DataError
 from regard.evaluation.task import DataPath, Outputs, Settings
 from regard.evaluation.translation import one_path
 from regard.models import LanguageModel, SequenceClassifier, TextEncoder
 from regard.models.labels import label_scores
-
-OUTSIDE = "O"  # the tag of a word that belongs to no entity
 
 
 def read_labelled_texts(data: DataPath) -> list[LabelledText]:
@@ -89,18 +87,16 @@ def tag_words(model: TextEncoder, examples: Sequence[TaggedWords], settings: Set
     positions = model.spec.max_length
     if positions is not None:
         limit = min(limit or positions, positions)
-    aligned = align_tags(model.tokenizer, examples, limit)
+    aligned = align_words(model.tokenizer, examples, limit)
     texts = [" ".join(example.tokens) for example in examples]
     logits = model.logits(texts, cut=True, max_length=limit)  # [T, labels] each
     names = model.labels
     references = [example.tags for example in examples]
     check_labels([tag for tags in references for tag in tags], names)
     predictions = []
-    for (_, tags), row, expected in zip(aligned, logits, references, strict=True):
-        best = row.argmax(dim=-1).tolist()
-        predicted = [names[best[i]] for i, tag in enumerate(tags) if tag is not None]
-        # What was cut off has no prediction.
-        predictions.append(predicted + [OUTSIDE] * (len(expected) - len(predicted)))
+    for (_, words), row, expected in zip(aligned, logits, references, strict=True):
+        labels = [names[label] for label in row.argmax(dim=-1).tolist()]
+        predictions.append(word_tags(words, labels, len(expected)))
     return Outputs(predictions, references)
 
 

@@ -176,7 +176,8 @@ def beam(
         settings = DecodingSettings(settings or BeamSearch())
     if not isinstance(settings.strategy, BeamSearch):
         raise SettingError(
-            "only a beam search has a tree", "give a BeamSearch, or ask for the steps"
+            "only a beam search has a tree",
+            "leave --sample out (in Python, give a BeamSearch), or look at the steps: --what steps",
         )
     tree = _TreeBuilder(model)
     best = translate(model, text, settings, off=off, watch=tree)[0]

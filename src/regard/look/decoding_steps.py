@@ -77,9 +77,12 @@ class Steps(AnalysisResult):
 
     def lines(self, width: int = 100) -> list[str]:
         rows = []
+        most = max((len(step.candidates) for step in self.steps), default=0)
         for i, step in enumerate(self.steps):
             cells = [f"{drawing.shown(c.token)} {c.probability:.2f}" for c in step.candidates]
-            rows.append([str(i), drawing.shown(step.token), *cells])
+            # A token that is not among the likeliest was drawn by chance: one candidate more.
+            filling = [""] * (most - len(cells))
+            rows.append([str(i), drawing.shown(step.token), *cells, *filling])
         return terminal.table(rows, width=width)
 
 
@@ -103,7 +106,8 @@ def steps(
     def watch(event: BeamStep | TokenStep) -> None:
         if not isinstance(event, TokenStep):
             raise SettingError(
-                "a beam search has no single step to show", "ask for its tree, or decode greedily"
+                "a beam search has no single step to show",
+                "look at its tree: --what beam; or decode greedily: --beam 1",
             )
         recorded.append(_step(model, event, settings.strategy, top))
 

@@ -24,6 +24,7 @@ from regard.models.hf_call import (
     call,
     require_known_ids,
 )
+from regard.models.input_warnings import warn_of_inputs
 from regard.models.labels import label_names
 from regard.models.precision import cast, choose_dtype
 from regard.models.tasks import Tasks
@@ -62,6 +63,7 @@ class Model(Tasks):
         self.spec = spec
         self.config = config or {}  # of the folder; empty for a model made in memory
         self.folder: Path | None = None  # where it was opened from
+        self.coverage = TrainingCoverage()  # of training_coverage.json, where a folder has one
         self.say: Callable[[str], None] = to_standard_error  # receives warnings and messages
 
     def __call__(self, *inputs: Tensor | None, **named_inputs: Tensor | bool | None) -> ModelOutput:
@@ -214,6 +216,8 @@ class Model(Tasks):
         # Imported late: the analyses are built on models, not models on them.
         from regard.look import look
 
+        if isinstance(text, str):
+            self.warn_of_input(text)
         if self.medium is not None and isinstance(text, str) and Path(text).is_file():
             return look(
                 self, self.read_medium(Path(text).read_bytes()), target=target, ask=ask, off=off
@@ -223,7 +227,6 @@ class Model(Tasks):
     # ------------------------------------------------------------------ for `regard.look`
     # These members satisfy `regard.look.Inspectable`. Here they are of a model without a tokenizer.
 
-    coverage = TrainingCoverage()  # of training_coverage.json, where a folder has one
     special_tokens: SpecialTokens | None = None  # that frame decoding; None if it decodes nothing
     medium: Literal["image", "sound"] | None = None  # the files that it can be shown
 
@@ -241,6 +244,12 @@ class Model(Tasks):
     def output_tokenizer(self) -> Tokenizer:
         """The tokenizer of outputs: of the targets of an encoder–decoder, framed as its labels."""
         return self.input_tokenizer
+
+    def warn_of_input(self, text: str) -> None:
+        """Warns of a text that is unlike all of training; a path of another medium is none."""
+        if self.accepts_text and not (self.medium is not None and Path(text).is_file()):
+            rows = [self.input_tokenizer.input_ids(text)]
+            warn_of_inputs(self.input_tokenizer, [text], rows, self.coverage)
 
     def label_name(self, index: int) -> str:
         """The name of a class, as the answers of the model have it."""

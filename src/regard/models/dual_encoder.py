@@ -36,6 +36,7 @@ class DualEncoderModel(TokenizerModel):
         """The text tower as a model of its own."""
         encoder = TextEncoder(self.model.text, self.spec.text, self._tokenizer)
         encoder.folder = self.folder
+        encoder.coverage = self.coverage
         # Its tokenizer is opened from the same folder, on first use.
         encoder.say = self.say
         return encoder

@@ -6,7 +6,7 @@ A model answers such an input as fluently as any other, so that the answer does 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from regard.data.training_coverage import TrainingCoverage
@@ -14,8 +14,8 @@ from regard.errors import LongInputWarning, UnknownWordsWarning
 from regard.text.tokenizer import Text, Tokenizer
 
 _WORDS_IN_A_MESSAGE = 5
-_TOLERANCE = 1.25  # a source of a quarter more tokens than the longest is still like it
-_STACK_LEVEL = 4  # the caller of the task method
+_TOLERANCE = 1.25  # an input of a quarter more tokens than the longest is still like it
+_STACK_LEVEL = 5  # the caller of the task method
 
 
 @contextmanager
@@ -27,6 +27,23 @@ def without_input_warnings() -> Iterator[None]:
         yield
 
 
+def warn_of_inputs(
+    tokenizer: Tokenizer,
+    texts: Sequence[Text],
+    rows: Sequence[Sequence[int]],
+    coverage: TrainingCoverage,
+    numbers: Sequence[int] | None = None,
+    unit: str = "text",
+) -> None:
+    """Warns of the words and the lengths of texts that are unlike all of training.
+
+    `rows` are their token ids, special ones included. `numbers` count the texts from 0 on, as a
+    user counts them: in `unit`s.
+    """
+    _warn_of_unknown_words(tokenizer, texts, rows, coverage)
+    _warn_of_long_inputs(rows, numbers or range(len(rows)), coverage, unit)
+
+
 def unknown_words(
     tokenizer: Tokenizer, text: str, coverage: TrainingCoverage | None = None
 ) -> list[str]:
@@ -34,38 +51,55 @@ def unknown_words(
 
     Each comes once, in the order of the text.
     """
-    unknown_ids = _unknown_ids(tokenizer, coverage)
+    unknown = unknown_ids(tokenizer, coverage)
     # Texts without any are the usual case: offsets are computed only where one is needed.
     ids = tokenizer.encode(text)
-    if unknown_ids.isdisjoint(ids):
+    if unknown.isdisjoint(ids):
         return []
     offsets = tokenizer.text_offsets(text)
     words: dict[str, None] = {}
     for token, (start, end) in zip(ids, offsets, strict=True):
-        if token in unknown_ids:
-            word = _word_around(text, start, end)
-            if word:
-                words[word] = None
-    return list(words)
+        if token in unknown:
+            words[_word_around(text, start, end)] = None
+    return [word for word in words if word and not _is_known(tokenizer, word, unknown)]
 
 
-def joined_texts(texts: Sequence[Text]) -> list[str]:
-    """One text for each: of a pair, both of its texts."""
-    return [text if isinstance(text, str) else " ".join(text) for text in texts]
+def _is_known(tokenizer: Tokenizer, word: str, unknown: frozenset[int]) -> bool:
+    """Whether training has the word, at the beginning of a text or behind a space.
+
+    Other tokens may spell it where it stands: before a comma, or as the first word of all.
+    """
+    spellings = tokenizer.encode_batch([word, f" {word}"])
+    return any(unknown.isdisjoint(spelling) for spelling in spellings)
 
 
-def warn_of_unknown_words(
+def unknown_ids(tokenizer: Tokenizer, coverage: TrainingCoverage | None) -> frozenset[int]:
+    """The unknown token, and the tokens that training has not seen; marks such as [MASK] are no
+    words."""
+    unseen = frozenset() if coverage is None else coverage.unseen_tokens - tokenizer.special_ids
+    unknown = tokenizer.special_token_id("unk")
+    return unseen if unknown is None else unseen | {unknown}
+
+
+def is_far_longer(length: int, coverage: TrainingCoverage) -> bool:
+    """Whether an input of so many tokens is unlike all of training by its length."""
+    longest = coverage.longest_source
+    return longest is not None and length > _TOLERANCE * longest
+
+
+def _warn_of_unknown_words(
     tokenizer: Tokenizer,
-    texts: Sequence[str],
+    texts: Sequence[Text],
     rows: Sequence[Sequence[int]],
-    coverage: TrainingCoverage | None = None,
+    coverage: TrainingCoverage,
 ) -> None:
-    """Warns once of all unknown words of some texts, whose token ids are `rows`."""
-    unknown_ids = _unknown_ids(tokenizer, coverage)
+    """Warns once of all unknown words of some texts."""
+    unknown = unknown_ids(tokenizer, coverage)
     words: dict[str, None] = {}
     for text, ids in zip(texts, rows, strict=True):
-        if not unknown_ids.isdisjoint(ids):
-            words.update(dict.fromkeys(unknown_words(tokenizer, text, coverage)))
+        if not unknown.isdisjoint(ids):
+            for part in _parts(text):
+                words.update(dict.fromkeys(unknown_words(tokenizer, part, coverage)))
     if not words:
         return
     names = ", ".join(list(words)[:_WORDS_IN_A_MESSAGE])
@@ -78,46 +112,45 @@ def warn_of_unknown_words(
     warnings.warn(UnknownWordsWarning(message, list(words)), stacklevel=_STACK_LEVEL)
 
 
-def is_far_longer(length: int, coverage: TrainingCoverage) -> bool:
-    """Whether a source of so many tokens is unlike all of training by its length."""
-    longest = coverage.longest_source
-    return longest is not None and length > _TOLERANCE * longest
-
-
-def warn_of_long_sources(
-    rows: Sequence[Sequence[int]], line_numbers: Sequence[int], coverage: TrainingCoverage
+def _warn_of_long_inputs(
+    rows: Sequence[Sequence[int]], numbers: Iterable[int], coverage: TrainingCoverage, unit: str
 ) -> None:
-    """Warns once of the sources that are far longer than the longest one of training."""
-    too_long = [
-        (number + 1, len(row))
-        for number, row in zip(line_numbers, rows, strict=True)
+    """Warns once of the inputs that are far longer than the longest one of training."""
+    # By number: a text may have several rows, which are windows on it.
+    too_long = {
+        number + 1: len(row)
+        for number, row in zip(numbers, rows, strict=True)
         if is_far_longer(len(row), coverage)
-    ]
+    }
     if not too_long:
         return
-    number, length = too_long[0]
+    number, length = next(iter(too_long.items()))
     if len(too_long) == 1:
-        problem = "a source is longer than any in training"
+        problem = f"a {unit} is longer than any in training"
     else:
-        problem = f"{len(too_long):,} sources are longer than any in training"
+        problem = f"{len(too_long):,} {unit}s are longer than any in training"
     message = (
-        f"{problem}: line {number} has {length:,} tokens, the longest in training had "
+        f"{problem}: {unit} {number} has {length:,} tokens, the longest in training had "
         f"{coverage.longest_source:,}\n"
-        "  → split them into sentences"
+        "  → do not trust what the model makes of it; split it, or train on longer texts"
     )
     warnings.warn(LongInputWarning(message), stacklevel=_STACK_LEVEL)
 
 
-def _unknown_ids(tokenizer: Tokenizer, coverage: TrainingCoverage | None) -> frozenset[int]:
-    unseen = frozenset() if coverage is None else coverage.unseen_tokens
-    unknown = tokenizer.special_token_id("unk")
-    return unseen if unknown is None else unseen | {unknown}
+def _parts(text: Text) -> tuple[str, ...]:
+    """One text, or both of a pair."""
+    return (text,) if isinstance(text, str) else text
 
 
 def _word_around(text: str, start: int, end: int) -> str:
-    """The word between spaces that a token belongs to; offsets may include the space before."""
+    """The word between spaces that a token belongs to; offsets may include the space before.
+
+    A token that is nothing but space belongs to none.
+    """
     while start < end and text[start].isspace():
         start += 1
+    if start == end:
+        return ""
     while start > 0 and not text[start - 1].isspace():
         start -= 1
     while end < len(text) and not text[end].isspace():

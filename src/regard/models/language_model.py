@@ -14,7 +14,6 @@ from torch.nn import functional
 from regard import spec as kinds
 from regard.core.finite_outputs import require_finite
 from regard.data.padding import pad_rows
-from regard.data.training_coverage import TrainingCoverage
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, batch_by_length, decode
 from regard.decode.beam_memory import require_memory
 from regard.decode.events import BeamStep, TokenStep
@@ -33,13 +32,15 @@ from regard.errors import DataError, ModelError, SettingError
 from regard.metrics.perplexity import corpus_nll
 from regard.models.base import TokenizerModel, no_targets
 from regard.models.generation_config import GenerationDefaults, warn_of_unsupported
-from regard.models.input_warnings import warn_of_unknown_words
+from regard.models.input_warnings import warn_of_inputs
 from regard.models.token_batches import (
+    SHORTEN_OR_CUT,
     framed_rows,
     padded_inputs,
     single_texts,
     smaller_limit,
     text_list,
+    texts_to_truncate,
 )
 from regard.text.streaming import StreamingDecoder
 from regard.text.tokenizer import Text, Tokenizer
@@ -86,7 +87,6 @@ class LanguageModel(TokenizerModel):
         end = ends[0] if ends else _NO_END_TOKEN
         self.special_tokens = SpecialTokens(0, None, end, extra_ends=tuple(ends[1:]))
         self.defaults = GenerationDefaults()  # of generation_config.json
-        self.coverage = TrainingCoverage()  # of training_coverage.json
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -135,6 +135,7 @@ class LanguageModel(TokenizerModel):
         stream: Callable[[str], None] | None = None,
         draft: LanguageModel | None = None,
         before: int = 0,
+        cut: bool = False,
         **options: Unpack[DecodingOptions],
     ) -> str: ...
     @overload
@@ -147,6 +148,7 @@ class LanguageModel(TokenizerModel):
         stream: Callable[[str], None] | None = None,
         draft: LanguageModel | None = None,
         before: int = 0,
+        cut: bool = False,
         **options: Unpack[DecodingOptions],
     ) -> list[str]: ...
     def generate(
@@ -158,6 +160,7 @@ class LanguageModel(TokenizerModel):
         stream: Callable[[str], None] | None = None,
         draft: LanguageModel | None = None,
         before: int = 0,
+        cut: bool = False,
         **options: Unpack[DecodingOptions],
     ) -> str | list[str]:
         """The continuation of each text, up to an end token or `max_new_tokens`.
@@ -168,10 +171,11 @@ class LanguageModel(TokenizerModel):
 
         With one text, `stream` receives the pieces as they are decoded, complete characters only
         (after a beam search, all at once). When the context is full, the model goes on from its
-        last half. A `draft` is a smaller model with the same tokenizer, for speculative decoding:
-        faster where it guesses well, and the distribution of the text stays the same. `before` is
-        the number of texts that came before these: each has random draws of its own, whatever the
-        chunks that they come in.
+        last half. A prompt that is longer than the context is an error, or is cut to that half,
+        with a message, if `cut`. A `draft` is a smaller model with the same tokenizer, for
+        speculative decoding: faster where it guesses well, and the distribution of the text stays
+        the same. `before` is the number of texts that came before these: each has random draws of
+        its own, whatever the chunks that they come in.
         """
         if stream is not None and not isinstance(text, str):
             raise SettingError(
@@ -189,6 +193,7 @@ class LanguageModel(TokenizerModel):
         strategy = choose_strategy(strategy, options)
         inputs = text_list(text)
         prompts = [self._prompt_ids(one) for one in inputs]
+        self._check_lengths(prompts, cut)
         decoders = [StreamingDecoder(self.tokenizer, prompt) for prompt in prompts]
         texts = [""] * len(prompts)
 
@@ -201,7 +206,8 @@ class LanguageModel(TokenizerModel):
             if token != self.special_tokens.end:
                 append(row, decoders[row].put(token))
 
-        warn_of_unknown_words(self.tokenizer, inputs, prompts, self.coverage)
+        contexts = [self._context(prompt) for prompt in prompts]
+        warn_of_inputs(self.tokenizer, inputs, contexts, self.coverage)
         warn_of_unsupported(self)
         self._decode(
             prompts,
@@ -215,6 +221,17 @@ class LanguageModel(TokenizerModel):
         for row, decoder in enumerate(decoders):
             append(row, decoder.end())
         return texts[0] if isinstance(text, str) else texts
+
+    def _check_lengths(self, prompts: Sequence[Sequence[int]], cut: bool) -> None:
+        """Refuses prompts that are longer than the context; if they are `cut`, says so."""
+        texts_to_truncate(
+            [len(prompt) for prompt in prompts],
+            self.positions,
+            cut,
+            self.say,
+            SHORTEN_OR_CUT,
+            prompt_tokens=self._tokens_of_full_context,
+        )
 
     def _max_new_tokens(self, prompt_length: int) -> int:
         """The default number of new tokens after a prompt of this length."""
@@ -291,16 +308,21 @@ class LanguageModel(TokenizerModel):
         return max(0, defaults.min_new_tokens - new_tokens, defaults.min_length - length)
 
     def _context(self, ids: list[int]) -> list[int]:
-        """The tokens that the model reads: all, or the last half of a context that is full."""
-        if self.positions is None or len(ids) < self.positions:
+        """The tokens that the model reads: all, or the last ones where the context is full."""
+        if self.positions is None or len(ids) <= self.positions:
             return ids
-        return ids[-max(1, self.positions // 2) :]
+        return ids[-self._tokens_of_full_context :]
+
+    @property
+    def _tokens_of_full_context(self) -> int:
+        """How many tokens the model goes on from where more have been read: half a context."""
+        return max(1, (self.positions or 0) // 2)
 
     def _segment_length(self, length: int, wanted: int) -> int:
         """How many of the wanted tokens can be decoded before the context is full."""
         if self.positions is None:
             return wanted
-        context = length if length < self.positions else max(1, self.positions // 2)
+        context = length if length <= self.positions else self._tokens_of_full_context
         # One more than there are positions left: the last token is not read any more.
         return min(wanted, self.positions - context + 1)
 
@@ -434,10 +456,14 @@ class LanguageModel(TokenizerModel):
         # beginning of "news".
         before, _, after = template.partition("{label}")
         query = before + "{label}" + after[:1].replace("{", "")
+        texts = text_list(text)
         results = []
-        for one in [text] if isinstance(text, str) else text:
+        for one in texts:
             queries = [_fill_template(query, one, label) for label in labels]
             results.append(self._label_probabilities(prompt, queries, labels))
+        # Behind the answers: of a text that is refused, its length is said once.
+        rows = [self.tokenizer.input_ids(one) for one in texts]
+        warn_of_inputs(self.tokenizer, texts, rows, self.coverage)
         return results[0] if isinstance(text, str) else results
 
     def _label_probabilities(
@@ -446,10 +472,11 @@ class LanguageModel(TokenizerModel):
         """The probabilities of queries that differ in their label, after the same prompt."""
         rows = [self.tokenizer.input_ids(prompt + query) for query in queries]
         if self.positions is not None and max(len(row) for row in rows) > self.positions + 1:
+            longest = max(len(row) for row in rows)
             raise DataError(
-                f"the text and its {len(prompt):,} characters of examples are longer than the "
-                f"{self.positions} tokens this model can see",
-                "give fewer or shorter examples",
+                f"the prompt with this text has {longest:,} tokens, and this model reads "
+                f"{self.positions:,}: {queries[0][:40]!r}",
+                "give fewer or shorter examples" if prompt else "shorten the text",
             )
         # A token may reach over the end of the prompt: scores begin where the rows differ.
         first = 0

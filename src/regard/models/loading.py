@@ -95,6 +95,7 @@ def load(
     require_finite_weights(core_model, str(path))
     model = _wrap(path, core_model, opened, say)
     model.folder = path
+    model.coverage = read_coverage(path)
     model.say = say
     return model
 
@@ -213,7 +214,6 @@ def _translator(
     translator = Translator(
         model, spec, source, target, ids.start, config, opening=ids.opening, closing=ids.closing
     )
-    translator.coverage = read_coverage(folder)
     # bad_words_ids of Marian's files name the padding token, which is never generated anyway.
     banned_ids = frozenset(translator.special_tokens.banned)
     translator.defaults = generation_defaults(
@@ -235,7 +235,6 @@ def _language_model(
     # The end token may be named in generation_config.json only (Llama 3 has several there).
     token_config = config | folders.generation_token_ids(folder)
     language_model = LanguageModel(model, spec, tokenizer, token_config)
-    language_model.coverage = read_coverage(folder)
     language_model.defaults = generation_defaults(
         folders.read_generation_config(folder), config, frozenset()
     )

@@ -14,7 +14,7 @@ from regard.core.finite_outputs import require_finite
 from regard.data.padding import pad_rows, round_up
 from regard.errors import DataError, SettingError
 from regard.models.base import TokenizerModel, no_targets
-from regard.models.input_warnings import warn_of_unknown_words
+from regard.models.input_warnings import warn_of_inputs
 from regard.models.labels import Scores, label_scores
 from regard.models.token_batches import single_texts, texts_to_truncate
 from regard.text.tokenizer import Text, Tokenizer
@@ -72,7 +72,7 @@ class MemoryNetworkModel(TokenizerModel):
         # The full stop ends the story's last sentence, should it have none.
         text = f"{story.strip()} . {question}"
         sentences = self.sentence_ids(text)
-        warn_of_unknown_words(self.tokenizer, split_sentences(text), sentences)
+        self.warn_of_input(text)
         rows = pad_stories([sentences]).to(self.device)
         with torch.inference_mode():
             hidden, _ = self.model(*MemoryNetwork.split_inputs(rows))
@@ -80,6 +80,10 @@ class MemoryNetworkModel(TokenizerModel):
         # An answer is one word: a softmax over the vocabulary.
         words = [self.tokenizer.id_to_token(i) for i in range(len(logits))]
         return label_scores(logits, words)
+
+    def warn_of_input(self, text: str) -> None:
+        story = [id for ids in self.sentence_ids(text) for id in ids]
+        warn_of_inputs(self.tokenizer, [text], [story], self.coverage, unit="story")
 
     # ------------------------------------------------------------------ for `regard.look`
     # Positions are sentences: only analyses that need no token ids apply.

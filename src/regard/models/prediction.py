@@ -113,12 +113,14 @@ def _number(answer: dict[str, float]) -> float | dict[str, float]:
 def _check_options(model: Model, task: str, options: PredictionOptions) -> None:
     """Refuses what this task of this model would ignore."""
     chooses_by_labels = isinstance(model, LanguageModel | DualEncoderModel)
+    is_story = task == "answer" and isinstance(model, MemoryNetworkModel)
     # flag, whether it is given, whether the task reads it
     flags = (
-        ("--cut", options.cut, task in _CUT_TASKS and isinstance(model, _CUT_MODELS)),
+        ("--cut", options.cut, isinstance(model, _CUT_MODELS.get(task, ()))),
         ("--label", bool(options.labels), task == "classify" and chooses_by_labels),
         ("--context", options.context is not None, task == "answer"),
         ("--samples", options.samples is not None, task == "forecast"),
+        ("--top", options.top != DEFAULT_TOP, task in _RANKING_TASKS or is_story),
     )
     for flag, is_given, fits in flags:
         if is_given and not fits:
@@ -259,7 +261,7 @@ def _forecast(model: SeriesModel, inputs: list[str], options: PredictionOptions)
 
 
 def _generate(model: Any, inputs: list[str], options: PredictionOptions) -> list[Any]:
-    return list(model.generate(inputs, max_new_tokens=_NEW_TOKENS))
+    return list(model.generate(inputs, max_new_tokens=_NEW_TOKENS, cut=options.cut))
 
 
 _TASKS: dict[str, Callable[[Any, list[str], PredictionOptions], list[Any]]] = {
@@ -278,9 +280,13 @@ _TASKS: dict[str, Callable[[Any, list[str], PredictionOptions], list[Any]]] = {
     "embed_text": _vectors("embed_text"),
     "embed_image": _vectors("embed_image"),
 }
-# What can truncate a text.
-_CUT_TASKS = ("classify", "embed")
-_CUT_MODELS = (TextEncoder, SequenceClassifier)
+_RANKING_TASKS = ("classify", "fill")  # whose answers are several, the likeliest first
+# The models that can truncate a text, by task.
+_CUT_MODELS: dict[str, tuple[type[Model], ...]] = {
+    "classify": (TextEncoder, SequenceClassifier),
+    "embed": (TextEncoder,),
+    "generate": (LanguageModel,),
+}
 # Tasks that read files of the model's medium, where it has one.
 MEDIA_TASKS = ("classify", "embed", "embed_image", "transcribe")
 TASK_NAMES = tuple(_TASKS)

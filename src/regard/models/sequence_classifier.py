@@ -15,7 +15,7 @@ from regard.decode.batch_decoding import batch_by_length
 from regard.encoder_decoder import EncoderDecoder
 from regard.models.base import TokenizerModel, no_targets
 from regard.models.hf_call import shift_right
-from regard.models.input_warnings import joined_texts, warn_of_unknown_words
+from regard.models.input_warnings import warn_of_inputs
 from regard.models.labels import Scores, label_names, label_scores
 from regard.models.token_batches import (
     SPLIT_OR_CUT,
@@ -89,7 +89,7 @@ class SequenceClassifier(TokenizerModel):
         limit = self.spec.source.max_length
         encodings = template_encodings(self.tokenizer, texts, limit, cut, self.say, SPLIT_OR_CUT)
         rows = [encoding.ids for encoding in encodings]
-        warn_of_unknown_words(self.tokenizer, joined_texts(texts), rows)
+        warn_of_inputs(self.tokenizer, texts, rows, self.coverage)
         return rows
 
     @torch.inference_mode()

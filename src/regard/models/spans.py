@@ -8,6 +8,8 @@ import torch
 from tokenizers import Encoding
 from torch import Tensor
 
+from regard.data.tag_alignment import first_tokens, word_spans
+
 _MAX_ANSWER_TOKENS = 30
 _MINUS_INFINITY = float("-inf")
 
@@ -72,23 +74,26 @@ def replaced_tokens(text: str, encoding: Encoding, logits: Tensor) -> list[Suspe
 
 
 def tagged_words(text: str, encoding: Encoding, logits: Tensor, names: list[str]) -> list[Tagged]:
-    """The label of each word, which is that of its first token, by logits [T, labels]."""
+    """The label of each word, which is that of its first token, by logits [T, labels].
+
+    Words are those of the data (`word_spans`), whatever a tokenizer takes for one.
+    """
     # Probability and label of each token: [T] each
     best = logits.softmax(dim=-1).max(dim=-1)
-    words: dict[int, Tagged] = {}
-    for i, word in enumerate(encoding.word_ids):
-        if word is None:  # a special token
-            continue
-        start, end = encoding.offsets[i]
-        if word in words:
-            start = words[word].start
-            # A further token of the word extends its span, not its label.
-            words[word] = replace(words[word], end=end, text=text[start:end])
-        else:
-            start, end = _strip(text, start, end)
-            label = names[int(best.indices[i])]
-            words[word] = Tagged(text[start:end], label, float(best.values[i]), start, end)
-    return [word for word in words.values() if word.text]
+    spans = word_spans(text)
+    starts = [start for start, _ in spans]
+    tokens = {word: i for i, word in enumerate(first_tokens(text, encoding, starts))}
+    words: list[Tagged] = []
+    for number, (start, end) in enumerate(spans):
+        token = tokens.get(number)
+        if token is not None:
+            label = names[int(best.indices[token])]
+            words.append(Tagged(text[start:end], label, float(best.values[token]), start, end))
+        elif words and words[-1].end == start:
+            # A token of the word before has its punctuation too.
+            before = words[-1]
+            words[-1] = replace(before, end=end, text=text[before.start : end])
+    return words
 
 
 def merge_entities(text: str, words: list[Tagged]) -> list[Tagged]:

@@ -21,7 +21,7 @@ from regard.encoder import Encoder
 from regard.errors import DataError, ModelError, SettingError
 from regard.models.base import TokenizerModel, no_targets
 from regard.models.hf_call import padding_mask
-from regard.models.input_warnings import joined_texts, warn_of_unknown_words
+from regard.models.input_warnings import warn_of_inputs
 from regard.models.labels import Scores, label_names, label_scores
 from regard.models.sentence_transformers import SentencePooling
 from regard.models.spans import (
@@ -277,6 +277,14 @@ class TextEncoder(TokenizerModel):
         windows = [self._windows(question, context) for question, context in pairs]
         # A context of several windows has several rows.
         encodings = [encoding for rows in windows for encoding in rows]
+        number = [i for i, rows in enumerate(windows) for _ in rows]
+        warn_of_inputs(
+            self.tokenizer,
+            [pairs[i] for i in number],
+            [encoding.ids for encoding in encodings],
+            self.coverage,
+            number,
+        )
         # All windows of all contexts in one go, so that they are batched by length.
         logits = iter(self._map(encodings, self._logits))  # each [T, 2]
         answers = []
@@ -336,9 +344,8 @@ class TextEncoder(TokenizerModel):
         """
         limit = smaller_limit(max_length, self._positions())
         encodings = template_encodings(self.tokenizer, texts, limit, cut, self.say, repair)
-        warn_of_unknown_words(
-            self.tokenizer, joined_texts(texts), [encoding.ids for encoding in encodings]
-        )
+        rows = [encoding.ids for encoding in encodings]
+        warn_of_inputs(self.tokenizer, texts, rows, self.coverage)
         return encodings
 
     @torch.inference_mode()

@@ -15,6 +15,7 @@ from regard.text.tokenizer import Text, Tokenizer
 # Repairs of texts that are too long, by what the method that read them offers.
 SPLIT = "split them"
 SPLIT_OR_CUT = "split them, or cut their ends off: --cut, in Python cut=True"
+SHORTEN_OR_CUT = "shorten them, or cut their beginnings off: --cut, in Python cut=True"
 SAY_TRUNCATION = "split them, or say truncation=True"
 
 
@@ -33,10 +34,13 @@ def texts_to_truncate(
     truncation: bool,
     say: Callable[[str], None],
     repair: str = SAY_TRUNCATION,
+    *,
+    prompt_tokens: int | None = None,
 ) -> list[int]:
     """The numbers of the texts that have more than `limit` tokens.
 
     They are an error, with this repair, unless they are to be truncated, which is then said.
+    `prompt_tokens` are the last ones of a prompt, which stay; of other texts the first ones do.
     """
     if limit is None:
         return []
@@ -53,7 +57,9 @@ def texts_to_truncate(
             f"{problem}; the first is text {first + 1}, which has {lengths[first]}", repair
         )
     # Never silently: what is cut off may be what the answer depends on.
-    say(f"{problem}; their ends are cut off")
+    places = "ends" if prompt_tokens is None else "beginnings"
+    dropped = sum(lengths[i] - (prompt_tokens or limit) for i in too_long)
+    say(f"{problem}; {dropped:,} tokens at their {places} are cut off")
     return too_long
 
 

@@ -14,7 +14,6 @@ from torch.nn import functional
 from regard import spec as kinds
 from regard.core.finite_outputs import require_finite
 from regard.data.padding import IGNORED, pad_rows
-from regard.data.training_coverage import TrainingCoverage
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, batch_by_length, decode
 from regard.decode.beam_memory import require_memory
 from regard.decode.strategy import (
@@ -31,7 +30,7 @@ from regard.families import folder as folders
 from regard.metrics.perplexity import corpus_nll
 from regard.models.base import Model
 from regard.models.generation_config import GenerationDefaults, warn_of_unsupported
-from regard.models.input_warnings import warn_of_long_sources, warn_of_unknown_words
+from regard.models.input_warnings import warn_of_inputs
 from regard.models.token_batches import (
     framed_rows,
     padded_inputs,
@@ -85,7 +84,6 @@ class Translator(Model):
         banned = tuple(sorted((target.framing_ids | {start}) - {eos}))
         self.special_tokens = SpecialTokens(pad, start, eos, banned, opening, closing)
         self.defaults = GenerationDefaults()  # of generation_config.json
-        self.coverage = TrainingCoverage()  # of training_coverage.json
 
     def files(self) -> Mapping[str, str | dict[str, Any]]:
         source = self.source_tokenizer
@@ -234,8 +232,9 @@ class Translator(Model):
         sources = [prefix + ids for ids in self.encode(texts)]
         line_numbers = [before + i for i in rows]
         self._check_lengths(sources, line_numbers)
-        warn_of_unknown_words(self.source_tokenizer, texts, sources, self.coverage)
-        warn_of_long_sources(sources, line_numbers, self.coverage)
+        warn_of_inputs(
+            self.source_tokenizer, texts, sources, self.coverage, line_numbers, unit="line"
+        )
         # The decoder has no positions beyond those of its table.
         if self.spec.target.max_length is not None:
             limit = replace(settings.limit, maximum=self.spec.target.max_length)

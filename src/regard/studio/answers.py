@@ -31,14 +31,14 @@ from regard.models import (
     CTCModel,
     DualEncoderModel,
     GraphModel,
-    LanguageModel,
     Model,
     SeriesModel,
-    Translator,
+    TextEncoder,
     input_warnings,
 )
 from regard.models.labels import label_names, label_scores
 from regard.models.memory_network import MemoryNetworkModel
+from regard.models.spans import tagged_words
 from regard.series_encoder_decoder import SeriesEncoderDecoder
 from regard.text.tokenizer import Tokenizer
 from regard.training.run_evaluation import run_settings
@@ -299,6 +299,8 @@ def _of_encoder(
     logits = run.tensor("logits")[0].float()  # [L], or [T, L]
     if isinstance(model, CTCModel):
         return _letters(model, logits)
+    if task == "tag" and isinstance(model, TextEncoder) and isinstance(text, str):
+        return _tagged_words(model, text, logits)
     if task in ("tag", "detect"):
         return _labelled_tokens(model, run, logits, task)
     if task == "answer" and isinstance(text, str):
@@ -384,9 +386,21 @@ def _labelled_tokens(model: Model, run: Look, logits: Tensor, task: str) -> Mode
         best = logits.softmax(dim=-1).max(dim=-1)
         probabilities = best.values.tolist()
         labels = [names[i] for i in best.indices.tolist()]
-    spans = tuple(zip(run.source, labels, probabilities, strict=False))[:MAX_SPANS]
+    return _marked(task, list(zip(run.source, labels, probabilities, strict=False)))
+
+
+def _tagged_words(model: TextEncoder, text: str, logits: Tensor) -> ModelAnswer:
+    """A label for each word, by logits [T, L]."""
+    [encoding] = model.tokenizer.encode_with_template([text])
+    words = tagged_words(text, encoding, logits, model.labels)
+    return _marked("tag", [(word.text, word.label, word.probability) for word in words])
+
+
+def _marked(task: str, spans: Sequence[tuple[str, str, float]]) -> ModelAnswer:
+    """Pieces of a text with their labels and probabilities; the answer names the unusual ones."""
+    spans = tuple(spans[:MAX_SPANS])
     usual = {"O", "original"}
-    marked = [f"{token} ({label})" for token, label, _ in spans if label not in usual]
+    marked = [f"{piece} ({label})" for piece, label, _ in spans if label not in usual]
     return ModelAnswer(task, ", ".join(marked) or "nothing marked", spans=spans)
 
 
@@ -521,6 +535,14 @@ def unknown_words(model: Model, text: str | MediaInput) -> dict[int, str]:
     }
 
 
+def _text_tokenizer(model: Model) -> Tokenizer | None:
+    """The tokenizer of a model that reads text."""
+    if isinstance(model, MemoryNetworkModel):
+        # Positions of its input are sentences, so that it has no `input_tokenizer`.
+        return model.tokenizer
+    return model.input_tokenizer if model.accepts_text else None
+
+
 @dataclass(frozen=True)
 class InputWarnings:
     """Why an answer should not be trusted: words or a length never seen, or nothing to hear."""
@@ -536,9 +558,9 @@ def warnings_of(model: Model, text: str | MediaInput) -> InputWarnings:
     if isinstance(text, MediaInput) and model.medium == "sound":
         # A spectrogram of one shade.
         return InputWarnings([], silent=bool(text.picture.min() == text.picture.max()))
-    if not isinstance(model, Translator | LanguageModel) or not isinstance(text, str):
-        return InputWarnings(list(dict.fromkeys(unknown_words(model, text).values())))
-    tokenizer = model.input_tokenizer
+    tokenizer = _text_tokenizer(model)
+    if not isinstance(text, str) or tokenizer is None:
+        return InputWarnings([])
     unknown = input_warnings.unknown_words(tokenizer, text, model.coverage)
     length = len(tokenizer.input_ids(text))
     if not input_warnings.is_far_longer(length, model.coverage):

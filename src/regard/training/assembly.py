@@ -18,9 +18,12 @@ from torch import Tensor, nn
 from regard import disk, edit, spec
 from regard.core.embedding import Embedding
 from regard.core.meta_parameters import parameters_on_meta
+from regard.data import training_coverage
 from regard.data.word_vectors import read_vectors
 from regard.errors import SettingError
 from regard.models import Model, load
+from regard.models.base import TokenizerModel
+from regard.models.input_warnings import unknown_ids
 from regard.models.saving import (
     PROCESSOR_FILES,
     TEXT_FILES,
@@ -38,6 +41,7 @@ from regard.training.setup import Setup
 
 UPDATES_PER_EPOCH = 50  # 1,500 in the 30 epochs of a run that names no steps
 SMALLEST_BATCH = 512  # positions
+UNKNOWN_SHARE = 0.1  # of the tokens of text to fine-tune on, from which on a warning is due
 # Parameters of a new head, which LoRA does not freeze.
 _NEW_HEADS = ("labels.", "pool.")
 
@@ -53,7 +57,9 @@ def assemble(setup: Setup, objective: type[Objective] | None = None) -> Objectiv
         _write_base_files(setup.run_folder.folder, model)
     else:
         _write_json_files(setup.run_folder.folder, objective.files(model, setup))
-    return _created(objective, model, data, setup)
+    created = _created(objective, model, data, setup)
+    _note_coverage(created)
+    return created
 
 
 def assemble_on_ranks(setup: Setup, objective: type[Objective] | None = None) -> Objective:
@@ -88,7 +94,9 @@ def _model_and_data(
     data = objective.prepare(setup, base)
     if base is None:
         return new_model(setup, objective, data, description), data
-    return _prepare_base(setup, objective.adapt(base, data, setup)), data
+    adapted = objective.adapt(base, data, setup)
+    adapted.coverage = base.coverage  # a new head stands on a stack that was trained before
+    return _prepare_base(setup, adapted), data
 
 
 def _created(objective: type[Objective], model: Model, data: Any, setup: Setup) -> Objective:
@@ -241,6 +249,41 @@ def _write_base_files(folder: Path, model: Model) -> None:
     for name, content in model.files().items():
         if name == "tokenizer.json" and not (folder / name).exists():
             disk.write_file(folder / name, str(content))
+
+
+def _note_coverage(objective: Objective) -> None:
+    """What of its inputs the model will have seen, for its warnings of all others.
+
+    Of a model that is fine-tuned, says how much of the new text it does not know.
+    """
+    setup = objective.setup
+    folder = setup.run_folder.folder
+    model = objective.trained_model
+    if (folder / training_coverage.FILE).exists():
+        model.coverage = training_coverage.read_coverage(folder)
+        return
+    statistics = objective.input_statistics()
+    if statistics is None:
+        return
+    coverage = statistics.coverage
+    if setup.recipe.is_finetuning:
+        # A memory network has a tokenizer, although its positions are sentences.
+        has_one = isinstance(model, TokenizerModel)
+        tokenizer = model.tokenizer if has_one else model.input_tokenizer
+        unknown = unknown_ids(tokenizer, model.coverage)
+        _say_unknown(statistics.share_of(unknown, tokenizer.special_ids), setup)
+        coverage = training_coverage.merged(model.coverage, coverage)
+    coverage.write(folder)
+    model.coverage = coverage
+
+
+def _say_unknown(share: float, setup: Setup) -> None:
+    """A model learns nothing from words that it has no token for, and little from unseen ones."""
+    if share > UNKNOWN_SHARE:
+        setup.say(
+            f"warning: {share:.0%} of the tokens are unknown to the model that is fine-tuned\n"
+            "  → give one that was trained on text of this kind"
+        )
 
 
 def _exported_tensors(model: Model, recipe: Recipe) -> dict[str, Tensor]:

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from regard import disk
-from regard.data import builtin, text_files, training_coverage
+from regard.data import builtin, text_files
 from regard.data.corpus import Corpus, prepare
 from regard.data.file_access import split_location
 from regard.decode.strategy import BeamSearch
@@ -80,26 +80,12 @@ def parallel_corpora(setup: Setup, base: Translator | None = None) -> ParallelCo
         # Opened from the folder, as users will: what was prepared now and what is resumed are one.
         source, target = open_translation_tokenizers(setup.run_folder.folder)
     train = Corpus.open(data / "train")
-    _write_coverage(setup.run_folder, train, source, base)
     valid = None
     valid_pairs: list[Pair] = []
     if (data / "valid").exists():
         valid = Corpus.open(data / "valid")
         valid_pairs = list(text_files.pairs(data / "valid.jsonl"))
     return ParallelCorpora(source, target, train, valid, valid_pairs, test_sets(setup))
-
-
-def _write_coverage(
-    run_folder: RunFolder, train: Corpus, source: Tokenizer, base: Translator | None
-) -> None:
-    """What of the sources the model will have seen, for its warnings of all others."""
-    if (run_folder.folder / training_coverage.FILE).exists():
-        return
-    coverage = training_coverage.corpus_coverage(train, len(source))
-    if base is not None:
-        coverage = training_coverage.merged(base.coverage, coverage)
-    if coverage.longest_source is not None:
-        coverage.write(run_folder.folder)
 
 
 def test_sets(setup: Setup) -> dict[str, list[Pair]]:

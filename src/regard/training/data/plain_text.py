@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from regard import disk
-from regard.data import text_files, training_coverage
+from regard.data import text_files
 from regard.data.corpus import (
     Corpus,
     RowChunk,
@@ -26,7 +26,7 @@ from regard.data.sentence_packing import (
     pack_sentences,
 )
 from regard.errors import DataError, SettingError
-from regard.models import LanguageModel, Model
+from regard.models import Model
 from regard.process_pool import ordered_map
 from regard.text.tokenizer import Tokenizer
 from regard.text.tokenizer_files import load_tokenizer, open_language_model_tokenizer
@@ -90,21 +90,7 @@ def text_corpora(setup: Setup, base: Model | None = None) -> TextCorpora:
     tokenizer = load_tokenizer(setup.run_folder.folder / "tokenizer.json")
     train = Corpus.open(folder / "train")
     valid = Corpus.open(folder / "valid")
-    if setup.recipe.objective == "causal":
-        _write_coverage(setup, train, tokenizer, base)
     return TextCorpora(tokenizer, train, valid, _test_sets(setup))
-
-
-def _write_coverage(setup: Setup, train: Corpus, tokenizer: Tokenizer, base: Model | None) -> None:
-    """Which tokens the model will never have seen, for its warnings of prompts that have them."""
-    folder = setup.run_folder.folder
-    if (folder / training_coverage.FILE).exists():
-        return
-    unseen = training_coverage.unseen_tokens(train, "text", len(tokenizer))
-    if isinstance(base, LanguageModel):
-        # What a model that is trained on has seen, stays seen; of a foreign one nothing is known.
-        unseen &= base.coverage.unseen_tokens
-    training_coverage.TrainingCoverage(None, unseen).write(folder)
 
 
 def _test_sets(setup: Setup) -> dict[str, list[Pair]]:

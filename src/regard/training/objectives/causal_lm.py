@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from regard.core.seeding import philox
 from regard.data.batching import Batch
 from regard.data.corpus import Corpus
 from regard.data.epoch_order import RowOrder
+from regard.data.training_coverage import InputStatistics, corpus_statistics
 from regard.decode.strategy import Greedy, Sampling
 from regard.decoder import Decoder
 from regard.errors import DataError
@@ -93,6 +95,10 @@ class CausalLM(Objective):
         return text_model_files(model, setup)
 
     # --- training ---------------------------------------------------------------------------------
+
+    def input_statistics(self) -> InputStatistics:
+        statistics = corpus_statistics(self.data.train, "text", len(self.data.tokenizer))
+        return replace(statistics, longest=self.context)
 
     @property
     def model(self) -> Decoder:
@@ -194,7 +200,9 @@ class CausalLM(Objective):
         """What greedy decoding writes after each prompt, up to the end of the line."""
         longest = max(len(ids) for ids in self.language_model.tokenizer.encode_batch(targets))
         # + 1: the line end, which the model must write too.
-        texts = self.language_model.generate(prompts, Greedy(), max_new_tokens=longest + 1)
+        texts = self.language_model.generate(
+            prompts, Greedy(), max_new_tokens=longest + 1, cut=True
+        )
         return [text.partition(LINE_END)[0].strip() for text in texts]
 
     def _samples(self) -> list[dict[str, str]]:

@@ -21,6 +21,7 @@ from regard.data import labelled
 from regard.data.batching import Batch, BatchSampler, Rows, batch_indices
 from regard.data.labelled import TextPair
 from regard.data.padding import pad_rows
+from regard.data.training_coverage import InputStatistics, row_statistics
 from regard.encoder import Encoder
 from regard.families import folder as folders
 from regard.metrics.classification import ClassificationScore
@@ -102,6 +103,10 @@ class ContrastivePairs(Objective):
         return encoder
 
     # --- training ---------------------------------------------------------------------------------
+
+    def input_statistics(self) -> InputStatistics:
+        texts = (text for pair in self.train_rows for text in pair)
+        return row_statistics(texts, len(self.data.tokenizer))
 
     @property
     def model(self) -> Encoder:

@@ -24,6 +24,7 @@ from regard.data.batching import (
 from regard.data.corpus import Corpus
 from regard.data.padding import pad_rows
 from regard.data.text_corruption import Ids, RandomStream
+from regard.data.training_coverage import InputStatistics, corpus_statistics
 from regard.models import Model
 from regard.training.data.plain_text import TextCorpora, text_corpora
 from regard.training.objectives.objective import Objective
@@ -61,6 +62,10 @@ class CorruptedText(Objective):
     @classmethod
     def files(cls, model: Model, setup: Setup) -> dict[str, dict[str, Any]]:
         return text_model_files(model, setup)
+
+    def input_statistics(self) -> InputStatistics:
+        special_tokens = len(self.tokenizer.frame([]))
+        return corpus_statistics(self.train_corpus, "text", len(self.tokenizer), special_tokens)
 
     @abstractmethod
     def collate(self, corpus: Corpus, rows: Rows, epoch: int) -> Batch:

@@ -164,13 +164,19 @@ def _wrong_kind(recipe: Recipe, ability: str) -> ModelError:
 
 
 def _check_vocabulary(recipe: Recipe, same: bool) -> None:
-    if not same:
-        raise ModelError(
-            f"the teacher {recipe.train.teacher} has other tokens than the student, "
-            "so their scores are of different things",
-            "leave --tokenizer out to take the teacher's, or only its translations: "
-            "--teacher-translates --teaching 0",
-        )
+    if same:
+        return
+    repair = (
+        "leave --tokenizer out to take the teacher's, or only its translations: "
+        "--teacher-translates --teaching 0"
+    )
+    if recipe.is_finetuning:  # the student has its tokenizer already
+        repair = "take a teacher that was fine-tuned from the same model, or leave --teacher out"
+    raise ModelError(
+        f"the teacher {recipe.train.teacher} has other tokens than the student, "
+        "so their scores are of different things",
+        repair,
+    )
 
 
 def _check_positions(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -25,6 +24,7 @@ from regard.data.batching import (
 )
 from regard.data.corpus import id_type
 from regard.data.padding import pad_rows, round_up
+from regard.data.training_coverage import InputStatistics, corpus_statistics
 from regard.encoder import Encoder
 from regard.errors import DataError, ModelError
 from regard.families import folder as folders
@@ -54,8 +54,6 @@ Example = TypeVar("Example")
 
 # A validation batch has no gradients and may be this much larger than a training batch.
 EVALUATION_BATCH_FACTOR = 4
-UNKNOWN_SAMPLE = 1000  # examples in which unknown tokens are counted
-UNKNOWN_SHARE = 0.1  # of the tokens, from which on a warning is due
 
 
 @dataclass(frozen=True)
@@ -141,9 +139,6 @@ class HeadObjective(Objective, Generic[Example]):
             )
         else:
             tokenizer = _base_tokenizer(base)
-            first = itertools.islice(splits.train, UNKNOWN_SAMPLE)
-            texts = [text for example in first for text in cls.texts(example)]
-            _say_unknown(texts, tokenizer, setup)
         return LabelledData(splits.train, splits.others, labels, tokenizer)
 
     tokenizer_kind: ClassVar[str] = "words"  # of new models, unless the recipe says otherwise
@@ -194,6 +189,9 @@ class HeadObjective(Objective, Generic[Example]):
     def adapt(cls, base: Model, data: LabelledData, setup: Setup) -> TextEncoder:
         assert isinstance(base, TextEncoder | LanguageModel), "checked before"
         return with_head(base, cls.head_task, data.labels, data.tokenizer, setup.recipe.train.seed)
+
+    def input_statistics(self) -> InputStatistics:
+        return corpus_statistics(self.train_rows.corpus, "ids", len(self.data.tokenizer))
 
     @property
     def model(self) -> Encoder:
@@ -361,18 +359,6 @@ def _base_tokenizer(base: Model) -> Tokenizer:
         assert base.folder is not None, "models to fine-tune come from folders"
         return open_encoder_tokenizer(base.folder)
     return base.input_tokenizer
-
-
-def _say_unknown(texts: Sequence[str], tokenizer: Tokenizer, setup: Setup) -> None:
-    """A model learns nothing from words that its tokenizer does not have."""
-    unknown = tokenizer.special_token_id("unk")
-    ids = [token for row in tokenizer.encode_batch(texts) for token in row]
-    share = ids.count(unknown) / max(1, len(ids)) if unknown is not None else 0.0
-    if share > UNKNOWN_SHARE:
-        setup.say(
-            f"warning: {share:.0%} of the tokens are unknown to the model that is fine-tuned\n"
-            "  → give one that was trained on text of this kind"
-        )
 
 
 def with_head(

@@ -20,6 +20,7 @@ from regard import spec
 from regard.data.batching import Rows
 from regard.data.labelled_images import read_captions
 from regard.data.padding import pad_rows
+from regard.data.training_coverage import InputStatistics, row_statistics
 from regard.dual_encoder import DualEncoder
 from regard.families import folder as folders
 from regard.metrics.classification import RankingScore, ranking_score
@@ -66,6 +67,8 @@ class ImageTextContrastive(ImageObjective):
         self._pad_id = data.tokenizer.special_token_id("pad") or 0
         captions = sorted(set(data.sets["train"].texts))
         encoded = data.tokenizer.encode_with_template(captions, self.max_length)
+        rows = (encoding.ids for encoding in encoded)
+        self._caption_statistics = row_statistics(rows, len(data.tokenizer))
         self._longest = max(len(encoding.ids) for encoding in encoded)
         pool = model.spec.text.pool
         # SigLIP reads all texts at one length, padding included.
@@ -126,6 +129,9 @@ class ImageTextContrastive(ImageObjective):
         }
 
     # --- training ---------------------------------------------------------------------------------
+
+    def input_statistics(self) -> InputStatistics:
+        return self._caption_statistics
 
     @property
     def model(self) -> DualEncoder:

@@ -20,6 +20,7 @@ from regard.baselines.memory_network import MemoryNetwork
 from regard.data import babi_stories, labelled
 from regard.data.batching import Batch, BatchSampler, Rows, batch_indices
 from regard.data.labelled import LabelledText
+from regard.data.training_coverage import InputStatistics, row_statistics
 from regard.families import folder as folders
 from regard.metrics.classification import ClassificationScore, classification_score
 from regard.metrics.perplexity import corpus_nll
@@ -103,6 +104,10 @@ class StoryQuestions(Objective):
         return MemoryNetworkModel(model, description, data.tokenizer, config)
 
     # --- training ---------------------------------------------------------------------------------
+
+    def input_statistics(self) -> InputStatistics:
+        stories = ([id for ids in row.sentences for id in ids] for row in self.train_rows)
+        return row_statistics(stories, len(self.data.tokenizer))
 
     @property
     def model(self) -> MemoryNetwork:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from regard import spec
 from regard.data.batching import Batch
+from regard.data.training_coverage import InputStatistics
 from regard.errors import ModelError
 from regard.metrics.perplexity import NegativeLogLikelihood
 from regard.metrics.scores import AnyScore
@@ -100,6 +101,10 @@ class Objective(ABC):
         return {"config.json": model.config}
 
     # --- training ---------------------------------------------------------------------------------
+
+    def input_statistics(self) -> InputStatistics | None:
+        """Tokens of all texts to train on, for warnings of inputs unlike them; None of no text."""
+        return None
 
     @property
     def model(self) -> nn.Module:

@@ -20,6 +20,7 @@ from torch import Tensor
 from regard.core.context import Context
 from regard.core.kv_cache import DecoderState, LayerCache
 from regard.data.batching import Batch
+from regard.data.training_coverage import InputStatistics
 from regard.errors import CheckpointError, DataError, SettingError
 from regard.metrics.perplexity import corpus_nll
 from regard.models import LanguageModel, Model
@@ -56,6 +57,10 @@ class SegmentLM(CausalLM):
         # Zeros, as a reset leaves them. Not on the model's device: a sharded one is on none yet.
         device = self.setup.device
         return {name: torch.zeros_like(tensor, device=device) for name, tensor in tensors.items()}
+
+    def input_statistics(self) -> InputStatistics:
+        # What is carried from segment to segment is one text, of any length.
+        return replace(super().input_statistics(), longest=None)
 
     def batches(self, epoch: int, index: int) -> Iterator[tuple[tuple[int, int], Batch]]:
         if (index + 1) * self.context > self.stream_length:

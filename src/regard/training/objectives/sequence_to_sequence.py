@@ -22,6 +22,7 @@ from regard.data.batching import (
     corpus_sampler,
 )
 from regard.data.corpus import Corpus
+from regard.data.training_coverage import InputStatistics, corpus_statistics
 from regard.decode.batch_decoding import DecodingSettings
 from regard.decode.length_penalty import GNMTPenalty
 from regard.decode.strategy import BeamSearch, Greedy
@@ -116,6 +117,9 @@ class SequenceToSequence(Objective):
         }
 
     # --- training ---------------------------------------------------------------------------------
+
+    def input_statistics(self) -> InputStatistics:
+        return corpus_statistics(self.train_corpus, "source", len(self.translator.source_tokenizer))
 
     @property
     def model(self) -> EncoderDecoder:

@@ -11,7 +11,7 @@ from torch import Tensor
 from regard.data import labelled
 from regard.data.labelled import TaggedWords
 from regard.data.padding import IGNORED, pad_rows
-from regard.data.tag_alignment import align_tags
+from regard.data.tag_alignment import align_tags, align_words, word_tags
 from regard.metrics.classification import ClassificationScore
 from regard.metrics.entity_f1 import tagging_score
 from regard.training.data.stored_rows import Row
@@ -64,9 +64,11 @@ class TokenClassification(HeadObjective[TaggedWords]):
         rows = self.rows(examples)
         predicted_tags = []
         true_tags = []
-        for predicted, row in zip(self.predict(rows, autocast), rows, strict=True):
+        aligned = align_words(self.encoder.tokenizer, examples, self.max_length)
+        predicted = self.predict(rows, autocast)
+        for (_, words), labels, example in zip(aligned, predicted, examples, strict=True):
             # Of words only: continuation and special tokens have no tag to be right or wrong.
-            counted = [i for i, label in enumerate(row.labels) if label != IGNORED]
-            predicted_tags.append([names[predicted[i]] for i in counted])
-            true_tags.append([names[row.labels[i]] for i in counted])
+            tags = [names[label] for label in labels]
+            predicted_tags.append(word_tags(words, tags, len(example.tags)))
+            true_tags.append(example.tags)
         return tagging_score(predicted_tags, true_tags)

@@ -48,6 +48,7 @@ from regard.training.recipe.sections import (
     TrainSettings,
     TuneSettings,
 )
+from regard.training.recipe.unread_settings import check_settings_are_read
 
 DEFAULT_DISTILLATION_WEIGHT = 0.5  # the teacher's distributions and the labels count alike
 DEFAULT_TEMPERATURE = 2.0
@@ -554,7 +555,9 @@ def load(
     if values["tune"].get("base") is not None:
         _add_finetuning_defaults(values)
     # Only now, with all values in place: some checks compare sections.
-    return parse(values)
+    recipe = parse(values)
+    check_settings_are_read(recipe.objective, changes, has_base=recipe.is_finetuning)
+    return recipe
 
 
 def _check_no_sizes_with_spec(model: Mapping[str, Any], changes: Mapping[str, Any]) -> None:

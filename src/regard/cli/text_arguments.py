@@ -1,0 +1,63 @@
+"""Texts as arguments of commands: what is blank, or a path, is no text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from shlex import quote
+
+from regard.errors import DataError, SettingError
+
+# Names of files of texts, tables, images and recordings end so.
+FILE_SUFFIXES = (
+    ".txt", ".tsv", ".csv", ".json", ".jsonl", ".conll", ".conllu", ".md", ".gz", ".zst",
+    ".parquet", ".arrow", ".png", ".jpg", ".jpeg", ".gif", ".bmp", ".webp", ".npy",
+    ".wav", ".flac", ".mp3", ".ogg",
+)  # fmt: skip
+
+
+def check_not_blank(texts: Sequence[str]) -> None:
+    """Refuses an argument without a word in it; blank lines of a file keep their place instead."""
+    for number, text in enumerate(texts, 1):
+        if not text.strip():
+            raise SettingError(
+                f"text {number} of {len(texts)} is empty", "give a text; quotes keep it together"
+            )
+
+
+def check_is_text(text: str, as_text: str, of_file: str) -> None:
+    """Refuses a path where a text is read: a model would answer about the name of the file.
+
+    The repairs of the command: `as_text` gives it as a text, `of_file` what the file holds.
+    """
+    if _is_file(text):
+        raise DataError(f"{text!r} is a file, and no text", of_file)
+    if _looks_like_path(text):
+        raise DataError(f"there is no file {text!r}", f"check the path; as a text, {as_text}")
+
+
+def piped(text: str, command: str) -> str:
+    """How a command reads a text that looks like a path: from standard input."""
+    return f"pipe it: echo {quote(text)} | regard {command}"
+
+
+def with_space(text: str) -> str:
+    """The same of a command that reads its text from no file."""
+    return f"write a space behind it: {quote(text + ' ')}"
+
+
+def _is_file(text: str) -> bool:
+    # A long text is no name, which the system says by an error; a zero byte is none of a name.
+    with suppress(OSError, ValueError):
+        return Path(text).is_file()
+    return False
+
+
+def _looks_like_path(text: str) -> bool:
+    # A tab stands between two texts, and a line end inside of one.
+    if any(character in text for character in "\t\n"):
+        return False
+    if text.lower().endswith(FILE_SUFFIXES):
+        return True
+    return "/" in text and not any(character.isspace() for character in text)
