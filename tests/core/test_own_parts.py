@@ -206,7 +206,7 @@ def test_scores_of_each_layer_are_refused() -> None:
 
 
 def test_what_is_no_kernel_is_refused() -> None:
-    with pytest.raises(ModelError, match="is no attention kernel"):
+    with pytest.raises(ModelError, match=r"mixer cannot be 'softmax'\n.*with `dropout` and"):
         spec.Attention(4, 6, 5, mixer="softmax")  # type: ignore[arg-type]
 
 
