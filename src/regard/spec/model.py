@@ -409,7 +409,6 @@ class Encoder(ModelSpec):
         if self.contrastive is not None and not isinstance(self.input, Waveform):
             raise ModelError("only sound is pre-trained by contrasts", "give it a Waveform")
         _check_pixels(self)
-        _check_distilled(self)
         if self.head is not None and self.head.transform is None:
             _check_tied(self)
 
@@ -552,18 +551,6 @@ def _check_pixels(model: Encoder) -> None:
         raise ModelError(
             "mask tokens stand for the hidden patches of a PixelShuffleHead, and only of that",
             "say mask_token=True for it, and mask_token=False for a PixelDecoder",
-        )
-
-
-def _check_distilled(model: Encoder) -> None:
-    """The positions that a distilled head reads are tokens of their own, before the patches."""
-    if not isinstance(model.labels, DistilledHead):
-        return
-    extras = model.input.extras if isinstance(model.input, Patches) else 0
-    if model.labels.voters > extras:
-        raise ModelError(
-            f"{model.labels.voters} tokens cannot vote: there are {extras} before the patches",
-            f"give Patches with extras={model.labels.voters}",
         )
 
 

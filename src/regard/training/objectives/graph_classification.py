@@ -42,9 +42,11 @@ class GraphObjective(Objective):
     """Base of both: the class of what has labels, from its hidden state or the graph's mean."""
 
     level: ClassVar[Level]
+    head_task: ClassVar[spec.HeadTask]
     model_classes = (GraphModel,)
     base_advice = "give a model of graphs"
     spec_classes = (spec.Encoder,)
+    input_names = ("node_features",)
     trained_model: GraphModel
     data: GraphData
 
@@ -62,13 +64,14 @@ class GraphObjective(Objective):
         return stored_graphs(setup, cls.level)
 
     @classmethod
+    def has_head(cls, description: spec.Encoder) -> bool:
+        return description.task == cls.head_task
+
+    @classmethod
     def describe(cls, setup: Setup, data: GraphData) -> spec.Model:
         count = len(_classes(data))
         features = data.features.shape[1]
-        task = "tag" if cls.level == "nodes" else "classify"
-        description = model_spec.describe(setup.recipe, count, features=features, task=task)
-        model_spec.check_kind(description, cls.spec_classes, cls.name)
-        return description
+        return model_spec.describe(setup.recipe, count, features=features, task=cls.head_task)
 
     @classmethod
     def with_tokenizer(
@@ -166,6 +169,8 @@ class NodeClassification(GraphObjective):
     name = "nodes"
     unit = "nodes"
     level = "nodes"
+    head_task = "tag"
+    head_fields = "labels=ClassifierHead(CLASSES, 'tag')"
 
     def __init__(self, model: GraphModel, data: GraphData, setup: Setup) -> None:
         super().__init__(model, data, setup)
@@ -212,6 +217,8 @@ class GraphClassification(GraphObjective):
     name = "graphs"
     unit = "graphs"
     level = "graphs"
+    head_task = "classify"
+    head_fields = "labels=ClassifierHead(CLASSES), and pool=Pool('mean', None)"
     cuda_graphs = False  # batches differ in their number of edges
 
     def _sampler(self) -> BatchSampler:

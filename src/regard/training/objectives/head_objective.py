@@ -79,6 +79,8 @@ class HeadObjective(Objective, Generic[Example]):
     truncates = True  # texts that are too long
     model_classes = (TextEncoder, LanguageModel)
     spec_classes = (spec.Encoder, spec.RecurrentEncoder)
+    convertible_classes = (spec.Decoder, spec.RecurrentDecoder)
+    describes_head = True
     trained_model: TextEncoder
     data: LabelledData
 
@@ -167,6 +169,10 @@ class HeadObjective(Objective, Generic[Example]):
     @abstractmethod
     def label_names(cls, examples: Iterable[Any]) -> list[str]:
         """The names of the head's outputs."""
+
+    @classmethod
+    def has_head(cls, description: spec.Encoder | spec.RecurrentEncoder) -> bool:
+        return description.task == cls.head_task
 
     @classmethod
     def describe(cls, setup: Setup, data: LabelledData) -> spec.Model:

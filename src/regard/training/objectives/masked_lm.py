@@ -124,6 +124,7 @@ class MaskedLM(MaskedText):
     """The objective of BERT."""
 
     name = "masked"
+    head_fields = "head=LMHead()"
     trained_model: TextEncoder
 
     @classmethod
@@ -134,6 +135,10 @@ class MaskedLM(MaskedText):
                 "give one, such as BertForMaskedLM",
             )
         model_spec.check_context(base, setup.recipe)
+
+    @classmethod
+    def has_head(cls, description: spec.Encoder) -> bool:
+        return description.head is not None
 
     @classmethod
     def describe(cls, setup: Setup, data: TextCorpora) -> spec.Model:

@@ -60,6 +60,7 @@ class StoryQuestions(Objective):
     unit = "stories"
     model_classes = (MemoryNetworkModel,)
     spec_classes = (spec.MemoryNetwork,)
+    input_names = ("story",)
     trained_model: MemoryNetworkModel
     data: StoryData
 

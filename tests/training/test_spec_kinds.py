@@ -1,0 +1,200 @@
+"""Every objective × every kind of spec, as a file and in Python: trained, or refused in words.
+
+A refusal comes before data is prepared, and leaves no folder.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+import regard
+from command_line import Command
+from regard import spec
+from regard.errors import RegardError, SettingError
+from regard.training.assembly import objective_class
+from regard.training.recipe.objectives import DATA_KEYS, OBJECTIVES
+
+WIDTH = 16
+TOKENS = spec.Tokens(64)
+ATTENTION = spec.Attention(2, 8, 8)
+BLOCK = spec.Block(ATTENTION, spec.FeedForward(8))
+CROSS_BLOCK = spec.Block(ATTENTION, spec.FeedForward(8), ATTENTION)
+STACK = spec.Stack(1, BLOCK)
+DECODER = spec.Stack(1, CROSS_BLOCK, spec.CausalMask())
+CELLS = spec.Recurrent("gru")
+POOL = spec.Pool("mean", None)
+CLASSES = spec.ClassifierHead(2)
+TAGS = spec.ClassifierHead(2, "tag")
+PATCHES = spec.Patches(16, 4)
+SOUND = spec.Waveform((spec.Convolution(8, 10, 5),), spec.ConvPosition(4, 4))
+SPECTROGRAM = spec.Spectrogram(80, spec.FixedPosition(1500))
+WINDOWS = spec.SeriesPatches(16, 2, (spec.TimeScale(4, 2),))
+NODES = spec.NodeFeatures(3)
+
+
+def encoder(front_end: spec.FrontEnd, **heads: Any) -> spec.Encoder:
+    return spec.Encoder(WIDTH, front_end, STACK, **heads)
+
+
+SPECS: dict[str, spec.Model] = {
+    "text-to-text": spec.EncoderDecoder(WIDTH, TOKENS, TOKENS, STACK, DECODER),
+    "speech-to-text": spec.EncoderDecoder(
+        WIDTH, SPECTROGRAM, TOKENS, STACK, DECODER, share="target"
+    ),
+    "recurrent text-to-text": spec.SequenceToSequence(WIDTH, TOKENS, TOKENS, CELLS, CELLS),
+    "series-to-series": spec.SeriesEncoderDecoder(
+        WIDTH, spec.LaggedValues(8, 2, (1, 2)), STACK, DECODER, 4
+    ),
+    "headless series-to-series": spec.SeriesEncoderDecoder(
+        WIDTH, spec.LaggedValues(8, 2, (1, 2)), STACK, DECODER, 4, None
+    ),
+    "text": encoder(TOKENS),
+    "masked text": encoder(TOKENS, head=spec.LMHead()),
+    "text classes": encoder(TOKENS, pool=POOL, labels=CLASSES),
+    "text tags": encoder(TOKENS, labels=TAGS),
+    "text answers": encoder(TOKENS, labels=spec.ClassifierHead(2, "answer")),
+    "images": encoder(PATCHES, pool=POOL),
+    "image classes": encoder(PATCHES, pool=POOL, labels=CLASSES),
+    "masked images": encoder(PATCHES, pixels=spec.PixelDecoder(WIDTH, STACK)),
+    "spectrograms": encoder(SPECTROGRAM),
+    "spectrogram classes": encoder(SPECTROGRAM, pool=POOL, labels=CLASSES),
+    "waveforms": encoder(SOUND),
+    "waveform classes": encoder(SOUND, pool=POOL, labels=CLASSES),
+    "waveform characters": encoder(SOUND, labels=spec.ClassifierHead(5, "transcribe")),
+    "contrasted waveforms": encoder(SOUND, contrastive=spec.ContrastiveHead()),
+    "series": encoder(WINDOWS),
+    "forecasts": encoder(WINDOWS, series=spec.ForecastHead(4)),
+    "masked series": encoder(WINDOWS, series=spec.PatchHead()),
+    "series classes": encoder(WINDOWS, series=spec.ChannelHead(3)),
+    "nodes": encoder(NODES),
+    "node classes": encoder(NODES, labels=TAGS),
+    "graph classes": encoder(NODES, pool=POOL, labels=CLASSES),
+    "recurrent text": spec.RecurrentEncoder(WIDTH, TOKENS, CELLS),
+    "recurrent text classes": spec.RecurrentEncoder(WIDTH, TOKENS, CELLS, POOL, CLASSES),
+    "language model": spec.Decoder(WIDTH, TOKENS, spec.Stack(1, BLOCK, spec.CausalMask())),
+    "recurrent language model": spec.RecurrentDecoder(WIDTH, TOKENS, CELLS),
+    "dual encoder": spec.DualEncoder(
+        encoder(TOKENS, pool=spec.Pool(width=8)), encoder(PATCHES, pool=spec.Pool(width=8))
+    ),
+    "memory network": spec.MemoryNetwork(WIDTH, 64),
+    "linear forecaster": spec.LinearForecaster(16, 2, 4, moving_average=3),
+}
+TRANSLATORS = {"text-to-text", "recurrent text-to-text"}
+ENCODERS = {"text", "masked text", "text classes", "text tags", "text answers"}
+# What `describe` gives a head.
+READERS = {
+    *ENCODERS, "recurrent text", "recurrent text classes", "language model",
+    "recurrent language model",
+}  # fmt: skip
+WAVEFORMS = {"waveforms", "waveform classes", "waveform characters", "contrasted waveforms"}
+IMAGES = {"images", "image classes", "masked images"}
+# The specs that an objective trains as they are.
+AS_GIVEN: dict[str, set[str]] = {
+    "translate": TRANSLATORS,
+    "causal": {"language model", "recurrent language model"},
+    "masked": {"masked text"},
+    "replaced": set(),
+    "span": TRANSLATORS,
+    "denoise": TRANSLATORS,
+    "classify": {"text classes", "recurrent text classes"},
+    "tag": {"text tags"},
+    "answer": {"text answers"},
+    "regress": {"text classes", "recurrent text classes"},
+    "contrastive": ENCODERS,
+    "ctc": {"waveform characters"},
+    "transcribe": {"speech-to-text"},
+    "sounds": {"spectrogram classes", "waveform classes"},
+    "speech_contrastive": {"contrasted waveforms"},
+    "stories": {"memory network"},
+    "images": {"image classes"},
+    "masked_images": {"masked images"},
+    "image_text": {"dual encoder"},
+    "forecast": {"forecasts", "linear forecaster", "series-to-series"},
+    "nodes": {"node classes"},
+    "graphs": {"graph classes"},
+}
+# Those of files, where an objective changes them.
+OF_FILES: dict[str, set[str]] = AS_GIVEN | {
+    "classify": READERS,
+    "tag": READERS,
+    "answer": READERS,
+    "regress": READERS,
+    "contrastive": {*ENCODERS, "language model"},
+    "ctc": WAVEFORMS,
+    "sounds": {*WAVEFORMS, "spectrograms", "spectrogram classes", "speech-to-text"},
+    "speech_contrastive": WAVEFORMS,
+    "images": IMAGES,
+    "masked_images": IMAGES,
+}
+
+
+class PreparationError(RegardError):
+    """All checks have passed, and the data would be prepared."""
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> dict[str, Any]:
+    """A file that has nothing in it: whoever reads it fails in another way."""
+    (tmp_path / "data").mkdir()
+    return {"device": "cpu", "threads": 1, "out": tmp_path / "run"}
+
+
+def data_keys(objective: str, file: Path) -> dict[str, str]:
+    kind = OBJECTIVES[objective].data
+    if kind == "pairs":
+        return {"source": str(file), "target": str(file)}
+    return {DATA_KEYS[kind]: str(file)}
+
+
+@pytest.fixture
+def prepares(monkeypatch: pytest.MonkeyPatch) -> None:
+    def prepare(*_: Any) -> NoReturn:
+        raise PreparationError("the data would be prepared now", "look at the next test")
+
+    for objective in OBJECTIVES:
+        monkeypatch.setattr(objective_class(objective), "prepare", prepare)
+
+
+def test_every_objective_and_kind_is_in_the_table() -> None:
+    assert AS_GIVEN.keys() == OBJECTIVES.keys()
+    assert {type(model) for model in SPECS.values()} == set(spec.Model.__args__)
+
+
+@pytest.mark.usefixtures("prepares")
+@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("origin", ["file", "python"])
+def test_a_spec_is_trained_or_refused(
+    objective: str, origin: str, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    accepted = OF_FILES if origin == "file" else AS_GIVEN
+    settings |= data_keys(objective, tmp_path / "data")
+    for name, model in SPECS.items():
+        given: dict[str, Any] = {"spec": model}
+        if origin == "file":
+            (tmp_path / "spec.json").write_text(json.dumps(spec.to_dict(model)))
+            given = {"recipe": {"spec": str(tmp_path / "spec.json")}}
+        if name in accepted[objective]:
+            with pytest.raises(PreparationError):
+                regard.train(**given, objective=objective, **settings)
+            continue
+        with pytest.raises(SettingError, match=r"no model for|no head for|no one spec") as error:
+            regard.train(**given, objective=objective, **settings)
+        assert error.value.repair, name
+        assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("objective", ["translate", "causal", "images"])
+def test_the_command_refuses_alike(objective: str, tmp_path: Path, command: Command) -> None:
+    (tmp_path / "data").touch()
+    (tmp_path / "spec.json").write_text(json.dumps(spec.to_dict(SPECS["memory network"])))
+    flags = [f"--{key}={name}" for key, name in data_keys(objective, tmp_path / "data").items()]
+    outcome = command(
+        "train", "--objective", objective, "--spec", tmp_path / "spec.json", *flags,
+        "--out", tmp_path / "run",
+    )  # fmt: skip
+    outcome.refused("spec.MemoryNetwork that reads stories is no model", "give a spec.")
+    assert not (tmp_path / "run").exists()
