@@ -19,7 +19,6 @@ from torch.nn import functional
 
 import regard
 from regard import disk, memory, spec
-from regard.builder import build
 from regard.checkpoint import Checkpoints, Retention, Snapshots, damage
 from regard.core.attention_mask import AttentionMask
 from regard.core.causal_mask import CausalMask

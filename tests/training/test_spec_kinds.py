@@ -1,4 +1,4 @@
-"""Every objective × every kind of spec, as a file and in Python: trained, or refused in words.
+"""Every objective × every kind of spec, and × every kind of model: trained, or refused in words.
 
 A refusal comes before data is prepared, and leaves no folder.
 """
@@ -6,6 +6,7 @@ A refusal comes before data is prepared, and leaves no folder.
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -14,9 +15,11 @@ import pytest
 import regard
 from command_line import Command
 from regard import spec
-from regard.errors import RegardError, SettingError
+from regard.errors import DataError, ModelError, RegardError, SettingError
+from regard.text.tokenizer_training import train_tokenizer
+from regard.training import assembly
 from regard.training.assembly import objective_class
-from regard.training.recipe.objectives import DATA_KEYS, OBJECTIVES
+from regard.training.recipe.objectives import DATA_KEYS, OBJECTIVES, TASKS
 
 WIDTH = 16
 TOKENS = spec.Tokens(64)
@@ -198,3 +201,145 @@ def test_the_command_refuses_alike(objective: str, tmp_path: Path, command: Comm
     )  # fmt: skip
     outcome.refused("spec.MemoryNetwork that reads stories is no model", "give a spec.")
     assert not (tmp_path / "run").exists()
+
+
+# ------------------------------------------------------------------ what the data decides
+
+
+@pytest.fixture(scope="module")
+def graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A ring of twelve nodes of two classes, with three features each."""
+    folder = tmp_path_factory.mktemp("graph")
+    splits = ("train", "train", "valid", "test")
+    rows = [f"{i}\t{'ab'[i % 2]}\t{splits[i % 4]}\t{i % 3}\n" for i in range(12)]
+    (folder / "nodes.tsv").write_text("".join(rows))
+    (folder / "edges.tsv").write_text("".join(f"{i}\t{(i + 1) % 12}\n" for i in range(12)))
+    return folder
+
+
+@pytest.mark.parametrize("count", [1, 5])
+@pytest.mark.parametrize("objective", ["classify", "tag", "nodes"])
+def test_a_head_has_the_classes_of_the_data(
+    objective: str, count: int, graph: Path, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    text = tmp_path / "text"
+    lines = {"classify": "a b\tgood\nb a\tbad\n", "tag": "a good\nb bad\n\n"}
+    text.write_text(lines.get(objective, "") * 8)
+    settings |= data_keys(objective, graph if objective == "nodes" else text)
+    head = spec.ClassifierHead(count, "classify" if objective == "classify" else "tag")
+    model = encoder(NODES if objective == "nodes" else spec.Tokens(5), pool=POOL, labels=head)
+    with pytest.raises(SettingError, match=rf"has {count} classes, but the data 2(.|\n)*of 2"):
+        regard.train(spec=model, objective=objective, **settings)
+
+
+def test_a_next_sentence_needs_its_head(settings: dict[str, Any], tmp_path: Path) -> None:
+    text = tmp_path / "text"
+    text.write_text("The dog sees. The cat hears.\n" * 20)
+    settings |= {"text": str(text), "context": 16, "next_sentence": True}
+    (tmp_path / "spec.json").write_text(json.dumps(spec.to_dict(SPECS["masked text"])))
+    with pytest.raises(SettingError, match=r"no head for the next sentence\n.*leave --next"):
+        regard.train({"spec": str(tmp_path / "spec.json")}, objective="masked", **settings)
+
+
+@pytest.mark.parametrize("position", [None, spec.Sinusoidal()])
+@pytest.mark.parametrize("objective", ["transcribe", "sounds"])
+def test_a_spectrogram_has_a_window(
+    objective: str, position: Any, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    front_end = spec.Spectrogram(80, position)
+    models = {
+        "transcribe": spec.EncoderDecoder(WIDTH, front_end, TOKENS, STACK, DECODER, share="none"),
+        "sounds": encoder(front_end, pool=POOL, labels=CLASSES),
+    }
+    settings |= data_keys(objective, tmp_path / "data")
+    with pytest.raises(SettingError, match=r"how long a window(.|\n)*FixedPosition"):
+        regard.train(spec=models[objective], objective=objective, **settings)
+
+
+# ------------------------------------------------------------------ fine-tuning
+
+
+# The kind of a model → the tasks that take it.
+TEXT_TASKS = {"classify", "tag", "answer", "regress", "contrastive"}
+SUITABLE: dict[str, set[str]] = {
+    "text-to-text": {"translate", "summarize", "span", "denoise"},
+    "recurrent text-to-text": {"translate", "summarize", "span", "denoise"},
+    "speech-to-text": {"transcribe", "sounds"},
+    "masked text": {*TEXT_TASKS, "masked"},
+    "text classes": TEXT_TASKS,
+    "recurrent text classes": TEXT_TASKS,
+    "language model": {*TEXT_TASKS, "causal", "lm"} - {"contrastive"},
+    "recurrent language model": {*TEXT_TASKS, "causal", "lm"} - {"contrastive"},
+    "images": {"images", "masked_images"},
+    "image classes": {"images", "masked_images"},
+    "masked images": {"images", "masked_images"},
+    "spectrogram classes": {"sounds"},
+    "waveforms": {"ctc", "sounds"},
+    "waveform classes": {"ctc", "sounds"},
+    "contrasted waveforms": {"ctc", "sounds", "speech_contrastive"},
+    "nodes": set(),
+    "node classes": {"nodes"},
+    "graph classes": {"graphs"},
+    "dual encoder": {"image_text"},
+    "memory network": {"stories"},
+    # Series are fine-tuned by `regard train`.
+    "forecasts": set(),
+    "series": set(),
+    "linear forecaster": set(),
+    "series-to-series": set(),
+}
+
+
+@pytest.fixture(scope="module")
+def bases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, regard.Model]:
+    """A model of each kind, as `regard.load` opens it."""
+    tokenizer = train_tokenizer(["the dog sees"], "characters", 64)
+    models = {}
+    for name in SUITABLE:
+        folder = tmp_path_factory.mktemp("base")
+        core = regard.build(SPECS[name])
+        regard.Model(core, SPECS[name]).save(folder)
+        (folder / "tokenizer.json").write_text(tokenizer.to_json())
+        config = json.loads((folder / "config.json").read_text())
+        special = {"pad_token_id": 0, "eos_token_id": 1, "bos_token_id": 2}
+        special["decoder_start_token_id"] = 2
+        (folder / "config.json").write_text(json.dumps(special | config))
+        models[name] = regard.load(folder, device="cpu")
+    return models
+
+
+@pytest.mark.usefixtures("prepares")
+@pytest.mark.parametrize("task", [*OBJECTIVES, *TASKS])
+def test_a_model_is_fine_tuned_or_refused(
+    task: str, bases: dict[str, regard.Model], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "data").mkdir()
+    settings = {"out": tmp_path / "run", "threads": 1, "device": "cpu", "context": 16}
+    for name, base in bases.items():
+        monkeypatch.setattr(assembly, "load", lambda *_, base=base, **__: base)
+        with pytest.raises(RegardError) as error:
+            regard.finetune(base, task, tmp_path / "data", **settings)
+        assert (error.type is PreparationError) == (task in SUITABLE[name]), name
+        assert error.value.repair
+        assert not (tmp_path / "run").exists()
+
+
+def test_a_graph_model_learns_on(graph: Path, settings: dict[str, Any], tmp_path: Path) -> None:
+    short = {"steps": 1, "warmup": 1, "validate_every": 1, "save_every": 1}
+    base = tmp_path / "base"
+    model = SPECS["node classes"]
+    regard.train(
+        spec=model, objective="nodes", graph=str(graph), **settings | short | {"out": base}
+    )
+    tuned = regard.finetune(base, "nodes", graph, epochs=1, **settings)
+    assert set(tuned.scores) == {"valid", "test"}
+    other = tmp_path / "other"
+    shutil.copytree(graph, other)
+    (other / "nodes.tsv").write_text((graph / "nodes.tsv").read_text().replace("\ta\t", "\tx\t"))
+    again = settings | {"out": tmp_path / "again"}
+    with pytest.raises(DataError, match="no class 'x'; it knows a, b"):
+        regard.finetune(base, "nodes", other, **again)
+    with pytest.raises(SettingError, match="one folder, which has all splits"):
+        regard.finetune(base, "nodes", [graph, graph], **again)
+    with pytest.raises(ModelError, match="classifies nodes, and the task is of graphs"):
+        regard.finetune(base, "graphs", graph, **again)

@@ -31,6 +31,9 @@ _ARCHITECTURE = tuple(key for key in ModelSettings.model_fields if key not in ST
 _CHANGES = tuple(key for key in _ARCHITECTURE if key not in ("model", "preset", "spec"))
 
 
+_NAMED_CLASSES = 4  # in an error
+
+
 def without_architecture(recipe: Recipe, changes: Collection[str]) -> Recipe:
     """The recipe without its sizes, which those of a given spec replace.
 
@@ -102,6 +105,17 @@ def check_vocabulary(name: str, tokens: spec.FrontEnd, size: int) -> None:
         raise SettingError(
             f"the model's {name} has {tokens.vocabulary} tokens, but the tokenizer {size}",
             f"give the model Tokens({size}), or another tokenizer",
+        )
+
+
+def check_classes(description: Any, labels: Sequence[str]) -> None:
+    """A classifier has one output for each class of the data."""
+    head: spec.ClassifierHead | spec.DistilledHead = description.labels
+    if head.count != len(labels):
+        raise SettingError(
+            f"the model has {head.count} classes, but the data {len(labels)}: "
+            + ", ".join(labels[:_NAMED_CLASSES]),
+            f"give its {type(head).__name__} a count of {len(labels)}",
         )
 
 

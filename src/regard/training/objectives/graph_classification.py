@@ -20,6 +20,7 @@ from regard.data.batching import Batch, BatchSampler
 from regard.data.graphs import GraphData, Level
 from regard.data.padding import IGNORED
 from regard.encoder import Encoder
+from regard.errors import DataError, ModelError
 from regard.families import folder as folders
 from regard.metrics.classification import ClassificationScore, classification_score
 from regard.metrics.scores import AnyScore
@@ -60,6 +61,16 @@ class GraphObjective(Objective):
     # --- assembling a run -------------------------------------------------------------------------
 
     @classmethod
+    def check_base(cls, base: Model, setup: Setup) -> None:
+        super().check_base(base, setup)
+        assert isinstance(base, GraphModel), "checked above"
+        if base.level != cls.level:
+            raise ModelError(
+                f"{base.folder} classifies {base.level}, and the task is of {cls.level}",
+                f"say {base.level} instead",
+            )
+
+    @classmethod
     def prepare(cls, setup: Setup, base: Model | None) -> GraphData:
         return stored_graphs(setup, cls.level)
 
@@ -77,8 +88,21 @@ class GraphObjective(Objective):
     def with_tokenizer(
         cls, model: Any, description: Any, data: GraphData, setup: Setup
     ) -> GraphModel:
+        model_spec.check_classes(description, _classes(data))
         config = folders.describe(description, model_type=setup.recipe.model_name)
         return GraphModel(model, description, config | label_config(_classes(data)))
+
+    @classmethod
+    def adapt(cls, base: Model, data: GraphData, setup: Setup) -> GraphModel:
+        """The same model, whose classes are those of the data."""
+        assert isinstance(base, GraphModel), "checked before"
+        unknown = sorted(set(_classes(data)) - set(base.labels))
+        if unknown:
+            raise DataError(
+                f"the model has no class {unknown[0]!r}; it knows {', '.join(base.labels)}",
+                "give labels of these, or train a new model: regard train --graph FOLDER",
+            )
+        return base
 
     # --- training ---------------------------------------------------------------------------------
 

@@ -185,6 +185,8 @@ class HeadObjective(Objective, Generic[Example]):
         cls, model: Any, description: Any, data: LabelledData, setup: Setup
     ) -> TextEncoder:
         model_spec.check_vocabulary("vocabulary", description.input, len(data.tokenizer))
+        if cls.head_task != "answer":  # its outputs are the start and the end
+            model_spec.check_classes(description, data.labels)
         config = folders.describe(description, model_type=setup.recipe.model_name)
         return TextEncoder(model, description, data.tokenizer, cls.label_config(config, data))
 

@@ -84,6 +84,7 @@ class ImageClassification(ImageObjective):
     def with_tokenizer(
         cls, model: Any, description: Any, data: ClassifiedImages, setup: Setup
     ) -> ImageEncoder:
+        model_spec.check_classes(description, data.labels)
         config = folders.describe(description, model_type=setup.recipe.model_name)
         return ImageEncoder(model, description, config | label_config(data.labels))
 

@@ -155,6 +155,12 @@ class MaskedLM(MaskedText):
                 f"{setup.recipe.model_name} has no head for masked tokens",
                 "choose another --model or --objective",
             )
+        if setup.recipe.train.next_sentence and description.task != "next":
+            raise SettingError(
+                "the model has no head for the next sentence",
+                "give its spec labels=ClassifierHead(2, 'next') and a pool, "
+                "or leave --next-sentence out",
+            )
         config = folders.describe(description, model_type=setup.recipe.model_name)
         config |= special_token_ids(data.tokenizer)
         return TextEncoder(model, description, data.tokenizer, config)

@@ -65,16 +65,20 @@ class Objective(ABC):
     @classmethod
     def check_spec(cls, description: spec.Model) -> None:
         """Refuses a spec that cannot be trained as it is."""
-        model_spec.check_kind(description, cls.spec_classes, cls.input_names, cls.name)
+        cls.check_kind(description, cls.spec_classes)
         cls._check_head(description)
 
     @classmethod
     def check_spec_file(cls, description: spec.Model) -> None:
         """Refuses the spec of a file that `describe` cannot use."""
-        kinds = (*cls.spec_classes, *cls.convertible_classes)
-        model_spec.check_kind(description, kinds, cls.input_names, cls.name)
+        cls.check_kind(description, (*cls.spec_classes, *cls.convertible_classes))
         if not cls.describes_head:
             cls._check_head(description)
+
+    @classmethod
+    def check_kind(cls, description: Any, kinds: tuple[type[spec.ModelSpec], ...]) -> None:
+        """Refuses a spec that is not of these kinds, or reads something else."""
+        model_spec.check_kind(description, kinds, cls.input_names, cls.name)
 
     @classmethod
     def _check_head(cls, description: spec.Model) -> None:

@@ -97,6 +97,7 @@ class SoundClassification(SoundObjective[list[str]]):
     def with_tokenizer(
         cls, model: Any, description: Any, data: SoundData[list[str]], setup: Setup
     ) -> Classifier:
+        model_spec.check_classes(description, data.vocabulary)
         config = folders.describe(description, model_type=setup.recipe.model_name)
         return _classifier(model, description, config | label_config(data.vocabulary))
 
