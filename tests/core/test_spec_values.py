@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ import torch
 
 from regard import memory, spec
 from regard.builder import build
-from regard.errors import RegardError
+from regard.errors import ModelError, RegardError
 from regard.spec.serialization import _KINDS
 
 WIDTH = 16
@@ -310,3 +311,74 @@ def test_a_wrong_value_is_refused_in_words(
             except RegardError as error:
                 assert error.problem
                 assert error.repair
+
+
+# ------------------------------------------------------------------ the same in JSON
+
+WRONG_JSON: list[Any] = [
+    *(None, True, "8", -1, [], [1], {}, {"kind": None}, {"kind": "Nope"}, {"kind": ["Rope"]}),
+    *({"kind": {"kind": "Rope"}}, {"kind": "Rope"}, [{"kind": "Rope"}], {"kind": "FeedForward"}),
+]
+
+
+def wrong_descriptions(part: Any) -> Iterator[dict[str, Any]]:
+    """The JSON values of a part, each with one mistake."""
+    values = json.loads(json.dumps(spec.to_dict(part)))
+    yield values | {"unknown": 1}
+    yield values | {1: 1}
+    for key in values:
+        yield {other: value for other, value in values.items() if other != key}
+        for wrong in WRONG_JSON:
+            yield values | {key: wrong}
+
+
+@pytest.mark.parametrize(
+    ("part", "model_of"), CASES, ids=[type(part).__name__ for part, _ in CASES]
+)
+def test_a_wrong_description_is_refused_in_words(
+    part: Any, model_of: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "available", lambda: 10**8)
+    for description in wrong_descriptions(part):
+        try:
+            build(model_of(spec.from_dict(description)))
+        except RegardError as error:
+            assert error.problem
+            assert error.repair
+
+
+@pytest.mark.parametrize(
+    "description", [None, 3, "Encoder", [], [1], b"", object(), {"kind": "Rope"}]
+)
+def test_what_describes_no_model_is_not_built(description: Any) -> None:
+    with pytest.raises(ModelError, match="is no model"):
+        build(spec.from_dict(description))
+
+
+@pytest.mark.parametrize(
+    ("description", "words"),
+    [
+        ({}, r"has no kind: \{\}\n.*name its class"),
+        ({"kind": "FeedForward"}, r"it has no 'd_ff'\n.*a whole number, at least 1"),
+        ({"kind": "FeedForward", "d_ff": 0}, r"d_ff cannot be 0\n.*at least 1"),
+        ({"kind": "Rope", "bass": 1.0}, r"no option 'bass'\n.*did you mean 'base'"),
+        ({"kind": "Ropes"}, r"unknown kind 'Ropes'(.|\n)*did you mean 'Rope'"),
+    ],
+)
+def test_the_error_says_what_to_write(description: Any, words: str) -> None:
+    with pytest.raises(ModelError, match=words):
+        spec.from_dict(description)
+
+
+def test_parts_inside_each_other_have_a_limit() -> None:
+    description: Any = {"kind": "FullMask"}
+    for _ in range(5000):
+        description = {"kind": "Not", "inner": description}
+    with pytest.raises(ModelError, match="too many parts inside each other"):
+        spec.from_dict(description)
+
+
+@pytest.mark.parametrize("kinds", [["Cosine"], [object], [3]])
+def test_kinds_are_dataclasses(kinds: Any) -> None:
+    with pytest.raises(ModelError, match=r"no kind of part\n.*classes of your dataclasses"):
+        spec.from_dict({"kind": "Rope"}, kinds)

@@ -16,6 +16,7 @@ import regard
 from command_line import Command
 from regard import spec
 from regard.errors import DataError, ModelError, RegardError, SettingError
+from regard.plan.subject import Request, resolve
 from regard.text.tokenizer_training import train_tokenizer
 from regard.training import assembly
 from regard.training.assembly import objective_class
@@ -201,6 +202,58 @@ def test_the_command_refuses_alike(objective: str, tmp_path: Path, command: Comm
     )  # fmt: skip
     outcome.refused("spec.MemoryNetwork that reads stories is no model", "give a spec.")
     assert not (tmp_path / "run").exists()
+
+
+# ------------------------------------------------------------------ files that hold no spec
+
+GOOD = json.dumps(spec.to_dict(SPECS["language model"]))
+BAD_FILES: dict[str, bytes] = {
+    "a part": b'{"kind": "Rope"}',
+    "a list": b"[]",
+    "a text": b'"Decoder"',
+    "nothing": b"",
+    "an empty object": b"{}",
+    "bytes": bytes(range(256)),
+    "half a file": GOOD[:60].encode(),
+    "no number": GOOD.replace('"d_model": 16', '"d_model": NaN').encode(),
+    "no size": GOOD.replace('"d_model": 16', '"d_model": -16').encode(),
+    "a long number": GOOD.replace('"d_model": 16', '"d_model": ' + "9" * 5000).encode(),
+    "an unknown kind": GOOD.replace("FeedForward", "FeedForwards").encode(),
+    "a kind in another's place": GOOD.replace("FeedForward", "GlobalMask").encode(),
+    "many brackets": b"[" * 100_000,
+}
+
+
+@pytest.mark.parametrize("name", BAD_FILES)
+@pytest.mark.parametrize("verb", ["show", "plan", "train"])
+def test_a_file_without_a_spec(verb: str, name: str, tmp_path: Path, command: Command) -> None:
+    file = tmp_path / "spec.json"
+    file.write_bytes(BAD_FILES[name])
+    (tmp_path / "data").touch()
+    flags = ["--objective", "causal", "--text", tmp_path / "data", "--out", tmp_path / "run"]
+    given = ["--spec", file, *flags] if verb == "train" else [file]
+    command(verb, *given).refused()
+    assert not (tmp_path / "run").exists()
+
+
+# Their batches would have to be made in another way.
+NOT_PLANNED = {
+    "spectrograms", "spectrogram classes", "waveforms", "contrasted waveforms", "series",
+    "forecasts", "masked series", "series classes", "nodes", "node classes", "graph classes",
+    "series-to-series", "headless series-to-series", "linear forecaster",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_a_spec_is_planned_or_refused(name: str, tmp_path: Path) -> None:
+    file = tmp_path / "spec.json"
+    file.write_text(json.dumps(spec.to_dict(SPECS[name])))
+    subject = resolve(str(file), Request())
+    if name not in NOT_PLANNED:
+        assert subject.workload.inputs
+        return
+    with pytest.raises(SettingError, match=r"no batches are planned(.|\n)*of another one"):
+        assert subject.workload
 
 
 # ------------------------------------------------------------------ what the data decides

@@ -20,12 +20,14 @@ from regard.spec.validation import (  # noqa: F401
     Experts,
     ExtraTokens,
     Fraction,
+    GridSide,
     HeadSize,
     NonNegative,
     Positive,
     Rate,
     Share,
     Size,
+    WindowSide,
 )
 
 # isort: off

@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from regard.errors import ModelError
 from regard.spec.global_tokens import GlobalTokens
-from regard.spec.validation import Count, Depth, HeadSize, Part, Rate, Size
+from regard.spec.validation import Count, Depth, HeadSize, Part, Positive, Rate, Size
 
 # ------------------------------------------------------------------ mixers
 
@@ -207,7 +207,7 @@ class Attention(Part):
     groups: Size | None = None  # key and value heads: 1 is multi-query attention; None: `heads`
     bias: str = "qkvo"  # the projections that have a bias
     # Of the scores. None: d_k^-½, and (d_k · terms)^-½ where positions add terms to q·k.
-    scale: float | None = None
+    scale: Positive | None = None
     mixer: Mixer = field(default_factory=SoftmaxAttention)
     # `shared`: keys are the queries at length 1, and scale is 1 unless it is set (Reformer).
     # `global`: tokens that the caller chooses attend to everything, by a second set of projections

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import reprlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -181,7 +182,12 @@ def _read(data: Any, kinds: Mapping[str, type]) -> Any:
         return head.Distribution(name)
     if isinstance(name, str):
         name = _FORMER_NAMES.get(name, name)
-    if not isinstance(name, str) or name not in kinds:
+    if not isinstance(name, str):
+        raise ModelError(
+            f"a part of the model's description has no kind: {reprlib.repr(data)}",
+            'name its class, as in {"kind": "FeedForward", "d_ff": 2048}',
+        )
+    if name not in kinds:
         raise ModelError(
             f"the model's description has an unknown kind {name!r}",
             f"if that is a part of your own, give its class: kinds=[{name}]; "

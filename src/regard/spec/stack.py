@@ -46,7 +46,18 @@ from regard.spec.residual import (
     Residual,
     Reversible,
 )
-from regard.spec.validation import Count, Depth, NonNegative, Part, Positive, Rate, Share, Size
+from regard.spec.validation import (
+    Count,
+    Depth,
+    GridSide,
+    NonNegative,
+    Part,
+    Positive,
+    Rate,
+    Share,
+    Size,
+    WindowSide,
+)
 
 # ------------------------------------------------------------------ blocks and their extras
 
@@ -123,8 +134,8 @@ class Stages(Part):
     layer are moved by half of their size.
     """
 
-    side: Size  # patches along one side of the image, in the first stage
-    window: Size  # patches along one side of a window
+    side: GridSide  # patches along one side of the image, in the first stage
+    window: WindowSide  # patches along one side of a window
     depths: tuple[Size, ...]  # layers of each stage
     heads: tuple[Size, ...]  # of each stage
     mlp_ratio: Positive = 4.0  # d_ff in multiples of the width of a stage

@@ -69,6 +69,10 @@ NonNegative = Annotated[float, Bounds(0, LARGEST_NUMBER, "a number, at least 0")
 # Layers, hops and the like. Each is an object of its own, also on the meta device: a thousand take
 # seconds to build. DeepNet (Wang et al. 2022) has 1,000 layers.
 Depth = Annotated[int, _between(1, 1024)]
+# Patches along an image and along a window: each patch, and each pair of a window's, has a number
+# that is computed on the meta device too. Swin has up to 24 in a window.
+GridSide = Annotated[int, _between(1, 1024)]
+WindowSide = Annotated[int, _between(1, 64)]
 ExtraTokens = Annotated[int, _between(0, 1024)]
 Experts = Annotated[int, _between(1, 4096)]  # Switch Transformers have up to 2,048
 # Heads and their widths: slopes and frequencies are computed one by one, also on the meta device.

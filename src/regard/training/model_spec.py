@@ -282,13 +282,20 @@ def electra_specs(recipe: Recipe, vocabulary: int) -> tuple[spec.Encoder, spec.E
 
 def read_file(path: Path) -> spec.Model:
     """The spec in a file: our own as JSON or TOML, or a config.json of Hugging Face's."""
+    if path.is_dir():
+        raise SettingError(f"{path} is a folder, not a spec", "give a JSON or TOML file in it")
     if path.name == "config.json":
         return folders.peek(path.parent).spec
     if path.suffix == ".toml":
         data = _read_toml(path)
     else:
         data = disk.read_json_object(path, SettingError)
-    model: spec.Model = spec.from_dict(data)
+    model = spec.from_dict(data)
+    if not isinstance(model, spec.Model):
+        raise ModelError(
+            f"{path} describes a {type(model).__name__}, which is no model by itself",
+            "describe an Encoder, a Decoder, an EncoderDecoder, …",
+        )
     return model
 
 
