@@ -8,6 +8,7 @@ from typing import NamedTuple, assert_never
 from torch import nn
 
 from regard import memory, spec
+from regard.builder.own_parts import build_own_kernel
 from regard.builder.positions import build_layer_position
 from regard.core import (
     additive_attention,
@@ -172,8 +173,7 @@ def _mixer(
             return _lsh_attention(part, part.mixer, scale)
         case _:
             sizes = spec.AttentionSizes(part.heads, part.key_heads, part.d_k, part.d_v, scale)
-            own_kernel: nn.Module = part.mixer.build(sizes)
-            return own_kernel
+            return build_own_kernel(part.mixer, sizes)
 
 
 def _features(
