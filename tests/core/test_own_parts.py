@@ -206,8 +206,128 @@ def test_scores_of_each_layer_are_refused() -> None:
 
 
 def test_what_is_no_kernel_is_refused() -> None:
-    with pytest.raises(ModelError, match="is no attention kernel"):
+    with pytest.raises(ModelError, match=r"mixer cannot be 'softmax'\n.*with `dropout` and"):
         spec.Attention(4, 6, 5, mixer="softmax")  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Returns:
+    """A part of one's own whose `build` returns what a test gives it."""
+
+    module: Any
+    dropout: float = 0.0
+
+    def build(self, sizes: Any) -> Any:
+        return self.module
+
+
+class OwnKernel(OwnSoftmaxAttention):
+    """Softmax attention, whose mixed values are changed."""
+
+    def __init__(self, change: Callable[[Tensor], Any]) -> None:
+        super().__init__(1.0)
+        self.change = change
+
+    def forward(self, *arguments: Any) -> Any:
+        return self.change(super().forward(*arguments))
+
+
+class OwnTerms(nn.Module):
+    """A position whose terms are what a test gives it."""
+
+    def __init__(self, terms: Callable[[Tensor], Any]) -> None:
+        super().__init__()
+        self.make = terms
+
+    def terms(self, mask: AttentionMask, ids: Tensor, length: int) -> Any:
+        return self.make(ids)
+
+
+class NoCache(OwnSoftmaxAttention):
+    start = None  # type: ignore[assignment]
+
+
+class FewArguments(OwnSoftmaxAttention):
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:  # type: ignore[override]
+        return q
+
+
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        (None, r"Returns.build returned None, and not a module\n.*an nn.Module"),
+        (nn.Linear, r"returned a type, and not a module"),
+        (lambda *_: None, r"returned a function, and not a module"),
+        (nn.Linear(2, 2), r"returned a Linear, which has no forward\(q, k, v, mask(.|\n)*Explicit"),
+        (FewArguments(1.0), r"a FewArguments, which has no forward\(q, k, v, mask"),
+        (NoCache(1.0), r"a NoCache, which has no start\(like, rows"),
+    ],
+)
+def test_a_mixer_that_builds_no_kernel(module: Any, words: str) -> None:
+    with pytest.raises(ModelError, match=words):
+        build(decoder(Returns(module)))
+
+
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        (None, r"Returns.build returned None, and not a module"),
+        (nn.Linear(2, 2), r"a Linear, which has no terms\(mask, ids, length\)\n.*that method"),
+    ],
+)
+def test_a_part_that_builds_no_position(module: Any, words: str) -> None:
+    with pytest.raises(ModelError, match=words):
+        build(decoder(Cosine(), position=Returns(module)))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda out: None, r"OwnKernel gave None for queries"),
+        (lambda out: (out, out), r"OwnKernel gave a tuple"),
+        (lambda out: out[..., :3], r"gave the shape \(2, 4, 7, 3\)(.|\n)*of \(2, 4, 7, 5\)"),
+        (lambda out: out.transpose(1, 2), r"gave the shape \(2, 7, 4, 5\)"),
+        (lambda out: out.sum(), r"gave the shape \(\)"),
+    ],
+)
+def test_mixed_values_of_another_shape(change: Callable[[Tensor], Any], words: str) -> None:
+    model = build(decoder(Returns(OwnKernel(change))))
+    with pytest.raises(ModelError, match=words):
+        model(torch.randint(VOCABULARY, (2, 7)))
+
+
+@pytest.mark.parametrize(
+    ("terms", "words"),
+    [
+        (lambda ids: None, r"OwnTerms.terms returned a NoneType, and not PositionTerms"),
+        (lambda ids: ids, r"returned a Tensor, and not PositionTerms"),
+        (
+            lambda ids: PositionTerms(ids, bias=ScoreBias(torch.zeros(1, 4, 3, 3))),
+            r"a bias of \(1, 4, 3, 3\) for 7 queries and 7 keys",
+        ),
+        (
+            lambda ids: PositionTerms(ids, bias=ScoreBias(torch.zeros(7, 7))),
+            r"a bias of \(7, 7\) for 7 queries(.|\n)*\[1, heads, queries, keys\]",
+        ),
+    ],
+)
+def test_terms_of_another_kind(terms: Callable[[Tensor], Any], words: str) -> None:
+    model = build(decoder(Cosine(), position=Returns(OwnTerms(terms))))
+    with pytest.raises(ModelError, match=words):
+        model(torch.randint(VOCABULARY, (2, 7)))
+
+
+def test_build_takes_the_sizes() -> None:
+    own: Any = dataclass(frozen=True)(
+        type("OwnMixer", (), {"dropout": 0.0, "build": lambda self: None})
+    )
+    with pytest.raises(ModelError, match=r"OwnMixer.build does not take(.|\n)*AttentionSizes"):
+        build(decoder(own()))
+
+
+def test_a_class_is_no_part() -> None:
+    with pytest.raises(ModelError, match="mixer cannot be"):
+        decoder(Cosine)  # type: ignore[arg-type]
 
 
 # ------------------------------------------------------------------ files

@@ -7,7 +7,8 @@ from typing import NamedTuple, assert_never
 
 from torch import nn
 
-from regard import spec
+from regard import memory, spec
+from regard.builder.own_parts import build_own_kernel
 from regard.builder.positions import build_layer_position
 from regard.core import (
     additive_attention,
@@ -27,6 +28,9 @@ from regard.core import (
     segment_attention,
     shifted_window_attention,
 )
+
+# Random directions are drawn in float64, also on the meta device, and with them their factors.
+_BYTES_PER_DIRECTION = 32
 
 
 class SharedParts(NamedTuple):
@@ -169,8 +173,7 @@ def _mixer(
             return _lsh_attention(part, part.mixer, scale)
         case _:
             sizes = spec.AttentionSizes(part.heads, part.key_heads, part.d_k, part.d_v, scale)
-            own_kernel: nn.Module = part.mixer.build(sizes)
-            return own_kernel
+            return build_own_kernel(part.mixer, sizes)
 
 
 def _features(
@@ -182,6 +185,11 @@ def _features(
         case spec.FavorFeatures(count, seed, redraw):
             # d ln d features suffice for uniform approximation (Choromanski et al., Theorem 4).
             count = count or math.ceil(d_k * math.log(d_k)) or 1
+            memory.require_bytes(
+                _BYTES_PER_DIRECTION * count * d_k,
+                f"{count:,} random features of {d_k:,} dimensions",
+                "give FavorFeatures a smaller `count`",
+            )
             return linear_attention.FavorFeatures(d_k, count, scale, seed, redraw)
         case _:
             assert_never(part)

@@ -78,10 +78,9 @@ def build(model: spec.LinearForecaster) -> LinearForecaster: ...
 def build(model: spec.Model) -> CoreModel: ...
 def build(model: spec.Model) -> CoreModel:
     """The modules of a spec, with random weights drawn from torch's default generator."""
-    spec.check_parts(model)
     # The meta device needs no memory, and a GPU reports what it lacks by itself.
     if torch.get_default_device().type == "cpu" and not are_parameters_on_meta():
-        memory.require(trainable(outline(model)), "this model")
+        memory.require(_stored(outline(model)), "this model")
     match model:
         case spec.DualEncoder():
             return DualEncoder(build(model.text), build(model.image), model.scale, model.bias)
@@ -123,6 +122,11 @@ def outline(model: spec.Model) -> CoreModel:
 def trainable(model: nn.Module) -> int:
     """Numbers that training changes, shared ones once."""
     return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+
+
+def _stored(model: nn.Module) -> int:
+    """All numbers that a model holds: also those of tables that nobody trains."""
+    return sum(tensor.numel() for tensor in (*model.parameters(), *model.buffers()))
 
 
 # ------------------------------------------------------------------ models

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from regard import spec
 from regard.builder.norms import build_norm
+from regard.builder.own_parts import build_own_position
 from regard.core import alibi, position_terms, relative_position, rotary, t5_bias
 from regard.errors import ModelError
 
@@ -45,8 +46,7 @@ def build_stack_position(part: spec.Stack, d_model: int) -> position_terms.Stack
             own_attention = part.block.attention
             causal = spec.is_causal(part.pattern)
             sizes = spec.PositionSizes(d_model, own_attention.heads, own_attention.d_k, causal)
-            own_position: position_terms.Position = part.position.build(sizes)
-            return own_position
+            return build_own_position(part.position, sizes)
 
 
 def build_layer_position(

@@ -27,6 +27,7 @@ from regard.core import (
     staged_stack,
     universal_transformer,
 )
+from regard.errors import ModelError
 
 
 def build_stack(part: spec.Stack, d_model: int) -> stack.Stack:
@@ -111,6 +112,11 @@ def _universal(part: spec.Universal, d_model: int) -> universal_transformer.Univ
 
 
 def _conv_layer(part: spec.ConvLayer, d_model: int) -> conv_layer.ConvLayer:
+    if d_model % part.groups:
+        raise ModelError(
+            f"d_model {d_model} does not divide by {part.groups} groups of channels",
+            "correct one of them",
+        )
     layer_norm = build_norm(part.norm, d_model)
     return conv_layer.ConvLayer(
         d_model, part.width, part.groups, part.activation, layer_norm, part.dropout

@@ -19,6 +19,7 @@ from regard.core.relative_position import (
 from regard.core.rotary import Angles, Rope
 from regard.core.score_bias import ScoreBias
 from regard.core.t5_bias import T5Bias
+from regard.errors import ModelError
 
 
 class PositionTerms(NamedTuple):
@@ -72,9 +73,31 @@ def position_terms(
         case T5Bias() | Alibi():
             term = position
         case _:
-            return position.terms(mask, ids, length)
+            return _own_terms(position, mask, ids, length)
     # Sparse kernels ask for the pairs they see: no [1, H, T, S] is made.
     if mask.is_sparse:
         return PositionTerms(ids, bias=ScoreBias(term=term))
     # Made here and not in a layer, because a layer may run twice (activation checkpointing).
     return PositionTerms(ids, bias=ScoreBias(term(mask.queries, mask.keys), term))
+
+
+def _own_terms(position: Position, mask: AttentionMask, ids: Tensor, length: int) -> PositionTerms:
+    """The terms of a position from outside, which may return anything."""
+    terms = position.terms(mask, ids, length)
+    name = type(position).__name__
+    if not isinstance(terms, PositionTerms):
+        raise ModelError(
+            f"{name}.terms returned a {type(terms).__name__}, and not PositionTerms",
+            "let it return core.position_terms.PositionTerms(ids, …)",
+        )
+    if terms.bias is None or not terms.bias.is_dense:
+        return terms
+    shape = terms.bias.tensor(mask).shape
+    pairs = (len(mask.queries), len(mask.keys))
+    if len(shape) != 4 or shape[2:] != pairs:
+        raise ModelError(
+            f"{name}.terms returned a bias of {tuple(shape)} for {pairs[0]} queries and "
+            f"{pairs[1]} keys",
+            "let it be of [1, heads, queries, keys]",
+        )
+    return terms

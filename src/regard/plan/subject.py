@@ -141,12 +141,21 @@ def _of_file(path: Path, request: Request) -> Subject:
 
 def _objective(description: Any) -> str:
     """What a model of unknown family learns, by what it reads and writes."""
-    by_input = {"input_values": "ctc", "pixel_values": "images", "story": "stories"}
     reads = description.main_input_name
     if description.is_encoder_decoder:
-        return "transcribe" if reads == "input_features" else "translate"
+        return {"input_features": "transcribe", "past_values": "forecast"}.get(reads, "translate")
     if reads == "pixel_values" and description.pixels is not None:
         return "masked_images"
+    if reads == "input_values" and description.labels is not None:
+        return "ctc"
+    by_input = {
+        "pixel_values": "images",
+        "story": "stories",
+        "input_values": "sounds",
+        "input_features": "sounds",
+        "past_values": "forecast",
+        "node_features": "nodes",
+    }
     if reads in by_input:
         return by_input[reads]
     if len(description.widths) > 1:  # two towers

@@ -23,7 +23,7 @@ from regard.builder import build, outline
 from regard.core.context import Context
 from regard.core.kv_cache import DecoderState
 from regard.core.stack import Stack
-from regard.errors import SettingError
+from regard.errors import ModelError, SettingError
 from regard.training.objectives.label_smoothed_cross_entropy import (
     add_auxiliary_losses,
     cross_entropy,
@@ -255,7 +255,7 @@ def workload(objective: str, model: Any, sizes: Sizes) -> Workload:
     if make is None:
         raise SettingError(
             f"no batches are planned for the objective {objective!r}",
-            f"choose: {', '.join(_BATCHES)}",
+            f"plan a model of another one: {', '.join(_BATCHES)}",
         )
     inputs, labels, loss = make(model, sizes)
     return Workload(objective, sizes, inputs, labels, loss)
@@ -355,6 +355,11 @@ def _pixels(patches: Any, rows: int) -> Input:
 
 
 def _recordings(model: Any, sizes: Sizes) -> Made:
+    if model.labels.count < 2:
+        raise ModelError(
+            "a head with one class has no character beside the blank",
+            "give its ClassifierHead a larger count",
+        )
     samples = (sizes.rows, sizes.length)
     characters = max(1, CTC_LABELS_PER_SECOND * sizes.length // SAMPLES_PER_SECOND)
     inputs = {

@@ -14,6 +14,22 @@ from __future__ import annotations
 # get_type_hints evaluates the annotations of all kinds with the names of this module.
 from typing import Literal  # noqa: F401
 
+from regard.spec.validation import (  # noqa: F401
+    Count,
+    Depth,
+    Experts,
+    ExtraTokens,
+    Fraction,
+    GridSide,
+    HeadSize,
+    NonNegative,
+    Positive,
+    Rate,
+    Share,
+    Size,
+    WindowSide,
+)
+
 # isort: off
 # fmt: off
 from regard.spec.attention import (
@@ -180,7 +196,6 @@ from regard.spec.stack import (
     prunable,
     with_heads,
 )
-from regard.spec.validation import check_parts
 # fmt: on
 # isort: on
 
@@ -319,7 +334,6 @@ __all__ = [
     "Universal",
     "Waveform",
     "WindowMask",
-    "check_parts",
     "counts_from_the_end",
     "fewer",
     "from_dict",

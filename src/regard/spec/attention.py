@@ -7,58 +7,50 @@ from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from regard.errors import ModelError
 from regard.spec.global_tokens import GlobalTokens
-from regard.spec.validation import sizes
-
-_WIDEST_HEAD = 2**20
+from regard.spec.validation import Count, Depth, HeadSize, Part, Positive, Rate, Size
 
 # ------------------------------------------------------------------ mixers
 
 
 @dataclass(frozen=True)
-class SoftmaxAttention:
+class SoftmaxAttention(Part):
     """Scaled dot-product attention (Section 3.2.1): softmax(Q Kᵀ · scale) V."""
 
-    dropout: float = 0.0  # on the attention weights
-    top: int | None = None  # top-k attention: only the k best scores of each query count
-
-    def __post_init__(self) -> None:
-        sizes(self, "top")
+    dropout: Rate = 0.0  # on the attention weights
+    top: Size | None = None  # top-k attention: only the k best scores of each query count
 
 
 @dataclass(frozen=True)
-class AdditiveAttention:
+class AdditiveAttention(Part):
     """Additive attention (Bahdanau et al. 2015) in each head: softmax(w · tanh(q + k)) V.
 
     Queries and keys are projected by the layer, so the hidden layer of the score has the width d_k
     and w is a vector for each head. There is no scale.
     """
 
-    dropout: float = 0.0  # on the attention weights
+    dropout: Rate = 0.0  # on the attention weights
 
 
 @dataclass(frozen=True)
-class EluFeatures:
+class EluFeatures(Part):
     """ELU feature map (Katharopoulos et al. 2020): elu(x) + 1, without a scale."""
 
 
 @dataclass(frozen=True)
-class FavorFeatures:
+class FavorFeatures(Part):
     """FAVOR+ features (Choromanski et al. 2021, Performer): positive orthogonal random features.
 
     In expectation their products are the exponentials of softmax attention. The directions are
     orthogonal in groups of d_k.
     """
 
-    count: int | None = None  # number of random directions; None: d_k · ln d_k
+    count: Size | None = None  # number of random directions; None: d_k · ln d_k
     seed: int = 0  # the same in all layers
-    redraw: int = 1000  # training steps between two draws; 0: never
-
-    def __post_init__(self) -> None:
-        sizes(self, "count")
+    redraw: Count = 1000  # training steps between two draws; 0: never
 
 
 @dataclass(frozen=True)
-class LinearAttention:
+class LinearAttention(Part):
     """Linear attention: φ(Q) (φ(K)ᵀ V), whose cost grows linearly with the length.
 
     The sum over keys in the parentheses is computed once for all queries.
@@ -73,78 +65,71 @@ class LinearAttention:
 
 
 @dataclass(frozen=True)
-class Linformer:
+class Linformer(Part):
     """Linformer (Wang et al. 2020): keys and values are projected along the length."""
 
-    length: int  # n: the longest sequence
-    rank: int  # k: the length after the projection
+    length: Size  # n: the longest sequence
+    rank: Size  # k: the length after the projection
     # Section 4: E and F of each head (`none`), E and F for all heads (`heads`), E = F (`both`, the
     # paper's key-value sharing), or one E for all layers (`layers`).
     share: Literal["none", "heads", "both", "layers"] = "heads"
-    dropout: float = 0.0  # on the attention weights
-
-    def __post_init__(self) -> None:
-        sizes(self, "length", "rank")
+    dropout: Rate = 0.0  # on the attention weights
 
 
 @dataclass(frozen=True)
-class ChunkRing:
+class ChunkRing(Part):
     """Ring of chunks, as in Reformer's implementation: the last chunk precedes the first.
 
     A chunk that is reached from both sides counts twice.
     """
 
-    multiple: int  # sequences are padded to a multiple: the least common one of all chunk sizes
-    beyond: int  # sequences of up to this many positions are not padded
-
-    def __post_init__(self) -> None:
-        sizes(self, "multiple", "beyond")
+    multiple: Size  # sequences are padded to a multiple: the least common one of all chunk sizes
+    beyond: Size  # sequences of up to this many positions are not padded
 
 
 @dataclass(frozen=True)
-class ChunkedAttention:
+class ChunkedAttention(Part):
     """Chunked (local) attention of Reformer: softmax attention within and between near chunks.
 
     Inputs of at most one chunk have full attention. Chunks in a line, and not on a ring, are a
     mask: `BlockLocalMask`.
     """
 
-    chunk: int  # positions in a chunk
+    chunk: Size  # positions in a chunk
     ring: ChunkRing
-    before: int = 1  # earlier chunks that a chunk attends to
-    after: int = 0  # later chunks that a chunk attends to
-    dropout: float = 0.0
+    before: Count = 1  # earlier chunks that a chunk attends to
+    after: Count = 0  # later chunks that a chunk attends to
+    dropout: Rate = 0.0
 
-    def __post_init__(self) -> None:
+    def validate(self) -> None:
         _check_chunks(self)
 
 
 @dataclass(frozen=True)
-class AutoBuckets:
+class AutoBuckets(Part):
     """Number of hash buckets by the length: twice the number of chunks, as a power of two."""
 
-    limit: int  # more buckets than this are the product of two hashes
+    limit: Size  # more buckets than this are the product of two hashes
 
 
 @dataclass(frozen=True)
-class LshAttention:
+class LshAttention(Part):
     """LSH attention (Kitaev et al. 2020, Reformer): attention within hash buckets.
 
     Positions are sorted by bucket and cut into chunks, and attend within and between near chunks.
     """
 
     # Many buckets are cheaper as a product: (8, 16) are 128 buckets by two hashes.
-    buckets: int | tuple[int, ...] | AutoBuckets
-    chunk: int = 64  # positions in a chunk
-    rounds: int = 1  # n_rounds of Section 2: independent hashes, whose outputs are combined
-    before: int = 1  # earlier chunks that a chunk attends to
-    after: int = 0  # later chunks that a chunk attends to
+    buckets: Size | tuple[Size, ...] | AutoBuckets
+    chunk: Size = 64  # positions in a chunk
+    rounds: Depth = 1  # n_rounds of Section 2: independent hashes, whose outputs are combined
+    before: Count = 1  # earlier chunks that a chunk attends to
+    after: Count = 0  # later chunks that a chunk attends to
     seed: int = 0  # of the random rotations
-    dropout: float = 0.0
+    dropout: Rate = 0.0
     ring: ChunkRing | None = None  # of the chunks of all rounds together; None: in a line
 
-    def __post_init__(self) -> None:
-        sizes(self, "rounds")
+    def validate(self) -> None:
         _check_chunks(self)
         factors = self.factors
         # The hash is argmax([xR; −xR]) (Section 2): buckets come in pairs.
@@ -164,11 +149,6 @@ class LshAttention:
 
 
 def _check_chunks(part: ChunkedAttention | LshAttention) -> None:
-    sizes(part, "chunk")
-    if min(part.before, part.after) < 0:
-        raise ModelError(
-            "a chunk cannot see fewer chunks than itself", "give `before` and `after` of at least 0"
-        )
     if part.ring is not None and (part.ring.multiple % part.chunk or part.ring.beyond > part.chunk):
         raise ModelError(
             f"a ring of {part.ring.multiple} places beyond {part.ring.beyond} "
@@ -218,16 +198,16 @@ Mixer = (
 
 
 @dataclass(frozen=True)
-class Attention:
+class Attention(Part):
     """Multi-head attention (Section 3.2.2), multi-query or grouped-query with fewer `groups`."""
 
-    heads: int  # h in Section 3.2.2
-    d_k: int  # width of a head's queries and keys
-    d_v: int  # width of a head's values
-    groups: int | None = None  # key and value heads: 1 is multi-query attention; None: `heads`
+    heads: HeadSize  # h in Section 3.2.2
+    d_k: HeadSize  # width of a head's queries and keys
+    d_v: HeadSize  # width of a head's values
+    groups: Size | None = None  # key and value heads: 1 is multi-query attention; None: `heads`
     bias: str = "qkvo"  # the projections that have a bias
     # Of the scores. None: d_k^-½, and (d_k · terms)^-½ where positions add terms to q·k.
-    scale: float | None = None
+    scale: Positive | None = None
     mixer: Mixer = field(default_factory=SoftmaxAttention)
     # `shared`: keys are the queries at length 1, and scale is 1 unless it is set (Reformer).
     # `global`: tokens that the caller chooses attend to everything, by a second set of projections
@@ -237,15 +217,7 @@ class Attention:
     # With `global`: which tokens they are where a call chooses none; None: there are none then.
     global_tokens: GlobalTokens | None = None
 
-    def __post_init__(self) -> None:
-        if not isinstance(self.mixer, Mixer):
-            raise ModelError(
-                f"{self.mixer!r} is no attention kernel",
-                "give a part of regard.spec, or a frozen dataclass with `dropout` and `build`",
-            )
-        sizes(self, "heads", "groups")
-        # Rotary frequencies are computed for each dimension, also on the meta device.
-        sizes(self, "d_k", "d_v", most=_WIDEST_HEAD)
+    def validate(self) -> None:
         shared = self.projection == "shared"
         if isinstance(self.mixer, LshAttention) and not shared:
             raise ModelError(

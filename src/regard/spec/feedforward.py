@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from regard.errors import ModelError
-from regard.spec.validation import sizes
+from regard.spec.validation import Experts, NonNegative, Part, Positive, Rate, Size
 
 # `gelu` is exact (erf), `gelu_tanh` is GPT-2's approximation, `quick_gelu` is CLIP's, by
 # x · sigmoid(1.702 x).
@@ -14,45 +14,45 @@ Activation = Literal["relu", "gelu", "gelu_tanh", "quick_gelu", "silu", "tanh"]
 
 
 @dataclass(frozen=True)
-class FeedForward:
+class FeedForward(Part):
     """Position-wise feed-forward network (Section 3.3): two linear maps, an activation between."""
 
-    d_ff: int  # width of the inner layer
+    d_ff: Size  # width of the inner layer
     activation: Activation = "relu"
-    dropout: float = 0.0  # on the inner activations; that on the output is the block's
+    dropout: Rate = 0.0  # on the inner activations; that on the output is the block's
     bias: bool = True
 
 
 @dataclass(frozen=True)
-class GatedFeedForward:
+class GatedFeedForward(Part):
     """Gated feed-forward network (Shazeer 2020): activation(x W) ⊙ (x V), then a linear map.
 
     With `silu` this is SwiGLU, with `gelu` GeGLU.
     """
 
-    d_ff: int  # width of the inner layer: W and V are [d_model, d_ff] each
+    d_ff: Size  # width of the inner layer: W and V are [d_model, d_ff] each
     activation: Activation = "silu"
-    dropout: float = 0.0
+    dropout: Rate = 0.0
     bias: bool = False
 
 
 @dataclass(frozen=True)
-class ConvFeedForward:
+class ConvFeedForward(Part):
     """Convolutional feed-forward network: two convolutions over positions, an activation between.
 
     With kernels of 1 it is the position-wise network (Section 3.3, last paragraph); FastSpeech
     (Ren et al. 2019) has (9, 1). Centred in encoders, causal in decoders.
     """
 
-    d_ff: int  # channels of the inner layer
-    kernels: tuple[int, int] = (1, 1)  # widths in positions of the inner and the outer convolution
+    d_ff: Size  # channels of the inner layer
+    # Widths in positions of the inner and the outer convolution.
+    kernels: tuple[Size, Size] = (1, 1)
     activation: Activation = "relu"
-    dropout: float = 0.0  # on the inner activations
+    dropout: Rate = 0.0  # on the inner activations
     bias: bool = True
 
-    def __post_init__(self) -> None:
-        sizes(self, "d_ff")
-        if min(self.kernels) < 1 or any(width % 2 == 0 for width in self.kernels):
+    def validate(self) -> None:
+        if any(width % 2 == 0 for width in self.kernels):
             raise ModelError(
                 f"convolutions of widths {self.kernels} have no middle", "give odd widths"
             )
@@ -64,29 +64,24 @@ class ConvFeedForward:
 
 
 @dataclass(frozen=True)
-class MixtureOfExperts:
+class MixtureOfExperts(Part):
     """Mixture of experts (Shazeer et al. 2017, Fedus et al. 2022): experts by token.
 
     A router chooses the experts of each token. In training, tokens beyond an expert's capacity are
     dropped: only the residual connection passes them on.
     """
 
-    count: int  # number of experts
+    count: Experts  # number of experts
     inner: FeedForward | GatedFeedForward  # the network of one expert
-    top: int = 2  # k of top-k routing: experts per token
-    capacity: float = 1.25  # capacity factor: multiple of an even share of the batch's tokens
-    balance: float = 0.01  # weight of the load-balancing loss
+    top: Size = 2  # k of top-k routing: experts per token
+    capacity: Positive = 1.25  # capacity factor: multiple of an even share of the batch's tokens
+    balance: NonNegative = 0.01  # weight of the load-balancing loss
 
-    def __post_init__(self) -> None:
-        sizes(self, "count", "top")
+    def validate(self) -> None:
         if self.top > self.count:
             raise ModelError(
                 f"{self.top} of {self.count} experts cannot be asked",
                 "lower `top`, or raise `count`",
-            )
-        if self.capacity <= 0:
-            raise ModelError(
-                "experts without capacity answer nothing", "give a `capacity` of about 1.25"
             )
 
     # The options of one expert, so that callers need not tell the three kinds apart.

@@ -9,20 +9,21 @@ from regard.errors import ModelError
 from regard.spec.feedforward import Activation
 from regard.spec.position import InputPosition, Sinusoidal
 from regard.spec.residual import LayerNorm, Norm
-from regard.spec.validation import sizes
+from regard.spec.validation import Count, ExtraTokens, NonNegative, Part, Rate, Share, Size
 
 
 @dataclass(frozen=True)
-class Tokens:
+class Tokens(Part):
     """Token embeddings (Sections 3.4, 3.5, 5.4), plus positions and segments, norm and dropout."""
 
-    vocabulary: int  # number of token ids
+    vocabulary: Size  # number of token ids
     position: InputPosition | None = field(default_factory=Sinusoidal)
     scale: bool = True  # multiply by √d_model (Section 3.4)
-    dropout: float = 0.1  # P_drop of Section 5.4, on the sum
-    segments: int = 0  # rows of the segment (token type) embedding: 2 in BERT, 0 for none
+    dropout: Rate = 0.1  # P_drop of Section 5.4, on the sum
+    segments: Count = 0  # rows of the segment (token type) embedding: 2 in BERT, 0 for none
     norm: Norm | None = None
-    width: int | None = None  # E of ALBERT and ELECTRA, mapped to d_model at the end; None: d_model
+    # E of ALBERT and ELECTRA, mapped to d_model at the end; None: d_model.
+    width: Size | None = None
 
     @property
     def main_input_name(self) -> str:
@@ -38,16 +39,16 @@ class Tokens:
 
 
 @dataclass(frozen=True)
-class Spectrogram:
+class Spectrogram(Part):
     """Log-mel spectrogram front end (Whisper): two convolutions, then positions and dropout.
 
     Both convolutions span three frames; the second has stride 2, which halves the length.
     """
 
-    mels: int  # mel bands of a frame
+    mels: Size  # mel bands of a frame
     position: InputPosition | None
     activation: Activation = "gelu"
-    dropout: float = 0.0
+    dropout: Rate = 0.0
 
     @property
     def main_input_name(self) -> str:
@@ -63,19 +64,20 @@ class Spectrogram:
 
 
 @dataclass(frozen=True)
-class Patches:
+class Patches(Part):
     """Patch embeddings of square images (Dosovitskiy et al. 2021, ViT).
 
     Each patch is mapped linearly to a vector. Positions, norm and dropout follow.
     """
 
-    size: int  # side of the image in pixels
-    patch: int  # side of a patch in pixels
-    channels: int = 3
-    extras: int = 1  # learned vectors in front: the class token, then the distillation token (DeiT)
+    size: Size  # side of the image in pixels
+    patch: Size  # side of a patch in pixels
+    channels: Size = 3
+    # Learned vectors in front: the class token, then the distillation token (DeiT).
+    extras: ExtraTokens = 1
     bias: bool = True  # of the linear map; CLIP has none
     norm: Norm | None = None
-    dropout: float = 0.0
+    dropout: Rate = 0.0
     # Sinusoids are of rows and columns; `fixed` are those that files hold, and nobody trains (MAE).
     position: Literal["learned", "sinusoidal", "fixed", "none"] = "learned"
     # Images of other sizes are read too: the positions are interpolated, bicubically (DINOv2).
@@ -84,21 +86,18 @@ class Patches:
     padded: bool = False  # pixels at the edges that fill no patch are filled up with zeros (Swin)
     # Of the patches, which the encoder does not see in pretraining: they are left out (MAE), or the
     # mask token stands there (SimMIM).
-    masked_share: float = 0.0
-    mask_unit: int = 1  # side, in patches, of the squares that are hidden as a whole (SimMIM)
+    masked_share: Share = 0.0
+    mask_unit: Size = 1  # side, in patches, of the squares that are hidden as a whole (SimMIM)
 
-    def __post_init__(self) -> None:
+    def validate(self) -> None:
         if self.patch > self.size:
             raise ModelError(
                 f"no patch of {self.patch} pixels fits into {self.size}", "give a smaller `patch`"
             )
         if self.interpolated and self.position != "learned":
             raise ModelError("only learned positions are interpolated", "leave `interpolated` out")
-        sizes(self, "mask_unit")
         if self.mask_unit > 1 and not self.mask_token:
             raise ModelError("squares of patches are hidden by mask tokens", "say mask_token=True")
-        if not 0 <= self.masked_share < 1:
-            raise ModelError(f"a share of {self.masked_share} cannot be masked", "give one below 1")
 
     @property
     def positions(self) -> int:
@@ -127,39 +126,36 @@ class Patches:
 
 
 @dataclass(frozen=True)
-class TimeNorm:
+class TimeNorm(Part):
     """Normalization over time, of each channel by itself (the group norm of wav2vec 2.0).
 
     Padding enters the mean and the variance, so a batch is best padded little.
     """
 
-    eps: float = 1e-5
+    eps: NonNegative = 1e-5
 
 
 @dataclass(frozen=True)
-class Convolution:
+class Convolution(Part):
     """One-dimensional convolution over time, without padding, then a norm."""
 
-    channels: int  # output channels
-    kernel: int  # in time steps of its input
-    stride: int  # in time steps of its input
+    channels: Size  # output channels
+    kernel: Size  # in time steps of its input
+    stride: Size  # in time steps of its input
     bias: bool = False
     norm: LayerNorm | TimeNorm | None = None
 
-    def __post_init__(self) -> None:
-        sizes(self, "channels", "kernel", "stride")
-
 
 @dataclass(frozen=True)
-class ConvPosition:
+class ConvPosition(Part):
     """Convolutional positional embedding (wav2vec 2.0): a grouped convolution, added to x."""
 
-    kernel: int = 128  # positions, centred on the one that is encoded
-    groups: int = 16  # of channels; d_model must be a multiple
+    kernel: Size = 128  # positions, centred on the one that is encoded
+    groups: Size = 16  # of channels; d_model must be a multiple
 
 
 @dataclass(frozen=True)
-class Waveform:
+class Waveform(Part):
     """Raw waveform front end (Baevski et al. 2020, wav2vec 2.0): a convolutional feature encoder.
 
     A norm and a linear map to d_model follow the convolutions; then positions, norm and dropout.
@@ -169,12 +165,12 @@ class Waveform:
     position: ConvPosition = field(default_factory=ConvPosition)
     activation: Activation = "gelu"  # after each convolution
     features: Norm | None = field(default_factory=LayerNorm)  # before the linear map
-    project_dropout: float = 0.0  # after the linear map
+    project_dropout: Rate = 0.0  # after the linear map
     norm: Norm | None = None  # after the positions
-    dropout: float = 0.1
+    dropout: Rate = 0.1
     masked: bool = True  # has a learned vector that replaces masked positions in pretraining
 
-    def __post_init__(self) -> None:
+    def validate(self) -> None:
         if not self.convolutions:
             raise ModelError("sound needs at least one convolution", "give `convolutions`")
 
@@ -190,41 +186,34 @@ class Waveform:
 
 
 @dataclass(frozen=True)
-class TimeScale:
+class TimeScale(Part):
     """Patches over time of one length; the next one begins `stride` steps later."""
 
-    length: int  # time steps of a patch
-    stride: int  # smaller than the length, patches overlap
-
-    def __post_init__(self) -> None:
-        sizes(self, "length", "stride")
+    length: Size  # time steps of a patch
+    stride: Size  # smaller than the length, patches overlap
 
 
 @dataclass(frozen=True)
-class RandomMasking:
+class RandomMasking(Part):
     """Masked pre-training of series: a share of the patches, drawn at random."""
 
-    share: float = 0.5
+    share: Share = 0.5
     same_for_channels: bool = False  # one draw for all channels of a series
-    never: tuple[int, ...] = ()  # channels without masks
+    never: tuple[Count, ...] = ()  # channels without masks
     value: float = 0.0  # what stands in masked patches
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.share < 1:
-            raise ModelError(f"a share of {self.share} cannot be masked", "give one below 1")
 
 
 @dataclass(frozen=True)
-class ForecastMasking:
+class ForecastMasking(Part):
     """Masked pre-training of series: the last patches, of each series as many as drawn for it."""
 
-    patches: tuple[int, ...] = (2,)  # numbers to draw from
-    never: tuple[int, ...] = ()  # channels without masks
+    patches: tuple[Size, ...] = (2,)  # numbers to draw from
+    never: tuple[Count, ...] = ()  # channels without masks
     value: float = 0.0  # what stands in masked patches
 
 
 @dataclass(frozen=True)
-class SeriesPatches:
+class SeriesPatches(Part):
     """Patch embeddings of time series (Nie et al. 2023, PatchTST): each channel by itself.
 
     A window is normalized by its own statistics, cut into patches, and each of them mapped to a
@@ -232,20 +221,19 @@ class SeriesPatches:
     scales, the patches of all of them are one sequence.
     """
 
-    length: int  # of the window, in time steps: the look-back
-    channels: int
+    length: Size  # of the window, in time steps: the look-back
+    channels: Size
     scales: tuple[TimeScale, ...]
     class_token: bool = False
     # Instance normalization: by mean and deviation (RevIN without its affine map), or by the mean
     # of absolute values.
     scaler: Literal["std", "mean"] | None = "std"
     position: Literal["learned", "fixed"] = "learned"  # fixed: sinusoids, standardized
-    dropout: float = 0.0
+    dropout: Rate = 0.0
     shared: bool = True  # one linear map for all channels
     masking: RandomMasking | ForecastMasking | None = None
 
-    def __post_init__(self) -> None:
-        sizes(self, "length", "channels")
+    def validate(self) -> None:
         if not self.scales:
             raise ModelError("series have at least one length of patches", "give `scales`")
         for scale in self.scales:
@@ -274,18 +262,15 @@ class SeriesPatches:
 
 
 @dataclass(frozen=True)
-class StaticCategory:
+class StaticCategory(Part):
     """Static categorical feature of a time series, such as its number: an embedding of it."""
 
-    count: int  # different values: the cardinality
-    width: int  # of the embedding
-
-    def __post_init__(self) -> None:
-        sizes(self, "count", "width")
+    count: Size  # different values: the cardinality
+    width: Size  # of the embedding
 
 
 @dataclass(frozen=True)
-class LaggedValues:
+class LaggedValues(Part):
     """Lagged values of time series (Salinas et al. 2020, DeepAR), read by an encoder–decoder.
 
     A time step is a vector: the values of all channels some steps earlier, on the scale of the
@@ -294,25 +279,23 @@ class LaggedValues:
     and dropout follow, on each side by weights of its own.
     """
 
-    length: int  # steps that the encoder reads: the context
-    channels: int
-    lags: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 7)  # in time steps
+    length: Size  # steps that the encoder reads: the context
+    channels: Size
+    lags: tuple[Size, ...] = (1, 2, 3, 4, 5, 6, 7)  # in time steps
     scaler: Literal["std", "mean"] | None = "mean"  # instance normalization, as in SeriesPatches
     categories: tuple[StaticCategory, ...] = ()
-    static_features: int = 0  # numbers that are given for the whole series
+    static_features: Count = 0  # numbers that are given for the whole series
     # Numbers that are given for each step, in the future too: of the calendar, and any others.
-    time_features: int = 0
-    dynamic_features: int = 0
+    time_features: Count = 0
+    dynamic_features: Count = 0
     norm: Norm = field(default_factory=LayerNorm)
-    dropout: float = 0.0
+    dropout: Rate = 0.0
 
-    def __post_init__(self) -> None:
-        sizes(self, "length", "channels")
-        sizes(self, "static_features", "time_features", "dynamic_features", least=0)
-        if not self.lags or min(self.lags) < 1:
+    def validate(self) -> None:
+        if not self.lags:
             raise ModelError(
-                f"{self.lags} are no lags: a step reads what came before it",
-                "give at least one number of time steps, 1 or more",
+                "without lags a step reads nothing of what came before it",
+                "give at least one number of time steps",
             )
 
     @property
@@ -340,7 +323,7 @@ class LaggedValues:
 
 
 @dataclass(frozen=True)
-class NodeFeatures:
+class NodeFeatures(Part):
     """Node embeddings of graphs: a linear map of each node's features, and where the node is.
 
     Structural encodings: the node's degree (Graphormer's centrality encoding), and the first
@@ -348,16 +331,12 @@ class NodeFeatures:
     each training step.
     """
 
-    features: int  # numbers of a node
+    features: Size  # numbers of a node
     normalized: bool = True  # each node's features are divided by their sum of absolute values
-    input_dropout: float = 0.0  # on the features
-    dropout: float = 0.0  # on the embedding
-    degrees: int = 0  # rows of the embedding of degrees; 0 for none
-    laplacian: int = 0  # eigenvectors; 0 for none
-
-    def __post_init__(self) -> None:
-        sizes(self, "features")
-        sizes(self, "degrees", "laplacian", least=0)
+    input_dropout: Rate = 0.0  # on the features
+    dropout: Rate = 0.0  # on the embedding
+    degrees: Count = 0  # rows of the embedding of degrees; 0 for none
+    laplacian: Count = 0  # eigenvectors; 0 for none
 
     @property
     def main_input_name(self) -> str:

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from regard.spec.validation import sizes
+from regard.spec.validation import Count, Part, Size
 
 
 @dataclass(frozen=True)
-class FirstTokens:
+class FirstTokens(Part):
     """The first tokens of a row: [CLS], where there is one."""
 
-    count: int = 1
-
-    def __post_init__(self) -> None:
-        sizes(self, "count")
+    count: Size = 1
 
 
 @dataclass(frozen=True)
-class QuestionTokens:
+class QuestionTokens(Part):
     """The tokens of a question, which a separator divides from its context."""
 
-    separator: int  # id of the token; the first one in a row counts
+    separator: Count  # id of the token; the first one in a row counts
 
 
 # Which tokens are global (Longformer) where a call does not choose them.

@@ -9,20 +9,20 @@ from regard.errors import ModelError
 from regard.spec.feedforward import Activation
 from regard.spec.global_tokens import QuestionTokens
 from regard.spec.residual import LayerNorm, Norm
-from regard.spec.validation import sizes
+from regard.spec.validation import Count, Depth, NonNegative, Part, Positive, Rate, Size
 
 
 @dataclass(frozen=True)
-class HeadTransform:
+class HeadTransform(Part):
     """Transform of BERT's masked-LM head, before the vocabulary: dense layer, activation, norm."""
 
-    width: int  # of the dense layer's output: E, where it is tied to an embedding of that width
+    width: Size  # of the dense layer's output: E, where it is tied to an embedding of that width
     activation: Activation = "gelu"
     norm: Norm = field(default_factory=LayerNorm)
 
 
 @dataclass(frozen=True)
-class LMHead:
+class LMHead(Part):
     """Language-modelling head (Section 3.4): a linear map from hidden states to logits.
 
     The softmax is part of the loss and of decoding.
@@ -34,35 +34,32 @@ class LMHead:
 
 
 @dataclass(frozen=True)
-class EndToken:
+class EndToken(Part):
     """Pooling at the end-of-text token: the first position that holds it (CLIP), or the last."""
 
-    token: int | None = None  # None: the highest id of the row, which CLIP reserves for the end
+    token: Count | None = None  # None: the highest id of the row, which CLIP reserves for the end
     which: Literal["first", "last"] = "first"
 
-    def __post_init__(self) -> None:
+    def validate(self) -> None:
         if self.token is None and self.which == "last":
             raise ModelError("the last end token has no id to look for", "give `token`")
 
 
 @dataclass(frozen=True)
-class AttentionPool:
+class AttentionPool(Part):
     """Multi-head attention pooling (Lee et al. 2019): a learned query attends to all positions.
 
     A feed-forward sublayer with a norm before it and a residual follows (SigLIP).
     """
 
-    heads: int
-    d_ff: int
+    heads: Size
+    d_ff: Size
     activation: Activation = "gelu_tanh"
     norm: Norm = field(default_factory=LayerNorm)
 
-    def __post_init__(self) -> None:
-        sizes(self, "heads", "d_ff")
-
 
 @dataclass(frozen=True)
-class Pool:
+class Pool(Part):
     """Pooling: one vector for the input, then norm, dropout, dense layer and projection."""
 
     # Padding is ignored: `last` is the last token, and `mean` is over tokens. Only `final` is the
@@ -72,9 +69,9 @@ class Pool:
         Literal["first", "last", "mean", "final", "first_and_mean"] | EndToken | AttentionPool
     ) = "first"
     activation: Activation | None = "tanh"  # of the dense layer (BERT's pooler); None: no layer
-    dropout: float = 0.0
+    dropout: Rate = 0.0
     norm: Norm | None = None
-    width: int | None = None  # of a last linear map (CLIP's projection)
+    width: Size | None = None  # of a last linear map (CLIP's projection)
     bias: bool = False  # of that map
 
 
@@ -90,27 +87,24 @@ HeadTask = Literal["classify", "next", "tag", "answer", "detect", "transcribe"]
 
 
 @dataclass(frozen=True)
-class HeadFeedForward:
+class HeadFeedForward(Part):
     """Feed-forward sublayer of a head, with its residual and norm (BigBird's span scores)."""
 
-    d_ff: int
+    d_ff: Size
     activation: Activation = "gelu"
     norm: Norm = field(default_factory=LayerNorm)
-    dropout: float = 0.0  # on its input and on its output
-
-    def __post_init__(self) -> None:
-        sizes(self, "d_ff")
+    dropout: Rate = 0.0  # on its input and on its output
 
 
 @dataclass(frozen=True)
-class ClassifierHead:
+class ClassifierHead(Part):
     """Classification head: a linear map to logits, of the pooled vector or of every position."""
 
-    count: int  # classes
+    count: Size  # classes
     task: HeadTask = "classify"
     hidden: Activation | None = None  # of a dense layer before; None: no such layer
     bias: bool = True
-    dropout: float = 0.0  # on the input of the linear map
+    dropout: Rate = 0.0  # on the input of the linear map
     feedforward: HeadFeedForward | None = None  # before all of these
     # The question cannot be the answer: 10⁶ is taken from the scores of its tokens and of the
     # separator, but not from those of the first token (BigBird).
@@ -118,7 +112,7 @@ class ClassifierHead:
     # What is scored instead of the pooled vector: the mean of all positions (SigLIP).
     pool: Literal["mean"] | None = None
 
-    def __post_init__(self) -> None:
+    def validate(self) -> None:
         # Two classes; the start and the end of a span; one logit of a binary decision.
         expected = {"next": 2, "answer": 2, "detect": 1}.get(self.task, self.count)
         if self.count != expected:
@@ -134,14 +128,16 @@ class ClassifierHead:
 
 
 @dataclass(frozen=True)
-class DistilledHead:
+class DistilledHead(Part):
     """Classification head of a distilled image Transformer (Touvron et al. 2021, DeiT).
 
     The first positions have a linear map each, and the logits are the mean of theirs.
     """
 
-    count: int  # classes
-    voters: int = 2  # the class token, trained on labels, and the distillation token, on a teacher
+    count: Size  # classes
+    voters: Depth = (
+        2  # the class token, trained on labels, and the distillation token, on a teacher
+    )
 
     @property
     def task(self) -> HeadTask:
@@ -155,23 +151,22 @@ class DistilledHead:
 
 
 @dataclass(frozen=True)
-class ContrastiveHead:
+class ContrastiveHead(Part):
     """Contrastive pre-training head (Baevski et al. 2020, wav2vec 2.0, Sections 2 and 3).
 
     The latents of masked positions, quantized by G codebooks of V entries, are to be told from
     those of other positions by what the encoder makes of the rest.
     """
 
-    groups: int = 2  # G
-    entries: int = 320  # V, of each codebook
-    code_width: int = 256  # of an entry of each group, concatenated
-    width: int = 256  # of the space in which both sides are compared
-    temperature: float = 0.1  # κ, of the cosines
-    diversity: float = 0.1  # α, the weight of the loss for entries that are not in use
-    dropout: float = 0.0  # on what is quantized
+    groups: Size = 2  # G
+    entries: Size = 320  # V, of each codebook
+    code_width: Size = 256  # of an entry of each group, concatenated
+    width: Size = 256  # of the space in which both sides are compared
+    temperature: Positive = 0.1  # κ, of the cosines
+    diversity: NonNegative = 0.1  # α, the weight of the loss for entries that are not in use
+    dropout: Rate = 0.0  # on what is quantized
 
-    def __post_init__(self) -> None:
-        sizes(self, "groups", "entries", "code_width", "width")
+    def validate(self) -> None:
         if self.code_width % self.groups:
             raise ModelError(
                 f"the width {self.code_width} does not divide by {self.groups} groups of codes",
@@ -183,19 +178,19 @@ class ContrastiveHead:
 
 
 @dataclass(frozen=True)
-class Points:
+class Points(Part):
     """Point forecasts: one number for each step, by the squared error."""
 
     levels = None  # it has no quantiles
 
 
 @dataclass(frozen=True)
-class Quantiles:
+class Quantiles(Part):
     """Quantile forecasts: a number for each level, by the pinball loss (Koenker, Bassett 1978)."""
 
     levels: tuple[float, ...] = (0.1, 0.5, 0.9)
 
-    def __post_init__(self) -> None:
+    def validate(self) -> None:
         inside = all(0 < level < 1 for level in self.levels)
         if not self.levels or not inside or list(self.levels) != sorted(set(self.levels)):
             raise ModelError(
@@ -205,7 +200,7 @@ class Quantiles:
 
 
 @dataclass(frozen=True)
-class Distribution:
+class Distribution(Part):
     """Distribution forecasts: the parameters of a distribution for each step, by its −log p."""
 
     levels = None  # it has no quantiles
@@ -222,40 +217,37 @@ ChannelPool = Literal["mean", "max", "first"]
 
 
 @dataclass(frozen=True)
-class ForecastHead:
+class ForecastHead(Part):
     """Forecasting head: a linear map of a channel's hidden states to its next values.
 
     Without a `pool`, the hidden states of all patches are concatenated (PatchTST's flatten head).
     """
 
-    horizon: int  # steps that are forecast
+    horizon: Size  # steps that are forecast
     output: Forecast = field(default_factory=Points)
     pool: ChannelPool | None = None
-    dropout: float = 0.0
-
-    def __post_init__(self) -> None:
-        sizes(self, "horizon")
+    dropout: Rate = 0.0
 
 
 @dataclass(frozen=True)
-class PatchHead:
+class PatchHead(Part):
     """Reconstruction head of masked pre-training: the values of each patch, normalized."""
 
-    dropout: float = 0.0
+    dropout: Rate = 0.0
 
 
 @dataclass(frozen=True)
-class ChannelHead:
+class ChannelHead(Part):
     """Classification or regression of a series: a linear map of the pooled vectors of all channels.
 
     `range` bounds the numbers of a regression, by a sigmoid.
     """
 
-    count: int  # classes, or numbers
+    count: Size  # classes, or numbers
     task: Literal["classify", "regress"] = "classify"
     output: Points | Distribution = field(default_factory=Points)
     pool: ChannelPool = "mean"
-    dropout: float = 0.0
+    dropout: Rate = 0.0
     range: tuple[float, float] | None = None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from regard.spec.validation import sizes
+from regard.spec.validation import Count, Part, Size
 
 # i is the position of a query, j that of a key.
 
@@ -13,29 +13,26 @@ from regard.spec.validation import sizes
 
 
 @dataclass(frozen=True)
-class FullMask:
+class FullMask(Part):
     """Full mask: each position attends to all positions."""
 
 
 @dataclass(frozen=True)
-class CausalMask:
+class CausalMask(Part):
     """Causal mask (Section 3.2.3): each position attends to itself and to earlier ones, j ≤ i."""
 
-    window: int | None = None  # sliding window: at most this many positions, itself included
+    window: Size | None = None  # sliding window: at most this many positions, itself included
 
 
 @dataclass(frozen=True)
-class WindowMask:
+class WindowMask(Part):
     """Sliding-window mask (Longformer, Section 3.1): |i − j| ≤ size."""
 
-    size: int  # neighbours on each side, so 2 · size + 1 positions in all
-
-    def __post_init__(self) -> None:
-        sizes(self, "size")
+    size: Size  # neighbours on each side, so 2 · size + 1 positions in all
 
 
 @dataclass(frozen=True)
-class NeighbourMask:
+class NeighbourMask(Part):
     """Adjacency mask: a node of a graph attends to its neighbours, and to itself.
 
     The edges come with each call, so that it cannot be combined with other patterns.
@@ -43,81 +40,66 @@ class NeighbourMask:
 
 
 @dataclass(frozen=True)
-class DilatedMask:
+class DilatedMask(Part):
     """Dilated sliding-window mask (Longformer, Section 3.1): a window with gaps."""
 
-    size: int  # neighbours on each side
-    step: int  # dilation: the distance between two neighbours
-
-    def __post_init__(self) -> None:
-        sizes(self, "size", "step")
+    size: Size  # neighbours on each side
+    step: Size  # dilation: the distance between two neighbours
 
 
 @dataclass(frozen=True)
-class StridedMask:
+class StridedMask(Part):
     """Strided mask of the Sparse Transformer (Child et al. 2019).
 
     Each position attends to those nearer than `stride`, and to all at multiples of it.
     """
 
-    stride: int  # l in Section 4.3, close to √n for n positions
-
-    def __post_init__(self) -> None:
-        sizes(self, "stride")
+    stride: Size  # l in Section 4.3, close to √n for n positions
 
 
 @dataclass(frozen=True)
-class BlockLocalMask:
+class BlockLocalMask(Part):
     """Block-local mask: the sequence is cut into blocks, and positions attend within theirs."""
 
-    size: int  # positions in a block
-    neighbours: int = 0  # blocks on each side that are visible too
-
-    def __post_init__(self) -> None:
-        sizes(self, "size")
+    size: Size  # positions in a block
+    neighbours: Count = 0  # blocks on each side that are visible too
 
 
 @dataclass(frozen=True)
-class GlobalMask:
+class GlobalMask(Part):
     """Global mask (Longformer, BigBird): some positions attend to all, and all attend to them."""
 
-    first: int = 1  # global blocks at the beginning
-    last: int = 0  # global blocks at the end
-    size: int = 1  # positions in a block; with 1, single positions are counted
-
-    def __post_init__(self) -> None:
-        sizes(self, "size")
+    first: Count = 1  # global blocks at the beginning
+    last: Count = 0  # global blocks at the end
+    size: Size = 1  # positions in a block; with 1, single positions are counted
 
 
 @dataclass(frozen=True)
-class RandomBlockMask:
+class RandomBlockMask(Part):
     """Random-block mask (BigBird): each block attends to some blocks that are drawn once."""
 
-    size: int  # positions in a block
-    count: int = 1  # random blocks for each block
+    size: Size  # positions in a block
+    count: Size = 1  # random blocks for each block
     seed: int = 0
     of: Literal["all", "before"] = "all"  # drawn from all blocks, or, for decoders, earlier ones
     # `all` are the blocks of so many positions, whatever the input's length, so that padding
     # changes nothing; None: those of the padded input.
-    length: int | None = None
-
-    def __post_init__(self) -> None:
-        sizes(self, "size", "count", "length")
+    length: Size | None = None
 
 
 # ------------------------------------------------------------------ combinations
 
 
 @dataclass(frozen=True)
-class LongerThan:
+class LongerThan(Part):
     """A pattern for long sequences only: up to `length` positions, the mask is full."""
 
-    length: int
+    length: Count
     inner: MaskPattern
 
 
 @dataclass(frozen=True)
-class And:
+class And(Part):
     """Intersection of masks: what both patterns allow."""
 
     first: MaskPattern
@@ -125,7 +107,7 @@ class And:
 
 
 @dataclass(frozen=True)
-class Or:
+class Or(Part):
     """Union of masks: what either of two patterns allows."""
 
     first: MaskPattern
@@ -133,7 +115,7 @@ class Or:
 
 
 @dataclass(frozen=True)
-class Not:
+class Not(Part):
     """Complement of a mask: what the pattern does not allow."""
 
     inner: MaskPattern

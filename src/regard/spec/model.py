@@ -38,10 +38,10 @@ from regard.spec.mask import NeighbourMask, counts_from_the_end, is_causal
 from regard.spec.pixel_decoder import MaskedImageDecoder, PixelShuffleHead
 from regard.spec.position import ShortestPathBias
 from regard.spec.stack import Stack
-from regard.spec.validation import check_fields, sizes
+from regard.spec.validation import Depth, Part, Size
 
 
-class ModelSpec(ABC):
+class ModelSpec(Part, ABC):
     """What every architecture answers, so that nobody has to ask which one it is."""
 
     d_model: int  # of all but a dual encoder, whose towers have one each
@@ -126,7 +126,7 @@ def _encoder_decoder_inputs(source: Tokens | Spectrogram) -> dict[str, bool]:
 class EncoderDecoder(ModelSpec):
     """Encoder–decoder Transformer (Figure 1)."""
 
-    d_model: int  # width of the residual stream
+    d_model: Size  # width of the residual stream
     source: Tokens | Spectrogram
     target: Tokens
     encoder: Stack
@@ -143,8 +143,7 @@ class EncoderDecoder(ModelSpec):
     pool: Pool | None = None
     labels: ClassifierHead | None = None
 
-    def __post_init__(self) -> None:
-        check_fields(self)
+    def validate(self) -> None:
         if self.looks == "matching" and self.encoder.layers != self.decoder.layers:
             raise ModelError(
                 f"{self.encoder.layers} and {self.decoder.layers} layers do not match",
@@ -231,7 +230,7 @@ class EncoderDecoder(ModelSpec):
 class SequenceToSequence(ModelSpec):
     """Sequence-to-sequence model with a recurrent or convolutional encoder and decoder."""
 
-    d_model: int
+    d_model: Size
     source: Tokens
     target: Tokens
     encoder: Recurrent | Convolutional
@@ -239,8 +238,7 @@ class SequenceToSequence(ModelSpec):
     head: LMHead = field(default_factory=LMHead)
     share: Literal["all", "target", "inputs", "none"] = "all"  # as in EncoderDecoder
 
-    def __post_init__(self) -> None:
-        check_fields(self)
+    def validate(self) -> None:
         _check_vocabulary(self.share, self.source.vocabulary, self.target.vocabulary)
         encoder = self.encoder
         decoder = self.decoder
@@ -295,16 +293,14 @@ class SeriesEncoderDecoder(ModelSpec):
     forecasting its own. Its hidden states become a distribution for each step.
     """
 
-    d_model: int
+    d_model: Size
     input: LaggedValues
     encoder: Stack
     decoder: Stack
-    horizon: int  # steps that are forecast
+    horizon: Size  # steps that are forecast
     output: Distribution | None = field(default_factory=Distribution)  # None: without a head
 
-    def __post_init__(self) -> None:
-        check_fields(self)
-        sizes(self, "d_model", "horizon")
+    def validate(self) -> None:
         if self.decoder.block.cross is None:
             raise ModelError(
                 "the decoder of an encoder–decoder has no cross-attention",
@@ -378,7 +374,7 @@ def _check_vocabulary(share: str, source: int, target: int) -> None:
 class Encoder(ModelSpec):
     """Encoder-only Transformer (BERT, ViT, wav2vec 2.0), with the heads that its task needs."""
 
-    d_model: int
+    d_model: Size
     input: FrontEnd
     stack: Stack
     pool: Pool | None = None
@@ -389,8 +385,7 @@ class Encoder(ModelSpec):
     contrastive: ContrastiveHead | None = None  # of pre-training on sound
     pixels: MaskedImageDecoder | None = None  # of masked pre-training on images
 
-    def __post_init__(self) -> None:
-        check_fields(self)
+    def validate(self) -> None:
         _check_no_cross(self.stack)
         _check_series(self)
         _check_graph(self)
@@ -571,14 +566,13 @@ def _check_graph(model: Encoder) -> None:
 class RecurrentEncoder(ModelSpec):
     """Recurrent encoder of text, with a classification head: an LSTM or a BiLSTM classifier."""
 
-    d_model: int
+    d_model: Size
     input: Tokens
     stack: Recurrent
     pool: Pool | None = None
     labels: ClassifierHead | None = None
 
-    def __post_init__(self) -> None:
-        check_fields(self)
+    def validate(self) -> None:
         _check_recurrent_encoder(self.stack, self.d_model)
         if self.labels is not None and not self.labels.each and self.pool is None:
             raise ModelError(
@@ -620,14 +614,13 @@ class RecurrentEncoder(ModelSpec):
 class Decoder(ModelSpec):
     """Decoder-only Transformer (GPT): a causal language model."""
 
-    d_model: int
+    d_model: Size
     tokens: Tokens
     stack: Stack
     head: LMHead = field(default_factory=LMHead)
     tied: bool = True  # weight tying: the LM head's matrix is the embedding's
 
-    def __post_init__(self) -> None:
-        check_fields(self)
+    def validate(self) -> None:
         _check_no_cross(self.stack)
         _check_decoder(self.stack)
         _check_tied(self)
@@ -670,14 +663,13 @@ class Decoder(ModelSpec):
 class RecurrentDecoder(ModelSpec):
     """Recurrent language model, whose state may be carried over from segment to segment."""
 
-    d_model: int
+    d_model: Size
     tokens: Tokens
     stack: Recurrent
     head: LMHead = field(default_factory=LMHead)
     tied: bool = True  # weight tying: the LM head's matrix is the embedding's
 
-    def __post_init__(self) -> None:
-        check_fields(self)
+    def validate(self) -> None:
         if self.stack.bidirectional:
             raise ModelError(
                 "a language model cannot read backwards what follows", "say bidirectional=False"
@@ -746,8 +738,7 @@ class DualEncoder(ModelSpec):
     # over the batch (CLIP).
     bias: float | None = None
 
-    def __post_init__(self) -> None:
-        check_fields(self)
+    def validate(self) -> None:
         if not isinstance(self.text.input, Tokens) or not isinstance(self.image.input, Patches):
             raise ModelError(
                 "a pair is one tower of texts and one of images", "give it Tokens and Patches"
@@ -786,14 +777,10 @@ class MemoryNetwork(ModelSpec):
     The answer is one word.
     """
 
-    d_model: int  # d: width of the sentence vectors
-    vocabulary: int  # V
-    hops: int = 3  # K: rounds of attention
-    sentences: int = 50  # rows of the temporal encoding T_A (Section 4.1): the longest memory
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-        sizes(self, "d_model", "vocabulary", "hops", "sentences")
+    d_model: Size  # d: width of the sentence vectors
+    vocabulary: Size  # V
+    hops: Depth = 3  # K: rounds of attention
+    sentences: Size = 50  # rows of the temporal encoding T_A (Section 4.1): the longest memory
 
     @property
     def inputs(self) -> dict[str, bool]:
@@ -812,15 +799,11 @@ class LinearForecaster(ModelSpec):
     less its last value.
     """
 
-    length: int  # of the window, in time steps: the look-back
-    channels: int
-    horizon: int  # steps that are forecast
+    length: Size  # of the window, in time steps: the look-back
+    channels: Size
+    horizon: Size  # steps that are forecast
     output: Points | Quantiles = field(default_factory=Points)
-    moving_average: int | None = 25  # steps of DLinear's trend; None: NLinear
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-        sizes(self, "length", "channels", "horizon", "moving_average")
+    moving_average: Size | None = 25  # steps of DLinear's trend; None: NLinear
 
     @property
     def inputs(self) -> dict[str, bool]:

@@ -8,19 +8,19 @@ from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from regard.errors import ModelError
 from regard.spec.residual import Norm
-from regard.spec.validation import sizes
+from regard.spec.validation import Count, Fraction, Part, Positive, Rate, Size
 
 # ------------------------------------------------------------------ added at the input
 
 
 @dataclass(frozen=True)
-class Sinusoidal:
+class Sinusoidal(Part):
     """Sinusoidal positional encoding (Section 3.5): sines and cosines of geometric wavelengths."""
 
     # `halves` puts all sines before all cosines (the authors' code, and Marian); `interleaved`
     # alternates them (the paper's formula). The two differ by a permutation of dimensions.
     order: Literal["halves", "interleaved"] = "halves"
-    base: float = 10_000.0  # the longest wavelength is 2π · base
+    base: Positive = 10_000.0  # the longest wavelength is 2π · base
 
     @property
     def max_length(self) -> None:
@@ -29,11 +29,11 @@ class Sinusoidal:
 
 
 @dataclass(frozen=True)
-class LearnedPosition:
+class LearnedPosition(Part):
     """Learned positional embeddings (Table 3, row E): one trained vector for each position."""
 
-    length: int = 512  # the longest sequence
-    offset: int = 0  # unused rows at the table's start: 2 in BART and RoBERTa
+    length: Size = 512  # the longest sequence
+    offset: Count = 0  # unused rows at the table's start: 2 in BART and RoBERTa
 
     @property
     def max_length(self) -> int:
@@ -42,14 +42,14 @@ class LearnedPosition:
 
 
 @dataclass(frozen=True)
-class FixedPosition:
+class FixedPosition(Part):
     """Fixed positional embeddings: a table of vectors that is saved but not trained.
 
     They are initialized as sinusoids, but a checkpoint's values win: Whisper's were rounded to
     half precision before training.
     """
 
-    length: int  # the longest sequence
+    length: Size  # the longest sequence
 
     @property
     def max_length(self) -> int:
@@ -58,18 +58,15 @@ class FixedPosition:
 
 
 @dataclass(frozen=True)
-class ConcatenatedPosition:
+class ConcatenatedPosition(Part):
     """Concatenated positional encoding: sinusoids appended to the token embedding.
 
     A linear map takes the longer vectors to d_model.
     """
 
-    width: int  # dimensions of the sinusoids
+    width: Size  # dimensions of the sinusoids
     order: Literal["halves", "interleaved"] = "halves"
-    base: float = 10_000.0
-
-    def __post_init__(self) -> None:
-        sizes(self, "width")
+    base: Positive = 10_000.0
 
     @property
     def max_length(self) -> None:
@@ -78,18 +75,18 @@ class ConcatenatedPosition:
 
 
 @dataclass(frozen=True)
-class AxialPosition:
+class AxialPosition(Part):
     """Axial positional embeddings (Kitaev et al. 2020, Reformer): one table per axis of a grid.
 
     Positions fill the grid row by row. The vector of a position is the concatenation of the
     vectors of its coordinates.
     """
 
-    shape: tuple[int, ...]  # of the grid
-    widths: tuple[int, ...]  # of each axis' vectors; their sum is the embedding's width
-    most: int  # the longest sequence, at most the size of the grid
+    shape: tuple[Size, ...]  # of the grid
+    widths: tuple[Size, ...]  # of each axis' vectors; their sum is the embedding's width
+    most: Size  # the longest sequence, at most the size of the grid
 
-    def __post_init__(self) -> None:
+    def validate(self) -> None:
         if (
             len(self.shape) != len(self.widths)
             or min((*self.shape, *self.widths, self.most), default=0) < 1
@@ -115,52 +112,52 @@ InputPosition = Sinusoidal | LearnedPosition | FixedPosition | ConcatenatedPosit
 
 
 @dataclass(frozen=True)
-class Rope:
+class Rope(Part):
     """Rotary position embeddings (RoPE; Su et al. 2021): q and k are rotated by their position.
 
     Pairs of dimensions turn by angles that grow with the position, so q·k depends on distances.
     """
 
-    base: float = 10_000.0  # θ_i = base^(−2i/d)
-    share: float = 1.0  # fraction of each head's dimensions that is rotated
+    base: Positive = 10_000.0  # θ_i = base^(−2i/d)
+    share: Fraction = 1.0  # fraction of each head's dimensions that is rotated
     # `halves` pairs dimension i with i + d/2 (Hugging Face), `neighbours` 2i with 2i + 1 (paper).
     pairs: Literal["halves", "neighbours"] = "halves"
     scaling: RopeScaling | None = None
 
 
 @dataclass(frozen=True)
-class LinearScaling:
+class LinearScaling(Part):
     """Position interpolation (Chen et al. 2023): positions are divided by `factor`."""
 
-    factor: float
+    factor: Positive
 
 
 @dataclass(frozen=True)
-class BandedScaling:
+class BandedScaling(Part):
     """RoPE scaling of LLaMA 3.1: by wavelength; those between the two limits are blended."""
 
-    factor: float
-    low: float  # wavelengths over length / low are stretched by `factor`
-    high: float  # wavelengths under length / high are kept
-    length: int  # context length of pretraining
+    factor: Positive
+    low: Positive  # wavelengths over length / low are stretched by `factor`
+    high: Positive  # wavelengths under length / high are kept
+    length: Size  # context length of pretraining
 
 
 RopeScaling = LinearScaling | BandedScaling
 
 
 @dataclass(frozen=True)
-class T5Bias:
+class T5Bias(Part):
     """Relative position bias of T5 (Raffel et al. 2020): a learned scalar per head and bucket.
 
     Half of the buckets are single distances, the others grow logarithmically.
     """
 
-    count: int = 32  # buckets; halved between the two directions unless causal
-    distance: int = 128  # everything farther shares the last bucket
+    count: Size = 32  # buckets; halved between the two directions unless causal
+    distance: Size = 128  # everything farther shares the last bucket
 
 
 @dataclass(frozen=True)
-class Alibi:
+class Alibi(Part):
     """Attention with linear biases (ALiBi; Press et al. 2022): −slope · distance on the scores.
 
     The slopes are fixed, a geometric sequence over the heads.
@@ -168,23 +165,22 @@ class Alibi:
 
 
 @dataclass(frozen=True)
-class Disentangled:
+class Disentangled(Part):
     """Disentangled attention (He et al. 2021, DeBERTa): a learned vector for each distance.
 
     Every layer projects the vectors to queries and keys. Each term that they add to the scores
     counts in the scale (Equation 4).
     """
 
-    distance: int  # k in Section 3.1: the largest distance on each side
-    buckets: int | None = None  # on each side (v2): half exact distances, half logarithmic
+    distance: Size  # k in Section 3.1: the largest distance on each side
+    buckets: Size | None = None  # on each side (v2): half exact distances, half logarithmic
     terms: Literal["both", "c2p", "p2c"] = "both"  # content-to-position, position-to-content
     norm: Norm | None = None  # of the vectors (v2)
-    dropout: float = 0.0  # on the vectors, drawn anew in each layer
+    dropout: Rate = 0.0  # on the vectors, drawn anew in each layer
     # Of the vectors: the layer's projections of content, or a second pair (v1).
     projections: Literal["shared", "own"] = "shared"
 
-    def __post_init__(self) -> None:
-        sizes(self, "distance", "buckets")
+    def validate(self) -> None:
         # The logarithm of their quotient is what the other distances are divided by.
         exact = None if self.buckets is None else self.buckets // 2
         if exact is not None and exact in (0, self.distance - 1):
@@ -197,45 +193,39 @@ class Disentangled:
 
 
 @dataclass(frozen=True)
-class RepeatedBlockBias:
+class RepeatedBlockBias(Part):
     """Repeated-block bias: ln(1 + times) on the scores of the first block of keys.
 
     This reproduces how Hugging Face transformers evaluates BigBird: outside training, all random
     blocks are the first one. It concerns every query block but the first and the last.
     """
 
-    size: int  # positions in a block
-    times: int  # how many more times the first block counts
-    length: int  # shorter sequences, and those of this length, use full attention
+    size: Size  # positions in a block
+    times: Count  # how many more times the first block counts
+    length: Count  # shorter sequences, and those of this length, use full attention
 
 
 @dataclass(frozen=True)
-class ShortestPathBias:
+class ShortestPathBias(Part):
     """Spatial encoding of graphs (Ying et al. 2021, Graphormer): a learned scalar per head and
     shortest path between two nodes."""
 
-    distance: int = 8  # farther nodes share one scalar, and nodes without a path another
-
-    def __post_init__(self) -> None:
-        sizes(self, "distance")
+    distance: Size = 8  # farther nodes share one scalar, and nodes without a path another
 
 
 @dataclass(frozen=True)
-class RelativeKeys:
+class RelativeKeys(Part):
     """Relative position representations (Shaw et al. 2018): learned vectors added to the keys.
 
     Each layer has one vector per distance. Nothing is added to the values, which the paper's
     Table 3 finds no worse.
     """
 
-    distance: int  # k: larger distances are clipped to it, on each side
-
-    def __post_init__(self) -> None:
-        sizes(self, "distance")
+    distance: Size  # k: larger distances are clipped to it, on each side
 
 
 @dataclass(frozen=True)
-class RelativeSinusoids:
+class RelativeSinusoids(Part):
     """Relative positional encoding of Transformer-XL (Dai et al. 2019, Section 3.3).
 
     Each layer projects sinusoids of the distances to keys; each head has learned biases to the

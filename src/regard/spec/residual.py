@@ -5,45 +5,38 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from regard.errors import ModelError
+from regard.spec.validation import Fraction, NonNegative, Part
 
 # ------------------------------------------------------------------ normalization
 
 
 @dataclass(frozen=True)
-class LayerNorm:
+class LayerNorm(Part):
     """Layer normalization (Ba et al. 2016): (x − mean) / √(variance + eps) · weight + bias."""
 
-    eps: float = 1e-5  # PyTorch's default; BERT has 1e-12
+    eps: NonNegative = 1e-5  # PyTorch's default; BERT has 1e-12
     bias: bool = True
 
 
 @dataclass(frozen=True)
-class RMSNorm:
+class RMSNorm(Part):
     """Root-mean-square normalization (Zhang and Sennrich 2019): x / rms(x) · (offset + weight)."""
 
-    eps: float = 1e-6
+    eps: NonNegative = 1e-6
     offset: float = 0.0  # 1 in Gemma, whose checkpoints store weight − 1
 
 
 @dataclass(frozen=True)
-class BatchNorm:
+class BatchNorm(Part):
     """Batch normalization (Ioffe and Szegedy 2015) of each feature, over the tokens of a batch.
 
     Padding is left out of mean and variance. In training a decoder's statistics include tokens
     that follow; decoding uses the running ones, which do not depend on the batch.
     """
 
-    eps: float = 1e-5
-    momentum: float = 0.1  # share of a batch in the running statistics, as in PyTorch
+    eps: NonNegative = 1e-5
+    momentum: Fraction = 0.1  # share of a batch in the running statistics, as in PyTorch
     counts: bool = False  # batches are counted, as in PyTorch's files; nothing follows from it
-
-    def __post_init__(self) -> None:
-        if not 0 < self.momentum <= 1:
-            raise ModelError(
-                f"running statistics cannot move by {self.momentum}",
-                "give a momentum between 0 and 1",
-            )
 
 
 Norm = LayerNorm | RMSNorm | BatchNorm
@@ -52,24 +45,24 @@ Norm = LayerNorm | RMSNorm | BatchNorm
 
 
 @dataclass(frozen=True)
-class PostNorm:
+class PostNorm(Part):
     """Post-layer normalization, as in the paper (Section 3.1): norm(x + sublayer(x))."""
 
 
 @dataclass(frozen=True)
-class PreNorm:
+class PreNorm(Part):
     """Pre-layer normalization: x + sublayer(norm(x)). Such a stack usually has a final norm."""
 
 
 @dataclass(frozen=True)
-class Parallel:
+class Parallel(Part):
     """Parallel residual: x + attention(norm(x)) + feedforward(norm(x)) (GPT-J, PaLM, GPT-NeoX)."""
 
     norms: Literal[1, 2] = 2  # 1: attention and feed-forward share a norm (GPT-J); 2: one each
 
 
 @dataclass(frozen=True)
-class Reversible:
+class Reversible(Part):
     """Reversible residual layers (Kitaev et al. 2020, Reformer), with two streams.
 
     Each sublayer maps (a, b) to (b, a + sublayer(norm(b))). Both streams start as the
@@ -80,7 +73,7 @@ class Reversible:
 
 
 @dataclass(frozen=True)
-class NoResidual:
+class NoResidual(Part):
     """No residual connection: norm(sublayer(x)), or sublayer(norm(x)) with the norm before."""
 
     norm: Literal["post", "pre"] = "post"  # where the norm stands, as in PostNorm and PreNorm

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import reprlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -21,7 +22,7 @@ from regard.spec import (
     residual,
     stack,
 )
-from regard.spec.validation import fits, type_hints
+from regard.spec.validation import check_field, describe, type_hints
 
 # The `kind` written to JSON → its class: all dataclasses of the other files.
 _KINDS: dict[str, type] = {
@@ -137,10 +138,18 @@ def from_dict(data: Any, kinds: Iterable[type] = ()) -> Any:
 
     `kinds` are the dataclasses of parts from outside the package: no file can name code to import.
     """
-    custom = {kind.__name__: kind for kind in kinds}
-    for name in custom:
-        _refuse_known_name(name)
-    return _read(data, _KINDS | custom)
+    custom = {}
+    for kind in kinds:
+        if not isinstance(kind, type) or not dataclasses.is_dataclass(kind):
+            raise ModelError(f"{kind!r} is no kind of part", "give the classes of your dataclasses")
+        _refuse_known_name(kind.__name__)
+        custom[kind.__name__] = kind
+    try:
+        return _read(data, _KINDS | custom)
+    except RecursionError:
+        raise ModelError(
+            "the model's description has too many parts inside each other", "nest fewer of them"
+        ) from None
 
 
 def own_kinds(part: Any) -> tuple[type, ...]:
@@ -173,7 +182,12 @@ def _read(data: Any, kinds: Mapping[str, type]) -> Any:
         return head.Distribution(name)
     if isinstance(name, str):
         name = _FORMER_NAMES.get(name, name)
-    if not isinstance(name, str) or name not in kinds:
+    if not isinstance(name, str):
+        raise ModelError(
+            f"a part of the model's description has no kind: {reprlib.repr(data)}",
+            'name its class, as in {"kind": "FeedForward", "d_ff": 2048}',
+        )
+    if name not in kinds:
         raise ModelError(
             f"the model's description has an unknown kind {name!r}",
             f"if that is a part of your own, give its class: kinds=[{name}]; "
@@ -181,20 +195,24 @@ def _read(data: Any, kinds: Mapping[str, type]) -> Any:
         )
     kind = kinds[name]
     hints = type_hints(kind)
+    fields = {field.name: field for field in dataclasses.fields(kind)}
     values = {}
     for key, value in data.items():
         if key == "kind":
             continue
         key = str(_FORMER_FIELDS.get((name, key), key))
-        if key not in hints:
-            raise ModelError(f"{name} has no option {key!r}", did_you_mean(key, hints))
+        if key not in fields:
+            raise ModelError(f"{name} has no option {key!r}", did_you_mean(key, fields))
         values[key] = _read(value, kinds)
-        if not fits(values[key], hints[key]):
-            raise ModelError(f"{name}.{key} cannot be {value!r}", f"expected {hints[key]}")
-    try:
-        return kind(**values)
-    except TypeError as error:  # a field without a default is missing
-        raise ModelError(
-            f"{name} is incomplete: {error}",
-            "compare it with a config.json written by this version",
-        ) from None
+        # Here and not only in the part: those from outside the package do not ask.
+        check_field(name, key, values[key], hints[key])
+    for key, field in fields.items():
+        if key not in values and _is_required(field):
+            problem = f"{name} is incomplete: it has no {key!r}"
+            raise ModelError(problem, f"add it: {describe(hints[key])}")
+    return kind(**values)
+
+
+def _is_required(field: dataclasses.Field[Any]) -> bool:
+    missing = dataclasses.MISSING
+    return field.default is missing and field.default_factory is missing

@@ -46,17 +46,24 @@ from regard.spec.residual import (
     Residual,
     Reversible,
 )
-from regard.spec.validation import check_fields, sizes
-
-# Each layer is an object of its own, also on the meta device: a thousand take seconds to build.
-# DeepNet (Wang et al. 2022) has 1,000.
-_MOST_LAYERS = 1024
+from regard.spec.validation import (
+    Count,
+    Depth,
+    GridSide,
+    NonNegative,
+    Part,
+    Positive,
+    Rate,
+    Share,
+    Size,
+    WindowSide,
+)
 
 # ------------------------------------------------------------------ blocks and their extras
 
 
 @dataclass(frozen=True)
-class Block:
+class Block(Part):
     """Transformer block (Section 3.1): self-attention, cross-attention, feed-forward network."""
 
     attention: Attention
@@ -64,20 +71,14 @@ class Block:
     cross: Attention | None = None  # to the encoder's output; None in encoders and language models
     residual: Residual = field(default_factory=PostNorm)  # around each sublayer
     norm: Norm = field(default_factory=LayerNorm)
-    dropout: float = 0.1  # P_drop of Section 5.4, on the output of each sublayer
+    dropout: Rate = 0.1  # P_drop of Section 5.4, on the output of each sublayer
     # LayerScale (Touvron et al. 2021, CaiT): a learned factor for each dimension of a sublayer's
     # output. The number is what all of them start with; None: no such factors.
     layer_scale: float | None = None
     # Stochastic depth (Huang et al. 2016): P that training skips a sublayer for one example.
-    drop_path: float = 0.0
+    drop_path: Share = 0.0
 
-    def __post_init__(self) -> None:
-        check_fields(self)
-        if not 0 <= self.drop_path < 1:
-            raise ModelError(
-                f"sublayers cannot be skipped with probability {self.drop_path}",
-                "give a `drop_path` of at least 0 and below 1",
-            )
+    def validate(self) -> None:
         changes_outputs = self.layer_scale is not None or self.drop_path > 0
         if changes_outputs and isinstance(self.residual, Parallel | Reversible):
             raise ModelError(
@@ -96,19 +97,19 @@ class Block:
 
 
 @dataclass(frozen=True)
-class ConvLayer:
+class ConvLayer(Part):
     """Convolution layer of DeBERTa v2, next to the first block.
 
     It gives norm(block(x) + activation(convolution(x))).
     """
 
-    width: int  # kernel size in positions
-    groups: int = 1  # of channels
+    width: Size  # kernel size in positions
+    groups: Size = 1  # of channels
     activation: Activation = "tanh"
     norm: Norm = field(default_factory=LayerNorm)
-    dropout: float = 0.0
+    dropout: Rate = 0.0
 
-    def __post_init__(self) -> None:
+    def validate(self) -> None:
         if self.width % 2 == 0:
             raise ModelError(
                 f"a convolution of width {self.width} has no middle", "give an odd width"
@@ -116,31 +117,30 @@ class ConvLayer:
 
 
 @dataclass(frozen=True)
-class Universal:
+class Universal(Part):
     """Universal Transformer (Dehghani et al. 2019): a shared block, adaptive computation time."""
 
     timing: bool = True  # add sinusoids of the position and of the step, at each step
     halts: bool = True  # each position halts by itself; its output is a mean of its steps
-    least: float = 0.01  # ε: a position halts when its probabilities sum up to 1 − ε
-    cost: float = 0.01  # τ: weight of the ponder time in the loss
+    least: Rate = 0.01  # ε: a position halts when its probabilities sum up to 1 − ε
+    cost: NonNegative = 0.01  # τ: weight of the ponder time in the loss
 
 
 @dataclass(frozen=True)
-class Stages:
+class Stages(Part):
     """Hierarchical stages over images, with attention in shifted windows (Liu et al. 2021, Swin).
 
     After each stage but the last, 2 × 2 patches become one, twice as wide. Windows of every other
     layer are moved by half of their size.
     """
 
-    side: int  # patches along one side of the image, in the first stage
-    window: int  # patches along one side of a window
-    depths: tuple[int, ...]  # layers of each stage
-    heads: tuple[int, ...]  # of each stage
-    mlp_ratio: float = 4.0  # d_ff in multiples of the width of a stage
+    side: GridSide  # patches along one side of the image, in the first stage
+    window: WindowSide  # patches along one side of a window
+    depths: tuple[Size, ...]  # layers of each stage
+    heads: tuple[Size, ...]  # of each stage
+    mlp_ratio: Positive = 4.0  # d_ff in multiples of the width of a stage
 
-    def __post_init__(self) -> None:
-        sizes(self, "side", "window")
+    def validate(self) -> None:
         if not self.depths or len(self.depths) != len(self.heads):
             raise ModelError(
                 f"{len(self.depths)} stages have {len(self.heads)} numbers of heads",
@@ -169,47 +169,40 @@ class Stages:
 
 
 @dataclass(frozen=True)
-class CompressiveMemory:
+class CompressiveMemory(Part):
     """Compressive memory (Rae et al. 2020): positions that leave the memory are compressed."""
 
-    length: int  # n_cm: positions of the compressed memory
-    factor: int  # c: compression rate, positions that become one
+    length: Count  # n_cm: positions of the compressed memory
+    factor: Size  # c: compression rate, positions that become one
     function: Literal["convolution", "mean", "max"] = "convolution"  # f_c of Section 3.1
-
-    def __post_init__(self) -> None:
-        sizes(self, "factor")
-        sizes(self, "length", least=0)
 
 
 # ------------------------------------------------------------------ the stack
 
 
 @dataclass(frozen=True)
-class Stack:
+class Stack(Part):
     """Stack of Transformer blocks: an encoder's, a decoder's, or a language model's layers."""
 
-    layers: int  # N in Section 3.1
+    layers: Depth  # N in Section 3.1
     block: Block
     pattern: MaskPattern = field(default_factory=FullMask)  # mask of the self-attention
     position: StackPosition | None = None
     final: Norm | None = None  # after the last block
     shared: bool = False  # one block's weights for all layers (ALBERT, Universal Transformer)
-    dropout: float = 0.0  # after the final norm
+    dropout: Rate = 0.0  # after the final norm
     conv_layer: ConvLayer | None = None  # added to the first block's output
-    memory: int | None = None  # positions of earlier segments to attend to (Transformer-XL)
+    memory: Size | None = None  # positions of earlier segments to attend to (Transformer-XL)
     universal: Universal | None = None
     alternating_blocks: tuple[Block, ...] = ()  # blocks that alternate with `block` (Reformer)
     compressed: CompressiveMemory | None = None
-    heads: tuple[int, ...] | None = None  # heads left in each block after pruning; None: all
-    cross_heads: tuple[int, ...] | None = None  # the same of the cross-attention
+    heads: tuple[Size, ...] | None = None  # heads left in each block after pruning; None: all
+    cross_heads: tuple[Size, ...] | None = None  # the same of the cross-attention
     stages: Stages | None = None  # of Swin; `block` is that of the first stage
     # LayerDrop (Fan et al. 2020): P that training skips a layer, for all examples of a batch.
-    layer_drop: float = 0.0
+    layer_drop: Share = 0.0
 
-    def __post_init__(self) -> None:
-        check_fields(self)
-        sizes(self, "memory")
-        sizes(self, "layers", most=_MOST_LAYERS)
+    def validate(self) -> None:
         _check_pruned_heads(self)
         _check_layer_drop(self)
         if self.stages is not None:
@@ -300,11 +293,6 @@ class Stack:
 
 def _check_layer_drop(stack: Stack) -> None:
     """LayerDrop: a layer that is skipped leaves its input as it is."""
-    if not 0 <= stack.layer_drop < 1:
-        raise ModelError(
-            f"layers cannot be skipped with probability {stack.layer_drop}",
-            "give a `layer_drop` of at least 0 and below 1",
-        )
     # These have loops of their own, or layers that change the width.
     others = (stack.stages, stack.universal, stack.memory, stack.conv_layer)
     reversible = isinstance(stack.block.residual, Reversible)

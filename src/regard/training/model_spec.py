@@ -31,6 +31,9 @@ _ARCHITECTURE = tuple(key for key in ModelSettings.model_fields if key not in ST
 _CHANGES = tuple(key for key in _ARCHITECTURE if key not in ("model", "preset", "spec"))
 
 
+_NAMED_CLASSES = 4  # in an error
+
+
 def without_architecture(recipe: Recipe, changes: Collection[str]) -> Recipe:
     """The recipe without its sizes, which those of a given spec replace.
 
@@ -46,15 +49,34 @@ def without_architecture(recipe: Recipe, changes: Collection[str]) -> Recipe:
     return recipe.model_copy(update={"model": ModelSettings.model_validate(settings)})
 
 
+# What a model reads, by the name of its main input.
+_MEDIA = {
+    "input_ids": "text",
+    "pixel_values": "images",
+    "input_values": "waveforms",
+    "input_features": "spectrograms",
+    "past_values": "time series",
+    "node_features": "graphs",
+    "story": "stories",
+}
+
+
 def check_kind(
-    model: spec.Model, classes: tuple[type[spec.ModelSpec], ...], objective: str
+    model: spec.Model,
+    classes: tuple[type[spec.ModelSpec], ...],
+    input_names: tuple[str, ...],
+    objective: str,
 ) -> None:
-    """Refuses a spec of another kind than the objective trains."""
-    if not isinstance(model, classes):
-        names = " or ".join(f"spec.{kind.__name__}" for kind in classes)
-        raise SettingError(
-            f"{type(model).__name__} is no model for the objective {objective!r}", f"give a {names}"
-        )
+    """Refuses a spec of another kind than the objective trains, or that reads something else."""
+    if isinstance(model, classes) and model.main_input_name in input_names:
+        return
+    names = " or ".join(f"spec.{kind.__name__}" for kind in classes)
+    media = " or ".join(_MEDIA[name] for name in input_names)
+    raise SettingError(
+        f"a spec.{type(model).__name__} that reads {_MEDIA[model.main_input_name]} is no model "
+        f"for the objective {objective!r}",
+        f"give a {names} that reads {media}, or another objective",
+    )
 
 
 def write(run_folder: RunFolder, model: spec.Model) -> None:
@@ -83,6 +105,17 @@ def check_vocabulary(name: str, tokens: spec.FrontEnd, size: int) -> None:
         raise SettingError(
             f"the model's {name} has {tokens.vocabulary} tokens, but the tokenizer {size}",
             f"give the model Tokens({size}), or another tokenizer",
+        )
+
+
+def check_classes(description: Any, labels: Sequence[str]) -> None:
+    """A classifier has one output for each class of the data."""
+    head: spec.ClassifierHead | spec.DistilledHead = description.labels
+    if head.count != len(labels):
+        raise SettingError(
+            f"the model has {head.count} classes, but the data {len(labels)}: "
+            + ", ".join(labels[:_NAMED_CLASSES]),
+            f"give its {type(head).__name__} a count of {len(labels)}",
         )
 
 
@@ -163,8 +196,7 @@ def describe_masked_images(recipe: Recipe) -> spec.Encoder:
     """The spec of the recipe's masked autoencoder; any other encoder of images becomes SimMIM's."""
     # There are no classes: the number is one that every preset takes.
     description = describe(recipe, vocabulary=2)
-    check_kind(description, (spec.Encoder,), recipe.objective)
-    assert isinstance(description, spec.Encoder)
+    assert isinstance(description, spec.Encoder), "checked before"
     if description.pixels is None:
         description = spec.masked_image_model(description)
     return with_hidden_patches(description, recipe.train.hidden)
@@ -199,7 +231,7 @@ def with_task_head(
     description: spec.Model, model_type: str, task: spec.HeadTask, count: int
 ) -> spec.Encoder | spec.RecurrentEncoder:
     """An encoder, or a decoder, with a head for a task in place of its other heads."""
-    if isinstance(description, spec.RecurrentDecoder):
+    if isinstance(description, spec.RecurrentDecoder | spec.RecurrentEncoder):
         return _recurrent_with_head(description, task, count)
     # transformers' default names; those of the data go into config.json later.
     labels = [f"LABEL_{i}" for i in range(count)]
@@ -218,9 +250,9 @@ def with_task_head(
 
 
 def _recurrent_with_head(
-    description: spec.RecurrentDecoder, task: spec.HeadTask, count: int
+    description: spec.RecurrentDecoder | spec.RecurrentEncoder, task: spec.HeadTask, count: int
 ) -> spec.RecurrentEncoder:
-    """The cells of a recurrent language model, classified by their last output."""
+    """The cells of a recurrent model, classified by their last output."""
     stack = description.stack
     head = spec.ClassifierHead(count, task, dropout=stack.dropout)
     pool = None if head.each else spec.Pool("last", None)
@@ -250,13 +282,20 @@ def electra_specs(recipe: Recipe, vocabulary: int) -> tuple[spec.Encoder, spec.E
 
 def read_file(path: Path) -> spec.Model:
     """The spec in a file: our own as JSON or TOML, or a config.json of Hugging Face's."""
+    if path.is_dir():
+        raise SettingError(f"{path} is a folder, not a spec", "give a JSON or TOML file in it")
     if path.name == "config.json":
         return folders.peek(path.parent).spec
     if path.suffix == ".toml":
         data = _read_toml(path)
     else:
         data = disk.read_json_object(path, SettingError)
-    model: spec.Model = spec.from_dict(data)
+    model = spec.from_dict(data)
+    if not isinstance(model, spec.Model):
+        raise ModelError(
+            f"{path} describes a {type(model).__name__}, which is no model by itself",
+            "describe an Encoder, a Decoder, an EncoderDecoder, …",
+        )
     return model
 
 

@@ -17,7 +17,9 @@ from regard.families import folder as folders
 from regard.models import choose_device
 from regard.parameter_count import parameter_count
 from regard.training import model_spec
+from regard.training.assembly import objective_class
 from regard.training.engine.metrics_log import require_tensorboard
+from regard.training.objectives.objective import Objective
 from regard.training.recipe.schema import FILE_KEYS, Recipe
 
 _NOMINAL = 1000  # tokens or classes: sizes are checked before the data decides how many there are
@@ -25,10 +27,17 @@ _NOMINAL = 1000  # tokens or classes: sizes are checked before the data decides 
 _BYTES_PER_TRAINED_PARAMETER = 16
 
 
-def check(recipe: Recipe, *, has_source: bool = False, has_spec: bool = False) -> None:
+def check(
+    recipe: Recipe,
+    objective: type[Objective] | None = None,
+    *,
+    has_source: bool = False,
+    has_spec: bool = False,
+) -> None:
     """Raises the error that the run would end with: device, extras, files, sizes of the model.
 
-    `has_source` and `has_spec`: data and model come from Python, not from the recipe.
+    `objective` is a class from outside the package, in place of the recipe's. `has_source` and
+    `has_spec`: data and model come from Python, not from the recipe.
     """
     # Cheapest first: what costs a read of files comes after what costs nothing.
     choose_device(recipe.train.device)
@@ -42,7 +51,7 @@ def check(recipe: Recipe, *, has_source: bool = False, has_spec: bool = False) -
         if folder is not None:
             folders.peek(Path(folder))
     if not has_spec and not recipe.is_finetuning:
-        _check_model(recipe)
+        _check_model(recipe, objective or objective_class(recipe.objective))
 
 
 def _files(recipe: Recipe, has_source: bool) -> list[str]:
@@ -87,8 +96,10 @@ def nominal_spec(recipe: Recipe, tokens: int = _NOMINAL) -> spec.Model:
     return model_spec.describe(recipe, tokens, target)
 
 
-def _check_model(recipe: Recipe) -> None:
-    """Sizes that do not fit together, and a model that does not fit into memory."""
+def _check_model(recipe: Recipe, objective: type[Objective]) -> None:
+    """A model of another kind, sizes that do not fit together, or into memory."""
+    if recipe.model.spec is not None:
+        objective.check_spec_file(model_spec.read_file(Path(recipe.model.spec)))
     # Only the spec, no weights: the largest preset is checked in milliseconds.
     require_memory(parameter_count(nominal_spec(recipe)), recipe)
 

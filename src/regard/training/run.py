@@ -148,7 +148,7 @@ def train(
     parsed, name = recipes.choose(recipe, changes)
     if spec is not None:
         kind = parts.objective or objective_class(parsed.objective)
-        model_spec.check_kind(spec, kind.spec_classes, parsed.objective)
+        kind.check_spec(spec)
         parsed = model_spec.without_architecture(parsed, changes)
     if metrics:
         run_evaluation.check_metrics(parsed, metrics)  # before hours of training
@@ -319,7 +319,9 @@ def _begin(
     recipe: Recipe, folder: Path | None, name: str, spec: specs.Model | None, parts: Parts
 ) -> RunFolder:
     """A new run folder, after all checks that need no data."""
-    preflight.check(recipe, has_source=parts.source is not None, has_spec=spec is not None)
+    objective = parts.objective or objective_class(recipe.objective)
+    has_source = parts.source is not None
+    preflight.check(recipe, objective, has_source=has_source, has_spec=spec is not None)
     if folder is None and may_be_restarted():
         raise SettingError(
             "a run that may be restarted has to find its folder again", "name it: --out DIR"

@@ -9,6 +9,7 @@ import numpy as np
 from regard import disk
 from regard.data.graphs import GraphData, Level, read_graphs
 from regard.errors import DataError, SettingError
+from regard.training.recipe.schema import Recipe
 from regard.training.run_folder import RunFolder
 from regard.training.setup import Setup
 
@@ -48,8 +49,20 @@ def _read(setup: Setup) -> GraphData:
                 if isinstance(data, GraphData):
                     return data
         raise DataError("the source has no GraphData", "yield one, with the splits in it")
-    assert setup.recipe.data.graph is not None, "the recipe has checked that"
-    return read_graphs(setup.recipe.data.graph)
+    return read_graphs(_folder(setup.recipe))
+
+
+def _folder(recipe: Recipe) -> str:
+    tune = recipe.tune
+    if not tune.files:
+        assert recipe.data.graph is not None, "the recipe has checked that"
+        return recipe.data.graph
+    if len(tune.files) != 1 or tune.prefixes or tune.valid or tune.test:
+        raise SettingError(
+            f"{recipe.task} learns from one folder, which has all splits in it",
+            "give one --data, and nothing else",
+        )
+    return tune.files[0]
 
 
 def _write(path: object, data: GraphData) -> None:

@@ -171,8 +171,6 @@ def _series_splits(setup: Setup) -> dict[str, Split]:
     """The parts of the file that a recipe names."""
     recipe = setup.recipe
     data = recipe.data
-    if recipe.tune.files:
-        raise SettingError("series are fine-tuned by `regard train`", "give --base and --series")
     assert data.series is not None, "the recipe has checked that"
     columns = None if data.columns is None else [name.strip() for name in data.columns.split(",")]
     series = read_series(data.series, columns)

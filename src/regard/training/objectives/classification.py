@@ -32,6 +32,7 @@ class Classification(HeadObjective[LabelledText]):
 
     name = "classify"
     head_task = "classify"
+    head_fields = "labels=ClassifierHead(CLASSES), and pool=Pool()"
 
     # --- assembling a run -------------------------------------------------------------------------
 

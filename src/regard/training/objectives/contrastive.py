@@ -46,6 +46,7 @@ class ContrastivePairs(Objective):
     model_classes = (TextEncoder,)
     base_advice = "give a text encoder, such as BERT"
     spec_classes = (spec.Encoder,)
+    convertible_classes = (spec.Decoder,)
     trained_model: TextEncoder
     data: LabelledData
 

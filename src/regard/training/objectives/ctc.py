@@ -54,6 +54,9 @@ class ConnectionistTemporalClassification(SpeechObjective[CTCDecoder]):
     base_advice = "give an encoder over waveforms, such as Wav2Vec2"
     model_classes = (CTCModel,)
     spec_classes = (spec.Encoder,)
+    input_names = (_WAVEFORM,)
+    describes_head = True
+    head_fields = "labels=ClassifierHead(CHARACTERS, 'transcribe')"
     trained_model: CTCModel
 
     def __init__(self, model: CTCModel, data: SoundData[CTCDecoder], setup: Setup) -> None:
@@ -81,10 +84,13 @@ class ConnectionistTemporalClassification(SpeechObjective[CTCDecoder]):
         return SoundData(sets, CTCDecoder.of_texts(sets["train"].transcripts))
 
     @classmethod
+    def has_head(cls, description: spec.Encoder) -> bool:
+        return description.task == "transcribe"
+
+    @classmethod
     def describe(cls, setup: Setup, data: SoundData[CTCDecoder]) -> spec.Encoder:
         count = len(data.vocabulary.names)
         description: Any = model_spec.describe(setup.recipe, count)
-        _check_waveform(description)
         # Nothing is masked in training: a mask vector would keep its initial value.
         waves = replace(description.waves, masked=False)
         head = _head(description, count)
@@ -95,7 +101,6 @@ class ConnectionistTemporalClassification(SpeechObjective[CTCDecoder]):
     def with_tokenizer(
         cls, model: Any, description: Any, data: SoundData[CTCDecoder], setup: Setup
     ) -> CTCModel:
-        _check_waveform(description)
         decoder = data.vocabulary
         _check_head(description, decoder)
         config = folders.describe(description, model_type=setup.recipe.model_name)
@@ -243,11 +248,6 @@ def _head(description: spec.Encoder, count: int) -> spec.ClassifierHead:
     if isinstance(description.labels, spec.ClassifierHead):
         return replace(description.labels, count=count, task="transcribe")
     return spec.ClassifierHead(count, "transcribe", dropout=description.stack.block.dropout)
-
-
-def _check_waveform(description: Any) -> None:
-    if description.main_input_name != _WAVEFORM:
-        raise SettingError("this model reads no waveforms", "give one like wav2vec2:tiny")
 
 
 def _check_head(description: Any, decoder: CTCDecoder) -> None:

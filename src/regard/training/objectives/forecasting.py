@@ -52,6 +52,8 @@ class Forecasting(Objective):
     model_classes = (SeriesModel,)
     base_advice = "give a model of time series, such as PatchTST"
     spec_classes = (spec.Encoder, spec.SeriesEncoderDecoder, spec.LinearForecaster)
+    input_names = ("past_values",)
+    head_fields = "series=ForecastHead(HORIZON); an encoder–decoder, output=Distribution()"
     trained_model: SeriesModel
     data: StoredSeries
 
@@ -93,10 +95,15 @@ class Forecasting(Objective):
         return stored_series(setup, processor, counts=output == "negative_binomial")
 
     @classmethod
+    def has_head(cls, description: Any) -> bool:
+        if isinstance(description, spec.Encoder):
+            return isinstance(description.series, spec.ForecastHead)
+        return description.output is not None
+
+    @classmethod
     def describe(cls, setup: Setup, data: StoredSeries) -> spec.Model:
         channels = len(data.processor.columns)
         description = model_spec.describe(setup.recipe, channels)
-        model_spec.check_kind(description, cls.spec_classes, cls.name)
         description = _with_channels(description, channels)
         if isinstance(description, spec.SeriesEncoderDecoder):
             return _with_calendar(description, data, setup)

@@ -20,6 +20,7 @@ from regard.data.batching import Batch, BatchSampler
 from regard.data.graphs import GraphData, Level
 from regard.data.padding import IGNORED
 from regard.encoder import Encoder
+from regard.errors import DataError, ModelError
 from regard.families import folder as folders
 from regard.metrics.classification import ClassificationScore, classification_score
 from regard.metrics.scores import AnyScore
@@ -42,9 +43,11 @@ class GraphObjective(Objective):
     """Base of both: the class of what has labels, from its hidden state or the graph's mean."""
 
     level: ClassVar[Level]
+    head_task: ClassVar[spec.HeadTask]
     model_classes = (GraphModel,)
     base_advice = "give a model of graphs"
     spec_classes = (spec.Encoder,)
+    input_names = ("node_features",)
     trained_model: GraphModel
     data: GraphData
 
@@ -58,24 +61,48 @@ class GraphObjective(Objective):
     # --- assembling a run -------------------------------------------------------------------------
 
     @classmethod
+    def check_base(cls, base: Model, setup: Setup) -> None:
+        super().check_base(base, setup)
+        assert isinstance(base, GraphModel), "checked above"
+        if base.level != cls.level:
+            raise ModelError(
+                f"{base.folder} classifies {base.level}, and the task is of {cls.level}",
+                f"say {base.level} instead",
+            )
+
+    @classmethod
     def prepare(cls, setup: Setup, base: Model | None) -> GraphData:
         return stored_graphs(setup, cls.level)
+
+    @classmethod
+    def has_head(cls, description: spec.Encoder) -> bool:
+        return description.task == cls.head_task
 
     @classmethod
     def describe(cls, setup: Setup, data: GraphData) -> spec.Model:
         count = len(_classes(data))
         features = data.features.shape[1]
-        task = "tag" if cls.level == "nodes" else "classify"
-        description = model_spec.describe(setup.recipe, count, features=features, task=task)
-        model_spec.check_kind(description, cls.spec_classes, cls.name)
-        return description
+        return model_spec.describe(setup.recipe, count, features=features, task=cls.head_task)
 
     @classmethod
     def with_tokenizer(
         cls, model: Any, description: Any, data: GraphData, setup: Setup
     ) -> GraphModel:
+        model_spec.check_classes(description, _classes(data))
         config = folders.describe(description, model_type=setup.recipe.model_name)
         return GraphModel(model, description, config | label_config(_classes(data)))
+
+    @classmethod
+    def adapt(cls, base: Model, data: GraphData, setup: Setup) -> GraphModel:
+        """The same model, whose classes are those of the data."""
+        assert isinstance(base, GraphModel), "checked before"
+        unknown = sorted(set(_classes(data)) - set(base.labels))
+        if unknown:
+            raise DataError(
+                f"the model has no class {unknown[0]!r}; it knows {', '.join(base.labels)}",
+                "give labels of these, or train a new model: regard train --graph FOLDER",
+            )
+        return base
 
     # --- training ---------------------------------------------------------------------------------
 
@@ -166,6 +193,8 @@ class NodeClassification(GraphObjective):
     name = "nodes"
     unit = "nodes"
     level = "nodes"
+    head_task = "tag"
+    head_fields = "labels=ClassifierHead(CLASSES, 'tag')"
 
     def __init__(self, model: GraphModel, data: GraphData, setup: Setup) -> None:
         super().__init__(model, data, setup)
@@ -212,6 +241,8 @@ class GraphClassification(GraphObjective):
     name = "graphs"
     unit = "graphs"
     level = "graphs"
+    head_task = "classify"
+    head_fields = "labels=ClassifierHead(CLASSES), and pool=Pool('mean', None)"
     cuda_graphs = False  # batches differ in their number of edges
 
     def _sampler(self) -> BatchSampler:

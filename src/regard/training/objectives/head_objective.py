@@ -77,6 +77,8 @@ class HeadObjective(Objective, Generic[Example]):
     truncates = True  # texts that are too long
     model_classes = (TextEncoder, LanguageModel)
     spec_classes = (spec.Encoder, spec.RecurrentEncoder)
+    convertible_classes = (spec.Decoder, spec.RecurrentDecoder)
+    describes_head = True
     trained_model: TextEncoder
     data: LabelledData
 
@@ -164,6 +166,10 @@ class HeadObjective(Objective, Generic[Example]):
         """The names of the head's outputs."""
 
     @classmethod
+    def has_head(cls, description: spec.Encoder | spec.RecurrentEncoder) -> bool:
+        return description.task == cls.head_task
+
+    @classmethod
     def describe(cls, setup: Setup, data: LabelledData) -> spec.Model:
         return model_spec.describe_with_head(
             setup.recipe, len(data.tokenizer), cls.head_task, len(data.labels)
@@ -174,6 +180,8 @@ class HeadObjective(Objective, Generic[Example]):
         cls, model: Any, description: Any, data: LabelledData, setup: Setup
     ) -> TextEncoder:
         model_spec.check_vocabulary("vocabulary", description.input, len(data.tokenizer))
+        if cls.head_task != "answer":  # its outputs are the start and the end
+            model_spec.check_classes(description, data.labels)
         config = folders.describe(description, model_type=setup.recipe.model_name)
         return TextEncoder(model, description, data.tokenizer, cls.label_config(config, data))
 

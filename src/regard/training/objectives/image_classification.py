@@ -44,6 +44,9 @@ class ImageClassification(ImageObjective):
     model_classes = (ImageEncoder,)
     base_advice = "give an encoder of images, such as ViT"
     spec_classes = (spec.Encoder,)
+    input_names = ("pixel_values",)
+    describes_head = True
+    head_fields = "labels=ClassifierHead(CLASSES), and pool=Pool()"
     trained_model: ImageEncoder
     data: ClassifiedImages
 
@@ -67,16 +70,21 @@ class ImageClassification(ImageObjective):
         return tower
 
     @classmethod
+    def has_head(cls, description: spec.Encoder) -> bool:
+        return description.task == "classify"
+
+    @classmethod
     def describe(cls, setup: Setup, data: ClassifiedImages) -> spec.Model:
         count = len(data.labels)
         description = model_spec.describe(setup.recipe, count)
-        model_spec.check_kind(description, cls.spec_classes, cls.name)
+        assert isinstance(description, spec.Encoder), "checked before"
         return _with_classes(cls.image_tower(description), count)
 
     @classmethod
     def with_tokenizer(
         cls, model: Any, description: Any, data: ClassifiedImages, setup: Setup
     ) -> ImageEncoder:
+        model_spec.check_classes(description, data.labels)
         config = folders.describe(description, model_type=setup.recipe.model_name)
         return ImageEncoder(model, description, config | label_config(data.labels))
 

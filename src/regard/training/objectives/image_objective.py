@@ -91,7 +91,6 @@ class ImageObjective(Objective):
         if description is None:
             # The sizes of images do not depend on how many classes or tokens there will be.
             description = model_spec.describe(setup.recipe, vocabulary=2)
-        model_spec.check_kind(description, cls.spec_classes, setup.recipe.objective)
         patches = cls.image_tower(description).patches
         if patches.channels != 3:
             raise SettingError(

@@ -98,8 +98,7 @@ class ImageTextContrastive(ImageObjective):
     @classmethod
     def describe(cls, setup: Setup, data: CaptionedImages) -> spec.Model:
         description = model_spec.describe(setup.recipe, len(data.tokenizer))
-        model_spec.check_kind(description, cls.spec_classes, cls.name)
-        assert isinstance(description, spec.DualEncoder), "checked above"
+        assert isinstance(description, spec.DualEncoder), "checked before"
         text = description.text
         assert text.pool is not None, "both towers of a dual encoder have one"
         pool = text.pool

@@ -43,6 +43,9 @@ class MaskedImages(ImageObjective):
     model_classes = (ImageEncoder,)
     base_advice = "give a model with a decoder of pixels, such as ViT-MAE"
     spec_classes = (spec.Encoder,)
+    input_names = ("pixel_values",)
+    describes_head = True
+    head_fields = "pixels=PixelDecoder(WIDTH, STACK)"
     trained_model: ImageEncoder
 
     # --- assembling a run -------------------------------------------------------------------------
@@ -56,6 +59,10 @@ class MaskedImages(ImageObjective):
     def image_tower(cls, description: Any) -> spec.Encoder:
         tower: spec.Encoder = description
         return tower
+
+    @classmethod
+    def has_head(cls, description: spec.Encoder) -> bool:
+        return description.pixels is not None
 
     @classmethod
     def describe(cls, setup: Setup, data: ImageData) -> spec.Model:

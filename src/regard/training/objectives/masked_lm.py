@@ -124,6 +124,7 @@ class MaskedLM(MaskedText):
     """The objective of BERT."""
 
     name = "masked"
+    head_fields = "head=LMHead()"
     trained_model: TextEncoder
 
     @classmethod
@@ -134,6 +135,10 @@ class MaskedLM(MaskedText):
                 "give one, such as BertForMaskedLM",
             )
         model_spec.check_context(base, setup.recipe)
+
+    @classmethod
+    def has_head(cls, description: spec.Encoder) -> bool:
+        return description.head is not None
 
     @classmethod
     def describe(cls, setup: Setup, data: TextCorpora) -> spec.Model:
@@ -149,6 +154,12 @@ class MaskedLM(MaskedText):
             raise SettingError(
                 f"{setup.recipe.model_name} has no head for masked tokens",
                 "choose another --model or --objective",
+            )
+        if setup.recipe.train.next_sentence and description.task != "next":
+            raise SettingError(
+                "the model has no head for the next sentence",
+                "give its spec labels=ClassifierHead(2, 'next') and a pool, "
+                "or leave --next-sentence out",
             )
         config = folders.describe(description, model_type=setup.recipe.model_name)
         config |= special_token_ids(data.tokenizer)

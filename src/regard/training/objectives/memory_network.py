@@ -61,6 +61,7 @@ class StoryQuestions(Objective):
     unit = "stories"
     model_classes = (MemoryNetworkModel,)
     spec_classes = (spec.MemoryNetwork,)
+    input_names = ("story",)
     trained_model: MemoryNetworkModel
     data: StoryData
 

@@ -18,10 +18,11 @@ from torch import Tensor, nn
 from regard import spec
 from regard.data.batching import Batch
 from regard.data.training_coverage import InputStatistics
-from regard.errors import ModelError
+from regard.errors import ModelError, SettingError
 from regard.metrics.perplexity import NegativeLogLikelihood
 from regard.metrics.scores import AnyScore
 from regard.models import Model
+from regard.training import model_spec
 from regard.training.objectives.label_smoothed_cross_entropy import add_auxiliary_losses
 from regard.training.setup import Setup
 
@@ -47,6 +48,11 @@ class Objective(ABC):
     model_classes: ClassVar[tuple[type[Model], ...]]  # the models that can be fine-tuned for it
     base_advice: ClassVar[str] = "give another model"  # the repair, where it is not one of them
     spec_classes: ClassVar[tuple[type[spec.ModelSpec], ...]]  # the specs of new models for it
+    # Other specs, of which `describe` makes one of those, if they come from a file.
+    convertible_classes: ClassVar[tuple[type[spec.ModelSpec], ...]] = ()
+    input_names: ClassVar[tuple[str, ...]] = ("input_ids",)  # the main inputs of all of them
+    describes_head: ClassVar[bool] = False  # whether `describe` gives a spec its head
+    head_fields: ClassVar[str] = ""  # what a spec needs to have that head
 
     def __init__(self, model: Model, data: Any, setup: Setup) -> None:
         self.trained_model = model  # with its tokenizer, as users hold it
@@ -56,6 +62,36 @@ class Objective(ABC):
         self.pad_to_multiple_of = setup.pad_to_multiple_of
 
     # --- assembling a run, in this order ----------------------------------------------------------
+
+    @classmethod
+    def check_spec(cls, description: spec.Model) -> None:
+        """Refuses a spec that cannot be trained as it is."""
+        cls.check_kind(description, cls.spec_classes)
+        cls._check_head(description)
+
+    @classmethod
+    def check_spec_file(cls, description: spec.Model) -> None:
+        """Refuses the spec of a file that `describe` cannot use."""
+        cls.check_kind(description, (*cls.spec_classes, *cls.convertible_classes))
+        if not cls.describes_head:
+            cls._check_head(description)
+
+    @classmethod
+    def check_kind(cls, description: Any, kinds: tuple[type[spec.ModelSpec], ...]) -> None:
+        """Refuses a spec that is not of these kinds, or reads something else."""
+        model_spec.check_kind(description, kinds, cls.input_names, cls.name)
+
+    @classmethod
+    def _check_head(cls, description: spec.Model) -> None:
+        if not cls.has_head(description):
+            raise SettingError(
+                f"the spec has no head for the objective {cls.name!r}", f"give it {cls.head_fields}"
+            )
+
+    @classmethod
+    def has_head(cls, description: Any) -> bool:
+        """Whether a spec has the head that the objective trains."""
+        return True
 
     @classmethod
     def check_base(cls, base: Model, setup: Setup) -> None:

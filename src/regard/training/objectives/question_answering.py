@@ -26,6 +26,7 @@ class QuestionAnswering(HeadObjective[Question]):
     name = "answer"
     unit = "windows"
     head_task = "answer"
+    head_fields = "labels=ClassifierHead(2, 'answer')"
     truncates = False
     tokenizer_kind = "bpe"  # its template separates question and context
 

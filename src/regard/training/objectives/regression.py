@@ -23,6 +23,7 @@ class Regression(HeadObjective[RatedText]):
 
     name = "regress"
     head_task = "classify"  # transformers has one head for classes and for numbers
+    head_fields = "labels=ClassifierHead(1), and pool=Pool()"
 
     # --- assembling a run -------------------------------------------------------------------------
 

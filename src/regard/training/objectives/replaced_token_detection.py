@@ -20,7 +20,7 @@ from regard import disk, spec
 from regard.core.embedding import Embedding
 from regard.data.token_masking import MaskingRates
 from regard.encoder import Encoder
-from regard.errors import ModelError
+from regard.errors import ModelError, SettingError
 from regard.evaluation.replaced_tokens import GENERATOR
 from regard.families import folder as folders
 from regard.metrics.perplexity import perplexity
@@ -80,6 +80,18 @@ class ReplacedTokenDetection(MaskedText):
                 "give a run of this objective, or ElectraForPreTraining",
             )
         model_spec.check_context(base, setup.recipe)
+
+    @classmethod
+    def check_spec(cls, description: spec.Model) -> None:
+        """Refuses every spec: the sizes of both models are those of one preset."""
+        raise SettingError(
+            f"the objective {cls.name!r} trains two models, which no one spec describes",
+            "leave the spec out, and choose a size: --model electra:small",
+        )
+
+    @classmethod
+    def check_spec_file(cls, description: spec.Model) -> None:
+        cls.check_spec(description)
 
     @classmethod
     def describe(cls, setup: Setup, data: TextCorpora) -> spec.Model:

@@ -18,7 +18,7 @@ from regard.data.audio import RATE, read_labelled_recordings
 from regard.data.batching import Batch, Rows
 from regard.data.padding import pad_rows
 from regard.encoder import Encoder
-from regard.errors import DataError, ModelError, SettingError
+from regard.errors import DataError, ModelError
 from regard.families import folder as folders
 from regard.families import presets
 from regard.metrics.classification import RankingScore, ranking_score
@@ -52,7 +52,11 @@ class SoundClassification(SoundObjective[list[str]]):
     name = "sounds"
     unit = "recordings"
     base_advice = "give an encoder of sound, such as Wav2Vec2 or Whisper"
-    spec_classes = (spec.Encoder, spec.EncoderDecoder)
+    spec_classes = (spec.Encoder,)
+    convertible_classes = (spec.EncoderDecoder,)
+    input_names = _SOUND_INPUTS
+    describes_head = True
+    head_fields = "labels=ClassifierHead(CLASSES), and pool=Pool('mean', None)"
     trained_model: Classifier
 
     def __init__(self, model: Classifier, data: SoundData[list[str]], setup: Setup) -> None:
@@ -76,6 +80,10 @@ class SoundClassification(SoundObjective[list[str]]):
         return SoundData(sets, class_names(sets["train"].transcripts))
 
     @classmethod
+    def has_head(cls, description: spec.Encoder) -> bool:
+        return description.task == "classify"
+
+    @classmethod
     def describe(cls, setup: Setup, data: SoundData[list[str]]) -> spec.Encoder:
         recipe = setup.recipe
         changes = {}
@@ -83,14 +91,13 @@ class SoundClassification(SoundObjective[list[str]]):
             longest = max(int(speech.lengths.max()) for speech in data.sets.values())
             changes["frames"] = -(-longest // RATE) * POSITIONS_PER_SECOND  # rounded up
         description: Any = model_spec.describe(recipe, len(data.vocabulary), **changes)
-        if description.main_input_name not in _SOUND_INPUTS:
-            raise SettingError("this model reads no sound", "give one like wav2vec2:tiny")
         return _with_classes(description, len(data.vocabulary))
 
     @classmethod
     def with_tokenizer(
         cls, model: Any, description: Any, data: SoundData[list[str]], setup: Setup
     ) -> Classifier:
+        model_spec.check_classes(description, data.vocabulary)
         config = folders.describe(description, model_type=setup.recipe.model_name)
         return _classifier(model, description, config | label_config(data.vocabulary))
 

@@ -12,9 +12,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from regard import spec
 from regard.data.audio import Samples
 from regard.data.batching import Batch, BatchSampler, Rows, batch_indices
 from regard.data.log_mel import HOP
+from regard.errors import SettingError
 from regard.models import Model, SpectrogramClassifier, SpeechToText
 from regard.models.waveform_model import WaveformModel
 from regard.training.data.sound_augmentation import LengthLimits, SoundAugmentation
@@ -65,6 +67,18 @@ class SoundObjective(Objective, Generic[Vocabulary]):
         )
         self.splits = {name: self.label(name, speech) for name, speech in data.sets.items()}
         self.train_split = self.splits["train"]
+
+    # --- assembling a run -------------------------------------------------------------------------
+
+    @classmethod
+    def check_kind(cls, description: Any, kinds: tuple[type[spec.ModelSpec], ...]) -> None:
+        super().check_kind(description, kinds)
+        is_spectrogram = description.main_input_name == "input_features"
+        if is_spectrogram and description.spectrogram.max_length is None:
+            raise SettingError(
+                "the spec does not say how long a window of sound is",
+                "give its Spectrogram positions of a length, such as FixedPosition(1500)",
+            )
 
     # --- what a subclass defines ------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ from regard.core.waveform_frontend import Waveform
 from regard.data.audio import read_unlabelled_recordings
 from regard.data.batching import Batch, Rows
 from regard.data.padding import pad_rows
-from regard.errors import DataError, ModelError, SettingError
+from regard.errors import DataError, ModelError
 from regard.families import folder as folders
 from regard.metrics.contrastive import ContrastiveScore
 from regard.metrics.scores import AnyScore
@@ -59,6 +59,9 @@ class SpeechContrastive(SoundObjective[None]):
     cuda_graphs = False
     base_advice = "give an encoder over waveforms, such as Wav2Vec2"
     spec_classes = (spec.Encoder,)
+    input_names = (_WAVEFORM,)
+    describes_head = True
+    head_fields = "contrastive=ContrastiveHead()"
     trained_model: WaveformModel
 
     # --- assembling a run -------------------------------------------------------------------------
@@ -79,10 +82,12 @@ class SpeechContrastive(SoundObjective[None]):
         return SoundData(recorded_speech(setup, read_unlabelled_recordings), None)
 
     @classmethod
+    def has_head(cls, description: spec.Encoder) -> bool:
+        return description.contrastive is not None
+
+    @classmethod
     def describe(cls, setup: Setup, data: SoundData[None]) -> spec.Encoder:
         description: Any = model_spec.describe(setup.recipe, 1)  # nothing is spelled
-        if description.main_input_name != _WAVEFORM:
-            raise SettingError("this model reads no waveforms", "give one like wav2vec2:tiny")
         waves = replace(description.waves, masked=True)
         head = description.contrastive or spec.ContrastiveHead()
         encoder: spec.Encoder = replace(

@@ -24,6 +24,7 @@ class TokenClassification(HeadObjective[TaggedWords]):
     name = "tag"
     unit = "words"
     head_task = "tag"
+    head_fields = "labels=ClassifierHead(CLASSES, 'tag')"
 
     @classmethod
     def read(cls, path: str) -> Iterable[TaggedWords]:

@@ -49,6 +49,7 @@ class Transcription(SpeechObjective[Tokenizer]):
     base_advice = "give an encoder–decoder over spectrograms, such as Whisper"
     model_classes = (SpeechToText,)
     spec_classes = (spec.EncoderDecoder,)
+    input_names = (_SPECTROGRAM,)
     trained_model: SpeechToText
 
     def __init__(self, model: SpeechToText, data: SoundData[Tokenizer], setup: Setup) -> None:
@@ -78,8 +79,6 @@ class Transcription(SpeechObjective[Tokenizer]):
     def with_tokenizer(
         cls, model: Any, description: Any, data: SoundData[Tokenizer], setup: Setup
     ) -> SpeechToText:
-        if description.main_input_name != _SPECTROGRAM:
-            raise SettingError("this model reads no spectrograms", "give one like whisper:tiny")
         tokenizer = data.vocabulary
         model_spec.check_vocabulary("target", description.target, len(tokenizer))
         ids = folders.SpecialTokenIds(

@@ -126,6 +126,10 @@ class Recipe(Section):
             )
         if not self.tune.files:
             self._check_data()
+        elif self.objective_settings.data == "series":
+            raise SettingError(
+                "series are fine-tuned by `regard train`", "give --base and --series"
+            )
         self._check_settings_of_objective()
         self._check_mixture()
         if self.is_finetuning:

@@ -1,0 +1,101 @@
+"""Parts from outside the package: what their `build` returns, and what that computes, is checked.
+
+A module that is none, or lacks a method, is refused when it is built; an output of another shape at
+the first call.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor, nn
+
+from regard import spec
+from regard.core import position_terms
+from regard.errors import ModelError
+
+# The arguments that each method of such a module is called with.
+_KERNEL_METHODS = {
+    "forward": ("q", "k", "v", "mask", "bias", "cache"),
+    "weights": ("q", "k", "mask", "rows", "heads", "bias"),
+    "start": ("like", "rows", "capacity", "shape", "max_lookback"),
+}
+_POSITION_METHODS = {"terms": ("mask", "ids", "length")}
+
+
+def build_own_kernel(part: spec.BuildsAttention, sizes: spec.AttentionSizes) -> nn.Module:
+    """The attention kernel of a mixer from outside."""
+    kernel = _build(part, sizes)
+    advice = "derive it from core.explicit_attention.ExplicitAttention, which has all of them"
+    _check_methods(part, kernel, _KERNEL_METHODS, advice)
+    kernel.register_forward_hook(_check_mixed_values)
+    return kernel
+
+
+def build_own_position(
+    part: spec.BuildsPosition, sizes: spec.PositionSizes
+) -> position_terms.Position:
+    """The position of a stack from outside."""
+    position: Any = _build(part, sizes)
+    _check_methods(part, position, _POSITION_METHODS, "give it that method")
+    checked: position_terms.Position = position
+    return checked
+
+
+def _build(part: Any, sizes: Any) -> nn.Module:
+    name = type(part).__name__
+    if not _takes(part.build, ("sizes",)):
+        raise ModelError(
+            f"{name}.build does not take the sizes of a layer",
+            f"define it as build(self, sizes: spec.{type(sizes).__name__})",
+        )
+    module = part.build(sizes)
+    if not isinstance(module, nn.Module):
+        raise ModelError(
+            f"{name}.build returned {_kind(module)}, and not a module",
+            "let it return an nn.Module",
+        )
+    return module
+
+
+def _check_methods(
+    part: Any, module: nn.Module, methods: dict[str, tuple[str, ...]], advice: str
+) -> None:
+    for method, arguments in methods.items():
+        if not _takes(getattr(module, method, None), arguments):
+            called = f"{method}({', '.join(arguments)})"
+            raise ModelError(
+                f"{type(part).__name__}.build returned {_kind(module)}, which has no {called}",
+                advice,
+            )
+
+
+def _takes(function: Callable[..., Any] | None, arguments: tuple[str, ...]) -> bool:
+    """Whether a function can be called with so many arguments."""
+    if not callable(function):
+        return False
+    try:
+        inspect.signature(function).bind(*arguments)
+    except TypeError:
+        return False
+    return True
+
+
+def _kind(value: Any) -> str:
+    return "None" if value is None else f"a {type(value).__name__}"
+
+
+def _check_mixed_values(kernel: nn.Module, arguments: tuple[Any, ...], output: Any) -> None:
+    """A forward hook: for each query there is one vector as wide as the values."""
+    q, _, v, *_ = arguments
+    expected = (*q.shape[:3], v.shape[-1])
+    if isinstance(output, Tensor) and output.shape == expected:
+        return
+    shape = f"the shape {tuple(output.shape)}" if isinstance(output, Tensor) else _kind(output)
+    raise ModelError(
+        f"{type(kernel).__name__} gave {shape} for queries of {tuple(q.shape)} and values of "
+        f"{tuple(v.shape)}",
+        f"let its forward return a tensor of {expected}: [batch, heads, queries, width of values]",
+    )
