@@ -59,7 +59,7 @@ class Patching(AnalysisResult):
 
     def scene(self) -> drawing.Scene:
         positions = self._position_names()
-        return drawing.heat(self.effect, self.layers, positions, title=self.title, scale="signed")
+        return drawing.heat(self.effect, self.layers, positions, title=self.title, signed=True)
 
     def lines(self, width: int = 100) -> list[str]:
         rows = [["", *self.layers]]

@@ -58,7 +58,7 @@ class Ablation(AnalysisResult):
             self.names,
             columns,
             title=self.title,
-            scale="signed",
+            signed=True,
             inside=inside,
         )
 

@@ -88,12 +88,12 @@ class PositionEncodings(AnalysisResult):
     def scene(self) -> drawing.Scene:
         names = [str(i) for i in range(len(self.products))]
         title = f"{self.title}, each with each"
-        scenes = [drawing.heat(self.products, names, names, title=title, scale="signed")]
+        scenes = [drawing.heat(self.products, names, names, title=title, signed=True)]
         if self.encodings is not None:
             dimensions = [str(i) for i in range(self.encodings.shape[1])]
             scenes.append(
                 drawing.heat(
-                    self.encodings, names, dimensions, title=self.title, scale="signed", cell=8.0
+                    self.encodings, names, dimensions, title=self.title, signed=True, cell=8.0
                 )
             )
         return drawing.below(scenes)

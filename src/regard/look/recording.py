@@ -18,6 +18,7 @@ from regard.encoder_decoder import EncoderDecoder
 from regard.errors import SettingError, did_you_mean
 from regard.look.attention_map import AttentionMap
 from regard.look.backdrop import Backdrop
+from regard.look.drawing import even_attention
 from regard.look.forward import evaluation_mode, forward, hidden_states
 from regard.look.inspectable import CoreModel, Input, Inspectable
 from regard.look.model_inputs import ModelInputs, prepare_inputs
@@ -112,6 +113,17 @@ class Look:
         head_index = _index(name, "head", heads, head_count, call.q.device)
         return array(call.weights(row_index, head_index)[0])
 
+    def even_weights(
+        self, name: str, rows: Sequence[int] | None = None, heads: Sequence[int] | None = None
+    ) -> Array:
+        """The weights [heads or 1, rows, columns] of an attention if it were even."""
+        call = self.call(name)
+        row_index = _index(name, "row", rows, call.q.shape[2], call.q.device)
+        even = even_weights(call, row_index)
+        if heads is None or len(even) == 1:
+            return even
+        return even[list(heads)]
+
     def attention(
         self, name: str, *, rows: Sequence[int] | None = None, heads: Sequence[int] | None = None
     ) -> AttentionMap:
@@ -125,7 +137,8 @@ class Look:
         if rows is not None:
             queries = tuple(queries[i] for i in rows)
             query = 0 if len(queries) == 1 else None
-        return AttentionMap(name, tuple(heads), queries, keys, weights, backdrop, query)
+        even = self.even_weights(name, rows, heads)
+        return AttentionMap(name, tuple(heads), queries, keys, weights, backdrop, query, even)
 
     def backdrop_of(self, name: str) -> Backdrop | None:
         """What the keys of an attention stand on; None of those of a decoder's own tokens."""
@@ -304,6 +317,14 @@ def recorded_attentions(run: Look, kind: str) -> list[str]:
             "ask for '*.weights' of a model that has one",
         )
     return names
+
+
+def even_weights(call: AttentionCall, rows: Tensor | None = None) -> Array:
+    """[H or 1, rows, S]: the weights if each query attended alike to all keys that it may."""
+    if rows is None:
+        rows = torch.arange(call.q.shape[2], device=call.q.device)
+    visible = call.visible(rows)[0]  # [H or 1, rows or 1, S], of the first row of the batch
+    return even_attention(array(visible.expand(len(visible), len(rows), -1)))
 
 
 def mean_over_heads(call: AttentionCall, heads: Sequence[int] | None = None) -> Array:
