@@ -49,7 +49,10 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
         "text",
         TEXT | SIZES | {"model": "bert:tiny", "objective": "classify", "text": "labels.tsv"},
     ),
-    "tagger": ("text", TEXT | SIZES | {"model": "bert:tiny", "objective": "tag", "text": "tags.txt"}),
+    "tagger": (
+        "text",
+        TEXT | SIZES | {"model": "bert:tiny", "objective": "tag", "text": "tags.txt"},
+    ),
     "embedder": (
         "text",
         TEXT | SIZES | {"model": "bert:tiny", "objective": "contrastive", "text": "pairs.tsv"},
@@ -69,7 +72,10 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
         SIZES | {"model": "wav2vec2:tiny", "objective": "sounds", "sounds": "sounds.tsv"},
     ),
     "patchtst": ("series", SERIES | SIZES | {"model": "patchtst:tiny", "patch": 6, "stride": 3}),
-    "time-series-transformer": ("series", SERIES | SIZES | {"model": "time-series-transformer:tiny"}),
+    "time-series-transformer": (
+        "series",
+        SERIES | SIZES | {"model": "time-series-transformer:tiny"},
+    ),
     "dlinear": ("series", SERIES | {"model": "dlinear:tiny"}),
     "nlinear": ("series", SERIES | {"model": "nlinear:tiny"}),
     "graph": ("graph", SIZES | {"model": "graph:tiny", "graph": "graph"}),

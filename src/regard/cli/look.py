@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from regard.cli.completion import FILE, MODEL_FOLDER, Suggested
-from regard.cli.decoding_options import decoding_options, decoding_strategy, length_limit
+from regard.cli.decoding_options import decoding_strategy, length_limit, one_output_options
 from regard.cli.model_options import download_option
 from regard.errors import DataError, SettingError, did_you_mean
 
@@ -47,6 +47,29 @@ _ONE_RUN = {
     "rollout": ["*.self.weights"],
     "lens": ["*.embedded", "*.residual"],  # nostalgebraist 2020: the residual stream of each layer
 }
+
+# The options that each view reads. An option that would change nothing is refused.
+_SEARCH = ("beam", "penalty", "limit")
+_SAMPLING = ("sample", "temperature", "top_k", "top_p", "min_p", "seed")
+USES: dict[str, tuple[str, ...]] = {
+    "attention": ("target", "part", "layer", "head", "position"),
+    "alignment": ("target", "layer", "head"),
+    "entropy": ("target",),
+    "roles": ("conllu",),
+    "ablation": ("target", *_SEARCH, *_SAMPLING),
+    "circuit": (),
+    "patching": ("target", "other", "part"),
+    "lens": ("target",),
+    "rollout": ("target", "part"),
+    "attribution": ("target",),
+    "positions": ("part",),
+    "steps": ("beam", "limit", *_SAMPLING),
+    "beam": _SEARCH,
+    "cache": (),
+}
+# Those that are not spelt as their parameter is called.
+_SPELLINGS = {"part": "--of", "penalty": "--length-penalty", "limit": "--max-length"}
+_ALWAYS_READ = ("device", "download")
 
 VIEWS = "\b\nViews:\n" + "\n".join(f"  {name:12} {text}" for name, text in WHAT.items())
 EXAMPLES = """\b
@@ -105,7 +128,7 @@ Examples:
 @click.option("--png", help="write a picture (needs Pillow)")
 @click.option("--json", "as_json", is_flag=True, help="print one JSON object with all numbers")
 @download_option
-@decoding_options
+@one_output_options
 def command(
     model: str, text: str, what: str, html: str | None, png: str | None, as_json: bool, **flags: Any
 ) -> None:
@@ -124,7 +147,13 @@ def command(
             f"regard look {quote(model)} INPUT --what {what}; INPUT is a text in quotes, an image "
             "or sound file for models of those, a story and its question for a memory network",
         )
+    if text and what in _WITHOUT_TEXT:
+        raise SettingError(
+            f"{what} reads no text", f"leave it out: regard look {quote(model)} --what {what}"
+        )
+    _refuse_ignored(what, flags)
     # Imported late: wrong flags are reported before torch is loaded.
+    from regard.look.view_requirements import require_view
     from regard.models import load
     from regard.models.input_warnings import warn_of_unknown_words
 
@@ -132,6 +161,7 @@ def command(
     if loaded.medium is None and loaded.accepts_text and text:
         tokenizer = loaded.input_tokenizer
         warn_of_unknown_words(tokenizer, [text], [tokenizer.encode(text)], loaded.coverage)
+    require_view(loaded, what)
     result = _result(loaded, _input(loaded, text), what, flags)
     # Files are extra: standard output has the result in any case.
     for path, write in ((html, result.to_html), (png, result.to_png)):
@@ -143,6 +173,45 @@ def command(
         click.echo(json.dumps(result.to_dict(), ensure_ascii=False, allow_nan=False))
     else:
         click.echo(str(result))
+
+
+def _refuse_ignored(what: str, flags: dict[str, Any]) -> None:
+    """An option that a view does not read is an error, not ignored."""
+    for name in flags:
+        if not _is_given(flags, name) or name in USES[what] or name in _ALWAYS_READ:
+            continue
+        option = _option(name)
+        readers = [view for view, names in USES.items() if name in names]
+        raise SettingError(
+            f"{option} changes nothing in the view {what}",
+            f"leave it out; views that read it: {', '.join(readers)}",
+        )
+
+
+def _is_given(flags: dict[str, Any], name: str) -> bool:
+    """Whether an option was typed; 0 is a value, as of --layer 0."""
+    return flags[name] is not None and flags[name] is not False
+
+
+def _option(name: str) -> str:
+    """An option as it is typed: `top_k` → `--top-k`."""
+    return _SPELLINGS.get(name, "--" + name.replace("_", "-"))
+
+
+def _refuse(flags: dict[str, Any], names: tuple[str, ...], reason: str) -> None:
+    """Refuses options that this model, or another option, leaves without effect."""
+    given = [_option(name) for name in names if _is_given(flags, name)]
+    if given:
+        raise SettingError(reason, f"leave {' and '.join(given)} out")
+
+
+def _refuse_unread_target(flags: dict[str, Any], attention: str) -> None:
+    """The encoder does not read a target: one that was given for its attention is refused."""
+    if flags["target"] is not None and attention.startswith("encoder"):
+        raise SettingError(
+            "--target changes nothing in the encoder, which reads the source",
+            "leave it out, or add --of decoder",
+        )
 
 
 def _input(model: Model, text: str) -> Input:
@@ -168,13 +237,13 @@ def _input(model: Model, text: str) -> Input:
 def _result(model: Inspectable, text: Input, what: str, flags: dict[str, Any]) -> AnalysisResult:
     """The view that --what names."""
     if what in _WITHOUT_TEXT:
-        return _view_of_weights(model, what, flags["conllu"])
+        return _view_of_weights(model, what, flags)
     if what in _ONE_RUN:
         return _view_of_one_run(model, text, what, flags)
     return _view_of_many_runs(model, text, what, flags)
 
 
-def _view_of_weights(model: Inspectable, what: str, conllu: str | None) -> AnalysisResult:
+def _view_of_weights(model: Inspectable, what: str, flags: dict[str, Any]) -> AnalysisResult:
     """Views of the model itself, or of the built-in language: they need no text."""
     from regard import look as views
     from regard.data.conllu import read_conllu
@@ -182,10 +251,11 @@ def _view_of_weights(model: Inspectable, what: str, conllu: str | None) -> Analy
     match what:
         case "roles":
             # By default the built-in language, whose parse is known.
-            sentences = None if conllu is None else read_conllu(conllu)
+            path = flags["conllu"]
+            sentences = None if path is None else read_conllu(path)
             return views.roles(model, sentences)
         case "positions":
-            return views.positions(model)
+            return views.positions(model, stack=_stack(model, flags["part"]))
         case _:
             return views.pronoun_circuit(model)
 
@@ -202,6 +272,7 @@ def _view_of_one_run(
     heads = None if flags["head"] is None else [flags["head"]]
     ask = _ONE_RUN[what]
     if what == "alignment" and isinstance(model, CTCModel):
+        _refuse(flags, USES[what], "the letters of CTC are aligned without attention")
         run = views.look(model, text, ask=["logits"])
         return views.ctc_alignment(run, model.decoder.names, model.decoder.blank)
     run = views.look(model, text, target=flags["target"], ask=ask)
@@ -211,11 +282,14 @@ def _view_of_one_run(
         case "entropy":
             return views.entropy(run)
         case "rollout":
-            return views.rollout(run)
+            result = views.rollout(run, _stack(model, flags["part"]))
+            _refuse_unread_target(flags, result.stack)
+            return result
         case "lens":
             return views.lens(run)
         case _:
             name = _attention(list(run.probe.attentions), flags["part"], layer)
+            _refuse_unread_target(flags, name)
             rows = None if flags["position"] is None else [flags["position"]]
             return run.attention(name, rows=rows, heads=heads)
 
@@ -240,11 +314,14 @@ def _view_of_many_runs(
             original = _require_text(text, what)
             return views.patching(model, original, flags["other"], target=target, stack=stack)
         case "ablation":
+            original = _require_text(text, what)
             # An encoder–decoder is scored on a target: what it translates itself, by default.
             targets = None
             if isinstance(model.model, EncoderDecoder):
-                targets = [target or _translation(model, text, flags)]
-            return views.ablation(model, [_require_text(text, what)], targets)
+                targets = [_ablation_target(model, original, flags)]
+            else:
+                _refuse(flags, USES[what], "only an encoder–decoder is scored on a target")
+            return views.ablation(model, [original], targets)
         case "cache":
             return views.cache(model, text)
         case "beam":
@@ -255,7 +332,8 @@ def _view_of_many_runs(
 
 def _require_text(text: Input, what: str) -> str:
     if not isinstance(text, str):
-        raise SettingError(f"{what} compares texts", "look at the attention of images and sound")
+        # Models that read no texts at all were refused before.
+        raise SettingError(f"{what} compares texts", "give a text in quotes instead of a file")
     return text
 
 
@@ -301,16 +379,16 @@ def _settings(what: str, flags: dict[str, Any]) -> DecodingSettings:
 
     if what == "steps" and not flags["beam"] and not flags["sample"]:
         flags = flags | {"beam": 1}  # candidates of a step are clearest without a beam
-    return DecodingSettings(
-        decoding_strategy(flags) or BeamSearch(),
-        length_limit(flags["limit"]) or Limit(),
-        flags["batch_tokens"],
-    )
+    strategy = decoding_strategy(flags) or BeamSearch()
+    return DecodingSettings(strategy, length_limit(flags["limit"]) or Limit())
 
 
-def _translation(model: Inspectable, text: Input, flags: dict[str, Any]) -> str:
-    """The model's own translation, by beam search."""
+def _ablation_target(model: Inspectable, text: str, flags: dict[str, Any]) -> str:
+    """The target that is given, or the model's own translation, by beam search."""
     from regard import look as views
 
-    best = views.translate(model, text, _settings("beam", flags))[0]
+    if flags["target"] is not None:
+        _refuse(flags, (*_SEARCH, *_SAMPLING), "with --target nothing is decoded")
+        return str(flags["target"])
+    best = views.translate(model, text, _settings("ablation", flags))[0]
     return views.written(model, best)

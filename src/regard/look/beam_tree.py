@@ -176,7 +176,7 @@ def beam(
         settings = DecodingSettings(settings or BeamSearch())
     if not isinstance(settings.strategy, BeamSearch):
         raise SettingError(
-            "only a beam search has a tree", "give a BeamSearch, or ask for the steps"
+            "only a beam search has a tree", "search with --beam 2 or more, or look at the steps"
         )
     tree = _TreeBuilder(model)
     best = translate(model, text, settings, off=off, watch=tree)[0]

@@ -103,7 +103,8 @@ def steps(
     def watch(event: BeamStep | TokenStep) -> None:
         if not isinstance(event, TokenStep):
             raise SettingError(
-                "a beam search has no single step to show", "ask for its tree, or decode greedily"
+                "a beam search has no single step to show",
+                "look at the beam instead, or decode greedily (--beam 1)",
             )
         recorded.append(_step(model, event, settings.strategy, top))
 

@@ -295,7 +295,14 @@ def shown(token: str) -> str:
         token = token.lstrip("▁Ġ").removesuffix("</w>")
     if token in ("", " "):
         token = "␣"
-    return token.replace("\n", "⏎").replace("\t", "⇥")
+    token = token.replace("\n", "⏎").replace("\t", "⇥")
+    return "".join(map(_visible, token))
+
+
+def _visible(letter: str) -> str:
+    """A letter, or a sign in its place where it has no form: half of a letter, a control code."""
+    # Byte-level tokens may be parts of a letter; fonts refuse what is none.
+    return "�" if unicodedata.category(letter) in ("Cc", "Cs", "Cn", "Co") else letter
 
 
 def text_width(texts: Sequence[str]) -> float:

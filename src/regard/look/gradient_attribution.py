@@ -21,6 +21,7 @@ from regard.look.model_inputs import ModelInputs, prepare_inputs
 from regard.look.probe_names import Head, stacks, switched_off
 from regard.look.recording import array
 from regard.look.result import PICTURE_ONLY, AnalysisResult, Array
+from regard.look.view_requirements import require_view
 from regard.series_encoder_decoder import SeriesEncoderDecoder
 
 ROWS = 32  # logits whose gradients are computed in one batch
@@ -108,6 +109,7 @@ def attribution(
     at the end, the most probable one. A classifier's row is its most probable label. `off` are
     heads to ablate.
     """
+    require_view(model, "attribution")
     core = model.model
     with evaluation_mode(core):
         edits = switched_off(core, off)
