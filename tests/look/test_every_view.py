@@ -22,6 +22,7 @@ from regard.look.view_requirements import OBSTACLES
 WITHOUT_TEXT = ("roles", "positions", "circuit")
 # Views that fit a model and yet depend on what it has learnt, or on the texts.
 OF_WHAT_IS_LEARNT = ("roles", "circuit", "patching")
+OF_THE_ENCODER = ("attention", "rollout")  # which reads no target
 TRANSLATORS = ("translator", "universal", "t5", "lstm", "bahdanau", "luong", "convs2s", "bytenet")
 CONLLU = "1\tdogs\t_\tNOUN\t_\t_\t2\tnsubj\t_\t_\n2\tsee\t_\tVERB\t_\t_\t0\troot\t_\t_\n\n"
 
@@ -67,7 +68,7 @@ def arguments(kind: str, view: str, folder: Path) -> list[str]:
         parsed.write_text(CONLLU)
         flags += ["--conllu", str(parsed)]
     # What has learnt nothing writes until it may write no more.
-    if "target" in USES[view] and kind in TRANSLATORS:
+    if "target" in USES[view] and view not in OF_THE_ENCODER and kind in TRANSLATORS:
         flags += ["--target", "Der Hund."]
     elif view in ("steps", "beam"):
         flags += ["--max-length", "0,5"]
@@ -132,8 +133,8 @@ def test_python_refuses_with_the_same_words(
         with pytest.raises(RegardError, match="no attention") as refused:
             model.look(source)
         if fitting:
-            (probe,) = re.findall(r"ask for '([a-z.0-9]+)'", str(refused.value))
-            assert model.look(source, ask=probe).names == [probe]
+            (probe,) = re.findall(r"ask for '([a-z.*]+)'", str(refused.value))
+            assert model.look(source, ask=probe).names
 
 
 def test_sentences_that_are_too_long_are_replaced_by_shorter_ones(

@@ -200,9 +200,9 @@ def _option(name: str) -> str:
 
 def _refuse(flags: dict[str, Any], names: tuple[str, ...], reason: str) -> None:
     """Refuses options that this model, or another option, leaves without effect."""
-    given = [_option(name) for name in names if _is_given(flags, name)]
-    if given:
-        raise SettingError(reason, f"leave {' and '.join(given)} out")
+    typed = [_option(name) for name in names if _is_given(flags, name)]
+    if typed:
+        raise SettingError(reason, f"leave {' and '.join(typed)} out")
 
 
 def _refuse_unread_target(flags: dict[str, Any], attention: str) -> None:

@@ -104,7 +104,7 @@ def steps(
         if not isinstance(event, TokenStep):
             raise SettingError(
                 "a beam search has no single step to show",
-                "look at the beam instead, or decode greedily (--beam 1)",
+                "look at its tree, the view beam, or decode greedily (--beam 1)",
             )
         recorded.append(_step(model, event, settings.strategy, top))
 

@@ -41,9 +41,9 @@ def stacks(model: CoreModel) -> dict[str, EncoderSide | DecoderSide | MemoryHops
 
 def stack_name(model: CoreModel, name: str) -> str:
     """The name of a stack, after a check that the model has it."""
-    known = stacks(model)
-    if name not in known:
-        raise SettingError(f"this model has no stack {name!r}", did_you_mean(name, known))
+    names = stacks(model)
+    if name not in names:
+        raise SettingError(f"this model has no stack {name!r}", did_you_mean(name, names))
     return name
 
 

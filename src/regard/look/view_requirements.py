@@ -18,7 +18,7 @@ from regard.encoder_decoder import EncoderDecoder
 from regard.errors import SettingError
 from regard.look.inspectable import CoreModel, Inspectable
 from regard.look.position_sources import has_positions, without_positions
-from regard.look.probe_names import attentions, probes, stacks
+from regard.look.probe_names import attentions, stacks
 from regard.series_encoder_decoder import SeriesEncoderDecoder
 
 Obstacle = str | None  # why a view does not fit a model
@@ -43,7 +43,7 @@ def other_views(model: Inspectable) -> str:
         return "no view fits this model: regard show prints its parts, regard studio its forecast"
     repair = f"views that fit this model: {', '.join(fitting)}"
     if not attentions(model.model):
-        repair += f"; in Python ask for {probes(model.model)[0]!r}"
+        repair += "; in Python ask for '*.residual'"
     return repair
 
 
