@@ -92,14 +92,17 @@ def test_patching_says_which_layer_and_place_makes_the_difference(
 
 
 def test_every_view_and_what_is_refused(model: Path, tmp_path: Path) -> None:
-    given = {"limit": ["--max-length", "1,3"], "target": ["--target", TARGET]}
-    given["other"] = ["--other", OTHER]
-    for what, read in command._READ_FLAGS.items():
+    options = {"target": ["--target", TARGET], "other": ["--other", OTHER]}
+    for what, names in command.USES.items():
         if what != "circuit":  # this model has learnt nothing that it could look for
-            flags = [word for name, words in given.items() if name in read for word in words]
-            texts = [] if what in command._WITHOUT_TEXT else [TEXT]
+            given = [flag for name in names for flag in options.get(name, [])]
+            if "part" in names:
+                given += ["--of", "decoder"]
+            if what in ("steps", "beam"):
+                given += ["--max-length", "1,3"]
+            text = [] if what in ("roles", "positions") else [TEXT]
             done = click.testing.CliRunner().invoke(
-                command.command, [str(model), *texts, "--what", what, "--device", "cpu", *flags]
+                command.command, [str(model), *text, "--what", what, "--device", "cpu", *given]
             )
             assert done.exit_code == 0, (what, done.output, done.exception)
             assert done.output.strip()

@@ -115,10 +115,12 @@ def test_the_brightest_patch_is_the_one_that_is_looked_at_most() -> None:
     weights[1 + 7 * 2 + 3] = 0.5  # row 2, column 3
     image = painted(ImageBackdrop(picture, 4, 1).overlay(weights))
     assert image.shape == (28, 28, 3)
-    assert (image[8:12, 12:16] == 200).all()
+    assert image[8:12, 12:16].min() > 170
     assert image[0, 0].max() < 120
+    assert image[8:12, 12:16].min() > 1.5 * image[0, 0].max()
     even = painted(ImageBackdrop(picture, 4, 1).overlay(np.full(50, 0.02)))
-    assert (even == 200).all()  # looked at everywhere alike
+    assert even.max() < 120  # looked at everywhere alike: nothing stands out
+    assert (even == even[0, 0]).all()
 
 
 def test_steps_get_the_mean_of_their_patches() -> None:

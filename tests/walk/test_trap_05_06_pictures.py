@@ -4,12 +4,27 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+import model_kinds as kinds
+import regard
 from command_line import Command
-from regard.look import drawing, terminal
+from regard.look import (
+    Alignment,
+    AttentionMap,
+    Look,
+    Rollout,
+    alignment,
+    backdrop,
+    drawing,
+    look,
+    rollout,
+    terminal,
+)
 from regard.look.attention_alignment import mutual_information
 
 TEXT = "The dog sees a cat."
@@ -47,7 +62,8 @@ def test_pictures_of_all_heads_name_their_tokens(
 
 def test_long_texts_have_as_many_labels_as_there_is_room_for() -> None:
     names = [f"t{i}" for i in range(300)]
-    scene = drawing.grid([("head 0", np.full((300, 300), 1 / 300))], names, names)
+    even = np.full((300, 300), 1 / 300)
+    scene = drawing.grid([drawing.Panel("head 0", even, even)], names, names)
     labels = [mark for mark in scene.marks if isinstance(mark, drawing.Text) and not mark.strong]
     assert 20 < len(labels) < 100
 
@@ -71,7 +87,7 @@ def test_even_attention_is_pale_and_a_link_is_dark() -> None:
     assert drawing.attention_shades(causal)[3:].max() == pytest.approx(drawing.EVEN_SHADE)
     # In the terminal it is blank, as links it is nothing.
     names = list("abcdef")
-    assert "░" not in "\n".join(terminal.heat(even, names, names, attention=True)[:-1])
+    assert "░" not in "\n".join(terminal.heat(even, names, names, shades=shades)[:-1])
     lines = [m for m in drawing.links(even, names, names).marks if isinstance(m, drawing.Line)]
     assert lines == []
     mostly = even.copy()
@@ -79,3 +95,99 @@ def test_even_attention_is_pale_and_a_link_is_dark() -> None:
     links = [m for m in drawing.links(mostly, names, names).marks if isinstance(m, drawing.Line)]
     assert [mark.opacity for mark in links][1:] == [drawing.FAINT, drawing.FAINT]
     assert links[0].opacity > 0.5
+
+
+# ------------------------------------------------------------------ even attention of every kind
+
+
+EVEN_KINDS = (
+    "translator", "gpt2", "bert", "longformer", "vit", "swin", "clip", "whisper", "wav2vec2",
+    "patchtst", "time-series-transformer", "graph",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("data")
+
+
+def recorded(kind: str, data: Path, factor: float) -> Look:
+    """A recording of a tiny model of a kind whose queries are multiplied by a factor."""
+    inputs = kinds.write_data(data)
+    folder = data / "models" / kind
+    if not folder.exists():
+        kinds.train(kind, data, folder)
+    model: Any = regard.load(folder, device="cpu")
+    with torch.no_grad():
+        for name, parameter in model.model.named_parameters():
+            if ".project.qkv." in name:
+                parameter[: len(parameter) // 3] *= factor
+            elif ".project.q." in name or ".project.global_q." in name:
+                parameter *= factor
+            elif "bias.table" in name or "relative" in name:
+                parameter *= 0.0
+    source: Any = inputs[kinds.KINDS[kind][0]]
+    if model.medium is not None:
+        source = model.read_medium(Path(source).read_bytes())
+    target = "low" if kind == "whisper" else None
+    return look(model, source, target=target)
+
+
+def pictures(run: Look) -> list[AttentionMap | Rollout | Alignment]:
+    """Everything that draws the attention of a recording."""
+    names = list(run.probe.attentions)
+    drawn: list[AttentionMap | Rollout | Alignment] = [run.attention(name) for name in names]
+    drawn += [run.attention(name, heads=[0]) for name in names]
+    if not any("shifted" in name or len(run.labels(name)[0]) < 2 for name in names):
+        drawn.append(rollout(run))
+    if any(name.endswith(".cross") for name in names):
+        drawn.append(alignment(run))
+    return drawn
+
+
+def strongest(scene: drawing.Scene) -> float:
+    """How strong the strongest mark of attention is, from 0 to 1."""
+    strengths = [0.0]
+    for mark in scene.marks:
+        match mark:
+            case drawing.Line(colour=drawing.POSITIVE):
+                strengths.append(mark.opacity)
+            case drawing.Rect(colour=drawing.POSITIVE):  # a bar
+                strengths.append(mark.height / backdrop.STRIP)
+            case drawing.Circle():
+                strengths.append((mark.radius - 4.0) / 7.0 if mark.colour != "ink" else 0.0)
+            case _:
+                pass
+    return max(strengths)
+
+
+@pytest.mark.parametrize("kind", EVEN_KINDS)
+def test_even_attention_is_pale_on_every_input(kind: str, data: Path) -> None:
+    for picture in pictures(recorded(kind, data, 0.0)):
+        shades = picture.shades()
+        assert shades.max() <= drawing.EVEN_SHADE + 1e-3, picture.title
+        assert strongest(picture.scene()) <= 0.2, picture.title
+
+
+@pytest.mark.parametrize("kind", EVEN_KINDS)
+def test_sharp_attention_is_strong_on_every_input(kind: str, data: Path) -> None:
+    run = recorded(kind, data, 3000.0)
+    shades = [run.attention(name).shades().max() for name in run.probe.attentions]
+    assert max(shades) > 0.5
+    if kind in ("graph", "patchtst", "whisper", "wav2vec2"):
+        scenes = [run.attention(name).scene() for name in run.probe.attentions]
+        assert max(map(strongest, scenes)) > 0.3
+
+
+def test_even_is_over_all_keys_that_may_be_attended() -> None:
+    """Softmax of large scores leaves zeros: they may be attended, and the rest is above even."""
+    halves = np.array([[0.5, 0.5, 0.0, 0.0, 0.0, 0.0]])
+    even = np.full((1, 6), 1 / 6)
+    assert drawing.attention_shades(halves, even)[0, 0] > 0.5
+    assert drawing.is_clear(halves, even).tolist() == [[True, True] + [False] * 4]
+    # Without a choice, nothing is chosen.
+    assert drawing.attention_shades(np.ones((1, 1)), np.ones((1, 1)))[0, 0] == pytest.approx(0.12)
+    # The mean of rows that see different keys is against the mean of their even attention.
+    causal = drawing.even_attention(np.tril(np.ones((6, 6))))
+    shades = drawing.attention_shades(causal.mean(axis=0), causal.mean(axis=0))
+    np.testing.assert_allclose(shades, drawing.EVEN_SHADE)

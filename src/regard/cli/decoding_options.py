@@ -65,17 +65,17 @@ _SEARCH_OPTIONS = [
         help="gnmt:A divides log P by ((5+n)/6)^A, power:A by n^A, n the tokens with the end  "
         "[the folder's, or gnmt:0.6]",
     ),
-    click.option("--n-best", type=COUNT, default=None, help="translations a line  [1]"),
     click.option("--sample", is_flag=True, help="draw by chance instead of searching"),
 ]
-# These change neither the strategy nor, apart from --quantize and --max-length, the result.
+_N_BEST_OPTION = click.option("--n-best", type=COUNT, default=None, help="translations a line  [1]")
+_LENGTH_OPTION = click.option(
+    "--max-length",
+    "limit",
+    default=None,
+    help="longest output: FACTOR,EXTRA of the source length  [the folder's, or 1,50]",
+)
+# These change neither the strategy nor, apart from --quantize, the result.
 _RUNTIME_OPTIONS = [
-    click.option(
-        "--max-length",
-        "limit",
-        default=None,
-        help="longest output: FACTOR,EXTRA of the source length  [the folder's, or 1,50]",
-    ),
     click.option(
         "--batch-tokens",
         type=COUNT,
@@ -89,8 +89,10 @@ _RUNTIME_OPTIONS = [
         default=None,
         help="smaller weights, faster and a little less exact; int8 on a CPU only  [float32]",
     ),
-    click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N"),
 ]
+_DEVICE_OPTION = click.option(
+    "--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N"
+)
 
 
 # ------------------------------------------------------------------ decorators
@@ -98,7 +100,21 @@ _RUNTIME_OPTIONS = [
 
 def decoding_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Decorator: the options of beam search, sampling, lengths, quantization and device."""
-    return _decorate(command, [*_SEARCH_OPTIONS, *_SAMPLING_OPTIONS, *_RUNTIME_OPTIONS])
+    options = [
+        *_SEARCH_OPTIONS,
+        _N_BEST_OPTION,
+        *_SAMPLING_OPTIONS,
+        _LENGTH_OPTION,
+        *_RUNTIME_OPTIONS,
+        _DEVICE_OPTION,
+    ]
+    return _decorate(command, options)
+
+
+def one_output_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorator: the options of decoding one input once: no batches, no n-best list."""
+    options = [*_SEARCH_OPTIONS, *_SAMPLING_OPTIONS, _LENGTH_OPTION, _DEVICE_OPTION]
+    return _decorate(command, options)
 
 
 def sampling_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -126,7 +142,7 @@ def decoding_strategy(flags: Mapping[str, Any]) -> Strategy | None:
 
     beam = flags["beam"]
     penalty = flags["penalty"]
-    n_best = flags["n_best"]
+    n_best = flags.get("n_best")
     sampling = _sampling_settings(flags)
     if flags["sample"]:
         if not (beam is None and penalty is None and n_best is None):

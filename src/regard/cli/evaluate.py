@@ -162,9 +162,9 @@ class Evaluator:
         model = load(name, device=self.flags["device"], download=self.flags["download"])
         run = run_settings(model.folder)
         task = task_of(model, self.flags["task"] or self.task or run.task)
-        if task not in DECODING_TASKS:
-            flags = (*DECODING_FLAGS, "quantize", "tokenize")
-            check_flags_are_read(flags, (), f"the task {task!r}, which decodes nothing")
+        decoding_flags = (*DECODING_FLAGS, "quantize", "tokenize")
+        readers = dict.fromkeys(DECODING_TASKS, decoding_flags)
+        check_flags_are_read(readers, task, "the task")
         if task in PLAIN_TEXT_TASKS and self.flags["pairs"]:
             raise SettingError(
                 f"{name} is evaluated on plain text ({task}), not on pairs",

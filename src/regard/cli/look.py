@@ -12,16 +12,16 @@ import click
 
 from regard.cli.completion import FILE, MODEL_FOLDER, Suggested
 from regard.cli.decoding_options import (
-    DECODING_FLAGS,
-    decoding_options,
+    SAMPLING_FLAGS,
     decoding_strategy,
     length_limit,
+    one_output_options,
 )
 from regard.cli.model_options import download_option
 from regard.cli.number_types import INDEX
 from regard.cli.output_files import PAGE, PICTURE, check_page
 from regard.cli.text_arguments import check_is_text, with_space
-from regard.cli.unread_flags import check_flags_are_read
+from regard.cli.unread_flags import check_flags_are_read, given_flags
 from regard.errors import DataError, SettingError, did_you_mean
 
 if TYPE_CHECKING:
@@ -57,24 +57,25 @@ _ONE_RUN = {
     "lens": ["*.embedded", "*.residual"],  # nostalgebraist 2020: the residual stream of each layer
 }
 
-# The parameters that a view reads, of those that not all views do.
-_READ_FLAGS: dict[str, tuple[str, ...]] = {
+# The options that each view reads. An option that would change nothing is refused.
+_SEARCH = ("beam", "penalty", "limit")
+_SAMPLING = ("sample", *SAMPLING_FLAGS)
+USES: dict[str, tuple[str, ...]] = {
     "attention": ("target", "part", "layer", "head", "position"),
     "alignment": ("target", "layer", "head"),
     "entropy": ("target",),
     "roles": ("conllu",),
-    "ablation": ("target", *DECODING_FLAGS),
+    "ablation": ("target", *_SEARCH, *_SAMPLING),
     "circuit": (),
     "patching": ("target", "other", "part"),
     "lens": ("target",),
-    "rollout": ("target",),
+    "rollout": ("target", "part"),
     "attribution": ("target",),
-    "positions": (),
-    "steps": DECODING_FLAGS,
-    "beam": DECODING_FLAGS,
+    "positions": ("part",),
+    "steps": ("beam", "limit", *_SAMPLING),
+    "beam": _SEARCH,
     "cache": (),
 }
-_VIEW_FLAGS = {"quantize", *(flag for flags in _READ_FLAGS.values() for flag in flags)}
 
 VIEWS = "\b\nViews:\n" + "\n".join(f"  {name:12} {text}" for name, text in WHAT.items())
 EXAMPLES = """\b
@@ -133,7 +134,7 @@ Examples:
 @click.option("--png", help="write a picture (needs Pillow)")
 @click.option("--json", "as_json", is_flag=True, help="print one JSON object with all numbers")
 @download_option
-@decoding_options
+@one_output_options
 def command(
     model: str, text: str, what: str, html: str | None, png: str | None, as_json: bool, **flags: Any
 ) -> None:
@@ -155,12 +156,16 @@ def command(
     check_page("--html", html, PAGE, [text])
     check_page("--png", png, PICTURE, [text])
     if text and what in _WITHOUT_TEXT:
-        raise SettingError(f"the view {what!r} reads no text", "leave TEXT out")
-    check_flags_are_read(_VIEW_FLAGS, _READ_FLAGS[what], f"the view {what!r}")
+        raise SettingError(
+            f"{what} reads no text", f"leave it out: regard look {quote(model)} --what {what}"
+        )
+    check_flags_are_read(USES, what, "the view")
     # Imported late: wrong flags are reported before torch is loaded.
+    from regard.look.view_requirements import require_view
     from regard.models import load
 
     loaded = load(model, device=flags["device"], download=flags["download"])
+    require_view(loaded, what)
     if text:
         if not _reads_file(loaded, text):
             check_is_text(text, with_space(text), "give a text in quotes: this model reads texts")
@@ -188,6 +193,23 @@ def _reads_file(model: Model, text: str) -> bool:
     return model.medium is not None and (Path(text).is_file() or not model.accepts_text)
 
 
+def _refuse(names: tuple[str, ...], reason: str) -> None:
+    """Refuses options that this model, or another option, leaves without effect."""
+    typed = [flag for flag in given_flags() if flag.name in names]
+    if typed:
+        spelt = " and ".join(flag.opts[0] for flag in typed)
+        raise SettingError(reason, f"leave {spelt} out")
+
+
+def _refuse_unread_target(flags: dict[str, Any], attention: str) -> None:
+    """The encoder does not read a target: one that was given for its attention is refused."""
+    if flags["target"] is not None and attention.startswith("encoder"):
+        raise SettingError(
+            "--target changes nothing in the encoder, which reads the source",
+            "leave it out, or add --of decoder",
+        )
+
+
 def _input(model: Model, text: str) -> Input:
     """The text, or the image or recording at its path for a model that reads these."""
     if model.medium is None or not text:
@@ -211,13 +233,13 @@ def _input(model: Model, text: str) -> Input:
 def _result(model: Inspectable, text: Input, what: str, flags: dict[str, Any]) -> AnalysisResult:
     """The view that --what names."""
     if what in _WITHOUT_TEXT:
-        return _view_of_weights(model, what, flags["conllu"])
+        return _view_of_weights(model, what, flags)
     if what in _ONE_RUN:
         return _view_of_one_run(model, text, what, flags)
     return _view_of_many_runs(model, text, what, flags)
 
 
-def _view_of_weights(model: Inspectable, what: str, conllu: str | None) -> AnalysisResult:
+def _view_of_weights(model: Inspectable, what: str, flags: dict[str, Any]) -> AnalysisResult:
     """Views of the model itself, or of the built-in language: they need no text."""
     from regard import look as views
     from regard.data.conllu import read_conllu
@@ -225,10 +247,11 @@ def _view_of_weights(model: Inspectable, what: str, conllu: str | None) -> Analy
     match what:
         case "roles":
             # By default the built-in language, whose parse is known.
-            sentences = None if conllu is None else read_conllu(conllu)
+            path = flags["conllu"]
+            sentences = None if path is None else read_conllu(path)
             return views.roles(model, sentences)
         case "positions":
-            return views.positions(model)
+            return views.positions(model, stack=_stack(model, flags["part"]))
         case _:
             return views.pronoun_circuit(model)
 
@@ -245,6 +268,7 @@ def _view_of_one_run(
     heads = None if flags["head"] is None else [flags["head"]]
     ask = _ONE_RUN[what]
     if what == "alignment" and isinstance(model, CTCModel):
+        _refuse(USES[what], "the letters of CTC are aligned without attention")
         run = views.look(model, text, ask=["logits"])
         return views.ctc_alignment(run, model.decoder.names, model.decoder.blank)
     run = views.look(model, text, target=flags["target"], ask=ask)
@@ -254,11 +278,14 @@ def _view_of_one_run(
         case "entropy":
             return views.entropy(run)
         case "rollout":
-            return views.rollout(run)
+            result = views.rollout(run, _stack(model, flags["part"]))
+            _refuse_unread_target(flags, result.stack)
+            return result
         case "lens":
             return views.lens(run)
         case _:
             name = _attention(list(run.probe.attentions), flags["part"], layer)
+            _refuse_unread_target(flags, name)
             rows = None if flags["position"] is None else [flags["position"]]
             return run.attention(name, rows=rows, heads=heads)
 
@@ -283,11 +310,14 @@ def _view_of_many_runs(
             original = _require_text(text, what)
             return views.patching(model, original, flags["other"], target=target, stack=stack)
         case "ablation":
+            original = _require_text(text, what)
             # An encoder–decoder is scored on a target: what it translates itself, by default.
             targets = None
             if isinstance(model.model, EncoderDecoder):
-                targets = [target or _translation(model, text, flags)]
-            return views.ablation(model, [_require_text(text, what)], targets)
+                targets = [_ablation_target(model, original, flags)]
+            else:
+                _refuse(USES[what], "only an encoder–decoder is scored on a target")
+            return views.ablation(model, [original], targets)
         case "cache":
             return views.cache(model, text)
         case "beam":
@@ -298,7 +328,8 @@ def _view_of_many_runs(
 
 def _require_text(text: Input, what: str) -> str:
     if not isinstance(text, str):
-        raise SettingError(f"{what} compares texts", "look at the attention of images and sound")
+        # Models that read no texts at all were refused before.
+        raise SettingError(f"{what} compares texts", "give a text in quotes instead of a file")
     return text
 
 
@@ -345,16 +376,16 @@ def _settings(what: str, flags: dict[str, Any]) -> DecodingSettings:
 
     if what == "steps" and not flags["beam"] and not flags["sample"]:
         flags = flags | {"beam": 1}  # candidates of a step are clearest without a beam
-    return DecodingSettings(
-        decoding_strategy(flags) or BeamSearch(),
-        length_limit(flags["limit"]) or Limit(),
-        flags["batch_tokens"],
-    )
+    strategy = decoding_strategy(flags) or BeamSearch()
+    return DecodingSettings(strategy, length_limit(flags["limit"]) or Limit())
 
 
-def _translation(model: Inspectable, text: Input, flags: dict[str, Any]) -> str:
-    """The model's own translation, by beam search."""
+def _ablation_target(model: Inspectable, text: str, flags: dict[str, Any]) -> str:
+    """The target that is given, or the model's own translation, by beam search."""
     from regard import look as views
 
-    best = views.translate(model, text, _settings("beam", flags))[0]
+    if flags["target"] is not None:
+        _refuse((*_SEARCH, *_SAMPLING), "with --target nothing is decoded")
+        return str(flags["target"])
+    best = views.translate(model, text, _settings("ablation", flags))[0]
     return views.written(model, best)

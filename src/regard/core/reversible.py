@@ -116,7 +116,7 @@ class ReversibleStack(Stack):
         context = context or Context()
         inputs = self.layer_inputs(x, padding_mask, context, memory)
         x = context.probe.through("embedded", x)
-        x = torch.cat([x, x], dim=-1)  # [B, T, 2·D]
+        x = self.residual_stream(x)
         # Whoever watches needs the activations of each layer, which are not kept otherwise.
         watched = context.probe.active or context.layer_outputs is not None
         if self.training and context.state is None and not watched:
@@ -127,6 +127,10 @@ class ReversibleStack(Stack):
             x = self.apply_block(number, x, inputs, layer)
             x = context.layer_done(layer, x)
         return context.probe.through("output", self.finish(x, inputs.padding_mask))
+
+    def residual_stream(self, embedded: Tensor) -> Tensor:
+        """Both streams begin as the same: [B, T, 2·D]."""
+        return torch.cat([embedded, embedded], dim=-1)
 
     def finish(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
         """The mean of both streams, or both, normalised."""

@@ -123,6 +123,10 @@ class Stack(nn.Module):
         # As many blocks as layers, or fewer that take turns.
         return cast(AnyBlock, self.blocks[number % len(self.blocks)])
 
+    def residual_stream(self, embedded: Tensor) -> Tensor:
+        """What the first block reads, of the embeddings."""
+        return embedded
+
     def finish(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
         """What comes after the last block."""
         if self.final_norm is not None:

@@ -17,9 +17,10 @@ from regard.look import drawing, terminal
 from regard.look.forward import evaluation_mode, forward
 from regard.look.inspectable import CoreModel, Inspectable, token_ids
 from regard.look.model_inputs import ModelInputs, prepare_inputs
-from regard.look.probe_names import residual_probes, stacks
+from regard.look.probe_names import residual_probes, stack_name, stacks
 from regard.look.recording import array
 from regard.look.result import AnalysisResult, Array
+from regard.look.view_requirements import require_view
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class Patching(AnalysisResult):
 
     def scene(self) -> drawing.Scene:
         positions = self._position_names()
-        return drawing.heat(self.effect, self.layers, positions, title=self.title, scale="signed")
+        return drawing.heat(self.effect, self.layers, positions, title=self.title, signed=True)
 
     def lines(self, width: int = 100) -> list[str]:
         rows = [["", *self.layers]]
@@ -116,7 +117,8 @@ def patching(
     core = model.model
     if not isinstance(other, str):
         raise SettingError(f"{type(other).__name__} is no text", "give a second text as `other`")
-    stack = stack or next(iter(stacks(core)))
+    require_view(model, "patching")
+    stack = stack_name(core, stack or next(iter(stacks(core))))
     probes = residual_probes(core, stack)
     with evaluation_mode(core):
         clean_inputs = prepare_inputs(model, text, target)
@@ -218,7 +220,7 @@ def _first_difference(model: CoreModel, answers: Sequence[int], predictions: Seq
             return position
     raise DataError(
         "the model says the same of both texts",
-        "choose texts that differ in what is said, or a place",
+        "choose another second text; in Python, or measure at a position: at=-1",
     )
 
 

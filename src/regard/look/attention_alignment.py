@@ -10,7 +10,7 @@ import numpy as np
 from regard.errors import SettingError
 from regard.look import drawing, terminal
 from regard.look.backdrop import Backdrop
-from regard.look.recording import Look, mean_over_heads, recorded_attentions
+from regard.look.recording import Look, even_weights, mean_over_heads, recorded_attentions
 from regard.look.result import PICTURE_ONLY, AnalysisResult, Array
 
 
@@ -27,6 +27,7 @@ class Alignment(AnalysisResult):
     layers: int = 1  # of the decoder
     is_best: bool = False  # the layer was chosen because it aligns best
     backdrop: Backdrop | None = field(default=None, metadata=PICTURE_ONLY)
+    even: Array | None = field(default=None, metadata=PICTURE_ONLY)  # weights of even attention
 
     note = (
         "Cross-attention while each target token was written, as a mean over the heads. "
@@ -42,29 +43,28 @@ class Alignment(AnalysisResult):
     def numpy(self) -> Array:
         return self.weights
 
+    def shades(self) -> Array:
+        """The weights as they are drawn: shades from 0 to 1, against even attention."""
+        return drawing.attention_shades(self.weights, self.even)
+
     def scene(self) -> drawing.Scene:
         if self.backdrop is not None:
             return self.backdrop.table(
-                self.weights, self.target, title=self.title, scale="attention"
+                self.weights, self.target, title=self.title, scale="attention", even=self.even
             )
-        # Lines for the strongest weights only; the heat map shows all.
-        strongest = np.zeros_like(self.weights)
-        shades = np.zeros_like(self.weights)
-        all_shades = drawing.attention_shades(self.weights)
-        for row, column in self.links:
-            strongest[row, column] = self.weights[row, column]
-            shades[row, column] = all_shades[row, column]
-        return drawing.below(
-            [
-                drawing.heat(
-                    self.weights, self.target, self.source, title=self.title, scale="attention"
-                ),
-                drawing.links(strongest, self.target, self.source, shades=shades),
-            ]
+        cells = drawing.attention_heat(
+            self.weights, self.target, self.source, even=self.even, title=self.title
         )
+        # Lines for the strongest weights only; the heat map shows all.
+        lines = drawing.links(
+            self.weights, self.target, self.source, even=self.even, only=self.links
+        )
+        return drawing.below([cells, lines])
 
     def lines(self, width: int = 100) -> list[str]:
-        return terminal.heat(self.weights, self.target, self.source, width=width, attention=True)
+        return terminal.heat(
+            self.weights, self.target, self.source, width=width, shades=self.shades()
+        )
 
 
 def alignment(run: Look, layer: int | None = None, heads: Sequence[int] | None = None) -> Alignment:
@@ -104,6 +104,7 @@ def alignment(run: Look, layer: int | None = None, heads: Sequence[int] | None =
         len(names),
         is_best,
         run.backdrop_of(name),
+        even_weights(call).mean(axis=0),
     )
 
 

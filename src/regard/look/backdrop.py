@@ -1,7 +1,8 @@
 """Backdrops of overlays: the image, recording, time series or graph that positions stand on.
 
 An overlay is a value for each position of the input (attention, rollout, gradient × input), drawn
-on the input itself: bright is what is attended to, as in the studio.
+on the input itself, as in the studio. Attention is drawn against even attention, by
+`drawing.attention_shades`: what is attended to more than evenly is bright, dense or high.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import numpy as np
 
 from regard.data.log_mel import frequency_ticks
 from regard.look import drawing
-from regard.look.drawing import Circle, Line, Mark, Pixels, Rect, Scene, Text
+from regard.look.drawing import Circle, Line, Mark, Panel, Pixels, Rect, Scene, Text
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -31,6 +32,7 @@ VEIL = np.array([8, 10, 16])  # what is not attended to lies under it, as in the
 DENSEST_VEIL = 0.8
 IMAGE_SIDE = 208.0  # pixels of an image in a picture of several
 SOUND_WIDTH = 720.0
+FAINTEST_SOUND = 0.25  # the strength of moments that nobody attends to
 SOUND_HEIGHT = 110.0
 FREQUENCIES_WIDTH = 48.0  # of the names right of a spectrogram
 STRIP = 44.0  # the height of the bars below a recording or a series
@@ -55,33 +57,57 @@ class Backdrop(ABC):
         return label
 
     @abstractmethod
-    def overlay(self, values: Array, *, title: str = "", signed: bool = False) -> Scene:
-        """The input under a value for each of its positions [T]."""
+    def overlay(
+        self, values: Array, *, even: Array | None = None, title: str = "", signed: bool = False
+    ) -> Scene:
+        """The input under a value for each of its positions [T]: weights, or signed values.
 
-    def table(self, values: Array, names: Sequence[str], *, title: str, scale: Scale) -> Scene:
+        Weights are drawn against those of `even` attention.
+        """
+
+    def table(
+        self,
+        values: Array,
+        names: Sequence[str],
+        *,
+        title: str,
+        scale: Scale,
+        even: Array | None = None,
+    ) -> Scene:
         """The input under several rows of values [rows, T], each with its name."""
+        if even is None:
+            even = drawing.even_attention(values > 0)
         scenes = [
-            self.overlay(row, title=drawing.shown(name), signed=scale == "signed")
-            for name, row in zip(names, values, strict=True)
+            self.overlay(row, even=of_row, title=drawing.shown(name), signed=scale == "signed")
+            for name, row, of_row in zip(names, values, even, strict=True)
         ]
         return drawing.tiles(scenes, title=title)
 
-    def pictured(self, panels: Sequence[tuple[str, Array]], *, title: str, signed: bool) -> Scene:
-        """An overlay for each panel, side by side, under what the model answers."""
-        scenes = [self.overlay(values, title=name, signed=signed) for name, values in panels]
+    def attended(self, panels: Sequence[Panel], *, title: str) -> Scene:
+        """The attention of each panel on the input, side by side, under what the model answers."""
+        scenes = [
+            self.overlay(panel.weights, even=panel.even, title=panel.name) for panel in panels
+        ]
+        return self._with_answer(scenes, title, self.legend())
+
+    def attributed(self, values: Array, *, title: str) -> Scene:
+        """What raises and what lowers the score of the answer, on the input."""
+        return self._with_answer([self.overlay(values, signed=True)], title, _signed_legend())
+
+    def _with_answer(self, scenes: list[Scene], title: str, legend: Scene) -> Scene:
         heading = f"{title} · {self.answer}" if self.answer else title
-        scene = drawing.tiles(scenes, title=heading)
-        return drawing.below([scene, self.legend(signed)], gap=6.0)
+        return drawing.below([drawing.tiles(scenes, title=heading), legend], gap=6.0)
 
-    def legend(self, signed: bool) -> Scene:
-        """What the colours of an overlay mean."""
-        return _signed_legend() if signed else Scene(320, 18, tuple(drawing.attention_scale(0, 0)))
+    def legend(self) -> Scene:
+        """What the colours of attention mean."""
+        return Scene(320, 18, tuple(drawing.attention_scale(0, 0)))
 
 
-def shades(values: Array) -> Array:
-    """Shades from 0 to 1 of attention [T] against even attention."""
-    shaded: Array = drawing.attention_shades(values[None])[0]
-    return shaded
+def _shares(values: Array, even: Array | None, signed: bool) -> Array:
+    """Shades of attention from 0 to 1, or signed values from −1 to 1 by the largest of them."""
+    if signed:
+        return _signed_shares(values)
+    return drawing.attention_shades(values, even)
 
 
 def _signed_legend() -> Scene:
@@ -127,23 +153,26 @@ class ImageBackdrop(Backdrop):
             return "the class token"
         return label if label.startswith("extra") else f"patch {label}"
 
-    def overlay(self, values: Array, *, title: str = "", signed: bool = False) -> Scene:
+    def overlay(
+        self, values: Array, *, even: Array | None = None, title: str = "", signed: bool = False
+    ) -> Scene:
         rows, columns = self.grid
-        on_patches = values[self.extras :].reshape(rows, columns)
+        # Attention is shared with the tokens that have no place; the scale of signs is not.
+        on_patches = values[self.extras :]
+        if signed:
+            on_patches = _signed_shares(on_patches)
+        else:
+            on_patches = drawing.attention_shades(values, even)[self.extras :]
+        shares = on_patches.reshape(rows, columns).repeat(self.patch, 0).repeat(self.patch, 1)
         picture = self._cropped().astype(np.float64)
         height, width, _ = picture.shape
         if signed:
-            shares = _signed_shares(on_patches).repeat(self.patch, 0).repeat(self.patch, 1)
             colours = drawing.colours(shares, signed=True, most=1.0).astype(np.float64)
             grey = picture.mean(axis=-1, keepdims=True)
             opacity = 0.75 * np.abs(shares)[..., None]
             painted = grey * (1 - opacity) + colours * opacity
         else:
-            # By the largest: a head that looks everywhere alike leaves the whole image bright.
-            shade = np.sqrt(on_patches / max(1e-12, float(on_patches.max())))
-            shade = shade.repeat(self.patch, 0).repeat(self.patch, 1)
-            opacity = DENSEST_VEIL * (1 - shade)[..., None]
-            painted = picture * (1 - opacity) + VEIL * opacity
+            painted = _veiled(picture, shares)
         top = 20.0 if title else 0.0
         marks: list[Mark] = drawing.title_marks(title)
         size = IMAGE_SIDE * height / max(height, width)
@@ -157,15 +186,23 @@ class ImageBackdrop(Backdrop):
             bottom += 20
         return Scene(across, bottom, tuple(marks))
 
-    def legend(self, signed: bool) -> Scene:
-        if signed:
-            return _signed_legend()
-        return Scene(320, 18, (Text(0, 13, "bright: looked at most; dark: hardly at all"),))
+    def legend(self) -> Scene:
+        """From the darkest patch to the brightest."""
+        white = np.full((1, 64, 3), 255.0)
+        strip = _veiled(white, np.linspace(0.0, 1.0, 64)[None]).round().astype(np.uint8)
+        return Scene(320, 18, tuple(drawing.attention_scale(0, 0, strip)))
 
     def _cropped(self) -> NDArray[np.uint8]:
         """The pixels of whole patches; those beyond are not read."""
         rows, columns = self.grid
         return self.picture[: rows * self.patch, : columns * self.patch]
+
+
+def _veiled(picture: Array, shades: Array) -> Array:
+    """Pixels [H, W, 3] under a veil that is thinner where more is attended to [H, W]."""
+    opacity = DENSEST_VEIL * (1 - np.sqrt(shades))[..., None]
+    veiled: Array = picture * (1 - opacity) + VEIL * opacity
+    return veiled
 
 
 # ------------------------------------------------------------------ sound
@@ -179,17 +216,27 @@ class SoundBackdrop(Backdrop):
     seconds: float
     answer: str = ""
 
-    def overlay(self, values: Array, *, title: str = "", signed: bool = False) -> Scene:
+    def overlay(
+        self, values: Array, *, even: Array | None = None, title: str = "", signed: bool = False
+    ) -> Scene:
         top = 20.0 if title else 0.0
-        shade = np.abs(_signed_shares(values)) if signed else shades(values)
-        marks: list[Mark] = [*drawing.title_marks(title), self._spectrogram(top, shade)]
+        shares = _shares(values, even, signed)
+        marks: list[Mark] = [*drawing.title_marks(title), self._spectrogram(top, np.abs(shares))]
         marks += self._frequency_axis(top)
         base = top + SOUND_HEIGHT + STRIP
-        marks += _bars(values, 0.0, SOUND_WIDTH, base)
+        marks += _bars(shares, values, 0.0, SOUND_WIDTH, base)
         marks += self._time_axis(base)
         return Scene(SOUND_WIDTH + FREQUENCIES_WIDTH, base + 22, tuple(marks))
 
-    def table(self, values: Array, names: Sequence[str], *, title: str, scale: Scale) -> Scene:
+    def table(
+        self,
+        values: Array,
+        names: Sequence[str],
+        *,
+        title: str,
+        scale: Scale,
+        even: Array | None = None,
+    ) -> Scene:
         """The spectrogram above a row of cells for each name: when each token was heard."""
         names = [drawing.shown(name) for name in names]
         left = drawing.text_width(names) + 10
@@ -201,7 +248,7 @@ class SoundBackdrop(Backdrop):
         marks += [drawing.moved(mark, left, 0.0) for mark in self._frequency_axis(top)]
         begin = top + SOUND_HEIGHT + 6
         if scale == "attention":
-            paint = drawing.colours(drawing.attention_shades(values), most=1.0)
+            paint = drawing.colours(drawing.attention_shades(values, even), most=1.0)
         else:
             paint = drawing.colours(values, signed=scale == "signed")
         height = float(drawing.ROW * len(names))
@@ -219,7 +266,7 @@ class SoundBackdrop(Backdrop):
         loudness = self.picture[::-1].astype(np.float64) / 255  # low tones below
         frames = loudness.shape[1]
         positions = np.minimum(np.arange(frames) * len(shade) // frames, len(shade) - 1)
-        strength = 0.22 + 0.78 * np.sqrt(shade[positions])  # [frames]
+        strength = FAINTEST_SOUND + (1 - FAINTEST_SOUND) * shade[positions]  # [frames]
         paint = drawing.colours(loudness * strength, most=1.0)
         return Pixels(0, top, SOUND_WIDTH, SOUND_HEIGHT, paint)
 
@@ -241,14 +288,16 @@ class SoundBackdrop(Backdrop):
         return marks
 
 
-def _bars(values: Array, left: float, width: float, base: float) -> list[Mark]:
-    """A bar for each position, upward from `base`; negative values in the other colour."""
-    largest = float(np.abs(values).max(initial=0.0)) or 1.0
-    each = width / len(values)
+def _bars(shares: Array, values: Array, left: float, width: float, base: float) -> list[Mark]:
+    """A bar for each position, upward from `base`, as high as its share is large.
+
+    Negative shares are in the other colour. The tooltip is the value.
+    """
+    each = width / max(1, len(shares))
     marks: list[Mark] = []
-    for i, value in enumerate(values.tolist()):
-        height = max(0.5, (STRIP - 8) * abs(value) / largest)
-        colour = drawing.POSITIVE if value >= 0 else drawing.NEGATIVE
+    for i, (share, value) in enumerate(zip(shares.tolist(), values.tolist(), strict=True)):
+        height = max(0.5, (STRIP - 8) * abs(share))
+        colour = drawing.POSITIVE if share >= 0 else drawing.NEGATIVE
         # Narrow bars overlap a little, so that no line stays between them.
         width_drawn = each - 1.0 if each > 4 else each + 0.6
         bar = Rect(
@@ -277,7 +326,9 @@ class SeriesBackdrop(Backdrop):
         # A class token has no span of its own.
         return 0 if self.spans and self.spans[0] == (0, 0) else None
 
-    def overlay(self, values: Array, *, title: str = "", signed: bool = False) -> Scene:
+    def overlay(
+        self, values: Array, *, even: Array | None = None, title: str = "", signed: bool = False
+    ) -> Scene:
         top = 34.0 if title else 14.0
         left = 56.0
         length = len(self.values)
@@ -291,10 +342,10 @@ class SeriesBackdrop(Backdrop):
             return left + SOUND_WIDTH * step / steps, base - SERIES_HEIGHT * share
 
         width = SOUND_WIDTH * length / steps
-        per_step = self._per_step(values)
+        shares = self._per_step(_shares(values, even, signed))
         marks: list[Mark] = [*drawing.title_marks(title)]
         if self.spans:  # linear forecasters attend to nothing
-            marks += self._bands(per_step, signed, left, top, width)
+            marks += self._bands(shares, left, top, width)
         for level in levels:
             y = pixel(0, level)[1]
             marks.append(Line(left, y, left + SOUND_WIDTH, y, opacity=0.12))
@@ -308,7 +359,7 @@ class SeriesBackdrop(Backdrop):
             marks.append(Text(left + width + 4, top - 4, "forecast", colour=drawing.NEGATIVE))
         below = base + STRIP + 6
         if self.spans:
-            marks += _bars(per_step, left, width, below)
+            marks += _bars(shares, self._per_step(values), left, width, below)
         # Steps are counted from the end of the window: what is forecast is positive.
         for step in drawing.ticks([-float(length), float(len(self.forecast))], 8):
             if -length <= step <= len(self.forecast):
@@ -317,16 +368,24 @@ class SeriesBackdrop(Backdrop):
                 marks.append(Text(x, below + 17, f"{step:g}", "middle"))
         return Scene(left + SOUND_WIDTH + 24, below + 24, tuple(marks))
 
-    def table(self, values: Array, names: Sequence[str], *, title: str, scale: Scale) -> Scene:
+    def table(
+        self,
+        values: Array,
+        names: Sequence[str],
+        *,
+        title: str,
+        scale: Scale,
+        even: Array | None = None,
+    ) -> Scene:
         """The series under the mean of all rows, above a row of cells for each name: what each step
         that is forecast looks at."""
         signed = scale == "signed"
-        chart = self.overlay(values.mean(axis=0), title=title, signed=signed)
+        mean_of_even = None if even is None else even.mean(axis=0)
+        chart = self.overlay(values.mean(axis=0), even=mean_of_even, title=title, signed=signed)
         first = min(begin for begin, _ in self.spans)
-        cells = np.stack([self._per_step(row) for row in values])[:, first:]  # [rows, steps]
-        paint = drawing.colours(cells, signed=True)
-        if scale == "attention":
-            paint = drawing.colours(drawing.attention_shades(cells), most=1.0)
+        shares = _shares(values, even, signed)
+        cells = np.stack([self._per_step(row) for row in shares])[:, first:]  # [rows, steps]
+        paint = drawing.colours(cells, signed=signed, most=1.0)
         left = 56.0
         each = SOUND_WIDTH / (len(self.values) + len(self.forecast))
         height = min(drawing.ROW, max(3.0, SERIES_HEIGHT / len(names)))
@@ -339,7 +398,8 @@ class SeriesBackdrop(Backdrop):
             y = row * height + height / 2 + 4
             marks.append(Text(left - 6, y, drawing.shown(names[row]), "end"))
         rows = Scene(chart.width, height * len(names) + 8, tuple(marks))
-        return drawing.below([chart, rows, self.legend(signed)], gap=6.0)
+        legend = _signed_legend() if signed else self.legend()
+        return drawing.below([chart, rows, legend], gap=6.0)
 
     def _per_step(self, values: Array) -> Array:
         """What each step gets, [L]: the mean of the patches that it is in."""
@@ -351,19 +411,13 @@ class SeriesBackdrop(Backdrop):
         per_step: Array = total / np.maximum(count, 1)
         return per_step
 
-    def _bands(
-        self, per_step: Array, signed: bool, left: float, top: float, width: float
-    ) -> list[Mark]:
+    def _bands(self, shares: Array, left: float, top: float, width: float) -> list[Mark]:
         """Bands behind the line, denser where more is attended to; seen on white and on black."""
-        if signed:
-            shade = _signed_shares(per_step)
-        else:
-            shade = shades(per_step / max(1e-12, float(per_step.sum())))
-        each = width / len(shade)
+        each = width / len(shares)
         marks: list[Mark] = []
         begin = 0
         # Steps of one patch have one value: one band.
-        for value, steps in groupby(shade.tolist()):
+        for value, steps in groupby(shares.tolist()):
             count = len(list(steps))
             x = left + (begin + count / 2) * each
             colour = drawing.POSITIVE if value >= 0 else drawing.NEGATIVE
@@ -404,11 +458,14 @@ class GraphBackdrop(Backdrop):
     def position_name(self, label: str) -> str:
         return f"node {label.split(' ')[0]}"
 
-    def overlay(self, values: Array, *, title: str = "", signed: bool = False) -> Scene:
+    def overlay(
+        self, values: Array, *, even: Array | None = None, title: str = "", signed: bool = False
+    ) -> Scene:
         top = 20.0 if title else 0.0
         places = spring_layout(len(self.names), self.edges) * (GRAPH_SIDE - 60) + 30
         places[:, 1] += top
-        shade = np.abs(_signed_shares(values)) if signed else shades(values)
+        shade = np.abs(_shares(values, even, signed))
+        opacities = shade if signed else drawing.link_opacities(values, even)
         marks: list[Mark] = [*drawing.title_marks(title)]
         for one, other in self.edges.tolist():
             if one < other:
@@ -416,25 +473,24 @@ class GraphBackdrop(Backdrop):
                 x2, y2 = places[other]
                 marks.append(Line(x1, y1, x2, y2, width=1.0, opacity=0.18))
         if self.node is not None:
-            marks += self._looks(self.node, values, shade, places)
+            marks += self._links(self.node, values, shade, opacities, places)
         marks += self._nodes(values, shade, places)
         legend, height = self._legend(top)
         return Scene(GRAPH_SIDE + 130, max(GRAPH_SIDE + top, height), (*marks, *legend))
 
-    def _looks(self, node: int, values: Array, shade: Array, places: Array) -> list[Mark]:
-        """A line from the node to each that it looks at, as wide as the weight is large."""
-        largest = float(np.abs(values).max(initial=0.0)) or 1.0
+    def _links(
+        self, node: int, values: Array, shade: Array, opacities: Array, places: Array
+    ) -> list[Mark]:
+        """A line from the node to each that it looks at, as wide as the shade is dark."""
         marks: list[Mark] = []
         for i in np.flatnonzero(values).tolist():
             if i != node:
-                share = abs(float(values[i])) / largest
                 colour = drawing.POSITIVE if values[i] >= 0 else drawing.NEGATIVE
                 tooltip = f"{self.names[node]} → {self.names[i]}: {values[i]:.3f}"
                 x1, y1 = places[node]
                 x2, y2 = places[i]
-                opacity = 0.15 + 0.85 * max(float(shade[i]), 0.6 * share**2)
-                width = 1.0 + 5.0 * share
-                marks.append(Line(x1, y1, x2, y2, width, opacity, colour, tooltip))
+                width = 1.0 + 5.0 * float(shade[i])
+                marks.append(Line(x1, y1, x2, y2, width, float(opacities[i]), colour, tooltip))
         return marks
 
     def _nodes(self, values: Array, shade: Array, places: Array) -> list[Mark]:

@@ -177,7 +177,8 @@ def beam(
     if not isinstance(settings.strategy, BeamSearch):
         raise SettingError(
             "only a beam search has a tree",
-            "leave --sample out (in Python, give a BeamSearch), or look at the steps: --what steps",
+            "search with --beam 2 or more (in Python, give a BeamSearch), or look at the steps: "
+            "--what steps",
         )
     tree = _TreeBuilder(model)
     best = translate(model, text, settings, off=off, watch=tree)[0]

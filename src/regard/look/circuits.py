@@ -133,7 +133,7 @@ def circuit(
         raise DataError(
             f"with all heads on, {baseline:.0%} of the choices and {rest_baseline:.0%} of the "
             "other texts are right: there is no ability to take, or nothing to keep",
-            "look at a model that has learnt this language",
+            "look at a model that has learnt this language: regard train --out runs/builtin",
         )
     single_accuracy = {head: accuracy([head]) for head in heads(model.model)}
     singles = {f"{name} head {head}": value for (name, head), value in single_accuracy.items()}

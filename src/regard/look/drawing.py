@@ -220,33 +220,58 @@ def colours(
     codes = SIGNED if signed else AMOUNT
     table = np.array([[int(code[i : i + 2], 16) for i in (0, 2, 4)] for code in codes])
     # Between two entries of the table, colours are interpolated.
-    index = np.clip(scaled, 0.0, 1.0) * (len(table) - 1)
+    index = np.clip(np.nan_to_num(scaled), 0.0, 1.0) * (len(table) - 1)
     low = np.minimum(index.astype(int), len(table) - 2)
     share = (index - low)[..., None]
     return np.round(table[low] * (1 - share) + table[low + 1] * share).astype(np.uint8)
 
 
-def attention_shades(weights: NDArray[Any]) -> NDArray[Any]:
-    """Shades from 0 to 1 of attention weights [rows, columns], against even attention.
+def even_attention(visible: NDArray[Any]) -> NDArray[Any]:
+    """The weights [..., S] of a query that attends alike to all keys that it may attend to."""
+    counts = np.maximum(1, visible.sum(axis=-1, keepdims=True))
+    weights: NDArray[Any] = visible / counts
+    return weights
 
-    A weight as large as if all places that its row can see had the same is pale, and 1 is full;
-    between them the shade grows with the logarithm.
+
+def attention_shades(weights: NDArray[Any], even: NDArray[Any] | None = None) -> NDArray[Any]:
+    """Shades from 0 to 1 of attention weights [..., S], against even attention.
+
+    Everything that draws attention takes its shades from here, the studio too. A weight as large as
+    that of `even` attention is pale, and 1 is full; between them the shade grows with the
+    logarithm. Where a query may attend to one key only, its weight is even: pale.
     """
-    # A masked place has the weight 0.
-    visible = np.maximum(2, (weights > 0).sum(axis=-1, keepdims=True))
-    ratio = weights * visible
-    rising = np.log(np.maximum(ratio, 1.0)) / np.log(visible)
+    even = _even_or_guessed(weights, even)
+    ratio = np.where(even > 0, weights, 0.0) / np.where(even > 0, even, 1.0)
+    # Softmax is exact to about seven digits: what is even to them is not above it.
+    is_above = ratio > 1 + 1e-6
+    highest = -np.log(np.where(is_above, even, 0.5))  # the logarithm of the ratio of the weight 1
+    rising = np.log(np.where(is_above, ratio, 1.0)) / highest
     shades: NDArray[Any] = np.where(
-        ratio > 1, EVEN_SHADE + (1 - EVEN_SHADE) * rising, EVEN_SHADE * ratio
+        is_above, EVEN_SHADE + (1 - EVEN_SHADE) * rising, EVEN_SHADE * np.clip(ratio, 0.0, 1.0)
     )
     return shades
+
+
+def is_clear(weights: NDArray[Any], even: NDArray[Any] | None = None) -> NDArray[Any]:
+    """Which weights are clearly above even attention; the links of others are faint."""
+    even = _even_or_guessed(weights, even)
+    clear: NDArray[Any] = (even > 0) & (weights >= CLEAR * even)
+    return clear
+
+
+def _even_or_guessed(weights: NDArray[Any], even: NDArray[Any] | None) -> NDArray[Any]:
+    """The weights of even attention, by default over the keys whose weight is above 0."""
+    if even is not None:
+        return np.broadcast_to(even, weights.shape)
+    # One weight alone may be all that softmax left of several.
+    return np.minimum(even_attention(weights > 0), 0.5)
 
 
 def _largest(values: NDArray[Any], most: float | None) -> float:
     """The end of the scale."""
     if most is not None:
         return most
-    return float(np.abs(values).max(initial=0.0))
+    return float(np.abs(np.nan_to_num(values)).max(initial=0.0))
 
 
 def code(colour: NDArray[np.uint8]) -> str:
@@ -270,7 +295,14 @@ def shown(token: str) -> str:
         token = token.lstrip("▁Ġ").removesuffix("</w>")
     if token in ("", " "):
         token = "␣"
-    return token.replace("\n", "⏎").replace("\t", "⇥")
+    token = token.replace("\n", "⏎").replace("\t", "⇥")
+    return "".join(map(_visible, token))
+
+
+def _visible(letter: str) -> str:
+    """A letter, or a sign in its place where it has no form: half of a letter, a control code."""
+    # Byte-level tokens may be parts of a letter; fonts refuse what is none.
+    return "�" if unicodedata.category(letter) in ("Cc", "Cs", "Cn", "Co") else letter
 
 
 def text_width(texts: Sequence[str]) -> float:
@@ -289,64 +321,98 @@ def heat(
     columns: Sequence[str],
     *,
     title: str = "",
-    scale: Literal["amount", "signed", "attention"] = "amount",
+    signed: bool = False,
     most: float | None = None,
     inside: Sequence[Sequence[str]] | None = None,
     cell: float | None = None,
 ) -> Scene:
     """A heat map: a coloured cell for each value; `inside` is written into the cells.
 
-    Amounts go from 0 to `most`, signed values from −most; attention weights are shaded against even
-    attention.
+    Amounts go from 0 to `most`, signed values from −most. A value that is NaN has no cell: layers
+    may have different numbers of heads.
     """
-    rows = [shown(row) for row in rows]
-    columns = [shown(column) for column in columns]
+    paint = colours(values, signed=signed, most=most)  # [rows, columns, 3]
+    key = _scale(0, 0, _largest(values, most), signed)
     width = CELL
     if cell is not None:
         width = cell
     elif inside is not None:
         width = text_width([text for line in inside for text in line]) + 10
+    cells = _Cells(values, paint, width, inside)
+    return _labelled(cells, rows, columns, title, key)
+
+
+def attention_heat(
+    weights: NDArray[Any],
+    rows: Sequence[str],
+    columns: Sequence[str],
+    *,
+    even: NDArray[Any] | None = None,
+    title: str = "",
+) -> Scene:
+    """A heat map of attention weights, against even attention."""
+    paint = colours(attention_shades(weights, even), most=1.0)
+    return _labelled(_Cells(weights, paint), rows, columns, title, attention_scale(0, 0))
+
+
+@dataclass(frozen=True, eq=False)
+class _Cells:
+    """The cells of a heat map: values, their colours, and what is written into them."""
+
+    values: NDArray[Any]  # [rows, columns]
+    paint: NDArray[np.uint8]  # [rows, columns, 3]
+    width: float = CELL
+    inside: Sequence[Sequence[str]] | None = None
+
+    def marks(self, rows: Sequence[str], columns: Sequence[str]) -> list[Mark]:
+        """The cells, from the upper left corner on."""
+        height = CELL * len(rows)
+        # Thousands of elements would make a page slow.
+        if self.values.size > MOST_CELLS:
+            return [Pixels(0, 0, self.width * len(columns), height, self.paint)]
+        marks: list[Mark] = []
+        for i, row in enumerate(rows):
+            for j, column in enumerate(columns):
+                if np.isnan(self.values[i, j]):
+                    continue
+                x = j * self.width
+                y = i * CELL
+                colour = self.paint[i, j]
+                tooltip = f"{row} → {column}: {self.values[i, j]:.4g}"
+                marks.append(Rect(x, y, self.width - 1, CELL - 1, code(colour), tooltip))
+                if self.inside is not None:
+                    middle = x + self.width / 2
+                    text = self.inside[i][j]
+                    marks.append(Text(middle, y + 0.7 * CELL, text, "middle", over(colour)))
+        return marks
+
+
+def _labelled(
+    cells: _Cells, rows: Sequence[str], columns: Sequence[str], title: str, key: list[Mark]
+) -> Scene:
+    """Cells with the names of their rows and columns, above the key to their colours."""
+    rows = [shown(row) for row in rows]
+    columns = [shown(column) for column in columns]
     left = text_width(rows) + 10
     # Column names are upright, unless they fit above their cells, as numbers do.
-    is_upright = text_width(columns) > width - 2
+    is_upright = text_width(columns) > cells.width - 2
     names_height = text_width(columns) if is_upright else FONT
     title_height = 20 if title else 0
     top = names_height + 12 + title_height
     bottom = top + CELL * len(rows)
-    if scale == "attention":
-        paint = colours(attention_shades(values), most=1.0)  # [rows, columns, 3]
-    else:
-        paint = colours(values, signed=scale == "signed", most=most)
     marks = title_marks(title)
     for i, row in enumerate(rows):
         marks.append(Text(left - 6, top + (i + 0.7) * CELL, row, "end"))
     for j, column in enumerate(columns):
-        middle = left + (j + 0.5) * width
+        middle = left + (j + 0.5) * cells.width
         if is_upright:
             marks.append(Text(middle + 4, top - 6, column, upright=True))
         else:
             marks.append(Text(middle, top - 6, column, "middle"))
-    # Thousands of elements would make a page slow.
-    if values.size > MOST_CELLS:
-        marks.append(Pixels(left, top, width * len(columns), bottom - top, paint))
-    else:
-        for i, row in enumerate(rows):
-            for j, column in enumerate(columns):
-                x = left + j * width
-                y = top + i * CELL
-                tooltip = f"{row} → {column}: {values[i, j]:.4g}"
-                marks.append(Rect(x, y, width - 1, CELL - 1, code(paint[i, j]), tooltip))
-                if inside is not None:
-                    x_middle = x + width / 2
-                    baseline = y + 0.7 * CELL
-                    ink = over(paint[i, j])
-                    marks.append(Text(x_middle, baseline, inside[i][j], "middle", ink))
-    if scale == "attention":
-        marks += attention_scale(left, bottom + 8)
-    else:
-        marks += _scale(left, bottom + 8, _largest(values, most), scale == "signed")
+    marks += [moved(mark, left, top) for mark in cells.marks(rows, columns)]
+    marks += [moved(mark, left, bottom + 8) for mark in key]
     # Room for the scale and the title.
-    right = max(left + width * len(columns) + 4, left + 320, 1.1 * text_width([title]))
+    right = max(left + cells.width * len(columns) + 4, left + 320, 1.1 * text_width([title]))
     return Scene(right, bottom + 30, tuple(marks))
 
 
@@ -361,9 +427,10 @@ def _scale(x: float, y: float, most: float, signed: bool) -> list[Mark]:
     ]
 
 
-def attention_scale(x: float, y: float) -> list[Mark]:
-    """The colour bar of attention that is shaded against even attention."""
-    strip = colours(np.linspace(0.0, 1.0, 64)[None], most=1.0)  # [1, 64, 3]
+def attention_scale(x: float, y: float, strip: NDArray[np.uint8] | None = None) -> list[Mark]:
+    """The colour bar of attention that is shaded against even attention, or another `strip`."""
+    if strip is None:
+        strip = colours(np.linspace(0.0, 1.0, 64)[None], most=1.0)  # [1, 64, 3]
     even = "even or less"
     start = x + text_width([even]) + 6
     return [
@@ -373,8 +440,20 @@ def attention_scale(x: float, y: float) -> list[Mark]:
     ]
 
 
+@dataclass(frozen=True, eq=False)
+class Panel:
+    """The attention weights of one small picture, and those of `even` attention, to draw against.
+
+    Rows are queries; the panel of an overlay is one of them, or the mean of some.
+    """
+
+    name: str
+    weights: NDArray[Any]  # [queries, keys] or [keys]
+    even: NDArray[Any]
+
+
 def grid(
-    panels: Sequence[tuple[str, NDArray[Any]]],
+    panels: Sequence[Panel],
     rows: Sequence[str],
     columns: Sequence[str],
     *,
@@ -395,18 +474,18 @@ def grid(
     across = max(1, min(len(panels), int(PAGE_WIDTH // width)))
     marks = title_marks(title)
     heading = 24.0 if title else 0.0
-    for number, (name, values) in enumerate(panels):
+    for number, panel in enumerate(panels):
         down, right = divmod(number, across)
         x = right * width
         y = heading + down * height
-        marks.append(Text(x + left, y + 12, name, strong=True))
+        marks.append(Text(x + left, y + 12, panel.name, strong=True))
         for i in range(0, len(rows), step):
             baseline = y + top + (i + 0.5) * cell + 4
             marks.append(Text(x + left - 5, baseline, rows[i], "end"))
         for j in range(0, len(columns), step):
             middle = x + left + (j + 0.5) * cell + 4
             marks.append(Text(middle, y + top - 5, columns[j], upright=True))
-        paint = colours(attention_shades(values), most=1.0)
+        paint = colours(attention_shades(panel.weights, panel.even), most=1.0)
         marks.append(Pixels(x + left, y + top, cell * len(columns), cell * len(rows), paint))
     bottom = heading + math.ceil(len(panels) / across) * height
     marks += attention_scale(0, bottom)
@@ -414,17 +493,17 @@ def grid(
 
 
 def links(
-    values: NDArray[Any],
+    weights: NDArray[Any],
     left: Sequence[str],
     right: Sequence[str],
     *,
+    even: NDArray[Any] | None = None,
+    only: Sequence[tuple[int, int]] | None = None,
     title: str = "",
-    shades: NDArray[Any] | None = None,
 ) -> Scene:
-    """A bipartite graph: two columns of tokens, and a line for each attention weight.
+    """A bipartite graph: two columns of tokens, and a line for each weight above even attention.
 
-    The more a weight is above even attention, the darker is its line. `shades` are those of the
-    weights, if `values` are some of them only.
+    The more a weight is above even attention, the darker is its line. `only` these links are drawn.
     """
     left = [shown(token) for token in left]
     right = [shown(token) for token in right]
@@ -432,23 +511,30 @@ def links(
     x_right = x_left + 160
     top = 34.0 if title else 10.0
     marks = title_marks(title)
-    if shades is None:
-        shades = attention_shades(values)
-    visible = (values > 0).sum(axis=1)
-    for i, weights in enumerate(values):
-        for j in np.nonzero(shades[i] > EVEN_SHADE)[0].tolist():
-            y_left = top + (i + 0.5) * ROW
-            y_right = top + (j + 0.5) * ROW
-            is_clear = weights[j] * visible[i] >= CLEAR or visible[i] == 1
-            opacity = float(shades[i, j]) if is_clear else FAINT
-            tooltip = f"{left[i]} → {right[j]}: {weights[j]:.3f}"
-            marks.append(Line(x_left, y_left, x_right, y_right, 2.0, opacity, POSITIVE, tooltip))
+    opacities = link_opacities(weights, even)
+    above_even = np.argwhere(attention_shades(weights, even) > EVEN_SHADE)
+    for i, j in above_even.tolist():
+        if only is not None and (i, j) not in only:
+            continue
+        y_left = top + (i + 0.5) * ROW
+        y_right = top + (j + 0.5) * ROW
+        opacity = float(opacities[i, j])
+        tooltip = f"{left[i]} → {right[j]}: {weights[i, j]:.3f}"
+        marks.append(Line(x_left, y_left, x_right, y_right, 2.0, opacity, POSITIVE, tooltip))
     for i, token in enumerate(left):
         marks.append(Text(x_left - 5, top + i * ROW + 13, token, "end"))
     for j, token in enumerate(right):
         marks.append(Text(x_right + 5, top + j * ROW + 13, token))
     width = x_right + 5 + text_width(right) + 4
     return Scene(width, top + max(len(left), len(right)) * ROW + 8, tuple(marks))
+
+
+def link_opacities(weights: NDArray[Any], even: NDArray[Any] | None = None) -> NDArray[Any]:
+    """The opacity of a link for each weight: its shade, or faint where it is about even."""
+    opacities: NDArray[Any] = np.where(
+        is_clear(weights, even), attention_shades(weights, even), FAINT
+    )
+    return opacities
 
 
 def bars(

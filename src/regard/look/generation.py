@@ -24,6 +24,7 @@ from regard.look.inspectable import (
     token_ids,
 )
 from regard.look.probe_names import Head, switched_off
+from regard.look.view_requirements import other_views
 
 
 def translate(
@@ -41,9 +42,7 @@ def translate(
     core = model.model
     special_tokens = special_tokens_for(model, text)
     if not isinstance(core, EncoderDecoder | Decoder) or special_tokens is None:
-        raise SettingError(
-            "this model writes nothing", "give an encoder–decoder or a language model"
-        )
+        raise SettingError("this model writes nothing", other_views(model))
     source = _decoding_source(model, text)
     settings = settings or DecodingSettings(BeamSearch())
     if isinstance(core, Decoder):

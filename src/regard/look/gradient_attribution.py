@@ -21,6 +21,7 @@ from regard.look.model_inputs import ModelInputs, prepare_inputs
 from regard.look.probe_names import Head, stacks, switched_off
 from regard.look.recording import array
 from regard.look.result import PICTURE_ONLY, AnalysisResult, Array
+from regard.look.view_requirements import require_view
 from regard.series_encoder_decoder import SeriesEncoderDecoder
 
 ROWS = 32  # logits whose gradients are computed in one batch
@@ -54,7 +55,7 @@ class Attribution(AnalysisResult):
         if self.backdrop is not None:
             return self._overlay(self.backdrop)
         return drawing.heat(
-            self.values, self.predictions, self.tokens, title=self.title, scale="signed"
+            self.values, self.predictions, self.tokens, title=self.title, signed=True
         )
 
     def _overlay(self, backdrop: Backdrop) -> drawing.Scene:
@@ -63,10 +64,10 @@ class Attribution(AnalysisResult):
         values = self.values[:, : len(self.tokens) - self.decoder_columns]
         if len(self.predictions) == 1 or backdrop.query is not None:
             query = backdrop.query if len(self.predictions) > 1 else 0
-            return backdrop.pictured([("", values[query or 0])], title=self.title, signed=True)
+            return backdrop.attributed(values[query or 0], title=self.title)
         if isinstance(backdrop, SoundBackdrop):
             return backdrop.table(values, self.predictions, title=self.title, scale="signed")
-        return backdrop.pictured([("", values.mean(axis=0))], title=self.title, signed=True)
+        return backdrop.attributed(values.mean(axis=0), title=self.title)
 
     def lines(self, width: int = 100) -> list[str]:
         return terminal.heat(np.abs(self.values), self.predictions, self.tokens, width=width)
@@ -108,6 +109,7 @@ def attribution(
     at the end, the most probable one. A classifier's row is its most probable label. `off` are
     heads to ablate.
     """
+    require_view(model, "attribution")
     core = model.model
     with evaluation_mode(core):
         edits = switched_off(core, off)

@@ -13,6 +13,7 @@ from torch.nn import functional
 from regard.core.probe import Probe
 from regard.decoder import Decoder
 from regard.encoder_decoder import EncoderDecoder
+from regard.errors import SettingError
 from regard.look import drawing, terminal
 from regard.look.forward import evaluation_mode, forward
 from regard.look.inspectable import CoreModel, Inspectable
@@ -20,6 +21,7 @@ from regard.look.model_inputs import IGNORED, LabelledBatch, batch
 from regard.look.probe_names import Head, heads, switched_off
 from regard.look.recording import array
 from regard.look.result import AnalysisResult, Array
+from regard.look.view_requirements import require_view
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ class Ablation(AnalysisResult):
             self.names,
             columns,
             title=self.title,
-            scale="signed",
+            signed=True,
             inside=inside,
         )
 
@@ -78,9 +80,12 @@ def ablation(
     An encoder–decoder's loss is that of the targets, a language model's that of the texts. `names`
     filters the attentions by their name.
     """
+    require_view(model, "ablation")
     core = model.model
     data = batch(model, texts, targets)
     ablated_heads = heads(core, names)
+    if not ablated_heads:
+        raise SettingError("no head passes the filter", "leave `names` out, or let one pass")
     attention_names = list(dict.fromkeys(name for name, _ in ablated_heads))
     head_count = max(head for _, head in ablated_heads) + 1
     # Layers may have different numbers of heads: what is missing stays NaN.

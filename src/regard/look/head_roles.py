@@ -16,14 +16,16 @@ from regard.core.probe import Probe
 from regard.data import builtin
 from regard.data.builtin import Sentence
 from regard.encoder_decoder import EncoderDecoder
-from regard.errors import DataError, SettingError, did_you_mean
+from regard.errors import DataError, SettingError
 from regard.look import drawing, terminal
 from regard.look.forward import evaluation_mode, hidden_states
-from regard.look.inspectable import Inspectable
+from regard.look.inspectable import Inspectable, token_ids
 from regard.look.model_inputs import batch
-from regard.look.probe_names import Head, stacks
+from regard.look.probe_names import Head, stack_name, stacks
 from regard.look.recording import array
 from regard.look.result import AnalysisResult, Array
+from regard.look.view_requirements import other_views, require_view
+from regard.spec import DualEncoder
 
 POSITIONAL = ("previous token", "next token", "first token")
 
@@ -83,11 +85,10 @@ def roles(
     test split and 100 with pronouns. `size` sentences make a batch.
     """
     core = model.model
-    known_stacks = stacks(core)
     if stack is None:
-        stack = next(iter(known_stacks))
-    if stack not in known_stacks:
-        raise SettingError(f"this model has no stack {stack!r}", did_you_mean(stack, known_stacks))
+        require_view(model, "roles")
+        stack = next(iter(stacks(core)))
+    stack = stack_name(core, stack)
     # Links of the grammar are between words of the source.
     if isinstance(core, EncoderDecoder) and stack == "decoder":
         raise SettingError("the grammar parses the source, not the target", "ask for the encoder")
@@ -97,16 +98,28 @@ def roles(
         sentences = [*plain, *ambiguous]
     if not sentences:
         raise DataError("there are no sentences to score heads on", "give some, or leave them out")
-    attentions = known_stacks[stack].attentions()
+    attentions = stacks(core)[stack].attentions()
     names = [f"{stack}.{name}" for name in attentions if name.endswith(".self")]
     if not names:
-        raise SettingError(
-            f"the {stack} of this model does not look at itself", "roles are of self-attention"
-        )
+        raise SettingError(f"the {stack} of this model does not look at itself", other_views(model))
+    _require_room(model, sentences)
     tally = _Tally(names)
     for first in range(0, len(sentences), size):
         _count(model, sentences[first : first + size], tally)
     return tally.result()
+
+
+def _require_room(model: Inspectable, sentences: Sequence[Sentence]) -> None:
+    """Refuses sentences that are longer than the positions that a model has learnt."""
+    spec = model.spec
+    reader = spec.text if isinstance(spec, DualEncoder) else spec
+    limit = reader.max_length
+    longest = max(len(token_ids(model, sentence.source)) for sentence in sentences)
+    if limit is not None and longest > limit:
+        raise DataError(
+            f"the longest sentence has {longest} tokens, and this model reads {limit}",
+            "give shorter ones, parsed: --conllu FILE, in Python `sentences`",
+        )
 
 
 class _Tally:

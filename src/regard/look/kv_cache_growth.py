@@ -13,7 +13,6 @@ from regard.core.finite_outputs import require_finite
 from regard.core.kv_cache import KVCache, LayerCache
 from regard.decoder import Decoder
 from regard.encoder_decoder import EncoderDecoder
-from regard.errors import SettingError
 from regard.look import drawing, terminal
 from regard.look.forward import evaluation_mode
 from regard.look.generation import positions_left
@@ -26,6 +25,7 @@ from regard.look.inspectable import (
     token_ids,
 )
 from regard.look.result import AnalysisResult, Array
+from regard.look.view_requirements import require_view
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,8 @@ def cache(model: Inspectable, text: Input, *, length: int = 16) -> KVCacheGrowth
     """The growth of the KV cache over the first `length` tokens of a greedy output."""
     core = model.model
     if not isinstance(core, EncoderDecoder | Decoder):
-        raise SettingError("this model keeps nothing between steps", "give one that writes")
+        require_view(model, "cache")
+    assert isinstance(core, EncoderDecoder | Decoder), "others were refused"
     with evaluation_mode(core):
         inputs = _input_tensor(model, text)
         if isinstance(core, Decoder):

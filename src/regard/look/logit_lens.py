@@ -8,19 +8,19 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
-from regard.baselines.linear_forecaster import LinearForecaster
 from regard.core.finite_outputs import require_finite
 from regard.core.stack import Stack
-from regard.dual_encoder import DualEncoder
+from regard.decoder import Decoder
+from regard.encoder import Encoder
 from regard.encoder_decoder import EncoderDecoder
 from regard.errors import SettingError
 from regard.look import drawing, terminal
 from regard.look.forward import evaluation_mode
-from regard.look.inspectable import CoreModel
+from regard.look.inspectable import Inspectable
 from regard.look.probe_names import residual_probes, stacks
 from regard.look.recording import Look, array, require_look
 from regard.look.result import AnalysisResult, Array
-from regard.series_encoder_decoder import SeriesEncoderDecoder
+from regard.look.view_requirements import require_view
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def lens(run: Look, *, top: int = 5, positions: Sequence[int] | None = None) -> 
     """
     require_look(run)
     core = run.model.model
-    stack, head = _stack_and_head(core)
+    stack, head = _stack_and_head(run.model)
     probes = residual_probes(core, run.stack())
     for name in probes:
         if name not in run.probe.tensors:
@@ -84,6 +84,8 @@ def lens(run: Look, *, top: int = 5, positions: Sequence[int] | None = None) -> 
     with evaluation_mode(core):
         for name in probes:
             residual = run.tensor(name)[:, list(positions)]  # [1, positions, D]
+            if name.endswith(".embedded"):
+                residual = stack.residual_stream(residual)
             logits = require_finite(head(stack.finish(residual)), core)  # [1, positions, V]
             # Half precision would make equal probabilities of different logits.
             best = logits[0].float().softmax(dim=-1).topk(min(top, logits.shape[-1]), dim=-1)
@@ -99,17 +101,12 @@ def lens(run: Look, *, top: int = 5, positions: Sequence[int] | None = None) -> 
     )
 
 
-def _stack_and_head(model: CoreModel) -> tuple[Stack, Callable[[Tensor], Tensor]]:
+def _stack_and_head(model: Inspectable) -> tuple[Stack, Callable[[Tensor], Tensor]]:
     """The last stack, which has the final norm, and the LM head on it."""
-    without = DualEncoder | LinearForecaster | SeriesEncoderDecoder
-    if isinstance(model, without) or model.head is None:
-        raise SettingError(
-            "this model has no scores over a vocabulary",
-            "look through a lens at one that writes or fills in",
-        )
-    stack = list(stacks(model).values())[-1]
-    if not isinstance(stack, Stack):
-        raise SettingError(
-            "only a stack of blocks has a residual stream", "look at a Transformer through a lens"
-        )
-    return stack, model.head
+    require_view(model, "lens")
+    core = model.model
+    stack = list(stacks(core).values())[-1]
+    assert isinstance(stack, Stack), "others were refused"
+    assert isinstance(core, EncoderDecoder | Decoder | Encoder)
+    assert core.head is not None
+    return stack, core.head

@@ -9,15 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from regard.baselines.linear_forecaster import LinearForecaster
-from regard.baselines.memory_network import MemoryHops, MemoryNetwork
-from regard.baselines.recurrent import RecurrentDecoder, RecurrentEncoder
 from regard.core.alibi import Alibi
-from regard.core.attention import Attention
-from regard.core.embedding import Embedding
 from regard.core.finite_outputs import non_finite_error
-from regard.core.lagged_values import StepEmbedding
-from regard.core.patch_embedding import Patches
 from regard.core.positional_encoding import (
     AxialPosition,
     FixedPosition,
@@ -33,23 +26,21 @@ from regard.core.relative_position import (
     RelativeSinusoids,
 )
 from regard.core.rotary import Rope
-from regard.core.series_patches import SeriesPatches
-from regard.core.spectrogram_frontend import Spectrogram
-from regard.core.stack import Stack
 from regard.core.t5_bias import T5Bias
 from regard.core.universal_transformer import UniversalStack
-from regard.core.waveform_frontend import Waveform
-from regard.decoder import Decoder
-from regard.dual_encoder import DualEncoder
-from regard.encoder import Encoder
-from regard.encoder_decoder import EncoderDecoder
 from regard.errors import SettingError
 from regard.look import drawing, terminal
-from regard.look.inspectable import CoreModel, Inspectable
-from regard.look.probe_names import stacks
+from regard.look.inspectable import Inspectable
+from regard.look.position_sources import (
+    concatenated_position,
+    input_position,
+    self_attentions,
+    without_positions,
+)
+from regard.look.probe_names import stack_name, stacks
 from regard.look.recording import array
 from regard.look.result import AnalysisResult, Array
-from regard.series_encoder_decoder import SeriesEncoderDecoder
+from regard.look.view_requirements import other_views, require_view
 
 # How the tables of vectors that are added to the embeddings are called.
 TABLES: dict[type[nn.Module], str] = {
@@ -58,7 +49,6 @@ TABLES: dict[type[nn.Module], str] = {
     FixedPosition: "fixed",
     AxialPosition: "axial",
 }
-InputPosition = Sinusoidal | LearnedPosition | FixedPosition | AxialPosition | Sinusoidal2D
 
 
 @dataclass(frozen=True)
@@ -88,12 +78,12 @@ class PositionEncodings(AnalysisResult):
     def scene(self) -> drawing.Scene:
         names = [str(i) for i in range(len(self.products))]
         title = f"{self.title}, each with each"
-        scenes = [drawing.heat(self.products, names, names, title=title, scale="signed")]
+        scenes = [drawing.heat(self.products, names, names, title=title, signed=True)]
         if self.encodings is not None:
             dimensions = [str(i) for i in range(self.encodings.shape[1])]
             scenes.append(
                 drawing.heat(
-                    self.encodings, names, dimensions, title=self.title, scale="signed", cell=8.0
+                    self.encodings, names, dimensions, title=self.title, signed=True, cell=8.0
                 )
             )
         return drawing.below(scenes)
@@ -118,10 +108,13 @@ def positions(
 
 def _encodings(model: Inspectable, length: int, stack: str | None) -> PositionEncodings:
     core = model.model
-    name = stack or next(iter(stacks(core)))
+    if stack is None:
+        require_view(model, "positions")
+        stack = next(iter(stacks(core)))
+    name = stack_name(core, stack)
     numbers = torch.arange(length, device=model.device)
     part = stacks(core)[name]
-    match _input_position(core, name), part.position:
+    match input_position(core, name), part.position:
         case Sinusoidal2D() as grid, _:
             # Of the patches, row by row; the class token in front has none.
             what = f"sines and cosines of row and column added at the input of the {name}"
@@ -146,33 +139,17 @@ def _encodings(model: Inspectable, length: int, stack: str | None) -> PositionEn
             if distances.norm is not None:
                 vectors = distances.norm(vectors)
             return _of_vectors(f"vectors of distances in the {name}", vectors[:length])
-    concatenated = _concatenated_position(core, name)
+    concatenated = concatenated_position(core, name)
     if concatenated is not None:
         what = f"sinusoidal vectors next to the embeddings at the input of the {name}"
         return _of_vectors(what, concatenated.rows(length)[:length].float())
     if isinstance(part, UniversalStack) and part.universal.timing:
         vectors = sinusoids(numbers, part.universal.d_model, "halves", 10_000.0).float()
         return _of_vectors(f"sinusoidal vectors added at each step of the {name}", vectors)
-    of_layers = [attention.relative for attention in _self_attentions(part)]
+    of_layers = [attention.relative for attention in self_attentions(part)]
     if any(relative is not None for relative in of_layers):
         return _of_layers(of_layers, numbers, name)
-    if isinstance(front_end(core, name), Waveform):
-        raise SettingError(
-            f"a convolution over the frames tells the {name} their positions, without vectors",
-            "look at its attention",
-        )
-    raise SettingError(_without_encodings(part, name), "look at another stack")
-
-
-def _without_encodings(part: nn.Module, name: str) -> str:
-    """How a stack tells positions apart that has no encodings of them."""
-    match part:
-        case RecurrentEncoder() | RecurrentDecoder():
-            return f"the {name} reads one token after the other: the order needs no encoding"
-        case MemoryHops():
-            return "each sentence has a learned vector of its age, and each word a weight by place"
-        case _:
-            return f"the {name} of this model knows nothing of places"
+    raise SettingError(without_positions(core, name), other_views(model))
 
 
 def _of_layers(
@@ -202,42 +179,5 @@ def _of_layers(
     return PositionEncodings(what, None, array(torch.stack(terms).mean(dim=0)))
 
 
-def _self_attentions(part: nn.Module) -> list[Attention]:
-    """The self-attention of each block of a stack; cross-attention knows no positions."""
-    if not isinstance(part, Stack):
-        return []
-    return [block.attention for block in part.blocks if isinstance(block.attention, Attention)]
-
-
 def _of_vectors(what: str, vectors: Tensor) -> PositionEncodings:
     return PositionEncodings(what, array(vectors), array(vectors @ vectors.mT))  # [T, D], [T, T]
-
-
-def _input_position(model: CoreModel, stack: str) -> InputPosition | None:
-    """The position encoding that is added to the embeddings of a stack."""
-    part = front_end(model, stack)
-    if isinstance(part, Embedding | Spectrogram | Patches | SeriesPatches | StepEmbedding):
-        return part.position
-    return None
-
-
-def _concatenated_position(model: CoreModel, stack: str) -> Sinusoidal | None:
-    """The position encoding that is concatenated with the embeddings of a stack."""
-    part = front_end(model, stack)
-    return part.concatenated if isinstance(part, Embedding) else None
-
-
-def front_end(model: CoreModel, stack: str) -> nn.Module | None:
-    """What makes vectors of the input of a stack."""
-    match model:
-        case EncoderDecoder() | SeriesEncoderDecoder():
-            return model.source if stack == "encoder" else model.target
-        case Encoder():
-            return model.input
-        case Decoder():
-            return model.tokens
-        case DualEncoder():
-            tower = model.text if stack.startswith("text") else model.image
-            return tower.input
-        case MemoryNetwork() | LinearForecaster():
-            return None

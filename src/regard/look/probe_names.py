@@ -39,6 +39,14 @@ def stacks(model: CoreModel) -> dict[str, EncoderSide | DecoderSide | MemoryHops
             return {"text.encoder": model.text.stack, "image.encoder": model.image.stack}
 
 
+def stack_name(model: CoreModel, name: str) -> str:
+    """The name of a stack, after a check that the model has it."""
+    names = stacks(model)
+    if name not in names:
+        raise SettingError(f"this model has no stack {name!r}", did_you_mean(name, names))
+    return name
+
+
 def attentions(model: CoreModel) -> dict[str, HasHeads]:
     """Every application of an attention by its name: `encoder.0.self`, `decoder.0.cross`.
 

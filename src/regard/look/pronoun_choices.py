@@ -75,7 +75,12 @@ def _choice(model: Inspectable, sentence: Sentence) -> tuple[int, tuple[int, ...
         versions.append(model.output_tokenizer.input_ids(" ".join(version)))
     # German pronouns may share their first token: the choice is where the versions part.
     differing = (i for i, ids in enumerate(zip(*versions, strict=False)) if len(set(ids)) > 1)
-    position = next(differing)
+    position = next(differing, None)
+    if position is None:
+        raise DataError(
+            f"to this model, {right!r} and {wrong!r} are the same token",
+            "look at a model that has learnt this language: regard train --out runs/builtin",
+        )
     return position, tuple(version[position] for version in versions)
 
 

@@ -11,7 +11,6 @@ import numpy as np
 from regard.core.probe import Probe
 from regard.data.builtin import Sentence, sentences
 from regard.encoder_decoder import EncoderDecoder
-from regard.errors import SettingError
 from regard.look import drawing, terminal
 from regard.look.circuits import Circuit, circuit
 from regard.look.forward import evaluation_mode, hidden_states
@@ -23,6 +22,7 @@ from regard.look.probe_names import Head, attentions, switched_off
 from regard.look.pronoun_choices import chosen_right, pronouns
 from regard.look.recording import array
 from regard.look.result import AnalysisResult, Array
+from regard.look.view_requirements import require_view
 
 WORDS = ("what it stands for", "the other noun", "it", "the adjective")
 
@@ -107,10 +107,8 @@ def referents(model: Inspectable, asked: Sequence[Sentence], off: Sequence[Head]
 
 
 def _translating_core(model: Inspectable) -> EncoderDecoder:
-    if not isinstance(model.model, EncoderDecoder):
-        raise SettingError(
-            "this model does not translate", "give a translator of the built-in language"
-        )
+    require_view(model, "circuit")
+    assert isinstance(model.model, EncoderDecoder), "others were refused"
     return model.model
 
 

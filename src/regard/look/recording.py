@@ -18,13 +18,28 @@ from regard.encoder_decoder import EncoderDecoder
 from regard.errors import SettingError, did_you_mean
 from regard.look.attention_map import AttentionMap
 from regard.look.backdrop import Backdrop
+from regard.look.drawing import even_attention
 from regard.look.forward import evaluation_mode, forward, hidden_states
-from regard.look.inspectable import CoreModel, Input, Inspectable
+from regard.look.inspectable import Input, Inspectable
 from regard.look.model_inputs import ModelInputs, prepare_inputs
-from regard.look.probe_names import Head, attentions, probes, stacks, switched_off
+from regard.look.probe_names import (
+    Head,
+    attentions,
+    probes,
+    stack_name,
+    stacks,
+    switched_off,
+)
 from regard.look.result import Array
+from regard.look.view_requirements import require_view
 from regard.series_encoder_decoder import SeriesEncoderDecoder
 
+# What views ask for that all attentions of a kind are in.
+PATTERNS_OF_VIEWS = {
+    "*.weights": "attention",
+    "*.self.weights": "rollout",
+    "*.cross.weights": "alignment",
+}
 MOST_TOKENS = 64  # of a recording whose attention a notebook shows unasked
 CHUNK = 1 << 22  # attention weights computed at a time where only their sums are needed
 
@@ -112,6 +127,17 @@ class Look:
         head_index = _index(name, "head", heads, head_count, call.q.device)
         return array(call.weights(row_index, head_index)[0])
 
+    def even_weights(
+        self, name: str, rows: Sequence[int] | None = None, heads: Sequence[int] | None = None
+    ) -> Array:
+        """The weights [heads or 1, rows, columns] of an attention if it were even."""
+        call = self.call(name)
+        row_index = _index(name, "row", rows, call.q.shape[2], call.q.device)
+        even = even_weights(call, row_index)
+        if heads is None or len(even) == 1:
+            return even
+        return even[list(heads)]
+
     def attention(
         self, name: str, *, rows: Sequence[int] | None = None, heads: Sequence[int] | None = None
     ) -> AttentionMap:
@@ -125,7 +151,8 @@ class Look:
         if rows is not None:
             queries = tuple(queries[i] for i in rows)
             query = 0 if len(queries) == 1 else None
-        return AttentionMap(name, tuple(heads), queries, keys, weights, backdrop, query)
+        even = self.even_weights(name, rows, heads)
+        return AttentionMap(name, tuple(heads), queries, keys, weights, backdrop, query, even)
 
     def backdrop_of(self, name: str) -> Backdrop | None:
         """What the keys of an attention stand on; None of those of a decoder's own tokens."""
@@ -158,12 +185,10 @@ class Look:
 
     def stack(self, name: str | None = None) -> str:
         """The name of a stack, by default the last one's."""
-        names = stacks(self.model.model)
+        core = self.model.model
         if name is None:
-            return list(names)[-1]
-        if name not in names:
-            raise SettingError(f"this model has no stack {name!r}", did_you_mean(name, names))
-        return name
+            return list(stacks(core))[-1]
+        return stack_name(core, name)
 
     def _has(self, name: str) -> bool:
         if name in self.probe.tensors:
@@ -215,7 +240,7 @@ def look(
     if not isinstance(ask, str | Sequence):
         raise SettingError(f"`ask` is {ask!r}", 'name probes, as in ask=["*.weights"]')
     patterns = (ask,) if isinstance(ask, str) else tuple(ask)
-    _check_patterns(core, patterns)
+    _check_patterns(model, patterns)
     with evaluation_mode(core):
         # The translation is made with the same heads off as the pass that is recorded.
         model_inputs = prepare_inputs(model, text, target, off)
@@ -238,18 +263,14 @@ def _with_answer(model: Inspectable, model_inputs: ModelInputs, logits: Tensor) 
     return replace(model_inputs, backdrop=model.with_answer(model_inputs.backdrop, logits))
 
 
-def _check_patterns(model: CoreModel, patterns: Sequence[str]) -> None:
+def _check_patterns(model: Inspectable, patterns: Sequence[str]) -> None:
     """Each pattern must match the name of something."""
-    names = [*probes(model), *attentions(model)]
+    names = [*probes(model.model), *attentions(model.model)]
     for pattern in patterns:
         if any(fnmatchcase(name, pattern) for name in names):
             continue
-        if pattern in ("*.weights", "*.self.weights", "*.cross.weights"):
-            kind = "cross-attention" if ".cross." in pattern else "attention"
-            raise SettingError(
-                f"this model has no {kind}",
-                "look at its layers: `--what lens`; in Python ask for *.residual",
-            )
+        if pattern in PATTERNS_OF_VIEWS:
+            require_view(model, PATTERNS_OF_VIEWS[pattern])
         repair = did_you_mean(pattern, names)
         raise SettingError(f"no probe of this model is called {pattern!r}", repair)
 
@@ -304,6 +325,14 @@ def recorded_attentions(run: Look, kind: str) -> list[str]:
             "ask for '*.weights' of a model that has one",
         )
     return names
+
+
+def even_weights(call: AttentionCall, rows: Tensor | None = None) -> Array:
+    """[H or 1, rows, S]: the weights if each query attended alike to all keys that it may."""
+    if rows is None:
+        rows = torch.arange(call.q.shape[2], device=call.q.device)
+    visible = call.visible(rows)[0]  # [H or 1, rows or 1, S], of the first row of the batch
+    return even_attention(array(visible.expand(len(visible), len(rows), -1)))
 
 
 def mean_over_heads(call: AttentionCall, heads: Sequence[int] | None = None) -> Array:

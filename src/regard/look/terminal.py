@@ -6,7 +6,7 @@ import unicodedata
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from regard.look.drawing import attention_shades, shown
+from regard.look.drawing import shown
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -24,12 +24,12 @@ def heat(
     *,
     width: int = 100,
     most: float | None = None,
-    attention: bool = False,
+    shades: NDArray[Any] | None = None,
 ) -> list[str]:
     """A heat map: a line for each row, which ends with the name of its strongest column.
 
-    The scale goes up to `most`, by default the largest value; `attention` weights are shaded
-    against even attention. Columns that do not fit follow below.
+    The scale goes up to `most`, by default the largest value; attention comes with its own
+    `shades`, against even attention. Columns that do not fit follow below.
     """
     rows = [shown(row) for row in rows]
     columns = [shown(column) for column in columns]
@@ -42,7 +42,10 @@ def heat(
     if most is None:
         most = float(values.max(initial=0.0))
     largest = most or 1.0  # of zeros alone
-    shades = attention_shades(values) if attention else values / largest
+    legend = _ATTENTION_LEGEND
+    if shades is None:
+        shades = values / largest
+        legend = _legend(largest)
     lines: list[str] = []
     for first in range(0, len(columns), columns_at_once):
         last = first + columns_at_once
@@ -59,7 +62,7 @@ def heat(
                 column = fitted(columns[strongest], MAX_STRONGEST).rstrip()
                 end = f"→ {column} {row[strongest]:.2f}"
             lines.append(f"{fitted(name, label)} {cells} {end}".rstrip())
-    return [*lines, "", _ATTENTION_LEGEND if attention else _legend(largest)]
+    return [*lines, "", legend]
 
 
 def _shade(share: float) -> str:

@@ -29,7 +29,7 @@ from regard.core.spectrogram_frontend import Spectrogram
 from regard.core.stack import Stack
 from regard.core.waveform_frontend import Waveform
 from regard.look.inspectable import CoreModel
-from regard.look.position_encodings import front_end
+from regard.look.position_sources import front_end
 from regard.look.probe_names import stacks
 
 Formulas = dict[str, str]

@@ -220,7 +220,7 @@ def _response(answer: dict[str, Any] | Packed) -> Response:
     """JSON, or a packed answer in binary.
 
     Packed, there are four bytes with the length of the JSON header, the header padded with spaces,
-    and the bytes of the array.
+    the bytes of the array, and shades as one byte each where there are any.
     """
     if not isinstance(answer, Packed):
         return Response(_json(answer), media_type="application/json")
@@ -229,6 +229,8 @@ def _response(answer: dict[str, Any] | Packed) -> Response:
     header += b" " * (-len(header) % 4)  # JavaScript reads float32 from multiples of four only
     values = np.ascontiguousarray(answer.values, dtype="u1" if is_bytes else "<f4").tobytes()
     content = len(header).to_bytes(4, "little") + header + values
+    if answer.shades is not None:
+        content += np.round(answer.shades * 255).astype("u1").tobytes()
     return Response(content, media_type="application/octet-stream")
 
 

@@ -187,16 +187,18 @@ def _strip(values: Tensor) -> dict[str, Any]:
 def _weights(
     run: Look, name: str, head: int, rows: Sequence[int], columns: Sequence[int]
 ) -> dict[str, Any]:
-    """The weights of one head between the positions shown, and how many positions it can see."""
+    """The weights of one head between the positions shown, and their shades."""
     call = run.call(name)
     number = min(head, call.q.shape[1] - 1)
     queries = [i for i in rows if i < call.q.shape[2]]
-    weights = run.weights(name, queries, [number])[0]  # [rows, S]
+    shown = run.attention(name, rows=queries, heads=[number])
+    weights = shown.weights[0][:, list(columns)]  # [rows, columns]
+    shades = shown.shades()[0][:, list(columns)]
     return {
         "heads": call.q.shape[1],
         "head": number,
-        "values": to_json(np.round(weights[:, list(columns)].astype(np.float64), 4).tolist()),
-        "visible": [int(count) for count in (weights > 0).sum(axis=1)],
+        "values": to_json(np.round(weights.astype(np.float64), 4)),
+        "shades": to_json(np.round(shades.astype(np.float64), 4)),
         "formula": weights_formula(call),
     }
 

@@ -42,7 +42,7 @@ from regard.look.forward import evaluation_mode, forward
 from regard.look.inspectable import CoreModel, MediaInput
 from regard.look.model_inputs import ModelInputs
 from regard.look.probe_names import Head, attentions, stacks, switched_off
-from regard.look.recording import weights_in_chunks
+from regard.look.recording import array, even_weights, weights_in_chunks
 from regard.look.result import AnalysisResult, Array, to_json
 from regard.models import GraphModel, Model, SeriesModel
 from regard.series_encoder_decoder import SeriesEncoderDecoder
@@ -82,7 +82,6 @@ MAX_WEIGHTS = 5 << 19  # in one answer: 1,500 positions of sound, each with each
 THUMBNAIL = 48  # the side of a small heat map
 CORNER = 64  # rows and columns of a tensor in one answer
 FRAMES_PER_SECOND = 100  # of a spectrogram
-EVEN_SHADE = 0.12  # of a weight as large as if all visible keys had the same
 WEIGHTS = ("*.weights",)
 EVERYTHING = ("*",)
 KINDS: dict[type[nn.Module], str] = {
@@ -98,10 +97,15 @@ KINDS: dict[type[nn.Module], str] = {
 
 @dataclass(frozen=True)
 class Packed:
-    """A JSON header, and with it one array of float32 numbers or of bytes."""
+    """A JSON header, and with it one array of float32 numbers or of bytes.
+
+    Attention weights have their shades beside them, from 0 to 1: the page draws what `regard.look`
+    draws.
+    """
 
     header: dict[str, Any]
     values: Array
+    shades: Array | None = None
 
 
 Answer = dict[str, Any] | Packed
@@ -376,8 +380,10 @@ def attention(store: ModelStore, request: AttentionRequest) -> Answer:
         "heads": list(result.heads),
         "rows": list(result.rows),
         "columns": list(result.columns),
+        # Whether any link stands out.
+        "clear": bool(drawing.is_clear(result.weights, result.even_weights()).any()),
     }
-    return Packed(header, result.weights)
+    return Packed(header, result.weights, result.shades())
 
 
 def overlay(store: ModelStore, request: AttentionRequest) -> Answer:
@@ -421,21 +427,21 @@ def _mark(mark: drawing.Mark) -> dict[str, Any]:
 def grid(store: ModelStore, request: GridRequest) -> Answer:
     """Every head of an attention as a thumbnail, with its entropy and what is conspicuous about it.
 
-    Cells are bytes of `contrast`; long inputs show the largest of each square.
+    Cells are shades as bytes; long inputs show the largest of each square.
     """
     _, run = _record(store, request)
     call = run.call(request.name)
     height = min(THUMBNAIL, call.q.shape[2])
     width = min(THUMBNAIL, call.k.shape[2])
     # Some rows after the other: all weights of a long input at once would be gigabytes.
-    chunks = [
-        functional.adaptive_max_pool1d(contrast(weights[0].float()), width)
-        for _, weights in weights_in_chunks(call)
-    ]
+    chunks = []
+    for rows, weights in weights_in_chunks(call):
+        shades = drawing.attention_shades(array(weights[0]), even_weights(call, rows))
+        chunks.append(functional.adaptive_max_pool1d(torch.from_numpy(shades), width))
     narrow = torch.cat(chunks, dim=1)  # [H, T, width]
     # The largest of each square, so that a thin diagonal does not fade away.
     small = functional.adaptive_max_pool1d(narrow.mT, height).mT  # [H, height, width]
-    thumbnails = (small * 255).round().to(torch.uint8).cpu().numpy()
+    thumbnails = (small * 255).round().to(torch.uint8).numpy()
     entropies = analyses.entropy(run, request.name)
     heads = range(len(thumbnails))
     return {
@@ -447,19 +453,6 @@ def grid(store: ModelStore, request: GridRequest) -> Answer:
     }
 
 
-def contrast(weights: Tensor) -> Tensor:
-    """Weights [..., S] as shades from 0 to 1, against attention that is even.
-
-    With n visible keys, the even weight 1/n is `EVEN_SHADE`, 1 is 1, and between them the shade
-    grows with the logarithm; what is below even fades to 0. So a head that looks everywhere alike
-    is pale, however few keys there are. `web/heat.js` has the same function.
-    """
-    visible = (weights > 0).sum(dim=-1, keepdim=True).clamp_min(2)
-    ratio = weights * visible  # 1 where attention is even
-    above = EVEN_SHADE + (1 - EVEN_SHADE) * ratio.clamp_min(1).log() / visible.log()
-    return torch.where(ratio > 1, above, EVEN_SHADE * ratio)
-
-
 def alignment(store: ModelStore, request: AlignmentRequest) -> Answer:
     """The alignment by one layer, by default the one that aligns best."""
     _, run = _record(store, request)
@@ -467,7 +460,14 @@ def alignment(store: ModelStore, request: AlignmentRequest) -> Answer:
     result = analyses.alignment(run, request.layer)
     if result.weights.size > MAX_WEIGHTS:
         raise SettingError("this translation is too long to show whole", "give a shorter text")
-    return {**_with_note(result), "layers": layers}
+    shades = np.round(result.shades().astype(np.float64), 4)
+    clear = drawing.is_clear(result.weights, result.even)
+    return {
+        **_with_note(result),
+        "layers": layers,
+        "shades": to_json(shades),
+        "clear": to_json(clear),
+    }
 
 
 def entropy(store: ModelStore, request: InputRequest) -> Answer:
@@ -488,7 +488,7 @@ def rollout(store: ModelStore, request: StackRequest) -> Answer:
         "rows": list(result.tokens),
         "columns": list(result.tokens),
     }
-    return Packed(header, result.weights)
+    return Packed(header, result.weights, result.shades())
 
 
 def _with_note(result: AnalysisResult) -> dict[str, Any]:
@@ -565,11 +565,14 @@ def tensor(store: ModelStore, request: TensorRequest) -> Answer:
     """The first rows and columns of a probe's tensor, of one head where it has heads."""
     _, run = _record(store, request, EVERYTHING)
     attention_name, _, part = request.name.rpartition(".")
+    shades: Array | None = None
     if part == "weights" and attention_name in run.probe.attentions:
         shape = _weights_shape(run, attention_name)
         rows_shown = range(min(CORNER, shape[1]))
         head = min(request.head, shape[0] - 1)
-        values = run.weights(attention_name, rows_shown, [head])[0]
+        shown = run.attention(attention_name, rows=rows_shown, heads=[head])
+        values = shown.weights[0]
+        shades = np.round(shown.shades()[0, :, :CORNER].astype(np.float64), 4)
     else:
         recorded = run.tensor(request.name)[0].float()
         shape = list(recorded.shape)
@@ -583,6 +586,7 @@ def tensor(store: ModelStore, request: TensorRequest) -> Answer:
         "rows": rows[: len(corner)],
         "columns": columns[:CORNER],
         "values": to_json(corner.tolist()),
+        "shades": None if shades is None else to_json(shades),
     }
 
 

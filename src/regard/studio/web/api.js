@@ -25,15 +25,17 @@ const answered = new Map(); // for a while: a run that trains writes new weights
 const KEPT = 60;
 const FRESH = 30000;
 
-// Numbers come packed: the length of some JSON, the JSON, and then the bytes of one array.
+// Numbers come packed: the length of some JSON, the JSON, and then the bytes of one array. Attention has its shades behind
+// it, from 0 to 1, one byte each: they are against even attention, and the same as in pages and pictures of `regard look`.
 function unpacked(buffer) {
   const length = new DataView(buffer).getUint32(0, true);
   const header = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 4, length)));
+  const count = header.shape.reduce((a, b) => a * b, 1);
+  if (header.bytes) return { ...header, values: new Uint8Array(buffer, 4 + length, count) };
   return {
     ...header,
-    values: header.bytes
-      ? new Uint8Array(buffer, 4 + length)
-      : new Float32Array(buffer, 4 + length),
+    values: new Float32Array(buffer, 4 + length, count),
+    shades: Float32Array.from(new Uint8Array(buffer, 4 + length + 4 * count), (b) => b / 255),
   };
 }
 

@@ -8,7 +8,6 @@ const SIGNED = {
   light: ["#8c510a", "#dfc27d", "#f7f7f7", "#6baed6", "#08306b"],
   dark: ["#ffb454", "#7a5518", "#171a20", "#21508f", "#8ab8ff"],
 };
-const EVEN_SHADE = 0.12; // of a weight as large as if all visible places had the same
 const LABEL = 14; // pixels from one label to the next
 const MOST_LETTERS = 14;
 
@@ -30,32 +29,6 @@ export function inkOn(share, signed) {
 }
 
 // ------------------------------------------------------------------ shades of attention
-
-// A weight as a shade from 0 to 1, against even attention over `visible` places: even is pale, 1 is full, and between them
-// the shade grows with the logarithm. `views.contrast` is the same function.
-export function contrast(weight, visible) {
-  const count = Math.max(2, visible);
-  const ratio = weight * count;
-  return ratio > 1
-    ? EVEN_SHADE + ((1 - EVEN_SHADE) * Math.log(ratio)) / Math.log(count)
-    : EVEN_SHADE * ratio;
-}
-
-// How many places each row can see: a masked one has the weight 0.
-export function visiblePlaces(weights, rows, columns) {
-  const counts = new Uint32Array(rows);
-  for (let i = 0; i < rows; i++) {
-    for (let j = 0; j < columns; j++) if (weights[i * columns + j] > 0) counts[i]++;
-  }
-  return counts;
-}
-
-export function shades(weights, rows, columns) {
-  const counts = visiblePlaces(weights, rows, columns);
-  return Float32Array.from(weights, (weight, i) =>
-    contrast(weight, counts[Math.floor(i / columns)]),
-  );
-}
 
 export const scale = () =>
   h(

@@ -256,7 +256,9 @@ const STREAMS = {
 
 // ------------------------------------------------------------------ numbers
 
-function numbers(values, rows, columnNames, { signed, marked, cut }) {
+// Numbers with signs are coloured by the largest; attention has `shades`.
+function numbers(values, rows, columnNames, { shades = null, marked, cut }) {
+  const signed = shades === null;
   const most = Math.max(
     1e-9,
     ...values
@@ -264,7 +266,7 @@ function numbers(values, rows, columnNames, { signed, marked, cut }) {
       .filter((v) => v !== null)
       .map(Math.abs),
   );
-  const share = (v) => (signed ? 0.5 + v / most / 2 : v);
+  const share = (v, i, j) => (signed ? 0.5 + (v ?? 0) / most / 2 : shades[i][j]);
   const few = Math.min(values[0]?.length || 0, 16);
   return h(
     "div",
@@ -285,11 +287,11 @@ function numbers(values, rows, columnNames, { signed, marked, cut }) {
           "tr",
           { class: i === marked ? "marked" : null },
           h("th", { class: "token", text: shown(rows[i] ?? String(i)) }),
-          row.slice(0, few).map((v) =>
+          row.slice(0, few).map((v, j) =>
             h("td", {
               style: {
-                background: css(share(v ?? 0), signed),
-                color: inkOn(share(v ?? 0), signed),
+                background: css(share(v, i, j), signed),
+                color: inkOn(share(v, i, j), signed),
               },
               text: v === null ? "–" : v.toFixed(2),
             }),
@@ -662,7 +664,7 @@ async function stationPanel(
   );
   if (sum) {
     // a sum is no probe: some of its numbers came with the drawing
-    put(values, numbers(station.values, names, [], { signed: true, marked, cut: true }));
+    put(values, numbers(station.values, names, [], { marked, cut: true }));
     return;
   }
   const found = await ask("tensor", { ...question, name, head });
@@ -688,7 +690,7 @@ async function stationPanel(
     values,
     looked,
     numbers(found.values, rows, labels, {
-      signed: !isWeights,
+      shades: found.shades,
       marked: followed,
       cut: found.shape.at(-1) > 16,
     }),

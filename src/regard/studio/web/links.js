@@ -1,13 +1,11 @@
 // Tokens on both sides and lines between them: who looks at whom. A token is hovered, focused or pinned.
 
 import { clipped, h, roving, s, shown } from "./dom.js";
-import { contrast, visiblePlaces } from "./heat.js";
 
 const ROW = 30,
   TOP = 30,
   MOST_LINES = 400,
   MOST_SHARES = 120;
-const CLEAR = 1.5; // times even attention: what is less is hardly to be seen
 
 // The largest of `count` weights from `first` on, each `step` further, as [weight, place], largest first; what is not above
 // `faintest` is left out. They are counted into bins first, so that only a few have to be sorted.
@@ -46,12 +44,13 @@ export function links(
   const bars = s("g", { "aria-hidden": "true" });
   const status = h("p", { class: "read faint", role: "status" });
   let weights = new Float32Array(rows.length * many),
-    visible = new Uint32Array(rows.length),
+    shades = weights, // of the weights, against even attention
+    clear = false,
     pinned = -1;
 
-  function curve(i, j, weight) {
+  function curve(i, j) {
     const [a, b] = [wide, wide + gap];
-    const shade = contrast(weight, visible[i]);
+    const shade = shades[i * many + j];
     return s("path", {
       class: "look",
       d: `M${a} ${y(i)}C${a + gap * 0.45} ${y(i)} ${b - gap * 0.45} ${y(j)} ${b} ${y(j)}`,
@@ -65,10 +64,7 @@ export function links(
     const places = all ? [0, 1, weights.length] : along;
     const strongest = all ? 1 : largest(weights, places, 1, -1)[0][0];
     const list = largest(weights, places, MOST_LINES, all ? 0.5 / many : strongest / 20);
-    const clear = list.some(([weight, i]) => weight * visible[Math.floor(i / many)] > CLEAR);
-    lines.replaceChildren(
-      ...list.reverse().map(([w, i]) => curve(Math.floor(i / many), i % many, w)),
-    );
+    lines.replaceChildren(...list.reverse().map(([_, i]) => curve(Math.floor(i / many), i % many)));
     bars.replaceChildren(
       ...(row < 0 ? [] : largest(weights, places, MOST_SHARES, -1)).flatMap(([share, i]) => {
         const x = wide + gap + right,
@@ -171,13 +167,12 @@ export function links(
     left.map((each) => [each]),
   );
 
-  function show(next, { marked = -1, title = "" } = {}) {
+  function show(next, { marked = -1, title = "", shades: nextShades, clear: isClear } = {}) {
     left[pinned]?.classList.remove("pinned");
     left[pinned]?.setAttribute("aria-pressed", "false");
     left[marked]?.classList.add("pinned");
     left[marked]?.setAttribute("aria-pressed", "true");
-    [weights, pinned] = [next, marked];
-    visible = visiblePlaces(next, rows.length, many);
+    [weights, shades, clear, pinned] = [next, nextShades, isClear, marked];
     picture.setAttribute("aria-label", title);
     const focused = document.activeElement?.closest?.(".token")?.dataset.row;
     if (focused !== undefined && picture.contains(document.activeElement))
@@ -211,8 +206,8 @@ export function alignment(result, room) {
   const strongest = new Set(result.links.map(([t, k]) => `${t},${k}`));
   result.weights.forEach((row, i) =>
     row.forEach((w, j) => {
-      const shade = contrast(w, row.length);
-      if (w * row.length < CLEAR || w < 0.02) return;
+      const shade = result.shades[i][j];
+      if (!result.clear[i][j] || w < 0.02) return;
       curves.push(
         s("path", {
           class: "look",

@@ -4,7 +4,7 @@ import { ask } from "./api.js";
 import { answerCard } from "./answer.js";
 import { asked, asking, readsWhat, textOf } from "./ask_card.js";
 import { clipped, failure, fixed, h, loading, put, roving, segment, shown } from "./dom.js";
-import { dark, heat, scale, shades, thumb } from "./heat.js";
+import { dark, heat, scale, thumb } from "./heat.js";
 import { alignment, links } from "./links.js";
 import { picture } from "./marks.js";
 import { placeNamer, seen } from "./media.js";
@@ -160,8 +160,9 @@ function pane(place, question, found, { compare, titles, room }) {
     if (kindOf(name) !== kind) await build(name);
     const marked =
       asked === undefined || asked === "" ? -1 : Math.min(Number(asked), map.rows.length - 1);
-    left.show(weights, { marked, title: map.title, name, head: map.heads[0] });
-    right.show(shades(weights, map.rows.length, map.columns.length), { marked, title: map.title });
+    const { title, shades, clear } = map;
+    left.show(weights, { marked, title, shades, clear, name, head: map.heads[0] });
+    right.show(shades, { marked, title });
     note.textContent =
       (name === wanted ? "" : `This is ${name}: the model has no ${wanted}. `) +
       (rows ? `The first ${most} of ${part.rows.length} rows. ` : "") +

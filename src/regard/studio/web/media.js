@@ -148,6 +148,7 @@ export async function placeNamer(question, count) {
 }
 
 const WIDE = 620;
+const VEIL = 0.8; // the densest, over what is not looked at; as in pages of `regard look`
 const TIMES = 8; // on the axis below a recording, at most about
 
 // The picture, bright where the chosen row looks. Rows are places of it, or tokens that look at it.
@@ -246,9 +247,11 @@ export async function seen(
     }
   }
   let marked = 0;
-  function show(weights, { marked: asked = -1, title = "" } = {}) {
+  // `shades` are those of the weights, from 0 to 1.
+  function show(weights, { marked: asked = -1, title = "", shades } = {}) {
     marked = asked < 0 ? 0 : asked;
     const row = weights.subarray(marked * places, (marked + 1) * places);
+    const shade = shades.subarray(marked * places, (marked + 1) * places);
     let most = 1e-12,
       best = 0;
     for (let j = image ? extras : 0; j < places; j++)
@@ -262,7 +265,7 @@ export async function seen(
     context.drawImage(base, 0, 0, room, tall);
     for (let j = image ? extras : 0; j < places; j++) {
       const [x, y, w, t] = box(j);
-      context.fillStyle = `rgb(8 10 16 / ${(0.76 * (1 - Math.sqrt(row[j] / most))).toFixed(3)})`;
+      context.fillStyle = `rgb(8 10 16 / ${(VEIL * (1 - Math.sqrt(shade[j]))).toFixed(3)})`;
       context.fillRect(x, y, w, t);
     }
     const style = getComputedStyle(document.documentElement);
@@ -272,7 +275,7 @@ export async function seen(
       timeAxis(style.getPropertyValue("--faint"));
       context.fillStyle = style.getPropertyValue("--accent");
       for (let j = 0; j < places; j++) {
-        const t = (row[j] / most) * (strip - 8);
+        const t = Math.max(0.5, shade[j] * (strip - 8));
         context.fillRect((j * room) / places, tall + strip - t, Math.max(1, room / places), t);
       }
     }
@@ -338,8 +341,8 @@ export async function seen(
   );
   how ||= own
     ? image
-      ? "Pick a patch, or move with the arrow keys: bright is where it looks."
-      : "Pick a moment, or move with the arrow keys: bright is where it looks; the bars below are the weights."
+      ? "Pick a patch, or move with the arrow keys: bright is where it looks more than evenly."
+      : "Pick a moment, or move with the arrow keys: bright and high is where it looks, against even attention."
     : "Pick a token: bright is what it looks at while it is written.";
   return {
     wide: !image,

@@ -2,7 +2,7 @@
 
 import { ask } from "./api.js";
 import { failure, fixed, h, loading, put, segment, shown } from "./dom.js";
-import { css, heat, inkOn, shades } from "./heat.js";
+import { css, heat, inkOn } from "./heat.js";
 import { seen } from "./media.js";
 import { go } from "./route.js";
 
@@ -162,12 +162,13 @@ async function lens(question) {
   ];
 }
 
-// A heat map of its own, with a line that tells of the cell under the pointer. Numbers without a sign are shares of a row.
+// A heat map of its own, with a line that tells of the cell under the pointer. Attention comes with its shades; other
+// numbers have signs.
 function mapped(
   rows,
   columns,
   values,
-  { signed = false, scale = 1, title = "", digits = 3, room = 560 } = {},
+  { shades = null, scale = 1, title = "", digits = 3, room = 560 } = {},
 ) {
   const status = h("p", {
     class: "read faint",
@@ -175,24 +176,24 @@ function mapped(
     text: "Point at a cell for its number.",
   });
   const map = heat(rows, columns, {
-    signed,
+    signed: shades === null,
     room,
     say: (i, j) => {
       status.textContent = `“${shown(rows[i])}” → “${shown(columns[j])}”: ${values[i * columns.length + j].toFixed(digits)}`;
     },
   });
-  map.show(signed ? values : shades(values, rows.length, columns.length), { title, scale });
+  map.show(shades ?? values, { title, scale });
   return h("div", {}, h("h3", { text: title }), status, map.node);
 }
 const top = (values) => values.reduce((a, b) => Math.max(a, Math.abs(b)), 1e-9);
 
 // The same over a picture or a recording; another row is picked here, without a new address.
-async function overlaid(question, rows, columns, values, title, options) {
+async function overlaid(question, rows, columns, { values, shades }, title, options) {
   const picture = await seen(question, rows, columns, {
     ...options,
-    pin: (marked) => picture.show(values, { marked, title }),
+    pin: (marked) => picture.show(values, { marked, title, shades }),
   });
-  picture.show(values, { title });
+  picture.show(values, { title, shades });
   return h("div", {}, h("h3", { text: title }), picture.node);
 }
 
@@ -203,11 +204,12 @@ async function rollout(question) {
       "How much of each input place reaches each place after the last layer, if attention were all that moves things: the layers' mean attention, half of each place kept, multiplied up. It is a summary, not an explanation.",
     ),
     question.file
-      ? await overlaid(question, found.rows, found.columns, found.values, found.title, {
+      ? await overlaid(question, found.rows, found.columns, found, found.title, {
           own: true,
           verb: "is made most of",
         })
       : mapped(found.rows, found.columns, found.values, {
+          shades: found.shades,
           title: found.title,
           digits: 4,
           room: 900,
@@ -234,10 +236,16 @@ async function attribution(question, model, found) {
   const title = "Gradient × input: what the answer hangs on";
   if (question.file) {
     const places = found.source.length,
-      shares = new Float32Array(asked.predictions.length * places); // shares of the whole
+      shares = new Float32Array(asked.predictions.length * places), // shares of the whole
+      shades = new Float32Array(shares.length); // by the largest of a row: this is no attention
     asked.values.forEach((row, i) => {
-      const sum = row.reduce((a, b) => a + Math.abs(b), 1e-12);
-      for (let j = 0; j < places; j++) shares[i * places + j] = Math.abs(row[j]) / sum;
+      const sizes = row.slice(0, places).map(Math.abs),
+        sum = row.reduce((a, b) => a + Math.abs(b), 1e-12),
+        largest = Math.max(1e-12, ...sizes);
+      sizes.forEach((size, j) => {
+        shares[i * places + j] = size / sum;
+        shades[i * places + j] = size / largest;
+      });
     });
     const rolled = await ask("rollout", question);
     return [
@@ -245,7 +253,7 @@ async function attribution(question, model, found) {
       h(
         "div",
         { class: model.medium === "image" ? "two" : "" },
-        await overlaid(question, asked.predictions, found.source, shares, title, {
+        await overlaid(question, asked.predictions, found.source, { values: shares, shades }, title, {
           own: false,
           verb: "hangs most on",
           how: "The brighter, the larger the share of a place in the score.",
@@ -254,7 +262,7 @@ async function attribution(question, model, found) {
           question,
           rolled.rows,
           rolled.columns,
-          rolled.values,
+          rolled,
           "Attention rollout: where the layers look",
           { own: true, verb: "is made most of" },
         ),
@@ -270,12 +278,14 @@ async function attribution(question, model, found) {
     h(
       "div",
       { class: "two" },
-      mapped(asked.predictions, asked.tokens, flat, { signed: true, scale: top(flat), title }),
+      mapped(asked.predictions, asked.tokens, flat, { scale: top(flat), title }),
       model.translates
         ? mapped(other.target, other.source, Float32Array.from(other.weights.flat()), {
+            shades: Float32Array.from(other.shades.flat()),
             title: `Attention: where decoder layer ${other.layer} looks`,
           })
         : mapped(other.rows, other.columns, other.values, {
+            shades: other.shades,
             title: "Attention rollout: where the layers look",
           }),
     ),

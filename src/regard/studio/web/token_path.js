@@ -2,7 +2,7 @@
 // vectors as they are; the residual stream runs through from left to right, and the sublayers add to it.
 
 import { clipped, h, roving, s, shown, textWidth } from "./dom.js";
-import { colour, contrast } from "./heat.js";
+import { colour } from "./heat.js";
 
 const HEADER = 58,
   NODE = 22;
@@ -141,14 +141,14 @@ const curve = (x0, y0, x1, y1) =>
   `M${x0} ${y0}C${x0 + (x1 - x0) * 0.5} ${y0} ${x1 - (x1 - x0) * 0.5} ${y1} ${x1} ${y1}`;
 
 function attentionLines(column, path, marked, rowHeight) {
-  const { values, visible } = path.weights[column.links];
+  const { values, shades } = path.weights[column.links];
   const { gap } = sizes(path),
     x0 = column.x - gap + 2,
     x1 = column.x + column.width + gap - 2,
     lines = [];
   values.forEach((row, i) =>
     row.forEach((weight, j) => {
-      const shade = contrast(weight, visible[i]),
+      const shade = shades[i][j],
         chosen = i === marked;
       if (weight <= 0 || (!chosen && shade < 0.3) || (chosen && weight < 0.004)) return;
       lines.push([
@@ -158,7 +158,7 @@ function attentionLines(column, path, marked, rowHeight) {
           class: chosen ? "look chosen" : "look",
           d: curve(x0, middle(j, rowHeight), x1, middle(i, rowHeight)),
           "stroke-width": (0.6 + (chosen ? 6 : 2) * shade * shade).toFixed(2),
-          "stroke-opacity": (chosen ? 0.25 + 0.75 * shade : 0.16 * shade).toFixed(3),
+          "stroke-opacity": (chosen ? Math.min(1, 0.04 + shade) : 0.16 * shade).toFixed(3),
         }),
       ]);
     }),

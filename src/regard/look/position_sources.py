@@ -1,0 +1,100 @@
+"""Where a stack has its positions from: what is added at its input, and what its layers add."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from regard.baselines.linear_forecaster import LinearForecaster
+from regard.baselines.memory_network import MemoryHops, MemoryNetwork
+from regard.baselines.recurrent import RecurrentDecoder, RecurrentEncoder
+from regard.core.alibi import Alibi
+from regard.core.attention import Attention
+from regard.core.embedding import Embedding
+from regard.core.lagged_values import StepEmbedding
+from regard.core.patch_embedding import Patches
+from regard.core.positional_encoding import (
+    AxialPosition,
+    FixedPosition,
+    LearnedPosition,
+    Sinusoidal,
+    Sinusoidal2D,
+)
+from regard.core.relative_position import Disentangled
+from regard.core.rotary import Rope
+from regard.core.series_patches import SeriesPatches
+from regard.core.spectrogram_frontend import Spectrogram
+from regard.core.stack import Stack
+from regard.core.t5_bias import T5Bias
+from regard.core.universal_transformer import UniversalStack
+from regard.core.waveform_frontend import Waveform
+from regard.decoder import Decoder
+from regard.dual_encoder import DualEncoder
+from regard.encoder import Encoder
+from regard.encoder_decoder import EncoderDecoder
+from regard.look.inspectable import CoreModel
+from regard.look.probe_names import stacks
+from regard.series_encoder_decoder import SeriesEncoderDecoder
+
+InputPosition = Sinusoidal | LearnedPosition | FixedPosition | AxialPosition | Sinusoidal2D
+
+
+def has_positions(model: CoreModel, stack: str) -> bool:
+    """Whether a stack has position encodings that can be shown."""
+    part = stacks(model)[stack]
+    if input_position(model, stack) or concatenated_position(model, stack):
+        return True
+    if isinstance(part.position, Rope | T5Bias | Alibi | Disentangled):
+        return True
+    if isinstance(part, UniversalStack) and part.universal.timing:
+        return True
+    return any(attention.relative is not None for attention in self_attentions(part))
+
+
+def without_positions(model: CoreModel, stack: str) -> str:
+    """How a stack tells positions apart that has no encodings of them."""
+    if isinstance(front_end(model, stack), Waveform):
+        return f"a convolution over the frames tells the {stack} their positions, without vectors"
+    match stacks(model)[stack]:
+        case RecurrentEncoder() | RecurrentDecoder():
+            return f"the {stack} reads one token after the other: the order needs no encoding"
+        case MemoryHops():
+            return "each sentence has a learned vector of its age, and each word a weight by place"
+        case _:
+            return f"the {stack} of this model knows nothing of places"
+
+
+def self_attentions(part: nn.Module) -> list[Attention]:
+    """The self-attention of each block of a stack; cross-attention knows no positions."""
+    if not isinstance(part, Stack):
+        return []
+    return [block.attention for block in part.blocks if isinstance(block.attention, Attention)]
+
+
+def input_position(model: CoreModel, stack: str) -> InputPosition | None:
+    """The position encoding that is added to the embeddings of a stack."""
+    part = front_end(model, stack)
+    if isinstance(part, Embedding | Spectrogram | Patches | SeriesPatches | StepEmbedding):
+        return part.position
+    return None
+
+
+def concatenated_position(model: CoreModel, stack: str) -> Sinusoidal | None:
+    """The position encoding that is concatenated with the embeddings of a stack."""
+    part = front_end(model, stack)
+    return part.concatenated if isinstance(part, Embedding) else None
+
+
+def front_end(model: CoreModel, stack: str) -> nn.Module | None:
+    """What makes vectors of the input of a stack."""
+    match model:
+        case EncoderDecoder() | SeriesEncoderDecoder():
+            return model.source if stack == "encoder" else model.target
+        case Encoder():
+            return model.input
+        case Decoder():
+            return model.tokens
+        case DualEncoder():
+            tower = model.text if stack.startswith("text") else model.image
+            return tower.input
+        case MemoryNetwork() | LinearForecaster():
+            return None

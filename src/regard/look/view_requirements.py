@@ -1,0 +1,159 @@
+"""Which views fit a model, and what keeps the others from it.
+
+A view that does not fit is refused here, before anything runs, and the repair names those that do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from regard.baselines.linear_forecaster import LinearForecaster
+from regard.baselines.memory_network import MemoryNetwork
+from regard.core.stack import Stack
+from regard.core.waveform_frontend import Waveform
+from regard.decoder import Decoder
+from regard.dual_encoder import DualEncoder
+from regard.encoder import Encoder
+from regard.encoder_decoder import EncoderDecoder
+from regard.errors import SettingError
+from regard.look.inspectable import CoreModel, Inspectable
+from regard.look.position_sources import has_positions, without_positions
+from regard.look.probe_names import attentions, stacks
+from regard.series_encoder_decoder import SeriesEncoderDecoder
+
+Obstacle = str | None  # why a view does not fit a model
+
+
+def fitting_views(model: Inspectable) -> list[str]:
+    """The views that fit a model, by the names that `regard look --what` gives them."""
+    return [view for view, obstacle in OBSTACLES.items() if obstacle(model) is None]
+
+
+def require_view(model: Inspectable, view: str) -> None:
+    """Raises `SettingError` if a view does not fit a model."""
+    obstacle = OBSTACLES[view](model)
+    if obstacle is not None:
+        raise SettingError(obstacle, other_views(model))
+
+
+def other_views(model: Inspectable) -> str:
+    """The repair of a view that does not fit: those that do, or else what else there is to see."""
+    fitting = fitting_views(model)
+    if not fitting:
+        return "no view fits this model: regard show prints its parts, regard studio its forecast"
+    repair = f"views that fit this model: {', '.join(fitting)}"
+    if not attentions(model.model):
+        repair += "; in Python ask for '*.residual'"
+    return repair
+
+
+# ------------------------------------------------------------------ what each view needs
+
+
+def _without_attention(model: Inspectable) -> Obstacle:
+    return None if attentions(model.model) else "this model has no attention"
+
+
+def _without_alignment(model: Inspectable) -> Obstacle:
+    has_cross_attention = any(name.endswith(".cross") for name in attentions(model.model))
+    if has_cross_attention or _spells_frames(model.model):
+        return None
+    return "this model has no cross-attention"
+
+
+def _spells_frames(core: CoreModel) -> bool:
+    """Whether it gives a letter to each frame of a recording (CTC)."""
+    if not isinstance(core, Encoder) or not isinstance(core.input, Waveform):
+        return False
+    return core.labels is not None and core.pool is None
+
+
+def _without_self_attention(model: Inspectable) -> Obstacle:
+    if any(name.endswith(".self") for name in attentions(model.model)):
+        return None
+    return "this model has no self-attention"
+
+
+def _without_tokens(model: Inspectable) -> Obstacle:
+    if isinstance(model.model, MemoryNetwork):
+        return "this view goes token by token, and the model reads sentences"
+    return None if model.accepts_text else "this view compares texts, and the model reads none"
+
+
+def _without_roles(model: Inspectable) -> Obstacle:
+    # Links of the grammar are between words of the source, which the first stack reads.
+    first = next(iter(stacks(model.model)), "")
+    if not any(name.startswith(f"{first}.") for name in _self_attentions(model)):
+        return "roles are of self-attention, and what reads the text has none"
+    return _without_tokens(model)
+
+
+def _self_attentions(model: Inspectable) -> list[str]:
+    return [name for name in attentions(model.model) if name.endswith(".self")]
+
+
+def _without_ablation(model: Inspectable) -> Obstacle:
+    return _without_attention(model) or _without_tokens(model)
+
+
+def _without_circuit(model: Inspectable) -> Obstacle:
+    if not isinstance(model.model, EncoderDecoder) or not model.accepts_text:
+        return "this model does not translate"
+    return _without_attention(model)
+
+
+def _without_lens(model: Inspectable) -> Obstacle:
+    core = model.model
+    without_scores = DualEncoder | LinearForecaster | SeriesEncoderDecoder
+    if isinstance(core, without_scores) or core.head is None:
+        return "this model has no scores over a vocabulary"
+    last = list(stacks(core).values())[-1]
+    return None if isinstance(last, Stack) else "only a stack of blocks has a residual stream"
+
+
+def _without_attribution(model: Inspectable) -> Obstacle:
+    if isinstance(model.model, LinearForecaster):
+        return "a linear forecaster has no embeddings"
+    return _without_tokens(model) if isinstance(model.model, MemoryNetwork) else None
+
+
+def _without_encodings(model: Inspectable) -> Obstacle:
+    first = next(iter(stacks(model.model)), None)
+    if first is None:
+        return "a linear forecaster has no position encodings"
+    if has_positions(model.model, first):
+        return None
+    return without_positions(model.model, first)
+
+
+def _without_decoding(model: Inspectable) -> Obstacle:
+    # The start tokens of sound are known when it has been read.
+    is_framed = model.special_tokens is not None or model.medium is not None
+    if isinstance(model.model, EncoderDecoder | Decoder) and is_framed:
+        return None
+    return "this model writes nothing"
+
+
+def _without_cache(model: Inspectable) -> Obstacle:
+    if isinstance(model.model, EncoderDecoder | Decoder):
+        return None
+    return "this model keeps nothing between steps"
+
+
+# The name of a view → what keeps it from a model. The order is that of `regard look --help`.
+OBSTACLES: dict[str, Callable[[Inspectable], Obstacle]] = {
+    "attention": _without_attention,
+    "alignment": _without_alignment,
+    "entropy": _without_attention,
+    "roles": _without_roles,
+    "ablation": _without_ablation,
+    "circuit": _without_circuit,
+    "patching": _without_tokens,
+    "lens": _without_lens,
+    "rollout": _without_self_attention,
+    "attribution": _without_attribution,
+    "positions": _without_encodings,
+    "steps": _without_decoding,
+    "beam": _without_decoding,
+    "cache": _without_cache,
+}

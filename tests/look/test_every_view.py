@@ -1,0 +1,166 @@
+"""Every view of every kind of model: an answer, or a typed error whose repair works."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+import model_kinds as kinds
+import regard
+from regard import models
+from regard.cli.look import USES, WHAT, command
+from regard.errors import DataError, RegardError, SettingError
+from regard.look import fitting_views, patching, pronoun_circuits, roles
+from regard.look.view_requirements import OBSTACLES
+
+WITHOUT_TEXT = ("roles", "positions", "circuit")
+# Views that fit a model and yet depend on what it has learnt, or on the texts.
+OF_WHAT_IS_LEARNT = ("roles", "circuit", "patching")
+OF_THE_ENCODER = ("attention", "rollout")  # which reads no target
+TRANSLATORS = ("translator", "universal", "t5", "lstm", "bahdanau", "luong", "convs2s", "bytenet")
+CONLLU = "1\tdogs\t_\tNOUN\t_\t_\t2\tnsubj\t_\t_\n2\tsee\t_\tVERB\t_\t_\t0\troot\t_\t_\n\n"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("kinds")
+
+
+@pytest.fixture
+def opened(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], models.Model]:
+    """The model of a kind, trained for one step and opened once."""
+    load = models.load
+    sample = pronoun_circuits._sample
+
+    def open_once(kind: str) -> models.Model:
+        path = folder / "models" / kind
+        if not path.exists():
+            kinds.write_data(folder)
+            kinds.train(kind, folder, path)
+        model = load(path, device="cpu")
+        monkeypatch.setattr(models, "load", lambda *_, **__: model)
+        # Four sentences of the language are enough here.
+        monkeypatch.setattr(pronoun_circuits, "_sample", lambda m, split, _: sample(m, split, 4))
+        return model
+
+    return open_once
+
+
+def arguments(kind: str, view: str, folder: Path) -> list[str]:
+    """The command line of a view, after the model."""
+    reads = kinds.KINDS[kind][0]
+    inputs = kinds.write_data(folder)
+    source = inputs[reads]
+    # CLIP reads both: what compares texts is given one.
+    if kind == "clip" and view in ("ablation", "patching"):
+        source = kinds.SENTENCE
+    flags = ["--what", view]
+    if view == "patching":
+        flags += ["--other", source.replace("dog", "owl")]
+    if view == "roles":
+        parsed = folder / "short.conllu"
+        parsed.write_text(CONLLU)
+        flags += ["--conllu", str(parsed)]
+    # What has learnt nothing writes until it may write no more.
+    if "target" in USES[view] and view not in OF_THE_ENCODER and kind in TRANSLATORS:
+        flags += ["--target", "Der Hund."]
+    elif view in ("steps", "beam"):
+        flags += ["--max-length", "0,5"]
+    return flags if view in WITHOUT_TEXT else [source, *flags]
+
+
+def test_every_view_says_what_it_needs() -> None:
+    assert list(OBSTACLES) == list(WHAT)
+
+
+@pytest.mark.parametrize("kind", kinds.KINDS)
+def test_every_view_answers_or_names_those_that_do(
+    kind: str, opened: Callable[[str], models.Model], folder: Path, tmp_path: Path
+) -> None:
+    fitting = fitting_views(opened(kind))
+    files = ["--html", str(tmp_path / "a.html"), "--png", str(tmp_path / "a.png")]
+    for view in WHAT:
+        asked = ["model", *arguments(kind, view, folder)]
+        try:
+            done = CliRunner().invoke(command, [*asked, "--json", *files], catch_exceptions=False)
+            assert done.exit_code == 0, done.output
+            assert json.loads(done.stdout.splitlines()[-1])["kind"]
+            done = CliRunner().invoke(command, asked, catch_exceptions=False)
+            assert done.exit_code == 0, done.output
+            assert done.stdout.strip()
+            assert view in fitting
+        except SettingError as refusal:
+            assert view not in fitting, refusal
+            if fitting:
+                named = re.match(r"views that fit this model: ([a-z, ]+)", refusal.repair)
+                assert named is not None
+                assert named[1].split(", ") == fitting
+            else:
+                assert "regard show" in refusal.repair
+        except DataError as refusal:
+            assert view in OF_WHAT_IS_LEARNT, refusal
+
+
+@pytest.mark.parametrize("kind", ["lstm", "bytenet", "rnn-lm", "dlinear", "memory"])
+def test_python_refuses_with_the_same_words(
+    kind: str, opened: Callable[[str], models.Model], folder: Path
+) -> None:
+    model: Any = opened(kind)
+    source = kinds.write_data(folder)[kinds.KINDS[kind][0]]
+    fitting = fitting_views(model)
+    calls: dict[str, Callable[[], Any]] = {
+        "roles": lambda: regard.look.roles(model),
+        "ablation": lambda: regard.look.ablation(model, [source], [source]),
+        "circuit": lambda: regard.look.pronoun_circuit(model),
+        "patching": lambda: patching(model, source, source),
+        "attribution": lambda: regard.look.attribution(model, source),
+        "positions": lambda: regard.look.positions(model),
+        "steps": lambda: regard.look.steps(model, source),
+        "cache": lambda: regard.look.cache(model, source),
+        "lens": lambda: regard.look.lens(model.look(source, ask="logits")),
+    }
+    for view, call in calls.items():
+        if view not in fitting:
+            with pytest.raises(SettingError, match="fit"):
+                call()
+    if "attention" not in fitting:
+        with pytest.raises(RegardError, match="no attention") as refused:
+            model.look(source)
+        if fitting:
+            (probe,) = re.findall(r"ask for '([a-z.*]+)'", str(refused.value))
+            assert model.look(source, ask=probe).names
+
+
+def test_sentences_that_are_too_long_are_replaced_by_shorter_ones(
+    opened: Callable[[str], models.Model], tmp_path: Path
+) -> None:
+    for kind in ("gpt2", "clip"):
+        model = opened(kind)
+        with pytest.raises(DataError, match="--conllu FILE"):
+            roles(model)
+        parsed = tmp_path / "short.conllu"
+        parsed.write_text(CONLLU)
+        asked = ["model", "--what", "roles", "--conllu", str(parsed)]
+        assert CliRunner().invoke(command, asked, catch_exceptions=False).exit_code == 0
+
+
+def test_texts_of_which_a_model_says_the_same(opened: Callable[[str], models.Model]) -> None:
+    model = opened("classifier")
+    with pytest.raises(DataError, match="at=-1"):
+        patching(model, kinds.SENTENCE, kinds.SENTENCE)
+    assert patching(model, kinds.SENTENCE, "The owl sees the cat.", at=-1).effect.size
+
+
+def test_what_compares_texts_is_given_one(
+    opened: Callable[[str], models.Model], folder: Path
+) -> None:
+    opened("clip")
+    image = kinds.write_data(folder)["image"]
+    with pytest.raises(SettingError, match="give a text in quotes"):
+        CliRunner().invoke(command, ["m", image, "--what", "ablation"], catch_exceptions=False)
