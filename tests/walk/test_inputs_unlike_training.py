@@ -12,8 +12,11 @@ import pytest
 
 import regard
 from command_line import Command
+from looked import png
+from regard.data.training_coverage import FILE
 from regard.errors import DataError, LongInputWarning, UnknownWordsWarning
 from regard.models.prediction import predict
+from regard.studio import answers
 
 QUICK: dict[str, Any] = {
     "d_model": 16, "layers": 1, "steps": 2, "device": "cpu", "threads": 1, "learning_rate": 1e-3,
@@ -186,3 +189,51 @@ def test_a_score_says_itself_what_unknown_words_cost(run: Path, tmp_path: Path) 
         warnings.simplefilter("error", UnknownWordsWarning)
         warnings.simplefilter("error", LongInputWarning)
         regard.evaluate(run, data)
+
+
+@pytest.mark.parametrize(
+    ("name", "task"), [("lstm", "translate"), ("llama", "causal"), ("bert", "classify")]
+)
+def test_fine_tuning_says_how_much_of_its_text_is_unknown(
+    name: str, task: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    kind = KINDS[name]
+    data = tmp_path / f"data.{kind.suffix}"
+    data.write_text(kind.content)
+    regard.train({**QUICK, **kind.settings, kind.data: str(data)}, out=tmp_path / "base")
+    new = {"causal": PLAIN, "translate": PAIRS, "classify": REVIEWS}[task]
+    quick: dict[str, Any] = {"epochs": 1, "device": "cpu", "threads": 1}
+    if task == "causal":
+        quick["context"] = CONTEXT
+    for words, is_known in ((new, True), (new.replace("film", "XYLØPHÖNE"), False)):
+        file = tmp_path / f"new.{'txt' if task == 'causal' else 'tsv'}"
+        file.write_text(words)
+        out = tmp_path / f"tuned_{is_known}"
+        regard.finetune(tmp_path / "base", task, file, out=out, **quick)
+        assert ("of the tokens are unknown" in capfd.readouterr().err) != is_known
+        # What either training has seen is known afterwards.
+        unseen = set(json.loads((out / FILE).read_text())["unseen_tokens"])
+        base = set(json.loads((tmp_path / "base" / FILE).read_text())["unseen_tokens"])
+        assert unseen <= base
+
+
+def test_captions_of_images(tmp_path: Path) -> None:
+    (tmp_path / "cat.png").write_bytes(png())
+    table = tmp_path / "captions.tsv"
+    table.write_text("".join(f"cat.png\ta good cat {i % 3}\n" for i in range(12)))
+    sizes = {"model": "clip:tiny", "image_size": 12, "patch": 4, "vocabulary": 300, **HEADS}
+    regard.train({**QUICK, **sizes, "images": str(table)}, out=tmp_path / "run")
+    model = regard.load(tmp_path / "run")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.embed_text("a good cat 1")
+    with pytest.warns(UnknownWordsWarning, match="xyløphöne"):
+        model.classify(str(tmp_path / "cat.png"), ["a good cat", "a xyløphöne"])
+
+
+def test_the_studio_names_them_too(run: Path) -> None:
+    kind = KINDS[run.name]
+    model = regard.load(run)
+    assert answers.warnings_of(model, kind.known).unknown == []
+    unknown = kind.known.replace(kind.first, "xyløphöne", 1)
+    assert answers.warnings_of(model, unknown).unknown == ["xyløphöne"]
