@@ -81,8 +81,8 @@ def test_an_option_takes_no_other_number(name: str) -> None:
     # What the repair says is taken.
     kind = option.type.each if isinstance(option.type, WholeNumbers) else option.type
     assert isinstance(kind, WholeNumber | Number)
-    for value in (kind.least, kind.most):
-        assert option.type.convert(str(value), option, None) in (value, [value])
+    for bound in (kind.least, kind.most):
+        assert option.type.convert(str(bound), option, None) in (bound, [bound])
 
 
 @pytest.mark.parametrize("key", RECIPE_KEYS)
