@@ -170,8 +170,8 @@ def few_reviews(tmp_path: Path) -> Path:
     return path
 
 
-CLASSIFIER = ("--objective", "classify", "--preset", "tiny", "--layers", "1", "--heads", "2")
-CLASSIFIER += ("--threads", "1", "--batch-tokens", "256", "--context", "16")
+CLASSIFIER: list[object] = ["--objective", "classify", "--preset", "tiny", "--layers", "1"]
+CLASSIFIER += ["--heads", "2", "--threads", "1", "--batch-tokens", "256", "--context", "16"]
 
 
 def test_a_comparison_without_validation_data_trains_nothing(

@@ -18,9 +18,12 @@ from regard import cli
 from regard.cli import number_types
 from regard.cli.number_types import Number, WholeNumber, WholeNumbers
 from regard.cli.recipe_options import RecipeCommand
+from regard.compare.contenders import parse_budget
+from regard.decode.length_penalty import parse_length_penalty
 from regard.errors import RegardError, SettingError
 from regard.spec import validation
 from regard.training.recipe import schema as recipes
+from regard.training.recipe.options import parse_initialization
 
 OF_CLICK = (type(click.INT), type(click.FLOAT), click.IntRange, click.FloatRange)
 NO_NUMBERS = ("", " ", "many", "nan", "inf", "-inf", "1e999", "-1", "0x10", "1,", "9" * 5000)
@@ -78,8 +81,8 @@ def test_an_option_takes_no_other_number(name: str) -> None:
     # What the repair says is taken.
     kind = option.type.each if isinstance(option.type, WholeNumbers) else option.type
     assert isinstance(kind, WholeNumber | Number)
-    for value in (kind.least, kind.most):
-        assert option.type.convert(str(value), option, None) in (value, [value])
+    for bound in (kind.least, kind.most):
+        assert option.type.convert(str(bound), option, None) in (bound, [bound])
 
 
 @pytest.mark.parametrize("key", RECIPE_KEYS)
@@ -123,8 +126,6 @@ WORDS = [
     ("compare", "--models", "transformer@epochs=40"),
     ("compare", "--models", "transformer@steps=40"),
     ("tune", "--minutes", "nan"),
-    ("plan", "gpt2:tiny", "--device", "H100", "--batch", "2147483647"),
-    ("plan", "gpt2:tiny", "--device", "H100", "--length", "2147483647"),
     ("plan", "gpt2:tiny", "--device", "cpu", "--utilisation", "0.3"),
     ("data", "listops", "--depth", "1000000"),
     ("data", "listops", "--arguments", "2"),
@@ -140,6 +141,22 @@ def test_a_number_inside_of_a_word_is_checked(
     monkeypatch.chdir(tmp_path)
     command(*arguments).refused()
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("flag", ["--batch", "--length"])
+def test_a_plan_of_more_than_a_device_holds_is_not_traced(flag: str, command: Command) -> None:
+    """The token ids of a traced step are real tensors."""
+    done = command("plan", "gpt2:tiny", "--device", "H100", flag, 2**31 - 1)
+    done.refused("no device holds", "--accumulate")
+
+
+@pytest.mark.parametrize(
+    "text", ["normal:nan", "normal:inf", "scaled:-1", "steps:nan", "power:nan"]
+)
+def test_numbers_of_words_are_parsed_strictly(text: str) -> None:
+    parse = {"steps": parse_budget, "power": parse_length_penalty}
+    with pytest.raises(SettingError):
+        parse.get(text.partition(":")[0], parse_initialization)(text)
 
 
 @pytest.mark.parametrize("heads", ["inf%", "nan%", "1e999%", str(10**23), "-1", "", "1.5"])

@@ -21,7 +21,7 @@ LARGEST_SEED = 2**63 - 1
 _SHOWN = 40  # characters of a wrong value: it may have thousands
 
 
-class WholeNumber(click.ParamType):
+class WholeNumber(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.2
     """A whole number from `least` to `most`."""
 
     name = "integer"
@@ -40,7 +40,7 @@ class WholeNumber(click.ParamType):
         return number
 
 
-class WholeNumbers(click.ParamType):
+class WholeNumbers(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.2
     """Whole numbers with commas between them, each from 1 to `most`."""
 
     name = "integer,…"
@@ -54,7 +54,7 @@ class WholeNumbers(click.ParamType):
         return [self.each.convert(part, param, ctx) for part in str(value).split(",")]
 
 
-class Number(click.ParamType):
+class Number(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.2
     """A finite number from `least` to `most`."""
 
     name = "float"
