@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import regard
 from command_line import Command
@@ -51,14 +52,17 @@ def test_python_refuses_it_or_says_what_is_cut(model: LanguageModel) -> None:
 
 @pytest.mark.parametrize("length", [CONTEXT - 1, CONTEXT])
 def test_a_prompt_as_long_as_the_context_is_read_whole(model: LanguageModel, length: int) -> None:
-    """Its last position predicts the token after it, by the same words as its perplexity."""
-    prompt = LONG[:length]
-    [next_token] = model.generate([prompt], max_new_tokens=1)
-    ids = model.tokens([prompt])
-    best = int(model(**ids).logits[0, -1].argmax())
-    assert next_token == model.tokenizer.decode([best])
-    # And goes on from there, as always.
-    assert model.generate(prompt, max_new_tokens=4).startswith(next_token)
+    """Its last position predicts the token after it."""
+    with torch.no_grad():
+        for parameter in model.model.parameters():
+            parameter.normal_()  # so that each token counts
+    for start in range(8):
+        prompt = (LONG[start:] + "b" * start)[:length]
+        [next_token] = model.generate([prompt], max_new_tokens=1)
+        best = int(model(**model.tokens([prompt])).logits[0, -1].argmax())
+        assert next_token == model.tokenizer.decode([best])
+        # And goes on from there, as always.
+        assert model.generate(prompt, max_new_tokens=4).startswith(next_token)
 
 
 def test_the_commands_refuse_it_or_say_what_is_cut(

@@ -13,13 +13,18 @@ import looked
 import regard
 from command_line import Command
 from regard import build, spec
-from regard.data.training_coverage import FILE
+from regard.data.training_coverage import FILE, row_statistics
 from regard.errors import LongInputWarning, UnknownWordsWarning
 from regard.families.presets import preset
 from regard.models import TextEncoder, Translator
+from regard.models.input_warnings import unknown_words
 from regard.models.memory_network import MemoryNetworkModel
 from regard.text.tokenizer import Tokenizer
-from regard.text.tokenizer_training import train_tokenizer
+from regard.text.tokenizer_training import (
+    SpecialTokenTemplate,
+    train_lossless_tokenizer,
+    train_tokenizer,
+)
 
 TEXTS = [f"The dog {i} sees a cat, läuft {i} Straßen." for i in range(50)]
 UNSEEN = ["Hello world", "日本語 and дом", "👍🏽 naïve", "x<0x0A>y ▁", "the dogs"]
@@ -128,6 +133,18 @@ def test_encoders_and_memory_networks_name_unknown_words() -> None:
         encoder.embed(["The dog sees a xylophone."])
     with pytest.warns(UnknownWordsWarning, match="Zorro"):
         network.answer("The cat?", "Zorro sees. The dog sees.")
+
+
+def test_a_known_word_in_another_place_is_known() -> None:
+    """Byte-level BPE spells a word with other tokens at the beginning, and around two spaces."""
+    texts = [f"a good film of {i} cats" for i in range(60)]
+    tokenizer = train_lossless_tokenizer(texts, "bpe", 330, SpecialTokenTemplate(("<mask>",)))
+    rows = tokenizer.encode_batch(texts)
+    coverage = row_statistics(rows, len(tokenizer)).coverage
+    for text in ("film of cats", "cats", "good  film", "good <mask> film"):
+        assert not coverage.unseen_tokens.isdisjoint(tokenizer.encode(text))
+        assert unknown_words(tokenizer, text, coverage) == []
+    assert unknown_words(tokenizer, "a good Zug, of cats", coverage) == ["Zug"]
 
 
 def test_a_score_says_itself_what_unknown_words_cost() -> None:

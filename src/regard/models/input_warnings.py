@@ -143,14 +143,9 @@ def _parts(text: Text) -> tuple[str, ...]:
 
 
 def _word_around(text: str, start: int, end: int) -> str:
-    """The word between spaces that a token belongs to; offsets may include the space before.
-
-    A token that is nothing but space belongs to none.
-    """
+    """The word between spaces that a token belongs to; offsets may include the space before."""
     while start < end and text[start].isspace():
         start += 1
-    if start == end:
-        return ""
     while start > 0 and not text[start - 1].isspace():
         start -= 1
     while end < len(text) and not text[end].isspace():
