@@ -157,6 +157,15 @@ def test_texts_of_which_a_model_says_the_same(opened: Callable[[str], models.Mod
     assert patching(model, kinds.SENTENCE, "The owl sees the cat.", at=-1).effect.size
 
 
+@pytest.mark.parametrize(("kind", "words"), [("graph", "path"), ("patchtst", "path"), ("gpt2", "")])
+def test_an_empty_input_is_no_path(
+    kind: str, words: str, opened: Callable[[str], models.Model]
+) -> None:
+    model: Any = opened(kind)
+    with pytest.raises(DataError, match=rf"nothing to read|no input to read.*\n.*{words}"):
+        model.look(" ")
+
+
 def test_what_compares_texts_is_given_one(
     opened: Callable[[str], models.Model], folder: Path
 ) -> None:

@@ -225,3 +225,14 @@ def test_pictures_without_fonts_are_spelt_plainly(
 @pytest.mark.parametrize("token", ["house", "▁house", "Ġhouse", "house</w>"])
 def test_a_word_is_shown_without_its_tokenizers_marks(token: str) -> None:
     assert drawing.shown(token) == "house"
+
+
+def test_tokens_without_a_form_are_drawn(tmp_path: Path) -> None:
+    """Parts of a letter and control codes, which fonts refuse."""
+    names = ["\x00", "a\x1b", "\ud83d", "▁word"]
+    values = np.eye(4)
+    drawing.write_png(tmp_path / "a.png", drawing.heat(values, names, names))
+    drawing.write_page(
+        tmp_path / "a.html", "x", drawing.svg(drawing.heat(values, names, names), "")
+    )
+    assert [drawing.shown(name) for name in names] == ["�", "a�", "�", "word"]

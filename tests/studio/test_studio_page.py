@@ -365,6 +365,32 @@ PASTE = """(bytes) => {
 }"""
 
 
+BRIGHTNESS = """() => {
+  const canvas = document.querySelector("#seen");
+  const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+  return data.reduce((sum, value, i) => sum + (i % 4 === 3 ? 0 : value), 0) / data.length;
+}"""
+
+
+def test_a_head_that_looks_everywhere_alike_leaves_the_picture_dim(studio: Studio) -> None:
+    import safetensors.torch
+    import torch
+
+    folder = studio.folder / "even"
+    if not folder.exists():
+        shutil.copytree(studio.folder / sensing(studio, "vit"), folder)
+        weights = safetensors.torch.load_file(folder / "model.safetensors")
+        for name, tensor in weights.items():
+            if ".query." in name:
+                weights[name] = torch.zeros_like(tensor)
+        safetensors.torch.save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    page = studio.page(link("look", model="even"))
+    assert "The class token looks at all places alike" in page.inner_text("[aria-label=Attention]")
+    page.wait_for_selector("#seen")
+    # The picture is of mean brightness 110 by itself; an even veil takes half of it.
+    assert 30 < page.evaluate(BRIGHTNESS) < 75
+
+
 def test_a_picture(studio: Studio, tmp_path: Path) -> None:
     from looked import png
 

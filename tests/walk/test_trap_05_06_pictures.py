@@ -191,3 +191,17 @@ def test_even_is_over_all_keys_that_may_be_attended() -> None:
     causal = drawing.even_attention(np.tril(np.ones((6, 6))))
     shades = drawing.attention_shades(causal.mean(axis=0), causal.mean(axis=0))
     np.testing.assert_allclose(shades, drawing.EVEN_SHADE)
+
+
+def test_even_rows_of_a_table_are_pale() -> None:
+    """Steps that share a patch are one key, however many they are."""
+    even = np.full((3, 4), 0.25)
+    pale = drawing.colours(np.array(drawing.EVEN_SHADE), most=1.0)
+    spans = tuple((6 * i, 6 * i + 6) for i in range(4))
+    series = backdrop.SeriesBackdrop(np.arange(24.0), spans, "load", np.zeros(3))
+    sound = backdrop.SoundBackdrop(np.zeros((20, 40), np.uint8), 1.0)
+    for drawn in (series, sound):
+        scene = drawn.table(even, ["+1", "+2", "+3"], title="", scale="attention", even=even)
+        cells = [m for m in scene.marks if isinstance(m, drawing.Pixels) and len(m.colours) == 3]
+        assert len(cells) == 1
+        assert (cells[0].colours == pale).all()

@@ -112,12 +112,15 @@ def token_ids(model: Inspectable, text: str) -> list[int]:
     """The token ids of an input text, of which there must be one at least."""
     ids = model.input_tokenizer.input_ids(text)
     if not ids:
-        raise empty_text()
+        raise empty_input(model)
     return ids
 
 
-def empty_text() -> DataError:
-    return DataError("there is nothing to read in this text", "give at least one word")
+def empty_input(model: Inspectable) -> DataError:
+    """The error of an input without content; series and graphs are given by their path."""
+    if model.accepts_text:
+        return DataError("there is nothing to read in this text", "give at least one word")
+    return DataError("there is no input to read", "give the path of a file")
 
 
 def special_tokens_for(model: Inspectable, text: Input) -> SpecialTokens | None:

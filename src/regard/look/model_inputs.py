@@ -26,7 +26,7 @@ from regard.look.inspectable import (
     Inspectable,
     MediaInput,
     decoder_start,
-    empty_text,
+    empty_input,
     special_tokens_for,
     token_ids,
 )
@@ -77,12 +77,15 @@ def prepare_inputs(
     side_inputs: dict[str, Tensor] = {}
     backdrop = text.backdrop if isinstance(text, MediaInput) else None
     if isinstance(text, str):
+        # An end token alone is no text.
+        if not text.strip():
+            raise empty_input(model)
         backdrop = model.backdrop(text)
         side_inputs = model.side_inputs(text)
         inputs, input_tokens = model.labelled_input(text)
-        # An end token alone is no text. Linear forecasters have an input without positions.
-        if not text.strip() or (not input_tokens and backdrop is None):
-            raise empty_text()
+        # Linear forecasters have an input without positions.
+        if not input_tokens and backdrop is None:
+            raise empty_input(model)
     else:
         inputs = text.inputs if isinstance(text, MediaInput) else text
         input_tokens = tuple(_position_names(core, inputs.to(model.device)))

@@ -286,7 +286,12 @@ export async function seen(
       context.strokeRect(x + 1.5, y + 1.5, Math.max(2, w - 3), t - 3);
     }
     const rest = extras && image ? [...row.subarray(0, extras)].reduce((a, b) => a + b, 0) : 0;
-    const text = `${named(rows, marked, own)} ${verb} ${named(columns, best, true)} (${(100 * row[best]).toFixed(1)} %)${extras && image ? `; ${extras > 1 ? "the extra tokens get" : "the class token gets"} ${(100 * rest).toFixed(1)} %` : ""}.`;
+    // Of equal weights, the first is not the largest.
+    const alike = row.every((weight) => weight > 0.99 * most);
+    const places_seen = alike
+      ? "all places alike"
+      : `${named(columns, best, true)} (${(100 * row[best]).toFixed(1)} %)`;
+    const text = `${named(rows, marked, own)} ${alike ? verb.replace(" most", "") : verb} ${places_seen}${extras && image ? `; ${extras > 1 ? "the extra tokens get" : "the class token gets"} ${(100 * rest).toFixed(1)} %` : ""}.`;
     summary.textContent = text[0].toUpperCase() + text.slice(1);
     canvas.dataset.title = title;
     if (own) {
