@@ -62,7 +62,7 @@ def _run(*arguments: str) -> str:
         (("translate", "x", "--quantize", "int4"), "did you mean 'int8'"),
         (("translate", "x", "--beem", "3"), "did you mean '--beam'"),
         (("translate",), "--help"),
-        (("generate", "x", "--max-new-tokens", "0"), "--help"),
+        (("generate", "x", "--max-new-tokens", "0"), "whole number from 1"),
         (("translate", "godo"), "--download"),
     ],
 )
