@@ -39,7 +39,8 @@ TEXTS = spec.Encoder(WIDTH, TOKENS, STACK, spec.Pool(width=8))
 
 
 def encoder(**parts: Any) -> spec.Encoder:
-    return spec.Encoder(**{"d_model": WIDTH, "input": TOKENS, "stack": STACK} | parts)
+    given: dict[str, Any] = {"d_model": WIDTH, "input": TOKENS, "stack": STACK}
+    return spec.Encoder(**given | parts)
 
 
 def of_block(**parts: Any) -> spec.Encoder:

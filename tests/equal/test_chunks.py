@@ -197,7 +197,7 @@ def test_what_is_written_is_read_anew() -> None:
     [
         (lambda: spec.ChunkedAttention(5, RING), "whole chunks"),
         (lambda: spec.LshAttention(4, 2, ring=RING), "beyond"),
-        (lambda: spec.ChunkedAttention(4, RING, before=-1), "fewer"),
+        (lambda: spec.ChunkedAttention(4, RING, before=-1), "before cannot be -1"),
         (lambda: spec.Attention(4, 4, 4, groups=2, mixer=spec.ChunkedAttention(4, RING)), "groups"),
         (
             lambda: spec.Stack(2, block(LOCAL), shared=True, alternating_blocks=(block(HASHED),)),

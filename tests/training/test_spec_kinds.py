@@ -300,7 +300,7 @@ def test_a_spectrogram_has_a_window(
     objective: str, position: Any, settings: dict[str, Any], tmp_path: Path
 ) -> None:
     front_end = spec.Spectrogram(80, position)
-    models = {
+    models: dict[str, spec.Model] = {
         "transcribe": spec.EncoderDecoder(WIDTH, front_end, TOKENS, STACK, DECODER, share="none"),
         "sounds": encoder(front_end, pool=POOL, labels=CLASSES),
     }
@@ -367,7 +367,9 @@ def test_a_model_is_fine_tuned_or_refused(
     task: str, bases: dict[str, regard.Model], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "data").mkdir()
-    settings = {"out": tmp_path / "run", "threads": 1, "device": "cpu", "context": 16}
+    settings: dict[str, Any] = {
+        "out": tmp_path / "run", "threads": 1, "device": "cpu", "context": 16,
+    }  # fmt: skip
     for name, base in bases.items():
         monkeypatch.setattr(assembly, "load", lambda *_, base=base, **__: base)
         with pytest.raises(RegardError) as error:

@@ -7,7 +7,7 @@ the first call.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import Tensor, nn
@@ -61,7 +61,7 @@ def _build(part: Any, sizes: Any) -> nn.Module:
 
 
 def _check_methods(
-    part: Any, module: nn.Module, methods: dict[str, tuple[str, ...]], advice: str
+    part: Any, module: nn.Module, methods: Mapping[str, tuple[str, ...]], advice: str
 ) -> None:
     for method, arguments in methods.items():
         if not _takes(getattr(module, method, None), arguments):

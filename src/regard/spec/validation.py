@@ -98,9 +98,10 @@ class Part:
 
 def check_fields(part: Any) -> None:
     """Raises a ModelError for a value that has not the annotated type, or is out of its bounds."""
-    hints = type_hints(type(part))
+    kind: type = type(part)
+    hints = type_hints(kind)
     for field in dataclasses.fields(part):
-        check_field(type(part).__name__, field.name, getattr(part, field.name), hints[field.name])
+        check_field(kind.__name__, field.name, getattr(part, field.name), hints[field.name])
 
 
 def check_field(owner: str, name: str, value: Any, hint: Any) -> None:
