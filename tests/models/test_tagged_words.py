@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -49,13 +51,13 @@ def wordpiece() -> Tokenizer:
     return Tokenizer(backend)
 
 
-TOKENIZERS = {
+TOKENIZERS: dict[str, Callable[[], Tokenizer]] = {
     "wordpiece": wordpiece,
     "byte-level bpe": lambda: train_lossless_tokenizer(TEXTS, "bpe", 300, TEMPLATE),
     "characters": lambda: train_lossless_tokenizer(TEXTS, "characters", 300, TEMPLATE),
     "words": lambda: Tokenizer(Backend.from_str(word_level_json(TEXTS))),
     **{
-        f"sentence {kind}": lambda kind=kind: train_tokenizer(TEXTS, kind, 1500, byte_fallback=True)
+        f"sentence {kind}": partial(train_tokenizer, TEXTS, kind, 1500, byte_fallback=True)
         for kind in ("bpe", "unigram", "words", "characters")
     },
 }
@@ -145,7 +147,7 @@ def test_trained_from_scratch_and_fine_tuned(tokenizer: str, tmp_path: Path) -> 
     runs = [tmp_path / "new"]
     if tokenizer != "words":
         regard.train({**settings, **kinds}, text=str(tmp_path / "text.txt"), out=tmp_path / "base")
-        quick = {"steps": 1, "device": "cpu", "threads": 1}
+        quick: dict[str, Any] = {"steps": 1, "device": "cpu", "threads": 1}
         regard.finetune(tmp_path / "base", "tag", data, out=tmp_path / "tuned", **quick)
         runs.append(tmp_path / "tuned")
     for run in runs:

@@ -30,6 +30,8 @@ QUICK: dict[str, Any] = {
     "steps": 2, "warmup": 1, "batch_tokens": 256, "context": 32, "vocabulary": 300, "samples": 0,
     "validate_every": 2, "save_every": 2, "threads": 1, "device": "cpu",
 }  # fmt: skip
+# A model that is fine-tuned brings its tokenizer.
+TUNED = {key: value for key, value in QUICK.items() if key != "vocabulary"}
 SIZES: dict[str, Any] = {"d_model": 16, "d_ff": 24, "heads": 2, "layers": 1}
 TEXT = "".join(
     f"The {noun} {verb} the {thing}.\n"
@@ -251,16 +253,16 @@ def test_a_model_goes_on_with_its_own_objective(text: str, tmp_path: Path) -> No
             settings, text=text, model=f"{model}:tiny", out=tmp_path / f"{model} base"
         )
         result = regard.train(
-            QUICK, base=str(base.folder), text=text, objective=objective, out=tmp_path / model
+            TUNED, base=str(base.folder), text=text, objective=objective, out=tmp_path / model
         )
         assert regard.load(result.folder).spec == regard.load(base.folder).spec
     with pytest.raises(ModelError, match="no model for causal"):
         regard.train(
-            QUICK, base=str(base.folder), text=text, objective="causal", out=tmp_path / "no"
+            TUNED, base=str(base.folder), text=text, objective="causal", out=tmp_path / "no"
         )
     with pytest.raises(SettingError, match="d_model is decided by the model"):
         regard.train(
-            QUICK, base=str(base.folder), text=text, objective="denoise", d_model=8,
+            TUNED, base=str(base.folder), text=text, objective="denoise", d_model=8,
             out=tmp_path / "no",
         )  # fmt: skip
     assert not (tmp_path / "no").exists()
@@ -271,7 +273,7 @@ def test_a_fine_tuned_gpt2_resumes_bit_for_bit(
 ) -> None:
     """Its files hold matrices transposed, so that parameters lie in memory by columns."""
     base = regard.train(QUICK, text=text, model="gpt2:tiny", **SIZES, out=tmp_path / "base")
-    settings = QUICK | {"base": str(base.folder), "text": text, "objective": "causal", "steps": 4}
+    settings = TUNED | {"base": str(base.folder), "text": text, "objective": "causal", "steps": 4}
     whole = regard.train(settings, out=tmp_path / "whole")
     with pytest.raises(TrainingInterrupted):
         regard.train(settings, out=tmp_path / "cut", on_step=stop_at(2))

@@ -42,7 +42,8 @@ def test_texts_of_json_lines(tmp_path: Path) -> None:
     assert list(text_files.texts(other, "body")) == ["The dog sings."]
     with pytest.raises(DataError, match="'text' is missing") as refusal:
         list(text_files.texts(other))
-    assert "--text-column): id, body" in refusal.value.repair
+    assert "--text-column" in refusal.value.repair
+    assert "id, body" in refusal.value.repair
     done = run_command("translate", str(DEMO), "--input", file)
     alone = run_command("translate", str(DEMO), text="The dog sings.\nThe cat sings.\n")
     assert (done.returncode, done.stdout) == (0, alone.stdout)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -214,7 +215,7 @@ def test_texts_with_labels_are_no_words_with_tags(tmp_path: Path) -> None:
 
 # --- settings that an objective, a view or a task does not read ---
 
-UNREAD = {
+UNREAD: dict[str, dict[str, Any]] = {
     "classify": {
         "beam": 3, "length_penalty": "gnmt:1", "tokenize": "none", "joint": False,
         "target_tokenizer": "t.json", "tokenizer_examples": 10, "languages": "en-de",

@@ -227,8 +227,8 @@ def _format(file: str, format: str | None) -> str:
     if file_format == "text":
         raise SettingError(
             f"{file_name(file)} holds one side of the pairs at most",
-            "name it .tsv or .jsonl if it holds both sides (in Python: format='tsv'), or give the "
-            "target as a file of its own",
+            "give the target file too; if it holds both sides, name it .tsv or .jsonl "
+            "(in Python: format='tsv')",
         )
     return file_format
 

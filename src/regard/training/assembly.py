@@ -31,6 +31,7 @@ from regard.models.saving import (
     copy_companion_files,
     weight_tensors,
 )
+from regard.text.tokenizer import Tokenizer
 from regard.training import model_spec
 from regard.training.engine import layerwise_lr_decay
 from regard.training.objectives.objective import Objective
@@ -267,14 +268,19 @@ def _note_coverage(objective: Objective) -> None:
         return
     coverage = statistics.coverage
     if setup.recipe.is_finetuning:
-        # A memory network has a tokenizer, although its positions are sentences.
-        has_one = isinstance(model, TokenizerModel)
-        tokenizer = model.tokenizer if has_one else model.input_tokenizer
+        tokenizer = _tokenizer_of(model)
         unknown = unknown_ids(tokenizer, model.coverage)
         _say_unknown(statistics.share_of(unknown, tokenizer.special_ids), setup)
         coverage = training_coverage.merged(model.coverage, coverage)
     coverage.write(folder)
     model.coverage = coverage
+
+
+def _tokenizer_of(model: Model) -> Tokenizer:
+    if isinstance(model, TokenizerModel):
+        # A memory network has a tokenizer, although its positions are sentences.
+        return model.tokenizer
+    return model.input_tokenizer
 
 
 def _say_unknown(share: float, setup: Setup) -> None:
