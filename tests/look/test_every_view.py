@@ -166,6 +166,23 @@ def test_an_empty_input_is_no_path(
         model.look(" ")
 
 
+@pytest.mark.parametrize("kind", ["translator", "gpt2", "clip", "memory", "bahdanau"])
+def test_the_part_that_a_repair_names_is_one(
+    kind: str, opened: Callable[[str], models.Model], folder: Path
+) -> None:
+    model: Any = opened(kind)
+    asked = ["model", *arguments(kind, "attention", folder)]
+    with pytest.raises(SettingError, match="say --of") as refused:
+        CliRunner().invoke(command, [*asked, "--of", "middle"], catch_exceptions=False)
+    for part in refused.value.repair.removeprefix("say --of ").split(" or "):
+        done = CliRunner().invoke(command, [*asked, "--of", part], catch_exceptions=False)
+        assert done.exit_code == 0, part
+    if kind in ("gpt2", "clip"):
+        reads = arguments(kind, "attention", folder)[0]
+        with pytest.raises(SettingError, match="views that fit this model"):
+            regard.look.alignment(model.look(reads))
+
+
 def test_what_compares_texts_is_given_one(
     opened: Callable[[str], models.Model], folder: Path
 ) -> None:

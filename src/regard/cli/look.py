@@ -338,18 +338,16 @@ def _require_text(text: Input, what: str) -> str:
 
 def _attention(names: list[str], part: str | None, layer: int | None) -> str:
     """The attention that --of and --layer name: `encoder.3.self`, `decoder.0.cross`."""
-    kinds = {"encoder": "encoder.self", "decoder": "decoder.self", "cross": "decoder.cross"}
-    if part is not None and part not in kinds:
-        raise SettingError(f"--of {part!r} is no attention", "say encoder, decoder or cross")
     # A tower of CLIP has one more name in front: text.encoder.3.self.
-    layers: dict[str, list[str]] = {}  # the attentions of each kind, layer by layer
+    layers: dict[str, list[str]] = {}  # the attentions of each part, layer by layer
     for name in names:
         stack, _, kind = name.split(".")[-3:]
-        layers.setdefault(f"{stack}.{kind}", []).append(name)
-    chosen = next(iter(layers)) if part is None else kinds[part]
+        layers.setdefault("cross" if kind == "cross" else stack, []).append(name)
+    chosen = part or next(iter(layers))
     if chosen not in layers:
-        words = [word for word, kind in kinds.items() if kind in layers]
-        raise SettingError(f"this model has no {part} attention", f"say --of {' or '.join(words)}")
+        raise SettingError(
+            f"this model has no attention {part!r}", f"say --of {' or '.join(layers)}"
+        )
     count = len(layers[chosen])
     if layer is None:
         layer = count - 1  # the last one

@@ -31,7 +31,7 @@ from regard.look.probe_names import (
     switched_off,
 )
 from regard.look.result import Array
-from regard.look.view_requirements import require_view
+from regard.look.view_requirements import other_views, require_view
 from regard.series_encoder_decoder import SeriesEncoderDecoder
 
 # What views ask for that all attentions of a kind are in.
@@ -320,10 +320,9 @@ def recorded_attentions(run: Look, kind: str) -> list[str]:
         name for name in run.probe.attentions if name in known_names and fnmatchcase(name, pattern)
     ]
     if not names:
-        raise SettingError(
-            f"no attention like {kind!r} was recorded",
-            "ask for '*.weights' of a model that has one",
-        )
+        if not any(fnmatchcase(name, pattern) for name in known_names):
+            raise SettingError(f"this model has no attention like {kind!r}", other_views(run.model))
+        raise SettingError(f"no attention like {kind!r} was recorded", "ask for '*.weights'")
     return names
 
 

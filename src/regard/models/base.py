@@ -338,7 +338,8 @@ def no_targets() -> SettingError:
 def no_tokenizer() -> SettingError:
     """The error of a model that has no tokenizer for its inputs."""
     return SettingError(
-        "this model has no tokenizer to read text with", "give a tensor of its inputs"
+        "this model has no tokenizer to read text with",
+        "put its tokenizer.json into the folder; in Python, or give a tensor of its inputs",
     )
 
 
