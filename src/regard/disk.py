@@ -80,12 +80,16 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
-def make_folder(folder: Path) -> None:
-    """mkdir with parents, whose entries are on disk when it returns."""
+def make_folder(folder: Path) -> list[Path]:
+    """mkdir with parents, whose entries are on disk when it returns.
+
+    Returns the new ones, innermost first.
+    """
     new = [path for path in (folder, *folder.parents) if not path.exists()]
     for path in reversed(new):
         path.mkdir(exist_ok=True)
         sync(path.parent)
+    return new
 
 
 def require_absent(path: Path, repair: str) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from regard.cli.output_files import check_not_input
+from regard.cli.output_files import check_folder_exists, check_not_input
 from regard.errors import SettingError
 
 SECONDS_BETWEEN_LINES = 15.0  # of progress, where standard error is no terminal
@@ -179,6 +179,7 @@ def check_resumable(location: str, output: str | None) -> None:
     from regard.data.file_access import expand
 
     check_not_input("--output", output, expand(location))
+    check_folder_exists("--output", output)
 
 
 def input_identity(location: str) -> dict[str, Any]:

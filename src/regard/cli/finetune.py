@@ -115,7 +115,7 @@ def finetune(
     changes = recipe_changes(flags)
     # A run that is resumed has its recipe in its folder.
     if resume is not None:
-        if model or out or data:
+        if model or out or data or task:
             changes |= {"model": model}
         resume_run(resume, changes, as_json)
         return

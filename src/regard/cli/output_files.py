@@ -27,7 +27,7 @@ def check_page(
     file = Path(path)
     if file.exists() and (file.is_dir() or file.suffix.lower() not in suffixes):
         disk.require_absent(file, f"choose another {flag}, such as {file.stem}{suffixes[0]}")
-    _check_folder(flag, file)
+    check_folder_exists(flag, file)
 
 
 def check_new_file(flag: str, path: str | None, inputs: Iterable[str] = ()) -> None:
@@ -36,7 +36,7 @@ def check_new_file(flag: str, path: str | None, inputs: Iterable[str] = ()) -> N
         return
     check_not_input(flag, path, inputs)
     disk.require_absent(Path(path), f"remove it, or choose another {flag}")
-    _check_folder(flag, Path(path))
+    check_folder_exists(flag, path)
 
 
 def check_not_input(flag: str, path: str, inputs: Iterable[str]) -> None:
@@ -47,8 +47,8 @@ def check_not_input(flag: str, path: str, inputs: Iterable[str]) -> None:
             raise SettingError(f"{flag} {path} is what is read", f"choose another {flag}")
 
 
-def _check_folder(flag: str, file: Path) -> None:
-    if not file.parent.is_dir():
-        raise SettingError(
-            f"there is no folder {file.parent}", f"make it, or choose another {flag}"
-        )
+def check_folder_exists(flag: str, file: str | Path) -> None:
+    """Refuses an output in a folder that is not there."""
+    folder = Path(file).parent
+    if not folder.is_dir():
+        raise SettingError(f"there is no folder {folder}", f"make it, or choose another {flag}")

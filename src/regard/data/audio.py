@@ -72,6 +72,8 @@ def read_wav_and_rate(path: str | Path | bytes) -> tuple[Samples, int]:
         raise DataError(f"{name} does not exist", "give a WAV file") from None
     except OSError as error:  # a folder, or a file that may not be read
         raise DataError(f"{name} cannot be read: {error.strerror}", "give a WAV file") from None
+    except ValueError as error:  # a name with a zero byte
+        raise DataError(f"{name!r} cannot be read: {error}", "give a WAV file") from None
     except RuntimeError:  # from `wave`, where a chunk is longer than the file
         raise DataError(f"{name} is cut off or damaged", _convert(name, RATE)) from None
     except (wave.Error, EOFError) as error:
@@ -98,7 +100,7 @@ def _is_flac(path: str | Path | bytes) -> bool:
     try:
         with open(path, "rb") as file:
             return file.read(4) == _FLAC_MARKER
-    except OSError:
+    except (OSError, ValueError):
         return False  # reading it as WAV says what is wrong
 
 

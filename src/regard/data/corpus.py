@@ -557,7 +557,7 @@ def write_chunks(
             for column, rows in zip(columns, chunk, strict=True):
                 column.add(rows)
         if not columns[0].rows:
-            raise DataError(f"there is no row to write to {folder}", "give at least one")
+            raise DataError(f"the data of {folder.name!r} is empty", "give at least one example")
         manifest = {
             "format": FORMAT,
             "fingerprint": _fingerprint(digest for column in columns for digest in column.finish()),

@@ -123,6 +123,8 @@ def patching(
     with evaluation_mode(core):
         clean_inputs = prepare_inputs(model, text, target)
         corrupted_inputs = _aligned_inputs(model, clean_inputs, other)
+        if torch.equal(clean_inputs.inputs, corrupted_inputs.inputs):
+            raise DataError("both texts are the same", "change a word of the second one")
         decoder_inputs = clean_inputs.decoder_inputs
         # Both runs read the same decoder inputs, so that only the source differs.
         clean = Probe(probes)

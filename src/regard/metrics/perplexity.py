@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from regard.errors import DataError
 from regard.metrics.metric import Array, Metric, ratio
 
 
@@ -104,3 +105,10 @@ def perplexity(nll: float, tokens: int) -> float:
     if mean >= 700:  # exp(710) exceeds float64
         return math.inf
     return math.exp(mean)
+
+
+def corpus_perplexity(nll: float, tokens: int) -> float:
+    """The perplexity of texts; of no token at all there is none."""
+    if not tokens:
+        raise DataError("there is no token to score", "give texts of at least two tokens")
+    return perplexity(nll, tokens)

@@ -86,6 +86,8 @@ class DualEncoderModel(TokenizerModel):
                 "captions are not a list of different texts",
                 'give some, as in ["a photo of a cat", …]',
             )
+        if isinstance(image, list) and not image:
+            return []
         images = self.embed_image(image if isinstance(image, list) else [image])  # [N, D]
         with torch.inference_mode():
             texts = self.embed_text(names).to(self.device, self.dtype)  # [captions, D]

@@ -29,7 +29,7 @@ from regard.decode.strategy import (
 )
 from regard.decoder import Decoder
 from regard.errors import DataError, ModelError, SettingError
-from regard.metrics.perplexity import corpus_nll
+from regard.metrics.perplexity import corpus_nll, corpus_perplexity
 from regard.models.base import TokenizerModel, no_targets
 from regard.models.generation_config import GenerationDefaults, warn_of_unsupported
 from regard.models.input_warnings import warn_of_inputs
@@ -367,10 +367,7 @@ class LanguageModel(TokenizerModel):
         A first token that nothing precedes is not counted. Texts that are longer than the context,
         or than `tokens`, are read in parts.
         """
-        rows = [
-            self.tokenizer.input_ids(text)
-            for text in ([texts] if isinstance(texts, str) else texts)
-        ]
+        rows = [self.tokenizer.input_ids(text) for text in text_list(texts)]
         # Tokens that a part reads; it predicts as many.
         size = min(self.positions or tokens, tokens)
         # Parts overlap by one token, which the next part reads and the last one has predicted.
@@ -385,7 +382,7 @@ class LanguageModel(TokenizerModel):
     def perplexity(self, texts: str | Sequence[str]) -> float:
         """exp(negative log-likelihood per token)."""
         total, count = self.nll(texts)
-        return math.exp(min(total / max(1, count), 700.0))  # e^709 is the largest float
+        return corpus_perplexity(total, count)
 
     @torch.inference_mode()
     def _log_probabilities(

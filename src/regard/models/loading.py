@@ -131,7 +131,7 @@ def load_translator(
         open_translation_tokenizers(model.folder)  # raises an error that names the missing file
     raise ModelError(
         f"{folder} holds a model that does not translate ({model.family})",
-        f"it can: {', '.join(model.tasks) or 'be called with tensors'} (`regard predict`); "
+        f"it can: {', '.join(model.tasks) or 'be called with tensors'}; try `regard predict`, or "
         "give an encoder–decoder over text",
     )
 
@@ -148,8 +148,8 @@ def load_language_model(
     if not isinstance(model, LanguageModel):
         raise ModelError(
             f"{folder} holds a model that does not generate text ({model.family})",
-            f"it can: {', '.join(model.tasks) or 'be called with tensors'} (`regard predict`); "
-            "give a language model, such as GPT-2",
+            f"it can: {', '.join(model.tasks) or 'be called with tensors'}; try `regard predict`, "
+            "or give a language model, such as GPT-2",
         )
     return model
 

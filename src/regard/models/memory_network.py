@@ -56,6 +56,8 @@ class MemoryNetworkModel(TokenizerModel):
         if targets is not None:
             raise no_targets()
         stories = [self.sentence_ids(text) for text in single_texts(texts)]
+        if not stories:
+            raise DataError("there is no story", "give one, or a list of some")
         for story in stories:
             # Tokens of a sentence: its end may be cut off, its words are a set.
             for i in texts_to_truncate([len(s) for s in story], max_length, truncation, self.say):

@@ -83,11 +83,9 @@ def predict(
     """
     options = options or PredictionOptions()
     task = default_task(model, options) if task is None else task
+    able = predicted_tasks(model)
     if task not in _TASKS:
-        raise SettingError(f"there is no task {task!r}", did_you_mean(task, _TASKS))
-    able = [name for name in model.tasks if name in _TASKS]
-    if "tag" in able:
-        able.append("entities")  # merged from the tags of words
+        raise SettingError(f"there is no task {task!r}", did_you_mean(task, able))
     if task not in able:
         raise ModelError(f"this model ({model!r}) cannot `{task}`", f"it can: {', '.join(able)}")
     _check_options(model, task, options)
@@ -127,6 +125,14 @@ def _check_options(model: Model, task: str, options: PredictionOptions) -> None:
             raise SettingError(
                 f"{flag} is not for `{task}` of this model ({model!r})", "leave it out"
             )
+
+
+def predicted_tasks(model: Model) -> list[str]:
+    """The tasks of a model that have predictions; a perplexity, for one, is none."""
+    able = [name for name in model.tasks if name in _TASKS]
+    if "tag" in able:
+        able.append("entities")  # merged from the tags of words
+    return able
 
 
 def default_task(model: Model, options: PredictionOptions) -> str:

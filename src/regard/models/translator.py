@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Unpack, overload
@@ -27,7 +26,7 @@ from regard.decode.strategy import (
 from regard.encoder_decoder import EncoderDecoder
 from regard.errors import DataError, ModelError, SettingError
 from regard.families import folder as folders
-from regard.metrics.perplexity import corpus_nll
+from regard.metrics.perplexity import corpus_nll, corpus_perplexity
 from regard.models.base import Model
 from regard.models.generation_config import GenerationDefaults, warn_of_unsupported
 from regard.models.input_warnings import warn_of_inputs
@@ -258,7 +257,8 @@ class Translator(Model):
         target_token = self.target_tokenizer.token_to_id(language)
         if target_token is None:
             raise SettingError(
-                f"this model has no token {language!r}", "give one of its vocabulary, such as de_DE"
+                f"this model has no token of the language {language!r}",
+                "write it as the vocabulary does, or leave it out if the model knows one language",
             )
         return [], replace(self.special_tokens, forced_bos=target_token)
 
@@ -336,4 +336,4 @@ class Translator(Model):
     def perplexity(self, sources: Sequence[str], targets: Sequence[str]) -> float:
         """exp(negative log-likelihood per target token), unsmoothed."""
         total, count = self.nll(sources, targets)
-        return math.exp(min(total / max(1, count), 700.0))  # e^709 is the largest float
+        return corpus_perplexity(total, count)

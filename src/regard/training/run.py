@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import signal
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -357,8 +356,7 @@ def _removed_if_not_assembled(run_folder: RunFolder, recipe: Recipe) -> Iterator
         from_stdin = "-" in (recipe.data.text, recipe.data.pairs)
         has_copy = from_stdin and any(file.stat().st_size for file in run_folder.data.glob("*.*"))
         if not run_folder.metrics.exists() and not has_copy:
-            # A folder that cannot be removed itself, such as the current one, is emptied.
-            shutil.rmtree(run_folder.folder, ignore_errors=True)
+            run_folder.remove()
         raise
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -33,6 +33,7 @@ class RunFolder:
     """The paths of a run: a Hugging Face repository, plus `state/` for what only training needs."""
 
     folder: Path
+    new_parents: tuple[Path, ...] = ()  # made for this run, innermost first
 
     @property
     def state(self) -> Path:
@@ -162,6 +163,14 @@ class RunFolder:
         disk.write_json(self.recipe, {**values, **recipe.model_dump(mode="json")})
         return recipe
 
+    def remove(self) -> None:
+        """Removes the folder, and the parents that were made for it if nothing else is in them."""
+        # A folder that cannot be removed itself, such as the current one, is emptied.
+        shutil.rmtree(self.folder, ignore_errors=True)
+        with suppress(OSError):  # not empty
+            for parent in self.new_parents:
+                parent.rmdir()
+
     def never_trained(self) -> bool:
         """Whether a run began here and ended before its first step: nothing in it is of value."""
         if not self.recipe.is_file() or self.weights.exists() or self.checkpoints.exists():
@@ -235,7 +244,9 @@ def begin(recipe: Recipe, out: Path | None, name: str, objective: str | None = N
         _take_again(run_folder)
     # First of all: a full or read-only disk is reported before hours of work.
     with disk.disk_errors(str(folder)):
-        disk.make_folder(run_folder.state)
+        new = disk.make_folder(run_folder.state)
+    parents = tuple(path for path in new if path in folder.parents)
+    run_folder = replace(run_folder, new_parents=parents)
     values = {"name": name, **recipe.model_dump(mode="json")}
     # They follow from the number of batches, which is not known yet.
     if keys := _keys_to_count(recipe):
