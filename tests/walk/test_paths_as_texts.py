@@ -17,7 +17,7 @@ QUICK: dict[str, Any] = {
     "learning_rate": 1e-3, "samples": 0, "context": 32,
 }  # fmt: skip
 REVIEWS = "a good film\tgood\na bad film\tbad\n" * 12
-MISTYPED = ["txet.txt", "pairs.tsv", "PHOTO.JPG", "speech.wav", "no/such/texts", "two words.csv"]
+MISTYPED = ["txet.txt", "pairs.tsv", "PHOTO.JPG", "speech.wav", "./no/texts", "/tmp/no-texts"]
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +78,13 @@ def test_a_file_without_a_suffix_is_no_text(
     command(*verbs(models, demo)[verb], file).refused("is a file, and no text")
 
 
-@pytest.mark.parametrize("text", ["a good film", "good/bad or not", "a film.", "question\tx.txt"])
+TEXTS = [
+    *("a good film", "good/bad or not", "a film.", "question\tx.txt", "10/10", "he/she", "km/h"),
+    *("<b>good</b>", "2026/11/17", "I saved it as notes.txt", "映画/本"),
+]
+
+
+@pytest.mark.parametrize("text", TEXTS)
 def test_texts_are_texts(text: str, command: Command, models: Path) -> None:
     done = command("classify", models / "classify", text)
     assert done.code == 0, done.err
@@ -87,3 +93,11 @@ def test_texts_are_texts(text: str, command: Command, models: Path) -> None:
 def test_a_context_that_is_no_file(command: Command, models: Path) -> None:
     done = command("predict", models / "classify", "Who?", "--context", "story.txt")
     done.refused("there is no file 'story.txt'")
+
+
+def test_a_name_in_a_folder_that_is_there(
+    command: Command, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "texts").mkdir()
+    monkeypatch.chdir(tmp_path)
+    command("classify", models / "classify", "texts/old").refused("there is no file 'texts/old'")

@@ -15,6 +15,7 @@ FILE_SUFFIXES = (
     ".parquet", ".arrow", ".png", ".jpg", ".jpeg", ".gif", ".bmp", ".webp", ".npy",
     ".wav", ".flac", ".mp3", ".ogg",
 )  # fmt: skip
+PATH_PREFIXES = ("/", "./", "../", "~/")
 
 
 def check_not_blank(texts: Sequence[str]) -> None:
@@ -55,9 +56,10 @@ def _is_file(text: str) -> bool:
 
 
 def _looks_like_path(text: str) -> bool:
-    # A tab stands between two texts, and a line end inside of one.
-    if any(character in text for character in "\t\n"):
+    # Several words are a sentence, also where a name of a file ends it.
+    if any(character.isspace() for character in text):
         return False
-    if text.lower().endswith(FILE_SUFFIXES):
+    if text.lower().endswith(FILE_SUFFIXES) or text.startswith(PATH_PREFIXES):
         return True
-    return "/" in text and not any(character.isspace() for character in text)
+    # 24/7, and/or, <b>bold</b> and dates are texts, unless there is such a folder.
+    return "/" in text and Path(text).parent.is_dir()

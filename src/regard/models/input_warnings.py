@@ -107,7 +107,8 @@ def _warn_of_unknown_words(
         names += f", … ({len(words):,} in all)"
     message = (
         f"the model has never seen these words: {names}\n"
-        "  → do not trust what it makes of them; write other words, or train on text that has them"
+        "  → do not trust what it makes of them; write other words, or train on text that has them "
+        "(of a vocabulary that has room for them)"
     )
     warnings.warn(UnknownWordsWarning(message, list(words)), stacklevel=_STACK_LEVEL)
 
