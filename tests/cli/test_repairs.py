@@ -97,7 +97,7 @@ def language_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_an_attention_that_there_is(command: Command, language_model: Path) -> None:
     done = command("look", language_model, "a good film", "--of", "cross")
-    done.refused("no cross attention")
+    done.refused("no attention 'cross'")
     word = re.search(r"say --of (\w+)", done.err)
     assert word is not None
     assert command("look", language_model, "a good film", "--of", word[1]).code == 0
@@ -112,7 +112,7 @@ def test_more_translations_than_the_beam_has(command: Command, demo: Path) -> No
 
 def test_views_of_decoding(command: Command, demo: Path) -> None:
     text = "The dog sleeps."
-    command("look", demo, text, "--what", "beam", "--sample").refused("--what steps")
+    command("look", demo, text, "--what", "beam", "--sample").refused("ablation, steps")
     assert command("look", demo, text, "--what", "steps", "--sample").code == 0
     command("look", demo, text, "--what", "steps", "--beam", "3").refused("--beam 1")
     assert command("look", demo, text, "--what", "steps", "--beam", "1").code == 0
