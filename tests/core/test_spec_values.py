@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import re
+import resource
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,6 +17,7 @@ from regard import memory, spec
 from regard.builder import build
 from regard.errors import ModelError, RegardError
 from regard.spec.serialization import _KINDS
+from regard.spec.validation import Bounds, type_hints
 
 WIDTH = 16
 TOKENS = spec.Tokens(20)
@@ -291,6 +294,16 @@ WRONG_VALUES: list[Any] = [
 ]
 
 
+@pytest.fixture(autouse=True)
+def _little_memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A model of absurd sizes is refused on a large machine, too, and takes no other's memory."""
+    monkeypatch.setattr(memory, "available", lambda: 10**8)
+    limits = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (6 * 2**30, limits[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_DATA, limits)
+
+
 def test_every_part_has_a_case() -> None:
     assert {type(part) for part, _ in CASES} == set(_KINDS.values())
 
@@ -298,10 +311,7 @@ def test_every_part_has_a_case() -> None:
 @pytest.mark.parametrize(
     ("part", "model_of"), CASES, ids=[type(part).__name__ for part, _ in CASES]
 )
-def test_a_wrong_value_is_refused_in_words(
-    part: Any, model_of: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(memory, "available", lambda: 10**8)  # on a large machine, too
+def test_a_wrong_value_is_refused_in_words(part: Any, model_of: Callable[[Any], Any]) -> None:
     build(model_of(part))
     for field in dataclasses.fields(part):
         for value in WRONG_VALUES:
@@ -312,6 +322,29 @@ def test_a_wrong_value_is_refused_in_words(
             except RegardError as error:
                 assert error.problem
                 assert error.repair
+
+
+BOUNDED = [
+    (part, field.name, bounds)
+    for part, _ in CASES
+    for field in dataclasses.fields(part)
+    for option in (type_hints(type(part))[field.name],)
+    for bounds in (getattr(option, "__metadata__", (None,))[0],)
+    if isinstance(bounds, Bounds)
+]
+
+
+@pytest.mark.parametrize(
+    ("part", "name", "bounds"),
+    BOUNDED,
+    ids=[f"{type(part).__name__}.{name}" for part, name, _ in BOUNDED],
+)
+def test_a_number_beyond_its_bounds_is_named(part: Any, name: str, bounds: Bounds) -> None:
+    for value in (bounds.least - 1, 2 * bounds.most):
+        with pytest.raises(
+            ModelError, match=rf"\.{name} cannot be .*\n.*{re.escape(bounds.words)}"
+        ):
+            dataclasses.replace(part, **{name: value})
 
 
 # ------------------------------------------------------------------ the same in JSON
@@ -336,13 +369,10 @@ def wrong_descriptions(part: Any) -> Iterator[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("part", "model_of"), CASES, ids=[type(part).__name__ for part, _ in CASES]
 )
-def test_a_wrong_description_is_refused_in_words(
-    part: Any, model_of: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(memory, "available", lambda: 10**8)
+def test_a_wrong_description_is_refused_in_words(part: Any, model_of: Callable[[Any], Any]) -> None:
     for description in wrong_descriptions(part):
         try:
-            build(model_of(spec.from_dict(description)))
+            model_of(spec.from_dict(description))
         except RegardError as error:
             assert error.problem
             assert error.repair
