@@ -328,7 +328,7 @@ BOUNDED = [
     (part, field.name, bounds)
     for part, _ in CASES
     for field in dataclasses.fields(part)
-    for option in (type_hints(type(part))[field.name],)
+    for option in (type_hints(type(part))[field.name],)  # type: ignore[arg-type]
     for bounds in (getattr(option, "__metadata__", (None,))[0],)
     if isinstance(bounds, Bounds)
 ]

@@ -82,8 +82,11 @@ def test_a_run_without_validation_ends_badly_if_its_last_updates_do(tmp_path: Pa
     text = tmp_path / "text.txt"
     text.write_text("The dog sees the cat. A dog sees a cat.\n" * 50)
 
+    def no_score(progress: Progress, validation: dict[str, Any]) -> bool:
+        return False
+
     def spoil(loop: Loop) -> None:
-        loop.early_stopping.update = lambda progress, _: bool(progress.step < 0)  # type: ignore[method-assign]
+        loop.early_stopping.update = no_score  # type: ignore[method-assign]
         if loop.progress.step == 3:
             parameter = next(iter(loop.model.parameters()))
             parameter.register_hook(lambda gradient: gradient * torch.nan)
