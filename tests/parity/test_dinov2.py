@@ -130,7 +130,7 @@ def test_what_is_not_understood_is_refused(tmp_path: Path) -> None:
         ({"hidden_act": "mish"}, "mish"),
         ({"head_dim": 4}, "head_dim"),
         ({"image_size": [12, 16]}, "image_size"),
-        ({"drop_path_rate": 1.0}, "skipped"),
+        ({"drop_path_rate": 1.0}, "drop_path"),
         ({"architectures": ["Dinov2Backbone"]}, "Dinov2Backbone"),
         ({"use_swiglu_ffn": True}, "weights_in"),
         ({"use_mask_token": False}, "mask_token"),

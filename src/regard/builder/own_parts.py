@@ -7,7 +7,7 @@ the first call.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor, nn
@@ -16,12 +16,15 @@ from regard import spec
 from regard.core import position_terms
 from regard.errors import ModelError
 
+_ABSENT = object()
 # The arguments that each method of such a module is called with.
 _KERNEL_METHODS = {
     "forward": ("q", "k", "v", "mask", "bias", "cache"),
     "weights": ("q", "k", "mask", "rows", "heads", "bias"),
     "start": ("like", "rows", "capacity", "shape", "max_lookback"),
 }
+# Only probes ask for weights, and only decoding for a cache: a kernel may lack them.
+_OPTIONAL_METHODS = ("weights", "start")
 _POSITION_METHODS = {"terms": ("mask", "ids", "length")}
 
 
@@ -64,7 +67,10 @@ def _check_methods(
     part: Any, module: nn.Module, methods: Mapping[str, tuple[str, ...]], advice: str
 ) -> None:
     for method, arguments in methods.items():
-        if not _takes(getattr(module, method, None), arguments):
+        function = getattr(module, method, _ABSENT)
+        if function is _ABSENT and method in _OPTIONAL_METHODS:
+            continue
+        if not _takes(function, arguments):
             called = f"{method}({', '.join(arguments)})"
             raise ModelError(
                 f"{type(part).__name__}.build returned {_kind(module)}, which has no {called}",
@@ -72,7 +78,7 @@ def _check_methods(
             )
 
 
-def _takes(function: Callable[..., Any] | None, arguments: tuple[str, ...]) -> bool:
+def _takes(function: Any, arguments: tuple[str, ...]) -> bool:
     """Whether a function can be called with so many arguments."""
     if not callable(function):
         return False
