@@ -31,7 +31,7 @@ def language_model() -> LanguageModel:
     return LanguageModel(build(description), description, looked.WORDS)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("value", NO_TEXTS, ids=repr)
+@pytest.mark.parametrize("value", NO_TEXTS)
 def test_a_likelihood_is_one_of_texts(value: Any, language_model: LanguageModel) -> None:
     for method in (language_model.nll, language_model.perplexity):
         with pytest.raises(RegardError):
