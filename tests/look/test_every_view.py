@@ -152,7 +152,7 @@ def test_sentences_that_are_too_long_are_replaced_by_shorter_ones(
 
 def test_texts_of_which_a_model_says_the_same(opened: Callable[[str], models.Model]) -> None:
     model = opened("classifier")
-    with pytest.raises(DataError, match="at=-1"):
+    with pytest.raises(DataError, match="both texts are the same"):
         patching(model, kinds.SENTENCE, kinds.SENTENCE)
     assert patching(model, kinds.SENTENCE, "The owl sees the cat.", at=-1).effect.size
 
