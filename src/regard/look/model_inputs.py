@@ -149,7 +149,10 @@ def _checked_tensor(model: Inspectable, inputs: Tensor) -> Tensor:
             f"a tensor of the shape {tuple(inputs.shape)} is no batch of one input",
             "give [1, …], as in torch.tensor([ids])",
         )
-    reads_ids = model.spec.main_input_name == "input_ids"
+    # Two towers read token ids or an image.
+    reads_ids = model.spec.main_input_name == "input_ids" and not isinstance(
+        model.model, DualEncoder
+    )
     if reads_ids and (inputs.dim() != 2 or inputs.is_floating_point()):
         raise SettingError(
             f"a tensor of {inputs.dtype} and the shape {tuple(inputs.shape)} holds no token ids",
