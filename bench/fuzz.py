@@ -46,7 +46,7 @@ from regard.models.text_encoder import TextEncoder
 from regard.training import preflight
 from regard.training.diagnostics.run_log import RunLog
 from regard.training.engine.loop import Loop
-from regard.training.recipe import schema as recipes
+from regard.training.recipe import loading
 from regard.training.run import go_on
 from regard.verify import outputs
 from regard.verify.random_inputs import pad_token_id, random_batch
@@ -137,7 +137,7 @@ def open_run(folder: Path, chance: random.Random) -> None:
 
 def open_recipe(path: Path, chance: random.Random) -> None:
     """Reads a recipe and checks it; a part of the small ones is trained for a step."""
-    recipe, _ = recipes.choose(path, {}, data_root=str(path.parent))
+    recipe, _ = loading.choose(path, {}, data_root=str(path.parent))
     preflight.check(recipe)
     if path.name.startswith("small_") and chance.random() < 0.5:
         # Whatever the recipe asks for, a step of it is enough; scoring a model that has learnt

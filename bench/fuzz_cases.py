@@ -22,7 +22,7 @@ from regard.errors import TrainingInterrupted
 from regard.families.folder import read, write_model
 from regard.text.tokenizer_training import train_tokenizer
 from regard.training.engine.loop import Loop
-from regard.training.recipe import schema as recipes
+from regard.training.recipe import loading, schema
 
 TESTS = Path(__file__).parents[1] / "tests"
 DEEP = 100_000  # brackets in brackets
@@ -45,7 +45,7 @@ def make_originals(folder: Path, *, zoo: bool = True) -> None:
         (folder / name).mkdir(parents=True)
     _make_runs(folder)
     _make_models(folder / "models", folder / "runs", zoo)
-    for name, path in recipes.packaged().items():
+    for name, path in loading.packaged().items():
         shutil.copyfile(path, folder / "recipes" / f"{name}.toml")
     for name, text in _small_recipes(folder).items():
         (folder / "recipes" / f"small_{name}.toml").write_text(text)
@@ -397,10 +397,10 @@ def mutate_recipe(chance: random.Random, path: Path) -> None:
             case 0 | 1 | 2 if equals:
                 lines[number] = f"{key}= {_toml(chance, old)}"
             case 3:
-                keys = list(recipes.KEYS)
+                keys = list(schema.KEYS)
                 lines.insert(number, f"{chance.choice(keys)} = {_toml(chance, old)}")
             case 4:
-                sections = [*recipes.SECTIONS, "x", "train.train", "[data]", ""]
+                sections = [*schema.SECTIONS, "x", "train.train", "[data]", ""]
                 lines.insert(number, f"[{chance.choice(sections)}]")
             case _:
                 lines[number] = ""

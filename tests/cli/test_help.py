@@ -16,7 +16,7 @@ from regard.cli.completion import preset_names, recipe_names
 from regard.cli.look import WHAT
 from regard.cli.train import FINETUNE_KEYS
 from regard.families.presets import listing
-from regard.training.recipe import schema as recipes
+from regard.training.recipe import loading, schema
 
 THREE_SCREENS = 120  # lines
 # What the field calls the settings that have a name of their own here.
@@ -47,7 +47,7 @@ def help_of(*arguments: str) -> str:
 def test_the_short_help_fits_three_screens_in_the_sections_of_a_recipe(verb: str) -> None:
     text = help_of(verb, "--help")
     assert len(text.splitlines()) <= THREE_SCREENS
-    places = [text.find(f"[{section}]") for section in recipes.SECTIONS]
+    places = [text.find(f"[{section}]") for section in schema.SECTIONS]
     named = [place for place in places if place >= 0]
     assert len(named) >= 3
     assert "--help [all]" in text
@@ -55,10 +55,10 @@ def test_the_short_help_fits_three_screens_in_the_sections_of_a_recipe(verb: str
 
 def test_help_all_has_every_setting() -> None:
     text = help_of("train", "--help", "all")
-    for key in recipes.KEYS:
+    for key in schema.KEYS:
         assert (f"--{key.replace('_', '-')} " in text) == (key not in FINETUNE_KEYS), key
     compared = help_of("compare", "--help", "all")
-    for key in recipes.KEYS:
+    for key in schema.KEYS:
         assert (f"--{key.replace('_', '-')} " in compared) == (key not in SET_BY_COMPARISON), key
 
 
@@ -67,12 +67,12 @@ def test_help_has_the_fields_words_and_the_recipes() -> None:
     for key, words in FIELD_WORDS.items():
         description = text.partition(f"--{key.replace('_', '-')} ")[2][:400]
         assert words in description, key
-    assert all(name in text for name in recipes.packaged())
+    assert all(name in text for name in loading.packaged())
 
 
 def test_every_setting_is_described() -> None:
-    for key, section in recipes.KEYS.items():
-        field = recipes.SECTIONS[section].model_fields[key]
+    for key, section in schema.KEYS.items():
+        field = schema.SECTIONS[section].model_fields[key]
         assert field.description or key == "activation", key
 
 
@@ -111,7 +111,7 @@ def test_the_shell_completes_presets_recipes_views_and_folders() -> None:
 
 def test_what_is_completed_is_all_there_is() -> None:
     assert sorted(preset_names()) == sorted(preset.name for preset in listing())
-    assert recipe_names() == sorted(recipes.packaged())
+    assert recipe_names() == sorted(loading.packaged())
     assert "circuit" in WHAT
 
 

@@ -26,7 +26,7 @@ from regard.look import drawing
 from regard.parameter_count import parameter_count
 from regard.training.model_spec import describe
 from regard.training.objectives.label_smoothed_cross_entropy import cross_entropy
-from regard.training.recipe import schema as recipes
+from regard.training.recipe import loading, schema
 
 TINY: dict[str, Any] = {
     "preset": "tiny", "d_model": 36, "d_ff": 40, "heads": 2, "layers": 1, "batch_tokens": 256, "warmup": 2,
@@ -57,7 +57,7 @@ def translation_flops(model: Any, length: int, vocabulary: int) -> float:
 
 
 @pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> recipes.Recipe:
+def base(tmp_path_factory: pytest.TempPathFactory) -> schema.Recipe:
     folder = tmp_path_factory.mktemp("text")
     pairs = list(itertools.islice(builtin.sentences("train"), 80))
     files = {}
@@ -66,12 +66,12 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> recipes.Recipe:
             path = folder / f"{name}{side}"
             path.write_text("".join(getattr(pair, side) + "\n" for pair in some))
             files[name + side] = str(path)
-    return recipes.load(None, TINY | files)
+    return loading.load(None, TINY | files)
 
 
 @pytest.mark.parametrize("parameters", [None, 300_000, 3_000_000])
 def test_all_models_get_as_many_parameters(parameters: int | None) -> None:
-    recipe, _ = recipes.choose("builtin", {"model": "transformer:tiny"})
+    recipe, _ = loading.choose("builtin", {"model": "transformer:tiny"})
     wanted = parameters or parameter_count(describe(recipe, 2000, 2000))
     words = [*FAMILIES, "transformer", "transformer:performer", "transformer:linformer:64+softmax"]
     for contender in parse_contenders(",".join(words)):
@@ -97,7 +97,7 @@ def test_words_and_budgets() -> None:
         "attention": "linformer:8",
         "decoder_attention": "window:4",
     }
-    recipe, _ = recipes.choose("builtin", {})
+    recipe, _ = loading.choose("builtin", {})
     assert Contender("gru@learning_rate=0.001").recipe(recipe).train.learning_rate == 0.001
     assert parse_budget("steps:2000").steps(0.0, 0.0) == 2000
     assert parse_budget("flops:1e6").steps(300.0, 0.0) == 3333
@@ -138,7 +138,7 @@ def test_counted_multiplications_are_those_of_the_matrices(cell: Any) -> None:
 
 def test_costs_grow_as_they_should() -> None:
     def growth(word: str) -> float:
-        recipe = Contender(word).recipe(recipes.choose("builtin", {})[0], {"d_model": 16})
+        recipe = Contender(word).recipe(loading.choose("builtin", {})[0], {"d_model": 16})
         model: Any = build(describe(recipe, 50, 50))
         sizes = [128, 256, 512]
         return growth_exponent(sizes, [translation_flops(model, n, 50) for n in sizes])
@@ -162,7 +162,7 @@ def test_what_backward_needs_is_counted_once() -> None:
 
 
 def test_a_comparison_is_kept_and_goes_on(
-    base: recipes.Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    base: schema.Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     contenders = parse_contenders("transformer,bahdanau@clip=1,rnn")
     trained: list[Path] = []
@@ -210,12 +210,12 @@ def test_a_comparison_is_kept_and_goes_on(
         experiment.compare(base, "test", contenders, parse_budget("steps:2"), (1,), tmp_path)
     sides = ("source", "target", "test_source", "test_target")
     files = {side: getattr(base.data, side) for side in sides}
-    other = recipes.load(None, {**TINY, **files, "vocabulary": 200})
+    other = loading.load(None, {**TINY, **files, "vocabulary": 200})
     with pytest.raises(SettingError, match="other data"):
         experiment.compare(other, "test", contenders, parse_budget("steps:3"), (1,), tmp_path)
 
 
-def test_the_command(base: recipes.Recipe, tmp_path: Path) -> None:
+def test_the_command(base: schema.Recipe, tmp_path: Path) -> None:
     paths = {
         key: value
         for key, value in base.data.model_dump().items()

@@ -22,7 +22,7 @@ from regard.errors import SettingError
 from regard.look import drawing
 from regard.parameter_count import parameter_count
 from regard.training.model_spec import describe, describe_with_head
-from regard.training.recipe import schema as recipes
+from regard.training.recipe import loading, schema
 
 TINY: dict[str, Any] = {
     "preset": "tiny", "layers": 1, "batch_tokens": 128, "warmup": 2, "builtin_lines": 100, "test_lines": 12, "context": 32,
@@ -36,7 +36,7 @@ def _costs_of_one_batch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def compared(out: Path, models: str, parameters: int = 60_000, **changes: Any) -> Comparison:
-    recipe = recipes.load(None, TINY | changes)
+    recipe = loading.load(None, TINY | changes)
     return compare(
         recipe,
         "test",
@@ -194,7 +194,7 @@ def test_what_follows_the_colon_is_a_size_or_an_attention() -> None:
         "model": "bert",
         "attention": "longformer:64",
     }
-    recipe = recipes.load(None, {"objective": "causal", "text": "text.txt", "activation": "relu"})
+    recipe = loading.load(None, {"objective": "causal", "text": "text.txt", "activation": "relu"})
     # Settings of the recipe's architecture are not those of another.
     assert Contender("llama").recipe(recipe).model.activation is None
     assert Contender("gpt").recipe(recipe).model.activation == "relu"
@@ -207,7 +207,7 @@ def test_what_follows_the_colon_is_a_size_or_an_attention() -> None:
     ["gpt", "gpt2", "gpt_neox", "llama", "mistral", "qwen2", "gemma", "palm", "gru", "lstm"],
 )
 def test_language_models_get_as_many_parameters(word: str) -> None:
-    recipe = recipes.load(None, {"objective": "causal", "text": "text.txt", "layers": 2})
+    recipe = loading.load(None, {"objective": "causal", "text": "text.txt", "layers": 2})
     sized = Contender(word).sized(recipe, 300_000, lambda r: describe(r, 100))
     assert abs(parameter_count(describe(sized, 100)) / 300_000 - 1) < 0.03
 
@@ -216,9 +216,9 @@ def test_language_models_get_as_many_parameters(word: str) -> None:
     "word", ["bert", "roberta", "albert", "electra", "deberta-v2", "gpt2", "rnn"]
 )
 def test_classifiers_get_as_many_parameters(word: str) -> None:
-    recipe = recipes.load(None, {"objective": "classify", "layers": 2})
+    recipe = loading.load(None, {"objective": "classify", "layers": 2})
 
-    def spec_of(recipe: recipes.Recipe) -> Any:
+    def spec_of(recipe: schema.Recipe) -> Any:
         return describe_with_head(recipe, 100, "classify", 3)
 
     sized = Contender(word).sized(recipe, 300_000, spec_of)

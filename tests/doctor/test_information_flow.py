@@ -15,7 +15,7 @@ from regard.families import presets
 from regard.training.assembly import assemble
 from regard.training.diagnostics.information_flow import check_information_flow
 from regard.training.objectives.objective import Objective
-from regard.training.recipe import schema as recipes
+from regard.training.recipe import loading
 from regard.training.run import Parts
 from regard.training.run_folder import begin
 from regard.training.setup import Setup
@@ -26,7 +26,7 @@ cases = load("doctor_cases")
 def objective_of(folder: Path, family: str, parts: Parts, **changes: Any) -> Objective:
     """The objective of a case's family, assembled and not trained."""
     settings = cases.family_settings(family, folder, random.Random(1)) | changes
-    recipe = recipes.load(None, settings)
+    recipe = loading.load(None, settings)
     run_folder = begin(recipe, folder / "run", "case", parts.objective_name)
     return assemble(Setup(run_folder, recipe, lambda text: None), parts.objective)
 

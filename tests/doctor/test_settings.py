@@ -13,7 +13,7 @@ from regard.doctor.run_evidence import open_recipe
 from regard.doctor.trials import HIGH_STEP, LOW_STEP, _margin, _unusual_rates
 from regard.plan.planner import HEADROOM, find_device, make_plan
 from regard.plan.subject import Request, of_recipe
-from regard.training.recipe import schema as recipes
+from regard.training.recipe import loading
 from regard.training.run import Parts
 
 
@@ -38,7 +38,7 @@ def write_recipe(folder: Path, rate: float = 1e-3) -> Path:
 def test_a_rate_is_judged_by_the_size_of_the_weights(
     rate: float, check: str | None, tmp_path: Path
 ) -> None:
-    recipe, name = recipes.choose(str(write_recipe(tmp_path, rate)), {})
+    recipe, name = loading.choose(str(write_recipe(tmp_path, rate)), {})
     with open_recipe(recipe, name, Parts()) as run:
         # Matrices of GPT begin with a deviation of 0.02.
         assert run.relative_step == pytest.approx(rate / 0.02, rel=0.1)
@@ -56,7 +56,7 @@ def test_the_planner_says_when_memory_will_run_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write_recipe(tmp_path)
-    recipe, name = recipes.choose(str(path), {})
+    recipe, name = loading.choose(str(path), {})
     plan = make_plan(of_recipe(recipe, name, Request()), find_device("cpu"), calibrate=False)
     enough = int(plan.needed / HEADROOM) + 1
     monkeypatch.setattr(memory, "available", lambda: enough)

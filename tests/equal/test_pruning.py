@@ -36,7 +36,7 @@ from regard.models import Model
 from regard.models.head_pruning import choose_heads, prunable_attentions, prune_heads
 from regard.parameter_count import parameter_count
 from regard.show.layers import summarize
-from regard.training.recipe import schema as recipes
+from regard.training.recipe import loading
 from regard.training.run import run as trained
 from regard.training.run_folder import begin
 
@@ -348,7 +348,7 @@ SMALL: dict[str, Any] = {
 
 
 def test_the_command(tmp_path: Path) -> None:
-    recipe = recipes.load(None, SMALL | {"builtin_lines": 200, "tokenizer": "words"})
+    recipe = loading.load(None, SMALL | {"builtin_lines": 200, "tokenizer": "words"})
     place = begin(recipe, tmp_path / "run", "test")
     trained(place, recipe, "test", quiet=True)
     done = CliRunner().invoke(
@@ -392,7 +392,7 @@ def test_the_command_for_a_language_model(tmp_path: Path) -> None:
         "tokenizer": "characters",
         "schedule": "cosine",
     }
-    recipe = recipes.load(None, SMALL | settings | {"learning_rate": 0.01})
+    recipe = loading.load(None, SMALL | settings | {"learning_rate": 0.01})
     place = begin(recipe, tmp_path / "run", "test")
     trained(place, recipe, "test", quiet=True)
     asked = [str(place.folder), "--heads", "25%", "--lines", "5", "--json"]

@@ -45,7 +45,7 @@ from regard.training.data.stored_rows import Row, StoredRows, stored_rows
 from regard.training.diagnostics.run_log import RunLog
 from regard.training.engine.metrics_log import last_losses
 from regard.training.engine.progress import Progress
-from regard.training.recipe import schema as recipes
+from regard.training.recipe import loading
 from regard.training.run import go_on, train
 from regard.training.run_folder import resume
 from regard.verify.random_inputs import random_batch
@@ -213,11 +213,11 @@ def test_strange_recipes(tmp_path: Path, text: str) -> None:
     path = tmp_path / "recipe.toml"
     path.write_text(text)
     with pytest.raises(SettingError):
-        recipes.load(path, {})
+        loading.load(path, {})
 
 
 def test_a_name_with_a_null_byte() -> None:
-    recipe = recipes.load(None, {"text": "a\0b", "objective": "causal"})
+    recipe = loading.load(None, {"text": "a\0b", "objective": "causal"})
     with pytest.raises(DataError, match="null"):
         preflight.check(recipe)
 
@@ -255,7 +255,7 @@ def test_what_decides_defaults_is_a_word(tmp_path: Path, line: str) -> None:
     path = tmp_path / "recipe.toml"
     path.write_text(line)
     with pytest.raises(SettingError, match="is no word"):
-        recipes.load(path, {})
+        loading.load(path, {})
 
 
 def test_a_line_without_an_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -333,7 +333,7 @@ def test_numbers_of_a_recipe_that_overflow(tmp_path: Path, line: str) -> None:
     path = tmp_path / "recipe.toml"
     path.write_text(line)
     with pytest.raises(SettingError, match=line.split()[1]):
-        recipes.load(path, {})
+        loading.load(path, {})
 
 
 @pytest.mark.parametrize("name", ["examples", "full", "labels"])

@@ -20,7 +20,7 @@ from regard import spec
 from regard.errors import DataError, ModelError, SettingError, TrainingInterrupted
 from regard.families import gpt2
 from regard.training import model_spec
-from regard.training.recipe import schema as recipes
+from regard.training.recipe import loading
 from regard.training.recipe.objectives import OBJECTIVES
 from regard.training.run import go_on
 from regard.training.run_folder import RunFolder, begin
@@ -94,7 +94,7 @@ def test_a_spec_in_a_file_is_the_model(text: str, tmp_path: Path) -> None:
     (tmp_path / "spec.toml").write_text(_toml(spec.to_dict(model)))
     assert model_spec.read_file(tmp_path / "spec.toml") == model
     with pytest.raises(SettingError, match="both name a model"):
-        recipes.load(None, changes | {"model": "gpt2"})
+        loading.load(None, changes | {"model": "gpt2"})
 
 
 def _toml(values: dict[str, Any], prefix: str = "") -> str:
@@ -113,12 +113,12 @@ def _toml(values: dict[str, Any], prefix: str = "") -> str:
 def test_settings_of_architecture_hold_for_every_wiring() -> None:
     for model, objective in (("gpt2", "causal"), ("bert", "masked"), ("t5", "span")):
         settings = {"text": "x", "objective": objective, "model": f"{model}:tiny", "context": 32}
-        recipe = recipes.load(None, settings | {"position": "rope", "residual": "pre"})
+        recipe = loading.load(None, settings | {"position": "rope", "residual": "pre"})
         description: Any = model_spec.describe(recipe, 50)
         for stack in description.stacks.values():
             assert stack.position == spec.Rope()
             assert stack.block.residual == spec.PreNorm()
-        untied: Any = model_spec.describe(recipes.load(None, settings | {"share": "none"}), 50)
+        untied: Any = model_spec.describe(loading.load(None, settings | {"share": "none"}), 50)
         assert not getattr(untied, "tied", False)
         assert getattr(untied, "share", "none") == "none"
 
@@ -130,7 +130,7 @@ def test_word_vectors_and_frozen_embeddings_of_a_language_model(text: str, tmp_p
     model: Any = regard.load(result.folder)
     torch.manual_seed(1)
     fresh = model_spec.build_initialized(
-        model.spec, recipes.load(None, {"text": text, "model": "gpt2"})
+        model.spec, loading.load(None, {"text": text, "model": "gpt2"})
     )
     assert torch.equal(model.model.tokens.table.weight, fresh.tokens.table.weight)
     changed = model.model.stack.blocks[0].attention.output.weight
@@ -148,7 +148,7 @@ def test_a_run_keeps_the_model_it_began_with(text: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("model", ["vit", "whisper", "clip", "wav2vec2"])
 def test_what_reads_no_text_says_so(model: str) -> None:
     with pytest.raises(SettingError, match=f"{model} reads (images|sound)"):
-        recipes.load(None, {"text": "x", "model": f"{model}:tiny"})
+        loading.load(None, {"text": "x", "model": f"{model}:tiny"})
 
 
 # ------------------------------------------------------------------ objectives
@@ -160,7 +160,7 @@ def test_every_objective_has_its_class() -> None:
     for name in OBJECTIVES:
         assert objective_class(name).name == name
     with pytest.raises(SettingError, match="did you mean 'masked'"):
-        recipes.load(None, {"text": "x", "objective": "maskd"})
+        loading.load(None, {"text": "x", "objective": "maskd"})
 
 
 def test_a_number_is_learnt_and_read_by_transformers(tmp_path: Path) -> None:
@@ -309,7 +309,7 @@ def _hold(folder: str, ready: Any, release: Any) -> None:
 
 def test_one_process_trains_in_a_folder(text: str, tmp_path: Path) -> None:
     """A second one is refused; a lock left by a killed one does not stop a resume."""
-    recipe = recipes.load(None, QUICK | SIZES | {"text": text, "model": "gpt2:tiny"})
+    recipe = loading.load(None, QUICK | SIZES | {"text": text, "model": "gpt2:tiny"})
     folder = begin(recipe, tmp_path / "run", "test").folder
     context = multiprocessing.get_context("spawn")
     ready, release = context.Event(), context.Event()

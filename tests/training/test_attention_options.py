@@ -22,7 +22,7 @@ from regard.families.attention_options import MASK_PATTERNS, MIXERS, parse_atten
 from regard.families.transformer import transformer
 from regard.parameter_count import parameter_count
 from regard.training.model_spec import describe
-from regard.training.recipe import schema as recipes
+from regard.training.recipe import loading
 from regard.training.run import go_on, run
 from regard.training.run_folder import begin
 
@@ -54,7 +54,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 def trained(text: dict[str, str], out: Path, **changes: Any) -> EncoderDecoder:
     """The model of a run folder, as others open it."""
-    recipe = recipes.load(None, TINY | text | changes)
+    recipe = loading.load(None, TINY | text | changes)
     run(begin(recipe, out, "test"), recipe, "test", quiet=True)
     model, opened = folders.open_model(out)
     assert isinstance(model, EncoderDecoder)
@@ -107,7 +107,7 @@ def test_random_features_are_redrawn_and_a_resumed_run_is_the_same(
     )
     whole = trained(text, tmp_path / "whole", attention="performer", steps=6, save_every=2)
     assert seen[::2] == [0, 1, 1, 2, 2, 3]  # of the first of the two sides
-    recipe = recipes.load(
+    recipe = loading.load(
         None, TINY | text | {"attention": "performer", "steps": 6, "save_every": 2}
     )
     place = begin(recipe, tmp_path / "parts", "test")
@@ -133,7 +133,7 @@ def test_what_does_not_exist_is_refused() -> None:
         with pytest.raises(SettingError, match=message):
             parse_attention(word)
         with pytest.raises(SettingError, match=message):
-            recipes.load(None, {"decoder_attention": word})
+            loading.load(None, {"decoder_attention": word})
     with pytest.raises(ModelError, match="at least 1"):
         parse_attention("window:0")
     for changes, message in (
@@ -142,10 +142,10 @@ def test_what_does_not_exist_is_refused() -> None:
         ({"attention": "linear", "position": "alibi"}, "no scores"),
     ):
         with pytest.raises(SettingError, match=message):
-            describe(recipes.load(None, {"preset": "tiny", **changes}), 50, 50)
+            describe(loading.load(None, {"preset": "tiny", **changes}), 50, 50)
     with pytest.raises(SettingError, match="none can be dropped"):
         describe(
-            recipes.load(
+            loading.load(
                 None, {"preset": "tiny", "attention": "performer", "attention_dropout": 0.1}
             ),
             50,
@@ -154,7 +154,7 @@ def test_what_does_not_exist_is_refused() -> None:
 
 
 def test_a_recipe_says_what_the_spec_then_is() -> None:
-    recipe = recipes.load(
+    recipe = loading.load(
         None, {"preset": "tiny", "attention": "linformer:8", "decoder_attention": "window:5"}
     )
     made = describe(recipe, 50, 50)
@@ -167,7 +167,7 @@ def test_a_recipe_says_what_the_spec_then_is() -> None:
 def test_a_run_of_the_former_longformer_is_resumed(text: dict[str, str], tmp_path: Path) -> None:
     """Before, `longformer` had no projections of its own, as `global` has none."""
     changes = {"attention": "global:3", "steps": 2, "save_every": 2}
-    recipe = recipes.load(None, TINY | text | changes)
+    recipe = loading.load(None, TINY | text | changes)
     place = begin(recipe, tmp_path / "run", "test")
     run(place, recipe, "test", quiet=True)
     saved = place.recipe.read_text()

@@ -19,7 +19,7 @@ from regard.encoder import Encoder
 from regard.encoder_decoder import EncoderDecoder
 from regard.training.assembly import assemble
 from regard.training.objectives.objective import Objective
-from regard.training.recipe import schema as recipes
+from regard.training.recipe import loading
 from regard.training.run_folder import begin
 from regard.training.setup import Setup
 
@@ -101,7 +101,7 @@ def test_objectives(name: str, text: Path, tmp_path: Path) -> None:
     own = {"objective": name} | OBJECTIVES[name]
     if own["objective"] not in ("translate", "classify"):
         own = {"text": str(text), "tokenizer": "characters", "context": 32} | own
-    recipe = recipes.load(None, SIZES | own)
+    recipe = loading.load(None, SIZES | own)
     check(assemble(Setup(begin(recipe, tmp_path / "run", "test"), recipe, lambda _: None)))
 
 
@@ -131,6 +131,6 @@ def test_fine_tuning(name: str, text: Path, tmp_path: Path) -> None:
         "device": "cpu",
         "epochs": 1,
     }
-    recipe = recipes.load(None, values)
+    recipe = loading.load(None, values)
     place = begin(recipe, tmp_path / "run", "test")
     check(assemble(Setup(place, recipe, lambda _: None)))

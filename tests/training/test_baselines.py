@@ -18,7 +18,7 @@ from regard.families import folder as folders
 from regard.families.recurrent import FAMILIES
 from regard.look import alignment, look
 from regard.models import Translator
-from regard.training.recipe import schema as recipes
+from regard.training.recipe import loading
 from regard.training.run import go_on, run
 from regard.training.run_folder import begin
 from regard.verify.invariants import check_invariants
@@ -47,7 +47,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def test_a_run_stops_goes_on_and_holds_what_every_model_holds(
     family: str, text: dict[str, str], tmp_path: Path, crash_at: Callable[[int], Any]
 ) -> None:
-    recipe = recipes.load(None, TINY | text | {"model": family})
+    recipe = loading.load(None, TINY | text | {"model": family})
     run(begin(recipe, tmp_path / "whole", "test"), recipe, "test", quiet=True)
     with pytest.raises(KeyboardInterrupt):
         run(
@@ -84,7 +84,7 @@ def test_bahdanau_learns(tmp_path: Path) -> None:
         "schedule": "constant",
     }
     settings |= {"learning_rate": 0.01, "warmup": 10}
-    recipe, _ = recipes.choose("builtin", settings)
+    recipe, _ = loading.choose("builtin", settings)
     with pytest.MonkeyPatch.context() as context:
         context.setattr("regard.training.data.parallel_text.test_sets", lambda _: {})
         run(begin(recipe, tmp_path / "run", "test"), recipe, "test", quiet=True)
@@ -101,13 +101,13 @@ def test_bahdanau_learns(tmp_path: Path) -> None:
 
 
 def test_a_recipe_of_stacks_lends_what_fits_and_flags_that_do_not_are_refused() -> None:
-    recipe, _ = recipes.choose("builtin", {"model": "gru"})
+    recipe, _ = loading.choose("builtin", {"model": "gru"})
     assert (recipe.model.heads, recipe.model.layers, recipe.train.steps) == (None, 2, 2850)
     for changes, message in (
         ({"model": "gru", "heads": 4}, "heads is no setting of gru"), ({"model": "gru", "recompute": True}, "recompute"),
         ({"model": "gpt"}, "not for the objective"), ({"model": "convs2s", "attention": "linear"}, "attention is no setting"),
     ):  # fmt: skip
         with pytest.raises(SettingError, match=message):
-            recipes.choose("builtin", changes)
+            loading.choose("builtin", changes)
     with pytest.raises(SettingError, match="not for the objective"):
-        recipes.load(None, {"model": "bahdanau", "objective": "causal", "text": "x"})
+        loading.load(None, {"model": "bahdanau", "objective": "causal", "text": "x"})

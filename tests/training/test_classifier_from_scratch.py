@@ -14,7 +14,7 @@ import regard
 from regard.errors import SettingError
 from regard.metrics.classification import ClassificationAgainstMajority
 from regard.training.assembly import assemble
-from regard.training.recipe import schema as recipes
+from regard.training.recipe import loading
 from regard.training.run import Result, run
 from regard.training.run_folder import begin
 from regard.training.setup import Setup
@@ -26,7 +26,7 @@ TINY: dict[str, Any] = {
 
 
 def trained(out: Path, **changes: Any) -> Result:
-    recipe = recipes.load("listops", TINY | changes)
+    recipe = loading.load("listops", TINY | changes)
     return run(begin(recipe, out, "test"), recipe, "test", quiet=True)
 
 
@@ -71,7 +71,7 @@ def test_a_file_of_ones_own_is_learnt(tmp_path: Path) -> None:
 
 def test_settings_of_others_are_refused() -> None:
     with pytest.raises(SettingError, match="test_text"):
-        recipes.load(None, {"objective": "causal", "text": "a.txt", "test_text": "b.txt"})
+        loading.load(None, {"objective": "causal", "text": "a.txt", "test_text": "b.txt"})
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_the_log_says_what_it_counts(
             "text": str(tmp_path / "text.txt"),
             "tokenizer": "characters",
         }
-    recipe = recipes.load(name, changes | {"steps": 2, "warmup": 1, "log_every": 2, "samples": 0})
+    recipe = loading.load(name, changes | {"steps": 2, "warmup": 1, "log_every": 2, "samples": 0})
     place = begin(recipe, tmp_path / "run", "test")
     run(place, recipe, "test", quiet=False)
     said = capsys.readouterr().err

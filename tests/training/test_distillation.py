@@ -27,7 +27,7 @@ from regard.training.objectives.causal_lm import CausalLM
 from regard.training.objectives.distillation_loss import distillation_loss
 from regard.training.objectives.label_smoothed_cross_entropy import cross_entropy
 from regard.training.objectives.sequence_to_sequence import SequenceToSequence
-from regard.training.recipe import schema as recipes
+from regard.training.recipe import loading
 from regard.training.run import go_on, run
 from regard.training.run_folder import RunFolder, begin
 from regard.training.setup import Setup
@@ -59,7 +59,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 def start(files: dict[str, str], out: Path, on_step: Any = None, **changes: Any) -> RunFolder:
-    recipe = recipes.load(None, SMALL | files | changes)
+    recipe = loading.load(None, SMALL | files | changes)
     place = begin(recipe, out, "test")
     run(place, recipe, "test", quiet=True, on_step=on_step)
     return place
@@ -99,7 +99,7 @@ def test_divergence_is_its_definition(temperature: float) -> None:
 
 
 def task_of(text: dict[str, str], out: Path, **changes: Any) -> SequenceToSequence:
-    recipe = recipes.load(None, SMALL | text | {"dropout": 0.0} | changes)
+    recipe = loading.load(None, SMALL | text | {"dropout": 0.0} | changes)
     task = assemble(Setup(begin(recipe, out, "test"), recipe, lambda _: None))
     assert isinstance(task, SequenceToSequence)
     return task
@@ -193,7 +193,7 @@ def test_a_taught_run_resumes_bit_for_bit(
 
 
 def test_a_validation_asks_no_teacher(text: dict[str, str], writer: Path, tmp_path: Path) -> None:
-    recipe = recipes.load(None, CAUSAL | {"text": text["source"], "teacher": str(writer)})
+    recipe = loading.load(None, CAUSAL | {"text": text["source"], "teacher": str(writer)})
     task = assemble(Setup(begin(recipe, tmp_path / "run", "test"), recipe, lambda _: None))
     assert isinstance(task, CausalLM)
 
@@ -219,7 +219,7 @@ def test_a_teacher_s_translations_are_learnt_from(
     held = regard.load(teacher)
     assert isinstance(held, Translator)
     few = [pair["source"] for pair in pairs[:5]]
-    strategy = regard.decode.strategy.BeamSearch(2, recipes.load(None, SMALL).length_penalty)
+    strategy = regard.decode.strategy.BeamSearch(2, loading.load(None, SMALL).length_penalty)
     assert [pair["target"] for pair in pairs[:5]] == held.translate(few, strategy)
     valid = [json.loads(line) for line in (place.data / "valid.jsonl").read_text().splitlines()]
     assert [pair["target"] for pair in valid] == Path(text["valid_target"]).read_text().splitlines()
@@ -297,7 +297,7 @@ def test_a_teacher_must_have_room(text: dict[str, str], tmp_path: Path) -> None:
 )
 def test_settings_that_do_not_go_together(settings: dict[str, Any], said: str) -> None:
     with pytest.raises(SettingError) as refused:
-        recipes.load(None, settings)
+        loading.load(None, settings)
     assert said in str(refused.value)
 
 
@@ -305,4 +305,4 @@ def test_a_teacher_s_folder_is_found_from_anywhere(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert recipes.load(None, {"teacher": "big"}).train.teacher == str(tmp_path / "big")
+    assert loading.load(None, {"teacher": "big"}).train.teacher == str(tmp_path / "big")

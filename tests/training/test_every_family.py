@@ -20,7 +20,7 @@ from regard.compare.contenders import Contender, parse_budget
 from regard.compare.experiment import compare
 from regard.families import presets
 from regard.families.preset_list import PRESET_FAMILIES as FAMILIES
-from regard.training.recipe import schema as recipes
+from regard.training.recipe import loading, schema
 
 TEXT = "".join(
     f"The {noun} {verb} the {thing}.\n"
@@ -190,7 +190,7 @@ def _looked_into(run: Path, ask: tuple[str, ...], files: dict[str, str]) -> Any:
 
 
 def _finetuned(run: Path, settings: dict[str, Any], out: Path) -> Any:
-    objective = recipes.parse(_recipe(run)).objective
+    objective = schema.parse(_recipe(run)).objective
     kept = {key: value for key, value in settings.items() if key not in ("tokenizer", "vocabulary")}
     return regard.train(kept, base=str(run), objective=objective, out=out)
 
@@ -202,7 +202,7 @@ def _recipe(run: Path) -> dict[str, Any]:
 
 
 def _compared(name: str, settings: dict[str, Any], out: Path) -> Any:
-    recipe = recipes.load(None, settings | {"model": f"{name}:tiny"})
+    recipe = loading.load(None, settings | {"model": f"{name}:tiny"})
     contender = Contender(f"{name}:tiny")
     comparison = compare(recipe, "test", [contender], parse_budget("steps:1"), [1], out)
     assert comparison.contestants[0].runs

@@ -12,7 +12,7 @@ from regard.data.algorithmic_tasks import TASKS
 from regard.data.generated_task import SPLITS
 from regard.errors import DataError, SettingError
 from regard.metrics.bleu import TranslationScore
-from regard.training.recipe import schema as recipes
+from regard.training.recipe import loading
 from regard.training.run import train
 
 TINY: dict[str, Any] = {
@@ -29,7 +29,7 @@ def test_every_task_is_learnt_by_the_objective_it_is_meant_for(name: str, tmp_pa
     result = train({**TINY, "generated": task}, out=tmp_path / "run")
     unseen = {"test", "longer"}
     assert unseen <= set(result.scores)
-    recipe = recipes.load(None, {"generated": task})
+    recipe = loading.load(None, {"generated": task})
     expected = {"pairs": "translate", "classify": "classify"}[TASKS[name].kind]
     assert recipe.objective == expected
     if expected == "translate":
@@ -46,7 +46,7 @@ def test_every_task_is_learnt_by_the_objective_it_is_meant_for(name: str, tmp_pa
 def test_a_language_model_reads_source_and_target_as_a_line(tmp_path: Path) -> None:
     settings = {**TINY, "generated": "copying:1:4", "model": "gpt2", "context": 16}
     train(settings, out=tmp_path / "run")
-    assert recipes.load(None, {"generated": "copying", "model": "gpt2"}).objective == "causal"
+    assert loading.load(None, {"generated": "copying", "model": "gpt2"}).objective == "causal"
     model: Any = regard.load(tmp_path / "run")
     line = " a b c = a b c\n"
     ids = model.tokenizer.encode(line)
@@ -56,7 +56,7 @@ def test_a_language_model_reads_source_and_target_as_a_line(tmp_path: Path) -> N
 
 def test_the_recipes_of_the_package_are_complete() -> None:
     for name in set(TASKS) - {"listops"}:
-        recipe = recipes.load(name, {})
+        recipe = loading.load(name, {})
         assert recipe.data.generated is not None
         assert recipe.data.generated.startswith(name)
         assert recipe.tokens.tokenizer == "words"
@@ -79,12 +79,12 @@ def test_the_recipes_of_the_package_are_complete() -> None:
 )
 def test_what_does_not_fit_is_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(SettingError, match=message):
-        recipes.load(None, settings)
+        loading.load(None, settings)
 
 
 def test_lengths_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no lengths from 5 to 2"):
-        recipes.load(None, {"generated": "copying:5:2"})
+        loading.load(None, {"generated": "copying:5:2"})
     # A text that is cut off has another label.
     with pytest.raises(SettingError, match="raise context"):
         train({**TINY, "generated": "parity:1:20", "context": 24}, out=tmp_path / "run")

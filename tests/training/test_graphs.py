@@ -29,7 +29,7 @@ from regard.errors import DataError, RegardWarning, SettingError, TrainingInterr
 from regard.families import presets
 from regard.metrics.classification import ClassificationScore
 from regard.models.graph_model import graph_tensors
-from regard.training.recipe import schema as recipes
+from regard.training.recipe import loading
 from regard.training.run import go_on
 
 QUICK: dict[str, Any] = {
@@ -385,7 +385,7 @@ def test_a_resumed_run_is_the_same_bit_for_bit(graph: Path, tmp_path: Path) -> N
 def test_settings_that_do_not_fit_are_refused(changes: dict[str, Any], problem: str) -> None:
     values = {**QUICK, "objective": "nodes", "graph": "folder", **changes}
     with pytest.raises(SettingError, match=problem):
-        recipes.load(None, {key: value for key, value in values.items() if value is not None})
+        loading.load(None, {key: value for key, value in values.items() if value is not None})
 
 
 def test_labels_of_another_level_are_refused(graph: Path, tmp_path: Path) -> None:

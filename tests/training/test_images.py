@@ -26,7 +26,7 @@ from regard.training.assembly import assemble
 from regard.training.data import trivial_augment
 from regard.training.data.image_augmentation import Augmentation, crop_and_flip
 from regard.training.objectives.image_text_contrastive import MAX_SCALE
-from regard.training.recipe import schema as recipes
+from regard.training.recipe import loading
 from regard.training.run import go_on
 from regard.training.run_folder import RunFolder, begin
 from regard.training.setup import Setup
@@ -117,7 +117,7 @@ def test_a_new_preprocessing_is_read_back_here_and_by_transformers(
 
 def test_bytes_become_the_values_of_the_processor(images: Path, tmp_path: Path) -> None:
     """What is stored and normalized later is what the model is given in use."""
-    recipe = recipes.load(None, settings_of("images", images) | {"crop_padding": 0, "flip": 0.0})
+    recipe = loading.load(None, settings_of("images", images) | {"crop_padding": 0, "flip": 0.0})
     setup = Setup(begin(recipe, tmp_path / "run", "x"), recipe, lambda text: None)
     objective: Any = assemble(setup)
     batch = next(objective.evaluation_batches(objective.train_images))
@@ -207,7 +207,7 @@ def test_cutmix_takes_a_box_of_the_drawn_area() -> None:
 
 
 def test_mixup_blends_images_and_losses(images: Path, tmp_path: Path) -> None:
-    recipe = recipes.load(None, settings_of("images", images))
+    recipe = loading.load(None, settings_of("images", images))
     setup = Setup(begin(recipe, tmp_path / "run", "x"), recipe, lambda text: None)
     objective: Any = assemble(setup)
     objective.model.eval()
@@ -418,7 +418,7 @@ def test_the_loss_of_captions_is_that_of_transformers(images: Path, tmp_path: Pa
     from transformers import CLIPModel
 
     theirs = CLIPModel.from_pretrained(result.folder)
-    recipe = recipes.load(None, settings_of("image_text", images))
+    recipe = loading.load(None, settings_of("image_text", images))
     setup = Setup(RunFolder(result.folder), recipe, lambda text: None)
     objective: Any = assemble(setup)
     weights = regard.load(result.folder).model.state_dict()
@@ -437,7 +437,7 @@ def test_the_loss_of_captions_is_that_of_transformers(images: Path, tmp_path: Pa
 
 
 def test_the_temperature_has_a_limit(images: Path, tmp_path: Path) -> None:
-    recipe = recipes.load(None, settings_of("image_text", images))
+    recipe = loading.load(None, settings_of("image_text", images))
     setup = Setup(begin(recipe, tmp_path / "run", "x"), recipe, lambda text: None)
     objective: Any = assemble(setup)
     scale = objective.model.scale
@@ -510,17 +510,17 @@ def test_images_from_an_object(tmp_path: Path) -> None:
 def test_wrong_settings_are_refused(images: Path, tmp_path: Path) -> None:
     vit = {"model": "vit:tiny"}
     with pytest.raises(SettingError, match=r"vit reads images\s.*--images"):
-        recipes.load(None, vit)
+        loading.load(None, vit)
     with pytest.raises(SettingError, match="vit reads images"):
-        recipes.load(None, vit | {"images": "x", "text": "y"})
+        loading.load(None, vit | {"images": "x", "text": "y"})
     with pytest.raises(SettingError, match="does not learn from images"):
-        recipes.load(None, {"model": "gpt2:tiny", "images": "x"})
+        loading.load(None, {"model": "gpt2:tiny", "images": "x"})
     with pytest.raises(SettingError, match="mixup is no setting"):
-        recipes.load(None, {"model": "clip:tiny", "images": "x", "mixup": 0.2})
+        loading.load(None, {"model": "clip:tiny", "images": "x", "mixup": 0.2})
     with pytest.raises(SettingError, match="flip is no setting"):
-        recipes.load(None, {"model": "gpt2:tiny", "text": "x", "flip": 0.5})
+        loading.load(None, {"model": "gpt2:tiny", "text": "x", "flip": 0.5})
     with pytest.raises(SettingError, match="image_size is decided"):
-        recipes.load(None, {"base": "x", "objective": "images", "images": "x", "image_size": 32})
+        loading.load(None, {"base": "x", "objective": "images", "images": "x", "image_size": 32})
     settings = QUICK | {"text": __file__, "model": "gpt2:tiny", "patch": 4}
     with pytest.raises(SettingError, match="no option 'patch'"):
         regard.train(settings, out=tmp_path / "run")
@@ -572,7 +572,7 @@ def test_a_model_of_text_is_refused(images: Path, tmp_path: Path) -> None:
 
 
 def test_hidden_patches_follow_from_seed_epoch_and_row(images: Path, tmp_path: Path) -> None:
-    recipe = recipes.load(None, masked_settings(images) | {"hidden": 0.5})
+    recipe = loading.load(None, masked_settings(images) | {"hidden": 0.5})
     setup = Setup(begin(recipe, tmp_path / "run", "x"), recipe, lambda text: None)
     objective: Any = assemble(setup)
     rows = np.array([4, 1, 7])
@@ -629,7 +629,7 @@ def test_an_encoder_without_steps_of_its_own_is_that_of_the_autoencoder(
     run = tmp_path / "run"
     regard.train(masked_settings(images), out=run)
     changes = {"base": str(run), "objective": "images", "images": str(images)}
-    recipe = recipes.load(None, QUICK | changes)
+    recipe = loading.load(None, QUICK | changes)
     setup = Setup(begin(recipe, tmp_path / "tuned", "x"), recipe, lambda text: None)
     objective: Any = assemble(setup)
     before = dict(regard.load(run).model.named_parameters())

@@ -22,7 +22,7 @@ from regard.models import LanguageModel
 from regard.training.assembly import assemble
 from regard.training.data.plain_text import text_corpora
 from regard.training.objectives.causal_lm import CausalLM
-from regard.training.recipe import schema as recipes
+from regard.training.recipe import loading
 from regard.training.run import go_on, run
 from regard.training.run_folder import RunFolder, begin
 from regard.training.setup import Setup
@@ -61,7 +61,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def start(out: Path, values: dict[str, Any], on_step: Any = None) -> RunFolder:
-    recipe = recipes.load(None, values)
+    recipe = loading.load(None, values)
     place = begin(recipe, out, "test")
     run(place, recipe, "test", quiet=True, on_step=on_step)
     return place
@@ -189,7 +189,7 @@ def test_the_loss_is_of_the_whole_held_out_text(runs: dict[str, RunFolder], text
 
 
 def test_windows_follow_from_seed_and_place(text: Path, tmp_path: Path) -> None:
-    recipe = recipes.load(None, settings(text, "causal"))
+    recipe = loading.load(None, settings(text, "causal"))
     objective = assemble(Setup(begin(recipe, tmp_path / "a", "test"), recipe, lambda _: None))
     assert isinstance(objective, CausalLM)
     stream = objective.batches(0, 0)
@@ -207,7 +207,7 @@ def test_windows_follow_from_seed_and_place(text: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["masked", "next", "replaced"])
 def test_hidden_rows_are_framed(text: Path, tmp_path: Path, name: str) -> None:
-    recipe = recipes.load(None, settings(text, name))
+    recipe = loading.load(None, settings(text, name))
     task: Any = assemble(Setup(begin(recipe, tmp_path / name, "test"), recipe, lambda _: None))
     (_, batch) = next(task.batches(0, 0))
     tokens, labels, padding_mask = (
@@ -236,7 +236,7 @@ def test_hidden_rows_are_framed(text: Path, tmp_path: Path, name: str) -> None:
 
 
 def test_rows_hold_sentences_of_one_document(text: Path, tmp_path: Path) -> None:
-    recipe = recipes.load(None, settings(text, "masked"))
+    recipe = loading.load(None, settings(text, "masked"))
     data = text_corpora(Setup(begin(recipe, tmp_path / "a", "test"), recipe, lambda _: None))
     lengths = data.train.columns["text"].lengths
     assert lengths.max() <= 30
@@ -295,7 +295,7 @@ def test_mistakes_are_answered(
 
 def test_first_weights(text: Path, tmp_path: Path) -> None:
     """GPT-2's: deviation 0.02 everywhere, and 0.02 / √(2 · layers) where a sublayer ends."""
-    recipe = recipes.load(None, settings(text, "causal", d_model=256, d_ff=1024, heads=4, layers=2))
+    recipe = loading.load(None, settings(text, "causal", d_model=256, d_ff=1024, heads=4, layers=2))
     objective = assemble(Setup(begin(recipe, tmp_path / "a", "test"), recipe, lambda _: None))
     for name, parameter in objective.model.named_parameters():
         if parameter.ndim < 2:
@@ -312,7 +312,7 @@ def test_first_weights(text: Path, tmp_path: Path) -> None:
 def test_the_packaged_recipe_splits_as_nanogpt_does(tmp_path: Path) -> None:
     if not (Path(os.environ.get("REGARD_DATA", "/nowhere")) / "text").is_dir():
         pytest.skip("REGARD_DATA has no text/")
-    recipe = recipes.load("shakespeare", {})
+    recipe = loading.load("shakespeare", {})
     found = text_corpora(Setup(begin(recipe, tmp_path / "a", "test"), recipe, lambda _: None))
     assert [len(c.columns["text"].tokens) for c in (found.train, found.valid)] == [
         1_003_854,

@@ -17,7 +17,7 @@ from regard import spec
 from regard.errors import DataError, SettingError
 from regard.families import folder as folders
 from regard.metrics.classification import ClassificationAgainstMajority
-from regard.training.recipe import schema as recipes
+from regard.training.recipe import loading
 from regard.training.run import Result, go_on, run
 from regard.training.run_folder import begin
 from regard.verify.invariants import check_invariants
@@ -30,7 +30,7 @@ STORY = "Mary went to the kitchen. John moved to the garden. Mary took the apple
 
 
 def trained(out: Path, on_step: Any = None, **changes: Any) -> Result:
-    recipe, name = recipes.choose(None, {"model": "memory"} | changes)
+    recipe, name = loading.choose(None, {"model": "memory"} | changes)
     return run(begin(recipe, out, name), recipe, name, quiet=True, on_step=on_step)
 
 
@@ -126,7 +126,7 @@ def test_stories_of_ones_own(tmp_path: Path) -> None:
     ] * 20
     (tmp_path / "own.tsv").write_text("".join(lines))
     given = {"text": str(tmp_path / "own.tsv"), "valid_text": str(tmp_path / "own.tsv")}
-    recipe = recipes.load(
+    recipe = loading.load(
         "stories", FEW | given | {"steps": 80, "layers": 1, "d_model": 8, "learning_rate": 0.05}
     )
     run(begin(recipe, tmp_path / "run", "own"), recipe, "own", quiet=True)
@@ -137,6 +137,6 @@ def test_stories_of_ones_own(tmp_path: Path) -> None:
 
 def test_settings_of_others_are_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="not for the objective"):
-        recipes.load(None, {"model": "memory", "objective": "translate"})
+        loading.load(None, {"model": "memory", "objective": "translate"})
     with pytest.raises(SettingError, match="no option 'heads'"):
         trained(tmp_path / "run", heads=2, **FEW)

@@ -18,7 +18,7 @@ from regard.training.assembly import assemble
 from regard.training.data.mixtures import evenly_spaced
 from regard.training.data.parallel_text import parallel_corpora
 from regard.training.objectives.causal_lm import CausalLM
-from regard.training.recipe import schema as recipes
+from regard.training.recipe import loading
 from regard.training.run import go_on, run
 from regard.training.run_folder import RunFolder, begin
 from regard.training.setup import Setup
@@ -46,7 +46,7 @@ def corpora(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 def setup(out: Path, values: dict[str, Any]) -> Setup:
-    recipe = recipes.load(None, TINY | values)
+    recipe = loading.load(None, TINY | values)
     return Setup(begin(recipe, out, "test"), recipe, lambda _: None)
 
 
@@ -106,7 +106,7 @@ def test_a_resumed_mixture_is_the_uninterrupted_one(
         values |= {"text": corpora["text"], "objective": kind}
 
     def train(out: Path, on_step: Any = None) -> RunFolder:
-        recipe = recipes.load(None, TINY | values)
+        recipe = loading.load(None, TINY | values)
         place = begin(recipe, out, "test")
         run(place, recipe, "test", quiet=True, on_step=on_step)
         return place
@@ -141,4 +141,4 @@ def test_a_resumed_mixture_is_the_uninterrupted_one(
 def test_mixtures_that_make_no_sense(values: dict[str, Any], problem: str) -> None:
     text = {"text": "a.txt,b.txt", "objective": "causal"}
     with pytest.raises(SettingError, match=problem):
-        recipes.load(None, TINY | text | values)
+        loading.load(None, TINY | text | values)

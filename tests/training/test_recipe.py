@@ -8,7 +8,7 @@ import pytest
 
 from regard.decode.length_penalty import parse_length_penalty
 from regard.errors import SettingError
-from regard.training.recipe import schema as recipes
+from regard.training.recipe import loading, schema
 from regard.training.recipe.options import (
     Average,
     Best,
@@ -21,7 +21,7 @@ from regard.training.recipe.options import (
 def test_flags_stand_over_the_recipe_and_the_recipe_over_defaults(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text('[train]\nsteps = 7\nseed = 3\n[data]\nsource = "a.en"\ntarget = "/b.de"\n')
-    recipe = recipes.load(file, {"steps": 9})
+    recipe = loading.load(file, {"steps": 9})
     assert (recipe.train.steps, recipe.train.seed, recipe.train.warmup) == (9, 3, 4000)
     assert (recipe.data.source, recipe.data.target) == (str(tmp_path / "a.en"), "/b.de")
 
@@ -29,18 +29,18 @@ def test_flags_stand_over_the_recipe_and_the_recipe_over_defaults(tmp_path: Path
 def test_a_data_root_comes_from_flag_or_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("REGARD_DATA", raising=False)
     with pytest.raises(SettingError, match="REGARD_DATA"):
-        recipes.load("multi30k", {})
+        loading.load("multi30k", {})
     monkeypatch.setenv("REGARD_DATA", "/root-of-data")
     assert (
-        recipes.load("multi30k", {}).data.source == "/root-of-data/multi30k/train.lc.norm.tok.en.gz"
+        loading.load("multi30k", {}).data.source == "/root-of-data/multi30k/train.lc.norm.tok.en.gz"
     )
-    assert (recipes.load("multi30k", {}, "/other").data.source or "").startswith("/other/")
+    assert (loading.load("multi30k", {}, "/other").data.source or "").startswith("/other/")
 
 
 def test_every_packaged_recipe_is_valid() -> None:
-    assert {"builtin", "multi30k"} <= set(recipes.packaged())
-    for name in recipes.packaged():
-        assert recipes.load(name, {}, "/data").train.steps > 0
+    assert {"builtin", "multi30k"} <= set(loading.packaged())
+    for name in loading.packaged():
+        assert loading.load(name, {}, "/data").train.steps > 0
 
 
 @pytest.mark.parametrize(
@@ -60,31 +60,31 @@ def test_mistakes_in_a_file(tmp_path: Path, text: str, message: str) -> None:
     file = tmp_path / "r.toml"
     file.write_text(text)
     with pytest.raises(SettingError, match=message):
-        recipes.load(file, {})
+        loading.load(file, {})
 
 
 def test_unknown_recipes_and_keys() -> None:
     with pytest.raises(SettingError, match="did you mean 'builtin'"):
-        recipes.load("builtins", {})
+        loading.load("builtins", {})
     with pytest.raises(SettingError, match="did you mean 'batch_tokens'"):
-        recipes.load(None, {"batch_token": 5})
+        loading.load(None, {"batch_token": 5})
 
 
 def test_what_is_asked_for_without_a_recipe() -> None:
-    assert recipes.choose(None, {"steps": 5})[0] == recipes.load("builtin", {"steps": 5})
-    assert recipes.choose(None, {"source": "a", "target": "b"})[1] == "run"
+    assert loading.choose(None, {"steps": 5})[0] == loading.load("builtin", {"steps": 5})
+    assert loading.choose(None, {"source": "a", "target": "b"})[1] == "run"
     # What learns something else than translation does not begin with the built-in language.
-    assert recipes.choose(None, {"model": "memory:tiny"})[1] == "stories"
-    assert recipes.choose(None, {"objective": "stories"})[1] == "stories"
-    assert recipes.choose(None, {"objective": "classify"})[0].model.model is None
+    assert loading.choose(None, {"model": "memory:tiny"})[1] == "stories"
+    assert loading.choose(None, {"objective": "stories"})[1] == "stories"
+    assert loading.choose(None, {"objective": "classify"})[0].model.model is None
     with pytest.raises(SettingError, match="learns from one text"):
-        recipes.choose(None, {"model": "llama:tiny"})
-    assert recipes.choose("multi30k", {}, "/d")[1] == "multi30k"
+        loading.choose(None, {"model": "llama:tiny"})
+    assert loading.choose("multi30k", {}, "/d")[1] == "multi30k"
 
 
 def test_keys_are_unique_across_sections() -> None:
-    assert len(recipes.KEYS) == sum(
-        len(section.model_fields) for section in recipes.SECTIONS.values()
+    assert len(schema.KEYS) == sum(
+        len(section.model_fields) for section in schema.SECTIONS.values()
     )
 
 
@@ -102,14 +102,14 @@ def test_a_size_is_said_once_and_replaces_that_of_the_recipe(tmp_path: Path) -> 
     recipe = tmp_path / "mine.toml"
     recipe.write_text('[data]\ntext = "a.txt"\n[model]\nmodel = "gpt2:medium"\n')
     (tmp_path / "a.txt").write_text("text")
-    assert recipes.load(recipe, {}).preset_name == "gpt2:medium"
-    assert recipes.load(recipe, {"preset": "large"}).preset_name == "gpt2:large"
-    assert recipes.load(recipe, {"model": "llama:7b"}).preset_name == "llama:7b"
+    assert loading.load(recipe, {}).preset_name == "gpt2:medium"
+    assert loading.load(recipe, {"preset": "large"}).preset_name == "gpt2:large"
+    assert loading.load(recipe, {"model": "llama:7b"}).preset_name == "llama:7b"
     # A cell alone is what the objective needs.
     cells = {"model": "lstm:tiny", "preset": None, "text": "a.txt"}
-    assert recipes.load(None, {**cells, "objective": "causal"}).preset_name == "lstm-lm:tiny"
-    assert recipes.load(None, {**cells, "objective": "denoise"}).preset_name == "lstm:tiny"
+    assert loading.load(None, {**cells, "objective": "causal"}).preset_name == "lstm-lm:tiny"
+    assert loading.load(None, {**cells, "objective": "denoise"}).preset_name == "lstm:tiny"
     both = {"model": "gpt2:small", "preset": "small"}
-    assert recipes.load(recipe, both).preset_name == "gpt2:small"
+    assert loading.load(recipe, both).preset_name == "gpt2:small"
     with pytest.raises(SettingError, match="both 'small' and 'large'"):
-        recipes.load(recipe, both | {"preset": "large"})
+        loading.load(recipe, both | {"preset": "large"})

@@ -38,7 +38,7 @@ from regard.training.engine.loop import Loop
 from regard.training.engine.train_step import dropout_seed
 from regard.training.objectives.sequence_to_sequence import SequenceToSequence
 from regard.training.parallel.strategy import Strategy
-from regard.training.recipe import schema as recipes
+from regard.training.recipe import loading
 from regard.training.run import go_on, make_optimizer, run
 from regard.training.run_folder import RunFolder, begin, resume
 from regard.training.setup import Setup
@@ -64,7 +64,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 def start(text: dict[str, str], out: Path, on_step: Any = None, **changes: Any) -> RunFolder:
-    recipe = recipes.load(None, SMALL | text | changes)
+    recipe = loading.load(None, SMALL | text | changes)
     place = begin(recipe, out, "test")
     run(place, recipe, "test", quiet=True, on_step=on_step)
     return place
@@ -83,7 +83,7 @@ def test_what_is_compiled_before_the_first_step_changes_nothing(
     plain = start(text, tmp_path / "plain")
     monkeypatch.setattr(Loop, "compiles", True)
     monkeypatch.setattr(loop, "compiled", lambda model: nullcontext())
-    recipe = recipes.load(None, SMALL | text)
+    recipe = loading.load(None, SMALL | text)
     place = begin(recipe, tmp_path / "warm", "test")
     result = run(place, recipe, "test", quiet=True)
     assert losses(place) == losses(plain)
@@ -137,7 +137,7 @@ def test_a_run_without_checkpoint_starts_again(
     text: dict[str, str], whole: RunFolder, tmp_path: Path
 ) -> None:
     """Killed before the first checkpoint: nothing but the recipe, then half a log; the run is the same."""
-    recipe = recipes.load(None, SMALL | text)
+    recipe = loading.load(None, SMALL | text)
     place = begin(recipe, tmp_path / "early", "test")
     place.metrics.write_text('{"step": 3, "loss": 1}\n{"st')
     again, parsed, name = resume(place.folder)
@@ -187,7 +187,7 @@ def test_finished_runs_and_strange_folders(
     with pytest.raises(CheckpointError, match="not a run"):
         resume(tmp_path)
     with pytest.raises(SettingError, match="--resume"):
-        begin(recipes.load(None, SMALL | text), whole.folder, "test")
+        begin(loading.load(None, SMALL | text), whole.folder, "test")
 
 
 def new_task(setup: Setup, data: ParallelCorpora) -> SequenceToSequence:
@@ -197,7 +197,7 @@ def new_task(setup: Setup, data: ParallelCorpora) -> SequenceToSequence:
 
 def test_accumulated_equals_big_batch(text: dict[str, str], tmp_path: Path) -> None:
     """One update from a batch, and from the same rows in three unequal parts: ≤ 1e-6 of the largest weight change."""
-    recipe = recipes.load(None, SMALL | text | {"dropout": 0.0, "attention_dropout": 0.0})
+    recipe = loading.load(None, SMALL | text | {"dropout": 0.0, "attention_dropout": 0.0})
     setup = Setup(begin(recipe, tmp_path / "a", "test"), recipe, lambda _: None)
     data = parallel_corpora(setup)
     rows = np.arange(40)
@@ -311,7 +311,7 @@ def test_what_is_not_finite_is_reported_and_ends_the_run(
         return (loss * float("nan"), nll) if next(calls) in (4, 7, 8, 9) else (loss, nll)
 
     monkeypatch.setattr(SequenceToSequence, "loss", poisoned)
-    recipe = recipes.load(None, SMALL | text | {"accumulate": 1})
+    recipe = loading.load(None, SMALL | text | {"accumulate": 1})
     place = begin(recipe, tmp_path / "nan", "test")
     with pytest.raises(DivergenceError, match="3 steps in a row"):
         run(place, recipe, "test")
@@ -333,7 +333,7 @@ def test_word_vectors_start_the_embeddings(text: dict[str, str], tmp_path: Path)
         for word, vector in wanted.items()
     ]
     vectors.write_text("2 32\n" + "\n".join(lines) + "\n")
-    recipe = recipes.load(
+    recipe = loading.load(
         None, SMALL | text | {"vectors": str(vectors), "freeze_embeddings": True, "steps": 3}
     )
     place = begin(recipe, tmp_path / "vec", "test")

@@ -25,7 +25,7 @@ from regard.show.layers import summarize
 from regard.training.assembly import assemble
 from regard.training.objectives.label_smoothed_cross_entropy import cross_entropy
 from regard.training.objectives.segment_lm import SegmentLM
-from regard.training.recipe import schema as recipes
+from regard.training.recipe import loading
 from regard.training.run import go_on, run
 from regard.training.run_folder import begin
 from regard.training.setup import Setup
@@ -47,7 +47,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def streamed(text: str, out: Path, **changes: Any) -> SegmentLM:
-    recipe = recipes.load(None, TINY | {"text": text} | changes)
+    recipe = loading.load(None, TINY | {"text": text} | changes)
     task = assemble(Setup(begin(recipe, out, "test"), recipe, lambda _: None))
     assert isinstance(task, SegmentLM)
     return task
@@ -139,7 +139,7 @@ def test_a_run_learns_stops_and_goes_on(
         "validate_every": 30,
         "log_every": 5,
     }
-    recipe = recipes.load(None, settings)
+    recipe = loading.load(None, settings)
     result = run(begin(recipe, tmp_path / "whole", "test"), recipe, "test", quiet=True)
     lines = [
         json.loads(line) for line in (tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()
@@ -211,4 +211,4 @@ def test_the_spec_and_what_it_refuses(text: str, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="streams"):
         streamed(text, tmp_path / "short", model="gru", batch_tokens=100_000)
     with pytest.raises(SettingError, match="not for the objective"):
-        recipes.load(None, TINY | {"text": text, "model": "luong"})
+        loading.load(None, TINY | {"text": text, "model": "luong"})

@@ -18,7 +18,7 @@ from regard.families import bert, gpt2
 from regard.families import folder as folders
 from regard.look import cache
 from regard.training.engine.initialization import initialize
-from regard.training.recipe import schema as recipes
+from regard.training.recipe import loading
 from regard.training.recipe.options import Scaled
 from regard.training.run import go_on, run
 from regard.training.run_folder import RunFolder, begin
@@ -46,7 +46,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def trained(out: Path, text: str, on_step: Any = None, **changes: Any) -> RunFolder:
-    recipe = recipes.load(None, SMALL | {"text": text} | changes)
+    recipe = loading.load(None, SMALL | {"text": text} | changes)
     place = begin(recipe, out, "test")
     run(place, recipe, "test", quiet=True, on_step=on_step)
     return place
@@ -78,7 +78,7 @@ def test_what_leaves_the_memory_is_compressed(text: str, tmp_path: Path) -> None
     model = regard.load(place.folder)
     assert model.spec.stack.compressed == spec.CompressiveMemory(6, 3)  # type: ignore[attr-defined]
     assert 'compressed = "6:3"' in (place.folder / "README.md").read_text()
-    torch.manual_seed(recipes.load(None, SMALL | {"text": text}).train.seed)
+    torch.manual_seed(loading.load(None, SMALL | {"text": text}).train.seed)
     first = build(model.spec)  # type: ignore[attr-defined]
     initialize(first, Scaled(0.02))
     for (name, now), before in zip(model.model.named_parameters(), first.parameters(), strict=True):
@@ -114,9 +114,9 @@ def test_fine_tuning_reads_segments_too(text: str, tmp_path: Path) -> None:
 
 def test_only_what_leaves_a_memory_is_compressed(text: str) -> None:
     with pytest.raises(SettingError, match="--memory"):
-        recipes.load(None, SMALL | {"text": text, "compressed": "6:3"})
+        loading.load(None, SMALL | {"text": text, "compressed": "6:3"})
     with pytest.raises(SettingError, match="64:4:mean"):
-        recipes.load(None, SMALL | {"text": text, "memory": 4, "compressed": "6"})
+        loading.load(None, SMALL | {"text": text, "memory": 4, "compressed": "6"})
 
 
 def test_it_writes_on_beyond_its_context(text: str, tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_streams_need_text(text: str, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="streams"):
         trained(tmp_path / "run", text, memory=12, batch_tokens=64 * 4096)
     with pytest.raises(SettingError, match="no setting of the objective"):
-        recipes.load(None, SMALL | {"text": text, "memory": 4, "objective": "masked"})
+        loading.load(None, SMALL | {"text": text, "memory": 4, "objective": "masked"})
 
 
 @pytest.mark.parametrize("word", ["window:5", "bigbird:4", "linear", "performer", "strided:3"])

@@ -19,7 +19,7 @@ from regard.errors import DataError, SettingError, TrainingInterrupted
 from regard.families import presets
 from regard.metrics.forecast import ForecastScore, QuantileScore, forecast_score
 from regard.training.data.stored_series import open_series, split_counts
-from regard.training.recipe import schema as recipes
+from regard.training.recipe import loading
 from regard.training.run import go_on
 from regard.training.run_folder import RunFolder
 
@@ -340,7 +340,7 @@ def test_an_own_source_of_series(tmp_path: Path) -> None:
 def test_settings_that_do_not_fit_are_refused(changes: dict[str, Any], problem: str) -> None:
     values = {**QUICK, "objective": "forecast", "series": "a.csv", **changes}
     with pytest.raises(SettingError, match=problem):
-        recipes.load(None, {key: value for key, value in values.items() if value is not None})
+        loading.load(None, {key: value for key, value in values.items() if value is not None})
 
 
 def test_a_series_that_is_too_short_is_refused(table: str, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from regard.look.backdrop import SeriesBackdrop
 from regard.metrics.forecast import ForecastScore
 from regard.models import SeriesModel
 from regard.models.prediction import PredictionOptions, predict
-from regard.training.recipe import schema as recipes
+from regard.training.recipe import loading
 from regard.training.run import go_on
 
 STEPS = 420
@@ -282,7 +282,7 @@ def test_settings_that_do_not_fit_are_refused(
     changes: dict[str, Any], problem: str, table: str, tmp_path: Path
 ) -> None:
     with pytest.raises(SettingError) as caught:
-        recipes.load(None, {**QUICK, "series": table, **changes})
+        loading.load(None, {**QUICK, "series": table, **changes})
         trained(table, tmp_path / "run", **changes)
     assert problem in f"{caught.value.problem} {caught.value.repair}"
 

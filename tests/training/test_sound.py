@@ -28,7 +28,7 @@ from regard.training import model_spec
 from regard.training.assembly import assemble
 from regard.training.data.sound_files import RecordedSpeech
 from regard.training.objectives.ctc import alignment_length
-from regard.training.recipe import schema as recipes
+from regard.training.recipe import loading
 from regard.training.run import go_on
 from regard.training.run_folder import begin
 from regard.training.setup import Setup
@@ -138,7 +138,7 @@ def test_labels_and_text_are_inverse() -> None:
 
 def _objective(values: dict[str, Any], folder: Path) -> Any:
     """The objective of a run that has not begun."""
-    recipe = recipes.load(None, values)
+    recipe = loading.load(None, values)
     setup = Setup(begin(recipe, folder, "test"), recipe, lambda _: None)
     objective = assemble(setup)
     objective.model.eval()
@@ -197,7 +197,7 @@ def test_a_batch_has_the_loss_of_its_recordings(model: str, table: Path, tmp_pat
 
 
 def recipe_spec(values: dict[str, Any]) -> Any:
-    return model_spec.describe(recipes.load(None, values), 10)
+    return model_spec.describe(loading.load(None, values), 10)
 
 
 def test_the_loss_equals_that_of_transformers(table: Path, tmp_path: Path) -> None:
@@ -366,14 +366,14 @@ def test_a_pretrained_encoder_gets_a_head(table: Path, tmp_path: Path) -> None:
 
 
 def test_objectives_and_their_data_must_fit(table: Path, tmp_path: Path) -> None:
-    assert recipes.load(None, {"sounds": "x", "model": "wav2vec2"}).objective == "ctc"
-    assert recipes.load(None, {"sounds": "x", "model": "whisper"}).objective == "transcribe"
+    assert loading.load(None, {"sounds": "x", "model": "wav2vec2"}).objective == "ctc"
+    assert loading.load(None, {"sounds": "x", "model": "whisper"}).objective == "transcribe"
     with pytest.raises(SettingError, match="learns from recordings with transcripts"):
-        recipes.load(None, {"text": "x", "model": "whisper"})
+        loading.load(None, {"text": "x", "model": "whisper"})
     with pytest.raises(SettingError, match="does not learn from recordings"):
-        recipes.load(None, {"sounds": "x", "model": "bert"})
+        loading.load(None, {"sounds": "x", "model": "bert"})
     with pytest.raises(SettingError, match="not for the objective 'ctc'"):
-        recipes.load(None, {"sounds": "x", "model": "whisper", "objective": "ctc"})
+        loading.load(None, {"sounds": "x", "model": "whisper", "objective": "ctc"})
     text_model = regard.train({
         "text": str(table), "model": "gpt2:tiny", "steps": 1, "warmup": 1, "device": "cpu",
         "vocabulary": 300, "context": 8, "held_out": 0.5, "d_model": 16, "heads": 2, "layers": 1, "samples": 0,
@@ -424,7 +424,7 @@ def test_a_multilingual_model_learns_in_a_language(tmp_path: Path) -> None:
     values: dict[str, Any] = {
         "base": str(multilingual), "objective": "transcribe", "sounds": "-", "device": "cpu",
     }  # fmt: skip
-    recipe = recipes.load(None, values | {"languages": "de"})
+    recipe = loading.load(None, values | {"languages": "de"})
     setup = Setup(begin(recipe, tmp_path / "run", "test"), recipe, lambda _: None, Tones(0.4))
     objective: Any = assemble(setup)
     prompt = [f"<|{name}|>" for name in ("startoftranscript", "de", "transcribe", "notimestamps")]

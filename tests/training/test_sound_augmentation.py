@@ -15,7 +15,7 @@ from regard.data.audio import RATE
 from regard.data.log_mel import mel_scale_hertz
 from regard.errors import SettingError
 from regard.training.data.sound_augmentation import LengthLimits, SoundAugmentation
-from regard.training.recipe import schema as recipes
+from regard.training.recipe import loading
 
 __all__ = ["table"]  # a fixture
 FREE = LengthLimits()
@@ -214,8 +214,8 @@ def test_label_smoothing_is_that_of_transcription(table: Path, tmp_path: Path) -
 @pytest.mark.parametrize("key", AUGMENTED)
 def test_settings_of_sound_need_sound(key: str) -> None:
     with pytest.raises(SettingError, match=f"{key} is no setting of the objective 'causal'"):
-        recipes.load(None, {"text": "x", "model": "gpt2", key: AUGMENTED[key]})
+        loading.load(None, {"text": "x", "model": "gpt2", key: AUGMENTED[key]})
     if key.endswith("masks"):  # contrastive learning masks by `hidden` and `span_length`
         changes = {"sounds": "x", "model": "wav2vec2", "objective": "speech_contrastive"}
         with pytest.raises(SettingError, match="'speech_contrastive'"):
-            recipes.load(None, changes | {key: 1})
+            loading.load(None, changes | {key: 1})

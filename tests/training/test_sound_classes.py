@@ -26,7 +26,7 @@ from regard.errors import DataError, ModelError, SettingError, TrainingInterrupt
 from regard.models.sound import read_recordings
 from regard.training.assembly import assemble
 from regard.training.objectives.speech_contrastive import sampled_negatives, span_masks
-from regard.training.recipe import schema as recipes
+from regard.training.recipe import loading
 from regard.training.run import go_on
 from regard.training.run_folder import begin
 from regard.training.setup import Setup
@@ -45,7 +45,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _objective(values: dict[str, Any], folder: Path) -> Any:
-    recipe = recipes.load(None, values)
+    recipe = loading.load(None, values)
     setup = Setup(begin(recipe, folder, "test"), recipe, lambda _: None)
     return assemble(setup)
 
@@ -141,7 +141,7 @@ def test_recordings_that_cannot_be_heard_are_refused(folder: Path, tmp_path: Pat
     with pytest.raises(DataError, match="number 1 has 160 samples"):
         regard.train(values, out=tmp_path / "run")
     with pytest.raises(SettingError, match="learns from recordings with classes"):
-        recipes.load(None, {"model": "wav2vec2:tiny", "objective": "sounds"})
+        loading.load(None, {"model": "wav2vec2:tiny", "objective": "sounds"})
     other = regard.train(
         settings(folder, "whisper:tiny", objective="sounds", steps=1), out=tmp_path / "other"
     )

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from regard.errors import CheckpointError, SettingError
-from regard.training.recipe import schema as recipes
+from regard.training.recipe import loading
 from regard.training.recipe.schema import Recipe
 from regard.tune import tuning
 from regard.tune.settings import Sizes, stages
@@ -31,7 +31,7 @@ TINY: dict[str, Any] = {
 
 
 def tiny_recipe() -> Recipe:
-    return recipes.choose("builtin", TINY)[0]
+    return loading.choose("builtin", TINY)[0]
 
 
 # --- the search itself ----------------------------------------------------------------------------
@@ -116,7 +116,7 @@ def test_a_search_that_was_killed_goes_on_to_the_same_result(
     assert resumed.best == whole.best
     assert resumed.recipe.read_text() == whole.recipe.read_text()
     # The best recipe is one that `regard train` takes.
-    recipe, _ = recipes.choose(resumed.recipe, {})
+    recipe, _ = loading.choose(resumed.recipe, {})
     assert recipe.train.learning_rate == whole.best["learning_rate"]
     assert recipe.model.d_model == 8
 

@@ -17,7 +17,7 @@ from regard import spec
 from regard.data import text_files
 from regard.errors import DataError, SettingError
 from regard.models import prediction
-from regard.training.recipe import schema as recipes
+from regard.training.recipe import loading
 
 Command = Callable[..., Any]
 DEMO = Path(regard.__file__).parent / "studio/demo"
@@ -76,9 +76,9 @@ def test_a_spec_decides_the_sizes(change: dict[str, Any], tmp_path: Path) -> Non
     model = tmp_path / "model.json"
     model.write_text(json.dumps(spec.to_dict(regard.load(DEMO, device="cpu").spec)))
     with pytest.raises(SettingError, match=f"{next(iter(change))} is decided by the spec"):
-        recipes.load(None, {"spec": str(model), **change})
+        loading.load(None, {"spec": str(model), **change})
     # A recipe's own sizes are replaced by a spec that is given on top, and its start is kept.
-    assert recipes.load("builtin", {"spec": str(model), "model": None}).model.spec == str(model)
+    assert loading.load("builtin", {"spec": str(model), "model": None}).model.spec == str(model)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from command_line import SIZES, Command
 from regard.cli.look import USES, WHAT
 from regard.data.labelled import tagged_words
 from regard.errors import DataError, SettingError
-from regard.training.recipe import schema as recipes
+from regard.training.recipe import loading, schema
 
 FLAGS = [w for k, v in SIZES.items() for w in (f"--{k.replace('_', '-')}", str(v))]
 
@@ -54,12 +54,12 @@ def test_a_setting_is_refused(
 def test_one_file_takes_the_place_of_a_recipe_s_two(tmp_path: Path) -> None:
     two = tmp_path / "two.toml"
     two.write_text('[data]\nsource = "a.en"\ntarget = "a.de"\nvalid_pairs = "v.tsv"\n')
-    data = recipes.load(two, {"pairs": "mine.tsv"}).data
+    data = loading.load(two, {"pairs": "mine.tsv"}).data
     assert (data.source, data.target, data.pairs) == (None, None, "mine.tsv")
-    data = recipes.load(two, {"valid_source": "v.en", "valid_target": "v.de"}).data
+    data = loading.load(two, {"valid_source": "v.en", "valid_target": "v.de"}).data
     assert (data.valid_pairs, data.valid_source) == (None, "v.en")
     # A run of an earlier version that had both goes on.
-    recipes.parse({"data": {"pairs": "p.tsv", "source": "a.en", "target": "a.de"}})
+    schema.parse({"data": {"pairs": "p.tsv", "source": "a.en", "target": "a.de"}})
 
 
 @pytest.mark.parametrize(
@@ -237,26 +237,26 @@ UNREAD: dict[str, dict[str, Any]] = {
 def test_a_setting_that_the_objective_does_not_read(objective: str, key: str) -> None:
     data = {"translate": "pairs", "forecast": "series"}.get(objective, "text")
     named = {"objective": objective, data: "file.tsv"}
-    recipes.load(None, named)
+    loading.load(None, named)
     with pytest.raises(SettingError, match=f"{key} is no setting of the objective '{objective}'"):
-        recipes.load(None, {**named, key: UNREAD[objective][key]})
+        loading.load(None, {**named, key: UNREAD[objective][key]})
 
 
 @pytest.mark.parametrize("key", ["tokenizer", "target_tokenizer", "vocabulary", "joint"])
 def test_a_model_that_is_fine_tuned_brings_its_tokenizer(key: str) -> None:
     value = {"vocabulary": 99, "joint": False}.get(key, "bpe")
     named = {"objective": "translate", "base": "folder", "pairs": "p.tsv"}
-    recipes.load(None, named)
+    loading.load(None, named)
     with pytest.raises(SettingError, match=f"{key} is decided by the model"):
-        recipes.load(None, {**named, key: value})
+        loading.load(None, {**named, key: value})
 
 
 def test_settings_that_are_read_are_taken() -> None:
-    recipes.load(None, {"pairs": "p.tsv", "beam": 3, "joint": False, "label_smoothing": 0.2})
-    recipes.load(None, {"text": "t.txt", "model": "gpt2:tiny", "held_out": 0.2})
-    recipes.load(None, {"text": "t.txt", "model": "t5:tiny", "span_length": 4.0})
+    loading.load(None, {"pairs": "p.tsv", "beam": 3, "joint": False, "label_smoothing": 0.2})
+    loading.load(None, {"text": "t.txt", "model": "gpt2:tiny", "held_out": 0.2})
+    loading.load(None, {"text": "t.txt", "model": "t5:tiny", "span_length": 4.0})
     # What switches off what is not there is harmless.
-    recipes.load(None, {"text": "t.txt", "model": "gpt2:tiny", "label_smoothing": 0.0, "beam": 1})
+    loading.load(None, {"text": "t.txt", "model": "gpt2:tiny", "label_smoothing": 0.0, "beam": 1})
 
 
 def test_flags_that_a_task_does_not_read(command: Command, questions: Path, demo: Path) -> None:

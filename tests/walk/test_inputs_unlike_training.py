@@ -143,7 +143,7 @@ def test_an_unknown_word_is_named_once(run: Path, command: Command, tmp_path: Pa
     for inputs in ([unknown], [file]):
         done = command("predict", run, *inputs)
         assert done.code == 0, done.err
-        assert done.err.count("never seen these words: xyløphöne") == 1
+        assert done.err.count("does not know these words: xyløphöne") == 1
     # What is saved knows it too.
     saved = regard.load(model.save(tmp_path / "saved"))
     with pytest.warns(UnknownWordsWarning, match="xyløphöne"):
@@ -157,7 +157,7 @@ def test_a_picture_names_unknown_words(run: Path, command: Command) -> None:
     assert command("look", run, kind.known).err == ""
     done = command("look", run, kind.known.replace(kind.first, "xyløphöne", 1))
     assert done.code == 0, done.err
-    assert done.err.count("never seen these words: xyløphöne") == 1
+    assert done.err.count("does not know these words: xyløphöne") == 1
 
 
 def test_a_text_far_longer_than_any_in_training(run: Path) -> None:

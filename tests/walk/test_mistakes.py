@@ -125,7 +125,7 @@ def test_a_language_model_names_the_words_it_has_never_seen(
     """Bytes spell every word; those that training lacked are as unknown as any."""
     prompt = ("generate", language_model, "--max-new-tokens", "2", "--seed", "1")
     done = command(*prompt, "The 漢字")
-    assert "never seen these words: 漢字\n" in done.err
+    assert "does not know these words: 漢字\n" in done.err
     assert "never seen" not in command(*prompt, "The dog").err
 
 

@@ -11,7 +11,7 @@ import pytest
 from command_line import SIZES, Command
 from regard.compare.contenders import Contender
 from regard.training import preflight
-from regard.training.recipe import schema as recipes
+from regard.training.recipe import loading
 
 FLAGS = [
     word
@@ -225,7 +225,7 @@ SIDES = {"source": "s.en", "target": "s.de", "test_source": "s.en", "test_target
 
 @pytest.mark.parametrize("word", ["vit", "deit", "swin", "dinov2", "clip-image"])
 def test_all_models_of_a_comparison_read_the_same_images(word: str) -> None:
-    base = recipes.load(
+    base = loading.load(
         None, {"images": "photos", "model": "vit:tiny", "image_size": 48, "patch": 8}
     )
     model = Contender(word).recipe(base).model
@@ -234,7 +234,7 @@ def test_all_models_of_a_comparison_read_the_same_images(word: str) -> None:
 
 @pytest.mark.parametrize("word", ["patchtst", "dlinear", "time-series-transformer"])
 def test_all_models_of_a_comparison_forecast_as_far(word: str) -> None:
-    base = recipes.load(
+    base = loading.load(
         None, {"series": "load.csv", "model": "patchtst", "horizon": 24, "patch": 8}
     )
     recipe = Contender(word).recipe(base)

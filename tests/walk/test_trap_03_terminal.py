@@ -16,7 +16,7 @@ def test_each_line_that_is_typed_is_answered(command: Command, trained: Path) ->
     # A prompt before each line, and one that Ctrl-D answers.
     assert done.out.count("> ") == 3
     # Each line has its own warning, where a pipe has one for all.
-    assert done.err.count("never seen these words") == 2
+    assert done.err.count("does not know these words") == 2
 
 
 def test_a_pipe_gets_no_prompt(command: Command, trained: Path) -> None:

@@ -64,11 +64,11 @@ def test_few_steps_warm_up_within_them(
 
 
 def test_a_packaged_recipe_keeps_its_numbers(command: Command, tmp_path: Path) -> None:
-    from regard.training.recipe import schema
+    from regard.training.recipe import loading
     from regard.training.run_folder import begin
 
-    for name in schema.packaged():
-        recipe = schema.load(name, {}, str(tmp_path))
+    for name in loading.packaged():
+        recipe = loading.load(name, {}, str(tmp_path))
         folder = begin(recipe, tmp_path / name, name)
         # Only batches of pairs follow from the data.
         keys = ["steps", "warmup"]

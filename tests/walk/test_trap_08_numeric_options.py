@@ -22,7 +22,7 @@ from regard.compare.contenders import parse_budget
 from regard.decode.length_penalty import parse_length_penalty
 from regard.errors import RegardError, SettingError
 from regard.spec import validation
-from regard.training.recipe import schema as recipes
+from regard.training.recipe import schema
 from regard.training.recipe.options import parse_initialization
 
 OF_CLICK = (type(click.INT), type(click.FLOAT), click.IntRange, click.FloatRange)
@@ -65,7 +65,7 @@ RECIPE_KEYS = sorted(
 def test_every_numeric_option_has_a_type_with_bounds() -> None:
     assert len(CHECKED) > 60
     for name, (command, option) in OPTIONS.items():
-        of_recipe = isinstance(command, RecipeCommand) and option.name in recipes.KEYS
+        of_recipe = isinstance(command, RecipeCommand) and option.name in schema.KEYS
         # A default that is a number has one of click's types, too.
         assert of_recipe or not isinstance(option.type, OF_CLICK), name
 
@@ -87,13 +87,13 @@ def test_an_option_takes_no_other_number(name: str) -> None:
 
 @pytest.mark.parametrize("key", RECIPE_KEYS)
 def test_a_key_of_the_recipe_takes_no_other_number(key: str) -> None:
-    is_whole = recipes.value_type(key) is int
+    is_whole = schema.value_type(key) is int
     wrong: list[Any] = [float("nan"), float("inf"), "", "many"]
     if is_whole:
         wrong += [10**23, -1, 1.5]
     for value in wrong:
         with pytest.raises(RegardError):
-            recipes.parse({recipes.KEYS[key]: {key: value}})
+            schema.parse({schema.KEYS[key]: {key: value}})
 
 
 def test_bounds_are_those_of_specs() -> None:

@@ -58,9 +58,11 @@ class BatchWork:
 
         `settings` has the `model` and, perhaps, the `text_column` of tables.
         """
-        from regard.data.text_files import count_lines, texts
+        from regard.data.file_access import expand
+        from regard.data.text_files import check_has_columns, count_lines, texts
 
         check_resumable(location, output)
+        check_has_columns(expand(location), settings.get("text_column"))
         inputs = texts(location, settings.get("text_column"))
         if output is None:
             self.run(inputs, None, settings)

@@ -11,7 +11,7 @@ import click
 from regard.cli.completion import RECIPE
 from regard.cli.number_types import PARAMETERS, SEEDS
 from regard.cli.recipe_options import RecipeCommand, recipe_changes, recipe_option
-from regard.training.recipe import schema as recipes
+from regard.training.recipe import loading, schema
 from regard.training.recipe.objectives import DATA_KEYS
 
 EXAMPLES = """\b
@@ -70,8 +70,8 @@ def compare(
     if recipe is None and any(key in changes for key in (*DATA_KEYS.values(), "generated")):
         # The user's data with the defaults: the objective is that of the first model.
         first = {**changes, "model": contenders[0].changes["model"]}
-        changes.setdefault("objective", recipes.load(None, first).objective)
-    base_recipe, name = recipes.choose(recipe, changes, data)
+        changes.setdefault("objective", loading.load(None, first).objective)
+    base_recipe, name = loading.choose(recipe, changes, data)
     folder = Path(out) if out else Path("runs") / f"compare-{name}"
     for contender in contenders:
         contender.recipe(base_recipe)  # reports a wrong setting before anything is trained
@@ -140,6 +140,6 @@ command = RecipeCommand(
         click.Option(["--data"], metavar="DIR", help="where a recipe's files are  [$REGARD_DATA]"),
         click.Option(["--json", "as_json"], is_flag=True, help="print one JSON object"),
         # every other recipe key, as for `regard train`
-        *(recipe_option(key) for key in recipes.KEYS if key not in SET_BY_COMPARISON),
+        *(recipe_option(key) for key in schema.KEYS if key not in SET_BY_COMPARISON),
     ],
 )

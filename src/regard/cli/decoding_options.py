@@ -154,6 +154,11 @@ def decoding_strategy(flags: Mapping[str, Any]) -> Strategy | None:
         raise SettingError(f"{_first_flag(sampling)} is a setting of sampling", "add --sample")
     # A beam of one hypothesis is greedy search, which is faster.
     if beam == 1 and n_best is None:
+        if penalty is not None:
+            raise SettingError(
+                "--length-penalty ranks the hypotheses of a beam, and --beam 1 has one",
+                "leave it out, or give a wider beam",
+            )
         return Greedy()
     if beam is None and penalty is None and n_best is None:
         return None  # generation_config.json decides

@@ -12,7 +12,7 @@ from regard.cli.model_options import DOWNLOAD_HELP, local_folder
 from regard.cli.recipe_options import RecipeCommand, recipe_changes, recipe_option
 from regard.cli.train import exit_on_interruption, print_result, resume_run
 from regard.errors import SettingError
-from regard.training.recipe import schema as recipes
+from regard.training.recipe import schema
 from regard.training.recipe.objectives import OBJECTIVES, TASKS
 from regard.training.recipe.sections import TuneSettings
 
@@ -83,7 +83,7 @@ def _shared_option(key: str) -> click.Option:
     """The option of a key shared with training, with fine-tuning's own help and default."""
     option = recipe_option(key)
     if key in _DEFAULTS or key in _HELP:
-        field = recipes.SECTIONS[recipes.KEYS[key]].model_fields[key]
+        field = schema.SECTIONS[schema.KEYS[key]].model_fields[key]
         text = _HELP.get(key, field.description or "")
         option.help = f"{text}  [{_DEFAULTS.get(key, field.default)}]".strip()
     return option

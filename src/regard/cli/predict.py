@@ -22,7 +22,7 @@ from regard.cli.batch_work import (
 from regard.cli.completion import FILE, MODEL_FOLDER
 from regard.cli.model_options import device_option, download_option
 from regard.cli.number_types import COUNT
-from regard.cli.text_arguments import check_is_text, check_not_blank, piped, with_space
+from regard.cli.text_arguments import check_is_text, check_not_blank, is_file, piped, with_space
 from regard.errors import DataError, SettingError
 
 if TYPE_CHECKING:
@@ -108,7 +108,8 @@ def run_task(model: str, inputs: tuple[str, ...], task: str | None, flags: dict[
     """The predictions of a task, or of the model's own, for texts and for files."""
     # Imported late: help must not wait for torch.
     from regard.models import load
-    from regard.models.prediction import PredictionOptions, predict
+    from regard.models.dual_encoder import DualEncoderModel
+    from regard.models.prediction import PredictionOptions, chosen_task, predict
 
     path = flags.pop("path")
     output = flags.pop("output")
@@ -128,6 +129,10 @@ def run_task(model: str, inputs: tuple[str, ...], task: str | None, flags: dict[
         samples=flags["samples"],
         cut=flags["cut"],
     )
+    if task == "embed" and isinstance(loaded, DualEncoderModel):
+        # It embeds texts and images: files are images.
+        task = "embed_image" if inputs and all(map(is_file, inputs)) else "embed_text"
+    task = chosen_task(loaded, task, options)
     several = path is not None or len(inputs) > 1
 
     def answer(texts: list[str], before: int) -> str:
@@ -161,7 +166,7 @@ def _line(prediction: Prediction, as_json: bool, several: bool) -> str:
 
 
 def _inputs(
-    model: Model, folder: str, names: tuple[str, ...], task: str | None, column: str | None
+    model: Model, folder: str, names: tuple[str, ...], task: str, column: str | None
 ) -> Iterator[str]:
     """The texts, or the paths of images, recordings, series and graphs, that are named."""
     from regard.models import GraphModel, SeriesModel
@@ -172,7 +177,7 @@ def _inputs(
             raise SettingError("this model reads files", "give the path of one")
         return iter(names)  # what is missing is said by who reads it
 
-    if model.medium is not None and (task is None or task in MEDIA_TASKS):
+    if model.medium is not None and task in MEDIA_TASKS:
         for name in names:
             if not Path(name).is_file():
                 raise DataError(
@@ -180,10 +185,9 @@ def _inputs(
                     "give the path of one",
                 )
         return iter(names)
-    command = "predict" if task is None else f"predict --task {task}"
     for name in names:
         if not _holds_texts(name):
-            as_text = piped(name, f"{command} {quote(folder)}")
+            as_text = piped(name, f"predict --task {task} {quote(folder)}")
             check_is_text(name, as_text, f"give its lines: --input {quote(name)}")
     return _texts(names, column)
 

@@ -17,7 +17,7 @@ from regard.cli.completion import (
     recipe_names,
 )
 from regard.errors import SettingError
-from regard.training.recipe import schema as recipes
+from regard.training.recipe import schema
 
 # The settings of the short help, by section; `--help all` has the others too.
 COMMON_KEYS = (
@@ -67,7 +67,7 @@ class RecipeCommand(click.Command):
             record = parameter.get_help_record(ctx)
             if record is None or isinstance(parameter, click.Argument):
                 continue
-            section = recipes.KEYS.get(parameter.name or "", "")
+            section = schema.KEYS.get(parameter.name or "", "")
             if section and not everything and parameter.name not in COMMON_KEYS:
                 continue
             flag, text = record
@@ -98,7 +98,7 @@ def command_arguments(ctx: click.Context) -> list[str]:
 
 def _title(section: str) -> str:
     """What a section is about: the beginning of its docstring."""
-    text = recipes.SECTIONS[section].__doc__ or ""
+    text = schema.SECTIONS[section].__doc__ or ""
     return re.split("[.:]", text)[0]
 
 
@@ -114,9 +114,9 @@ def _first_part(text: str) -> str:
 
 def recipe_option(key: str) -> click.Option:
     """The option of one recipe key: type, help text and default come from its pydantic field."""
-    section = recipes.SECTIONS[recipes.KEYS[key]]
+    section = schema.SECTIONS[schema.KEYS[key]]
     field = section.model_fields[key]  # pydantic's: annotation, default, description
-    value_type = recipes.value_type(key)
+    value_type = schema.value_type(key)
     name = key.replace("_", "-")
     text = field.description or ""
     if field.default is not None and not text.endswith("]"):
@@ -135,7 +135,7 @@ _COMPLETED: dict[str, Suggested] = {
     "preset": Suggested(preset_sizes()),
     "base": MODEL_FOLDER,
     "teacher": MODEL_FOLDER,
-    **dict.fromkeys((*recipes.FILE_KEYS["data"], *recipes.FILE_KEYS["model"]), FILE),
+    **dict.fromkeys((*schema.FILE_KEYS["data"], *schema.FILE_KEYS["model"]), FILE),
     **dict.fromkeys(("valid", "test", "tokenizer", "target_tokenizer"), FILE),
 }
 

@@ -9,12 +9,14 @@ from shlex import quote
 
 from regard.errors import DataError, SettingError
 
-# Names of files of texts, tables, images and recordings end so.
-FILE_SUFFIXES = (
+# What the names of files end in.
+_TEXT_FILES = (
     ".txt", ".tsv", ".csv", ".json", ".jsonl", ".conll", ".conllu", ".md", ".gz", ".zst",
-    ".parquet", ".arrow", ".png", ".jpg", ".jpeg", ".gif", ".bmp", ".webp", ".npy",
-    ".wav", ".flac", ".mp3", ".ogg",
+    ".parquet", ".arrow",
 )  # fmt: skip
+_IMAGES = (".png", ".jpg", ".jpeg", ".gif", ".bmp", ".webp", ".npy")
+_RECORDINGS = (".wav", ".flac", ".mp3", ".ogg")
+FILE_SUFFIXES = (*_TEXT_FILES, *_IMAGES, *_RECORDINGS)
 PATH_PREFIXES = ("/", "./", "../", "~/")
 
 
@@ -32,7 +34,10 @@ def check_is_text(text: str, as_text: str, of_file: str) -> None:
 
     The repairs of the command: `as_text` gives it as a text, `of_file` what the file holds.
     """
-    if _is_file(text):
+    if is_file(text):
+        medium = _medium(text)
+        if medium is not None:
+            raise DataError(f"{text!r} is {medium}, and this model reads text", "give a text")
         raise DataError(f"{text!r} is a file, and no text", of_file)
     if _looks_like_path(text):
         raise DataError(f"there is no file {text!r}", f"check the path; as a text, {as_text}")
@@ -48,7 +53,15 @@ def with_space(text: str) -> str:
     return f"write a space behind it: {quote(text + ' ')}"
 
 
-def _is_file(text: str) -> bool:
+def _medium(name: str) -> str | None:
+    """An image or a recording, by the name of a file."""
+    if name.lower().endswith(_IMAGES):
+        return "an image"
+    return "a recording" if name.lower().endswith(_RECORDINGS) else None
+
+
+def is_file(text: str) -> bool:
+    """Whether a text is the name of a file that exists."""
     # A long text is no name, which the system says by an error; a zero byte is none of a name.
     with suppress(OSError, ValueError):
         return Path(text).is_file()

@@ -22,7 +22,7 @@ from regard.cli.recipe_options import (
 )
 from regard.errors import SettingError, TrainingInterrupted
 from regard.training import run_folder as run_folders
-from regard.training.recipe import schema as recipes
+from regard.training.recipe import loading, schema
 
 if TYPE_CHECKING:
     from regard.training.run import Result
@@ -81,7 +81,7 @@ def train(
             changes |= {"out": out}
         resume_run(resume, changes, as_json)
         return
-    settings, name = recipes.choose(recipe, changes, data)
+    settings, name = loading.choose(recipe, changes, data)
     # Imported late: a wrong recipe is reported before torch is loaded.
     from regard.training.run import launch
 
@@ -193,6 +193,6 @@ command = RecipeCommand(
         ),
         click.Option(["--download"], is_flag=True, help="--base may be a name on the hub"),
         # every recipe key is a flag, but for those that `regard finetune` sets by its own options
-        *(recipe_option(key) for key in recipes.KEYS if key not in FINETUNE_KEYS),
+        *(recipe_option(key) for key in schema.KEYS if key not in FINETUNE_KEYS),
     ],
 )

@@ -13,7 +13,7 @@ from regard.cli.number_types import COUNT, FLOPS, MINUTES
 from regard.cli.recipe_options import RecipeCommand, recipe_changes, recipe_option
 from regard.cli.train import FINETUNE_KEYS, exit_on_interruption
 from regard.errors import SettingError
-from regard.training.recipe import schema as recipes
+from regard.training.recipe import loading, schema
 
 ORDER = "rate,warmup,batch,dropout,size"
 EXAMPLES = """\b
@@ -54,7 +54,7 @@ def tune(
         with exit_on_interruption():
             _print(tuning.resume(Path(resume), _say), as_json)
         return
-    settings, name = recipes.choose(recipe, changes, data)
+    settings, name = loading.choose(recipe, changes, data)
     from regard.tune import tuning
 
     budget = tuning.Budget(minutes, flops, updates)
@@ -111,6 +111,6 @@ command = RecipeCommand(
         click.Option(["--order"], default=ORDER, show_default=True, help="what is tuned"),
         click.Option(["--json", "as_json"], is_flag=True, help="the result as one JSON object"),
         # Every other recipe key, as for `regard train`.
-        *(recipe_option(key) for key in recipes.KEYS if key not in FINETUNE_KEYS),
+        *(recipe_option(key) for key in schema.KEYS if key not in FINETUNE_KEYS),
     ],
 )

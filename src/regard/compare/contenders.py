@@ -14,8 +14,10 @@ from regard.families.preset_list import ALIASES, PRESET_FAMILIES
 from regard.options import number_within, parse_option
 from regard.parameter_count import parameter_count
 from regard.spec.validation import LARGEST_SIZE
-from regard.training.recipe import schema as recipes
-from regard.training.recipe.schema import KEYS, LINEAR_FORECASTERS, STARTING_POINT, Recipe
+from regard.training.recipe import loading, schema
+from regard.training.recipe.consistency import STARTING_POINT
+from regard.training.recipe.loading import LINEAR_FORECASTERS
+from regard.training.recipe.schema import KEYS, Recipe
 
 SpecOf = Callable[[Recipe], spec.Model]
 TOLERANCE = 0.03  # how far from the wanted number of parameters a model may be, relatively
@@ -92,12 +94,12 @@ class Contender:
         for key, value in changes.items():
             section = KEYS[key]
             values[section][key] = value
-        return recipes.parse(values)
+        return schema.parse(values)
 
     def _model_settings(self, base: Recipe) -> dict[str, Any]:
         """The settings of the recipe's model that apply to this one."""
         name = self.changes["model"].partition(":")[0]
-        settings = recipes.applicable_settings(base.model.model_dump(exclude={"spec"}), name)
+        settings = loading.applicable_settings(base.model.model_dump(exclude={"spec"}), name)
         if name == base.model_name:
             return settings
         if settings.get("preset") not in _sizes(name):

@@ -8,7 +8,7 @@ in memory but the current line or block.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -61,6 +61,16 @@ def texts(path: str | Path, column: str | None = None) -> Iterator[str]:
 def is_record_file(file: str) -> bool:
     """Whether a file has texts in records: a table, or JSON Lines."""
     return suffix_format(file) in ("table", "jsonl")
+
+
+def check_has_columns(files: Iterable[str], column: str | None) -> None:
+    """Refuses the name of a column where none of the files is a table or JSON Lines."""
+    files = list(files)
+    if column is not None and not any(is_record_file(file) for file in files):
+        raise DataError(
+            f"{', '.join(files[:3])}: a text file has no column {column!r}",
+            "leave the text column out, or give a table (.parquet, .arrow) or .jsonl",
+        )
 
 
 def _record_texts(file: str, column: str | None) -> Iterator[str]:

@@ -28,7 +28,7 @@ from regard.training.diagnostics.update_ratio import (
     typical_ratio,
 )
 from regard.training.objectives.objective import Objective
-from regard.training.recipe import schema as recipes
+from regard.training.recipe import loading
 from regard.training.run import Parts, lr_schedule
 from regard.training.run_folder import resume
 from regard.training.setup import DataSource
@@ -100,7 +100,7 @@ def examine(
 
 def _examine_recipe(target: str, parts: Parts) -> Report:
     """A recipe, whose model may be too large to be built here."""
-    recipe, name = recipes.choose(target, {})
+    recipe, name = loading.choose(target, {})
     # First: a model that does not fit cannot be assembled for the other checks.
     too_large = list(check_memory(recipe, name))
     try:

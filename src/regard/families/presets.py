@@ -100,13 +100,18 @@ def listing() -> Iterator[Preset]:
 def _find(name: str) -> tuple[PresetFamily, str]:
     if not isinstance(name, str):
         raise SettingError(f"{name!r} is no name", "write NAME:SIZE, such as 'gpt2:tiny'")
-    word, _, size = name.partition(":")
+    word, colon, size = name.partition(":")
     word = ALIASES.get(word, word)
     if word not in PRESET_FAMILIES:
         raise SettingError(
             f"there is no model {word!r}", did_you_mean(word, [*PRESET_FAMILIES, *ALIASES])
         )
     family = PRESET_FAMILIES[word]
+    if colon and not size:
+        raise SettingError(
+            f"{name!r} names no size",
+            f"give one of {', '.join(family.sizes)}; or leave the colon out",
+        )
     size = size or family.default
     if size not in family.sizes:
         raise SettingError(f"{word} has no size {size!r}", _size_repair(size, family))

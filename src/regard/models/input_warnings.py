@@ -106,7 +106,7 @@ def _warn_of_unknown_words(
     if len(words) > _WORDS_IN_A_MESSAGE:
         names += f", … ({len(words):,} in all)"
     message = (
-        f"the model has never seen these words: {names}\n"
+        f"the model does not know these words: {names}\n"
         "  → do not trust what it makes of them; write other words, or train on text that has them "
         "(of a vocabulary that has room for them)"
     )

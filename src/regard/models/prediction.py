@@ -82,12 +82,7 @@ def predict(
     A folder of graphs has an answer for each of its nodes or graphs, FOLDER:NUMBER for that one.
     """
     options = options or PredictionOptions()
-    task = default_task(model, options) if task is None else task
-    able = predicted_tasks(model)
-    if task not in _TASKS:
-        raise SettingError(f"there is no task {task!r}", did_you_mean(task, able))
-    if task not in able:
-        raise ModelError(f"this model ({model!r}) cannot `{task}`", f"it can: {', '.join(able)}")
+    task = chosen_task(model, task, options)
     _check_options(model, task, options)
     if isinstance(model, GraphModel):
         return _graph_predictions(model, inputs, options)
@@ -101,6 +96,18 @@ def predict(
         Prediction(one, task, answer, _as_text(answer))
         for one, answer in zip(inputs, answers, strict=True)
     ]
+
+
+def chosen_task(model: Model, task: str | None, options: PredictionOptions) -> str:
+    """The task that is named, if the model has it; otherwise the model's own."""
+    if task is None:
+        return default_task(model, options)
+    able = predicted_tasks(model)
+    if task not in _TASKS:
+        raise SettingError(f"there is no task {task!r}", did_you_mean(task, able))
+    if task not in able:
+        raise ModelError(f"this model ({model!r}) cannot `{task}`", f"it can: {', '.join(able)}")
+    return task
 
 
 def _number(answer: dict[str, float]) -> float | dict[str, float]:

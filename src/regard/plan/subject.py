@@ -13,7 +13,7 @@ from regard.families import folder as folders
 from regard.plan.step_trace import StepSettings
 from regard.plan.workload import Sizes, Workload, workload
 from regard.training import model_spec
-from regard.training.recipe import schema as recipes
+from regard.training.recipe import loading
 from regard.training.recipe.objectives import objective_of
 from regard.training.recipe.schema import Recipe
 
@@ -73,7 +73,7 @@ def resolve(target: str, request: Request) -> Subject:
     """The subject that a user names: a recipe, a preset, a config.json, a spec, or a folder."""
     path = Path(target)
     # A recipe first: the names of recipes and presets do not overlap.
-    if target in recipes.packaged() or path.suffix == ".toml":
+    if target in loading.packaged() or path.suffix == ".toml":
         return _of_recipe(target, request)
     if path.is_dir() or path.is_file():
         return _of_file(path, request)
@@ -83,7 +83,7 @@ def resolve(target: str, request: Request) -> Subject:
 
 
 def _closest(target: str) -> str:
-    answer = did_you_mean(target, [*presets.names(), *recipes.packaged()])
+    answer = did_you_mean(target, [*presets.names(), *loading.packaged()])
     if answer.startswith("did you mean"):
         return answer
     return "`regard show` lists all models"
@@ -233,7 +233,7 @@ def _of_recipe(target: str, request: Request) -> Subject:
         if value is not None
     }
     # No file is read, so it does not matter where they are.
-    recipe, name = recipes.choose(target, changes, data_root=".")
+    recipe, name = loading.choose(target, changes, data_root=".")
     return of_recipe(recipe, name, request)
 
 

@@ -22,7 +22,8 @@ from regard.families import electra, presets
 from regard.families import folder as folders
 from regard.models import Model
 from regard.training.engine.initialization import initialize
-from regard.training.recipe.schema import STARTING_POINT, Recipe
+from regard.training.recipe.consistency import STARTING_POINT
+from regard.training.recipe.schema import Recipe
 from regard.training.recipe.sections import ModelSettings
 from regard.training.run_folder import RunFolder
 

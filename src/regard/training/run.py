@@ -27,7 +27,14 @@ from regard.errors import (
 from regard.evaluation.evaluation import MetricChoice
 from regard.metrics.scores import AnyScore
 from regard.models import Model
-from regard.training import learning_curves, model_card, model_spec, preflight, run_evaluation
+from regard.training import (
+    learning_curves,
+    model_card,
+    model_spec,
+    notices,
+    preflight,
+    run_evaluation,
+)
 from regard.training.assembly import assemble_on_ranks, exported_files, objective_class
 from regard.training.engine import layerwise_lr_decay
 from regard.training.engine.early_stopping import greater_is_better
@@ -49,7 +56,7 @@ from regard.training.parallel.launch import joined, may_be_restarted, was_restar
 from regard.training.parallel.ranks import ONE_RANK, Ranks
 from regard.training.parallel.sharded_saving import on_all_ranks
 from regard.training.parallel.strategy import Strategy
-from regard.training.recipe import schema as recipes
+from regard.training.recipe import loading
 from regard.training.recipe.objectives import DATA_KEYS, objective_settings
 from regard.training.recipe.schema import Recipe
 from regard.training.run_folder import RunFolder, begin, resume
@@ -144,7 +151,7 @@ def train(
         parts, changes = _with_objective(parts, changes, objective)
     if data is not None:
         parts, changes = _with_data(parts, changes, data)
-    parsed, name = recipes.choose(recipe, changes)
+    parsed, name = loading.choose(recipe, changes)
     if spec is not None:
         kind = parts.objective or objective_class(parsed.objective)
         kind.check_spec(spec)
@@ -208,7 +215,7 @@ def _with_data(
     objective = changes.get("objective")
     if objective is None and "model" in changes:
         # A text is the simplest data: what the model learns from it decides.
-        objective = recipes.objective_of_model(changes["model"], has_text=True)
+        objective = loading.objective_of_model(changes["model"], has_text=True)
     key = "pairs"
     if objective is not None:
         key = DATA_KEYS[objective_settings(objective).data]
@@ -251,7 +258,7 @@ def finetune(
     for key in ("valid", "test"):
         if changes.get(key) is not None:
             values[key] = str(Path(str(changes[key])).absolute())
-    return launch(recipes.load(None, values), out, task, quiet=quiet, on_step=on_step)
+    return launch(loading.load(None, values), out, task, quiet=quiet, on_step=on_step)
 
 
 def go_on(
@@ -457,7 +464,7 @@ def _run(
         f"model: {parameters:,} parameters, {recipe.train.precision} "
         f"on {setup.device}{_on_ranks(recipe, ranks)}; run folder: {run_folder.folder}"
     )
-    _say_schedule(recipe, progress_bar)
+    notices.say_all(recipe, setup.device, ranks, progress_bar.say)
     strategy = make_strategy(recipe, objective)
     tensorboard = run_folder.folder / "tensorboard" if recipe.train.tensorboard else None
     metrics = MetricsLog(run_folder.metrics, tensorboard) if ranks.is_main else NoMetrics()
@@ -525,21 +532,6 @@ def _checkpoints(run_folder: RunFolder, recipe: Recipe) -> Checkpoints:
         reach=LossSpikes(train.spike_threshold, train.rollback_steps).reach,
     )
     return Checkpoints(run_folder.checkpoints, retention)
-
-
-def _say_schedule(recipe: Recipe, progress_bar: ProgressBar) -> None:
-    train = recipe.train
-    progress_bar.say(
-        f"schedule: {train.steps:,} steps, {train.warmup:,} of them to warm up, "
-        f"batches of {train.batch_tokens:,} positions"
-    )
-    # A warm-up of one step has the full rate at once.
-    if train.warmup >= max(2, train.steps):
-        progress_bar.say(
-            f"warning: the warm-up of {train.warmup:,} steps does not end within the "
-            f"{train.steps:,} steps of the run: the learning rate stays small, and little is "
-            "learnt\n  → give a smaller --warmup, or more --steps"
-        )
 
 
 def _interruption(

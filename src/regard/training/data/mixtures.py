@@ -8,11 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain, islice
+from pathlib import Path
 from typing import Any
 
 from regard.data.corpus import Mixture
+from regard.data.file_access import expand, split_location
 from regard.training.recipe.schema import Recipe
-from regard.training.setup import Split
+from regard.training.setup import Say, Split
+
+_NAMED_FILES = 5  # of a folder, the others are counted
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,18 @@ def corpora_of(split: Split) -> dict[str, Split]:
 def each_corpus(split: Split, change: Callable[[Split], Split]) -> Split:
     """The split with every corpus changed by itself."""
     return split_of({name: change(corpus) for name, corpus in corpora_of(split).items()})
+
+
+def say_files(location: str, say: Say) -> None:
+    """Says which files are read where a folder or a glob was named."""
+    for path in split_location(location):
+        files = expand(path)
+        if files == [path]:
+            continue
+        names = ", ".join(Path(file).name for file in files[:_NAMED_FILES])
+        unnamed = len(files) - _NAMED_FILES
+        more = f" and {unnamed:,} more" if unnamed > 0 else ""
+        say(f"data: {path} is read as {names}{more}")
 
 
 def evenly_spaced(split: Split, most: int | None) -> Split:

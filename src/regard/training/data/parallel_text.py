@@ -31,6 +31,7 @@ from regard.training.data.mixtures import (
     each_corpus,
     evenly_spaced,
     mixture,
+    say_files,
     split_of,
 )
 from regard.training.objectives.distillation import teacher_folder
@@ -206,6 +207,8 @@ def _held_out_splits(setup: Setup) -> dict[str, Split]:
     """Training and validation pairs of the user's files."""
     data = setup.recipe.data
     pairs = _training_pairs(setup.run_folder, data)
+    for location in setup.recipe.corpora:
+        say_files(location, setup.say)
     valid = _validation_pairs(data)
     if valid is not None:
         return {"train": pairs, "valid": valid}

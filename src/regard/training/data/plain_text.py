@@ -18,7 +18,7 @@ from regard.data.corpus import (
     write_chunks,
     write_columns,
 )
-from regard.data.file_access import split_location
+from regard.data.file_access import expand, split_location
 from regard.data.sentence_packing import (
     MIN_ROW_TOKENS,
     PackedRow,
@@ -36,7 +36,7 @@ from regard.text.tokenizer_training import (
     train_lossless_tokenizer,
 )
 from regard.training.data.generated_examples import generated_lines, generated_prompts
-from regard.training.data.mixtures import corpora_of, evenly_spaced, mixture, split_of
+from regard.training.data.mixtures import corpora_of, evenly_spaced, mixture, say_files, split_of
 from regard.training.objectives.distillation import teacher_folder
 from regard.training.recipe.schema import Recipe
 from regard.training.setup import Say, Setup, Split
@@ -124,6 +124,8 @@ def text_splits(setup: Setup) -> dict[str, Split]:
         return generated_lines(setup)
     column = recipe.data.text_column
     location = _text_location(setup)
+    text_files.check_has_columns(expand(location), column)
+    say_files(location, setup.say)
     valid_location = recipe.tune.valid or recipe.data.valid_text
     corpora: dict[str, Split] = {
         path: partial(text_files.text, path, column=column) for path in split_location(location)
