@@ -247,9 +247,9 @@ def _write_corpus(blocks: Split, tokenizer: Tokenizer, recipe: Recipe, folder: P
     # A window and the token after it must fit.
     if counts["tokens"] <= recipe.data.context:
         raise DataError(
-            f"{counts['tokens']:,} tokens to {folder.name} on are not enough "
+            f"{counts['tokens']:,} tokens of the {folder.name} split are not enough "
             f"for a context of {recipe.data.context}",
-            "give more text, a smaller context, or a larger held_out share",
+            "give more text, a smaller --context, or a larger --held-out",
         )
     return report
 

@@ -84,7 +84,6 @@ def load(
             values[section].update(entries)
         _check_read_first(values)
         _resolve_paths(values, name, data_root)
-    _check_data_root_is_read(values, data_root)
     # `--model gru` on a recipe of a Transformer: its heads and the like do not apply.
     values["model"] = applicable_settings(values["model"], changes.get("model"))
     _choose_size(values["model"], changes)
@@ -105,15 +104,6 @@ def load(
     recipe = parse(values)
     check_settings_are_read(recipe.objective, changes, has_base=recipe.is_finetuning)
     return recipe
-
-
-def _check_data_root_is_read(values: Mapping[str, Mapping[str, Any]], root: str | None) -> None:
-    """The data root stands before the files of a recipe, not before those that flags name."""
-    if root is not None and not _named_files(values):
-        raise SettingError(
-            "--data is where the files of a recipe are, and there is no recipe that names any",
-            "leave it out; your own files are named by --text, --pairs, --images and the like",
-        )
 
 
 def _check_no_sizes_with_spec(model: Mapping[str, Any], changes: Mapping[str, Any]) -> None:
@@ -267,6 +257,11 @@ def choose(
 
     Without a recipe: the user's files with the defaults, or a recipe that generates its data.
     """
+    if data_root is not None and not recipe:
+        raise SettingError(
+            "--data is where the files of a recipe are, and no recipe is named",
+            "name one; your own files are given by --text, --pairs, --images and the like",
+        )
     name: str | Path | None = recipe
     data_keys = {*DATA_KEYS.values(), "source", "files", "generated"}
     has_files = any(key in changes for key in data_keys)
@@ -286,21 +281,16 @@ def _recipe_without_files(changes: Mapping[str, Any]) -> str | None:
     return {None: "builtin", "translate": "builtin", "stories": "stories"}.get(objective)
 
 
-def _named_files(values: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str]]:
-    """The settings that name a file, with their sections."""
-    return [
+def _resolve_paths(
+    values: dict[str, dict[str, Any]], name: str | Path, data_root: str | None
+) -> None:
+    """Puts the data root before the relative file names of a recipe."""
+    paths = [
         (section, key)
         for section, keys in FILE_KEYS.items()
         for key in keys
         if key in values[section] and str(values[section][key]) != "-"  # standard input
     ]
-
-
-def _resolve_paths(
-    values: dict[str, dict[str, Any]], name: str | Path, data_root: str | None
-) -> None:
-    """Puts the data root before the relative file names of a recipe."""
-    paths = _named_files(values)
     if not paths:
         return
     root = data_root or os.environ.get("REGARD_DATA") or None
