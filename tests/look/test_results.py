@@ -39,6 +39,7 @@ from regard.look import (
     steps,
     terminal,
 )
+from regard.look.drawing import png_files
 
 EVIL = '<script>alert("1")</script>'
 
@@ -215,11 +216,11 @@ def test_pictures_without_pillow_say_what_to_install(
 def test_pictures_without_fonts_are_spelt_plainly(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(drawing, "FONTS", ())
+    monkeypatch.setattr(png_files, "FONTS", ())
     AttentionMap("x", (0,), ("müde", "→"), ("Straße", "東"), np.full((1, 2, 2), 0.5)).to_png(
         tmp_path / "x.png"
     )
-    assert drawing._in_ascii("müde → Straße") == "mude -> Strasse"
+    assert png_files._in_ascii("müde → Straße") == "mude -> Strasse"
 
 
 @pytest.mark.parametrize("token", ["house", "▁house", "Ġhouse", "house</w>"])

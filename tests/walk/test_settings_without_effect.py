@@ -11,7 +11,18 @@ from regard.errors import SettingError
 from regard.families import presets
 
 TEXT = "the cat sees the dog\nthe dog sees the cat\n" * 30
-QUICK = ["--model", "gpt2:tiny", "--steps", "2", "--layers", "1", "--warmup", "1", "--context", "16"]
+QUICK = [
+    "--model",
+    "gpt2:tiny",
+    "--steps",
+    "2",
+    "--layers",
+    "1",
+    "--warmup",
+    "1",
+    "--context",
+    "16",
+]
 
 
 @pytest.fixture
