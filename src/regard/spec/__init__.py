@@ -99,20 +99,11 @@ from regard.spec.frontend import (
     Tokens,
     Waveform,
 )
-from regard.spec.model import (
-    Decoder,
-    Encoder,
-    EncoderDecoder,
-    LinearForecaster,
-    MemoryNetwork,
-    Model,
-    ModelSpec,
-    DualEncoder,
-    RecurrentDecoder,
-    RecurrentEncoder,
-    SequenceToSequence,
-    SeriesEncoderDecoder,
-)
+from regard.spec.model_spec import ModelSpec
+from regard.spec.encoder_decoder import EncoderDecoder, SequenceToSequence, SeriesEncoderDecoder
+from regard.spec.encoder import DualEncoder, Encoder, RecurrentEncoder
+from regard.spec.decoder import Decoder, RecurrentDecoder
+from regard.spec.model import LinearForecaster, MemoryNetwork, Model
 from regard.spec.pixel_decoder import MaskedImageDecoder, PixelDecoder, PixelShuffleHead
 from regard.spec.masked_image_model import (
     SIMMIM_MASK_RATIO,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 from regard.errors import ModelError
+from regard.spec.encoder import Encoder
 from regard.spec.frontend import Patches
-from regard.spec.model import Encoder
 from regard.spec.pixel_decoder import PixelShuffleHead
 
 SIMMIM_MASK_RATIO = 0.6  # Section 4.1

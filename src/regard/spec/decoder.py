@@ -1,0 +1,107 @@
+"""Decoders: language models of stacks, and recurrent ones."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Self
+
+from regard.errors import ModelError
+from regard.spec.attention import LshAttention
+from regard.spec.baselines import Recurrent
+from regard.spec.frontend import Tokens
+from regard.spec.head import LMHead
+from regard.spec.model_spec import (
+    ModelSpec,
+    check_decoder,
+    check_no_cross,
+    check_tied,
+    chunks_shift,
+)
+from regard.spec.stack import Stack
+from regard.spec.validation import Size
+
+
+@dataclass(frozen=True)
+class Decoder(ModelSpec):
+    """Decoder-only Transformer (GPT): a causal language model."""
+
+    d_model: Size
+    tokens: Tokens
+    stack: Stack
+    head: LMHead = field(default_factory=LMHead)
+    tied: bool = True  # weight tying: the LM head's matrix is the embedding's
+
+    def validate(self) -> None:
+        check_no_cross(self.stack)
+        check_decoder(self.stack)
+        check_tied(self.tied, self.stack, self.d_model)
+        if any(
+            isinstance(b.attention.mixer, LshAttention) and b.attention.mixer.ring is None
+            for b in self.stack.blocks
+        ):
+            raise chunks_shift()
+        if self.stack.memory is not None and self.tokens.position is not None:
+            raise ModelError(
+                "positions that are counted at the input begin anew in each segment",
+                "tell them inside the stack",
+            )
+
+    @property
+    def embeddings(self) -> dict[str, Tokens]:
+        return {"tokens": self.tokens}
+
+    @property
+    def inputs(self) -> dict[str, bool]:
+        return {self.tokens.main_input_name: True, "attention_mask": False}
+
+    @property
+    def vocab_size(self) -> int:
+        return self.tokens.vocabulary
+
+    @property
+    def stacks(self) -> dict[str, Stack]:
+        return {"decoder": self.stack}
+
+    def with_stacks(self, stacks: Mapping[str, Stack]) -> Self:
+        return dataclasses.replace(self, stack=stacks["decoder"])
+
+    @property
+    def kv_cache_size(self) -> int:
+        return self.stack.kv_cache_size
+
+
+@dataclass(frozen=True)
+class RecurrentDecoder(ModelSpec):
+    """Recurrent language model, whose state may be carried over from segment to segment."""
+
+    d_model: Size
+    tokens: Tokens
+    stack: Recurrent
+    head: LMHead = field(default_factory=LMHead)
+    tied: bool = True  # weight tying: the LM head's matrix is the embedding's
+
+    def validate(self) -> None:
+        if self.stack.bidirectional:
+            raise ModelError(
+                "a language model cannot read backwards what follows", "say bidirectional=False"
+            )
+        if self.stack.looks is not None:
+            raise ModelError("a language model has no memory to look at", "leave `looks` out")
+
+    @property
+    def embeddings(self) -> dict[str, Tokens]:
+        return {"tokens": self.tokens}
+
+    @property
+    def inputs(self) -> dict[str, bool]:
+        return {self.tokens.main_input_name: True, "attention_mask": False}
+
+    @property
+    def vocab_size(self) -> int:
+        return self.tokens.vocabulary
+
+    @property
+    def kv_cache_size(self) -> int:
+        return 0  # a state of a fixed size

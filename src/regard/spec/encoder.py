@@ -1,0 +1,316 @@
+"""Encoders of text, images, sound, series and graphs; and two of them, compared."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Self
+
+from regard.errors import ModelError
+from regard.spec.baselines import Recurrent
+from regard.spec.frontend import (
+    FrontEnd,
+    NodeFeatures,
+    Patches,
+    SeriesPatches,
+    Spectrogram,
+    Tokens,
+    Waveform,
+)
+from regard.spec.head import (
+    ClassifierHead,
+    ContrastiveHead,
+    DistilledHead,
+    HeadTask,
+    LMHead,
+    PatchHead,
+    Pool,
+    SeriesHead,
+)
+from regard.spec.mask import NeighbourMask
+from regard.spec.model_spec import ModelSpec, check_no_cross, check_recurrent_encoder, check_tied
+from regard.spec.pixel_decoder import MaskedImageDecoder, PixelShuffleHead
+from regard.spec.position import ShortestPathBias
+from regard.spec.stack import Stack
+from regard.spec.validation import Size
+
+
+@dataclass(frozen=True)
+class Encoder(ModelSpec):
+    """Encoder-only Transformer (BERT, ViT, wav2vec 2.0), with the heads that its task needs."""
+
+    d_model: Size
+    input: FrontEnd
+    stack: Stack
+    pool: Pool | None = None
+    head: LMHead | None = None  # masked language modelling
+    labels: ClassifierHead | DistilledHead | None = None
+    tied: bool = True  # weight tying: the LM head's matrix is the embedding's
+    series: SeriesHead | None = None  # of time series
+    contrastive: ContrastiveHead | None = None  # of pre-training on sound
+    pixels: MaskedImageDecoder | None = None  # of masked pre-training on images
+
+    def validate(self) -> None:
+        check_no_cross(self.stack)
+        _check_series(self)
+        _check_graph(self)
+        needs_pool = isinstance(self.labels, ClassifierHead) and not (
+            self.labels.each or self.labels.pool
+        )
+        if needs_pool and self.pool is None:
+            raise ModelError(
+                "labels for a whole input need one vector of it",
+                "give a `pool`, or a task such as 'tag'",
+            )
+        if not isinstance(self.input, Tokens) and self.head is not None:
+            raise ModelError(
+                "a head over the vocabulary needs tokens as input",
+                "give `labels` instead of a `head`",
+            )
+        if isinstance(self.input, Waveform) and self.d_model % self.input.position.groups:
+            groups = self.input.position.groups
+            problem = f"d_model {self.d_model} does not divide by {groups} groups of channels"
+            raise ModelError(problem, "correct one of them")
+        if self.contrastive is not None and not isinstance(self.input, Waveform):
+            raise ModelError("only sound is pre-trained by contrasts", "give it a Waveform")
+        _check_pixels(self)
+        if self.head is not None and self.head.transform is None:
+            check_tied(self.tied, self.stack, self.d_model)
+
+    @property
+    def embeddings(self) -> dict[str, Tokens]:
+        return {"input": self.input} if isinstance(self.input, Tokens) else {}
+
+    @property
+    def inputs(self) -> dict[str, bool]:
+        name = self.input.main_input_name
+        if isinstance(self.input, Patches):
+            # Images of a batch have one size: nothing is padded.
+            inputs = {name: True}
+            if self.input.mask_token:
+                inputs["bool_masked_pos"] = False
+            elif self.input.masked_share or self.pixels is not None:
+                inputs["noise"] = False
+            return inputs
+        if isinstance(self.input, Tokens):
+            inputs = {name: True, "attention_mask": False}
+            if self.stack.block.attention.projection == "global":
+                inputs["global_attention_mask"] = False
+            return {**inputs, "token_type_ids": False}
+        if isinstance(self.input, SeriesPatches):
+            return {name: True, "past_observed_mask": False}
+        if isinstance(self.input, Spectrogram):
+            # Silence up to the end of the window is heard like all else (Whisper).
+            return {name: True}
+        if isinstance(self.input, NodeFeatures):
+            return {
+                name: True,
+                "attention_mask": False,
+                "edges": True,
+                "eigenvectors": self.input.laplacian > 0,
+                "distances": isinstance(self.stack.position, ShortestPathBias),
+            }
+        inputs = {name: True, "attention_mask": False}
+        if self.contrastive is not None:
+            inputs |= {"mask_time_indices": False, "sampled_negative_indices": False}
+        return inputs
+
+    @property
+    def vocab_size(self) -> int | None:
+        if isinstance(self.input, Tokens):
+            return self.input.vocabulary
+        return None
+
+    @property
+    def stacks(self) -> dict[str, Stack]:
+        return {"encoder": self.stack}
+
+    def with_stacks(self, stacks: Mapping[str, Stack]) -> Self:
+        return dataclasses.replace(self, stack=stacks["encoder"])
+
+    @property
+    def task(self) -> HeadTask | None:
+        if self.labels is None:
+            return None
+        return self.labels.task
+
+    @property
+    def scored(self) -> int:
+        """The input width of the classification head."""
+        pooled = isinstance(self.labels, ClassifierHead) and not (
+            self.labels.each or self.labels.pool
+        )
+        if pooled and self.pool is not None and self.pool.width:
+            return self.pool.width
+        if pooled and self.pool is not None and self.pool.activation:
+            return self.d_model  # the pooler's dense layer ends at d_model
+        width = self.stack.width(self.d_model)
+        if pooled and self.pool is not None and self.pool.which == "first_and_mean":
+            return 2 * width
+        return width
+
+    @property
+    def tokens(self) -> Tokens:
+        """The token embedding of a text encoder."""
+        assert isinstance(self.input, Tokens)
+        return self.input
+
+    @property
+    def patches(self) -> Patches:
+        """The patch embedding of an image encoder."""
+        assert isinstance(self.input, Patches)
+        return self.input
+
+    @property
+    def nodes(self) -> NodeFeatures:
+        """The front end of an encoder of graphs."""
+        assert isinstance(self.input, NodeFeatures)
+        return self.input
+
+    @property
+    def windows(self) -> SeriesPatches:
+        """The front end of an encoder of time series."""
+        assert isinstance(self.input, SeriesPatches)
+        return self.input
+
+    @property
+    def spectrogram(self) -> Spectrogram:
+        """The front end of an encoder of spectrograms."""
+        assert isinstance(self.input, Spectrogram)
+        return self.input
+
+    @property
+    def waves(self) -> Waveform:
+        """The waveform front end of a speech encoder."""
+        assert isinstance(self.input, Waveform)
+        return self.input
+
+
+def _check_series(model: Encoder) -> None:
+    """Heads of time series and their front end belong together."""
+    if not isinstance(model.input, SeriesPatches):
+        if model.series is not None:
+            raise ModelError("only time series have a head `series`", "give `labels` instead")
+        return
+    if model.labels is not None or model.pool is not None:
+        raise ModelError("time series have no `labels` and no `pool`", "give `series` instead")
+    if isinstance(model.series, PatchHead):
+        if len(model.input.scales) > 1:
+            raise ModelError("patches of several lengths have no one head", "give one scale")
+    elif model.series is not None:
+        first = model.series.pool == "first"
+        if first != model.input.class_token:
+            raise ModelError(
+                "a head pools at the class token if there is one, and only then",
+                "give both, or neither: class_token=True, pool='first'",
+            )
+
+
+def _check_pixels(model: Encoder) -> None:
+    """A decoder of pixels reads images whose patches are hidden in its own way."""
+    if model.pixels is None:
+        return
+    if not isinstance(model.input, Patches):
+        raise ModelError("only images have pixels to reconstruct", "give it Patches")
+    if isinstance(model.pixels, PixelShuffleHead) != model.input.mask_token:
+        raise ModelError(
+            "mask tokens stand for the hidden patches of a PixelShuffleHead, and only of that",
+            "say mask_token=True for it, and mask_token=False for a PixelDecoder",
+        )
+
+
+def _check_graph(model: Encoder) -> None:
+    """What attends along edges reads graphs."""
+    stack = model.stack
+    along_edges = stack.pattern == NeighbourMask() or isinstance(stack.position, ShortestPathBias)
+    if along_edges and not isinstance(model.input, NodeFeatures):
+        raise ModelError("only graphs have neighbours and paths", "give it NodeFeatures")
+
+
+@dataclass(frozen=True)
+class RecurrentEncoder(ModelSpec):
+    """Recurrent encoder of text, with a classification head: an LSTM or a BiLSTM classifier."""
+
+    d_model: Size
+    input: Tokens
+    stack: Recurrent
+    pool: Pool | None = None
+    labels: ClassifierHead | None = None
+
+    def validate(self) -> None:
+        check_recurrent_encoder(self.stack, self.d_model)
+        if self.labels is not None and not self.labels.each and self.pool is None:
+            raise ModelError(
+                "labels for a whole input need one vector of it",
+                "give a `pool`, or a task such as 'tag'",
+            )
+
+    @property
+    def embeddings(self) -> dict[str, Tokens]:
+        return {"input": self.input}
+
+    @property
+    def inputs(self) -> dict[str, bool]:
+        return {self.input.main_input_name: True, "attention_mask": False, "token_type_ids": False}
+
+    @property
+    def vocab_size(self) -> int:
+        return self.input.vocabulary
+
+    @property
+    def task(self) -> HeadTask | None:
+        """The task of the classification head; None without one."""
+        return None if self.labels is None else self.labels.task
+
+    @property
+    def head(self) -> None:
+        """There is no masked language modelling with cells."""
+
+    @property
+    def tokens(self) -> Tokens:
+        """The token embedding."""
+        return self.input
+
+
+@dataclass(frozen=True)
+class DualEncoder(ModelSpec):
+    """Dual encoder of texts and images (Radford et al. 2021, CLIP), compared by their cosine."""
+
+    text: Encoder
+    image: Encoder
+    scale: float = 2.6592  # initial logit scale, ln(1 / 0.07): cosines are multiplied by e^scale
+    # Initial logit bias of pairs that are judged one by one, by a sigmoid (SigLIP); None: a softmax
+    # over the batch (CLIP).
+    bias: float | None = None
+
+    def validate(self) -> None:
+        if not isinstance(self.text.input, Tokens) or not isinstance(self.image.input, Patches):
+            raise ModelError(
+                "a pair is one tower of texts and one of images", "give it Tokens and Patches"
+            )
+        widths = [
+            tower.pool and (tower.pool.width or tower.d_model) for tower in (self.text, self.image)
+        ]
+        if widths[0] is None or widths[0] != widths[1]:
+            raise ModelError(
+                "a pair needs vectors of one width from both towers",
+                "give both a Pool with that `width`",
+            )
+
+    @property
+    def inputs(self) -> dict[str, bool]:
+        return {"input_ids": True, "pixel_values": True, "attention_mask": False}
+
+    @property
+    def widths(self) -> dict[str, int]:
+        return {"text": self.text.d_model, "image": self.image.d_model}
+
+    @property
+    def stacks(self) -> dict[str, Stack]:
+        return {"text.encoder": self.text.stack, "image.encoder": self.image.stack}
+
+    def with_stacks(self, stacks: Mapping[str, Stack]) -> Self:
+        text = dataclasses.replace(self.text, stack=stacks["text.encoder"])
+        image = dataclasses.replace(self.image, stack=stacks["image.encoder"])
+        return dataclasses.replace(self, text=text, image=image)

@@ -1,0 +1,263 @@
+"""Encoder–decoders: of stacks, recurrent and convolutional, and of time series."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, Self
+
+from regard.errors import ModelError
+from regard.spec.attention import ChunkedAttention, LshAttention
+from regard.spec.baselines import Convolutional, Recurrent
+from regard.spec.frontend import LaggedValues, Spectrogram, Tokens
+from regard.spec.head import ClassifierHead, Distribution, HeadTask, LMHead, Pool
+from regard.spec.model_spec import (
+    ModelSpec,
+    check_decoder,
+    check_no_cross,
+    check_recurrent_encoder,
+    chunks_shift,
+)
+from regard.spec.stack import Stack
+from regard.spec.validation import Size
+
+
+def _encoder_decoder_inputs(source: Tokens | Spectrogram) -> dict[str, bool]:
+    return {
+        source.main_input_name: True,
+        "attention_mask": False,
+        "decoder_input_ids": True,
+        "decoder_attention_mask": False,
+        "labels": False,
+    }
+
+
+@dataclass(frozen=True)
+class EncoderDecoder(ModelSpec):
+    """Encoder–decoder Transformer (Figure 1)."""
+
+    d_model: Size  # width of the residual stream
+    source: Tokens | Spectrogram
+    target: Tokens
+    encoder: Stack
+    decoder: Stack
+    head: LMHead = field(default_factory=LMHead)
+    # Weight tying (Section 3.4): one matrix for both embeddings and the output, for the target
+    # embedding and the output, for both embeddings, or for none of them.
+    share: Literal["all", "target", "inputs", "none"] = "all"
+    # Cross-attention to the encoder's last layer, or to the layer of the same number, to which the
+    # final norm is applied as to the last.
+    looks: Literal["last", "matching"] = "last"
+    # Sequence classification (BART): the decoder reads the source once more, and the labels are
+    # scored from its pooled hidden states.
+    pool: Pool | None = None
+    labels: ClassifierHead | None = None
+
+    def validate(self) -> None:
+        if self.looks == "matching" and self.encoder.layers != self.decoder.layers:
+            raise ModelError(
+                f"{self.encoder.layers} and {self.decoder.layers} layers do not match",
+                "give both sides as many layers",
+            )
+        check_no_cross(self.encoder)
+        # Speech has no vocabulary, and no embedding to share.
+        source_vocabulary = self.source.vocabulary if isinstance(self.source, Tokens) else 0
+        _check_vocabulary(self.share, source_vocabulary, self.target.vocabulary)
+        if (self.pool is None) != (self.labels is None):
+            raise ModelError(
+                "the labels of an encoder–decoder are scored from a pooled vector",
+                "give both `pool` and `labels`, or neither",
+            )
+        if self.decoder.compressed is not None:
+            raise ModelError(
+                "only language models read one segment after the other", "leave `compressed` out"
+            )
+        if self.decoder.block.cross is None:
+            raise ModelError(
+                "the decoder of an encoder–decoder has no cross-attention",
+                "give decoder.block a `cross`",
+            )
+        if any(stack.width(self.d_model) != self.d_model for stack in (self.encoder, self.decoder)):
+            raise ModelError(
+                "what one side gives must be as wide as what the other takes",
+                "let Reversible give 'mean'",
+            )
+        if any(
+            isinstance(block.attention.mixer, ChunkedAttention | LshAttention)
+            for block in self.decoder.blocks
+        ):
+            raise chunks_shift()
+        check_decoder(self.decoder)
+
+    @property
+    def embeddings(self) -> dict[str, Tokens]:
+        if isinstance(self.source, Tokens):
+            return {"source": self.source, "target": self.target}
+        return {"target": self.target}
+
+    @property
+    def inputs(self) -> dict[str, bool]:
+        inputs = _encoder_decoder_inputs(self.source)
+        if self.labels is None:
+            return inputs
+        # The decoder of a classifier reads the source, and there are no target tokens to score.
+        del inputs["labels"]
+        return {**inputs, "decoder_input_ids": False}
+
+    @property
+    def is_encoder_decoder(self) -> bool:
+        return True
+
+    @property
+    def vocab_size(self) -> int:
+        return self.target.vocabulary
+
+    @property
+    def stacks(self) -> dict[str, Stack]:
+        return {"encoder": self.encoder, "decoder": self.decoder}
+
+    def with_stacks(self, stacks: Mapping[str, Stack]) -> Self:
+        return dataclasses.replace(self, encoder=stacks["encoder"], decoder=stacks["decoder"])
+
+    @property
+    def kv_cache_size(self) -> int:
+        return self.decoder.kv_cache_size
+
+    @property
+    def task(self) -> HeadTask | None:
+        if self.labels is None:
+            return None
+        return self.labels.task
+
+    @property
+    def spectrogram(self) -> Spectrogram:
+        """The front end of a speech model."""
+        assert isinstance(self.source, Spectrogram)
+        return self.source
+
+
+@dataclass(frozen=True)
+class SequenceToSequence(ModelSpec):
+    """Sequence-to-sequence model with a recurrent or convolutional encoder and decoder."""
+
+    d_model: Size
+    source: Tokens
+    target: Tokens
+    encoder: Recurrent | Convolutional
+    decoder: Recurrent | Convolutional
+    head: LMHead = field(default_factory=LMHead)
+    share: Literal["all", "target", "inputs", "none"] = "all"  # as in EncoderDecoder
+
+    def validate(self) -> None:
+        _check_vocabulary(self.share, self.source.vocabulary, self.target.vocabulary)
+        encoder = self.encoder
+        decoder = self.decoder
+        if isinstance(encoder, Recurrent):
+            check_recurrent_encoder(encoder, self.d_model)
+        if isinstance(decoder, Recurrent) and decoder.bidirectional:
+            raise ModelError(
+                "a decoder cannot read backwards what it has not written", "say bidirectional=False"
+            )
+        if isinstance(encoder, Convolutional) and encoder.sees is not None:
+            raise ModelError("an encoder has no memory to see", "leave `sees` out of it")
+        if isinstance(encoder, Convolutional) and encoder.unit.kernel % 2 == 0:
+            raise ModelError(
+                f"a convolution of width {encoder.unit.kernel} has no middle", "give an odd kernel"
+            )
+        if isinstance(decoder, Convolutional) and decoder.sees is None:
+            raise ModelError(
+                "a decoder of convolutions must see the memory", "say sees='attention' or 'aligned'"
+            )
+        if isinstance(encoder, Convolutional) != isinstance(decoder, Convolutional):
+            raise ModelError(
+                "recurrent and convolved parts hand on different memories",
+                "use one kind on both sides",
+            )
+
+    @property
+    def embeddings(self) -> dict[str, Tokens]:
+        return {"source": self.source, "target": self.target}
+
+    @property
+    def inputs(self) -> dict[str, bool]:
+        return _encoder_decoder_inputs(self.source)
+
+    @property
+    def is_encoder_decoder(self) -> bool:
+        return True
+
+    @property
+    def vocab_size(self) -> int:
+        return self.target.vocabulary
+
+    @property
+    def kv_cache_size(self) -> int:
+        return 0  # states of a fixed size
+
+
+@dataclass(frozen=True)
+class SeriesEncoderDecoder(ModelSpec):
+    """Encoder–decoder of time series: each step is forecast from those before it.
+
+    The decoder reads the lagged values of the steps to come, in training those of the data, in
+    forecasting its own. Its hidden states become a distribution for each step.
+    """
+
+    d_model: Size
+    input: LaggedValues
+    encoder: Stack
+    decoder: Stack
+    horizon: Size  # steps that are forecast
+    output: Distribution | None = field(default_factory=Distribution)  # None: without a head
+
+    def validate(self) -> None:
+        if self.decoder.block.cross is None:
+            raise ModelError(
+                "the decoder of an encoder–decoder has no cross-attention",
+                "give decoder.block a `cross`",
+            )
+        if any(stack.width(self.d_model) != self.d_model for stack in (self.encoder, self.decoder)):
+            raise ModelError(
+                "what one side gives must be as wide as what the other takes",
+                "let Reversible give 'mean'",
+            )
+        check_decoder(self.decoder)
+
+    @property
+    def inputs(self) -> dict[str, bool]:
+        part = self.input
+        return {
+            part.main_input_name: True,
+            "past_time_features": part.covariates > 0,
+            "past_observed_mask": False,
+            "static_categorical_features": bool(part.categories),
+            "static_real_features": part.static_features > 0,
+            "future_values": False,
+            "future_time_features": False,
+            "future_observed_mask": False,
+            "decoder_attention_mask": False,
+        }
+
+    @property
+    def is_encoder_decoder(self) -> bool:
+        return True
+
+    @property
+    def stacks(self) -> dict[str, Stack]:
+        return {"encoder": self.encoder, "decoder": self.decoder}
+
+    def with_stacks(self, stacks: Mapping[str, Stack]) -> Self:
+        return dataclasses.replace(self, encoder=stacks["encoder"], decoder=stacks["decoder"])
+
+    @property
+    def kv_cache_size(self) -> int:
+        return self.decoder.kv_cache_size
+
+
+def _check_vocabulary(share: str, source: int, target: int) -> None:
+    if share in ("all", "inputs") and source != target:
+        raise ModelError(
+            f"share={share!r} needs one vocabulary, not {source} and {target} tokens",
+            "learn a joint tokenizer, or share='target'",
+        )

@@ -1,0 +1,129 @@
+"""What every model has, and what its stacks must be."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Self
+
+from regard.errors import ModelError
+from regard.spec.baselines import Recurrent
+from regard.spec.frontend import Tokens
+from regard.spec.head import HeadTask
+from regard.spec.mask import counts_from_the_end, is_causal
+from regard.spec.stack import Stack
+from regard.spec.validation import Part
+
+
+class ModelSpec(Part, ABC):
+    """What every architecture answers, so that nobody has to ask which one it is."""
+
+    d_model: int  # of all but a dual encoder, whose towers have one each
+
+    @property
+    @abstractmethod
+    def inputs(self) -> dict[str, bool]:
+        """The arguments of the model's call, as transformers names and orders them.
+
+        With each name, whether the argument is required.
+        """
+
+    @property
+    def main_input_name(self) -> str:
+        """The first argument: token ids, images, samples or frames."""
+        return next(iter(self.inputs))
+
+    @property
+    def is_encoder_decoder(self) -> bool:
+        """Whether the model reads a source and writes a target."""
+        return False
+
+    @property
+    def vocab_size(self) -> int | None:
+        """The number of token ids that the model writes, or reads if it writes none."""
+        return None
+
+    @property
+    def task(self) -> HeadTask | None:
+        """The task of the classification head; None without one."""
+        return None
+
+    @property
+    def embeddings(self) -> dict[str, Tokens]:
+        """The token embeddings, under the names of their fields."""
+        return {}
+
+    @property
+    def max_length(self) -> int | None:
+        """The longest text that there are positions for; None where any length has them."""
+        limits = [tokens.max_length for tokens in self.embeddings.values()]
+        return min((limit for limit in limits if limit is not None), default=None)
+
+    @property
+    def widths(self) -> dict[str, int]:
+        """d_model, under the name of its tower where there are two."""
+        return {"": self.d_model}
+
+    @property
+    def stacks(self) -> dict[str, Stack]:
+        """The Transformer stacks, under the names that probes have; baselines have none."""
+        return {}
+
+    def with_stacks(self, stacks: Mapping[str, Stack]) -> Self:
+        """The same model with other stacks, named as in `stacks`."""
+        return self
+
+    @property
+    def kv_cache_size(self) -> int | None:
+        """How many numbers the KV cache holds for each token of the decoder's text.
+
+        None for a model that does not decode; 0 where what decoding remembers does not grow with
+        the text, as in recurrent models and compressive memories.
+        """
+        return None
+
+
+def check_recurrent_encoder(encoder: Recurrent, d_model: int) -> None:
+    """A recurrent encoder reads one sequence, in both directions with a half of the width each."""
+    if encoder.looks is not None:
+        raise ModelError("an encoder has no memory to look at", "leave `looks` out of it")
+    if encoder.bidirectional and d_model % 2:
+        raise ModelError(f"half of d_model {d_model} cannot go backwards", "give an even d_model")
+
+
+def check_no_cross(stack: Stack) -> None:
+    """A stack that reads one sequence has no memory to attend to."""
+    if any(block.cross is not None for block in stack.blocks):
+        raise ModelError(
+            "cross-attention has nothing to attend to in a stack that reads one sequence",
+            "leave `cross` out, or describe an EncoderDecoder",
+        )
+
+
+def check_decoder(stack: Stack) -> None:
+    """Autoregressive decoding: the mask is causal, and the same for every length of the text."""
+    if not is_causal(stack.pattern):
+        raise ModelError(
+            "a decoder must not see what follows",
+            "combine its pattern with a causal mask: And(CausalMask(), …)",
+        )
+    if counts_from_the_end(stack.pattern):
+        raise ModelError(
+            "what a decoder sees must not change when the text grows",
+            "use GlobalMask(last=0) and RandomBlockMask(of='before')",
+        )
+
+
+def chunks_shift() -> ModelError:
+    """The error of a decoder whose attention sorts the text into chunks anew as it grows."""
+    return ModelError(
+        "hashed chunks change when the text grows, so a decoder's past could not be kept",
+        "use LshAttention in an Encoder (whose pattern may be causal), "
+        "and another mixer in decoders",
+    )
+
+
+def check_tied(tied: bool, stack: Stack, d_model: int) -> None:
+    """An output matrix that is the embedding's has the width of what the stack puts out."""
+    if tied and stack.width(d_model) != d_model:
+        raise ModelError("an embedding is narrower than both streams of a stack", "say tied=False")
