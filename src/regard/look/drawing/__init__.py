@@ -13,6 +13,7 @@ from regard.look.drawing.charts import (
     links,
     ticks,
 )
+from regard.look.drawing.html_page import write_page
 from regard.look.drawing.marks import (
     ROW,
     WIDTH,
@@ -24,8 +25,10 @@ from regard.look.drawing.marks import (
     Scene,
     Text,
     below,
+    element,
     moved,
     shown,
+    svg,
     text_width,
     tiles,
     title_marks,
@@ -43,8 +46,8 @@ from regard.look.drawing.palette import (
     is_clear,
     over,
 )
-from regard.look.drawing.png_files import image, write_png
-from regard.look.drawing.svg_files import element, svg, write_page
+from regard.look.drawing.png_encoding import image
+from regard.look.drawing.png_files import write_png
 
 __all__ = [
     "EVEN_SHADE",

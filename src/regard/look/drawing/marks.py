@@ -1,13 +1,20 @@
-"""A picture as a list of marks: rectangles, lines, letters, circles and pixels."""
+"""A picture as a list of marks: rectangles, lines, letters, circles and pixels; and as SVG.
+
+Text is escaped where it is written; markup is never made from it.
+"""
 
 from __future__ import annotations
 
+import base64
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from html import escape
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
+
+from regard.look.drawing.png_encoding import image
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -96,8 +103,6 @@ class Scene:
 
     def _repr_html_(self) -> str:
         """The picture that a notebook shows."""
-        from regard.look.drawing.svg_files import svg  # which draws the marks of this module
-
         return svg(self, "")
 
 
@@ -173,3 +178,70 @@ def text_width(texts: Sequence[str]) -> float:
 def _letters(text: str) -> float:
     """How many letters of the usual width a text is as long as."""
     return len(text) + 0.5 * sum(letter in WIDE_LETTERS for letter in text)
+
+
+# --- SVG ------------------------------------------------------------------------------------------
+
+
+def svg(scene: Scene, title: str) -> str:
+    """The scene as an SVG element; `ink` follows the text colour of the page around it."""
+    width = max(1, round(scene.width))
+    height = max(1, round(scene.height))
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{escape(title)}" '
+        f'width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
+        f'font-family="system-ui, Segoe UI, Roboto, sans-serif" font-size="{FONT:g}">'
+        f"{''.join(map(element, scene.marks))}</svg>"
+    )
+
+
+def element(mark: Mark) -> str:
+    """A mark as an SVG element."""
+    match mark:
+        case Rect():
+            return (
+                f'<rect x="{mark.x:.1f}" y="{mark.y:.1f}" '
+                f'width="{mark.width:.1f}" height="{mark.height:.1f}" '
+                f'fill="{mark.colour}"{_closed("rect", mark.title)}'
+            )
+        case Line():
+            return (
+                f'<line x1="{mark.x1:.1f}" y1="{mark.y1:.1f}" '
+                f'x2="{mark.x2:.1f}" y2="{mark.y2:.1f}" '
+                f'stroke="{_ink(mark.colour)}" stroke-width="{mark.width:g}" '
+                f'stroke-opacity="{mark.opacity:.3f}"{_closed("line", mark.title)}'
+            )
+        case Text():
+            # An SVG rotates clockwise: −90° reads from bottom to top.
+            turn = f' transform="rotate(-90 {mark.x:.1f} {mark.y:.1f})"' if mark.upright else ""
+            weight = ' font-weight="600"' if mark.strong else ""
+            return (
+                f'<text x="{mark.x:.1f}" y="{mark.y:.1f}" text-anchor="{mark.anchor}" '
+                f'fill="{_ink(mark.colour)}"{weight}{turn}>{escape(mark.text)}</text>'
+            )
+        case Circle():
+            return (
+                f'<circle cx="{mark.x:.1f}" cy="{mark.y:.1f}" r="{mark.radius:.1f}" '
+                f'fill="{_ink(mark.colour)}" '
+                f'fill-opacity="{mark.opacity:.3f}"{_closed("circle", mark.title)}'
+            )
+        case Pixels():
+            # Embedded, so that a page is one file; pixels stay squares when scaled.
+            data = base64.b64encode(image(mark.colours)).decode()
+            return (
+                f'<image x="{mark.x:.1f}" y="{mark.y:.1f}" '
+                f'width="{mark.width:.1f}" height="{mark.height:.1f}" '
+                f'preserveAspectRatio="none" style="image-rendering:pixelated" '
+                f'href="data:image/png;base64,{data}"/>'
+            )
+
+
+def _closed(tag: str, tooltip: str) -> str:
+    """The end of an element, with its tooltip."""
+    if not tooltip:
+        return "/>"
+    return f"><title>{escape(tooltip)}</title></{tag}>"
+
+
+def _ink(colour: str) -> str:
+    return "currentColor" if colour == "ink" else colour

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from regard.data.generated_task import GeneratedTask
 from regard.errors import SettingError
 from regard.training.recipe.objectives import DATA_KEYS
 from regard.training.recipe.sections import TRANSFORMER_ONLY, ModelSettings, TrainSettings
-
-if TYPE_CHECKING:
-    from regard.training.recipe.schema import Recipe
+from regard.training.recipe.settings import Settings
 
 # Settings of [model] that a new head of a fine-tuned model has.
 NEW_HEAD = ("horizon",)
@@ -33,7 +31,7 @@ _OTHER_INPUTS = {
 }
 
 
-def check(recipe: Recipe) -> None:
+def check(recipe: Settings) -> None:
     """Raises `SettingError` where settings of a recipe contradict each other."""
     _check_metric(recipe)
     _check_teacher(recipe)
@@ -53,7 +51,7 @@ def check(recipe: Recipe) -> None:
         _check_model(recipe)
 
 
-def _check_metric(recipe: Recipe) -> None:
+def _check_metric(recipe: Settings) -> None:
     metrics = recipe.objective_settings.metrics
     if recipe.train.metric not in metrics:
         raise SettingError(
@@ -61,7 +59,7 @@ def _check_metric(recipe: Recipe) -> None:
         )
 
 
-def _check_data(recipe: Recipe) -> None:
+def _check_data(recipe: Settings) -> None:
     data = recipe.data
     for kind in _OTHER_INPUTS:
         if kind == recipe.objective_settings.data or getattr(data, kind):
@@ -88,7 +86,7 @@ def _check_data(recipe: Recipe) -> None:
         )
 
 
-def _check_other_input(recipe: Recipe, kind: str) -> None:
+def _check_other_input(recipe: Settings, kind: str) -> None:
     """Inputs other than text and sound: the objective fits, and nothing else is given."""
     inputs = _OTHER_INPUTS[kind]
     if recipe.objective_settings.data != kind:
@@ -103,7 +101,7 @@ def _check_other_input(recipe: Recipe, kind: str) -> None:
         )
 
 
-def _check_sounds(recipe: Recipe, has_sounds: bool) -> None:
+def _check_sounds(recipe: Settings, has_sounds: bool) -> None:
     learns_from_sounds = recipe.objective_settings.data == "sounds"
     if not learns_from_sounds:
         raise SettingError(
@@ -120,7 +118,7 @@ def _check_sounds(recipe: Recipe, has_sounds: bool) -> None:
         )
 
 
-def _check_generated(recipe: Recipe, task: GeneratedTask) -> None:
+def _check_generated(recipe: Settings, task: GeneratedTask) -> None:
     if recipe.data.text or recipe.data.source or recipe.data.pairs:
         raise SettingError(
             "a generated task takes the place of files", "leave the files or `generated` out"
@@ -134,7 +132,7 @@ def _check_generated(recipe: Recipe, task: GeneratedTask) -> None:
         )
 
 
-def _check_settings_of_objective(recipe: Recipe) -> None:
+def _check_settings_of_objective(recipe: Settings) -> None:
     """Settings that only some objectives have."""
     objective = recipe.objective
     has_memory = objective == "causal" and not recipe.is_baseline
@@ -171,7 +169,7 @@ def _check_settings_of_objective(recipe: Recipe) -> None:
         )
 
 
-def _sound_settings(recipe: Recipe) -> list[tuple[str, bool, bool]]:
+def _sound_settings(recipe: Settings) -> list[tuple[str, bool, bool]]:
     """Settings of sound: key, whether it is set, whether the objective has it."""
     has_sound = recipe.objective_settings.data == "sounds"
     # Contrastive learning has masks of its own (`hidden`, `span_length`).
@@ -189,7 +187,7 @@ def _sound_settings(recipe: Recipe) -> list[tuple[str, bool, bool]]:
     ]
 
 
-def _check_mixture(recipe: Recipe) -> None:
+def _check_mixture(recipe: Settings) -> None:
     data = recipe.data
     if data.mixture_weights is None and data.mixture_temperature is None:
         return
@@ -219,7 +217,7 @@ def _check_mixture(recipe: Recipe) -> None:
         )
 
 
-def _check_no_architecture(recipe: Recipe) -> None:
+def _check_no_architecture(recipe: Settings) -> None:
     """The folder decides what the model is."""
     for key in ModelSettings.model_fields:
         is_set = getattr(recipe.model, key) not in (None, False)
@@ -227,7 +225,7 @@ def _check_no_architecture(recipe: Recipe) -> None:
             raise SettingError(f"{key} is decided by the model that is fine-tuned", "leave it out")
 
 
-def _check_model(recipe: Recipe) -> None:
+def _check_model(recipe: Settings) -> None:
     if recipe.model.spec is not None and recipe.model.model is not None:
         raise SettingError("--spec and --model both name a model", "give one of them")
     if recipe.model.model is not None:
@@ -241,7 +239,7 @@ def _check_model(recipe: Recipe) -> None:
         raise SettingError(f"{foreign[0]} is no setting of {recipe.model_name}", "leave it out")
 
 
-def _check_model_kind(recipe: Recipe) -> None:
+def _check_model_kind(recipe: Settings) -> None:
     # Imported late: the families come with torch.
     from regard.families import presets
 
@@ -257,7 +255,7 @@ def _check_model_kind(recipe: Recipe) -> None:
         )
 
 
-def _check_teacher(recipe: Recipe) -> None:
+def _check_teacher(recipe: Settings) -> None:
     train = recipe.train
     if train.teacher is None:
         _check_no_teacher(recipe)
@@ -284,7 +282,7 @@ def _check_teacher(recipe: Recipe) -> None:
         )
 
 
-def _check_no_teacher(recipe: Recipe) -> None:
+def _check_no_teacher(recipe: Settings) -> None:
     for key in ("teaching", "temperature", "teacher_translates"):
         if getattr(recipe.train, key) not in (None, False):
             raise SettingError(
@@ -292,7 +290,7 @@ def _check_no_teacher(recipe: Recipe) -> None:
             )
 
 
-def _can_have_teacher(recipe: Recipe, translates: bool) -> bool:
+def _can_have_teacher(recipe: Settings, translates: bool) -> bool:
     if recipe.model.memory is not None:
         return False
     if translates:

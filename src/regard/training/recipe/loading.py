@@ -29,10 +29,10 @@ from regard.training.recipe.schema import (
     KEYS,
     SECTIONS,
     Recipe,
-    is_baseline,
     parse,
 )
 from regard.training.recipe.sections import TRANSFORMER_ONLY, ModelSettings
+from regard.training.recipe.settings import is_baseline
 from regard.training.recipe.unread_settings import check_settings_are_read
 
 # The usual recipe of fine-tuning: AdamW at a small rate, a tenth of the steps to warm up, then

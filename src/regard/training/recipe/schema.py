@@ -9,27 +9,10 @@ import typing
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import ValidationError, field_validator, model_validator
+from pydantic import ValidationError, model_validator
 
-from regard.data.file_access import split_location
-from regard.data.generated_task import GeneratedTask
-from regard.decode.length_penalty import LengthPenalty, parse_length_penalty
 from regard.errors import SettingError, did_you_mean
 from regard.training.recipe import consistency
-from regard.training.recipe.objectives import (
-    CELLS,
-    TASKS,
-    ObjectiveSettings,
-    objective_settings,
-)
-from regard.training.recipe.options import (
-    ExportedWeights,
-    Initialization,
-    parse_generated_task,
-    parse_initialization,
-    parse_mixture_weights,
-    parse_weights,
-)
 from regard.training.recipe.sections import (
     DataSettings,
     DecodeSettings,
@@ -40,150 +23,16 @@ from regard.training.recipe.sections import (
     TrainSettings,
     TuneSettings,
 )
-
-DEFAULT_DISTILLATION_WEIGHT = 0.5  # the teacher's distributions and the labels count alike
-DEFAULT_TEMPERATURE = 2.0
-# T5's choice (Raffel et al. 2020, Section 3.3.4); BART draws lengths from Poisson(3).
-TEXT_SPAN_LENGTH = 3.0
-SOUND_SPAN_LENGTH = 10.0  # wav2vec 2.0 (Baevski et al. 2020, Section 4.2)
+from regard.training.recipe.settings import Settings
 
 
-class Recipe(Section):
-    """The sections together, checked against each other."""
-
-    # Every section may be left out of a recipe.
-    data: DataSettings = DataSettings()
-    tokens: TokenSettings = TokenSettings()
-    model: ModelSettings = ModelSettings()
-    train: TrainSettings = TrainSettings()
-    decode: DecodeSettings = DecodeSettings()
-    tune: TuneSettings = TuneSettings()
-    parallel: ParallelSettings = ParallelSettings()
-
-    @field_validator("tune", mode="before")
-    @classmethod
-    def _tune(cls, value: Any) -> Any:
-        # Recipes of earlier versions have null where nothing is fine-tuned.
-        return TuneSettings() if value is None else value
+class Recipe(Settings):
+    """The settings of a run, checked against each other."""
 
     @model_validator(mode="after")
     def _check(self) -> Recipe:
         consistency.check(self)
         return self
-
-    # --- derived settings -------------------------------------------------------------------------
-
-    @property
-    def task(self) -> str:
-        """The objective, by the word that the user chose."""
-        return self.tune.task or self.train.objective
-
-    @property
-    def objective(self) -> str:
-        """The name of the objective."""
-        return TASKS.get(self.task, self.task)
-
-    @property
-    def objective_settings(self) -> ObjectiveSettings:
-        return objective_settings(self.objective)
-
-    @property
-    def is_finetuning(self) -> bool:
-        """Whether training starts from the folder of a finished model."""
-        return self.tune.base is not None
-
-    @property
-    def distillation_weight(self) -> float:
-        """The share of the teacher's distributions in the loss."""
-        if self.train.teacher is None:
-            return 0.0
-        if self.train.teaching is None:
-            return DEFAULT_DISTILLATION_WEIGHT
-        return self.train.teaching
-
-    @property
-    def temperature(self) -> float:
-        return self.train.temperature or DEFAULT_TEMPERATURE
-
-    @property
-    def model_name(self) -> str:
-        """The architecture, without its size."""
-        return (self.model.model or self.objective_settings.model).partition(":")[0]
-
-    @property
-    def is_baseline(self) -> bool:
-        """Whether the model is recurrent or convolutional, from before the Transformer."""
-        return is_baseline(self.model_name)
-
-    @property
-    def tensor_ranks(self) -> int:
-        """How many ranks share a copy of the model; 0: all of them."""
-        return self.parallel.tensor_parallel_degree if self.parallel.strategy == "tensor" else 1
-
-    @property
-    def exported_weights(self) -> ExportedWeights:
-        return parse_weights(self.train.weights)
-
-    @property
-    def span_length(self) -> float:
-        """The mean length of a masked span, of tokens or of positions of sound."""
-        if self.train.span_length is not None:
-            return self.train.span_length
-        return SOUND_SPAN_LENGTH if self.objective_settings.data == "sounds" else TEXT_SPAN_LENGTH
-
-    @property
-    def length_penalty(self) -> LengthPenalty:
-        return parse_length_penalty(self.decode.length_penalty)
-
-    @property
-    def preset(self) -> str:
-        """The size of the model, by name."""
-        size = (self.model.model or "").partition(":")[2] or self.model.preset
-        if size:
-            return size
-        # Unless it is named, of the objective's default model, a small one of any other.
-        name = self.model.model
-        if name in (None, "transformer") or is_baseline(name):
-            return self.objective_settings.size
-        return "tiny"
-
-    @property
-    def preset_name(self) -> str:
-        """NAME:SIZE of the model. A cell alone is a language model, or an encoder–decoder."""
-        name = self.model_name
-        if name in CELLS and "encoder-decoder" not in self.objective_settings.kinds:
-            name = f"{name}-lm"
-        return f"{name}:{self.preset}"
-
-    @property
-    def initialization(self) -> Initialization:
-        return parse_initialization(self.model.start or self.objective_settings.initialization)
-
-    @property
-    def generated_task(self) -> GeneratedTask | None:
-        """The generated task that takes the place of files."""
-        return parse_generated_task(self.data.generated) if self.data.generated else None
-
-    @property
-    def corpora(self) -> list[str]:
-        """The training corpora that files name, by their locations."""
-        data = self.data
-        if self.tune.files:
-            return list(self.tune.files)
-        location = data.pairs or data.source or data.text
-        return [] if location is None else split_location(location)
-
-    @property
-    def mixture_weights(self) -> tuple[float, ...] | None:
-        if self.data.mixture_weights is None:
-            return None
-        return parse_mixture_weights(self.data.mixture_weights)
-
-    @property
-    def builtin(self) -> bool:
-        """Whether the pairs are of the built-in language."""
-        data = self.data
-        return data.source is None and data.pairs is None and data.generated is None
 
 
 SECTIONS: dict[str, type[Section]] = {
@@ -225,14 +74,6 @@ FILE_KEYS = {
     "model": ("vectors", "spec"),
     "tune": ("base",),
 }
-
-
-def is_baseline(name: str | None) -> bool:
-    """Whether this is a recurrent or convolutional model, from before the Transformer."""
-    # Imported late: help does not wait for the classes of the spec.
-    from regard.families.recurrent import FAMILIES
-
-    return name in FAMILIES
 
 
 def parse(values: Mapping[str, Mapping[str, Any]]) -> Recipe:
