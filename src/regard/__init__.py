@@ -21,7 +21,7 @@ if TYPE_CHECKING:
         load_language_model,
         load_translator,
     )
-    from regard.training.run import finetune, train
+    from regard.training.entry_points import finetune, train
     from regard.training.run_evaluation import evaluate
 
 __version__ = "0.1.0"
@@ -55,8 +55,8 @@ _MODULES = ("doctor", "look", "ray", "spec", "study")
 _FUNCTIONS = {
     "build": "regard.builder",
     "evaluate": "regard.training.run_evaluation",
-    "finetune": "regard.training.run",
-    "train": "regard.training.run",
+    "finetune": "regard.training.entry_points",
+    "train": "regard.training.entry_points",
 }
 
 

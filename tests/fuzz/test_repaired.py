@@ -45,8 +45,9 @@ from regard.training.data.stored_rows import Row, StoredRows, stored_rows
 from regard.training.diagnostics.run_log import RunLog
 from regard.training.engine.metrics_log import last_losses
 from regard.training.engine.progress import Progress
+from regard.training.entry_points import train
 from regard.training.recipe import loading
-from regard.training.run import go_on, train
+from regard.training.run import go_on
 from regard.training.run_folder import resume
 from regard.verify.random_inputs import random_batch
 

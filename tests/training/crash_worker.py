@@ -23,8 +23,9 @@ import torch
 
 from faults import killed_at
 from regard.checkpoint import BackgroundSave
+from regard.training.entry_points import train
 from regard.training.objectives import causal_lm  # noqa: F401 (imported once, before the forks)
-from regard.training.run import go_on, train
+from regard.training.run import go_on
 
 SETTINGS: dict[str, Any] = {
     "preset": "tiny", "d_model": 16, "d_ff": 24, "heads": 2, "layers": 1, "dropout": 0.1,

@@ -12,8 +12,8 @@ from regard.data.algorithmic_tasks import TASKS
 from regard.data.generated_task import SPLITS
 from regard.errors import DataError, SettingError
 from regard.metrics.bleu import TranslationScore
+from regard.training.entry_points import train
 from regard.training.recipe import loading
-from regard.training.run import train
 
 TINY: dict[str, Any] = {
     "preset": "tiny", "d_model": 16, "layers": 1, "batch_tokens": 256, "steps": 2, "warmup": 2, "builtin_lines": 400,

@@ -18,8 +18,9 @@ from regard.errors import DivergenceError, TrainingInterrupted
 from regard.training.engine.loop import Loop
 from regard.training.engine.loss_spikes import FEWEST, LossSpikes
 from regard.training.engine.progress import Progress
+from regard.training.entry_points import train
 from regard.training.objectives.causal_lm import CausalLM
-from regard.training.run import go_on, train
+from regard.training.run import go_on
 from regard.training.run_folder import RunFolder
 
 SETTINGS: dict[str, Any] = {

@@ -20,8 +20,8 @@ from regard.core.linear import Linear
 from regard.data.batching import Batch
 from regard.errors import DivergenceError
 from regard.training.engine.loop import Loop
+from regard.training.entry_points import train
 from regard.training.objectives.causal_lm import CausalLM
-from regard.training.run import train
 
 PLACES = 100
 STEPS = 2 * PLACES + 4  # every second update: three in a row would end the run

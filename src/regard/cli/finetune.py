@@ -124,7 +124,7 @@ def finetune(
             "there is nothing to train", "give a model, --task and --data (see --help)"
         )
     # Imported late: torch is not needed to report wrong flags.
-    from regard.training.run import finetune as run
+    from regard.training.entry_points import finetune as run
 
     with exit_on_interruption():
         folder = local_folder(model, download)

@@ -218,6 +218,10 @@ class Attention(Part):
     global_tokens: GlobalTokens | None = None
 
     def validate(self) -> None:
+        if not set(self.bias) <= set("qkvo"):
+            raise ModelError(
+                f"bias={self.bias!r} names no projections", "use letters of 'qkvo'; '' is none"
+            )
         shared = self.projection == "shared"
         if isinstance(self.mixer, LshAttention) and not shared:
             raise ModelError(

@@ -138,6 +138,13 @@ def from_dict(data: Any, kinds: Iterable[type] = ()) -> Any:
 
     `kinds` are the dataclasses of parts from outside the package: no file can name code to import.
     """
+    if not isinstance(data, dict | list):
+        raise ModelError(
+            f"{reprlib.repr(data)} is no description of a model",
+            "give the dictionary that `to_dict` makes, or json.load of its file",
+        )
+    if isinstance(kinds, type):
+        raise ModelError("`kinds` is one class", f"give a list: kinds=[{kinds.__name__}]")
     custom = {}
     for kind in kinds:
         if not isinstance(kind, type) or not dataclasses.is_dataclass(kind):

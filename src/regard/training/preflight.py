@@ -77,6 +77,8 @@ def _check_readable(name: str) -> None:
 
 
 def _check_path(name: str) -> None:
+    if not name:  # which would be the current folder
+        raise DataError("the path of a file is empty", "give one, or leave the setting out")
     path = Path(name)
     try:
         if path.is_dir():

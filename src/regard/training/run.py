@@ -6,7 +6,7 @@ import signal
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -24,17 +24,15 @@ from regard.errors import (
     SettingError,
     TrainingInterrupted,
 )
-from regard.evaluation.evaluation import MetricChoice
 from regard.metrics.scores import AnyScore
-from regard.models import Model
 from regard.training import (
     learning_curves,
     model_card,
     model_spec,
     notices,
     preflight,
-    run_evaluation,
 )
+from regard.training.argument_types import check_types
 from regard.training.assembly import assemble_on_ranks, exported_files, objective_class
 from regard.training.engine import layerwise_lr_decay
 from regard.training.engine.early_stopping import greater_is_better
@@ -56,8 +54,6 @@ from regard.training.parallel.launch import joined, may_be_restarted, was_restar
 from regard.training.parallel.ranks import ONE_RANK, Ranks
 from regard.training.parallel.sharded_saving import on_all_ranks
 from regard.training.parallel.strategy import Strategy
-from regard.training.recipe import loading
-from regard.training.recipe.objectives import DATA_KEYS, objective_settings
 from regard.training.recipe.schema import Recipe
 from regard.training.run_folder import RunFolder, begin, resume
 from regard.training.setup import DataSource, Setup
@@ -103,162 +99,7 @@ class Result:
         return learning_curves.to_html(self.folder, repr(str(self.folder)), values)
 
 
-# --- entry points ---------------------------------------------------------------------------------
-
-
-def train(
-    recipe: str | Path | Mapping[str, Any] | None = None,
-    *,
-    spec: specs.Model | None = None,
-    model: specs.Model | Model | str | None = None,
-    data: DataSource | str | Path | None = None,
-    objective: type[Objective] | str | None = None,
-    out: str | Path | None = None,
-    on_step: OnStep | None = None,
-    metrics: MetricChoice = (),
-    **changes: Any,
-) -> Result:
-    """Trains a model: `regard.train("builtin", steps=100)`, `regard.train(spec=…, data="a.txt")`.
-
-    `recipe` is a packaged recipe, a TOML file, or plain settings; `changes` are settings on top.
-    `spec` describes the model, in place of the recipe's sizes. `model` is the name of one (and its
-    size, `gpt2:small`), a spec, or a loaded model that is trained on. `data` is a file, or an
-    object with `splits()`. `objective` is a word, or a class from outside the package.
-
-    `metrics` are computed on the scored splits of the finished run, besides its own scores: names
-    (`bleu`, `top_k:5`) or `Metric` objects, one or a list.
-
-    `on_step` is called after every update with the training loop, whose `progress` it may read and
-    whose `request_stop()` ends the run. A run that is stopped so, or by Ctrl-C or SIGTERM, saves
-    its state and raises `TrainingInterrupted`.
-    """
-    if isinstance(recipe, Mapping):
-        changes = {**recipe, **changes}
-        recipe = None
-    _check_types(recipe=recipe, spec=spec, model=model, data=data, objective=objective, out=out)
-    if on_step is not None and not callable(on_step):
-        raise SettingError("`on_step` cannot be called", "give a function of the training loop")
-    if spec is not None and model is not None:
-        raise SettingError("`spec` and `model` both name a model", "give one of them")
-    if isinstance(model, specs.ModelSpec):
-        spec = model
-    elif isinstance(model, Model):
-        changes["base"] = str(_folder_of(model))
-    elif model is not None:
-        changes["model"] = model
-    parts = Parts(kinds=specs.own_kinds(spec))
-    if objective is not None:
-        parts, changes = _with_objective(parts, changes, objective)
-    if data is not None:
-        parts, changes = _with_data(parts, changes, data)
-    parsed, name = loading.choose(recipe, changes)
-    if spec is not None:
-        kind = parts.objective or objective_class(parsed.objective)
-        kind.check_spec(spec)
-        parsed = model_spec.without_architecture(parsed, changes)
-    if metrics:
-        run_evaluation.check_metrics(parsed, metrics)  # before hours of training
-    result = launch(parsed, out, name, spec=spec, on_step=on_step, parts=parts)
-    if not metrics:
-        return result
-    run_folder = RunFolder(result.folder)
-    scores = run_evaluation.score_run(run_folder, metrics, list(result.scores), parts.kinds)
-    return replace(result, metrics=scores)
-
-
-# What the arguments of `train` and `finetune` may be, and how that is said.
-_TYPES: dict[str, tuple[tuple[type, ...], str]] = {
-    "recipe": ((str, Path), "the name or the file of a recipe, or a dictionary of settings"),
-    "spec": ((specs.ModelSpec,), "a spec, such as regard.spec.Decoder(…); names are for `model`"),
-    "model": (
-        (str, specs.ModelSpec, Model),
-        "a name, such as 'gpt2:tiny', a spec, or a model that regard.load opened",
-    ),
-    "data": ((str, Path, DataSource), "a file, or an object with splits()"),
-    "objective": ((str, type), "a word, such as 'causal', or a subclass of Objective"),
-    "out": ((str, Path), "the path of a folder"),
-}
-
-
-def _check_types(**arguments: object) -> None:
-    """Refuses arguments of other types than annotated, which Python does not check."""
-    for name, value in arguments.items():
-        kinds, repair = _TYPES[name]
-        if value is None or isinstance(value, kinds):
-            continue
-        raise SettingError(f"`{name}` cannot be of type {type(value).__name__}", f"give {repair}")
-
-
-def _folder_of(model: Model) -> Path:
-    if model.folder is None:
-        raise SettingError("this model is in no folder", "save it first: model.save(folder)")
-    return model.folder
-
-
-def _with_objective(
-    parts: Parts, changes: dict[str, Any], objective: type[Objective] | str
-) -> tuple[Parts, dict[str, Any]]:
-    if isinstance(objective, str):
-        return parts, {**changes, "objective": objective}
-    if not issubclass(objective, Objective):
-        raise SettingError(
-            f"{objective.__name__} is no objective", f"give {_TYPES['objective'][1]}"
-        )
-    # The settings of a new objective are those of the one that it is derived from.
-    return replace(parts, objective=objective), {**changes, "objective": objective.name}
-
-
-def _with_data(
-    parts: Parts, changes: dict[str, Any], data: DataSource | str | Path
-) -> tuple[Parts, dict[str, Any]]:
-    """A file under the key of its kind; of an object, its name, for the model card."""
-    objective = changes.get("objective")
-    if objective is None and "model" in changes:
-        # A text is the simplest data: what the model learns from it decides.
-        objective = loading.objective_of_model(changes["model"], has_text=True)
-    key = "pairs"
-    if objective is not None:
-        key = DATA_KEYS[objective_settings(objective).data]
-    if changes.get(key) is not None:
-        raise SettingError(f"`data` and `{key}` both say what is learnt from", "give one of them")
-    if isinstance(data, str | Path):
-        return parts, {**changes, key: str(data)}
-    return replace(parts, source=data), {**changes, key: type(data).__qualname__}
-
-
-def finetune(
-    model: Model | str | Path,
-    task: str,
-    data: str | Path | Sequence[str | Path],
-    *,
-    out: str | Path | None = None,
-    quiet: bool = False,
-    on_step: OnStep | None = None,
-    **changes: Any,
-) -> Result:
-    """Fine-tunes a model: `regard.finetune("bert/", "classify", "train.tsv", lora=8)`.
-
-    It is `regard.train` that starts from a folder, or from a model that was opened from one. The
-    changes are the settings of `regard finetune`, for instance `valid="dev.tsv"`; several files of
-    pairs come with as many `prefixes`. `on_step` as in `regard.train`.
-    """
-    files = [data] if isinstance(data, str | Path) else data
-    if not isinstance(files, Sequence) or not all(isinstance(one, str | Path) for one in files):
-        raise SettingError("`data` is no file", "give the path of one, or a list of paths")
-    if not files:
-        raise SettingError("there is no file to learn from", "give the path of one")
-    base = _folder_of(model) if isinstance(model, Model) else model
-    values = {
-        **changes,
-        "task": task,
-        "base": str(base),
-        # A run is resumed from anywhere, so its recipe holds absolute paths.
-        "files": [str(Path(file).absolute()) for file in files],
-    }
-    for key in ("valid", "test"):
-        if changes.get(key) is not None:
-            values[key] = str(Path(str(changes[key])).absolute())
-    return launch(loading.load(None, values), out, task, quiet=quiet, on_step=on_step)
+# --- starting and resuming ------------------------------------------------------------------------
 
 
 def go_on(
@@ -277,6 +118,7 @@ def go_on(
     Parts from outside the package are given again: `kinds` are the dataclasses of model parts. Data
     is needed only by a run that was stopped before all of it was stored.
     """
+    check_types(folder=folder, data=data, objective=objective, on_step=on_step)
     run_folder, recipe, name = resume(Path(folder), steps)
     parts = Parts(data, objective, kinds)
     with joined(recipe.train.device, recipe.tensor_ranks) as ranks:

@@ -98,16 +98,18 @@ def evaluate(
     data: Data,
     metrics: MetricChoice = None,
     task: str | None = None,
+    kinds: Sequence[type] = (),
 ) -> Evaluation:
     """Evaluates a model: `regard.evaluate("runs/mine", "test.tsv")`.
 
     `model` is a loaded model or a folder. `data` is a file, two files of parallel text as a tuple,
     a folder of images, or a list of examples. `metrics` are names with options (`bleu:none`,
     `top_k:5`) or `Metric` objects; `task` is one of `regard.evaluation.tasks.TASKS`. Decoding and
-    tokenization are those that a run was made with.
+    tokenization are those that a run was made with. `kinds` are the dataclasses of parts from
+    outside the package that the model in a folder has.
     """
     if not isinstance(model, Model):
-        model = load(model)
+        model = load(model, kinds=kinds)
     run = run_settings(model.folder)
     return evaluation.evaluate(model, data, metrics, task or run.task, run.settings)
 

@@ -98,12 +98,17 @@ class RunFolder:
         """Refuses to resume with another objective class than that from outside it began with."""
         values = self.read_recipe()
         expected = values.get(_OBJECTIVE_CLASS)
-        if objective != expected:
+        if objective == expected:
+            return
+        if expected is None:
             raise SettingError(
-                f"{self.folder} was begun with the objective {expected or 'of its recipe'}, "
-                f"not {objective or 'that of its recipe'}",
-                "resume it in Python: regard.training.run.go_on(folder, objective=…)",
+                f"{self.folder} was begun with the objective of its recipe", "leave `objective` out"
             )
+        raise SettingError(
+            f"{self.folder} was begun with the objective {expected}, "
+            f"not {objective or 'that of its recipe'}",
+            f"resume it in Python: regard.training.run.go_on(folder, objective={expected})",
+        )
 
     def read_recipe(self) -> dict[str, Any]:
         """The content of state/recipe.json."""
@@ -145,11 +150,14 @@ class RunFolder:
 
     def with_steps(self, recipe: Recipe, steps: int) -> Recipe:
         """The recipe with another number of steps, which is stored: the run is trained longer."""
+        # Checked as if it were in the recipe: a wrong number must not be stored.
+        values = recipe.model_dump()
+        recipe = parse({**values, "train": {**values["train"], "steps": steps}})
         # By the names of the checkpoints: what reads them needs torch.
         names = [path.name for path in self.checkpoints.glob("step-*")]
         steps_done = [int(name[len("step-") :]) for name in names if name[len("step-") :].isdigit()]
         done = max(steps_done, default=0)
-        if steps <= done:
+        if recipe.train.steps <= done:
             raise SettingError(
                 f"the run in {self.folder} is at step {done:,}",
                 f"ask for more than that: --steps {2 * max(done, 1)}",
@@ -158,8 +166,6 @@ class RunFolder:
         intervals = [key for key in values.pop(_INTERVALS, ()) if key != "steps"]
         if intervals:
             values[_INTERVALS] = intervals
-        train = recipe.train.model_copy(update={"steps": steps})
-        recipe = recipe.model_copy(update={"train": train})
         disk.write_json(self.recipe, {**values, **recipe.model_dump(mode="json")})
         return recipe
 
@@ -237,10 +243,16 @@ def begin(recipe: Recipe, out: Path | None, name: str, objective: str | None = N
     `objective` names a class from outside the package.
     """
     folder = out if out is not None else _unused_folder(name)
-    if folder.exists() and not folder.is_dir():
+    if "\0" in str(folder):
+        raise SettingError(
+            "the name of the run folder has a zero byte in it", "choose another --out"
+        )
+    with disk.disk_errors(str(folder)):
+        exists = folder.exists()
+    if exists and not folder.is_dir():
         raise SettingError(f"{folder} is a file, not a folder", "choose another --out")
     run_folder = RunFolder(folder)
-    if folder.exists() and any(folder.iterdir()):
+    if exists and any(folder.iterdir()):
         _take_again(run_folder)
     # First of all: a full or read-only disk is reported before hours of work.
     with disk.disk_errors(str(folder)):

@@ -13,6 +13,7 @@ from regard.training.parallel.launch import rank_device
 from regard.training.parallel.ranks import ONE_RANK, Ranks
 from regard.training.recipe.schema import Recipe
 from regard.training.run_folder import RunFolder
+from regard.training.source_splits import source_splits
 
 SHARDING = ("fsdp", "tensor")  # strategies
 Say = Callable[[str], None]
@@ -69,5 +70,5 @@ class Setup:
     def splits(self, from_recipe: Callable[[Setup], Mapping[str, Split]]) -> Mapping[str, Split]:
         """The examples of the given source, otherwise those that the recipe names."""
         if self.source is not None:
-            return self.source.splits()
+            return source_splits(self.source, self.recipe.objective_settings.data)
         return from_recipe(self)

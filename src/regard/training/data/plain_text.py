@@ -42,6 +42,7 @@ from regard.training.recipe.schema import Recipe
 from regard.training.setup import Say, Setup, Split
 
 Pair = tuple[str, str]
+_FITTED = ("train", "valid")  # the splits of plain text
 
 # The special tokens that each objective needs in a vocabulary, if it is learnt here.
 _BERT = SpecialTokenTemplate(
@@ -105,7 +106,15 @@ def _test_sets(setup: Setup) -> dict[str, list[Pair]]:
 def _prepare(setup: Setup, base: Model | None) -> None:
     folder = setup.run_folder.data
     folder.mkdir(parents=True, exist_ok=True)
-    splits = setup.splits(text_splits)
+    splits = dict(setup.splits(text_splits))
+    if "valid" not in splits:
+        splits["train"], splits["valid"] = _train_and_valid("the text", splits["train"], setup)
+    if len(splits) > len(_FITTED):
+        unread = next(name for name in splits if name not in _FITTED)
+        raise DataError(
+            f"the objective {setup.recipe.objective!r} scores no split {unread!r}",
+            "leave it out; `regard.evaluate` scores a finished model on any text",
+        )
     train = splits["train"]
     # Of the training text alone: validation must not be seen.
     tokenizer = _tokenizer(setup.recipe, train, base, setup.say)

@@ -530,12 +530,13 @@ class Loop:
         rate = new_tokens / max(1e-9, seconds - self._logged_seconds)
         self._logged_seconds = seconds
         self._logged_tokens = progress.tokens
-        mean_loss = loss / max(1.0, tokens)
+        # Where every update since the last line was skipped, there is no loss.
+        mean_loss = loss / tokens if tokens else math.nan
         unit = self.objective.unit
         record = {
             "step": progress.step,
             "loss": mean_loss,
-            "nll": nll / max(1.0, tokens),
+            "nll": nll / tokens if tokens else math.nan,
             "gradient_norm": self.gradient_norm,
             "learning_rate": self.optimizer.schedule(progress.step),
             "epoch": progress.epoch,
@@ -575,7 +576,9 @@ class Loop:
     def _refuse_divergence(self) -> None:
         """An error instead of a finished run, if its last updates left no finite score."""
         score = self.progress.score
-        if score is None and self.progress.bad:
+        if self.progress.bad and self.progress.bad == self.progress.step:
+            problem = f"none of the {self.progress.step} updates had a finite loss and gradient"
+        elif score is None and self.progress.bad:
             problem = f"the last {self.progress.bad} updates had no finite loss or gradient"
         elif score is not None and not math.isfinite(score):
             problem = f"the validation at step {self.progress.step} is not a finite number"

@@ -156,8 +156,12 @@ _READ_FIRST = ("model", "preset", "generated", "objective", "task", "base")
 
 def _check_read_first(values: dict[str, dict[str, Any]]) -> None:
     """Refuses numbers, lists and tables where a word decides which defaults hold."""
+    _check_words({key: values[KEYS[key]].get(key) for key in _READ_FIRST})
+
+
+def _check_words(settings: Mapping[str, Any]) -> None:
     for key in _READ_FIRST:
-        value = values[KEYS[key]].get(key)
+        value = settings.get(key)
         if value is not None and not isinstance(value, str | Path):
             raise SettingError(f"{key} = {value!r} is no word", f'write it in quotes: {key} = "…"')
 
@@ -257,6 +261,9 @@ def choose(
 
     Without a recipe: the user's files with the defaults, or a recipe that generates its data.
     """
+    if recipe == "":
+        raise SettingError("the name of the recipe is empty", "give one, or leave it out")
+    _check_words(changes)
     if data_root is not None and not recipe:
         raise SettingError(
             "--data is where the files of a recipe are, and no recipe is named",

@@ -1,0 +1,196 @@
+"""`regard.train` and `regard.finetune`: from arguments to a recipe that is run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from regard import spec as specs
+from regard.errors import SettingError, did_you_mean
+from regard.evaluation.evaluation import MetricChoice
+from regard.models import Model, load
+from regard.training import model_spec, run_evaluation
+from regard.training.argument_types import TYPES, check_types
+from regard.training.assembly import objective_class
+from regard.training.objectives.objective import Objective
+from regard.training.recipe import loading
+from regard.training.recipe.objectives import DATA_KEYS, OBJECTIVES, objective_settings
+from regard.training.run import OnStep, Parts, Result, launch
+from regard.training.run_folder import RunFolder
+from regard.training.setup import DataSource
+
+
+def train(
+    recipe: str | Path | Mapping[str, Any] | None = None,
+    *,
+    spec: specs.Model | None = None,
+    model: specs.Model | Model | str | None = None,
+    data: DataSource | str | Path | None = None,
+    objective: type[Objective] | str | None = None,
+    out: str | Path | None = None,
+    quiet: bool = False,
+    on_step: OnStep | None = None,
+    metrics: MetricChoice = (),
+    **changes: Any,
+) -> Result:
+    """Trains a model: `regard.train("builtin")`, `regard.train(model="gpt2:tiny", data="a.txt")`.
+
+    `recipe` is a packaged recipe, a TOML file, or plain settings; `changes` are settings on top.
+    `spec` describes the model, in place of the recipe's sizes. `model` is the name of one (and its
+    size, `gpt2:small`), a spec, or a loaded model that is trained on. `data` is a file, or an
+    object with `splits()`. `objective` is a word, or a class from outside the package.
+
+    `metrics` are computed on the scored splits of the finished run, besides its own scores: names
+    (`bleu`, `top_k:5`) or `Metric` objects, one or a list.
+
+    `on_step` is called after every update with the training loop, whose `progress` it may read and
+    whose `request_stop()` ends the run. A run that is stopped so, or by Ctrl-C or SIGTERM, saves
+    its state and raises `TrainingInterrupted`. `quiet`: no progress is shown.
+    """
+    if isinstance(recipe, Mapping):
+        changes = {**recipe, **changes}
+        recipe = None
+    check_types(
+        recipe=recipe,
+        spec=spec,
+        model=model,
+        data=data,
+        objective=objective,
+        out=out,
+        on_step=on_step,
+    )
+    if spec is not None and model is not None:
+        raise SettingError("`spec` and `model` both name a model", "give one of them")
+    if isinstance(model, specs.ModelSpec):
+        spec = model
+    elif isinstance(model, Model):
+        changes["base"] = str(_folder_of(model))
+    elif model is not None:
+        changes["model"] = model
+    parts = Parts(kinds=specs.own_kinds(model.spec if isinstance(model, Model) else spec))
+    if objective is not None:
+        parts, changes = _with_objective(parts, changes, objective)
+    if data is not None:
+        parts, changes = _with_data(parts, changes, data)
+    parsed, name = loading.choose(recipe, changes)
+    if spec is not None:
+        kind = parts.objective or objective_class(parsed.objective)
+        kind.check_spec(spec)
+        parsed = model_spec.without_architecture(parsed, changes)
+    if metrics:
+        run_evaluation.check_metrics(parsed, metrics)  # before hours of training
+    result = launch(parsed, out, name, spec=spec, quiet=quiet, on_step=on_step, parts=parts)
+    if not metrics:
+        return result
+    run_folder = RunFolder(result.folder)
+    # Without a test set, what was validated on.
+    splits = list(result.scores) or ["valid"]
+    scores = run_evaluation.score_run(run_folder, metrics, splits, parts.kinds)
+    return replace(result, metrics=scores)
+
+
+def _folder_of(model: Model) -> Path:
+    """The folder that a model was opened from, whose weights a run starts from."""
+    if model.folder is None:
+        raise SettingError("this model is in no folder", "save it first: model.save(folder)")
+    kinds = specs.own_kinds(model.spec)
+    stored = load(model.folder, device="cpu", dtype=model.dtype, say=lambda _: None, kinds=kinds)
+    weights = stored.model.state_dict()
+    current = model.model.state_dict()
+    is_unchanged = weights.keys() == current.keys() and all(
+        torch.equal(weights[name], current[name].cpu()) for name in weights
+    )
+    if not is_unchanged:
+        raise SettingError(
+            f"the weights of this model are not those of its folder, {model.folder}",
+            "save it to a folder of its own, model.save(folder), and give that one",
+        )
+    return model.folder
+
+
+def _with_objective(
+    parts: Parts, changes: dict[str, Any], objective: type[Objective] | str
+) -> tuple[Parts, dict[str, Any]]:
+    if isinstance(objective, str):
+        return parts, {**changes, "objective": objective}
+    if not issubclass(objective, Objective) or objective is Objective:
+        raise SettingError(f"{objective.__name__} is no objective", f"give {TYPES['objective'][1]}")
+    name = getattr(objective, "name", None)
+    if name not in OBJECTIVES:
+        raise SettingError(
+            f"{objective.__name__} has the name {name!r}, which is no objective's",
+            "give it that of the objective whose data and settings it has: "
+            + did_you_mean(str(name), OBJECTIVES),
+        )
+    # The settings of a new objective are those of the one that it is derived from.
+    return replace(parts, objective=objective), {**changes, "objective": objective.name}
+
+
+def _with_data(
+    parts: Parts, changes: dict[str, Any], data: DataSource | str | Path
+) -> tuple[Parts, dict[str, Any]]:
+    """A file under the key of its kind; of an object, its name, for the model card."""
+    objective = changes.get("objective")
+    if objective is None and "model" in changes:
+        # A text is the simplest data: what the model learns from it decides.
+        objective = loading.objective_of_model(changes["model"], has_text=True)
+    key = "pairs"
+    if objective is not None:
+        key = DATA_KEYS[objective_settings(objective).data]
+    if changes.get(key) is not None:
+        raise SettingError(f"`data` and `{key}` both say what is learnt from", "give one of them")
+    if isinstance(data, str | Path):
+        return parts, {**changes, key: str(data)}
+    return replace(parts, source=data), {**changes, key: type(data).__qualname__}
+
+
+def finetune(
+    model: Model | str | Path,
+    task: str,
+    data: str | Path | Sequence[str | Path],
+    *,
+    out: str | Path | None = None,
+    quiet: bool = False,
+    on_step: OnStep | None = None,
+    kinds: Sequence[type] = (),
+    **changes: Any,
+) -> Result:
+    """Fine-tunes a model: `regard.finetune("bert/", "classify", "train.tsv", lora=8)`.
+
+    It is `regard.train` that starts from a folder, or from a model that was opened from one. The
+    changes are the settings of `regard finetune`, for instance `valid="dev.tsv"`; several files of
+    pairs come with as many `prefixes`. `on_step` as in `regard.train`; `kinds` are the dataclasses
+    of parts from outside the package that the model in a folder has.
+    """
+    check_types(base=model, task=task, out=out, on_step=on_step)
+    for key in ("base", "files"):
+        if key in changes:
+            raise SettingError(
+                f"`{key}` is no setting here", "it is what is fine-tuned, and on what"
+            )
+    files = [data] if isinstance(data, str | Path) else data
+    if not isinstance(files, Sequence) or not all(isinstance(one, str | Path) for one in files):
+        raise SettingError("`data` is no file", "give the path of one, or a list of paths")
+    if not files or "" in files:
+        raise SettingError("there is no file to learn from", "give the path of one")
+    base = _folder_of(model) if isinstance(model, Model) else model
+    values = {
+        **changes,
+        "task": task,
+        "base": str(base),
+        # A run is resumed from anywhere, so its recipe holds absolute paths.
+        "files": [str(Path(file).absolute()) for file in files],
+    }
+    for key in ("valid", "test"):
+        if changes.get(key) == "":
+            raise SettingError(f"the path of `{key}` is empty", "give one, or leave it out")
+        if changes.get(key) is not None:
+            values[key] = str(Path(str(changes[key])).absolute())
+    if isinstance(model, Model):
+        kinds = specs.own_kinds(model.spec)
+    recipe = loading.load(None, values)
+    return launch(recipe, out, task, quiet=quiet, on_step=on_step, parts=Parts(kinds=kinds))

@@ -1,0 +1,232 @@
+"""Arguments of `regard.train`, `finetune` and `go_on` that cannot be right: typed, nothing lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import regard
+from regard import spec
+from regard.errors import DataError, DivergenceError, RegardError, SettingError
+from regard.training.objectives.causal_lm import CausalLM
+from regard.training.objectives.objective import Objective
+from regard.training.run import go_on
+
+TINY: dict[str, Any] = {"preset": "tiny", "layers": 1, "vocabulary": 60, "warmup": 1}
+TEXT_MODEL: dict[str, Any] = {"layers": 1, "context": 8, "steps": 2, "warmup": 1}
+PAIRS = [("a b c", "c d e"), ("b c", "d e")] * 40
+TEXT = ["the cat sees the dog\n", "the dog sees the cat\n"] * 30
+
+
+class Source:
+    """A data source whose splits are given."""
+
+    def __init__(self, splits: Any) -> None:
+        self._splits = splits
+
+    def splits(self) -> Any:
+        return self._splits
+
+
+def _each(examples: list[Any]) -> Callable[[], Iterator[Any]]:
+    return lambda: iter(examples)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "text"
+    source = Source({"train": _each(TEXT), "valid": _each(TEXT)})
+    regard.train(TEXT_MODEL, model="gpt2:tiny", data=source, out=folder, quiet=True)
+    return folder
+
+
+# --- resuming ---
+
+
+@pytest.mark.parametrize("steps", [float("nan"), float("inf"), 4.5, "x", [4], 10**10, 0, -1])
+def test_a_wrong_number_of_steps_is_not_stored(run: Path, steps: Any) -> None:
+    stored = (run / "state" / "recipe.json").read_bytes()
+    with pytest.raises(SettingError):
+        go_on(run, steps=steps, quiet=True)
+    assert (run / "state" / "recipe.json").read_bytes() == stored
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"folder": None}, {"folder": 3}, {"on_step": "x"}, {"objective": 3}, {"data": 3}],
+    ids=str,
+)
+def test_resuming_with_wrong_types(run: Path, arguments: dict[str, Any]) -> None:
+    with pytest.raises(RegardError):
+        go_on(**{"folder": run, **arguments})
+
+
+def test_an_objective_of_a_run_without_one(run: Path) -> None:
+    class Mine(CausalLM):
+        pass
+
+    with pytest.raises(SettingError) as caught:
+        go_on(run, objective=Mine, quiet=True)
+    assert "leave" in caught.value.repair
+
+
+# --- data sources ---
+
+
+@pytest.mark.parametrize(
+    ("splits", "words"),
+    [
+        (None, "no dictionary"),
+        ([_each(PAIRS)], "no dictionary"),
+        ({"valid": _each(PAIRS)}, "no split 'train'"),
+        ({"train": PAIRS}, "cannot be called"),
+        ({"train": _each(PAIRS), "../victim": _each(PAIRS)}, "no name of a split"),
+        ({"train": _each(PAIRS), "/victim": _each(PAIRS)}, "no name of a split"),
+        ({"train": _each(PAIRS), "a/b": _each(PAIRS)}, "no name of a split"),
+        ({"train": _each(["hello world"] * 60)}, "example 1 of the split 'train'"),
+        ({"train": _each([("a", "b", "c")] * 60)}, "example 1"),
+        ({"train": _each([{"a": "b"}] * 60)}, "example 1"),
+        ({"train": _each([*PAIRS, ("a", None)])}, "example 81"),
+        ({"train": lambda: (1 // 0 for _ in "ab")}, "ZeroDivisionError"),
+    ],
+)
+def test_splits_that_are_none(tmp_path: Path, splits: Any, words: str) -> None:
+    out = tmp_path / "folder" / "run"
+    with pytest.raises(DataError, match=words):
+        regard.train({**TINY, "steps": 2}, data=Source(splits), out=out, quiet=True)
+    assert list(tmp_path.rglob("*victim*")) == []
+
+
+def test_a_text_without_validation_holds_its_end_out(tmp_path: Path) -> None:
+    source = Source({"train": _each(TEXT)})
+    result = regard.train(
+        TEXT_MODEL, model="gpt2:tiny", data=source, out=tmp_path / "r", quiet=True
+    )
+    assert "validation_loss" in result.losses
+
+
+def test_a_split_of_text_that_nothing_scores(tmp_path: Path) -> None:
+    source = Source({"train": _each(TEXT), "valid": _each(TEXT), "test": _each(TEXT)})
+    with pytest.raises(DataError, match="scores no split 'test'"):
+        regard.train(TEXT_MODEL, model="gpt2:tiny", data=source, out=tmp_path / "r", quiet=True)
+
+
+# --- models ---
+
+
+def test_weights_that_were_changed_in_memory(run: Path, tmp_path: Path) -> None:
+    model = regard.load(run)
+    with torch.no_grad():
+        next(model.model.parameters()).add_(1.0)
+    text = tmp_path / "text.txt"
+    text.write_text("".join(TEXT))
+    with pytest.raises(SettingError, match="not those of its folder") as caught:
+        regard.finetune(model, "lm", text, steps=1, context=8, out=tmp_path / "tuned")
+    assert "model.save" in caught.value.repair
+    model.save(tmp_path / "changed")
+    changed = regard.load(tmp_path / "changed")
+    regard.finetune(changed, "lm", text, steps=1, context=8, out=tmp_path / "tuned", quiet=True)
+
+
+@dataclass(frozen=True)
+class Plain:
+    """A norm of one's own, which does nothing."""
+
+    def build(self, width: int) -> torch.nn.Module:
+        return torch.nn.Identity()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"out": 3},
+        {"on_step": "x"},
+        {"model": None},
+        {"model": 3},
+        {"data": ""},
+        {"data": []},
+        {"valid": ""},
+        {"files": ["x"]},
+        {"base": "x"},
+        {"task": Path("x")},
+    ],
+    ids=str,
+)
+def test_fine_tuning_with_wrong_arguments(
+    run: Path, tmp_path: Path, arguments: Mapping[str, Any]
+) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("".join(TEXT))
+    given = {"model": run, "task": "lm", "data": text, "steps": 1, **arguments}
+    with pytest.raises(RegardError):
+        regard.finetune(**given)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"recipe": ""},
+        {"recipe": {"model": 3}},
+        {"objective": Objective},
+        {"data": "", "model": "gpt2:tiny"},
+        {"out": "a\0b"},
+        {"out": "a" * 300},
+    ],
+    ids=str,
+)
+def test_training_with_wrong_arguments(arguments: dict[str, Any]) -> None:
+    with pytest.raises(RegardError):
+        regard.train(**arguments, steps=1, quiet=True)
+
+
+def test_an_objective_with_a_name_of_its_own(tmp_path: Path) -> None:
+    class Mine(CausalLM):
+        name = "mine"
+
+    with pytest.raises(SettingError, match="'mine'") as caught:
+        regard.train(TEXT_MODEL, model="gpt2:tiny", data="x.txt", objective=Mine)
+    assert "causal" in caught.value.repair
+
+
+def test_a_run_without_a_finite_loss_fails(tmp_path: Path) -> None:
+    class NeverFinite(CausalLM):
+        def loss(self, tensors: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+            loss, nll = super().loss(tensors)
+            return loss * float("nan"), nll
+
+    source = Source({"train": _each(TEXT)})
+    arguments = {"model": "gpt2:tiny", "data": source, "objective": NeverFinite, "quiet": True}
+    with pytest.raises(DivergenceError):
+        regard.train(TEXT_MODEL, out=tmp_path / "r", **arguments)
+
+
+def test_metrics_without_a_test_set_are_of_the_validation(tmp_path: Path) -> None:
+    source = Source({"train": _each(PAIRS), "valid": _each(PAIRS[:4])})
+    arguments = {"data": source, "out": tmp_path / "run", "quiet": True}
+    result = regard.train({**TINY, "steps": 2}, metrics=["chrf"], **arguments)
+    assert "chrf" in result.metrics["valid"]
+
+
+# --- specs ---
+
+
+@pytest.mark.parametrize("bias", ["none", "xyz", "Q"])
+def test_a_bias_of_no_projection(bias: str) -> None:
+    with pytest.raises(RegardError, match="bias"):
+        spec.Attention(heads=2, d_k=8, d_v=8, bias=bias)
+
+
+@pytest.mark.parametrize("data", ["parts.json", None, 3, b"{}"])
+def test_a_description_that_is_no_dictionary(data: Any) -> None:
+    with pytest.raises(RegardError, match="description"):
+        spec.from_dict(data)
+
+
+def test_one_class_in_place_of_a_list() -> None:
+    with pytest.raises(RegardError, match="one class"):
+        spec.from_dict({"kind": "CausalMask"}, kinds=Plain)  # type: ignore[arg-type]
