@@ -81,6 +81,26 @@ def test_a_stopped_run_resumes_exactly(
     assert regard.load(resumed.folder, kinds=[Unscaled]).spec == own_model()
 
 
+def test_a_model_with_own_parts_is_trained_further_and_scored(
+    settings: dict[str, Any], tmp_path: Path
+) -> None:
+    run = regard.train(settings, model=own_model(), out=tmp_path / "run", quiet=True)
+    pairs = settings["pairs"]
+    quick: dict[str, Any] = {"steps": 2, "device": "cpu", "quiet": True}
+    model = regard.load(run.folder, kinds=[Unscaled], device="cpu")
+    regard.finetune(model, "translate", pairs, out=tmp_path / "loaded", **quick)
+    regard.finetune(
+        run.folder, "translate", pairs, kinds=[Unscaled], out=tmp_path / "folder", **quick
+    )
+    regard.train(model=model, data=pairs, objective="translate", out=tmp_path / "on", **quick)
+    names = ("loaded", "folder", "on")
+    weights = [load_file(tmp_path / name / "model.safetensors") for name in names]
+    first = weights[0]
+    assert all(first[name].equal(each[name]) for each in weights[1:2] for name in first)
+    evaluation = regard.evaluate(run.folder, pairs, ["chrf"], kinds=[Unscaled])
+    assert evaluation["chrf"] == regard.evaluate(model, pairs, ["chrf"])["chrf"]
+
+
 def test_the_recipes_own_model_trains_to_the_same_weights(
     settings: dict[str, Any], tmp_path: Path
 ) -> None:

@@ -162,7 +162,7 @@ def test_fine_tuning_with_wrong_arguments(
 ) -> None:
     text = tmp_path / "text.txt"
     text.write_text("".join(TEXT))
-    given = {"model": run, "task": "lm", "data": text, "steps": 1, **arguments}
+    given: dict[str, Any] = {"model": run, "task": "lm", "data": text, "steps": 1, **arguments}
     with pytest.raises(RegardError):
         regard.finetune(**given)
 
@@ -200,15 +200,15 @@ def test_a_run_without_a_finite_loss_fails(tmp_path: Path) -> None:
             return loss * float("nan"), nll
 
     source = Source({"train": _each(TEXT)})
-    arguments = {"model": "gpt2:tiny", "data": source, "objective": NeverFinite, "quiet": True}
+    arguments: dict[str, Any] = {"model": "gpt2:tiny", "data": source, "objective": NeverFinite}
     with pytest.raises(DivergenceError):
-        regard.train(TEXT_MODEL, out=tmp_path / "r", **arguments)
+        regard.train(TEXT_MODEL, out=tmp_path / "r", quiet=True, **arguments)
 
 
 def test_metrics_without_a_test_set_are_of_the_validation(tmp_path: Path) -> None:
     source = Source({"train": _each(PAIRS), "valid": _each(PAIRS[:4])})
-    arguments = {"data": source, "out": tmp_path / "run", "quiet": True}
-    result = regard.train({**TINY, "steps": 2}, metrics=["chrf"], **arguments)
+    settings = {**TINY, "steps": 2}
+    result = regard.train(settings, data=source, out=tmp_path / "run", metrics=["chrf"], quiet=True)
     assert "chrf" in result.metrics["valid"]
 
 

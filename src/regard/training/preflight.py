@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import glob
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from regard import memory, spec
@@ -33,11 +34,13 @@ def check(
     *,
     has_source: bool = False,
     has_spec: bool = False,
+    kinds: Sequence[type] = (),
 ) -> None:
     """Raises the error that the run would end with: device, extras, files, sizes of the model.
 
     `objective` is a class from outside the package, in place of the recipe's. `has_source` and
-    `has_spec`: data and model come from Python, not from the recipe.
+    `has_spec`: data and model come from Python, not from the recipe. `kinds` are the dataclasses of
+    parts from outside the package.
     """
     # Cheapest first: what costs a read of files comes after what costs nothing.
     choose_device(recipe.train.device)
@@ -49,7 +52,7 @@ def check(
         _check_readable(path)
     for folder in (recipe.tune.base, recipe.train.teacher):
         if folder is not None:
-            folders.peek(Path(folder))
+            folders.peek(Path(folder), kinds)
     if not has_spec and not recipe.is_finetuning:
         _check_model(recipe, objective or objective_class(recipe.objective))
 

@@ -169,7 +169,9 @@ def _begin(
     """A new run folder, after all checks that need no data."""
     objective = parts.objective or objective_class(recipe.objective)
     has_source = parts.source is not None
-    preflight.check(recipe, objective, has_source=has_source, has_spec=spec is not None)
+    preflight.check(
+        recipe, objective, has_source=has_source, has_spec=spec is not None, kinds=parts.kinds
+    )
     if folder is None and may_be_restarted():
         raise SettingError(
             "a run that may be restarted has to find its folder again", "name it: --out DIR"

@@ -67,12 +67,15 @@ class ModelFolder:
 # ------------------------------------------------------------------ folders
 
 
-def peek(folder: str | Path) -> ModelFolder:
-    """What a folder describes, without reading weights: config.json and the names of tensors."""
+def peek(folder: str | Path, kinds: Sequence[type] = ()) -> ModelFolder:
+    """What a folder describes, without reading weights: config.json and the names of tensors.
+
+    `kinds` are the dataclasses of parts from outside the package.
+    """
     folder = Path(folder)
     config = _read_config(folder)
     stored = tensor_names(weight_files(folder)) if has_weights(folder) else []
-    return _from_config(folder, config, stored)
+    return _from_config(folder, config, stored, kinds)
 
 
 def read(folder: str | Path, weights: Mapping[str, Tensor] | None = None) -> ModelFolder:
