@@ -397,3 +397,21 @@ def test_dropout_seeds_are_a_pure_function_of_the_step() -> None:
     seeds = {dropout_seed(s, t, m) for s in range(4) for t in range(4) for m in range(4)}
     assert len(seeds) == 64
     assert dropout_seed(1, 2, 3) == dropout_seed(1, 2, 3)
+
+
+def test_test_pairs_in_one_file_are_those_in_two(text: dict[str, str], tmp_path: Path) -> None:
+    sources = Path(text["test_source"]).read_text(encoding="utf-8").splitlines()
+    targets = Path(text["test_target"]).read_text(encoding="utf-8").splitlines()
+    pairs = tmp_path / "test.tsv"
+    rows = [f"{source}\t{target}\n" for source, target in zip(sources, targets, strict=True)]
+    pairs.write_text("".join(rows), encoding="utf-8")
+    one_file = text | {"test_source": None, "test_target": None, "test_pairs": str(pairs)}
+    two = start(text, tmp_path / "two", steps=2)
+    one = start(one_file, tmp_path / "one", steps=2)  # type: ignore[arg-type]
+    stored = [json.loads(place.outcome.read_text())["scores"]["test"] for place in (two, one)]
+    assert stored[0] == stored[1]
+
+
+def test_one_side_of_a_test_is_refused(text: dict[str, str], tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match="test split needs both sides"):
+        start(text, tmp_path / "run", test_target=None)

@@ -142,7 +142,9 @@ def _has_test_pairs(recipe: Recipe) -> bool:
     """Whether translators can be scored: generated pairs are, files only where they are named."""
     if recipe.builtin or recipe.generated_task is not None:
         return True
-    return recipe.data.test_source is not None and recipe.data.test_target is not None
+    data = recipe.data
+    has_sides = data.test_source is not None and data.test_target is not None
+    return has_sides or data.test_pairs is not None
 
 
 def _no_test_set(recipe: Recipe) -> SettingError:
@@ -345,7 +347,7 @@ def _test_files(recipe: Recipe) -> str:
     """The settings that name held-out data of the kind that a recipe learns from."""
     kind = recipe.objective_settings.data
     if kind == "pairs":
-        return "--test-source and --test-target"
+        return "--test-source and --test-target, or --test-pairs"
     if kind in ("series", "graph"):
         return f"a longer {kind}, whose splits are not empty"
     key = DATA_KEYS[kind]

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 from regard import disk
 from regard.data import builtin, text_files
@@ -95,7 +96,7 @@ def test_sets(setup: Setup) -> dict[str, list[Pair]]:
     recipe = setup.recipe
     # The user's own files have no test set unless one is named: they need not be read again.
     is_file = not (recipe.tune.files or recipe.generated_task or recipe.builtin)
-    has_none = is_file and recipe.data.test_source is None
+    has_none = is_file and _scored_pairs(recipe.data, "test") is None
     # Runs of earlier versions did not store their test sets.
     if not splits and setup.source is None and not has_none:
         splits = {
@@ -170,11 +171,9 @@ def pair_splits(setup: Setup) -> dict[str, Split]:
     if recipe.builtin:
         return _builtin_splits(setup)
     splits = _held_out_splits(setup)
-    data = recipe.data
-    if data.test_source and data.test_target:
-        test_source = data.test_source
-        test_target = data.test_target
-        splits["test"] = lambda: text_files.pairs(test_source, test_target)
+    test = _scored_pairs(recipe.data, "test")
+    if test is not None:
+        splits["test"] = test
     return splits
 
 
@@ -209,7 +208,7 @@ def _held_out_splits(setup: Setup) -> dict[str, Split]:
     pairs = _training_pairs(setup.run_folder, data)
     for location in setup.recipe.corpora:
         say_files(location, setup.say)
-    valid = _validation_pairs(data)
+    valid = _scored_pairs(data, "valid")
     if valid is not None:
         return {"train": pairs, "valid": valid}
     # Each corpus has its part in the validation set.
@@ -292,17 +291,20 @@ def _spooled_stdin(run_folder: RunFolder, languages: tuple[str, str] | None) -> 
     return lambda: text_files.pairs(path)
 
 
-def _validation_pairs(data: DataSettings) -> Split | None:
-    if data.valid_pairs is not None:
-        valid_pairs = data.valid_pairs
-        return lambda: text_files.pairs(valid_pairs, languages=_languages(data))
-    if data.valid_source is None and data.valid_target is None:
+def _scored_pairs(data: DataSettings, split: Literal["valid", "test"]) -> Split | None:
+    """The pairs that files name for validation or for the test; None where none are named."""
+    pairs = getattr(data, f"{split}_pairs")
+    source = getattr(data, f"{split}_source")
+    target = getattr(data, f"{split}_target")
+    if pairs is not None:
+        return partial(text_files.pairs, pairs, languages=_languages(data))
+    if source is None and target is None:
         return None
-    if data.valid_source is None or data.valid_target is None:
-        raise SettingError("validation needs both sides", "give --valid-source and --valid-target")
-    source = data.valid_source
-    target = data.valid_target
-    return lambda: text_files.pairs(source, target)
+    if source is None or target is None:
+        raise SettingError(
+            f"the {split} split needs both sides", f"give --{split}-source and --{split}-target"
+        )
+    return partial(text_files.pairs, source, target)
 
 
 def _languages(data: DataSettings) -> tuple[str, str] | None:

@@ -123,7 +123,7 @@ def _check_not_ignored(values: Mapping[str, Mapping[str, Any]], changes: Mapping
     """Refuses settings of a new run that others would leave without effect."""
     _check_no_sizes_with_spec(values["model"], changes)
     data = {key for key, value in values["data"].items() if value is not None}
-    for before in ("", "valid_"):
+    for before in ("", "valid_", "test_"):
         sides = [f"{before}{side}" for side in SIDES if f"{before}{side}" in data]
         if f"{before}pairs" in data and sides:
             raise SettingError(
@@ -183,7 +183,7 @@ def _choose_size(model: dict[str, Any], changes: Mapping[str, Any]) -> None:
 def _without_replaced_pairs(data: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """The data of a recipe without its two files where a flag names one, or the reverse."""
     replaced = set()
-    for before in ("", "valid_"):
+    for before in ("", "valid_", "test_"):
         sides = [f"{before}{side}" for side in SIDES]
         if f"{before}pairs" in changes:
             replaced.update(sides)

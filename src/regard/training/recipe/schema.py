@@ -59,6 +59,7 @@ FILE_KEYS = {
         "valid_pairs",
         "test_source",
         "test_target",
+        "test_pairs",
         "text",
         "valid_text",
         "test_text",

@@ -65,6 +65,7 @@ class DataSettings(Section):
     valid_pairs: str | None = Field(None, description="validation pairs in one .tsv or .jsonl")
     test_source: str | None = Field(None, description="scored once, after training")
     test_target: str | None = Field(None, description="scored once, after training")
+    test_pairs: str | None = Field(None, description="test pairs in one .tsv or .jsonl")
     # Plain text, for the other objectives.
     text: str | None = Field(
         None,
