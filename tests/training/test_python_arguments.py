@@ -205,6 +205,28 @@ def test_a_run_without_a_finite_loss_fails(tmp_path: Path) -> None:
         regard.train(TEXT_MODEL, out=tmp_path / "r", quiet=True, **arguments)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda loss, nll: None,
+        lambda loss, nll: loss,
+        lambda loss, nll: (loss.repeat(2), nll),
+        lambda loss, nll: (loss.detach(), nll),
+        lambda loss, nll: (loss.item(), nll),
+    ],
+    ids=["nothing", "one", "vector", "detached", "number"],
+)
+def test_a_loss_that_is_none(tmp_path: Path, change: Callable[..., Any]) -> None:
+    class Wrong(CausalLM):
+        def loss(self, tensors: Mapping[str, torch.Tensor]) -> Any:
+            return change(*super().loss(tensors))
+
+    source = Source({"train": _each(TEXT)})
+    arguments: dict[str, Any] = {"model": "gpt2:tiny", "data": source, "objective": Wrong}
+    with pytest.raises(SettingError, match="loss"):
+        regard.train(TEXT_MODEL, out=tmp_path / "r", quiet=True, **arguments)
+
+
 def test_metrics_without_a_test_set_are_of_the_validation(tmp_path: Path) -> None:
     source = Source({"train": _each(PAIRS), "valid": _each(PAIRS[:4])})
     settings = {**TINY, "steps": 2}

@@ -134,7 +134,7 @@ def _seeded_loss(objective: Objective, batch: TokenBatch) -> float:
     # Some losses draw numbers (ELECTRA's generator samples tokens): two of them must draw the same.
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        loss, nll = objective.loss(batch.tensors)
+        loss, nll = objective.checked_loss(batch.tensors)
     return float(nll if batch.has_auxiliary else loss)
 
 

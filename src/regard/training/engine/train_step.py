@@ -17,6 +17,7 @@ from torch import Tensor
 
 from regard.core.seeding import derive_seed
 from regard.data.batching import Batch
+from regard.errors import SettingError
 from regard.training.engine.optimizer import Optimizer
 from regard.training.parallel.strategy import Strategy
 
@@ -79,6 +80,11 @@ class Step:
         """Adds the gradients of a batch; returns [loss, −log p], summed over its tokens."""
         with self.autocast():
             loss, nll = self.loss(tensors)
+        if not loss.requires_grad:
+            raise SettingError(
+                "the loss of the objective has no gradient",
+                "compute it from the outputs of the model, without detach() or no_grad()",
+            )
         if weight != 1.0:  # rows that another rank has
             loss = loss * weight
             nll = nll * weight

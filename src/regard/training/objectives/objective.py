@@ -167,6 +167,18 @@ class Objective(ABC):
     def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """The loss and −log p of the labels, both summed over the units that count."""
 
+    def checked_loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """What `loss` returns, if it is two sums; a class from outside may return anything."""
+        result: Any = self.loss(tensors)
+        is_pair = isinstance(result, tuple) and len(result) == 2
+        if not is_pair or not all(isinstance(one, Tensor) and one.dim() == 0 for one in result):
+            raise SettingError(
+                f"`loss` of {type(self).__name__} does not return two sums",
+                "return (loss, nll), tensors without dimensions, summed over the units that count",
+            )
+        loss, nll = result
+        return loss, nll
+
     def with_auxiliary(
         self, loss: Tensor, auxiliary: Mapping[str, Tensor], count: int | Tensor
     ) -> Tensor:
