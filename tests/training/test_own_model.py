@@ -84,7 +84,7 @@ def test_a_stopped_run_resumes_exactly(
 def test_a_model_with_own_parts_is_trained_further_and_scored(
     settings: dict[str, Any], tmp_path: Path
 ) -> None:
-    run = regard.train(settings, model=own_model(), out=tmp_path / "run", quiet=True)
+    run = regard.train(settings, model=own_model(), out=tmp_path / "run")
     pairs = settings["pairs"]
     quick: dict[str, Any] = {"steps": 2, "device": "cpu", "quiet": True}
     model = regard.load(run.folder, kinds=[Unscaled], device="cpu")
@@ -92,6 +92,7 @@ def test_a_model_with_own_parts_is_trained_further_and_scored(
     regard.finetune(
         run.folder, "translate", pairs, kinds=[Unscaled], out=tmp_path / "folder", **quick
     )
+    quick.pop("quiet")
     regard.train(model=model, data=pairs, objective="translate", out=tmp_path / "on", **quick)
     names = ("loaded", "folder", "on")
     weights = [load_file(tmp_path / name / "model.safetensors") for name in names]

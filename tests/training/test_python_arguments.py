@@ -41,7 +41,7 @@ def _each(examples: list[Any]) -> Callable[[], Iterator[Any]]:
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "text"
     source = Source({"train": _each(TEXT), "valid": _each(TEXT)})
-    regard.train(TEXT_MODEL, model="gpt2:tiny", data=source, out=folder, quiet=True)
+    regard.train(TEXT_MODEL, model="gpt2:tiny", data=source, out=folder)
     return folder
 
 
@@ -98,22 +98,20 @@ def test_an_objective_of_a_run_without_one(run: Path) -> None:
 def test_splits_that_are_none(tmp_path: Path, splits: Any, words: str) -> None:
     out = tmp_path / "folder" / "run"
     with pytest.raises(DataError, match=words):
-        regard.train({**TINY, "steps": 2}, data=Source(splits), out=out, quiet=True)
+        regard.train({**TINY, "steps": 2}, data=Source(splits), out=out)
     assert list(tmp_path.rglob("*victim*")) == []
 
 
 def test_a_text_without_validation_holds_its_end_out(tmp_path: Path) -> None:
     source = Source({"train": _each(TEXT)})
-    result = regard.train(
-        TEXT_MODEL, model="gpt2:tiny", data=source, out=tmp_path / "r", quiet=True
-    )
+    result = regard.train(TEXT_MODEL, model="gpt2:tiny", data=source, out=tmp_path / "r")
     assert "validation_loss" in result.losses
 
 
 def test_a_split_of_text_that_nothing_scores(tmp_path: Path) -> None:
     source = Source({"train": _each(TEXT), "valid": _each(TEXT), "test": _each(TEXT)})
     with pytest.raises(DataError, match="scores no split 'test'"):
-        regard.train(TEXT_MODEL, model="gpt2:tiny", data=source, out=tmp_path / "r", quiet=True)
+        regard.train(TEXT_MODEL, model="gpt2:tiny", data=source, out=tmp_path / "r")
 
 
 # --- models ---
@@ -181,7 +179,7 @@ def test_fine_tuning_with_wrong_arguments(
 )
 def test_training_with_wrong_arguments(arguments: dict[str, Any]) -> None:
     with pytest.raises(RegardError):
-        regard.train(**arguments, steps=1, quiet=True)
+        regard.train(**arguments, steps=1)
 
 
 def test_an_objective_with_a_name_of_its_own(tmp_path: Path) -> None:
@@ -202,7 +200,7 @@ def test_a_run_without_a_finite_loss_fails(tmp_path: Path) -> None:
     source = Source({"train": _each(TEXT)})
     arguments: dict[str, Any] = {"model": "gpt2:tiny", "data": source, "objective": NeverFinite}
     with pytest.raises(DivergenceError):
-        regard.train(TEXT_MODEL, out=tmp_path / "r", quiet=True, **arguments)
+        regard.train(TEXT_MODEL, out=tmp_path / "r", **arguments)
 
 
 @pytest.mark.parametrize(
@@ -224,13 +222,13 @@ def test_a_loss_that_is_none(tmp_path: Path, change: Callable[..., Any]) -> None
     source = Source({"train": _each(TEXT)})
     arguments: dict[str, Any] = {"model": "gpt2:tiny", "data": source, "objective": Wrong}
     with pytest.raises(SettingError, match="loss"):
-        regard.train(TEXT_MODEL, out=tmp_path / "r", quiet=True, **arguments)
+        regard.train(TEXT_MODEL, out=tmp_path / "r", **arguments)
 
 
 def test_metrics_without_a_test_set_are_of_the_validation(tmp_path: Path) -> None:
     source = Source({"train": _each(PAIRS), "valid": _each(PAIRS[:4])})
     settings = {**TINY, "steps": 2}
-    result = regard.train(settings, data=source, out=tmp_path / "run", metrics=["chrf"], quiet=True)
+    result = regard.train(settings, data=source, out=tmp_path / "run", metrics=["chrf"])
     assert "chrf" in result.metrics["valid"]
 
 

@@ -32,7 +32,6 @@ def train(
     data: DataSource | str | Path | None = None,
     objective: type[Objective] | str | None = None,
     out: str | Path | None = None,
-    quiet: bool = False,
     on_step: OnStep | None = None,
     metrics: MetricChoice = (),
     **changes: Any,
@@ -49,7 +48,7 @@ def train(
 
     `on_step` is called after every update with the training loop, whose `progress` it may read and
     whose `request_stop()` ends the run. A run that is stopped so, or by Ctrl-C or SIGTERM, saves
-    its state and raises `TrainingInterrupted`. `quiet`: no progress is shown.
+    its state and raises `TrainingInterrupted`.
     """
     if isinstance(recipe, Mapping):
         changes = {**recipe, **changes}
@@ -83,7 +82,7 @@ def train(
         parsed = model_spec.without_architecture(parsed, changes)
     if metrics:
         run_evaluation.check_metrics(parsed, metrics)  # before hours of training
-    result = launch(parsed, out, name, spec=spec, quiet=quiet, on_step=on_step, parts=parts)
+    result = launch(parsed, out, name, spec=spec, on_step=on_step, parts=parts)
     if not metrics:
         return result
     run_folder = RunFolder(result.folder)

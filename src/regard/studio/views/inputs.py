@@ -1,0 +1,40 @@
+"""The model and the input that a request names, and the recording of its forward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from regard import look as analyses
+from regard.look.inspectable import MediaInput
+from regard.look.probe_names import attentions
+from regard.models import GraphModel, SeriesModel
+from regard.studio import answers
+from regard.studio.model_store import ModelStore, OpenModel, not_allowed
+from regard.studio.requests import (
+    InputRequest,
+)
+
+WEIGHTS = ("*.weights",)
+EVERYTHING = ("*",)
+
+
+def open_input(store: ModelStore, request: InputRequest) -> tuple[OpenModel, str | MediaInput]:
+    """The model and the input of a request."""
+    opened = store.model(request.model)
+    # The input of such a model is a path. To others on the network, only that of its run is open.
+    reads_paths = isinstance(opened.model, SeriesModel | GraphModel)
+    if reads_paths and store.opener is None and request.text not in answers.examples(opened.model):
+        raise not_allowed()
+    return opened, opened.input(store.files, request.text, request.file)
+
+
+def record(
+    store: ModelStore, request: InputRequest, probes: Sequence[str] = WEIGHTS
+) -> tuple[OpenModel, analyses.Look]:
+    """The model of a request, and the recording of its forward pass."""
+    opened, text = open_input(store, request)
+    if probes == WEIGHTS:
+        # What an answer is made of is recorded with the weights, in the same forward pass.
+        core = opened.model.model
+        probes = (*(WEIGHTS if attentions(core) else ()), *answers.answer_probes(core))
+    return opened, opened.look(text, request.target, request.off, probes)

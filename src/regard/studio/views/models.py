@@ -1,0 +1,281 @@
+"""Views of models: which there are, what one is, what it answers, and what it reads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+
+from regard import look as analyses
+from regard.baselines.linear_forecaster import LinearForecaster
+from regard.baselines.memory_network import MemoryNetwork
+from regard.core.patch_embedding import Patches
+from regard.core.probe import Probe
+from regard.core.stack import Stack
+from regard.data.log_mel import frequency_ticks
+from regard.decoder import Decoder
+from regard.dual_encoder import DualEncoder
+from regard.encoder import Encoder
+from regard.encoder_decoder import EncoderDecoder
+from regard.errors import SettingError
+from regard.look.forward import evaluation_mode, forward
+from regard.look.inspectable import CoreModel, MediaInput
+from regard.look.model_inputs import ModelInputs
+from regard.look.probe_names import Head, attentions, stacks, switched_off
+from regard.models import Model
+from regard.series_encoder_decoder import SeriesEncoderDecoder
+from regard.studio import answers
+from regard.studio.layer_formulas import layer_formulas, linear_formula
+from regard.studio.model_store import ModelStore, OpenModel, not_allowed
+from regard.studio.requests import (
+    AnswerRequest,
+    FileRequest,
+    FoldersRequest,
+    InputRequest,
+    ModelRequest,
+    NextRequest,
+    OpenRequest,
+    ViewRequest,
+)
+from regard.studio.sample_inputs import EXAMPLE
+from regard.studio.token_path import norm_placement, stack_kind
+from regard.studio.views.inputs import open_input, record
+from regard.studio.views.packed import Answer, Packed
+
+FRAMES_PER_SECOND = 100  # of a spectrogram
+KINDS: dict[type[nn.Module], str] = {
+    EncoderDecoder: "encoder–decoder",
+    SeriesEncoderDecoder: "encoder–decoder",
+    Decoder: "decoder",
+    Encoder: "encoder",
+    DualEncoder: "two towers",
+    MemoryNetwork: "memory network",
+    LinearForecaster: "linear forecaster",
+}
+
+
+def shelf(store: ModelStore, request: ViewRequest) -> Answer:
+    """The names of the models and of the runs, and which other folders can be opened."""
+    opener = store.opener
+    return {
+        "models": list(store.models()),
+        "runs": store.latest_runs(),
+        "opens": opener is not None,
+        "downloads": opener is not None and opener.download,
+        "recent": [] if opener is None else [str(path) for path in opener.recent()],
+    }
+
+
+def open_folder(store: ModelStore, request: OpenRequest) -> Answer:
+    """Lists the models of another folder; `model` is the first of them."""
+    return {"model": store.open_folder(request.path)}
+
+
+def folders(store: ModelStore, request: FoldersRequest) -> Answer:
+    """The folders in a folder, to choose one of them."""
+    if store.opener is None:
+        raise not_allowed()
+    folder, inside = store.opener.listing(request.path)
+    return {
+        "folder": str(folder),
+        "parent": str(folder.parent),
+        "folders": [{"name": name, "model": is_model} for name, is_model in inside],
+    }
+
+
+def model(store: ModelStore, request: ModelRequest) -> Answer:
+    """What a model is: its size, its attentions, which views it has."""
+    opened = store.model(request.model)
+    core = opened.model.model
+    decodes = isinstance(core, EncoderDecoder | Decoder)
+    sides = stacks(core)
+    return {
+        "name": request.model,
+        "kind": _kind(core),
+        "family": opened.model.family,
+        "task": answers.task_of(opened.model),
+        "examples": answers.examples(opened.model),
+        "mask": answers.mask_token(opened.model),
+        "captions": list(answers.CAPTIONS) if isinstance(core, DualEncoder) else [],
+        "analyses": _analyses(opened.model),
+        "layers": {name: stack_kind(side) for name, side in sides.items()},
+        "norms": {name: norm_placement(side) for name, side in sides.items()},
+        "formulas": {name: layer_formulas(core, name) for name in sides},
+        "linear": linear_formula(core),
+        "unit": answers.unit_of(opened.model),
+        "parameters": sum(parameter.numel() for parameter in core.parameters()),
+        "reads": opened.model.accepts_text,
+        "medium": opened.model.medium,
+        "speaks": _has_lm_head(core),
+        "writes": decodes and opened.model.special_tokens is not None,
+        "translates": isinstance(core, EncoderDecoder),
+        "stacks": {name: stack.layers for name, stack in sides.items()},
+        "attentions": {name: attention.heads for name, attention in attentions(core).items()},
+        "device": str(opened.model.device),
+    }
+
+
+def _analyses(opened: Model) -> list[str]:
+    """The further analyses that fit a model."""
+    core = opened.model
+    names = list(attentions(core))
+    has_self_attention = any(name.endswith(".self") for name in names)
+    # Recurrent and convolutional sides have no residual stream to read or to patch.
+    is_transformer = all(isinstance(side, Stack) for side in stacks(core).values())
+    reads_tokens = opened.accepts_text and not isinstance(core, DualEncoder)
+    has_tokens_out = _has_lm_head(core) and not isinstance(core, MemoryNetwork)
+    fits = {
+        "entropy": bool(names),
+        "roles": reads_tokens and has_self_attention,
+        "lens": is_transformer and has_tokens_out,
+        "rollout": has_self_attention,
+        "attribution": bool(names) and not isinstance(core, DualEncoder | MemoryNetwork),
+        "patching": is_transformer and reads_tokens and has_tokens_out,
+    }
+    return [name for name, does_fit in fits.items() if does_fit]
+
+
+def _has_lm_head(core: CoreModel) -> bool:
+    """Whether it has scores over a vocabulary."""
+    without = DualEncoder | LinearForecaster | SeriesEncoderDecoder
+    return not isinstance(core, without) and core.head is not None
+
+
+def _kind(core: CoreModel) -> str:
+    for kind, name in KINDS.items():
+        if isinstance(core, kind):
+            return name
+    return type(core).__name__
+
+
+def look(store: ModelStore, request: InputRequest) -> Answer:
+    """One forward pass: its tokens, its output, and the output with no head ablated."""
+    opened, run = record(store, request)
+    known_attentions = {}
+    for name, call in run.probe.attentions.items():
+        queries, keys = run.labels(name)
+        known_attentions[name] = {
+            "heads": call.q.shape[1],
+            "rows": list(queries),
+            "columns": list(keys),
+        }
+    answer: dict[str, Any] = {
+        "version": opened.version,
+        "source": list(run.source),
+        "target": list(run.target),
+        "attentions": known_attentions,
+        "unknown": answers.unknown_words(opened.model, request.text),
+        "output": _output(opened, run),
+        # Images and sound are drawn by the page itself.
+        "drawn": run.model_inputs.backdrop is not None and opened.model.medium is None,
+        "usual": None,
+        "surprise": None,
+    }
+    if request.off and isinstance(opened.model.model, EncoderDecoder | Decoder):
+        # The same input with every head; its recording is often still in the cache.
+        usual = record(store, request.model_copy(update={"off": []}))[1]
+        answer["usual"] = _output(opened, usual)
+        with opened.lock:
+            answer["surprise"] = {
+                "usual": _loss(opened, usual.model_inputs, ()),
+                "off": _loss(opened, usual.model_inputs, request.off),
+            }
+    return answer
+
+
+def answer(store: ModelStore, request: AnswerRequest) -> Answer:
+    """What the model says to an input; with heads off, also what it says with all of them."""
+    opened, text = open_input(store, request)
+    captions = request.captions or list(answers.CAPTIONS)
+    warned = answers.warnings_of(opened.model, text)
+    result: dict[str, Any] = {"usual": None, "warnings": asdict(warned)}
+    # Asked with the heads off, and once more with all of them, to compare.
+    questions = {"answer": request}
+    if request.off:
+        questions["usual"] = request.model_copy(update={"off": []})
+    for name, question in questions.items():
+        _, run = record(store, question)
+        with opened.lock:
+            reply = answers.answer(opened.model, run, text, question.off, captions)
+        result[name] = asdict(reply)
+    return result
+
+
+def next_tokens(store: ModelStore, request: NextRequest) -> Answer:
+    """The likeliest tokens at one position of the last stack."""
+    opened, run = record(store, request)
+    core = opened.model.model
+    if isinstance(core, MemoryNetwork) or not _has_lm_head(core):
+        raise SettingError("this model writes no tokens", "give a translator or a language model")
+    length = run.tensor(answers.answer_probes(core)[0]).shape[1]
+    # Beyond the end is the last position: a page may hold a number of a longer text.
+    position = request.position if 0 <= request.position < length else length - 1
+    with opened.lock:
+        shares = answers.next_tokens(opened.model, run, position, request.temperature, request.top)
+    return {"position": position, "length": length, "shares": [asdict(share) for share in shares]}
+
+
+def _output(opened: OpenModel, run: analyses.Look) -> str | None:
+    """The text that an encoder–decoder wrote."""
+    if not isinstance(opened.model.model, EncoderDecoder):
+        return None
+    special_tokens = opened.model.special_tokens
+    # Without the end token, which is no text.
+    ids = [
+        i for i in run.model_inputs.next_ids if special_tokens is None or i != special_tokens.end
+    ]
+    return opened.model.output_tokenizer.decode(ids)
+
+
+def _loss(opened: OpenModel, inputs: ModelInputs, off: Sequence[Head]) -> float | None:
+    """The negative log-likelihood, in nats a token, of what is written with no head ablated."""
+    if not inputs.next_ids:
+        return None
+    core = opened.model.model
+    probe = Probe(edits=switched_off(core, off))
+    with evaluation_mode(core):
+        logits = forward(core, inputs.inputs, inputs.decoder_inputs, probe=probe)
+    labels = torch.tensor(inputs.next_ids, device=logits.device)
+    return functional.cross_entropy(logits[0, : len(labels)].float(), labels).item()
+
+
+def picture(store: ModelStore, request: InputRequest) -> Answer:
+    """An image or spectrogram as the model reads it, in bytes, and how its positions lie on it."""
+    opened = store.model(request.model)
+    media_input = opened.input(store.files, request.text, request.file or EXAMPLE)
+    assert isinstance(media_input, MediaInput)
+    values = media_input.picture
+    header: dict[str, Any] = {"kind": opened.model.medium, "side": 0, "extras": 0}
+    if opened.model.medium == "sound":
+        header["seconds"] = values.shape[1] / FRAMES_PER_SECOND
+        header["frequencies"] = frequency_ticks(values.shape[0])
+    patches = _patches(opened.model.model)
+    if patches is not None:
+        # A model that interpolates its positions may read pictures of another size than its own.
+        side = values.shape[0] // patches.patch
+        header["side"] = side
+        header["extras"] = len(patches.extras)
+        covered = side * patches.patch
+        values = values[:covered, :covered]  # pixels beyond the last whole patch are not read
+    return Packed(header, values)
+
+
+def recording(store: ModelStore, request: FileRequest) -> Answer:
+    """A recording as it was uploaded, to be listened to."""
+    contents = store.files.get(request.file, "sound")
+    return Packed({}, np.frombuffer(contents, np.uint8))
+
+
+def _patches(core: CoreModel) -> Patches | None:
+    """The front end of a model that reads images as patches."""
+    front_end: nn.Module | None = None
+    if isinstance(core, DualEncoder):
+        front_end = core.image.input
+    elif isinstance(core, Encoder):
+        front_end = core.input
+    return front_end if isinstance(front_end, Patches) else None
