@@ -147,6 +147,9 @@ OF_A_TRANSLATOR: dict[str, tuple[Call, str]] = {
     "no text to search": (lambda m: look.beam(m, None), "no input"),  # type: ignore[arg-type]
     "no text to cache": (lambda m: look.cache(m, None), "no input"),  # type: ignore[arg-type]
     "a path of a text": (lambda m: look.look(m, Path("a.txt")), "reads texts"),
+    "ids without a batch": (lambda m: look.look(m, torch.tensor([5, 6])), "batch of one"),
+    "ids of two texts": (lambda m: look.translate(m, torch.tensor([[5], [6]])), "batch of one"),
+    "fractions to cache": (lambda m: look.cache(m, torch.ones(1, 3)), "no token ids"),
     "no texts at all": (lambda m: look.importance(m, []), "no texts"),
     "None for texts": (lambda m: look.ablation(m, None), "list of strings"),  # type: ignore[arg-type]
     "importance of None": (lambda m: look.importance(m, None), "list of strings"),  # type: ignore[arg-type]
@@ -190,6 +193,7 @@ def test_a_mistake_with_a_translator(mistake: str, translator: Translator) -> No
 OF_A_RECORDING: dict[str, tuple[Call, str]] = {
     "a probe by number": (lambda run: run[0], "nothing was asked"),
     "a probe in a list": (lambda run: run[["logits"]], "nothing was asked"),
+    "a probe that was not recorded": (lambda run: run["logits"], "ask=['logits']"),
     "weights of None": (lambda run: run.weights(None), "not recorded"),
     "weights of a list": (lambda run: run.weights([CROSS]), "not recorded"),
     "a row, not a list": (lambda run: run.weights(CROSS, rows=3), "write [0]"),

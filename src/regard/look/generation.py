@@ -16,7 +16,7 @@ from regard.decoder import Decoder
 from regard.encoder_decoder import EncoderDecoder
 from regard.errors import SettingError
 from regard.look.arguments import core_of, require_instance
-from regard.look.input_files import read_input
+from regard.look.input_reading import read_input
 from regard.look.inspectable import (
     Input,
     Inspectable,

@@ -17,7 +17,7 @@ from regard.look import drawing, terminal
 from regard.look.arguments import core_of, require_count
 from regard.look.forward import evaluation_mode
 from regard.look.generation import positions_left
-from regard.look.input_files import read_input
+from regard.look.input_reading import read_input
 from regard.look.inspectable import (
     Input,
     Inspectable,

@@ -21,7 +21,7 @@ from regard.errors import DataError, SettingError
 from regard.look.arguments import core_of, require_text, require_texts
 from regard.look.backdrop import Backdrop
 from regard.look.generation import translate
-from regard.look.input_files import read_input
+from regard.look.input_reading import read_input
 from regard.look.inspectable import (
     CoreModel,
     Input,
@@ -89,7 +89,7 @@ def prepare_inputs(
         if not input_tokens and backdrop is None:
             raise empty_input(model)
     else:
-        inputs = text.inputs if isinstance(text, MediaInput) else _checked_tensor(model, text)
+        inputs = text.inputs if isinstance(text, MediaInput) else text
         input_tokens = tuple(_position_names(core, inputs.to(model.device)))
     inputs = inputs.to(model.device)
     if isinstance(core, EncoderDecoder):
@@ -147,25 +147,6 @@ def _target_ids(
     special_tokens = special_tokens_for(model, text)
     assert special_tokens is not None  # or `translate` would have refused
     return [*best.tokens, special_tokens.end]
-
-
-def _checked_tensor(model: Inspectable, inputs: Tensor) -> Tensor:
-    """The inputs of one example as a tensor, if they have the form that the model reads."""
-    if inputs.dim() < 2 or inputs.numel() == 0:
-        raise SettingError(
-            f"a tensor of the shape {tuple(inputs.shape)} is no batch of one input",
-            "give [1, …], as in torch.tensor([ids])",
-        )
-    # Two towers read token ids or an image.
-    reads_ids = model.spec.main_input_name == "input_ids" and not isinstance(
-        model.model, DualEncoder
-    )
-    if reads_ids and (inputs.dim() != 2 or inputs.is_floating_point()):
-        raise SettingError(
-            f"a tensor of {inputs.dtype} and the shape {tuple(inputs.shape)} holds no token ids",
-            "give whole numbers of the shape [1, tokens]",
-        )
-    return inputs
 
 
 def _position_names(model: CoreModel, inputs: Tensor) -> Iterator[str]:

@@ -96,6 +96,8 @@ class Look:
         """A recorded probe as it is on the device: [1, …]."""
         if not self._has(name):
             repair = did_you_mean(name, self.names) + "; see `ask`"
+            if name in probes(self.model.model):
+                repair = f"record it: model.look(…, ask=[{name!r}])"
             raise SettingError(f"nothing was asked of {name!r}", repair)
         if name in self.probe.tensors:
             return self.probe.tensors[name]

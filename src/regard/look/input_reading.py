@@ -1,4 +1,4 @@
-"""Inputs that are given by the path of a file, read as the model's medium."""
+"""Reading an input: a text as it is, a tensor that is checked, or the content of a file."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from torch import Tensor
 from regard import disk
 from regard.data.audio import SUFFIXES as SOUND_SUFFIXES
 from regard.data.labelled_images import IMAGE_SUFFIXES
+from regard.dual_encoder import DualEncoder
 from regard.errors import DataError, SettingError
 from regard.look.inspectable import Input, Inspectable, MediaInput, Prepared
 
@@ -26,12 +27,33 @@ def read_input(model: Inspectable, text: Input) -> Prepared:
         return _file_of(model, text)
     if not isinstance(text, str | Tensor | MediaInput):
         raise SettingError(f"{type(text).__name__} is no input", "give one text, or a tensor")
+    if isinstance(text, Tensor):
+        return _checked_tensor(model, text)
     # Nothing at all is refused where texts are.
-    if model.medium is None or not isinstance(text, str) or not text.strip():
+    if isinstance(text, MediaInput) or model.medium is None or not text.strip():
         return text
     if model.accepts_text:
         return _caption(text)
     return _read_medium(model, Path(text))
+
+
+def _checked_tensor(model: Inspectable, inputs: Tensor) -> Tensor:
+    """The inputs of one example as a tensor, if they have the form that the model reads."""
+    if inputs.dim() < 2 or inputs.numel() == 0 or len(inputs) != 1:
+        raise SettingError(
+            f"a tensor of the shape {tuple(inputs.shape)} is no batch of one input",
+            "give [1, …], as in torch.tensor([ids])",
+        )
+    # Two towers read token ids or an image.
+    reads_ids = model.spec.main_input_name == "input_ids" and not isinstance(
+        model.model, DualEncoder
+    )
+    if reads_ids and (inputs.dim() != 2 or inputs.is_floating_point()):
+        raise SettingError(
+            f"a tensor of {inputs.dtype} and the shape {tuple(inputs.shape)} holds no token ids",
+            "give whole numbers of the shape [1, tokens]",
+        )
+    return inputs
 
 
 def _file_of(model: Inspectable, path: Path) -> Prepared:
