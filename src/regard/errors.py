@@ -107,12 +107,12 @@ class WideBeamWarning(RegardWarning):
     """A beam that fits into memory, and whose search may take hours."""
 
 
-def did_you_mean(name: str, options: Iterable[str], likeness: float = 0.6) -> str:
+def did_you_mean(name: object, options: Iterable[str], likeness: float = 0.6) -> str:
     """The repair for an unknown name: the closest option if it is alike, or all options."""
     import difflib  # imported late: only failures need it
 
     names = sorted(options)
-    matches = difflib.get_close_matches(name, names, n=1, cutoff=likeness)
+    matches = difflib.get_close_matches(str(name), names, n=1, cutoff=likeness)
     if matches:
         return f"did you mean {matches[0]!r}?"
     return f"known: {', '.join(names)}"

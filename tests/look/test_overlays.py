@@ -17,7 +17,7 @@ from looked import png, save_sensing, wav
 from regard.cli.look import command
 from regard.data.audio import RATE
 from regard.data.log_mel import frequency_ticks, log_mel
-from regard.look import attribution, ctc_alignment, drawing, rollout
+from regard.look import attribution, ctc_alignment, drawing, look, rollout
 from regard.look.backdrop import (
     SOUND_HEIGHT,
     GraphBackdrop,
@@ -93,6 +93,16 @@ def test_every_kind_is_drawn_on_its_input(
     shown = {"series": "forecast", "graph": "<circle", "vit": "<image"}.get(kind, " s</text>")
     assert shown in page
     assert "<script" not in page
+
+
+@pytest.mark.parametrize("kind", ["series", "graph", "vit", "wav2vec2", "whisper"])
+def test_an_input_may_be_a_path_object(kind: str, inputs: dict[str, tuple[str, str]]) -> None:
+    folder, source = inputs[kind]
+    model = regard.load(folder, device="cpu")
+    named = model.look(source).model_inputs
+    for run in (model.look(Path(source)), look(model, Path(source)), look(model, source)):
+        torch.testing.assert_close(run.model_inputs.inputs, named.inputs)
+        assert run.source == named.input_tokens
 
 
 def test_python_takes_the_path_and_notebooks_show_the_picture(

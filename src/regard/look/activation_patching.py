@@ -9,15 +9,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.core.probe import Edit, Probe
+from regard.core.probe import PARTS, Edit, Probe
 from regard.decoder import Decoder
 from regard.encoder_decoder import EncoderDecoder
-from regard.errors import DataError, SettingError
+from regard.errors import DataError
 from regard.look import drawing, terminal
+from regard.look.arguments import (
+    core_of,
+    require_name,
+    require_positions,
+    require_text,
+)
 from regard.look.forward import evaluation_mode, forward
 from regard.look.inspectable import CoreModel, Inspectable, token_ids
 from regard.look.model_inputs import ModelInputs, prepare_inputs
-from regard.look.probe_names import residual_probes, stack_name, stacks
+from regard.look.probe_names import probes, residual_probes, stacks
 from regard.look.recording import array
 from regard.look.result import AnalysisResult, Array
 from regard.look.view_requirements import require_view
@@ -114,12 +120,14 @@ def patching(
     predicts there. Both runs read the `target`, by default what the model makes of `text`. `stack`
     is by default the first one.
     """
-    core = model.model
-    if not isinstance(other, str):
-        raise SettingError(f"{type(other).__name__} is no text", "give a second text as `other`")
+    core = core_of(model)
     require_view(model, "patching")
-    stack = stack_name(core, stack or next(iter(stacks(core))))
-    probes = residual_probes(core, stack)
+    if instead is not None:
+        require_text(instead, "give one token as a text")
+    if stack is None:
+        stack = _text_stacks(core)[0]
+    stack = require_name("stack of texts", stack, _text_stacks(core))
+    residuals = residual_probes(core, stack)
     with evaluation_mode(core):
         clean_inputs = prepare_inputs(model, text, target)
         corrupted_inputs = _aligned_inputs(model, clean_inputs, other)
@@ -127,7 +135,7 @@ def patching(
             raise DataError("both texts are the same", "change a word of the second one")
         decoder_inputs = clean_inputs.decoder_inputs
         # Both runs read the same decoder inputs, so that only the source differs.
-        clean = Probe(probes)
+        clean = Probe(residuals)
         clean_logits = forward(core, clean_inputs.inputs, decoder_inputs, probe=clean)
         corrupted_logits = forward(core, corrupted_inputs.inputs, decoder_inputs)
         # A given target says what is right; otherwise it is what the clean run predicts.
@@ -139,12 +147,12 @@ def patching(
         clean_score = metric(clean_logits)[0].item()
         corrupted_score = metric(corrupted_logits)[0].item()
         # One row of a batch for each position, so that a layer is patched by one forward pass.
-        count = clean.tensors[probes[0]].shape[1]
+        count = clean.tensors[residuals[0]].shape[1]
         inputs = corrupted_inputs.inputs.expand(count, *corrupted_inputs.inputs.shape[1:])
         if decoder_inputs is not None:
             decoder_inputs = decoder_inputs.expand(count, -1)
         rows = []
-        for name in probes:
+        for name in residuals:
             probe = Probe(edits={name: _patch_diagonal(clean.tensors[name])})
             rows.append(array(metric(forward(core, inputs, decoder_inputs, probe=probe))))
     scores = np.stack(rows)  # [layers, positions]
@@ -160,7 +168,7 @@ def patching(
         others = tokens
     pooled = clean_logits.ndim < 3  # [1, L] of a classifier
     return Patching(
-        layers=("embedded", *(f"layer {i}" for i in range(len(probes) - 1))),
+        layers=("embedded", *(f"layer {i}" for i in range(len(residuals) - 1))),
         tokens=tokens,
         others=others,
         answer=_output_name(model, metric.answer, pooled),
@@ -177,7 +185,9 @@ def patched(
     model: Inspectable, text: str, other: str, name: str, target: str | None = None
 ) -> tuple[Tensor, Tensor]:
     """The logits of the run on `text`, and of that on `other` with one probe patched wholly."""
-    core = model.model
+    core = core_of(model)
+    require_view(model, "patching")
+    require_name("probe to patch", name, _patchable_probes(core))
     with evaluation_mode(core):
         clean_inputs = prepare_inputs(model, text, target)
         corrupted_inputs = _aligned_inputs(model, clean_inputs, other)
@@ -186,6 +196,20 @@ def patched(
         clean_logits = forward(core, clean_inputs.inputs, decoder_inputs, probe=clean)
         patch = Probe(edits={name: lambda _: clean.tensors[name]})
         return clean_logits, forward(core, corrupted_inputs.inputs, decoder_inputs, probe=patch)
+
+
+def _text_stacks(core: CoreModel) -> list[str]:
+    """The stacks that run over a text; a dual encoder's other one reads images."""
+    return [name for name in stacks(core) if not name.startswith("image.")]
+
+
+def _patchable_probes(core: CoreModel) -> list[str]:
+    """The probes that can be edited in a run over a text; parts of an attention are read only."""
+    return [
+        name
+        for name in probes(core)
+        if not name.startswith("image.") and name.rpartition(".")[2] not in PARTS
+    ]
 
 
 def _predictions(logits: Tensor) -> list[int]:
@@ -204,9 +228,9 @@ def _metric(
     if at is None:
         position = _first_difference(model.model, answers, predictions)
     else:
-        position = at % len(predictions)  # −1 is the last one
+        [position] = require_positions([at], len(predictions))
     contrast = None
-    if instead:
+    if instead is not None:
         contrast = _single_token(model, instead)
     elif at is None and predictions[position] != answers[position]:
         contrast = predictions[position]
@@ -228,6 +252,7 @@ def _first_difference(model: CoreModel, answers: Sequence[int], predictions: Seq
 
 def _aligned_inputs(model: Inspectable, clean: ModelInputs, other: str) -> ModelInputs:
     """The inputs of the corrupted text, which must have as many tokens as the clean one."""
+    require_text(other, "give a second text as `other`")
     ids = token_ids(model, other)
     tokens = tuple(model.input_tokenizer.tokens(ids))
     if len(tokens) != len(clean.input_tokens):

@@ -9,9 +9,17 @@ import numpy as np
 
 from regard.errors import SettingError
 from regard.look import drawing, terminal
+from regard.look.arguments import require_indices
 from regard.look.backdrop import Backdrop
-from regard.look.recording import Look, even_weights, mean_over_heads, recorded_attentions
+from regard.look.recording import (
+    Look,
+    even_weights,
+    mean_over_heads,
+    recorded_attentions,
+    require_look,
+)
 from regard.look.result import PICTURE_ONLY, AnalysisResult, Array
+from regard.look.view_requirements import spells_frames
 
 
 @dataclass(frozen=True)
@@ -73,24 +81,25 @@ def alignment(run: Look, layer: int | None = None, heads: Sequence[int] | None =
     By default of the layer whose attention says most about which source token belongs to which
     target token, and of all heads.
     """
+    require_look(run)
+    if spells_frames(run.model.model):
+        raise SettingError(
+            "letters of CTC are aligned without attention",
+            "use `ctc_alignment(model.look(path, ask='logits'), model.decoder.names, "
+            "model.decoder.blank)`",
+        )
     names = recorded_attentions(run, "cross")
     is_best = layer is None
     if layer is None:
         scores = [mutual_information(mean_over_heads(run.call(name))) for name in names]
         layer = int(np.argmax(scores))
-    if not 0 <= layer < len(names):
-        raise SettingError(
-            f"there is no decoder layer {layer}", f"the layers are 0 to {len(names) - 1}"
-        )
+    [layer] = require_indices("decoder layer", [layer], len(names))
     name = names[layer]
     call = run.call(name)
     head_count = call.q.shape[1]
     if heads is None:
         heads = range(head_count)
-    if not all(0 <= head < head_count for head in heads):
-        raise SettingError(
-            f"the layer has no head {max(heads)}", f"its heads are 0 to {head_count - 1}"
-        )
+    heads = require_indices("head", heads, head_count)
     weights = mean_over_heads(call, heads)  # [target, source]
     links = tuple((row, int(column)) for row, column in enumerate(weights.argmax(axis=1)))
     target, source = run.labels(name)

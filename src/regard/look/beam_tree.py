@@ -17,7 +17,7 @@ from regard.decode.strategy import BeamSearch
 from regard.errors import SettingError
 from regard.look import drawing, terminal
 from regard.look.decoding_steps import input_title
-from regard.look.generation import translate, written
+from regard.look.generation import decoding_settings, translate, written
 from regard.look.inspectable import Input, Inspectable
 from regard.look.probe_names import Head
 from regard.look.result import AnalysisResult, Array
@@ -171,9 +171,7 @@ def beam(
 
     `off` are heads to ablate.
     """
-    settings = strategy
-    if not isinstance(settings, DecodingSettings):
-        settings = DecodingSettings(settings or BeamSearch())
+    settings = decoding_settings(strategy, BeamSearch())
     if not isinstance(settings.strategy, BeamSearch):
         raise SettingError(
             "only a beam search has a tree",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from itertools import combinations
@@ -11,14 +10,17 @@ from pathlib import Path
 
 import numpy as np
 
-from regard.errors import DataError
+from regard import disk
+from regard.errors import DataError, SettingError
 from regard.look import drawing, terminal
+from regard.look.arguments import require_count, require_instance
 from regard.look.head_ablation import right
 from regard.look.inspectable import Inspectable
 from regard.look.model_inputs import LabelledBatch
 from regard.look.probe_names import Head, heads
 from regard.look.pronoun_choices import Choices, chosen_right
 from regard.look.result import AnalysisResult, Array
+from regard.look.view_requirements import require_view
 
 SCREEN = 64  # texts that every set is tried on; only a set that does well there is tried on all
 SLACK = 0.15  # by which an accuracy on so few texts may differ from that on all
@@ -118,6 +120,11 @@ def circuit(
     of the choices. All sets of a size are tried if there are at most `tries`; of more, those among
     the heads that matter most alone.
     """
+    require_view(model, "circuit")
+    require_instance(ability, Choices, "give what `look.pronouns(model, sentences)` returns")
+    require_instance(rest, LabelledBatch, "give what `look.batch(model, texts, targets)` returns")
+    require_count("most", most)
+    require_count("tries", tries)
     few_choices = ability.first(SCREEN)
     few_texts = rest.first(SCREEN)
 
@@ -176,15 +183,17 @@ def _affordable(heads: int, size: int, tries: int) -> int:
     return count
 
 
-def stored_circuit(folder: Path) -> Circuit | None:
+def stored_circuit(folder: str | Path) -> Circuit | None:
     """The circuit in a model folder's circuit.json, if there is one.
 
     The file is what `regard look MODEL --what circuit --json` printed.
     """
-    path = folder / "circuit.json"
+    if not isinstance(folder, str | Path):
+        raise SettingError(f"{type(folder).__name__} is no folder", "give the path of one")
+    path = Path(folder) / "circuit.json"
     if not path.is_file():
         return None
-    content = json.loads(path.read_text(encoding="utf-8"))
+    content = disk.read_json(path, DataError)
     try:
         values = {f.name: content[f.name] for f in fields(Circuit)}
         values["heads"] = tuple((str(name), int(head)) for name, head in content["heads"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -14,7 +15,8 @@ from regard.decode.greedy_and_sampling import filtered_distribution
 from regard.decode.strategy import Greedy, Sampling, Strategy
 from regard.errors import SettingError
 from regard.look import drawing, terminal
-from regard.look.generation import translate, written
+from regard.look.arguments import require_count
+from regard.look.generation import decoding_settings, translate, written
 from regard.look.inspectable import Input, Inspectable
 from regard.look.probe_names import Head
 from regard.look.result import AnalysisResult, Array
@@ -98,9 +100,8 @@ def steps(
 
     Decoding is greedy by default; `off` are heads to ablate.
     """
-    settings = strategy
-    if not isinstance(settings, DecodingSettings):
-        settings = DecodingSettings(settings or Greedy())
+    settings = decoding_settings(strategy, Greedy())
+    require_count("top", top)
     recorded: list[DecodingStep] = []
 
     def watch(event: BeamStep | TokenStep) -> None:
@@ -117,7 +118,7 @@ def steps(
 
 def input_title(text: Input) -> str:
     """The text of an input, for titles; other inputs have none."""
-    return text if isinstance(text, str) else ""
+    return str(text) if isinstance(text, str | Path) else ""
 
 
 def _step(model: Inspectable, event: TokenStep, strategy: Strategy, top: int) -> DecodingStep:

@@ -12,7 +12,9 @@ from regard.baselines.linear_forecaster import LinearForecaster
 from regard.baselines.memory_network import MemoryNetwork
 from regard.core.context import Context
 from regard.core.finite_outputs import require_finite
+from regard.core.head import LMHead
 from regard.core.lagged_values import Covariates, LaggedValues
+from regard.core.linear import Linear
 from regard.core.node_features import NodeFeatures
 from regard.core.probe import NO_PROBE, Probe
 from regard.core.series_head import DistributionParameters, ForecastHead, distribution_mean
@@ -32,6 +34,8 @@ def evaluation_mode(model: CoreModel, gradients: bool = False) -> Iterator[None]
 
     Afterwards the model is in the mode it was in.
     """
+    if gradients:
+        _require_gradients(model)
     was_training = model.training
     model.eval()
     try:
@@ -39,6 +43,16 @@ def evaluation_mode(model: CoreModel, gradients: bool = False) -> Iterator[None]
             yield
     finally:
         model.train(was_training)
+
+
+def _require_gradients(model: CoreModel) -> None:
+    """Refuses packed weights: their kernels have no backward pass."""
+    for part in model.modules():
+        if isinstance(part, Linear | LMHead) and part.packed is not None:
+            raise SettingError(
+                "this view needs gradients, and weights packed for inference have none",
+                "load the model again, without `prepare_for_inference`",
+            )
 
 
 def forward(

@@ -11,14 +11,17 @@ from regard.core.probe import Probe
 from regard.decode.batch_decoding import DecodingSettings, decode
 from regard.decode.beam_memory import require_memory
 from regard.decode.events import StepCallback
-from regard.decode.strategy import BeamSearch, Hypothesis
+from regard.decode.strategy import BeamSearch, Hypothesis, Strategy, choose_strategy
 from regard.decoder import Decoder
 from regard.encoder_decoder import EncoderDecoder
 from regard.errors import SettingError
+from regard.look.arguments import core_of, require_instance
+from regard.look.input_reading import read_input
 from regard.look.inspectable import (
     Input,
     Inspectable,
     MediaInput,
+    Prepared,
     decoder_start,
     special_tokens_for,
     token_ids,
@@ -30,7 +33,7 @@ from regard.look.view_requirements import other_views
 def translate(
     model: Inspectable,
     text: Input,
-    settings: DecodingSettings | None = None,
+    settings: Strategy | DecodingSettings | None = None,
     *,
     off: Sequence[Head] = (),
     watch: StepCallback | None = None,
@@ -39,12 +42,13 @@ def translate(
 
     `off` are heads to ablate, `watch` is called at every decoding step.
     """
-    core = model.model
+    core = core_of(model)
+    settings = decoding_settings(settings, BeamSearch())
+    text = read_input(model, text)
     special_tokens = special_tokens_for(model, text)
     if not isinstance(core, EncoderDecoder | Decoder) or special_tokens is None:
         raise SettingError("this model writes nothing", other_views(model))
     source = _decoding_source(model, text)
-    settings = settings or DecodingSettings(BeamSearch())
     if isinstance(core, Decoder):
         left = positions_left(core, len(source))
     else:
@@ -58,7 +62,16 @@ def translate(
     return decode(core, [source], special_tokens, settings, on_step=watch)[0]
 
 
-def _decoding_source(model: Inspectable, text: Input) -> Any:
+def decoding_settings(
+    strategy: Strategy | DecodingSettings | None, default: Strategy
+) -> DecodingSettings:
+    """The settings that were given, or those of a strategy."""
+    if isinstance(strategy, DecodingSettings):
+        return strategy
+    return DecodingSettings(choose_strategy(strategy, {}) or default)
+
+
+def _decoding_source(model: Inspectable, text: Prepared) -> Any:
     """One source as decoding takes it: a list of token ids, or a tensor of features."""
     if isinstance(text, str):
         return token_ids(model, text)
@@ -81,4 +94,6 @@ def positions_left(model: EncoderDecoder | Decoder, used: int) -> int | None:
 
 def written(model: Inspectable, hypothesis: Hypothesis) -> str:
     """The text of a hypothesis."""
+    core_of(model)
+    require_instance(hypothesis, Hypothesis, "give one of those that `look.translate` returns")
     return model.output_tokenizer.decode(hypothesis.tokens)

@@ -14,6 +14,7 @@ from regard.decoder import Decoder
 from regard.encoder import Encoder
 from regard.encoder_decoder import EncoderDecoder
 from regard.look import drawing, terminal
+from regard.look.arguments import require_positions
 from regard.look.backdrop import Backdrop, GraphBackdrop, SeriesBackdrop, SoundBackdrop
 from regard.look.forward import evaluation_mode, forward
 from regard.look.inspectable import CoreModel, Input, Inspectable
@@ -132,8 +133,7 @@ def attribution(
         logits = logits[None]  # [positions, V]
     if positions is None:
         positions = range(len(logits))
-    # Negative positions count from the end.
-    distinct = list(dict.fromkeys(position % len(logits) for position in positions))
+    distinct = list(dict.fromkeys(require_positions(positions, len(logits))))
     ids = [_predicted_id(core, inputs, logits, position) for position in distinct]
     selected = _Logits(distinct, ids, pooled)
     # The edges of a graph are those of one row.

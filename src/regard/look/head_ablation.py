@@ -15,6 +15,7 @@ from regard.decoder import Decoder
 from regard.encoder_decoder import EncoderDecoder
 from regard.errors import SettingError
 from regard.look import drawing, terminal
+from regard.look.arguments import core_of, require_instance
 from regard.look.forward import evaluation_mode, forward
 from regard.look.inspectable import CoreModel, Inspectable
 from regard.look.model_inputs import IGNORED, LabelledBatch, batch
@@ -108,7 +109,8 @@ def ablation(
 
 def ablated_logits(model: Inspectable, data: LabelledBatch, off: Sequence[Head] = ()) -> Tensor:
     """The output of a model on a batch with some heads ablated; zero at padding."""
-    core = model.model
+    core = core_of(model)
+    require_instance(data, LabelledBatch, "give what `look.batch(model, texts)` returns")
     with evaluation_mode(core):
         probe = ablation_probe(core, off)
         logits = forward(core, data.inputs, data.decoder_inputs, data.padding_mask, probe)

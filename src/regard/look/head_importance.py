@@ -14,12 +14,14 @@ from regard.core.probe import Edit, Probe
 from regard.decoder import Decoder
 from regard.encoder_decoder import EncoderDecoder
 from regard.look import drawing, terminal
+from regard.look.arguments import require_texts
 from regard.look.forward import evaluation_mode, forward
 from regard.look.inspectable import CoreModel, Inspectable
 from regard.look.model_inputs import IGNORED, LabelledBatch, batch
 from regard.look.probe_names import Head, attentions
 from regard.look.recording import array
 from regard.look.result import AnalysisResult, Array
+from regard.look.view_requirements import require_view
 
 ROWS = 32  # texts in a batch
 
@@ -82,6 +84,8 @@ def importance(
     that of their own predictions. A block that several layers share counts once, under the name of
     its first application.
     """
+    require_view(model, "ablation")
+    require_texts(texts, targets)
     core = model.model
     modules = attentions(core)
     totals = {

@@ -18,6 +18,7 @@ from regard.data.builtin import Sentence
 from regard.encoder_decoder import EncoderDecoder
 from regard.errors import DataError, SettingError
 from regard.look import drawing, terminal
+from regard.look.arguments import core_of, require_count, require_sentences
 from regard.look.forward import evaluation_mode, hidden_states
 from regard.look.inspectable import Inspectable, token_ids
 from regard.look.model_inputs import batch
@@ -84,7 +85,8 @@ def roles(
     They are scored on sentences whose parse is known: by default 100 of the built-in language's
     test split and 100 with pronouns. `size` sentences make a batch.
     """
-    core = model.model
+    core = core_of(model)
+    require_count("size", size)
     if stack is None:
         require_view(model, "roles")
         stack = next(iter(stacks(core)))
@@ -96,8 +98,7 @@ def roles(
         plain = islice(builtin.sentences("test", pronouns=False), 100)
         ambiguous = islice(builtin.sentences("test", pronouns=True), 100)
         sentences = [*plain, *ambiguous]
-    if not sentences:
-        raise DataError("there are no sentences to score heads on", "give some, or leave them out")
+    require_sentences(sentences)
     attentions = stacks(core)[stack].attentions()
     names = [f"{stack}.{name}" for name in attentions if name.endswith(".self")]
     if not names:
@@ -176,7 +177,10 @@ class _Pairs:
 def _count(model: Inspectable, sentences: Sequence[Sentence], tally: _Tally) -> None:
     """Adds one batch of sentences to the tally."""
     core = model.model
-    data = batch(model, [s.source for s in sentences], [s.target for s in sentences])
+    targets = None
+    if isinstance(core, EncoderDecoder):
+        targets = [sentence.target for sentence in sentences]
+    data = batch(model, [sentence.source for sentence in sentences], targets)
     probe = Probe(tally.names)
     with evaluation_mode(core):
         hidden_states(core, data.inputs, data.decoder_inputs, data.padding_mask, probe)

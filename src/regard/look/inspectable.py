@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
@@ -47,7 +48,8 @@ class MediaInput:
     backdrop: Backdrop | None = None  # what its positions stand on
 
 
-Input = str | Tensor | MediaInput  # a text, a tensor with a batch of 1, or a prepared file
+Prepared = str | Tensor | MediaInput  # a text, a tensor with a batch of 1, or a prepared file
+Input = Prepared | Path  # or a file, which a path in a string names as well
 
 
 class Inspectable(Protocol):
@@ -123,7 +125,7 @@ def empty_input(model: Inspectable) -> DataError:
     return DataError("there is no input to read", "give the path of a file")
 
 
-def special_tokens_for(model: Inspectable, text: Input) -> SpecialTokens | None:
+def special_tokens_for(model: Inspectable, text: Prepared) -> SpecialTokens | None:
     """The special tokens that frame what is decoded after this input."""
     if isinstance(text, MediaInput) and text.special_tokens is not None:
         return text.special_tokens

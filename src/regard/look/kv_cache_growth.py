@@ -14,12 +14,15 @@ from regard.core.kv_cache import KVCache, LayerCache
 from regard.decoder import Decoder
 from regard.encoder_decoder import EncoderDecoder
 from regard.look import drawing, terminal
+from regard.look.arguments import core_of, require_count
 from regard.look.forward import evaluation_mode
 from regard.look.generation import positions_left
+from regard.look.input_reading import read_input
 from regard.look.inspectable import (
     Input,
     Inspectable,
     MediaInput,
+    Prepared,
     decoder_start,
     special_tokens_for,
     token_ids,
@@ -71,10 +74,12 @@ class KVCacheGrowth(AnalysisResult):
 
 def cache(model: Inspectable, text: Input, *, length: int = 16) -> KVCacheGrowth:
     """The growth of the KV cache over the first `length` tokens of a greedy output."""
-    core = model.model
+    core = core_of(model)
+    require_count("length", length)
     if not isinstance(core, EncoderDecoder | Decoder):
         require_view(model, "cache")
     assert isinstance(core, EncoderDecoder | Decoder), "others were refused"
+    text = read_input(model, text)
     with evaluation_mode(core):
         inputs = _input_tensor(model, text)
         if isinstance(core, Decoder):
@@ -110,7 +115,7 @@ def cache(model: Inspectable, text: Input, *, length: int = 16) -> KVCacheGrowth
     return KVCacheGrowth(tuple(tokens), tuple(used), source, reserved, parts)
 
 
-def _input_tensor(model: Inspectable, text: Input) -> Tensor:
+def _input_tensor(model: Inspectable, text: Prepared) -> Tensor:
     """The input as the encoder, or a language model, reads it: [1, …]."""
     if isinstance(text, str):
         return torch.tensor([token_ids(model, text)], device=model.device)

@@ -15,6 +15,7 @@ from regard.encoder import Encoder
 from regard.encoder_decoder import EncoderDecoder
 from regard.errors import SettingError
 from regard.look import drawing, terminal
+from regard.look.arguments import require_count, require_positions
 from regard.look.forward import evaluation_mode
 from regard.look.inspectable import Inspectable
 from regard.look.probe_names import residual_probes, stacks
@@ -67,6 +68,7 @@ def lens(run: Look, *, top: int = 5, positions: Sequence[int] | None = None) -> 
     `positions` picks some of its positions.
     """
     require_look(run)
+    require_count("top", top)
     core = run.model.model
     stack, head = _stack_and_head(run.model)
     probes = residual_probes(core, run.stack())
@@ -79,11 +81,12 @@ def lens(run: Look, *, top: int = 5, positions: Sequence[int] | None = None) -> 
         position_tokens = run.model_inputs.decoder_tokens[:-1]
     if positions is None:
         positions = range(len(position_tokens))
+    positions = require_positions(positions, len(position_tokens))
     tokens = []
     probabilities = []
     with evaluation_mode(core):
         for name in probes:
-            residual = run.tensor(name)[:, list(positions)]  # [1, positions, D]
+            residual = run.tensor(name)[:, positions]  # [1, positions, D]
             if name.endswith(".embedded"):
                 residual = stack.residual_stream(residual)
             logits = require_finite(head(stack.finish(residual)), core)  # [1, positions, V]

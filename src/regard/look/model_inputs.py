@@ -18,13 +18,16 @@ from regard.dual_encoder import DualEncoder
 from regard.encoder import Encoder
 from regard.encoder_decoder import EncoderDecoder
 from regard.errors import DataError, SettingError
+from regard.look.arguments import core_of, require_text, require_texts
 from regard.look.backdrop import Backdrop
 from regard.look.generation import translate
+from regard.look.input_reading import read_input
 from regard.look.inspectable import (
     CoreModel,
     Input,
     Inspectable,
     MediaInput,
+    Prepared,
     decoder_start,
     empty_input,
     special_tokens_for,
@@ -69,11 +72,10 @@ def prepare_inputs(
     An encoder–decoder reads the `target`, or else its own translation, made with the heads `off`
     ablated.
     """
-    core = model.model
-    if not isinstance(text, str | Tensor | MediaInput):
-        raise SettingError(f"{type(text).__name__} is no input", "give one text, or a tensor")
-    if target is not None and not isinstance(target, str):
-        raise SettingError(f"{type(target).__name__} is no text", "give the target as a text")
+    core = core_of(model)
+    text = read_input(model, text)
+    if target is not None:
+        require_text(target, "give the target as a text")
     side_inputs: dict[str, Tensor] = {}
     backdrop = text.backdrop if isinstance(text, MediaInput) else None
     if isinstance(text, str):
@@ -87,7 +89,7 @@ def prepare_inputs(
         if not input_tokens and backdrop is None:
             raise empty_input(model)
     else:
-        inputs = text.inputs if isinstance(text, MediaInput) else _checked_tensor(model, text)
+        inputs = text.inputs if isinstance(text, MediaInput) else text
         input_tokens = tuple(_position_names(core, inputs.to(model.device)))
     inputs = inputs.to(model.device)
     if isinstance(core, EncoderDecoder):
@@ -116,9 +118,7 @@ def prepare_inputs(
             backdrop=backdrop,
         )
     if target is not None:
-        raise SettingError(
-            "this model writes no target", "leave the target out, or give an encoder–decoder"
-        )
+        raise no_target()
     next_ids: list[int] = []  # encoders predict no next token
     if isinstance(core, Decoder):
         next_ids = inputs[0].tolist()[1:]
@@ -131,8 +131,15 @@ def prepare_inputs(
     )
 
 
+def no_target() -> SettingError:
+    """The error of a target that is given to a model which reads one sequence."""
+    return SettingError(
+        "this model writes no target", "leave the target out, or give an encoder–decoder"
+    )
+
+
 def _target_ids(
-    model: Inspectable, text: Input, target: str | None, off: Sequence[Head]
+    model: Inspectable, text: Prepared, target: str | None, off: Sequence[Head]
 ) -> list[int]:
     if target is not None:
         return model.output_tokenizer.input_ids(target)
@@ -140,25 +147,6 @@ def _target_ids(
     special_tokens = special_tokens_for(model, text)
     assert special_tokens is not None  # or `translate` would have refused
     return [*best.tokens, special_tokens.end]
-
-
-def _checked_tensor(model: Inspectable, inputs: Tensor) -> Tensor:
-    """The inputs of one example as a tensor, if they have the form that the model reads."""
-    if inputs.dim() < 2 or inputs.numel() == 0:
-        raise SettingError(
-            f"a tensor of the shape {tuple(inputs.shape)} is no batch of one input",
-            "give [1, …], as in torch.tensor([ids])",
-        )
-    # Two towers read token ids or an image.
-    reads_ids = model.spec.main_input_name == "input_ids" and not isinstance(
-        model.model, DualEncoder
-    )
-    if reads_ids and (inputs.dim() != 2 or inputs.is_floating_point()):
-        raise SettingError(
-            f"a tensor of {inputs.dtype} and the shape {tuple(inputs.shape)} holds no token ids",
-            "give whole numbers of the shape [1, tokens]",
-        )
-    return inputs
 
 
 def _position_names(model: CoreModel, inputs: Tensor) -> Iterator[str]:
@@ -221,18 +209,15 @@ def batch(
 
     A language model's labels are the texts themselves, shifted by one.
     """
-    for several in (texts, targets or ()):
-        if isinstance(several, str) or not all(isinstance(one, str) for one in several):
-            raise DataError("these are no texts", "give a list of strings")
-    if targets is not None and len(targets) != len(texts):
-        raise DataError(f"{len(targets)} targets for {len(texts)} texts", "give one for each")
+    core = core_of(model)
+    require_texts(texts, targets)
+    if targets is not None and not isinstance(core, EncoderDecoder):
+        raise no_target()
     rows = [token_ids(model, text) for text in texts]
-    if not rows:
-        raise DataError("there are no texts to run the model on", "give at least one")
     inputs, padding_mask = pad_rows(rows, 0)
     inputs = inputs.to(model.device)
     padding_mask = padding_mask.to(model.device)  # True at tokens
-    if not isinstance(model.model, EncoderDecoder):
+    if not isinstance(core, EncoderDecoder):
         labels = torch.full_like(inputs, IGNORED)
         labels[:, :-1] = inputs[:, 1:].masked_fill(~padding_mask[:, 1:], IGNORED)
         return LabelledBatch(inputs, padding_mask, None, labels)

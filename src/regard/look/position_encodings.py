@@ -30,6 +30,7 @@ from regard.core.t5_bias import T5Bias
 from regard.core.universal_transformer import UniversalStack
 from regard.errors import SettingError
 from regard.look import drawing, terminal
+from regard.look.arguments import core_of, require_count
 from regard.look.inspectable import Inspectable
 from regard.look.position_sources import (
     concatenated_position,
@@ -100,7 +101,8 @@ def positions(
     model: Inspectable, length: int = 32, *, stack: str | None = None
 ) -> PositionEncodings:
     """The first `length` positions of a stack, by default the first one."""
-    encodings = _encodings(model, length, stack)
+    core_of(model)
+    encodings = _encodings(model, require_count("length", length), stack)
     if not np.isfinite(encodings.products).all():
         raise non_finite_error(model.model)
     return encodings

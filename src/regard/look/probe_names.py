@@ -16,7 +16,8 @@ from regard.dual_encoder import DualEncoder
 from regard.encoder import Encoder
 from regard.encoder_decoder import DecoderSide, EncoderDecoder, EncoderSide
 from regard.errors import SettingError, did_you_mean
-from regard.look.inspectable import CoreModel
+from regard.look.arguments import core_or_core_of, is_head, require_name
+from regard.look.inspectable import CoreModel, Inspectable
 from regard.series_encoder_decoder import SeriesEncoderDecoder
 
 Head = tuple[str, int]  # the attention's name and the head's number: ("decoder.2.cross", 3)
@@ -39,12 +40,9 @@ def stacks(model: CoreModel) -> dict[str, EncoderSide | DecoderSide | MemoryHops
             return {"text.encoder": model.text.stack, "image.encoder": model.image.stack}
 
 
-def stack_name(model: CoreModel, name: str) -> str:
+def stack_name(model: CoreModel, name: object) -> str:
     """The name of a stack, after a check that the model has it."""
-    names = stacks(model)
-    if name not in names:
-        raise SettingError(f"this model has no stack {name!r}", did_you_mean(name, names))
-    return name
+    return require_name("stack", name, stacks(model))
 
 
 def attentions(model: CoreModel) -> dict[str, HasHeads]:
@@ -59,11 +57,13 @@ def attentions(model: CoreModel) -> dict[str, HasHeads]:
     }
 
 
-def heads(model: CoreModel, names: Callable[[str], bool] = lambda name: True) -> list[Head]:
+def heads(
+    model: CoreModel | Inspectable, names: Callable[[str], bool] = lambda name: True
+) -> list[Head]:
     """Every head of the attentions whose name passes the filter."""
     return [
         (name, head)
-        for name, attention in attentions(model).items()
+        for name, attention in attentions(core_or_core_of(model)).items()
         if names(name)
         for head in range(attention.heads)
     ]
@@ -75,11 +75,12 @@ def residual_probes(model: CoreModel, stack: str) -> list[str]:
     return [f"{stack}.embedded", *(f"{stack}.{i}.residual" for i in layers)]
 
 
-def probes(model: CoreModel) -> list[str]:
+def probes(model: CoreModel | Inspectable) -> list[str]:
     """The names of everything that can be recorded, in forward order."""
+    core = core_or_core_of(model)
     names = []
-    attention_names = attentions(model)
-    for prefix, stack in stacks(model).items():
+    attention_names = attentions(core)
+    for prefix, stack in stacks(core).items():
         names.append(f"{prefix}.embedded")
         for i in range(stack.layers):
             for kind in ("self", "cross"):
@@ -112,7 +113,7 @@ def switched_off(model: CoreModel, off: Sequence[Head]) -> dict[str, Edit]:
     if not isinstance(off, Sequence) or isinstance(off, str):
         off = (off,)  # which is no head, and is said below
     for one in off:
-        if not isinstance(one, tuple) or len(one) != 2 or not isinstance(one[1], int):
+        if not is_head(one):
             raise SettingError(
                 f"{one!r} is no head", 'give a list of them, as in [("decoder.1.cross", 3)]'
             )

@@ -10,6 +10,7 @@ import torch
 from regard.data.builtin import IT, Sentence
 from regard.data.lexicon import NOUNS
 from regard.errors import DataError
+from regard.look.arguments import core_of, require_instance, require_sentences
 from regard.look.forward import apply_head, evaluation_mode, hidden_states
 from regard.look.head_ablation import ablation_probe
 from regard.look.inspectable import Inspectable, decoder_start
@@ -17,6 +18,7 @@ from regard.look.model_inputs import LabelledBatch, batch
 from regard.look.probe_names import Head
 from regard.look.recording import array
 from regard.look.result import Array
+from regard.look.view_requirements import require_view
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +40,8 @@ def pronouns(model: Inspectable, sentences: Sequence[Sentence]) -> Choices:
     The options are the pronouns of the two nouns that "it" could stand for. A model that does not
     resolve it is right half of the time.
     """
+    require_view(model, "circuit")
+    require_sentences(sentences)
     ambiguous = [sentence for sentence in sentences if sentence.triple is not None]
     if not ambiguous:
         raise DataError(
@@ -86,7 +90,8 @@ def _choice(model: Inspectable, sentence: Sentence) -> tuple[int, tuple[int, ...
 
 def chosen_right(model: Inspectable, choices: Choices, off: Sequence[Head] = ()) -> Array:
     """[B] whether the right option has the highest logit, with some heads ablated."""
-    core = model.model
+    core = core_of(model)
+    require_instance(choices, Choices, "give what `look.pronouns(model, sentences)` returns")
     data = choices.data
     with evaluation_mode(core):
         probe = ablation_probe(core, off)

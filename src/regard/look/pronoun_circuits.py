@@ -12,6 +12,7 @@ from regard.core.probe import Probe
 from regard.data.builtin import Sentence, sentences
 from regard.encoder_decoder import EncoderDecoder
 from regard.look import drawing, terminal
+from regard.look.arguments import require_count
 from regard.look.circuits import Circuit, circuit
 from regard.look.forward import evaluation_mode, hidden_states
 from regard.look.head_ablation import right
@@ -141,6 +142,7 @@ def pronoun_circuit(
     such guesses, 55 % or fewer are right in 19 of 20 cases.
     """
     _translating_core(model)
+    require_count("count", count)
     asked, rest = _sample(model, "valid", count)
     selected = circuit(model, pronouns(model, asked), rest, near=near, keep=keep, tries=tries)
     off = selected.heads

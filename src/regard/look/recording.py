@@ -16,6 +16,7 @@ from regard.baselines.memory_network import MemoryNetwork
 from regard.core.probe import PARTS, AttentionCall, Probe
 from regard.encoder_decoder import EncoderDecoder
 from regard.errors import SettingError, did_you_mean
+from regard.look.arguments import core_of, require_indices
 from regard.look.attention_map import AttentionMap
 from regard.look.backdrop import Backdrop
 from regard.look.drawing import even_attention
@@ -95,6 +96,8 @@ class Look:
         """A recorded probe as it is on the device: [1, …]."""
         if not self._has(name):
             repair = did_you_mean(name, self.names) + "; see `ask`"
+            if name in probes(self.model.model):
+                repair = f"record it: model.look(…, ask=[{name!r}])"
             raise SettingError(f"nothing was asked of {name!r}", repair)
         if name in self.probe.tensors:
             return self.probe.tensors[name]
@@ -107,7 +110,7 @@ class Look:
 
     def call(self, name: str) -> AttentionCall:
         """The recorded arguments of an attention, such as `encoder.3.self`."""
-        if name not in self.probe.attentions:
+        if not isinstance(name, str) or name not in self.probe.attentions:
             repair = "ask for '*.weights'"
             if self.probe.attentions:
                 repair = did_you_mean(name, self.probe.attentions)
@@ -123,8 +126,8 @@ class Look:
         """
         call = self.call(name)
         _, head_count, query_count, _ = call.q.shape
-        row_index = _index(name, "row", rows, query_count, call.q.device)
-        head_index = _index(name, "head", heads, head_count, call.q.device)
+        row_index = _index("row", rows, query_count, call.q.device)
+        head_index = _index("head", heads, head_count, call.q.device)
         return array(call.weights(row_index, head_index)[0])
 
     def even_weights(
@@ -132,11 +135,12 @@ class Look:
     ) -> Array:
         """The weights [heads or 1, rows, columns] of an attention if it were even."""
         call = self.call(name)
-        row_index = _index(name, "row", rows, call.q.shape[2], call.q.device)
+        row_index = _index("row", rows, call.q.shape[2], call.q.device)
         even = even_weights(call, row_index)
-        if heads is None or len(even) == 1:
+        if heads is None:
             return even
-        return even[list(heads)]
+        checked = require_indices("head", heads, call.q.shape[1])
+        return even if len(even) == 1 else even[checked]
 
     def attention(
         self, name: str, *, rows: Sequence[int] | None = None, heads: Sequence[int] | None = None
@@ -191,6 +195,8 @@ class Look:
         return stack_name(core, name)
 
     def _has(self, name: str) -> bool:
+        if not isinstance(name, str):
+            return False
         if name in self.probe.tensors:
             return True
         attention, _, part = name.rpartition(".")
@@ -207,17 +213,13 @@ def _places_in_window(count: int) -> tuple[str, ...]:
 
 
 def _index(
-    name: str, what: str, numbers: Sequence[int] | None, count: int, device: torch.device
+    what: str, numbers: Sequence[int] | None, count: int, device: torch.device
 ) -> Tensor | None:
     """The numbers of rows or heads as an index, after a check of their range."""
     if numbers is None:
         return None
-    for number in numbers:
-        if not 0 <= number < count:
-            raise SettingError(
-                f"{name} has no {what} {number}", f"there are {count}, counted from 0"
-            )
-    return torch.tensor(list(numbers), dtype=torch.long, device=device)
+    checked = require_indices(what, numbers, count)
+    return torch.tensor(checked, dtype=torch.long, device=device)
 
 
 def look(
@@ -236,10 +238,11 @@ def look(
     ("decoder.1.cross", 3). Inputs other than text are tensors as the model's front end takes them,
     with a batch of 1.
     """
-    core = model.model
-    if not isinstance(ask, str | Sequence):
+    core = core_of(model)
+    patterns = (ask,) if isinstance(ask, str) else ask
+    is_list = isinstance(patterns, Sequence)
+    if not is_list or not all(isinstance(pattern, str) for pattern in patterns):
         raise SettingError(f"`ask` is {ask!r}", 'name probes, as in ask=["*.weights"]')
-    patterns = (ask,) if isinstance(ask, str) else tuple(ask)
     _check_patterns(model, patterns)
     with evaluation_mode(core):
         # The translation is made with the same heads off as the pass that is recorded.
@@ -312,6 +315,8 @@ def recorded_attentions(run: Look, kind: str) -> list[str]:
     A kind is `self`, `cross`, or a pattern such as `encoder.*.self`.
     """
     require_look(run)
+    if not isinstance(kind, str):
+        raise SettingError(f"{kind!r} is no kind of attention", "give 'self', 'cross' or '*'")
     # "self" is short for the self-attention of every stack.
     pattern = kind if "." in kind else f"*.{kind}"
     # Longformer's global tokens are rows of the attention around them, not one of their own.

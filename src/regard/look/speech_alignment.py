@@ -10,8 +10,9 @@ import numpy as np
 
 from regard.errors import SettingError
 from regard.look import drawing, terminal
+from regard.look.arguments import require_indices, require_instance
 from regard.look.backdrop import Backdrop, SoundBackdrop
-from regard.look.recording import Look, array
+from regard.look.recording import Look, array, require_look
 from regard.look.result import PICTURE_ONLY, AnalysisResult, Array
 
 
@@ -56,12 +57,18 @@ class CTCAlignment(AnalysisResult):
 
 def ctc_alignment(run: Look, names: Mapping[int, str], blank: int) -> CTCAlignment:
     """The alignment of a recorded pass that asked for `logits`; `names` are those of the labels."""
+    require_look(run)
+    require_instance(names, Mapping, "give `model.decoder.names`")  # type: ignore[type-abstract]
     logits = run.tensor("logits")[0]  # [frames, labels]
     backdrop = run.model_inputs.backdrop
     if logits.ndim != 2 or not isinstance(backdrop, SoundBackdrop):
         raise SettingError("only transcripts of sound are aligned", "give a CTC model a recording")
+    [blank] = require_indices("label", [blank], logits.shape[-1])
     shares = array(logits.float().softmax(dim=-1))
     best = shares.argmax(axis=-1).tolist()
+    for label in best:
+        if label != blank and label not in names:
+            raise SettingError(f"label {label} has no name", "give `model.decoder.names`")
     letters = []
     spans = []
     rows = []

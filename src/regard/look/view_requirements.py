@@ -16,6 +16,7 @@ from regard.dual_encoder import DualEncoder
 from regard.encoder import Encoder
 from regard.encoder_decoder import EncoderDecoder
 from regard.errors import SettingError
+from regard.look.arguments import core_of
 from regard.look.inspectable import CoreModel, Inspectable
 from regard.look.position_sources import has_positions, without_positions
 from regard.look.probe_names import attentions, stacks
@@ -26,11 +27,13 @@ Obstacle = str | None  # why a view does not fit a model
 
 def fitting_views(model: Inspectable) -> list[str]:
     """The views that fit a model, by the names that `regard look --what` gives them."""
+    core_of(model)
     return [view for view, obstacle in OBSTACLES.items() if obstacle(model) is None]
 
 
 def require_view(model: Inspectable, view: str) -> None:
     """Raises `SettingError` if a view does not fit a model."""
+    core_of(model)
     obstacle = OBSTACLES[view](model)
     if obstacle is not None:
         raise SettingError(obstacle, other_views(model))
@@ -44,6 +47,8 @@ def other_views(model: Inspectable) -> str:
     repair = f"views that fit this model: {', '.join(fitting)}"
     if not attentions(model.model):
         repair += "; in Python ask for '*.residual'"
+    if spells_frames(model.model):
+        repair += "; in Python its alignment is `ctc_alignment`"
     return repair
 
 
@@ -56,12 +61,12 @@ def _without_attention(model: Inspectable) -> Obstacle:
 
 def _without_alignment(model: Inspectable) -> Obstacle:
     has_cross_attention = any(name.endswith(".cross") for name in attentions(model.model))
-    if has_cross_attention or _spells_frames(model.model):
+    if has_cross_attention or spells_frames(model.model):
         return None
     return "this model has no cross-attention"
 
 
-def _spells_frames(core: CoreModel) -> bool:
+def spells_frames(core: CoreModel) -> bool:
     """Whether it gives a letter to each frame of a recording (CTC)."""
     if not isinstance(core, Encoder) or not isinstance(core.input, Waveform):
         return False

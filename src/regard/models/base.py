@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
@@ -201,7 +202,7 @@ class Model(Tasks):
 
     def look(
         self,
-        text: str | Tensor,
+        text: str | Path | Tensor,
         *,
         target: str | None = None,
         ask: Sequence[str] = ("*.weights",),
@@ -216,12 +217,11 @@ class Model(Tasks):
         # Imported late: the analyses are built on models, not models on them.
         from regard.look import look
 
+        # Of a model that reads texts as well, a string may be either.
+        if self.medium is not None and isinstance(text, str) and os.path.isfile(text):
+            text = Path(text)
         if isinstance(text, str):
             self.warn_of_input(text)
-        if self.medium is not None and isinstance(text, str) and Path(text).is_file():
-            return look(
-                self, self.read_medium(Path(text).read_bytes()), target=target, ask=ask, off=off
-            )
         return look(self, text, target=target, ask=ask, off=off)
 
     # ------------------------------------------------------------------ for `regard.look`

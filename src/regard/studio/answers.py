@@ -366,6 +366,9 @@ def output_positions(model: Model, run: Look) -> Sequence[int]:
         return range(len(backdrop.forecast))
     if isinstance(model, GraphModel) and backdrop is not None and backdrop.query is not None:
         return [backdrop.query]  # the node that was asked for
+    if "logits" in run.names:
+        logits = run.tensor("logits")[0]  # [L] of the whole input, or [T, L]
+        return range(1 if logits.ndim == 1 else len(logits))
     # As many as the target has, or the input of a single stack.
     return range(len(run.target) or len(run.source))
 

@@ -1,0 +1,88 @@
+"""Reading an input: a text as it is, a tensor that is checked, or the content of a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from torch import Tensor
+
+from regard import disk
+from regard.data.audio import SUFFIXES as SOUND_SUFFIXES
+from regard.data.labelled_images import IMAGE_SUFFIXES
+from regard.dual_encoder import DualEncoder
+from regard.errors import DataError, SettingError
+from regard.look.inspectable import Input, Inspectable, MediaInput, Prepared
+
+MEDIA_SUFFIXES = (*IMAGE_SUFFIXES, *SOUND_SUFFIXES)
+
+
+def read_input(model: Inspectable, text: Input) -> Prepared:
+    """The input itself, or what is in the file of an image or of sound that it names.
+
+    A model that reads texts as well takes files as a `Path` only: a string may come from a page
+    of the studio, and must not open files. Models of series and graphs read their files
+    themselves: theirs stays a path, as a string.
+    """
+    if isinstance(text, Path):
+        return _file_of(model, text)
+    if not isinstance(text, str | Tensor | MediaInput):
+        raise SettingError(f"{type(text).__name__} is no input", "give one text, or a tensor")
+    if isinstance(text, Tensor):
+        return _checked_tensor(model, text)
+    # Nothing at all is refused where texts are.
+    if isinstance(text, MediaInput) or model.medium is None or not text.strip():
+        return text
+    if model.accepts_text:
+        return _caption(text)
+    return _read_medium(model, Path(text))
+
+
+def _checked_tensor(model: Inspectable, inputs: Tensor) -> Tensor:
+    """The inputs of one example as a tensor, if they have the form that the model reads."""
+    if inputs.dim() < 2 or inputs.numel() == 0 or len(inputs) != 1:
+        raise SettingError(
+            f"a tensor of the shape {tuple(inputs.shape)} is no batch of one input",
+            "give [1, …], as in torch.tensor([ids])",
+        )
+    # Two towers read token ids or an image.
+    reads_ids = model.spec.main_input_name == "input_ids" and not isinstance(
+        model.model, DualEncoder
+    )
+    if reads_ids and (inputs.dim() != 2 or inputs.is_floating_point()):
+        raise SettingError(
+            f"a tensor of {inputs.dtype} and the shape {tuple(inputs.shape)} holds no token ids",
+            "give whole numbers of the shape [1, tokens]",
+        )
+    return inputs
+
+
+def _file_of(model: Inspectable, path: Path) -> Prepared:
+    if model.medium is not None:
+        return _read_medium(model, path)
+    if model.accepts_text:
+        raise SettingError(
+            f"this model reads texts, and {str(path)!r} is a path", "give what the file holds"
+        )
+    return str(path)
+
+
+def _read_medium(model: Inspectable, path: Path) -> MediaInput:
+    try:
+        return model.read_medium(disk.read_bytes(path))
+    except FileNotFoundError:
+        problem = f"there is no file {str(path)!r}"
+    except (OSError, ValueError) as error:  # a name with a zero byte is a ValueError
+        problem = f"cannot read {str(path)!r}: {getattr(error, 'strerror', error)}"
+    raise DataError(problem, f"give the path of a file: this model reads {model.medium}s")
+
+
+def _caption(text: str) -> str:
+    """A text, unless it looks like a path: the model would answer about the name of the file."""
+    # Several words are a sentence, also where the name of a file ends it.
+    is_one_word = not any(character.isspace() for character in text)
+    if is_one_word and text.lower().endswith(MEDIA_SUFFIXES):
+        raise DataError(
+            f"{text!r} is no text, but the name of a file",
+            f"give a file that exists as Path({text!r}); as a text, write a space behind it",
+        )
+    return text

@@ -1,0 +1,386 @@
+"""Arguments of the analyses that are of another type, out of range or without effect.
+
+Each is refused by a typed error that ends with a repair, and none is answered as if it were another.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tokenizers
+import torch
+
+import looked
+import regard
+from regard import look
+from regard.decode.strategy import Greedy, Sampling
+from regard.errors import RegardError, did_you_mean
+from regard.models import Model, Translator
+
+TEXT = "The dog sees a cat."
+OTHER = "The cat sees a dog."
+TARGET = "Der Hund sieht eine Katze."
+CROSS = "decoder.1.cross"
+
+Call = Callable[[Any], Any]
+
+
+@pytest.fixture(scope="module")
+def translator(demo: Path) -> Translator:
+    return regard.load_translator(demo)
+
+
+@pytest.fixture(scope="module")
+def run(translator: Translator) -> look.Look:
+    ask = ["*.weights", "*.embedded", "*.residual"]
+    return translator.look(TEXT, target=TARGET, ask=ask)
+
+
+def _refused(call: Callable[[], Any], words: str) -> RegardError:
+    with pytest.raises(RegardError) as refused:
+        call()
+    assert words in str(refused.value)
+    assert refused.value.repair
+    return refused.value
+
+
+# ------------------------------------------------------------------ what is no model
+
+# Every analysis that takes a model, with the arguments that follow it.
+OF_A_MODEL: dict[str, Call] = {
+    "ablation": lambda m: look.ablation(m, [TEXT], [TARGET]),
+    "attribution": lambda m: look.attribution(m, TEXT),
+    "batch": lambda m: look.batch(m, [TEXT], [TARGET]),
+    "beam": lambda m: look.beam(m, TEXT),
+    "cache": lambda m: look.cache(m, TEXT),
+    "chosen_right": lambda m: look.chosen_right(m, None),  # type: ignore[arg-type]
+    "circuit": lambda m: look.circuit(m, None, None),  # type: ignore[arg-type]
+    "fitting_views": look.fitting_views,
+    "importance": lambda m: look.importance(m, [TEXT], [TARGET]),
+    "look": lambda m: look.look(m, TEXT),
+    "patched": lambda m: look.patched(m, TEXT, OTHER, "encoder.0.residual"),
+    "patching": lambda m: look.patching(m, TEXT, OTHER),
+    "positions": look.positions,
+    "pronoun_circuit": look.pronoun_circuit,
+    "pronouns": lambda m: look.pronouns(m, []),
+    "referents": lambda m: look.referents(m, []),
+    "right": lambda m: look.right(m, None),  # type: ignore[arg-type]
+    "roles": look.roles,
+    "steps": lambda m: look.steps(m, TEXT),
+    "translate": lambda m: look.translate(m, TEXT),
+    "written": lambda m: look.written(m, None),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize("analysis", list(OF_A_MODEL))
+@pytest.mark.parametrize("kind", ["core", "recording", "folder", "path", "none"])
+def test_what_is_no_model_is_refused_with_what_to_give(
+    analysis: str, kind: str, translator: Translator, run: look.Look, demo: Path
+) -> None:
+    wrong: dict[str, tuple[Any, str]] = {
+        "core": (translator.model, "regard.load(folder)"),
+        "recording": (run, "give its `.model`"),
+        "folder": (str(demo), f"regard.load({str(demo)!r})"),
+        "path": (demo, f"regard.load({str(demo)!r})"),
+        "none": (None, "regard.load(folder)"),
+    }
+    value, repair = wrong[kind]
+    error = _refused(lambda: OF_A_MODEL[analysis](value), "is no model")
+    assert repair in error.repair
+
+
+@pytest.mark.parametrize("names", [look.probes, look.heads])
+def test_probes_and_heads_are_those_of_a_model_or_of_its_core(
+    names: Call, translator: Translator
+) -> None:
+    assert names(translator) == names(translator.model)
+    _refused(lambda: names(TEXT), "is no model")
+
+
+# ------------------------------------------------------------------ a translator
+
+# What is wrong, with a word of the answer.
+OF_A_TRANSLATOR: dict[str, tuple[Call, str]] = {
+    # which probe, position, head or layer
+    "an unknown probe": (lambda m: look.patched(m, TEXT, OTHER, "nonsense"), "no probe to patch"),
+    "a probe that is no text": (
+        lambda m: look.patched(m, TEXT, OTHER, None),  # type: ignore[arg-type]
+        "no probe to patch",
+    ),
+    "a probe that is read only": (
+        lambda m: look.patched(m, TEXT, OTHER, "encoder.0.self.weights"),
+        "no probe to patch",
+    ),
+    "a pattern of probes": (lambda m: look.patched(m, TEXT, OTHER, "*.residual"), "no probe"),
+    "an output position": (lambda m: look.attribution(m, TEXT, positions=[99]), "position 99"),
+    "one far before the start": (
+        lambda m: look.attribution(m, TEXT, positions=[-99]),
+        "position -99",
+    ),
+    "a position, not a list": (lambda m: look.attribution(m, TEXT, positions=3), "write [0]"),  # type: ignore[arg-type]
+    "no positions": (lambda m: look.attribution(m, TEXT, positions=[]), "not one position"),
+    "a position to patch at": (lambda m: look.patching(m, TEXT, OTHER, at=99), "position 99"),
+    "a position in quotes": (
+        lambda m: look.patching(m, TEXT, OTHER, at="1"),  # type: ignore[arg-type]
+        "whole number",
+    ),
+    "a contrast that is a number": (
+        lambda m: look.patching(m, TEXT, OTHER, instead=3),  # type: ignore[arg-type]
+        "no text",
+    ),
+    "a stack that is a number": (
+        lambda m: look.patching(m, TEXT, OTHER, stack=3),  # type: ignore[arg-type]
+        "encoder",
+    ),
+    "a stack in a list": (lambda m: look.positions(m, stack=["encoder"]), "encoder"),  # type: ignore[arg-type]
+    "a probe that is a number": (lambda m: look.look(m, TEXT, ask=[3]), "`ask` is"),  # type: ignore[list-item]
+    "a head of None": (lambda m: look.look(m, TEXT, off=[(None, 0)]), "no head"),  # type: ignore[list-item]
+    "a head of a list": (lambda m: look.look(m, TEXT, off=[([], 0)]), "no head"),  # type: ignore[list-item]
+    "a head that is true": (lambda m: look.look(m, TEXT, off=[(CROSS, True)]), "no head"),
+    # which texts
+    "no text to decode": (lambda m: look.steps(m, None), "no input"),  # type: ignore[arg-type]
+    "no text to search": (lambda m: look.beam(m, None), "no input"),  # type: ignore[arg-type]
+    "no text to cache": (lambda m: look.cache(m, None), "no input"),  # type: ignore[arg-type]
+    "a path of a text": (lambda m: look.look(m, Path("a.txt")), "reads texts"),
+    "ids without a batch": (lambda m: look.look(m, torch.tensor([5, 6])), "batch of one"),
+    "ids of two texts": (lambda m: look.translate(m, torch.tensor([[5], [6]])), "batch of one"),
+    "fractions to cache": (lambda m: look.cache(m, torch.ones(1, 3)), "no token ids"),
+    "no texts at all": (lambda m: look.importance(m, []), "no texts"),
+    "None for texts": (lambda m: look.ablation(m, None), "list of strings"),  # type: ignore[arg-type]
+    "importance of None": (lambda m: look.importance(m, None), "list of strings"),  # type: ignore[arg-type]
+    "a batch of None": (lambda m: look.batch(m, None), "list of strings"),  # type: ignore[arg-type]
+    "targets that are one text": (
+        lambda m: look.importance(m, [TEXT], TARGET),
+        "list of strings",
+    ),
+    "sentences that are texts": (lambda m: look.roles(m, [TEXT]), "no Sentence"),  # type: ignore[list-item]
+    "sentences that are a text": (lambda m: look.roles(m, TEXT), "no Sentence"),  # type: ignore[arg-type]
+    "no sentences": (lambda m: look.roles(m, []), "no sentences"),
+    "pronouns of texts": (lambda m: look.pronouns(m, ["x"]), "no Sentence"),  # type: ignore[list-item]
+    "referents of None": (lambda m: look.referents(m, None), "no Sequence"),  # type: ignore[arg-type]
+    # how many
+    "a top below 0": (lambda m: look.steps(m, TEXT, top=-1), "top = -1"),
+    "a length below 0": (lambda m: look.cache(m, TEXT, length=-1), "length = -1"),
+    "positions below 0": (lambda m: look.positions(m, length=-1), "length = -1"),
+    "positions in quotes": (lambda m: look.positions(m, length="8"), "length = '8'"),  # type: ignore[arg-type]
+    "a batch size of 0": (lambda m: look.roles(m, size=0), "size = 0"),
+    "a count below 0": (lambda m: look.pronoun_circuit(m, -1), "count = -1"),
+    # how to decode
+    "a strategy in quotes": (lambda m: look.steps(m, TEXT, "sampling"), "no decoding strategy"),  # type: ignore[arg-type]
+    "a strategy by number": (lambda m: look.steps(m, TEXT, 4), "no decoding strategy"),  # type: ignore[arg-type]
+    "settings by number": (lambda m: look.translate(m, TEXT, 4), "no decoding strategy"),  # type: ignore[arg-type]
+    "a beam by number": (lambda m: look.beam(m, TEXT, 4), "no decoding strategy"),  # type: ignore[arg-type]
+    # results of other analyses
+    "no batch": (lambda m: look.right(m, None), "no LabelledBatch"),  # type: ignore[arg-type]
+    "no choices": (lambda m: look.chosen_right(m, None), "no Choices"),  # type: ignore[arg-type]
+    "no ability": (lambda m: look.circuit(m, None, None), "no Choices"),  # type: ignore[arg-type]
+    "a text for a hypothesis": (lambda m: look.written(m, [TEXT]), "no Hypothesis"),  # type: ignore[arg-type]
+    "no folder of a circuit": (lambda m: look.stored_circuit(None), "no folder"),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize("mistake", list(OF_A_TRANSLATOR))
+def test_a_mistake_with_a_translator(mistake: str, translator: Translator) -> None:
+    call, words = OF_A_TRANSLATOR[mistake]
+    _refused(lambda: call(translator), words)
+
+
+OF_A_RECORDING: dict[str, tuple[Call, str]] = {
+    "a probe by number": (lambda run: run[0], "nothing was asked"),
+    "a probe in a list": (lambda run: run[["logits"]], "nothing was asked"),
+    "a probe that was not recorded": (lambda run: run["logits"], "ask=['logits']"),
+    "weights of None": (lambda run: run.weights(None), "not recorded"),
+    "weights of a list": (lambda run: run.weights([CROSS]), "not recorded"),
+    "a row, not a list": (lambda run: run.weights(CROSS, rows=3), "write [0]"),
+    "half a row": (lambda run: run.attention(CROSS, rows=[1.5]), "whole number"),
+    "rows in quotes": (lambda run: run.attention(CROSS, rows="12"), "write [0]"),
+    "a row below 0": (lambda run: run.weights(CROSS, rows=[-1]), "row -1"),
+    "a head of even attention": (lambda run: run.even_weights(CROSS, heads=[99]), "head 99"),
+    "alignment by no head": (lambda run: look.alignment(run, heads=[]), "not one head"),
+    "alignment by a number": (lambda run: look.alignment(run, heads=3), "write [0]"),  # type: ignore[arg-type]
+    "alignment by a head": (lambda run: look.alignment(run, heads=[99]), "head 99"),
+    "a layer in quotes": (lambda run: look.alignment(run, layer="x"), "whole number"),  # type: ignore[arg-type]
+    "entropy of None": (lambda run: look.entropy(run, None), "no kind"),  # type: ignore[arg-type]
+    "a lens beyond the end": (lambda run: look.lens(run, positions=[99]), "position 99"),
+    "a lens of nothing": (lambda run: look.lens(run, top=-1), "top = -1"),
+    "a page without a name": (lambda run: look.entropy(run).to_html(""), "no file to write"),
+    "a page to None": (lambda run: look.entropy(run).to_html(None), "no file to write"),  # type: ignore[arg-type]
+    "a picture without a name": (lambda run: look.entropy(run).to_png(""), "no file to write"),
+}
+
+
+@pytest.mark.parametrize("mistake", list(OF_A_RECORDING))
+def test_a_mistake_with_a_recording(mistake: str, run: look.Look) -> None:
+    call, words = OF_A_RECORDING[mistake]
+    _refused(lambda: call(run), words)
+
+
+def test_positions_from_the_end_and_numbers_of_numpy_are_right(
+    translator: Translator, run: look.Look
+) -> None:
+    whole = look.attribution(translator, TEXT, target=TARGET)
+    last = look.attribution(translator, TEXT, target=TARGET, positions=[-1])
+    np.testing.assert_allclose(last.values, whole.values[-1:], atol=1e-5)
+    every = look.lens(run)
+    assert look.lens(run, positions=[-1]).positions == every.positions[-1:]
+    by_numpy = run.weights(CROSS, rows=np.array([2, 0]), heads=torch.tensor([1]))  # type: ignore[arg-type]
+    np.testing.assert_allclose(by_numpy, run.weights(CROSS)[[1]][:, [2, 0]], atol=1e-6)
+
+
+def test_the_strategy_of_a_translation_may_stand_for_its_settings(translator: Translator) -> None:
+    greedy = look.translate(translator, TEXT, Greedy())[0]
+    assert look.written(translator, greedy) == look.steps(translator, TEXT).output
+    assert look.steps(translator, TEXT, Sampling(seed=1)).steps
+
+
+def test_the_circuit_of_a_folder_may_be_asked_by_its_name(demo: Path, tmp_path: Path) -> None:
+    assert look.stored_circuit(str(demo)) == look.stored_circuit(demo)
+    assert look.stored_circuit(str(tmp_path)) is None
+    (tmp_path / "circuit.json").write_text("{")
+    _refused(lambda: look.stored_circuit(tmp_path), "circuit.json")
+
+
+@pytest.mark.parametrize("name", [3, None, ["logits"], ("a", 1)])
+def test_what_is_no_name_is_not_like_any(name: object) -> None:
+    assert did_you_mean(name, ["logits", "residual"]) in (
+        "known: logits, residual",
+        "did you mean 'logits'?",
+    )
+
+
+@pytest.mark.parametrize(
+    "analysis",
+    [
+        lambda m: look.attribution(m, TEXT, target=TARGET),
+        lambda m: look.importance(m, [TEXT], [TARGET]),
+    ],
+)
+@pytest.mark.parametrize("precision", [None, "int8"])
+def test_gradients_of_packed_weights_are_refused(
+    analysis: Call, precision: str | None, demo: Path
+) -> None:
+    packed = regard.load_translator(demo).prepare_for_inference(precision)
+    _refused(lambda: analysis(packed), "load the model again")
+    assert look.look(packed, TEXT).names  # what needs no gradients stays possible
+
+
+# ------------------------------------------------------------------ models of one sequence
+
+
+@pytest.mark.parametrize("kind", ["writer", "reader", "classifier"])
+@pytest.mark.parametrize("analysis", [look.ablation, look.importance, look.batch])
+def test_targets_without_effect_are_refused(kind: str, analysis: Call) -> None:
+    model = looked.MODELS[kind]()
+    call: Any = analysis
+    _refused(lambda: call(model, ["The dog"], ["x"]), "writes no target")
+    assert call(model, ["The dog"])
+
+
+# ------------------------------------------------------------------ images and sound
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("media")
+    (folder / "cat.png").write_bytes(looked.png())
+    (folder / "a.wav").write_bytes(looked.wav())
+    return folder
+
+
+@pytest.fixture(scope="module")
+def opened(folder: Path) -> dict[str, Model]:
+    kinds = ("vit", "clip", "wav2vec2", "whisper")
+    folders = {kind: looked.save_sensing(kind, folder / kind) for kind in kinds}
+    _save_tokenizer(folders["clip"])
+    return {kind: regard.load(path) for kind, path in folders.items()}
+
+
+def _save_tokenizer(folder: Path) -> None:
+    """A tokenizer of two words for CLIP, whose texts end with token 36."""
+    words = {"<unk>": 0, "a": 1, "cat": 2, "<end>": 36}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
+        single="$A <end>", special_tokens=[("<end>", 36)]
+    )
+    tokenizer.save(str(folder / "tokenizer.json"))
+
+
+FILES = {"vit": "cat.png", "wav2vec2": "a.wav", "whisper": "a.wav"}
+
+
+@pytest.mark.parametrize("kind", list(FILES))
+def test_a_file_is_read_from_its_name_and_from_its_path(
+    kind: str, opened: dict[str, Model], folder: Path
+) -> None:
+    model = opened[kind]
+    path = folder / FILES[kind]
+    tensor = model.read_medium(path.read_bytes()).inputs
+    for given in (path, str(path)):
+        recordings = [model.look(given), look.look(model, given)]
+        for recording in recordings:
+            torch.testing.assert_close(recording.model_inputs.inputs, tensor)
+        assert look.attribution(model, given).numpy().size
+    if kind == "whisper":
+        assert look.steps(model, path).steps == look.steps(model, str(path)).steps
+        assert look.cache(model, str(path)).tokens
+
+
+@pytest.mark.parametrize("kind", list(FILES))
+@pytest.mark.parametrize("name", ["nofile.png", "nofile", "no file.wav", ".", "x" * 300, "a\0b"])
+def test_a_name_of_no_file_says_so(kind: str, name: str, opened: dict[str, Model]) -> None:
+    error = _refused(lambda: opened[kind].look(name), repr(name))
+    assert f"reads {opened[kind].medium}s" in error.repair
+
+
+@pytest.mark.filterwarnings("ignore:the model does not know")
+def test_a_caption_that_is_a_name_of_a_file_is_refused(
+    opened: dict[str, Model], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    clip = opened["clip"]
+    shutil.copy("cat.png", "dog.png")
+    assert clip.look("cat.png").model_inputs.backdrop is not None
+    assert look.look(clip, Path("dog.png")).model_inputs.backdrop is not None
+    _refused(lambda: clip.look("nofile.png"), "Path('nofile.png')")
+    _refused(lambda: clip.look("nofile.JPEG"), "Path('nofile.JPEG')")
+    assert clip.look("nofile.png ").model_inputs.backdrop is None  # as the repair says
+    assert clip.look("a cat.png").model_inputs.backdrop is None
+    _refused(lambda: look.look(clip, Path("nofile.png")), "no file 'nofile.png'")
+
+
+def test_a_text_of_a_page_opens_no_file(
+    opened: dict[str, Model], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The studio hands texts of its pages to these functions.
+    clip = opened["clip"]
+    monkeypatch.chdir(folder)
+    shutil.copy("cat.png", "unnamed")
+    monkeypatch.setattr(type(clip), "read_medium", lambda *_: pytest.fail("a file was opened"))
+    assert look.look(clip, "unnamed").model_inputs.backdrop is None
+    _refused(lambda: look.look(clip, "cat.png"), "is no text")
+
+
+def test_letters_of_ctc_name_the_function_that_aligns_them(
+    opened: dict[str, Model], folder: Path
+) -> None:
+    model = opened["wav2vec2"]
+    path = folder / "a.wav"
+    error = _refused(lambda: look.alignment(model.look(path)), "CTC")
+    assert "ctc_alignment(" in error.repair
+    recording = model.look(path, ask="logits")  # as the repair says
+    count = recording["logits"].shape[-1]
+    names = {i: chr(97 + i) for i in range(count)}
+    assert look.ctc_alignment(recording, names, 0).letters is not None
+    call: Any = look.ctc_alignment
+    for blank in ("x", 999, -1, None):
+        _refused(lambda blank=blank: call(recording, names, blank), "label")  # type: ignore[misc]
+    heard = set(recording["logits"].argmax(axis=-1).tolist())
+    _refused(lambda: call(recording, {}, next(i for i in names if i not in heard)), "has no name")
+    _refused(lambda: call(recording, None, 0), "decoder.names")
+    _refused(lambda: call(model, names, 0), "no recording")
