@@ -58,15 +58,15 @@ def check_inputs(
         raise _missing(spec.main_input_name)
     main_input = tensors[spec.main_input_name]
     for name, value in tensors.items():
-        if name in _IDS:
-            _check_ids(name, value)
-        elif name in _NUMBERS:
-            _check_numbers(name, value, dtype, is_flat=_takes_flat_series(spec))
         if value.device != device:
             raise SettingError(
                 f"{name} is on the device {value.device}, and the model on {device}",
                 f"make it there: device={str(device)!r}",
             )
+        if name in _IDS:
+            _check_ids(name, value)
+        elif name in _NUMBERS:
+            _check_numbers(name, value, dtype, is_flat=_takes_flat_series(spec))
         _check_companion(name, value, tensors)
         has_own_batch = name in _GRAPH or isinstance(spec, kinds.DualEncoder)
         if not has_own_batch and value.shape[:1] != main_input.shape[:1]:
