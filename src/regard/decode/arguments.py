@@ -18,11 +18,12 @@ def whole_number(name: str, value: object, least: float = -math.inf, most: float
         repair = f"give a whole number above {least - 1}"
     if not isinstance(value, numbers.Integral) or isinstance(value, bool):
         raise SettingError(f"{name} = {value!r} is no whole number", repair)
-    if value < least:
-        raise SettingError(f"{name} is {value}", repair)
-    if value > most:
-        raise SettingError(f"{name} is {value}", f"give {most} at most")
-    return int(value)
+    number = int(value)
+    if number < least:
+        raise SettingError(f"{name} is {number}", repair)
+    if number > most:
+        raise SettingError(f"{name} is {number}", f"give {most} at most")
+    return number
 
 
 def real_number(name: str, value: object) -> float:

@@ -41,6 +41,7 @@ _SHAPED_AS = {
     "question_mask": "question",
     "past_observed_mask": "past_values",
 }
+_EMBEDDED = ("input_ids", "decoder_input_ids")
 # Whisper hears its whole window: the mask is taken, as in transformers, and not read.
 _MASKED = ("input_ids", "input_values", "node_features")
 # Arguments of a graph, whose nodes and edges have dimensions of their own.
@@ -137,8 +138,11 @@ def _check_companion(name: str, value: Tensor, tensors: Mapping[str, Tensor]) ->
 
 
 def _check_mels(spec: kinds.Model, tensors: Mapping[str, Tensor]) -> None:
-    front_end = spec.source if isinstance(spec, kinds.EncoderDecoder) else None
-    if isinstance(spec, kinds.Encoder):
+    """Refuses a spectrogram of another number of mels than the model reads."""
+    front_end: kinds.FrontEnd | None = None
+    if isinstance(spec, kinds.EncoderDecoder):
+        front_end = spec.source
+    elif isinstance(spec, kinds.Encoder):
         front_end = spec.input
     if not isinstance(front_end, kinds.Spectrogram):
         return
@@ -176,9 +180,9 @@ def _id_counts(spec: kinds.Model) -> dict[str, int]:
     if isinstance(spec, kinds.DualEncoder):
         return _id_counts(spec.text)
     # An encoder–decoder has two embeddings, in the order of its two inputs; Whisper one.
-    names = [name for name in ("input_ids", "decoder_input_ids") if name in spec.inputs]
+    names = [name for name in spec.inputs if name in _EMBEDDED]
     sizes = [tokens.vocabulary for tokens in spec.embeddings.values()]
-    counts = dict(zip(names, sizes, strict=False))
+    counts: dict[str, int] = dict(zip(names, sizes, strict=False))
     if "labels" in spec.inputs and spec.vocab_size is not None:
         counts["labels"] = spec.vocab_size
     if "token_type_ids" in spec.inputs:

@@ -336,13 +336,14 @@ class SeriesModel(Model):
 
     def _check_observed(self, window: Values) -> None:
         """Refuses a window [L, C] without any value; says which channels have none in it."""
-        has_value = ~np.isnan(window).all(axis=0)  # [C]
-        if not has_value.any():
+        is_missing = [bool(np.isnan(channel).all()) for channel in window.T]
+        if all(is_missing):
             raise DataError(
                 f"the last {len(window)} steps of the series have no value",
                 "give a series whose last steps have some",
             )
-        missing = [name for name, has in zip(self.channel_names, has_value, strict=True) if not has]
+        names = zip(self.channel_names, is_missing, strict=True)
+        missing = [name for name, has_none in names if has_none]
         if missing:
             self.say(f"no value in the last {len(window)} steps of: {', '.join(missing)}")
 

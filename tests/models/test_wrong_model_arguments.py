@@ -69,7 +69,7 @@ def refused(run: Callable[[], Any]) -> RegardError:
     return caught.value
 
 
-def parametrize(cases: dict[str, Run]) -> Any:
+def parametrize(cases: dict[str, Run]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize(
         "run", [pytest.param(run, id=name) for name, run in cases.items()]
     )
