@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import replace
 from typing import Any, Unpack, overload
 
@@ -358,7 +358,7 @@ def _check_id_rows(
     for rows in (source_ids, target_ids):
         is_list = isinstance(rows, Sequence)
         # A row may be an array as well; the items of a text are texts, those of bytes numbers.
-        if not is_list or any(isinstance(row, str) or not hasattr(row, "__len__") for row in rows):
+        if not is_list or any(isinstance(row, str) or not isinstance(row, Sized) for row in rows):
             raise DataError(
                 "these are no rows of token ids", "give lists of them; `nll` takes texts"
             )
