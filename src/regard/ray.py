@@ -61,15 +61,15 @@ class Predictor:
 
     def _chosen_task(self, task: str | None) -> str:
         """The task that is named, or the model's own; its options are refused before any row."""
-        known = PredictionOptions.__dataclass_fields__
-        options = {name: value for name, value in self.options.items() if name in known}
+        names = PredictionOptions.__dataclass_fields__
+        options = {name: value for name, value in self.options.items() if name in names}
         chosen = chosen_task(self.model, task, PredictionOptions(**options))
-        unknown = [name for name in self.options if name not in known]
+        unknown = [name for name in self.options if name not in names]
         # The options of decoding are checked by the model's method.
         if unknown and chosen not in DECODING_TASKS:
             raise SettingError(
                 f"`{chosen}` of this model has no option {unknown[0]!r}",
-                did_you_mean(str(unknown[0]), known),
+                did_you_mean(str(unknown[0]), names),
             )
         return chosen
 

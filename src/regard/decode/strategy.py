@@ -130,8 +130,8 @@ def choose_strategy(
     # A misspelt keyword reaches this point only without a type checker.
     for name in options:
         if name not in DecodingOptions.__annotations__:
-            known = [*DecodingOptions.__annotations__, *other_keywords]
-            raise SettingError(f"there is no option {name!r}", did_you_mean(name, known))
+            names = [*DecodingOptions.__annotations__, *other_keywords]
+            raise SettingError(f"there is no option {name!r}", did_you_mean(name, names))
     values: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     if strategy is not None and not isinstance(strategy, Strategy):
         raise SettingError(
