@@ -45,6 +45,12 @@ def freeze(model: nn.Module, precision: str = "float32") -> None:
     give_back()  # the heap is full of holes where the float32 weights were
 
 
+def is_frozen(model: nn.Module) -> bool:
+    """Whether weights of a model are packed."""
+    parts = (part for part in model.modules() if isinstance(part, (Linear, LMHead)))
+    return any(part.packed is not None for part in parts)
+
+
 # ------------------------------------------------------------------ compilation
 
 

@@ -13,14 +13,15 @@ once. Nothing here starts Ray: `ray.init()`, or the cluster that a job runs on, 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from regard.errors import DataError, SettingError
+from regard.errors import DataError, SettingError, did_you_mean
 from regard.models import Model, load
-from regard.models.prediction import PredictionOptions
+from regard.models.prediction import PredictionOptions, chosen_task
 from regard.models.prediction import predict as model_predict
 
 if TYPE_CHECKING:
@@ -34,8 +35,9 @@ class Predictor:
     """A callable class for `map_batches`: it loads a model once and answers batches of texts.
 
     `task` is what the model is asked for, its own by default. Answers go to the column `output`:
-    texts, label → probability, spans, or vectors; None for a blank text. `options` are those of the
-    task: `beam=8` or `temperature=0.7` of decoding, `labels`, `context` and `top` of the others.
+    texts, label → probability, spans, or vectors; for a row without a text None, or an empty text
+    where texts are decoded. `options` are those of the task: `beam=8` or `temperature=0.7` of
+    decoding, `labels`, `context` and `top` of the others.
     """
 
     def __init__(
@@ -48,12 +50,28 @@ class Predictor:
         device: str = "auto",
         options: Mapping[str, Any] | None = None,
     ) -> None:
-        # Once for each worker, which then answers many batches.
-        self.model: Model = load(model, device=device)
-        self.task = task
+        if options is not None and not isinstance(options, Mapping):
+            raise SettingError(f"{options!r} are no options", "write them as {'beam': 8}")
         self.column = column
         self.output = output
         self.options = dict(options or {})
+        # Once for each worker, which then answers many batches.
+        self.model: Model = load(model, device=device)
+        self.task = self._chosen_task(task)
+
+    def _chosen_task(self, task: str | None) -> str:
+        """The task that is named, or the model's own; its options are refused before any row."""
+        names = PredictionOptions.__dataclass_fields__
+        options = {name: value for name, value in self.options.items() if name in names}
+        chosen = chosen_task(self.model, task, PredictionOptions(**options))
+        unknown = [name for name in self.options if name not in names]
+        # The options of decoding are checked by the model's method.
+        if unknown and chosen not in DECODING_TASKS:
+            raise SettingError(
+                f"`{chosen}` of this model has no option {unknown[0]!r}",
+                did_you_mean(str(unknown[0]), names),
+            )
+        return chosen
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
         if self.column not in batch:
@@ -61,7 +79,7 @@ class Predictor:
                 f"these rows have no column {self.column!r}",
                 f"say column=; they have: {', '.join(batch)}",
             )
-        texts = [str(text) for text in batch[self.column]]
+        texts = self._texts(batch[self.column])
         answers = iter(self._answers([text for text in texts if text.strip()]))
         column = np.empty(len(texts), dtype=object)
         for row, text in enumerate(texts):
@@ -69,6 +87,21 @@ class Predictor:
         if self.task in DECODING_TASKS:
             column[column == None] = ""  # noqa: E711 (elementwise)
         return {**batch, self.output: column}
+
+    def _texts(self, rows: Any) -> list[str]:
+        """The texts of a column; a row without one counts as blank."""
+        if isinstance(rows, str | bytes):
+            raise DataError(
+                f"the column {self.column!r} is one text, and no rows", "give a list: [text]"
+            )
+        texts = ["" if _is_missing(row) else row for row in rows]
+        for text in texts:
+            if not isinstance(text, str):
+                raise DataError(
+                    f"the column {self.column!r} has a {type(text).__name__}, which is no text",
+                    "say column=, the one of texts, or cast it",
+                )
+        return texts
 
     def _answers(self, texts: list[str]) -> list[Any]:
         if not texts:
@@ -78,6 +111,11 @@ class Predictor:
             return list(method(texts, **self.options))
         predictions = model_predict(self.model, texts, self.task, PredictionOptions(**self.options))
         return [prediction.answer for prediction in predictions]
+
+
+def _is_missing(row: object) -> bool:
+    """Whether a row has no value: None, or pandas' NaN."""
+    return row is None or (isinstance(row, float) and math.isnan(row))
 
 
 def predict(

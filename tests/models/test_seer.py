@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import regard
-from regard.errors import DataError, ModelError
+from regard.errors import DataError, ModelError, SettingError
 from regard.models import DualEncoderModel, ImageEncoder
 
 transformers = pytest.importorskip("transformers")
@@ -159,7 +159,7 @@ def test_texts_and_pictures(tmp_path: Path) -> None:
         ours.classify(given, captions)[0], abs=1e-4
     )
     for wrong in ("a cat", [], ["cat", "cat"]):
-        with pytest.raises(DataError, match="captions"):
+        with pytest.raises(SettingError, match="captions"):
             ours.classify(given[0], wrong)
     with pytest.raises(DataError, match="20 tokens"):
         ours.embed_text("cat " * 30)

@@ -87,7 +87,7 @@ PACKED: dict[str, type[PackedWeight]] = {
 
 def check(precision: str) -> None:
     """Whether this machine can pack weights to `precision`."""
-    if precision not in PACKED:
+    if not isinstance(precision, str) or precision not in PACKED:
         raise SettingError(
             f"weights cannot be frozen to {precision!r}", f"choose one of {', '.join(PACKED)}"
         )

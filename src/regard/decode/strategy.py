@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypedDict
 
+from regard.decode.arguments import real_number, switch, whole_number
 from regard.decode.length_penalty import GNMTPenalty, LengthPenalty, parse_length_penalty
 from regard.errors import SettingError, did_you_mean
 
@@ -33,11 +35,10 @@ class Sampling:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        require_whole_numbers(top_k=self.top_k, seed=self.seed)
+        for name in ("top_k", "seed"):
+            object.__setattr__(self, name, whole_number(name, getattr(self, name)))
         for name in ("temperature", "top_p", "min_p"):
-            value = getattr(self, name)
-            if not isinstance(value, int | float):
-                raise SettingError(f"{name} = {value!r} is no number", f"write {name}=0.8")
+            object.__setattr__(self, name, real_number(name, getattr(self, name)))
         # Written so that nan is refused as well.
         if not _COLDEST <= self.temperature < math.inf:
             raise SettingError(
@@ -81,7 +82,8 @@ class BeamSearch:
     stop: Literal["certain", "likely", "full"] = "certain"
 
     def __post_init__(self) -> None:
-        require_whole_numbers(beam=self.width, n_best=self.n_best)
+        object.__setattr__(self, "width", whole_number("beam", self.width))
+        object.__setattr__(self, "n_best", whole_number("n_best", self.n_best))
         if self.width < 1:
             raise SettingError(f"a beam of {self.width} holds no hypothesis", "choose 1 or more")
         if not 1 <= self.n_best <= self.width:
@@ -93,13 +95,6 @@ class BeamSearch:
 
 
 Strategy = Greedy | Sampling | BeamSearch
-
-
-def require_whole_numbers(**values: object) -> None:
-    """Refuses texts, fractions and booleans where Python's annotations ask for an int."""
-    for name, value in values.items():
-        if not isinstance(value, int) or isinstance(value, bool):
-            raise SettingError(f"{name} = {value!r} is no whole number", f"write {name}=5")
 
 
 # --- strategies by keywords ---
@@ -125,14 +120,18 @@ class DecodingOptions(TypedDict, total=False):
 _SEARCH_OPTIONS = ("beam", "length_penalty")
 
 
-def choose_strategy(strategy: Strategy | None, options: DecodingOptions) -> Strategy | None:
-    """The strategy that was given, or that of the keywords; None where neither says anything."""
+def choose_strategy(
+    strategy: Strategy | None, options: DecodingOptions, other_keywords: Sequence[str] = ()
+) -> Strategy | None:
+    """The strategy that was given, or that of the keywords; None where neither says anything.
+
+    `other_keywords` of the method are named to who has misspelt one.
+    """
     # A misspelt keyword reaches this point only without a type checker.
     for name in options:
         if name not in DecodingOptions.__annotations__:
-            raise SettingError(
-                f"there is no option {name!r}", did_you_mean(name, DecodingOptions.__annotations__)
-            )
+            names = [*DecodingOptions.__annotations__, *other_keywords]
+            raise SettingError(f"there is no option {name!r}", did_you_mean(name, names))
     values: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     if strategy is not None and not isinstance(strategy, Strategy):
         raise SettingError(
@@ -145,10 +144,16 @@ def choose_strategy(strategy: Strategy | None, options: DecodingOptions) -> Stra
         raise SettingError(
             f"the strategy {strategy} says how to decode", f"leave `{next(iter(values))}` out"
         )
-    draws = values.pop("sample", None)
+    draws = switch("sample", values.pop("sample")) if "sample" in values else None
     search = {name: values.pop(name) for name in _SEARCH_OPTIONS if name in values}
+    if values and draws is False:
+        name = next(iter(values))
+        raise SettingError(
+            f"sample=False draws nothing, and {name} is of sampling",
+            f"leave `{name}` out, or write sample=True",
+        )
     if values or draws:
-        if search or draws is False:
+        if search:
             raise SettingError(
                 "a beam search draws nothing by chance",
                 f"give {' and '.join(_SEARCH_OPTIONS)}, or the settings of sampling",
@@ -157,8 +162,7 @@ def choose_strategy(strategy: Strategy | None, options: DecodingOptions) -> Stra
     if not search:
         return Greedy()  # sample=False alone
     penalty = parse_length_penalty(search.get("length_penalty", "gnmt"))
-    width = search.get("beam", BeamSearch.width)
-    require_whole_numbers(beam=width)
+    width = whole_number("beam", search.get("beam", BeamSearch.width))
     if width == 1 and "length_penalty" not in search:
         return Greedy()
     return BeamSearch(width, penalty)

@@ -16,17 +16,18 @@ from regard import edit
 from regard import spec as kinds
 from regard.builder import CoreModel
 from regard.data.training_coverage import TrainingCoverage
-from regard.errors import DataError, SettingError
+from regard.decode.arguments import whole_number
+from regard.errors import DataError, ModelError, SettingError
 from regard.models import saving
 from regard.models.hf_call import (
     OUTPUT_OPTIONS,
     ModelOutput,
     bind_arguments,
     call,
-    require_known_ids,
 )
+from regard.models.input_checks import check_inputs, require_known_ids
 from regard.models.input_warnings import warn_of_inputs
-from regard.models.labels import label_names
+from regard.models.labels import label_name, label_names
 from regard.models.precision import cast, choose_dtype
 from regard.models.tasks import Tasks
 from regard.parameter_count import parameter_count, parameters_by_module
@@ -70,13 +71,19 @@ class Model(Tasks):
     def __call__(self, *inputs: Tensor | None, **named_inputs: Tensor | bool | None) -> ModelOutput:
         # Among the keywords, so that a type checker accepts `model(**model.tokens(texts))`.
         options = {name: bool(named_inputs.pop(name, False)) for name in OUTPUT_OPTIONS}
-        tensors = bind_arguments(self.spec, inputs, named_inputs)
+        tensors = self._arguments(*inputs, **named_inputs)
         try:
             return call(self.model, self.spec, self.config, tensors, **options)
         except IndexError:
             # Looked for afterwards: on the way in it would cost each call a pass over its ids.
             require_known_ids(self.spec, tensors)
             raise
+
+    def _arguments(self, *inputs: Any, **named_inputs: Any) -> dict[str, Tensor]:
+        """The tensors of a call by their names, which fit the model."""
+        tensors = bind_arguments(self.spec, inputs, named_inputs)
+        check_inputs(self.spec, tensors, self.dtype, self.device)
+        return tensors
 
     def __repr__(self) -> str:
         """Family, size, dtype and device: `Translator(marian, 63.1M parameters, float32, cpu)`."""
@@ -154,8 +161,11 @@ class Model(Tasks):
         Both may be names, as `regard.load` takes them: `model.to("cuda", "bfloat16")`.
         """
         parameter_dtype = choose_dtype(dtype)
-        if device is not None:
-            self.model.to(choose_device(device))
+        target = None if device is None else choose_device(device)
+        if parameter_dtype not in (None, self.dtype) or target not in (None, self.device):
+            self._require_unpacked("moved or cast")
+        if target is not None:
+            self.model.to(target)
         if parameter_dtype is not None:
             cast(self.model, parameter_dtype)
         return self
@@ -180,6 +190,14 @@ class Model(Tasks):
 
     freeze = prepare_for_inference  # the name that it had before
 
+    def _require_unpacked(self, change: str) -> None:
+        """Refuses what can be done with weights only that are not packed for inference."""
+        if edit.is_frozen(self.model):
+            raise ModelError(
+                f"weights that were prepared for inference cannot be {change}",
+                "load the model again, and do it before `prepare_for_inference`",
+            )
+
     def save(self, folder: str | Path) -> Path:
         """Writes a folder in Hugging Face's layout, completely or not at all.
 
@@ -189,6 +207,7 @@ class Model(Tasks):
             raise SettingError(
                 f"{type(folder).__name__} is no folder", "give the path of one to write"
             )
+        self._require_unpacked("saved")
         # A model from a folder has its companion files there; another one brings its own.
         files = self.files() if self.folder is None else {}
         return saving.save(Path(folder), self.model, self.spec, self.config, self.folder, files)
@@ -253,8 +272,9 @@ class Model(Tasks):
 
     def label_name(self, index: int) -> str:
         """The name of a class, as the answers of the model have it."""
-        count = max(index + 1, len(self.config.get("id2label") or ()))
-        return label_names(self.config, count)[index]
+        index = whole_number("index", index, least=0)
+        names = label_names(self.config, len(self.config.get("id2label") or ()))
+        return names[index] if index < len(names) else label_name(self.config, index)
 
     def labelled_input(self, text: str) -> tuple[Tensor, tuple[str, ...]]:
         """The input tensor of a text, [1, …], and a name for each of its positions."""

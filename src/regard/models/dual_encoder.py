@@ -13,11 +13,11 @@ from torch.nn import functional
 from regard import spec as kinds
 from regard.data.image import ImageProcessor, Picture
 from regard.dual_encoder import DualEncoder
-from regard.errors import DataError
 from regard.models.base import TokenizerModel
 from regard.models.image_encoder import image_input, map_images, open_image_processor
 from regard.models.labels import Scores, label_scores
 from regard.models.text_encoder import TextEncoder
+from regard.models.token_batches import different_texts
 from regard.text.tokenizer import Text
 
 if TYPE_CHECKING:
@@ -79,13 +79,7 @@ class DualEncoderModel(TokenizerModel):
         self, image: Picture | list[Picture], captions: Sequence[str]
     ) -> Scores | list[Scores]:
         """Zero-shot classification: caption → probability for an image, likeliest first."""
-        names = list(captions)
-        are_texts = not isinstance(captions, str) and all(map(str.strip, map(str, names)))
-        if not are_texts or not names or len(set(names)) != len(names):
-            raise DataError(
-                "captions are not a list of different texts",
-                'give some, as in ["a photo of a cat", …]',
-            )
+        names = different_texts("captions", captions)
         if isinstance(image, list) and not image:
             return []
         images = self.embed_image(image if isinstance(image, list) else [image])  # [N, D]

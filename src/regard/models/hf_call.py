@@ -78,7 +78,7 @@ def bind_arguments(
 ) -> dict[str, Tensor]:
     """The tensors of a call by argument name; those that are None are left out.
 
-    An argument that the model does not take is an error, and so is a required one that is missing.
+    An argument that the model does not take is an error.
     """
     required = spec.inputs
     if len(positional) > len(required):
@@ -98,50 +98,18 @@ def bind_arguments(
         if not isinstance(value, Tensor):
             raise SettingError(
                 f"{name} is no tensor, but of type {type(value).__name__}",
-                "give a tensor; `model(**model.tokens(texts))` makes those of texts",
+                _tensor_repair(spec, name),
             )
-        _check_shape(name, value, tensors)
-    for name, is_required in required.items():
-        if is_required and name not in tensors:
-            repair = "give it"
-            if name.startswith("decoder"):
-                repair = "give the target tokens, start token first"
-            raise SettingError(f"this model needs {name}", repair)
     return tensors
 
 
-def _check_shape(name: str, value: Tensor, tensors: Mapping[str, Tensor]) -> None:
-    """Refuses token ids and masks that torch would misunderstand, or fail on far inside."""
-    # What a mask is for: token ids and waveforms, [B, T].
-    masked = {"attention_mask": "input_ids", "decoder_attention_mask": "decoder_input_ids"}
-    if name in ("input_ids", "decoder_input_ids"):
-        is_batch = value.ndim == 2 and value.numel() > 0
-        if not is_batch or value.is_floating_point() or value.dtype == torch.bool:
-            raise SettingError(
-                f"{name} has the shape {list(value.shape)} and the dtype {value.dtype}",
-                "give whole numbers [texts, tokens], at least one token",
-            )
-    elif name in masked and masked[name] in tensors:
-        expected = tensors[masked[name]].shape
-        if value.shape != expected:
-            raise SettingError(
-                f"{name} has the shape {list(value.shape)}", f"give {list(expected)}, as the ids"
-            )
-
-
-def require_known_ids(spec: kinds.Model, tensors: Mapping[str, Tensor]) -> None:
-    """Raises an error if there are token ids outside of the vocabulary."""
-    sizes = [tokens.vocabulary for tokens in spec.embeddings.values()]
-    names = [name for name in ("input_ids", "decoder_input_ids") if name in tensors]
-    # An encoder–decoder has two embeddings, in the order of its two inputs.
-    for name, size in zip(names, sizes, strict=False):
-        least = int(tensors[name].min())
-        most = int(tensors[name].max())
-        if least < 0 or most >= size:
-            raise SettingError(
-                f"{name} has the token id {least if least < 0 else most}",
-                f"this model's ids are 0 to {size - 1}",
-            )
+def _tensor_repair(spec: kinds.Model, name: str) -> str:
+    """How the tensor of an argument is made."""
+    if name == "pixel_values":
+        return "give a tensor; `model.image_processor.batch(images)` makes that of images"
+    if spec.main_input_name in ("input_ids", "story"):
+        return "give a tensor; `model(**model.tokens(texts))` makes those of texts"
+    return "give a tensor; `torch.as_tensor(numbers)` makes one of an array or of lists"
 
 
 def call(
@@ -438,7 +406,7 @@ def _call_encoder_decoder(
     loss = {}
     if "labels" in inputs:
         # Labels of -100 are padding. The loss is a mean over all others.
-        labels = inputs["labels"].flatten()
+        labels = inputs["labels"].flatten().long()
         loss["loss"] = functional.cross_entropy(logits.flatten(0, 1), labels, ignore_index=IGNORED)
     return ModelOutput(
         **loss,

@@ -174,5 +174,7 @@ def map_images(
         # NaN compares false with everything, so that a ranking of NaN would look like an answer.
         results.append(require_finite(outputs, model.model))
     if not results:
-        return torch.empty(0)  # torch.cat refuses an empty list
+        # torch.cat refuses an empty list; the other dimensions are those of any image.
+        black = model.image_processor.batch([np.zeros((8, 8, 3), np.uint8)])
+        return function(black.to(model.device, model.dtype)).float().cpu()[:0]
     return torch.cat(results)

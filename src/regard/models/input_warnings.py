@@ -15,6 +15,7 @@ from regard.text.tokenizer import Text, Tokenizer
 
 _WORDS_IN_A_MESSAGE = 5
 _TOLERANCE = 1.25  # an input of a quarter more tokens than the longest is still like it
+_ODD_SPACES = "\n\r\t\v\f"
 _STACK_LEVEL = 5  # the caller of the task method
 
 
@@ -49,7 +50,7 @@ def unknown_words(
 ) -> list[str]:
     """The words of a text that are the unknown token, or hold a token never seen in training.
 
-    Each comes once, in the order of the text.
+    Each comes once, in the order of the text; then white space that is unknown, as '\\n'.
     """
     unknown = unknown_ids(tokenizer, coverage)
     # Texts without any are the usual case: offsets are computed only where one is needed.
@@ -58,10 +59,14 @@ def unknown_words(
         return []
     offsets = tokenizer.text_offsets(text)
     words: dict[str, None] = {}
+    spaces: dict[str, None] = {}
     for token, (start, end) in zip(ids, offsets, strict=True):
         if token in unknown:
             words[_word_around(text, start, end)] = None
-    return [word for word in words if word and not _is_known(tokenizer, word, unknown)]
+            # Training has lines and single spaces: a line end or a tab inside is what is unknown.
+            spaces.update({repr(one): None for one in text[start:end] if one in _ODD_SPACES})
+    unknown_ones = [word for word in words if word and not _is_known(tokenizer, word, unknown)]
+    return [*unknown_ones, *spaces]
 
 
 def _is_known(tokenizer: Tokenizer, word: str, unknown: frozenset[int]) -> bool:
@@ -110,6 +115,8 @@ def _warn_of_unknown_words(
         "  → do not trust what it makes of them; write other words, or train on text that has them "
         "(of a vocabulary that has room for them)"
     )
+    if any(repr(space) in words for space in _ODD_SPACES):
+        message += "; write a space in place of white space, or give each line as a text of its own"
     warnings.warn(UnknownWordsWarning(message, list(words)), stacklevel=_STACK_LEVEL)
 
 

@@ -24,14 +24,17 @@ def label_names(config: Mapping[str, Any], count: int) -> list[str]:
             f"id2label of config.json is a {type(id2label).__name__}, not an object",
             "write it as number → name",
         )
-    names = []
-    for i in range(count):
-        # JSON has strings for keys; a config made in Python may have integers.
-        name = id2label.get(str(i), id2label.get(i, f"LABEL_{i}"))
-        names.append(str(name))
+    names = [label_name(config, i) for i in range(count)]
     # Names are the keys of a result: equal ones get their number.
     occurrences = Counter(names)
     return [name if occurrences[name] == 1 else f"{name} ({i})" for i, name in enumerate(names)]
+
+
+def label_name(config: Mapping[str, Any], index: int) -> str:
+    """The name of one label, whatever those of the others."""
+    id2label = config.get("id2label") or {}
+    # JSON has strings for keys; a config made in Python may have integers.
+    return str(id2label.get(str(index), id2label.get(index, f"LABEL_{index}")))
 
 
 def label_config(labels: Sequence[str]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from torch.nn import functional
 from regard import spec as kinds
 from regard.core.finite_outputs import require_finite
 from regard.data.padding import pad_rows
+from regard.decode.arguments import whole_number
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, batch_by_length, decode
 from regard.decode.beam_memory import require_memory
 from regard.decode.events import BeamStep, TokenStep
@@ -25,7 +26,6 @@ from regard.decode.strategy import (
     Limit,
     Strategy,
     choose_strategy,
-    require_whole_numbers,
 )
 from regard.decoder import Decoder
 from regard.errors import DataError, ModelError, SettingError
@@ -35,6 +35,7 @@ from regard.models.generation_config import GenerationDefaults, warn_of_unsuppor
 from regard.models.input_warnings import warn_of_inputs
 from regard.models.token_batches import (
     SHORTEN_OR_CUT,
+    different_texts,
     framed_rows,
     padded_inputs,
     single_texts,
@@ -51,6 +52,7 @@ _DEFAULT_NEW_TOKENS = 100
 # each, which must not be that of another text.
 _SEGMENT_KEYS = 1 << 32
 _NO_END_TOKEN = -1
+_GENERATE_KEYWORDS = ("max_new_tokens", "stream", "draft", "before", "cut")
 
 # Receives the number of a prompt and the next token of its continuation.
 OnToken = Callable[[int, int], None]
@@ -187,10 +189,9 @@ class LanguageModel(TokenizerModel):
                 "give a function, such as `print`",
             )
         if max_new_tokens is not None:
-            require_whole_numbers(max_new_tokens=max_new_tokens)
-            if max_new_tokens < 1:
-                raise SettingError(f"max_new_tokens is {max_new_tokens}", "ask for 1 or more")
-        strategy = choose_strategy(strategy, options)
+            max_new_tokens = whole_number("max_new_tokens", max_new_tokens, least=1)
+        before = whole_number("before", before, least=0)
+        strategy = choose_strategy(strategy, options, _GENERATE_KEYWORDS)
         inputs = text_list(text)
         prompts = [self._prompt_ids(one) for one in inputs]
         self._check_lengths(prompts, cut)
@@ -367,6 +368,7 @@ class LanguageModel(TokenizerModel):
         A first token that nothing precedes is not counted. Texts that are longer than the context,
         or than `tokens`, are read in parts.
         """
+        tokens = whole_number("tokens", tokens, least=1)
         rows = [self.tokenizer.input_ids(text) for text in text_list(texts)]
         # Tokens that a part reads; it predicts as many.
         size = min(self.positions or tokens, tokens)
@@ -440,11 +442,10 @@ class LanguageModel(TokenizerModel):
         `template`; nothing is trained (in-context learning). Probabilities are normalized over the
         labels.
         """
-        if len(set(labels)) < 2 or "" in labels:
-            raise SettingError(
-                "there is nothing to choose between", "give two different labels or more"
-            )
-        if "{text}" not in template or "{label}" not in template:
+        labels = different_texts("labels", labels, least=2)
+        examples = _labelled_examples(examples)
+        has_both = isinstance(template, str) and "{text}" in template and "{label}" in template
+        if not has_both:
             raise SettingError(
                 f"the template {template!r} has no place for both", "write {text} and {label} in it"
             )
@@ -489,6 +490,24 @@ class LanguageModel(TokenizerModel):
         probabilities = torch.tensor(log_probabilities, dtype=torch.float64).softmax(0)
         order = probabilities.argsort(descending=True, stable=True).tolist()
         return {labels[i]: float(probabilities[i]) for i in order}
+
+
+def _labelled_examples(examples: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Texts with their labels; anything else is refused."""
+    pairs = []
+    if isinstance(examples, Sequence) and not isinstance(examples, str | bytes):
+        pairs = [example for example in examples if _is_labelled(example)]
+    if not isinstance(examples, Sequence) or len(pairs) != len(examples):
+        raise DataError(
+            "examples are no list of texts with their labels",
+            'give a tuple for each, as in [("a good film", "positive")]',
+        )
+    return pairs
+
+
+def _is_labelled(example: object) -> bool:
+    is_pair = isinstance(example, tuple | list) and len(example) == 2
+    return is_pair and all(isinstance(part, str) for part in example)  # type: ignore[attr-defined]
 
 
 def _fill_template(template: str, text: str, label: str) -> str:

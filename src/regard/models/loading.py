@@ -20,7 +20,7 @@ from regard.decoder import Decoder
 from regard.dual_encoder import DualEncoder
 from regard.encoder import Encoder
 from regard.encoder_decoder import EncoderDecoder
-from regard.errors import CheckpointError, ModelError, UnknownKeyWarning
+from regard.errors import CheckpointError, ModelError, SettingError, UnknownKeyWarning
 from regard.families import folder as folders
 from regard.models import hub
 from regard.models.base import Model, choose_device, to_standard_error
@@ -70,6 +70,7 @@ def load(
     the hub (owner/name) is fetched once. `say` receives messages, which otherwise go to standard
     error. `kinds` are the dataclasses of parts from outside the package that the model has.
     """
+    _check_arguments(say, kinds)
     # Before `say` gets its default
     has_listener = say is not None
     say = say or to_standard_error
@@ -98,6 +99,20 @@ def load(
     model.coverage = read_coverage(path)
     model.say = say
     return model
+
+
+def _check_arguments(say: object, kinds: object) -> None:
+    if say is not None and not callable(say):
+        raise SettingError(
+            f"`say` is called with each message, and {say!r} cannot be",
+            "give a function: say=print",
+        )
+    if isinstance(kinds, type):
+        raise SettingError("`kinds` is a list of classes", f"write kinds=[{kinds.__name__}]")
+    if not isinstance(kinds, Sequence) or not all(isinstance(one, type) for one in kinds):
+        raise SettingError(
+            f"{kinds!r} is no list of classes", "write kinds=[A, B], or leave it out"
+        )
 
 
 def _open(

@@ -16,7 +16,7 @@ from regard.errors import DataError, SettingError
 from regard.models.base import TokenizerModel, no_targets
 from regard.models.input_warnings import warn_of_inputs
 from regard.models.labels import Scores, label_scores
-from regard.models.token_batches import single_texts, texts_to_truncate
+from regard.models.token_batches import single_texts, smaller_limit, texts_to_truncate
 from regard.text.tokenizer import Text, Tokenizer
 
 _SENTENCE = re.compile(r"[^.?!]*[^.?!\s][^.?!]*")
@@ -55,6 +55,7 @@ class MemoryNetworkModel(TokenizerModel):
         """The tensors of stories whose last sentence is the question."""
         if targets is not None:
             raise no_targets()
+        max_length = smaller_limit(max_length)
         stories = [self.sentence_ids(text) for text in single_texts(texts)]
         if not stories:
             raise DataError("there is no story", "give one, or a list of some")

@@ -19,7 +19,7 @@ def choose_dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:
         if not dtype.is_floating_point:
             raise SettingError(f"weights cannot be {dtype}", f"known: {', '.join(DTYPES)}")
         return dtype
-    if dtype not in DTYPES:
+    if not isinstance(dtype, str) or dtype not in DTYPES:
         raise SettingError(f"there is no dtype {dtype!r}", did_you_mean(str(dtype), DTYPES))
     return DTYPES[dtype]
 

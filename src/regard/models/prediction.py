@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from regard.decode.arguments import switch, whole_number
 from regard.errors import DataError, ModelError, SettingError, did_you_mean
 from regard.models.base import Model
 from regard.models.dual_encoder import DualEncoderModel
@@ -69,6 +70,16 @@ class PredictionOptions:
     top: int = DEFAULT_TOP
     samples: int | None = None
     cut: bool = False
+
+    def __post_init__(self) -> None:
+        whole_number("top", self.top, least=1)
+        switch("cut", self.cut)
+        if self.samples is not None:
+            whole_number("samples", self.samples, least=1)
+        if self.context is not None and not isinstance(self.context, str):
+            raise SettingError(f"context = {self.context!r} is no text", "give a string")
+        if isinstance(self.labels, str) or not isinstance(self.labels, Sequence):
+            raise SettingError(f"labels = {self.labels!r} is no list", 'give some: ["a", "b"]')
 
 
 def predict(

@@ -22,6 +22,7 @@ from regard.models.token_batches import (
     padded_inputs,
     smaller_limit,
     template_encodings,
+    texts_and_pairs,
 )
 from regard.text.tokenizer import Text
 
@@ -54,10 +55,9 @@ class SequenceClassifier(TokenizerModel):
     ) -> dict[str, Tensor]:
         if targets is not None:
             raise no_targets()
-        if isinstance(texts, str | tuple):
-            texts = [texts]
+        several, _ = texts_and_pairs(texts)
         limit = smaller_limit(max_length, self.spec.source.max_length)
-        encodings = template_encodings(self.tokenizer, list(texts), limit, truncation, self.say)
+        encodings = template_encodings(self.tokenizer, several, limit, truncation, self.say)
         pad_token_id = self.tokenizer.required_token_id("pad")
         batch = padded_inputs([encoding.ids for encoding in encodings], pad_token_id)
         return {name: tensor.to(self.device) for name, tensor in batch.items()}
@@ -76,8 +76,7 @@ class SequenceClassifier(TokenizerModel):
     ) -> list[Scores]: ...
     def classify(self, text: Text | Sequence[Text], *, cut: bool = False) -> Scores | list[Scores]:
         """Label → probability, likeliest first, of a text, a pair (a tuple), or each of a list."""
-        is_single = isinstance(text, (str, tuple))
-        texts: list[Any] = [text] if is_single else list(text)
+        texts, is_single = texts_and_pairs(text)
         names = self.labels
         problem_type = self.config.get("problem_type")
         logits = self._logits(self._encode(texts, cut))

@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from regard import memory
 from regard import spec as kinds
 from regard.baselines.linear_forecaster import LinearForecaster
 from regard.core.finite_outputs import require_finite
@@ -31,18 +32,22 @@ from regard.data.series import (
     read_series,
     read_series_processor,
 )
+from regard.decode.arguments import whole_number
 from regard.encoder import Encoder
 from regard.errors import DataError, ModelError
+from regard.models.arrays import as_array
 from regard.models.base import Model
-from regard.models.hf_call import ModelOutput, bind_arguments
+from regard.models.hf_call import ModelOutput
 from regard.models.series_call import covariates_of, with_channels
 from regard.series_encoder_decoder import SeriesEncoderDecoder
-from regard.spec.validation import is_whole
+from regard.spec.validation import LARGEST_SEED, is_whole
 
 if TYPE_CHECKING:
     from regard.look.backdrop import Backdrop
 
 _BATCH_VALUES = 1 << 20  # numbers in the windows of one batch
+_BYTES_PER_SAMPLE = 16  # of a number: drawn, stacked, and in float64
+_SERIES_FORMS = "give a CSV file, or an array [steps, channels]"
 _SAMPLES = 100  # trajectories, where config.json does not say how many
 
 AnySeries = str | Path | Series | NDArray[Any]
@@ -211,6 +216,9 @@ class SeriesModel(Model):
 
         `count` is by default `num_parallel_samples` of config.json. The same seed draws the same.
         """
+        count = self._sample_count if count is None else whole_number("count", count, least=1)
+        seed = whole_number("seed", seed, least=0, most=LARGEST_SEED)
+        self._require_memory(count)
         window, features = self._last_window(series)
         values, mask = self._tensors(window)
         covariates = self._covariates(features)
@@ -219,7 +227,7 @@ class SeriesModel(Model):
         self.model.eval()
         with torch.random.fork_rng(devices):
             torch.manual_seed(seed)
-            drawn = self._sample_tensor(values, mask, covariates, count or self._sample_count)
+            drawn = self._sample_tensor(values, mask, covariates, count)
         samples = require_finite(drawn[0].float().cpu(), self.model).numpy()
         if self.processor is None:
             return samples.astype(np.float64)
@@ -233,8 +241,10 @@ class SeriesModel(Model):
 
         The other arguments are those of a call without the future's values.
         """
-        tensors = bind_arguments(self.spec, (), inputs)
-        count = num_parallel_samples or self._sample_count
+        tensors = self._arguments(**inputs)
+        count = self._sample_count
+        if num_parallel_samples is not None:
+            count = whole_number("num_parallel_samples", num_parallel_samples, least=1)
         observed = tensors.get("past_observed_mask")
         mask = None if observed is None else with_channels(observed)
         covariates = Covariates()
@@ -255,6 +265,11 @@ class SeriesModel(Model):
                 f"the series has {series.values.shape[1]} channels, the model {self.channels}",
                 "give the columns that the model was trained on",
             )
+        if np.isinf(series.values).any():
+            raise DataError(
+                "the series has infinite values, or some that float32 cannot hold",
+                "write NaN where a value is missing",
+            )
         return series.values if self.processor is None else self.processor.standardized(series)
 
     def read(self, series: AnySeries) -> Series:
@@ -265,16 +280,18 @@ class SeriesModel(Model):
             has_more = len(series.columns) > len(columns) and set(columns) <= set(series.columns)
             return series.of_columns(columns) if columns and has_more else series
         if isinstance(series, str | Path):
+            # The reader of texts takes all files below a folder, and "" is the current one.
+            if not str(series).strip() or Path(series).is_dir():
+                raise DataError(f"{str(series)!r} is no file", _SERIES_FORMS)
             return read_series(series, columns or None)
-        values = np.asarray(series)
-        is_numbers = np.issubdtype(values.dtype, np.number) or values.dtype == bool
-        if values.ndim not in (1, 2) or not is_numbers:
-            raise DataError(
-                f"{type(series).__name__} is no series",
-                "give a CSV file, or an array [steps, channels]",
-            )
+        values = as_array(series, "series", _SERIES_FORMS)
+        if values.ndim not in (1, 2) or not values.size or np.iscomplexobj(values):
+            raise DataError(f"an array of the shape {values.shape} is no series", _SERIES_FORMS)
         # An array has no names: its columns are taken to be the model's.
-        return Series(values.reshape(len(values), -1).astype(np.float32), columns)
+        with np.errstate(
+            over="ignore"
+        ):  # what float32 cannot hold is infinite, and refused as such
+            return Series(values.reshape(len(values), -1).astype(np.float32), columns)
 
     def time_features(self, series: Series, future: int = 0) -> Values | None:
         """The time features of each step of a series, and of as many steps after it.
@@ -311,10 +328,24 @@ class SeriesModel(Model):
                 f"the series has {len(values)} steps, but this model looks back {self.length}",
                 "give a longer one",
             )
+        self._check_observed(values[-self.length :])
         features = self.time_features(series, self.horizon)
         if features is not None:
             features = features[None, -self.length - self.horizon :]
         return values[None, -self.length :], features
+
+    def _check_observed(self, window: Values) -> None:
+        """Refuses a window [L, C] without any value; says which channels have none in it."""
+        is_missing = [bool(np.isnan(channel).all()) for channel in window.T]
+        if all(is_missing):
+            raise DataError(
+                f"the last {len(window)} steps of the series have no value",
+                "give a series whose last steps have some",
+            )
+        names = zip(self.channel_names, is_missing, strict=True)
+        missing = [name for name, has_none in names if has_none]
+        if missing:
+            self.say(f"no value in the last {len(window)} steps of: {', '.join(missing)}")
 
     @torch.inference_mode()
     def forecasts(
@@ -376,6 +407,18 @@ class SeriesModel(Model):
         # The steps of an encoder's forecast do not depend on each other.
         steps = distribution(kind, parameters, self._scaling(values, mask))
         return torch.stack([steps.sample() for _ in range(count)], dim=1)
+
+    def _require_memory(self, count: int) -> None:
+        """Raises `ModelError` if so many trajectories do not fit into memory."""
+        values = count * self.horizon * self.channels
+        if isinstance(self.spec, kinds.SeriesEncoderDecoder):
+            # The states of all steps are remembered for each trajectory.
+            values += count * (self.length + self.horizon) * self.spec.d_model
+        memory.require_bytes(
+            _BYTES_PER_SAMPLE * values,
+            f"{count:,} trajectories of {self.horizon:,} steps",
+            "draw fewer: a hundred tell the quantiles",
+        )
 
     def _scaling(self, values: Tensor, mask: Tensor | None) -> Scaling:
         assert isinstance(self.model, Encoder), "linear forecasters have no distributions"

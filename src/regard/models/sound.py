@@ -19,9 +19,11 @@ from regard.data.audio import RATE, Samples, read_wav_and_rate, resample
 from regard.data.log_mel import log_mel
 from regard.disk import read_json_object
 from regard.errors import DataError, ModelError
+from regard.models.arrays import as_array
 from regard.models.base import Model
 
 Sound = str | Path | bytes | Samples
+_SOUND_FORMS = "give a WAV file, or an array of 16,000 samples a second, from -1 to 1"
 # The only spectrogram that is implemented: frames of 25 ms every 10 ms.
 _FEATURES = {"sampling_rate": RATE, "n_fft": 400, "hop_length": 160}
 
@@ -32,7 +34,7 @@ def read_samples(sound: Sound) -> Samples:
         samples = resample(*read_wav_and_rate(sound))
     else:
         # An array has no header that tells its rate: it is taken as 16 kHz.
-        samples = np.asarray(sound)
+        samples = as_array(sound, "recording", _SOUND_FORMS)
         if not np.issubdtype(samples.dtype, np.floating):
             raise DataError(
                 f"samples of the type {samples.dtype} are no recording",

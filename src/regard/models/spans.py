@@ -149,7 +149,7 @@ def best_answer(context: str, encodings: list[Encoding], logits: list[Tensor]) -
         length = len(encoding)
         # [start, end]: the end is not before the start, and not too far behind it.
         near = torch.ones(length, length, dtype=torch.bool).triu().tril(_MAX_ANSWER_TOKENS - 1)
-        allowed = in_context[:, None] & in_context & near
+        allowed = in_context[:, None] & in_context & near & _has_words(context, encoding)
         spans = window[:, 0, None] + window[None, :, 1]  # [T, T]
         spans = spans.masked_fill(~allowed, _MINUS_INFINITY)
         # argmax is of the flattened [T · T].
@@ -161,9 +161,20 @@ def best_answer(context: str, encodings: list[Encoding], logits: list[Tensor]) -
     return best
 
 
+def _has_words(context: str, encoding: Encoding) -> Tensor:
+    """Which spans [start, end] are of more than white space, which is no answer."""
+    is_word = torch.tensor([bool(context[start:end].strip()) for start, end in encoding.offsets])
+    count = is_word.cumsum(dim=0)  # of the tokens up to each
+    return count - (count - is_word.long())[:, None] > 0
+
+
 def _strip(text: str, start: int, end: int) -> tuple[int, int]:
-    """A span without the white space that some tokenizers count as part of a word."""
-    span = text[start:end]
-    leading = len(span) - len(span.lstrip())
-    trailing = len(span) - len(span.rstrip())
-    return start + leading, end - trailing
+    """A span without the white space that some tokenizers count as part of a word.
+
+    Of white space alone, nothing is left: an empty span at its start.
+    """
+    words = text[start:end].strip()
+    if not words:
+        return start, start
+    start = text.index(words, start)
+    return start, start + len(words)

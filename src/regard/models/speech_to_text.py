@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from torch import Tensor
 from regard import spec as kinds
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode
 from regard.decode.beam_memory import require_memory
-from regard.decode.strategy import Greedy, Limit, Strategy
+from regard.decode.strategy import DecodingOptions, Greedy, Limit, Strategy, choose_strategy
 from regard.encoder_decoder import EncoderDecoder
 from regard.errors import SettingError
 from regard.families import folder as folders
@@ -104,6 +104,7 @@ class SpeechToText(TokenizerModel):
         language: str | None = None,
         task: Task = "transcribe",
         strategy: Strategy | None = None,
+        **options: Unpack[DecodingOptions],
     ) -> list[str]: ...
     @overload
     def transcribe(
@@ -112,6 +113,7 @@ class SpeechToText(TokenizerModel):
         language: str | None = None,
         task: Task = "transcribe",
         strategy: Strategy | None = None,
+        **options: Unpack[DecodingOptions],
     ) -> str: ...
     def transcribe(
         self,
@@ -119,12 +121,15 @@ class SpeechToText(TokenizerModel):
         language: str | None = None,
         task: Task = "transcribe",
         strategy: Strategy | None = None,
+        **options: Unpack[DecodingOptions],
     ) -> str | list[str]:
         """The text of a recording, in its language, or in English (task "translate").
 
         Without a `language`, it is detected in the first window. Windows of a long recording are
-        decoded one by one, and their texts are joined.
+        decoded one by one, and their texts are joined. Decoding is greedy without a `strategy`, or
+        keywords that stand for one (`beam=5`).
         """
+        strategy = choose_strategy(strategy, options, ("language", "task"))
         check_spectrogram(self)
         # One recording or a list: the result has the same form.
         sounds = sound if isinstance(sound, list) else [sound]

@@ -16,9 +16,10 @@ from torch import Tensor
 from regard import spec as kinds
 from regard.core.finite_outputs import require_finite
 from regard.data.padding import pad_rows
+from regard.decode.arguments import whole_number
 from regard.decode.batch_decoding import batch_by_length
 from regard.encoder import Encoder
-from regard.errors import DataError, ModelError, SettingError
+from regard.errors import DataError, ModelError
 from regard.models.base import TokenizerModel, no_targets
 from regard.models.hf_call import padding_mask
 from regard.models.input_warnings import warn_of_inputs
@@ -43,6 +44,7 @@ from regard.models.token_batches import (
     smaller_limit,
     template_encodings,
     text_list,
+    text_pairs,
     texts_and_pairs,
 )
 from regard.text.tokenizer import Text
@@ -117,8 +119,10 @@ class TextEncoder(TokenizerModel):
         vectors = self._map(encodings, self._pool)
         if isinstance(text, str):
             return vectors[0]
-        if not vectors:  # torch.stack refuses an empty list
-            return torch.empty(0, self.spec.stack.width(self.spec.d_model))
+        if not vectors:
+            # torch.stack refuses an empty list; D is that of any text's vector.
+            vectors = self._map(self.tokenizer.encode_with_template(["a"]), self._pool)
+            return torch.stack(vectors)[:0]
         return torch.stack(vectors)
 
     def _pool(self, hidden: Tensor, padding_mask: Tensor | None, ids: Tensor) -> Tensor:
@@ -155,7 +159,7 @@ class TextEncoder(TokenizerModel):
         """The probability that the second text follows the first (next-sentence prediction)."""
         self._require("next")
         # [2] of each pair
-        logits = self._map(self._encode(_as_pairs(first, second)), self._logits)
+        logits = self._map(self._encode(text_pairs(first, second)), self._logits)
         # BERT's label 0 is "is next", 1 is "random".
         probabilities = [float(row.softmax(dim=-1)[0]) for row in logits]
         return probabilities[0] if isinstance(first, str) else probabilities
@@ -216,8 +220,7 @@ class TextEncoder(TokenizerModel):
         head = self.model.head
         if head is None:
             self._cannot("fill")
-        if not isinstance(top, int) or top < 1:
-            raise SettingError(f"top = {top!r}", "ask for 1 token or more")
+        top = whole_number("top", top, least=1)
         mask_id = self.tokenizer.special_token_id("mask")
         if mask_id is None:
             raise ModelError(
@@ -273,7 +276,7 @@ class TextEncoder(TokenizerModel):
         A context that is too long is read in overlapping windows.
         """
         self._require("answer")
-        pairs = _as_pairs(question, context)
+        pairs = text_pairs(question, context)
         windows = [self._windows(question, context) for question, context in pairs]
         # A context of several windows has several rows.
         encodings = [encoding for rows in windows for encoding in rows]
@@ -390,14 +393,3 @@ class TextEncoder(TokenizerModel):
         if self.spec.tokens.segments > 1:
             batch["token_type_ids"], _ = pad_rows([one.type_ids for one in encodings], 0)
         return {name: tensor.to(self.device) for name, tensor in batch.items()}
-
-
-def _as_pairs(first: str | list[str], second: str | list[str]) -> list[tuple[str, str]]:
-    firsts = text_list(first)
-    seconds = text_list(second)
-    if isinstance(first, str) != isinstance(second, str) or len(firsts) != len(seconds):
-        raise DataError(
-            "one list is not as long as the other",
-            "give two texts, or two lists of the same length",
-        )
-    return list(zip(firsts, seconds, strict=True))

@@ -9,6 +9,7 @@ from tokenizers import Encoding
 from torch import Tensor
 
 from regard.data.padding import pad_rows
+from regard.decode.arguments import switch, whole_number
 from regard.errors import DataError, SettingError
 from regard.text.tokenizer import Text, Tokenizer
 
@@ -21,11 +22,9 @@ SAY_TRUNCATION = "split them, or say truncation=True"
 
 def smaller_limit(*limits: int | None) -> int | None:
     """The smallest of the limits that there are; None if there is none."""
-    for limit in limits:
-        # A limit of the model's own is checked with its spec.
-        if limit is not None and not (isinstance(limit, int) and limit > 0):
-            raise SettingError(f"max_length = {limit!r}", "give a whole number above 0")
-    return min((limit for limit in limits if limit is not None), default=None)
+    # A limit of the model's own is checked with its spec.
+    numbers = [whole_number("max_length", limit, 1) for limit in limits if limit is not None]
+    return min(numbers, default=None)
 
 
 def texts_to_truncate(
@@ -42,6 +41,7 @@ def texts_to_truncate(
     They are an error, with this repair, unless they are to be truncated, which is then said.
     `prompt_tokens` are the last ones of a prompt, which stay; of other texts the first ones do.
     """
+    truncation = switch("truncation", truncation)
     if limit is None:
         return []
     too_long = [i for i, length in enumerate(lengths) if length > limit]
@@ -110,6 +110,30 @@ def text_list(text: str | Sequence[str]) -> list[str]:
         if not isinstance(one, str):
             raise _no_text(one)
     return list(texts)
+
+
+def text_pairs(first: str | Sequence[str], second: str | Sequence[str]) -> list[tuple[str, str]]:
+    """Two texts as one pair, or two lists of the same length as many."""
+    firsts = text_list(first)
+    seconds = text_list(second)
+    if isinstance(first, str) != isinstance(second, str) or len(firsts) != len(seconds):
+        raise DataError(
+            "one list is not as long as the other",
+            "give two texts, or two lists of the same length",
+        )
+    return list(zip(firsts, seconds, strict=True))
+
+
+def different_texts(name: str, texts: Sequence[str], least: int = 1) -> list[str]:
+    """So many texts or more, none blank, no two of them equal: they are the keys of a result."""
+    several = [] if isinstance(texts, str) else text_list(texts)
+    different = {text for text in several if text.strip()}
+    if len(several) < least or len(different) != len(several):
+        raise SettingError(
+            f"{name} are not a list of different texts",
+            f'give {least} or more, as in ["a cat", "a dog"]',
+        )
+    return several
 
 
 def single_texts(texts: Text | Sequence[Text]) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import replace
 from typing import Any, Unpack, overload
 
@@ -13,6 +13,7 @@ from torch.nn import functional
 from regard import spec as kinds
 from regard.core.finite_outputs import require_finite
 from regard.data.padding import IGNORED, pad_rows
+from regard.decode.arguments import whole_number
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, batch_by_length, decode
 from regard.decode.beam_memory import require_memory
 from regard.decode.strategy import (
@@ -36,6 +37,7 @@ from regard.models.token_batches import (
     single_texts,
     smaller_limit,
     text_list,
+    text_pairs,
 )
 from regard.text.tokenizer import Between, Text, Tokenizer
 
@@ -180,7 +182,7 @@ class Translator(Model):
         opus-mt's >>fra<<.
         """
         lines = text_list(text)
-        settings = self.settings(choose_strategy(strategy, options))
+        settings = self.settings(choose_strategy(strategy, options, ("language",)))
         results = self.hypotheses(lines, settings, language=language)
         translations = [self.text(hypotheses[0]) if hypotheses else "" for hypotheses in results]
         return translations[0] if isinstance(text, str) else translations
@@ -250,6 +252,10 @@ class Translator(Model):
         """The prefix of a source and the special tokens of a target that select a language."""
         if language is None:
             return [], self.special_tokens
+        if not isinstance(language, str):
+            raise SettingError(
+                f"{language!r} names no language", "write it in quotes, or leave it out"
+            )
         # opus-mt: a token before the source. mBART: the first token of the target.
         source_token = self.source_tokenizer.token_to_id(f">>{language}<<")
         if source_token is not None:
@@ -289,15 +295,19 @@ class Translator(Model):
         return self.target_tokenizer.decode(hypothesis.tokens)
 
     def nll(
-        self, sources: Sequence[str], targets: Sequence[str], tokens: int = 4096
+        self, sources: str | Sequence[str], targets: str | Sequence[str], tokens: int = 4096
     ) -> tuple[float, int]:
         """Negative log-likelihood of the targets given their sources, by teacher forcing.
 
-        Its sum in nats, and the number of target tokens, end tokens included.
+        One text each, or lists of the same length. Its sum in nats, and the number of target
+        tokens, end tokens included.
         """
         eos = self.special_tokens.end
-        target_ids = [[*ids, eos] for ids in self.target_tokenizer.encode_batch(targets)]
-        return corpus_nll(self.row_nlls(self.encode(sources), target_ids, tokens))
+        pairs = text_pairs(sources, targets)
+        source_ids = self.encode([source for source, _ in pairs])
+        contents = self.target_tokenizer.encode_batch([target for _, target in pairs])
+        target_ids = [[*ids, eos] for ids in contents]
+        return corpus_nll(self.row_nlls(source_ids, target_ids, tokens))
 
     @torch.inference_mode()
     def row_nlls(
@@ -310,6 +320,8 @@ class Translator(Model):
 
         Both are token ids with their special tokens, the start token of the decoder left out.
         """
+        tokens = whole_number("tokens", tokens, least=1)
+        _check_id_rows(source_ids, target_ids)
         self.model.eval()
         lengths = [max(len(a), len(b)) for a, b in zip(source_ids, target_ids, strict=True)]
         results = [(0.0, 0)] * len(lengths)
@@ -333,7 +345,24 @@ class Translator(Model):
                 results[i] = (nll, len(target_ids[i]))
         return results
 
-    def perplexity(self, sources: Sequence[str], targets: Sequence[str]) -> float:
+    def perplexity(self, sources: str | Sequence[str], targets: str | Sequence[str]) -> float:
         """exp(negative log-likelihood per target token), unsmoothed."""
         total, count = self.nll(sources, targets)
         return corpus_perplexity(total, count)
+
+
+def _check_id_rows(
+    source_ids: Sequence[Sequence[int]], target_ids: Sequence[Sequence[int]]
+) -> None:
+    """Refuses what are no rows of token ids, as many sources as targets."""
+    for rows in (source_ids, target_ids):
+        is_list = isinstance(rows, Sequence)
+        # A row may be an array as well; the items of a text are texts, those of bytes numbers.
+        if not is_list or any(isinstance(row, str) or not isinstance(row, Sized) for row in rows):
+            raise DataError(
+                "these are no rows of token ids", "give lists of them; `nll` takes texts"
+            )
+    if len(source_ids) != len(target_ids):
+        raise DataError(
+            f"{len(target_ids)} targets for {len(source_ids)} sources", "give one for each"
+        )

@@ -1,0 +1,46 @@
+"""Checks of numbers and switches that a Python caller gives, where annotations check nothing.
+
+Numbers of numpy count as Python's: a width that was computed is one as much as a width written.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+
+from regard.errors import SettingError
+
+
+def whole_number(name: str, value: object, least: float = -math.inf, most: float = math.inf) -> int:
+    """A whole number in these bounds as an int; texts, fractions and booleans are refused."""
+    repair = f"write {name}=5"
+    if least > -math.inf:
+        repair = f"give a whole number above {least - 1}"
+    if not isinstance(value, numbers.Integral) or isinstance(value, bool):
+        raise SettingError(f"{name} = {value!r} is no whole number", repair)
+    number = int(value)
+    if number < least:
+        raise SettingError(f"{name} is {number}", repair)
+    if number > most:
+        raise SettingError(f"{name} is {number}", f"give {most} at most")
+    return number
+
+
+def real_number(name: str, value: object) -> float:
+    """A number as a float; texts and booleans are refused."""
+    if not isinstance(value, numbers.Real) or isinstance(value, bool):
+        raise SettingError(f"{name} = {value!r} is no number", f"write {name}=0.8")
+    return float(value)
+
+
+def switch(name: str, value: object) -> bool:
+    """True or False; a text such as "no", and a number, would count as one of them in Python."""
+    if isinstance(value, bool):
+        return value
+    import numpy as np  # imported late: most switches are Python's
+
+    if isinstance(value, np.bool_):
+        return bool(value)
+    raise SettingError(
+        f"{name} = {value!r} is neither True nor False", f"write {name}=True or {name}=False"
+    )
