@@ -266,7 +266,7 @@ class Model(Tasks):
 
     def warn_of_input(self, text: str) -> None:
         """Warns of a text that is unlike all of training; a path of another medium is none."""
-        if self.accepts_text and not (self.medium is not None and Path(text).is_file()):
+        if self.accepts_text and not (self.medium is not None and os.path.isfile(text)):
             rows = [self.input_tokenizer.input_ids(text)]
             warn_of_inputs(self.input_tokenizer, [text], rows, self.coverage)
 
