@@ -11,6 +11,7 @@ import click
 
 from regard.cli.number_types import SEEDS
 from regard.cli.output_files import PAGE, check_page
+from regard.cli.unread_flags import refuse_other_flags
 from regard.errors import SettingError
 from regard.study import listing
 
@@ -51,10 +52,13 @@ def command(name: str | None, every: bool, **options: Any) -> None:
         raise SettingError(f"{options['out']} is a file, not a folder", "choose another --out")
     if every:
         _run_all(**options)
-    elif name:
+        return
+    if name:
         listing.check(name)
         _run_one(name, **options)
-    elif options["as_json"]:
+        return
+    refuse_other_flags(("as_json",), "the list of studies has no use for it", "give a NAME or --all")
+    if options["as_json"]:
         lines = [{"name": key, **line._asdict()} for key, line in listing.STUDIES.items()]
         click.echo(json.dumps(lines, ensure_ascii=False))
     else:
