@@ -59,7 +59,11 @@ def compare(
     architecture in `regard show`, with settings of its own behind @. Runs are kept under --out; the
     same command goes on where it was.
     """
-    from regard.compare.contenders import parse_budget, parse_contenders
+    from regard.compare.contenders import (
+        check_settings_are_read,
+        parse_budget,
+        parse_contenders,
+    )
 
     # What is left in `flags` are recipe keys.
     seeds = flags.pop("seeds")
@@ -75,6 +79,7 @@ def compare(
     folder = Path(out) if out else Path("runs") / f"compare-{name}"
     for contender in contenders:
         contender.recipe(base_recipe)  # reports a wrong setting before anything is trained
+    check_settings_are_read(contenders, base_recipe, changes)
     from regard import disk
     from regard.compare.experiment import compare as run
     from regard.compare.report import lines, scene

@@ -25,7 +25,7 @@ Examples:
 
 @click.command(epilog=EXAMPLES, context_settings={"max_content_width": 110})
 @click.argument("run", type=RECIPE, required=False)
-@click.option("--json", "as_json", is_flag=True, help="print one JSON object")
+@click.option("--json", "as_json", is_flag=True, help="print JSON; of the installation, an array")
 @click.option("--data", metavar="DIR", help="where a recipe's files are  [$REGARD_DATA]")
 @click.option("--html", metavar="FILE", help="write the report as a page, with the losses")
 @click.option(

@@ -23,7 +23,7 @@ Examples:
 @click.argument("model", type=PRESET_OR_FOLDER, required=False)
 @click.option("--list", "as_list", is_flag=True, help="list all presets, as without a MODEL")
 @download_option
-@click.option("--json", "as_json", is_flag=True, help="the same page as one JSON object")
+@click.option("--json", "as_json", is_flag=True, help="the same as JSON; of the list, an array")
 def command(model: str | None, as_list: bool, download: bool, as_json: bool) -> None:
     """Print a model's architecture top to bottom: stations, shapes, parameters of each part.
 

@@ -37,7 +37,7 @@ Examples:
 @click.option("--seeds", type=SEEDS, help="how many seeds  [as many as are usual for the study]")
 @click.option("--html", "page", metavar="FILE", help="write a self-contained page")
 @click.option("--out", metavar="DIR", help="where results are kept  [runs/study with --all]")
-@click.option("--json", "as_json", is_flag=True, help="print JSON")
+@click.option("--json", "as_json", is_flag=True, help="print JSON; of the list and of --all, an array")
 def command(name: str | None, every: bool, **options: Any) -> None:
     """Run a claim of the literature as an experiment, and say whether it holds.
 
