@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from regard.cli.completion import RECIPE
+from regard.cli.completion import FILE, MODEL_FOLDER, RECIPE
 from regard.cli.number_types import Number
 from regard.cli.output_files import PAGE, check_page
 from regard.cli.unread_flags import refuse_flags, refuse_other_flags
@@ -26,8 +26,12 @@ Examples:
 @click.command(epilog=EXAMPLES, context_settings={"max_content_width": 110})
 @click.argument("run", type=RECIPE, required=False)
 @click.option("--json", "as_json", is_flag=True, help="print JSON; of the installation, an array")
-@click.option("--data", metavar="DIR", help="where a recipe's files are  [$REGARD_DATA]")
-@click.option("--html", metavar="FILE", help="write the report as a page, with the losses")
+@click.option(
+    "--data", type=MODEL_FOLDER, metavar="DIR", help="where a recipe's files are  [$REGARD_DATA]"
+)
+@click.option(
+    "--html", type=FILE, metavar="FILE", help="write the report as a page, with the losses"
+)
 @click.option(
     "--trial-seconds",
     type=Number(),

@@ -103,11 +103,18 @@ command = RecipeCommand(
     context_settings={"max_content_width": 110},
     params=[
         click.Argument(["recipe"], type=RECIPE, required=False),
-        click.Option(["--out"], help="the folder of the search  [searches/NAME]"),
+        click.Option(
+            ["--out"], type=MODEL_FOLDER, help="the folder of the search  [searches/NAME]"
+        ),
         click.Option(
             ["--resume"], type=MODEL_FOLDER, metavar="DIR", help="go on with the search in DIR"
         ),
-        click.Option(["--data"], metavar="DIR", help="where a recipe's files are  [$REGARD_DATA]"),
+        click.Option(
+            ["--data"],
+            type=MODEL_FOLDER,
+            metavar="DIR",
+            help="where a recipe's files are  [$REGARD_DATA]",
+        ),
         click.Option(["--minutes"], type=MINUTES, help="the budget, in minutes of training"),
         click.Option(["--flops"], type=FLOPS, help="the budget, in FLOPs"),
         click.Option(["--updates"], type=COUNT, help="the budget, in updates of all runs together"),

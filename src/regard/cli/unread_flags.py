@@ -22,7 +22,7 @@ def given_flags() -> list[click.Parameter]:
 
 def refuse_flags(names: Collection[str], problem: str, repair: str) -> None:
     """Refuses the parameters of these names if they were typed: nothing would read them."""
-    typed = [_written(flag) for flag in given_flags() if flag.name in names]
+    typed = [as_written(flag) for flag in given_flags() if flag.name in names]
     if typed:
         raise SettingError(f"{', '.join(typed)}: {problem}", repair)
 
@@ -33,10 +33,11 @@ def refuse_other_flags(read: Collection[str], problem: str, repair: str) -> None
     refuse_flags([name for name in others if name not in read], problem, repair)
 
 
-def _written(parameter: click.Parameter) -> str:
+def as_written(parameter: click.Parameter) -> str:
     """A parameter as the help writes it: --flag, or ARGUMENT."""
-    name = parameter.opts[0]
-    return name.upper() if isinstance(parameter, click.Argument) else name
+    if isinstance(parameter, click.Argument):
+        return parameter.metavar or parameter.opts[0].upper()
+    return parameter.opts[0]
 
 
 def check_flags_are_read(readers: Mapping[str, Collection[str]], reader: str, kind: str) -> None:

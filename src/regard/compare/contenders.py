@@ -182,7 +182,7 @@ def parse_contenders(words: str) -> list[Contender]:
 def check_settings_are_read(
     contenders: Sequence[Contender], base: Recipe, changes: Collection[str]
 ) -> None:
-    """Refuses settings of the model that are given for all contenders, and that none of them takes."""
+    """Refuses settings of the model that are given for all, and that no contender takes."""
     for key in changes:
         if KEYS[key] != "model" or any(contender.takes(key, base) for contender in contenders):
             continue

@@ -235,7 +235,9 @@ def _speech_positions(description: Any) -> int:
 def _require_effect(request: Request, name: str, objective: str, has_vocabulary: bool) -> None:
     """Refuses settings that this model does not leave open."""
     if request.vocabulary is not None and has_vocabulary:
-        raise SettingError(f"{name} has its vocabulary: --vocabulary changes nothing", "leave it out")
+        raise SettingError(
+            f"{name} has its vocabulary: --vocabulary changes nothing", "leave it out"
+        )
     if request.length is not None and objective in IMAGE_OBJECTIVES:
         raise SettingError(
             f"{name} reads images of one size: --length changes nothing", "leave it out"
