@@ -86,11 +86,11 @@ def choose(names: Sequence[str]) -> tuple[str, ...]:
 
     Besides these, every kind that `regard train` takes, with its numbers: `window:128`.
     """
-    known = {*KINDS, *MASK_PATTERNS, *MIXERS}
+    all_kinds = {*KINDS, *MASK_PATTERNS, *MIXERS}
     for name in names:
         word = name.partition(":")[0]
-        if word not in known:
-            raise SettingError(f"there is no attention {name!r}", did_you_mean(word, known))
+        if word not in all_kinds:
+            raise SettingError(f"there is no attention {name!r}", did_you_mean(word, all_kinds))
         if name not in KINDS:  # parsed for its errors only
             parse_attention(name)
     return tuple(names) or tuple(KINDS)
