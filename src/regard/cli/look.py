@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from regard.cli.completion import FILE, MODEL_FOLDER, Suggested
+from regard.cli.completion import FILE, MODEL_FOLDER, TEXT_OR_FILE, Suggested
 from regard.cli.decoding_options import (
     SAMPLING_FLAGS,
     decoding_strategy,
@@ -93,7 +93,7 @@ Examples:
 
 @click.command(epilog=f"{VIEWS}\n\n{EXAMPLES}", context_settings={"max_content_width": 110})
 @click.argument("model", type=MODEL_FOLDER)
-@click.argument("text", type=FILE, default="")
+@click.argument("text", type=TEXT_OR_FILE, default="")
 @click.option(
     "--what",
     type=Suggested(WHAT),
