@@ -55,7 +55,9 @@ FAMILIES = (
 
 
 def small(name: str, **changes: Any) -> Subject:
-    request = {"batch": 2, "length": 16, "vocabulary": 300, **changes}
+    # Images have one size.
+    length = None if name.startswith("vit") else 16
+    request = {"batch": 2, "length": length, "vocabulary": 300, **changes}
     return resolve(name, Request(**request))
 
 

@@ -19,7 +19,8 @@ from regard.bench.report import BenchmarkReport, BenchmarkRow
 from regard.bench.timing import time_in_turns
 from regard.builder import build
 from regard.core.context import Context
-from regard.families.attention_options import parse_attention
+from regard.errors import SettingError, did_you_mean
+from regard.families.attention_options import MASK_PATTERNS, MIXERS, parse_attention
 from regard.memory import amount
 
 SLOW = 20.0  # seconds: a contender that needs more is measured once
@@ -85,7 +86,11 @@ def choose(names: Sequence[str]) -> tuple[str, ...]:
 
     Besides these, every kind that `regard train` takes, with its numbers: `window:128`.
     """
+    all_kinds = {*KINDS, *MASK_PATTERNS, *MIXERS}
     for name in names:
+        word = name.partition(":")[0]
+        if word not in all_kinds:
+            raise SettingError(f"there is no attention {name!r}", did_you_mean(word, all_kinds))
         if name not in KINDS:  # parsed for its errors only
             parse_attention(name)
     return tuple(names) or tuple(KINDS)

@@ -11,6 +11,8 @@ import re
 import sys
 import threading
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NoReturn, TextIO
 
 import click
@@ -107,6 +109,7 @@ VERBS = {
 # Verbs that open a model, answer and end: most of their time is `import torch`.
 ANSWERING = ("translate", "generate", "predict", "embed", "classify", "evaluate", "look")
 
+CLOSED_PIPE = 141  # the exit code of who writes to a reader that has gone: 128 + SIGPIPE
 LESS = "use a smaller batch (--batch-tokens), a smaller beam, or a smaller model"
 
 EXAMPLES = """\b
@@ -125,6 +128,14 @@ Examples:
 
 class LazyGroup(click.Group):
     """A click group whose commands are imported when they are called."""
+
+    def make_context(self, *args: Any, **extra: Any) -> click.Context:
+        with _closed_pipe_exits():
+            return super().make_context(*args, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with _closed_pipe_exits():
+            return super().invoke(ctx)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(VERBS)
@@ -147,6 +158,15 @@ class LazyGroup(click.Group):
         if args and args[0] not in VERBS and not args[0].startswith("-"):
             raise SettingError(f"there is no command {args[0]!r}", did_you_mean(args[0], VERBS))
         return super().resolve_command(ctx, args)
+
+
+@contextmanager
+def _closed_pipe_exits() -> Iterator[None]:
+    """A closed pipe ends the command by its own exit code, where click would exit with 1."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise click.exceptions.Exit(CLOSED_PIPE) from None
 
 
 @click.group(
@@ -247,7 +267,7 @@ def main() -> None:
         sys.exit(130)  # 128 + SIGINT, as a shell reports it
     except BrokenPipeError:
         _discard_output()
-        sys.exit(141)  # 128 + SIGPIPE
+        sys.exit(CLOSED_PIPE)
     except OSError as error:
         _fail(f"error: {error}\n  → check the path, the permissions and the free space", 2, debug)
     # Anything else is a defect of this program, but for a lack of memory.

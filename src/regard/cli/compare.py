@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from regard.cli.completion import RECIPE
+from regard.cli.completion import MODEL_FOLDER, RECIPE
 from regard.cli.number_types import PARAMETERS, SEEDS
 from regard.cli.recipe_options import RecipeCommand, recipe_changes, recipe_option
 from regard.training.recipe import loading, schema
@@ -59,7 +59,11 @@ def compare(
     architecture in `regard show`, with settings of its own behind @. Runs are kept under --out; the
     same command goes on where it was.
     """
-    from regard.compare.contenders import parse_budget, parse_contenders
+    from regard.compare.contenders import (
+        check_settings_are_read,
+        parse_budget,
+        parse_contenders,
+    )
 
     # What is left in `flags` are recipe keys.
     seeds = flags.pop("seeds")
@@ -75,6 +79,7 @@ def compare(
     folder = Path(out) if out else Path("runs") / f"compare-{name}"
     for contender in contenders:
         contender.recipe(base_recipe)  # reports a wrong setting before anything is trained
+    check_settings_are_read(contenders, base_recipe, changes)
     from regard import disk
     from regard.compare.experiment import compare as run
     from regard.compare.report import lines, scene
@@ -136,8 +141,15 @@ command = RecipeCommand(
             ["--parameters"], type=PARAMETERS, help="of every model, about  [the recipe's model's]"
         ),
         # input and output
-        click.Option(["--out"], help="where the runs are kept  [runs/compare-NAME]"),
-        click.Option(["--data"], metavar="DIR", help="where a recipe's files are  [$REGARD_DATA]"),
+        click.Option(
+            ["--out"], type=MODEL_FOLDER, help="where the runs are kept  [runs/compare-NAME]"
+        ),
+        click.Option(
+            ["--data"],
+            type=MODEL_FOLDER,
+            metavar="DIR",
+            help="where a recipe's files are  [$REGARD_DATA]",
+        ),
         click.Option(["--json", "as_json"], is_flag=True, help="print one JSON object"),
         # every other recipe key, as for `regard train`
         *(recipe_option(key) for key in schema.KEYS if key not in SET_BY_COMPARISON),

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import importlib.resources
 from collections.abc import Iterable
-from typing import Literal
+from typing import Any, Literal
 
 import click
 from click.shell_completion import CompletionItem
+
+from regard.cli.unread_flags import as_written
+from regard.errors import SettingError
 
 # NAME and SIZEs of `regard show`. The families' own list comes with torch, which would make a
 # press of Tab wait for seconds; a test keeps the two equal.
@@ -91,10 +94,21 @@ class Suggested(click.ParamType):  # type: ignore[type-arg]  # generic since cli
     name = "text"
 
     def __init__(
-        self, values: Iterable[str] = (), places: Literal["dir", "file"] | None = None
+        self,
+        values: Iterable[str] = (),
+        places: Literal["dir", "file"] | None = None,
+        may_be_empty: bool = False,
     ) -> None:
         self.values = tuple(values)
+        self.may_be_empty = may_be_empty or places is None
         self.places = places  # shells offer the folders on the way to a file too
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        # Python's Path("") is the current folder: errors would speak of ".".
+        if not value and not self.may_be_empty:
+            name = "the path" if param is None else as_written(param)
+            raise SettingError(f"{name} is empty", "give a path")
+        return str(value)
 
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
@@ -135,3 +149,4 @@ MODEL_FOLDER = Suggested(places="dir")
 PRESET_OR_FOLDER = Suggested(preset_names(), "dir")
 RECIPE = Suggested(recipe_names(), "file")
 FILE = Suggested(places="file")
+TEXT_OR_FILE = Suggested(places="file", may_be_empty=True)

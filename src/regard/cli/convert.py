@@ -9,6 +9,7 @@ import click
 
 from regard.cli.completion import MODEL_FOLDER
 from regard.cli.model_options import download_option, local_folder
+from regard.cli.unread_flags import refuse_flags
 from regard.cli.verify import format_finding
 from regard.errors import SettingError
 
@@ -20,12 +21,13 @@ Examples:
   regard convert path/to/bert graph --to onnx --json
 """
 FORMATS = ("huggingface", "regard", "ctranslate2", "onnx")
+SHARDED_FORMATS = ("huggingface", "regard")
 _UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9}
 
 
 @click.command(epilog=EXAMPLES, context_settings={"max_content_width": 110})
 @click.argument("source", type=MODEL_FOLDER, metavar="IN")
-@click.argument("out", metavar="OUT")
+@click.argument("out", type=MODEL_FOLDER, metavar="OUT")
 @click.option("--to", type=click.Choice(FORMATS), default="huggingface", show_default=True)
 @click.option(
     "--shard-size",
@@ -43,6 +45,12 @@ def command(source: str, out: str, to: str, shard_size: str, download: bool, as_
     libraries, in float32. OUT is written completely or not at all and never overwritten; weights
     keep the precision they have. The exit code is 1 if OUT computes something else.
     """
+    if to not in SHARDED_FORMATS:
+        refuse_flags(
+            ("shard_size",),
+            f"{to} writes one file",
+            f"leave it out; it is for {' and '.join(SHARDED_FORMATS)}",
+        )
     # A wrong size is an error before torch is loaded.
     shard_bytes = _parse_size(shard_size)
     from regard.convert.convert import convert

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import click
 
-from regard.cli.completion import RECIPE
+from regard.cli.completion import FILE, MODEL_FOLDER, RECIPE
 from regard.cli.number_types import Number
 from regard.cli.output_files import PAGE, check_page
+from regard.cli.unread_flags import refuse_flags, refuse_other_flags
 
 EXAMPLES = """\b
 Examples:
@@ -24,8 +25,13 @@ Examples:
 
 @click.command(epilog=EXAMPLES, context_settings={"max_content_width": 110})
 @click.argument("run", type=RECIPE, required=False)
-@click.option("--json", "as_json", is_flag=True, help="print one JSON object")
-@click.option("--html", metavar="FILE", help="write the report as a page, with the losses")
+@click.option("--json", "as_json", is_flag=True, help="print JSON; of the installation, an array")
+@click.option(
+    "--data", type=MODEL_FOLDER, metavar="DIR", help="where a recipe's files are  [$REGARD_DATA]"
+)
+@click.option(
+    "--html", type=FILE, metavar="FILE", help="write the report as a page, with the losses"
+)
 @click.option(
     "--trial-seconds",
     type=Number(),
@@ -33,7 +39,9 @@ Examples:
     show_default=True,
     help="for short trials of other settings, where a run has learnt little; 0 makes none",
 )
-def command(run: str | None, as_json: bool, html: str | None, trial_seconds: float) -> None:
+def command(
+    run: str | None, as_json: bool, data: str | None, html: str | None, trial_seconds: float
+) -> None:
     """Examine the installation, or a RUN folder or RECIPE with its data.
 
     Each finding has its evidence, its cause, the change to make and how sure it is; the likeliest
@@ -42,14 +50,17 @@ def command(run: str | None, as_json: bool, html: str | None, trial_seconds: flo
     objective=…, kinds=…).
     """
     if run is None:
+        refuse_other_flags(("as_json",), "a run or a recipe is examined by it", "give a RUN too")
         _installation(as_json)
         return
+    if Path(run).is_dir():
+        refuse_flags(("data",), "a run folder has its data", "leave it out")
     check_page("--html", html, PAGE, [run])
     # Imported late: help does not wait for torch.
     from regard.doctor import examine
     from regard.doctor.report_page import text_lines, write_page
 
-    report = examine(run, trial_seconds=trial_seconds)
+    report = examine(run, data_root=data, trial_seconds=trial_seconds)
     if html is not None:
         write_page(report, Path(html))
     if as_json:

@@ -159,7 +159,7 @@ command = RecipeCommand(
             multiple=True,
             help="put before the source texts of a --data, one for each",
         ),
-        click.Option(["--out"], help="the run folder  [runs/TASK]"),
+        click.Option(["--out"], type=MODEL_FOLDER, help="the run folder  [runs/TASK]"),
         click.Option(
             ["--resume"], type=MODEL_FOLDER, metavar="DIR", help="go on with the run in DIR"
         ),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from regard.cli.completion import FILE, MODEL_FOLDER, Suggested
+from regard.cli.completion import FILE, MODEL_FOLDER, TEXT_OR_FILE, Suggested
 from regard.cli.decoding_options import (
     SAMPLING_FLAGS,
     decoding_strategy,
@@ -93,7 +93,7 @@ Examples:
 
 @click.command(epilog=f"{VIEWS}\n\n{EXAMPLES}", context_settings={"max_content_width": 110})
 @click.argument("model", type=MODEL_FOLDER)
-@click.argument("text", type=FILE, default="")
+@click.argument("text", type=TEXT_OR_FILE, default="")
 @click.option(
     "--what",
     type=Suggested(WHAT),
@@ -129,9 +129,11 @@ Examples:
     help="whose attention is laid over an image, recording, series or graph  [the class token, the "
     "node that is named, or the mean of all]",
 )
-@click.option("--conllu", metavar="FILE", help="for roles: parsed sentences of your own (CoNLL-U)")
-@click.option("--html", help="write a page, one file that needs nothing else")
-@click.option("--png", help="write a picture (needs Pillow)")
+@click.option(
+    "--conllu", type=FILE, metavar="FILE", help="for roles: parsed sentences of your own (CoNLL-U)"
+)
+@click.option("--html", type=FILE, help="write a page, one file that needs nothing else")
+@click.option("--png", type=FILE, help="write a picture (needs Pillow)")
 @click.option("--json", "as_json", is_flag=True, help="print one JSON object with all numbers")
 @download_option
 @one_output_options

@@ -9,6 +9,7 @@ import click
 
 from regard.cli.completion import Suggested, preset_names, recipe_names
 from regard.cli.number_types import COUNT, FLOPS, Number, WholeNumber
+from regard.cli.unread_flags import refuse_flags, refuse_other_flags
 from regard.errors import SettingError
 
 EXAMPLES = """\b
@@ -46,21 +47,32 @@ Examples:
 @click.option(
     "--examples", type=WholeNumber(1, 10**18), help="with --task: how many there are to learn from"
 )
-@click.option("--json", "as_json", is_flag=True, help="the same as one JSON object")
+@click.option("--json", "as_json", is_flag=True, help="the same as JSON; of --flops, an array")
 def command(model: str | None, as_json: bool, **options: Any) -> None:
     """Predict what a training costs: parameters, FLOPs, memory, time, money; and what would fit.
 
-    MODEL is a recipe, a preset NAME[:SIZE], a config.json, a spec file or a model folder. Nothing
-    is trained and no weights are read: one training step is traced with tensors that have shapes
-    but no memory.
+    MODEL is a recipe, a preset NAME[:SIZE], a config.json, a spec file or a model folder, of texts,
+    images or sound; series and graphs are not planned. Nothing is trained and no weights are read:
+    one training step is traced with tensors that have shapes but no memory.
     """
     # Two questions that need no MODEL, each answered by itself.
     if options["flops"] is not None:
+        refuse_other_flags(
+            ("flops", "as_json"),
+            "the compute-optimal size of --flops depends on nothing else",
+            "ask for one of both",
+        )
         _print_optimum(options["flops"], as_json)
         return
     if options["task"] is not None:
+        refuse_other_flags(
+            ("task", "examples", "as_json"),
+            "what is recommended for --task depends on nothing else but --examples",
+            "ask for one of both",
+        )
         _print_recommendation(options["task"], options["examples"], as_json)
         return
+    refuse_flags(("examples",), "a model is recommended for a task", "give --task, e.g. translate")
     if model is None:
         raise SettingError("there is no model to plan", "name one: regard plan transformer:base")
     _print_plan(model, options, as_json)
@@ -81,9 +93,9 @@ def _print_plan(model: str, options: dict[str, Any], as_json: bool) -> None:
     )
     subject = resolve(model, request)
     device = planner.find_device(options["device"])
-    measured = None
-    if options["measure"]:
-        measured = _measure(subject, device)
+    # An entry of the table of accelerators is known by its data sheet only.
+    if options["measure"] and device.accelerator is not None:
+        raise SettingError(f"there is no {device.name} here to measure", "say --device cpu or cuda")
     plan = planner.make_plan(
         subject,
         device,
@@ -91,6 +103,8 @@ def _print_plan(model: str, options: dict[str, Any], as_json: bool) -> None:
         price=options["price"],
         utilisation=options["utilisation"],
     )
+    # After the plan, which refuses what cannot be planned.
+    measured = _measure(subject, device) if options["measure"] else None
     if as_json:
         content = report.data(plan)
         if measured is not None:
@@ -108,9 +122,6 @@ def _print_plan(model: str, options: dict[str, Any], as_json: bool) -> None:
 def _measure(subject: Any, device: Any) -> Any:
     from regard.plan.measurement import MeasuredStep, measure
 
-    # An entry of the table of accelerators is known by its data sheet only.
-    if device.accelerator is not None:
-        raise SettingError(f"there is no {device.name} here to measure", "say --device cpu or cuda")
     step = MeasuredStep(
         subject.description,
         subject.workload,

@@ -19,7 +19,7 @@ from regard.cli.batch_work import (
     column_option,
     output_option,
 )
-from regard.cli.completion import FILE, MODEL_FOLDER
+from regard.cli.completion import FILE, MODEL_FOLDER, TEXT_OR_FILE
 from regard.cli.model_options import device_option, download_option
 from regard.cli.number_types import COUNT
 from regard.cli.text_arguments import check_is_text, check_not_blank, is_file, piped, with_space
@@ -51,7 +51,7 @@ Examples:
 
 @click.command(epilog=EXAMPLES, context_settings={"max_content_width": 110})
 @click.argument("model", type=MODEL_FOLDER)
-@click.argument("inputs", type=FILE, nargs=-1, metavar="[TEXT | FILE | -]...")
+@click.argument("inputs", type=TEXT_OR_FILE, nargs=-1, metavar="[TEXT | FILE | -]...")
 @click.option(
     "--task", default=None, help="what the model is asked for, if it can do several  [its head's]"
 )
@@ -61,7 +61,9 @@ Examples:
     multiple=True,
     help="a class or caption to choose from, for models that have none (GPT, CLIP); several times",
 )
-@click.option("--context", type=FILE, help="the text, or the file, that questions are about")
+@click.option(
+    "--context", type=TEXT_OR_FILE, help="the text, or the file, that questions are about"
+)
 @click.option("--top", type=COUNT, default=5, show_default=True, help="answers each")
 @click.option(
     "--samples",

@@ -13,6 +13,7 @@ from regard import disk
 from regard.cli.completion import FILE, MODEL_FOLDER
 from regard.cli.model_options import download_option, local_folder
 from regard.cli.number_types import COUNT
+from regard.cli.unread_flags import refuse_flags
 from regard.errors import ModelError, SettingError
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ WINDOW = 128  # tokens of a text that are scored together
     required=True,
     help="how many heads to remove: a number, or a share of all such as 25%",
 )
-@click.option("--out", help="the new model's folder  [MODEL-pruned]")
+@click.option("--out", type=MODEL_FOLDER, help="the new model's folder  [MODEL-pruned]")
 @click.option(
     "--source",
     type=FILE,
@@ -81,6 +82,8 @@ def command(
     from regard.models import LanguageModel, Translator, load
     from regard.models.head_pruning import choose_heads, prune_heads
 
+    if files["pairs"]:
+        refuse_flags(("source", "target"), "--pairs holds both sides", "leave it out, or --pairs")
     # A trailing slash would put the new folder into the old one.
     folder = Path(out or f"{model.rstrip('/')}-pruned")
     # Before the model is loaded; it may be the model itself.
@@ -103,6 +106,10 @@ def command(
     # Heads are ranked by the loss on this text, and the least important ones removed.
     ranking = importance(original, *texts)
     heads_off = choose_heads(original, ranking, heads)
+    if not heads_off:
+        raise SettingError(
+            f"--heads {heads} takes out no head", "give 1 or more, or a larger share"
+        )
     prune_heads(original, heads_off).save(folder)
     # Both are opened from their folders: measuring packs the weights of a model.
     reports = {
@@ -168,10 +175,10 @@ def _validation_pairs(model: str, files: dict[str, Any], lines: int) -> list[tup
     target = files["target"]
     pairs = files["pairs"]
     validation_set = RunFolder(Path(model)).data / "valid.jsonl"
-    if files["text"] or bool(source) != bool(target):
-        raise SettingError(
-            "a translator is judged by pairs", "give --source and --target, or --pairs"
-        )
+    needed = "give --source and --target, or --pairs"
+    refuse_flags(("text",), "a translator is judged by pairs", needed)
+    if bool(source) != bool(target):
+        raise SettingError("a translator is judged by pairs", needed)
     # Files that are named come first, then what training has kept.
     if pairs:
         examples = text_files.pairs(pairs, None)
@@ -180,9 +187,7 @@ def _validation_pairs(model: str, files: dict[str, Any], lines: int) -> list[tup
     elif validation_set.is_file():
         examples = text_files.pairs(str(validation_set), None)
     else:
-        raise SettingError(
-            f"{model} holds no validation text", "give --source and --target, or --pairs"
-        )
+        raise SettingError(f"{model} holds no validation text", needed)
     first = list(islice(examples, lines))
     if not first:
         raise SettingError("there are no pairs to judge heads by", "give --pairs with some in it")
@@ -197,8 +202,11 @@ def _validation_texts(
     from regard.data.corpus import Corpus
     from regard.training.run_folder import RunFolder
 
-    if files["source"] or files["target"] or files["pairs"]:
-        raise SettingError("a language model is judged by one text", "give --text")
+    refuse_flags(
+        ("source", "target", "pairs"),
+        "a language model is judged by one text",
+        "leave it out, and give --text",
+    )
     tokenizer = language_model.tokenizer
     validation_set = RunFolder(Path(model)).data / "valid"
     ids: list[int] = []

@@ -8,6 +8,7 @@ import click
 
 from regard.cli.completion import PRESET_OR_FOLDER
 from regard.cli.model_options import download_option, local_folder
+from regard.cli.unread_flags import refuse_flags
 
 EXAMPLES = """\b
 Examples:
@@ -23,7 +24,7 @@ Examples:
 @click.argument("model", type=PRESET_OR_FOLDER, required=False)
 @click.option("--list", "as_list", is_flag=True, help="list all presets, as without a MODEL")
 @download_option
-@click.option("--json", "as_json", is_flag=True, help="the same page as one JSON object")
+@click.option("--json", "as_json", is_flag=True, help="the same as JSON; of the list, an array")
 def command(model: str | None, as_list: bool, download: bool, as_json: bool) -> None:
     """Print a model's architecture top to bottom: stations, shapes, parameters of each part.
 
@@ -35,6 +36,8 @@ def command(model: str | None, as_list: bool, download: bool, as_json: bool) -> 
     from regard.show.resolve import resolve
 
     if as_list or model is None:
+        refuse_flags(("model",), "--list is of all presets", "leave out one of both")
+        refuse_flags(("download",), "all presets are listed", "give a MODEL")
         if as_json:
             click.echo(json.dumps(listing.data(), ensure_ascii=False))
         else:

@@ -41,8 +41,11 @@ def command(folders: tuple[str, ...], port: int, host: str, device: str, downloa
     Without a folder, a small translator of the built-in language is shown. The page can open other
     folders of this machine, unless the studio is open to the network.
     """
+    from regard.models import choose_device
     from regard.studio.model_store import DEMO, FolderOpener, ModelStore, recent_folders_file
     from regard.studio.server import is_loopback, serve
+
+    choose_device(device)  # for its error: models are opened by pages, later
 
     # Messages go to standard error, as of all commands.
     def say(text: str) -> None:

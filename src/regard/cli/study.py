@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from regard.cli.completion import FILE, MODEL_FOLDER
 from regard.cli.number_types import SEEDS
 from regard.cli.output_files import PAGE, check_page
+from regard.cli.unread_flags import refuse_other_flags
 from regard.errors import SettingError
 from regard.study import listing
 
@@ -34,9 +36,16 @@ Examples:
 @click.option("--all", "every", is_flag=True, help="run all studies and write one report")
 @click.option("--quick", is_flag=True, help="some ten seconds a study instead of some minutes")
 @click.option("--seeds", type=SEEDS, help="how many seeds  [as many as are usual for the study]")
-@click.option("--html", "page", metavar="FILE", help="write a self-contained page")
-@click.option("--out", metavar="DIR", help="where results are kept  [runs/study with --all]")
-@click.option("--json", "as_json", is_flag=True, help="print JSON")
+@click.option("--html", "page", type=FILE, metavar="FILE", help="write a self-contained page")
+@click.option(
+    "--out",
+    type=MODEL_FOLDER,
+    metavar="DIR",
+    help="where results are kept  [runs/study with --all]",
+)
+@click.option(
+    "--json", "as_json", is_flag=True, help="print JSON; of the list and of --all, an array"
+)
 def command(name: str | None, every: bool, **options: Any) -> None:
     """Run a claim of the literature as an experiment, and say whether it holds.
 
@@ -51,10 +60,15 @@ def command(name: str | None, every: bool, **options: Any) -> None:
         raise SettingError(f"{options['out']} is a file, not a folder", "choose another --out")
     if every:
         _run_all(**options)
-    elif name:
+        return
+    if name:
         listing.check(name)
         _run_one(name, **options)
-    elif options["as_json"]:
+        return
+    refuse_other_flags(
+        ("as_json",), "the list of studies has no use for it", "give a NAME or --all"
+    )
+    if options["as_json"]:
         lines = [{"name": key, **line._asdict()} for key, line in listing.STUDIES.items()]
         click.echo(json.dumps(lines, ensure_ascii=False))
     else:

@@ -187,7 +187,12 @@ command = RecipeCommand(
             metavar="N",
             help="train in N processes of this machine (torchrun)",
         ),
-        click.Option(["--data"], metavar="DIR", help="where a recipe's files are  [$REGARD_DATA]"),
+        click.Option(
+            ["--data"],
+            type=MODEL_FOLDER,
+            metavar="DIR",
+            help="where a recipe's files are  [$REGARD_DATA]",
+        ),
         click.Option(
             ["--json", "as_json"], is_flag=True, help="print the result as one JSON object"
         ),

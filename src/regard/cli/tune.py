@@ -12,7 +12,7 @@ from regard.cli.completion import MODEL_FOLDER, RECIPE
 from regard.cli.number_types import COUNT, FLOPS, MINUTES
 from regard.cli.recipe_options import RecipeCommand, recipe_changes, recipe_option
 from regard.cli.train import FINETUNE_KEYS, exit_on_interruption
-from regard.errors import SettingError
+from regard.cli.unread_flags import refuse_other_flags
 from regard.training.recipe import loading, schema
 
 ORDER = "rate,warmup,batch,dropout,size"
@@ -47,8 +47,11 @@ def tune(
     order = flags.pop("order")
     changes = recipe_changes(flags)
     if resume is not None:
-        if recipe or changes or out:
-            raise SettingError("--resume goes on with the search as it began", "leave flags out")
+        refuse_other_flags(
+            ("resume", "as_json"),
+            "--resume goes on with the search as it began",
+            "leave it out, or begin another search with --out",
+        )
         from regard.tune import tuning
 
         with exit_on_interruption():
@@ -100,11 +103,18 @@ command = RecipeCommand(
     context_settings={"max_content_width": 110},
     params=[
         click.Argument(["recipe"], type=RECIPE, required=False),
-        click.Option(["--out"], help="the folder of the search  [searches/NAME]"),
+        click.Option(
+            ["--out"], type=MODEL_FOLDER, help="the folder of the search  [searches/NAME]"
+        ),
         click.Option(
             ["--resume"], type=MODEL_FOLDER, metavar="DIR", help="go on with the search in DIR"
         ),
-        click.Option(["--data"], metavar="DIR", help="where a recipe's files are  [$REGARD_DATA]"),
+        click.Option(
+            ["--data"],
+            type=MODEL_FOLDER,
+            metavar="DIR",
+            help="where a recipe's files are  [$REGARD_DATA]",
+        ),
         click.Option(["--minutes"], type=MINUTES, help="the budget, in minutes of training"),
         click.Option(["--flops"], type=FLOPS, help="the budget, in FLOPs"),
         click.Option(["--updates"], type=COUNT, help="the budget, in updates of all runs together"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -96,6 +96,11 @@ class Contender:
             values[section][key] = value
         return schema.parse(values)
 
+    def takes(self, key: str, base: Recipe) -> bool:
+        """Whether a setting of the recipe's model is one of this model too."""
+        # A spec decides how large all of them are.
+        return key in ("model", "spec") or key in self._model_settings(base)
+
     def _model_settings(self, base: Recipe) -> dict[str, Any]:
         """The settings of the recipe's model that apply to this one."""
         name = self.changes["model"].partition(":")[0]
@@ -172,6 +177,20 @@ def parse_contenders(words: str) -> list[Contender]:
         if folders.count(contender.folder) > 1:
             raise SettingError(f"{contender.word} takes part twice", "name each model once")
     return contenders
+
+
+def check_settings_are_read(
+    contenders: Sequence[Contender], base: Recipe, changes: Collection[str]
+) -> None:
+    """Refuses settings of the model that are given for all, and that no contender takes."""
+    for key in changes:
+        if KEYS[key] != "model" or any(contender.takes(key, base) for contender in contenders):
+            continue
+        flag = "--" + key.replace("_", "-")
+        raise SettingError(
+            f"{flag} is read by none of {', '.join(contender.word for contender in contenders)}",
+            f"leave it out, or write it behind a model that has it: NAME@{key}=VALUE",
+        )
 
 
 def _sizes(name: str) -> Collection[str]:

@@ -118,8 +118,22 @@ def compare(
     folders = [out / contender.folder / str(seeds[0]) for contender in contenders]
     tests = _paired_tests(folders, data.run_folder.data / "test.jsonl")
     comparison = Comparison(name, parameters, budget, results, data.objective.unit, tests)
+    _say_what_is_replaced(out / "compare.json", contenders, say)
     disk.write_json(out / "compare.json", comparison.data())
     return comparison
+
+
+def _say_what_is_replaced(file: Path, contenders: Sequence[Contender], say: Say) -> None:
+    """The table of other models in the same folder is replaced; their runs are kept."""
+    if not file.is_file():
+        return
+    try:
+        earlier = [model["word"] for model in disk.read_json(file, SettingError)["contestants"]]
+    except (SettingError, LookupError, TypeError):
+        return  # nobody's table
+    missing = [word for word in earlier if word not in {each.word for each in contenders}]
+    if missing:
+        say(f"{file} is written anew, without {', '.join(missing)}: name them too to keep them")
 
 
 def _check_before_data(

@@ -82,10 +82,12 @@ def examine(
     kinds: Sequence[type] = (),
     objective: type[Objective] | None = None,
     data: DataSource | None = None,
+    data_root: str | None = None,
     trial_seconds: float = TRIAL_SECONDS,
 ) -> Report:
     """Examines a run folder or a recipe: `regard.doctor.examine("runs/mine")`.
 
+    `data_root` is where the files of a recipe of the package are; without it, $REGARD_DATA.
     Parts from outside the package are given again, as to `regard.training.run.go_on`. Trials of a
     run that has learnt nothing take at most `trial_seconds`; 0 makes none.
     """
@@ -95,12 +97,12 @@ def examine(
         evidence = open_run(run_folder, recipe, parts)
         findings = list(_findings(evidence, trial_seconds))
         return Report(str(run), ranked(findings), evidence.problems, evidence.log)
-    return _examine_recipe(str(run), parts)
+    return _examine_recipe(str(run), data_root, parts)
 
 
-def _examine_recipe(target: str, parts: Parts) -> Report:
+def _examine_recipe(target: str, data_root: str | None, parts: Parts) -> Report:
     """A recipe, whose model may be too large to be built here."""
-    recipe, name = loading.choose(target, {})
+    recipe, name = loading.choose(target, {}, data_root)
     # First: a model that does not fit cannot be assembled for the other checks.
     too_large = list(check_memory(recipe, name))
     try:

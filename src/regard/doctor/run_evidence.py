@@ -221,7 +221,7 @@ class RunEvidence:
 def open_run(run_folder: RunFolder, recipe: Recipe, parts: Parts) -> RunEvidence:
     """A run folder; one that cannot be assembled is examined by its files alone."""
     log = RunLog.read(run_folder.metrics)
-    problems: list[str] = []
+    problems = [*_missing_log(run_folder, log)]
     setup = Setup(run_folder, _on_cpu(recipe), _silent, parts.source, parts.kinds)
     objective = None
     try:
@@ -234,6 +234,16 @@ def open_run(run_folder: RunFolder, recipe: Recipe, parts: Parts) -> RunEvidence
     except RegardError as error:
         problems.append(f"the run cannot be assembled here: {error.problem}")
     return RunEvidence(run_folder, recipe, parts, objective, log, problems)
+
+
+def _missing_log(run_folder: RunFolder, log: RunLog) -> Iterator[str]:
+    """What a run that has trained should have said about its steps, and has not."""
+    has_trained = run_folder.weights.is_file() or any(run_folder.checkpoints.glob("*"))
+    if log.last_step or not has_trained:
+        return
+    file = run_folder.metrics
+    state = "has no line of training" if file.is_file() else "is missing"
+    yield f"{file.name} {state}, so losses and gradients were not examined"
 
 
 @contextmanager

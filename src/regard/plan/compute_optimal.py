@@ -10,6 +10,8 @@ from regard.errors import SettingError
 
 TOKENS_PER_PARAMETER = 20.0  # Hoffmann et al. 2022, approaches 1 and 2, near their largest budgets
 FLOPS_PER_PARAMETER_AND_TOKEN = 6.0
+# Of some 100,000 parameters. The laws were fitted from 6e18 on, and say little far below.
+LEAST_FLOPS = 1e12
 
 
 @dataclass(frozen=True)
@@ -52,8 +54,12 @@ class Optimum:
 
 def compute_optimal(flops: float) -> list[Optimum]:
     """The optimum of a budget by each rule; the first is the usual one."""
-    if not math.isfinite(flops) or flops <= 0:
-        raise SettingError(f"{flops} is no number of FLOPs", "give --flops 1e21, for example")
+    # Written so that nan is refused as well.
+    if not LEAST_FLOPS <= flops < math.inf:
+        raise SettingError(
+            f"no law is known for a budget of {flops:g} FLOPs",
+            f"give {LEAST_FLOPS:g} or more, for example --flops 1e21",
+        )
     return list(_optima(flops))
 
 

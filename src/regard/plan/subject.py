@@ -21,10 +21,12 @@ DEFAULT_ROWS = 8
 LARGE = 10**9  # parameters from which one row is planned
 MAX_DEFAULT_LENGTH = 2048
 SENTENCE = 64  # tokens of a long sentence, where a recipe of pairs only has an upper limit
-SPEECH_FRAMES = 1500  # positions of 30 seconds in Whisper's encoder
+SPEECH_FRAMES = 1500  # positions of 30 seconds, for encoders without a limit
 SPEECH_SAMPLES = 10 * 16_000  # ten seconds, for models that read samples
 # Of a micro-batch: its token ids are real tensors, and no device holds the activations of more.
 MOST_POSITIONS = 2**25
+IMAGE_OBJECTIVES = ("images", "masked_images")
+SPEC_FILES = (".json", ".toml")
 LABELS = 2  # classes, where the data would say how many
 _HEAD_TASKS: dict[str, specs.HeadTask] = {
     "classify": "classify",
@@ -105,6 +107,7 @@ def _of_preset(name: str, request: Request) -> Subject:
         size = about.name.partition(":")[2]
         description, generator = electra.preset(size, request.vocabulary or about.vocabulary)
     objective = _with_heads(objective, description)
+    _require_effect(request, about.name, objective, has_vocabulary=False)
     return _subject(about.name, description, objective, request, about.context, generator)
 
 
@@ -131,12 +134,17 @@ def _of_file(path: Path, request: Request) -> Subject:
     if path.is_dir():
         description = folders.peek(path).spec
         name = path.name or str(path)
-    else:
+    elif path.suffix in SPEC_FILES:
         description = model_spec.read_file(path)
         name = path.parent.name if path.name == "config.json" else path.stem
-    return _subject(
-        name, description, _objective(description), request, description.max_length or SENTENCE
-    )
+    else:
+        raise ModelError(
+            f"{path} is no recipe, config.json or spec",
+            "give a file in .json or .toml, or the folder of a model",
+        )
+    objective = _objective(description)
+    _require_effect(request, str(path), objective, has_vocabulary=True)
+    return _subject(name, description, objective, request, description.max_length or SENTENCE)
 
 
 def _objective(description: Any) -> str:
@@ -207,15 +215,33 @@ def _sizes(objective: str, description: Any, rows: int, length: int) -> Sizes:
             f"no device holds {rows:,} rows of {length:,} positions at once",
             "give a smaller --batch or --length; --accumulate N makes larger updates",
         )
-    if objective in ("images", "masked_images"):  # an image has one size
+    if objective in IMAGE_OBJECTIVES:  # an image has one size
         length = description.patches.positions
     limit = description.max_length
     if objective not in ("images", "ctc", "stories") and limit is not None and length > limit:
         raise SettingError(
             f"this model has {limit} positions, not {length}", f"give --length {limit} or less"
         )
-    source = SPEECH_FRAMES if objective == "transcribe" else length
+    source = _speech_positions(description) if objective == "transcribe" else length
     return Sizes(rows, length, source)
+
+
+def _speech_positions(description: Any) -> int:
+    """Positions of a recording in the encoder, which is padded to all that the model has."""
+    positions: int | None = getattr(description.spectrogram.position, "length", None)
+    return positions or SPEECH_FRAMES
+
+
+def _require_effect(request: Request, name: str, objective: str, has_vocabulary: bool) -> None:
+    """Refuses settings that this model does not leave open."""
+    if request.vocabulary is not None and has_vocabulary:
+        raise SettingError(
+            f"{name} has its vocabulary: --vocabulary changes nothing", "leave it out"
+        )
+    if request.length is not None and objective in IMAGE_OBJECTIVES:
+        raise SettingError(
+            f"{name} reads images of one size: --length changes nothing", "leave it out"
+        )
 
 
 # --- recipes --------------------------------------------------------------------------------------
@@ -240,6 +266,7 @@ def _of_recipe(target: str, request: Request) -> Subject:
 def of_recipe(recipe: Recipe, name: str, request: Request) -> Subject:
     """The training of a recipe, as far as it is known without the data."""
     description, generator, notes = _describe(recipe)
+    _require_effect(request, name, recipe.objective, has_vocabulary=recipe.is_finetuning)
     length = request.length or _recipe_length(recipe, description)
     rows = request.batch or max(1, recipe.train.batch_tokens // _positions(description, length))
     train = recipe.train

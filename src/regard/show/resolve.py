@@ -31,6 +31,8 @@ def resolve(model: str) -> NamedModel:
     """The model that a user names: a folder with config.json, or a preset `NAME[:SIZE]`."""
     if Path(model).is_dir():
         return _from_folder(Path(model))
+    if Path(model).is_file():
+        raise ModelError(f"{model} is a file", f"give the folder of a model: {Path(model).parent}")
     names = list(presets.names())
     if model not in names:
         raise ModelError(

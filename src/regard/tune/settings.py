@@ -93,6 +93,8 @@ def stages(recipe: Recipe, order: Sequence[str], sizes: Sizes) -> list[Stage]:
             raise SettingError(
                 f"there is nothing to tune by the name {word!r}", did_you_mean(word, SETTINGS)
             )
+        if order.count(word) > 1:
+            raise SettingError(f"{word} is tuned twice", "name each setting once")
         if fixed and word in _ARCHITECTURE:
             continue
         key, candidates = SETTINGS[word]

@@ -17,6 +17,8 @@ WEIGHTS = "model.safetensors"
 _INDEX = f"{WEIGHTS}.index.json"
 # Suffixes of files that torch.load would unpickle.
 _PICKLES = ("bin", "pt", "pth", "ckpt")
+# Files of the formats that other programs read, and their programs.
+_EXPORTS = {"*.onnx": "ONNX Runtime", "*vocabulary.json": "CTranslate2"}
 _FETCH_AGAIN = "fetch it again, or go back to an earlier checkpoint"
 
 # ------------------------------------------------------------------ JSON
@@ -46,6 +48,7 @@ def weight_files(folder: Path) -> list[Path]:
         return [folder / WEIGHTS]
     if (folder / _INDEX).is_file():
         return _shards(folder, disk.read_json(folder / _INDEX, ModelError))
+    require_no_export(folder)
     pickles = sorted(path.name for suffix in _PICKLES for path in folder.glob(f"*.{suffix}"))
     if pickles:
         raise ModelError(
@@ -59,6 +62,15 @@ def weight_files(folder: Path) -> list[Path]:
         f"{folder} holds no {WEIGHTS}",
         "train until the first checkpoint, or fetch the folder again",
     )
+
+
+def require_no_export(folder: Path) -> None:
+    """Refuses a folder whose model was written for another program (`regard convert --to`)."""
+    for pattern, program in _EXPORTS.items():
+        if any(folder.glob(pattern)):
+            raise ModelError(
+                f"{folder} is an export for {program}", "give the folder that it was made from"
+            )
 
 
 def _shards(folder: Path, index: Any) -> list[Path]:

@@ -23,6 +23,7 @@ from regard.families.folder.files import (
     has_weights,
     load_tensors,
     read_config,
+    require_no_export,
     tensor_names,
     weight_files,
 )
@@ -175,6 +176,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
             'give a list of names, such as ["BertModel"]',
         )
     if config.get("model_type") is None:  # the first files have none
+        require_no_export(folder)
         raise ModelError(
             f"{folder}/config.json does not say its model_type", "add it, such as bert or gpt2"
         )
