@@ -47,7 +47,7 @@ from regard.training import preflight
 from regard.training.diagnostics.run_log import RunLog
 from regard.training.engine.loop import Loop
 from regard.training.recipe import loading
-from regard.training.run import go_on
+from regard.training.run import resume
 from regard.verify import outputs
 from regard.verify.random_inputs import pad_token_id, random_batch
 
@@ -126,7 +126,7 @@ def open_run(folder: Path, chance: random.Random) -> None:
     if action < 0.7:
         steps = chance.choice((None, None, None, 8))
         with contextlib.suppress(TrainingInterrupted):
-            go_on(folder, quiet=True, steps=steps, on_step=_stop_soon)
+            resume(folder, quiet=True, steps=steps, on_step=_stop_soon)
     elif action < 0.8:
         regard.load(folder, device="cpu", say=lambda _: None)
     elif action < 0.9:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         load_translator,
     )
     from regard.training.entry_points import finetune, train
+    from regard.training.run import resume
     from regard.training.run_evaluation import evaluate
 
 __version__ = "0.1.0"
@@ -44,6 +45,7 @@ __all__ = [
     "load_translator",
     "look",
     "ray",
+    "resume",
     "spec",
     "study",
     "train",
@@ -56,6 +58,7 @@ _FUNCTIONS = {
     "build": "regard.builder",
     "evaluate": "regard.training.run_evaluation",
     "finetune": "regard.training.entry_points",
+    "resume": "regard.training.run",
     "train": "regard.training.entry_points",
 }
 

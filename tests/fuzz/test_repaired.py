@@ -47,8 +47,8 @@ from regard.training.engine.metrics_log import last_losses
 from regard.training.engine.progress import Progress
 from regard.training.entry_points import train
 from regard.training.recipe import loading
-from regard.training.run import go_on
-from regard.training.run_folder import resume
+from regard.training.run import resume
+from regard.training.run_folder import read_run
 from regard.verify.random_inputs import random_batch
 
 SETTINGS: dict[str, Any] = {
@@ -136,7 +136,7 @@ def test_a_damaged_log_is_read_where_it_can_be(run: Path) -> None:
 def test_a_damaged_recipe_of_a_run(run: Path, text: str) -> None:
     (run / "state" / "recipe.json").write_text(text)
     with pytest.raises(CheckpointError):
-        resume(run)
+        read_run(run)
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_tensors_of_another_model(run: Path, group: str, change: str) -> None:
     save_file({key: tensor.contiguous() for key, tensor in tensors.items()}, path)
     rehash(newest(run))
     with pytest.raises(CheckpointError, match="the checkpoint has"):
-        go_on(run, quiet=True, steps=6)
+        resume(run, quiet=True, steps=6)
 
 
 def test_a_run_goes_on_without_a_damaged_snapshot(
@@ -184,7 +184,7 @@ def test_a_run_goes_on_without_a_damaged_snapshot(
         content = bytearray(path.read_bytes())
         content[-1] ^= 1
         path.write_bytes(content)
-    go_on(run, steps=6)
+    resume(run, steps=6)
     assert "the best weights cannot be read" in capsys.readouterr().err
 
 
@@ -194,7 +194,7 @@ def test_stored_data_that_has_changed(run: Path) -> None:
     content[7] ^= 64
     path.write_bytes(content)
     with pytest.raises(DataError, match="not what was written"):
-        go_on(run, quiet=True, steps=6)
+        resume(run, quiet=True, steps=6)
 
 
 # --- recipes --------------------------------------------------------------------------------------
@@ -281,7 +281,7 @@ def test_a_pipe_in_place_of_a_file_is_not_waited_for(run: Path, name: str) -> No
     (run / name).unlink(missing_ok=True)
     os.mkfifo(run / name)
     with pytest.raises(RegardError):
-        go_on(run, quiet=True, steps=5)
+        resume(run, quiet=True, steps=5)
 
 
 def test_dropout_of_everything_is_zero() -> None:

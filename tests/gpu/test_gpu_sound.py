@@ -15,7 +15,7 @@ from test_gpu_training import assert_same_run, plain_step
 import regard
 from regard.errors import TrainingInterrupted
 from regard.training.engine.train_step import Step
-from regard.training.run import go_on
+from regard.training.run import resume
 from regard.training.run_folder import RunFolder
 
 pytestmark = pytest.mark.gpu
@@ -101,7 +101,7 @@ def test_augmented_sound_resumes_on_a_gpu(
     uninterrupted = regard.train(values, out=tmp_path / "uninterrupted").folder
     with pytest.raises(TrainingInterrupted):
         regard.train(values, out=tmp_path / "resumed", on_step=stop_at(5))
-    resumed = go_on(tmp_path / "resumed", quiet=True).folder
+    resumed = resume(tmp_path / "resumed", quiet=True).folder
     assert losses(resumed) == pytest.approx(losses(uninterrupted), rel=TOLERANCE)
     if name in CAPTURED:
         assert_same_run(RunFolder(resumed), RunFolder(uninterrupted))

@@ -17,7 +17,7 @@ import regard
 from regard.data.batching import Batch
 from regard.errors import TrainingInterrupted
 from regard.training.engine.train_step import Step
-from regard.training.run import go_on
+from regard.training.run import resume
 from regard.training.run_folder import RunFolder
 
 pytestmark = pytest.mark.gpu
@@ -63,8 +63,8 @@ def test_resumed_equals_uninterrupted(
     with pytest.raises(TrainingInterrupted):
         test_run.start(text, tmp_path / "resumed", stop_at(5), **settings)
     with pytest.raises(TrainingInterrupted):
-        go_on(tmp_path / "resumed", quiet=True, on_step=stop_at(13))
-    go_on(tmp_path / "resumed", quiet=True)
+        resume(tmp_path / "resumed", quiet=True, on_step=stop_at(13))
+    resume(tmp_path / "resumed", quiet=True)
     assert_same_run(RunFolder(tmp_path / "resumed"), uninterrupted)
 
 
@@ -130,5 +130,5 @@ def test_augmented_images_resume_on_a_gpu(
     uninterrupted = RunFolder(regard.train(settings, out=tmp_path / "uninterrupted").folder)
     with pytest.raises(TrainingInterrupted):
         regard.train(settings, out=tmp_path / "resumed", on_step=stop_at(3))
-    go_on(tmp_path / "resumed", quiet=True)
+    resume(tmp_path / "resumed", quiet=True)
     assert_same_run(RunFolder(tmp_path / "resumed"), uninterrupted)

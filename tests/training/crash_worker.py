@@ -25,7 +25,7 @@ from faults import killed_at
 from regard.checkpoint import BackgroundSave
 from regard.training.entry_points import train
 from regard.training.objectives import causal_lm  # noqa: F401 (imported once, before the forks)
-from regard.training.run import go_on
+from regard.training.run import resume
 
 SETTINGS: dict[str, Any] = {
     "preset": "tiny", "d_model": 16, "d_ff": 24, "heads": 2, "layers": 1, "dropout": 0.1,
@@ -40,7 +40,7 @@ def run(folder: Path, kill_at: int | None) -> None:
     if kill_at is not None:
         kill_in_save(folder, kill_at)
     if (folder / "state" / "recipe.json").is_file():
-        go_on(folder, quiet=True)
+        resume(folder, quiet=True)
     else:
         text = folder.parent / "text.txt"
         train(SETTINGS | {"text": str(text)}, out=folder)

@@ -31,7 +31,7 @@ from regard.training.engine.optimizer import Optimizer
 from regard.training.engine.train_step import Step
 from regard.training.objectives.causal_lm import CausalLM
 from regard.training.parallel.ranks import Ranks
-from regard.training.run import go_on
+from regard.training.run import resume
 
 RANK = int(os.environ.get("RANK", "0"))
 
@@ -193,7 +193,7 @@ def run_job(job: dict[str, Any]) -> None:
     with recorded_rows(rows), spoiled, noise:
         try:
             if job.get("resume"):
-                go_on(out, steps=job.get("steps"), quiet=True, objective=objective)
+                resume(out, steps=job.get("steps"), quiet=True, objective=objective)
             else:
                 settings = job["settings"]
                 regard.train(settings, out=out, on_step=on_step, objective=objective, data=data)

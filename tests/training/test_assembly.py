@@ -22,7 +22,7 @@ from regard.families import gpt2
 from regard.training import model_spec
 from regard.training.recipe import loading
 from regard.training.recipe.objectives import OBJECTIVES
-from regard.training.run import go_on
+from regard.training.run import resume
 from regard.training.run_folder import RunFolder, begin
 
 ROOT = Path(__file__).parents[2]
@@ -66,9 +66,9 @@ def test_an_objective_and_data_from_outside_resume_bit_for_bit(
     with pytest.raises(TrainingInterrupted):
         regard.train(settings, **arguments, out=tmp_path / "cut", on_step=stop_at(4))
     with pytest.raises(SettingError, match="begun with the objective FocalLM"):
-        go_on(tmp_path / "cut", quiet=True)
+        resume(tmp_path / "cut", quiet=True)
     # All examples are in the run folder: the source is not needed again.
-    resumed = go_on(tmp_path / "cut", quiet=True, objective=focal)
+    resumed = resume(tmp_path / "cut", quiet=True, objective=focal)
     expected = load_file(whole.folder / "model.safetensors")
     weights = load_file(resumed.folder / "model.safetensors")
     assert all(expected[name].equal(weights[name]) for name in expected)
@@ -277,7 +277,7 @@ def test_a_fine_tuned_gpt2_resumes_bit_for_bit(
     whole = regard.train(settings, out=tmp_path / "whole")
     with pytest.raises(TrainingInterrupted):
         regard.train(settings, out=tmp_path / "cut", on_step=stop_at(2))
-    resumed = go_on(tmp_path / "cut", quiet=True)
+    resumed = resume(tmp_path / "cut", quiet=True)
     expected = load_file(whole.folder / "model.safetensors")
     weights = load_file(resumed.folder / "model.safetensors")
     assert all(expected[name].equal(weights[name]) for name in expected)
@@ -317,10 +317,10 @@ def test_one_process_trains_in_a_folder(text: str, tmp_path: Path) -> None:
     other.start()
     assert ready.wait(60)
     with pytest.raises(SettingError, match="another process is training"):
-        go_on(folder, quiet=True)
+        resume(folder, quiet=True)
     other.kill()
     other.join()
-    assert go_on(folder, quiet=True).folder == folder
+    assert resume(folder, quiet=True).folder == folder
 
 
 def test_the_command_trains_any_model(text: str, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from regard.families.transformer import transformer
 from regard.parameter_count import parameter_count
 from regard.training.model_spec import describe
 from regard.training.recipe import loading
-from regard.training.run import go_on, run
+from regard.training.run import resume, run
 from regard.training.run_folder import begin
 
 TINY: dict[str, Any] = {
@@ -113,7 +113,7 @@ def test_random_features_are_redrawn_and_a_resumed_run_is_the_same(
     place = begin(recipe, tmp_path / "parts", "test")
     with pytest.raises(KeyboardInterrupt):
         run(place, recipe, "test", quiet=True, on_step=crash_at(4))
-    go_on(tmp_path / "parts", quiet=True)
+    resume(tmp_path / "parts", quiet=True)
     model, _ = folders.open_model(tmp_path / "parts")
     for one, other in zip(whole.parameters(), model.parameters(), strict=True):
         assert torch.equal(one, other)
@@ -174,7 +174,7 @@ def test_a_run_of_the_former_longformer_is_resumed(text: dict[str, str], tmp_pat
     assert '"global:3"' in saved
     saved = saved.replace('"global:3"', '"longformer:3"').replace('"steps": 2', '"steps": 4')
     place.recipe.write_text(saved)
-    go_on(tmp_path / "run", quiet=True)
+    resume(tmp_path / "run", quiet=True)
     _, opened = folders.open_model(tmp_path / "run")
     assert isinstance(opened.spec, spec.EncoderDecoder)
     assert opened.spec.encoder.block.attention.projection == "apart"

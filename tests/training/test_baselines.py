@@ -19,7 +19,7 @@ from regard.families.recurrent import FAMILIES
 from regard.look import alignment, look
 from regard.models import Translator
 from regard.training.recipe import loading
-from regard.training.run import go_on, run
+from regard.training.run import resume, run
 from regard.training.run_folder import begin
 from regard.verify.invariants import check_invariants
 
@@ -57,7 +57,7 @@ def test_a_run_stops_goes_on_and_holds_what_every_model_holds(
             quiet=True,
             on_step=crash_at(2),
         )
-    go_on(tmp_path / "parts", quiet=True)
+    resume(tmp_path / "parts", quiet=True)
     one, opened = folders.open_model(tmp_path / "whole")
     two, _ = folders.open_model(tmp_path / "parts")
     for first, second in zip(one.parameters(), two.parameters(), strict=True):

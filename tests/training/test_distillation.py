@@ -28,7 +28,7 @@ from regard.training.objectives.distillation_loss import distillation_loss
 from regard.training.objectives.label_smoothed_cross_entropy import cross_entropy
 from regard.training.objectives.sequence_to_sequence import SequenceToSequence
 from regard.training.recipe import loading
-from regard.training.run import go_on, run
+from regard.training.run import resume, run
 from regard.training.run_folder import RunFolder, begin
 from regard.training.setup import Setup
 
@@ -182,7 +182,7 @@ def test_a_taught_run_resumes_bit_for_bit(
     whole = start(files, tmp_path / "whole", **changes)
     with pytest.raises(TrainingInterrupted):
         start(files, tmp_path / "cut", stop_at(7), **changes)
-    go_on(tmp_path / "cut", quiet=True)
+    resume(tmp_path / "cut", quiet=True)
     exported, other = (
         load_file(folder / "model.safetensors") for folder in (tmp_path / "cut", whole.folder)
     )
@@ -256,7 +256,7 @@ def test_a_teacher_that_is_gone_is_named(
     start(text, tmp_path / "run", teacher=str(moved))
     shutil.rmtree(moved)
     with pytest.raises(SettingError, match="no teacher at"):
-        go_on(tmp_path / "run", quiet=True)
+        resume(tmp_path / "run", quiet=True)
 
 
 def test_teachers_of_another_kind_are_refused(

@@ -28,7 +28,7 @@ from regard.training.engine.lr_schedule import LinearDecay
 from regard.training.engine.optimizer import Optimizer
 from regard.training.objectives.head_objective import with_head
 from regard.training.objectives.question_answering import answer_windows
-from regard.training.run import go_on
+from regard.training.run import resume
 from regard.training.run_folder import RunFolder
 
 transformers = pytest.importorskip("transformers")
@@ -236,7 +236,7 @@ def test_resumed_equals_uninterrupted(
             on_step=stop_at(3),
             **settings,
         )
-    go_on(tmp_path / "cut", quiet=True)
+    resume(tmp_path / "cut", quiet=True)
     one, other = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "cut"))
     assert one.keys() == other.keys()
     assert all(torch.equal(one[name], other[name]) for name in one)

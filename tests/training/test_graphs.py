@@ -30,7 +30,7 @@ from regard.families import presets
 from regard.metrics.classification import ClassificationScore
 from regard.models.graph_model import graph_tensors
 from regard.training.recipe import loading
-from regard.training.run import go_on
+from regard.training.run import resume
 
 QUICK: dict[str, Any] = {
     "steps": 6, "warmup": 1, "validate_every": 3, "save_every": 2, "schedule": "constant",
@@ -366,7 +366,7 @@ def test_a_resumed_run_is_the_same_bit_for_bit(graph: Path, tmp_path: Path) -> N
 
     with pytest.raises(TrainingInterrupted):
         regard.train(settings, out=tmp_path / "parts", on_step=stop)
-    go_on(tmp_path / "parts")
+    resume(tmp_path / "parts")
     files = [tmp_path / name / "model.safetensors" for name in ("whole", "parts")]
     assert files[0].read_bytes() == files[1].read_bytes()
 

@@ -27,7 +27,7 @@ from regard.training.data import trivial_augment
 from regard.training.data.image_augmentation import Augmentation, crop_and_flip
 from regard.training.objectives.image_text_contrastive import MAX_SCALE
 from regard.training.recipe import loading
-from regard.training.run import go_on
+from regard.training.run import resume
 from regard.training.run_folder import RunFolder, begin
 from regard.training.setup import Setup
 
@@ -322,7 +322,7 @@ def test_a_run_resumes_bit_for_bit_without_its_files(
     with pytest.raises(TrainingInterrupted):
         regard.train(settings, out=tmp_path / "cut", on_step=stop_at(3))
     images.rename(tmp_path / "elsewhere")
-    resumed = go_on(tmp_path / "cut", quiet=True)
+    resumed = resume(tmp_path / "cut", quiet=True)
     expected = load_file(complete.folder / "model.safetensors")
     weights = load_file(resumed.folder / "model.safetensors")
     assert all(expected[name].equal(weights[name]) for name in expected)

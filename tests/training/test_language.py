@@ -23,7 +23,7 @@ from regard.training.assembly import assemble
 from regard.training.data.plain_text import text_corpora
 from regard.training.objectives.causal_lm import CausalLM
 from regard.training.recipe import loading
-from regard.training.run import go_on, run
+from regard.training.run import resume, run
 from regard.training.run_folder import RunFolder, begin
 from regard.training.setup import Setup
 
@@ -99,7 +99,7 @@ def test_resumed_equals_uninterrupted(
 ) -> None:
     with pytest.raises(TrainingInterrupted):
         start(tmp_path / "cut", settings(text, name), stop_at(13))
-    go_on(tmp_path / "cut", quiet=True)
+    resume(tmp_path / "cut", quiet=True)
     cut = RunFolder(tmp_path / "cut")
     assert lines(cut) == lines(runs[name])
     one, other = load_file(cut.weights), load_file(runs[name].weights)

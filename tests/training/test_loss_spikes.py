@@ -20,7 +20,7 @@ from regard.training.engine.loss_spikes import FEWEST, LossSpikes
 from regard.training.engine.progress import Progress
 from regard.training.entry_points import train
 from regard.training.objectives.causal_lm import CausalLM
-from regard.training.run import go_on
+from regard.training.run import resume
 from regard.training.run_folder import RunFolder
 
 SETTINGS: dict[str, Any] = {
@@ -119,7 +119,7 @@ def test_a_resumed_run_rolls_back_as_the_uninterrupted_one(
     """Stopped before, in and after the stretch, with checkpoints in other places."""
     with pytest.raises(TrainingInterrupted):
         start(text, tmp_path / "cut", stop_at(step))
-    go_on(tmp_path / "cut", quiet=True, objective=Spiking)
+    resume(tmp_path / "cut", quiet=True, objective=Spiking)
     cut = RunFolder(tmp_path / "cut")
     assert log(cut) == log(whole)
     assert all(torch.equal(weights(cut)[name], w) for name, w in weights(whole).items())

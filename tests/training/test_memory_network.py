@@ -18,7 +18,7 @@ from regard.errors import DataError, SettingError
 from regard.families import folder as folders
 from regard.metrics.classification import ClassificationAgainstMajority
 from regard.training.recipe import loading
-from regard.training.run import Result, go_on, run
+from regard.training.run import Result, resume, run
 from regard.training.run_folder import begin
 from regard.verify.invariants import check_invariants
 
@@ -113,7 +113,7 @@ def test_a_resumed_run_is_an_uninterrupted_one(
     trained(tmp_path / "whole", **FEW)
     with pytest.raises(KeyboardInterrupt):
         trained(tmp_path / "parts", crash_at(17), **FEW)
-    go_on(tmp_path / "parts", quiet=True)
+    resume(tmp_path / "parts", quiet=True)
     one, other = (folders.open_model(tmp_path / name)[0] for name in ("whole", "parts"))
     assert all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
 

@@ -19,7 +19,7 @@ from regard.training.data.mixtures import evenly_spaced
 from regard.training.data.parallel_text import parallel_corpora
 from regard.training.objectives.causal_lm import CausalLM
 from regard.training.recipe import loading
-from regard.training.run import go_on, run
+from regard.training.run import resume, run
 from regard.training.run_folder import RunFolder, begin
 from regard.training.setup import Setup
 
@@ -119,7 +119,7 @@ def test_a_resumed_mixture_is_the_uninterrupted_one(
 
     with pytest.raises(TrainingInterrupted):
         train(tmp_path / "cut", interrupt)
-    go_on(tmp_path / "cut", quiet=True)
+    resume(tmp_path / "cut", quiet=True)
     weights = load_file(whole.folder / "model.safetensors")
     again = load_file(tmp_path / "cut" / "model.safetensors")
     assert all(weights[name].equal(again[name]) for name in weights)

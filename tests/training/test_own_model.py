@@ -19,7 +19,7 @@ from regard.data.builtin import write_tsv
 from regard.errors import ModelError, SettingError, TrainingInterrupted
 from regard.families.gpt2 import preset as gpt2
 from regard.families.transformer import preset
-from regard.training.run import go_on
+from regard.training.run import resume
 
 SIZES: dict[str, Any] = {"d_model": 16, "d_ff": 24, "heads": 2, "layers": 1}
 
@@ -72,8 +72,8 @@ def test_a_stopped_run_resumes_exactly(
     with pytest.raises(TrainingInterrupted):
         regard.train(settings, model=own_model(), out=tmp_path / "cut", on_step=stop_at(3))
     with pytest.raises(ModelError, match="unknown kind 'Unscaled'"):
-        go_on(tmp_path / "cut", quiet=True)
-    resumed = go_on(tmp_path / "cut", quiet=True, kinds=[Unscaled])
+        resume(tmp_path / "cut", quiet=True)
+    resumed = resume(tmp_path / "cut", quiet=True, kinds=[Unscaled])
     expected = load_file(whole.folder / "model.safetensors")
     weights = load_file(resumed.folder / "model.safetensors")
     assert expected.keys() == weights.keys()

@@ -1,4 +1,4 @@
-"""Arguments of `regard.train`, `finetune` and `go_on` that cannot be right: typed, nothing lost."""
+"""Arguments of `regard.train`, `finetune` and `resume` that cannot be right: typed, nothing lost."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from regard import spec
 from regard.errors import DataError, DivergenceError, RegardError, SettingError
 from regard.training.objectives.causal_lm import CausalLM
 from regard.training.objectives.objective import Objective
-from regard.training.run import go_on
+from regard.training.run import resume
 
 TINY: dict[str, Any] = {"preset": "tiny", "layers": 1, "vocabulary": 60, "warmup": 1}
 TEXT_MODEL: dict[str, Any] = {"layers": 1, "context": 8, "steps": 2, "warmup": 1}
@@ -52,7 +52,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_wrong_number_of_steps_is_not_stored(run: Path, steps: Any) -> None:
     stored = (run / "state" / "recipe.json").read_bytes()
     with pytest.raises(SettingError):
-        go_on(run, steps=steps, quiet=True)
+        resume(run, steps=steps, quiet=True)
     assert (run / "state" / "recipe.json").read_bytes() == stored
 
 
@@ -63,7 +63,7 @@ def test_a_wrong_number_of_steps_is_not_stored(run: Path, steps: Any) -> None:
 )
 def test_resuming_with_wrong_types(run: Path, arguments: dict[str, Any]) -> None:
     with pytest.raises(RegardError):
-        go_on(**{"folder": run, **arguments})
+        resume(**{"folder": run, **arguments})
 
 
 def test_an_objective_of_a_run_without_one(run: Path) -> None:
@@ -71,7 +71,7 @@ def test_an_objective_of_a_run_without_one(run: Path) -> None:
         pass
 
     with pytest.raises(SettingError) as caught:
-        go_on(run, objective=Mine, quiet=True)
+        resume(run, objective=Mine, quiet=True)
     assert "leave" in caught.value.repair
 
 

@@ -39,8 +39,8 @@ from regard.training.engine.train_step import dropout_seed
 from regard.training.objectives.sequence_to_sequence import SequenceToSequence
 from regard.training.parallel.strategy import Strategy
 from regard.training.recipe import loading
-from regard.training.run import go_on, make_optimizer, run
-from regard.training.run_folder import RunFolder, begin, resume
+from regard.training.run import make_optimizer, resume, run
+from regard.training.run_folder import RunFolder, begin, read_run
 from regard.training.setup import Setup
 
 SMALL: dict[str, Any] = {
@@ -114,8 +114,8 @@ def test_resumed_equals_uninterrupted(
         start(text, tmp_path / "cut", stop_at(5), weights=weights)
     assert stopped.value.exit_code == 143
     with pytest.raises(TrainingInterrupted):
-        go_on(tmp_path / "cut", quiet=True, on_step=stop_at(13))
-    go_on(tmp_path / "cut", quiet=True)
+        resume(tmp_path / "cut", quiet=True, on_step=stop_at(13))
+    resume(tmp_path / "cut", quiet=True)
     cut = RunFolder(tmp_path / "cut")
     assert losses(cut) == losses(whole)
     (progress, tensors), (expected, reference) = state(cut), state(whole)
@@ -140,7 +140,7 @@ def test_a_run_without_checkpoint_starts_again(
     recipe = loading.load(None, SMALL | text)
     place = begin(recipe, tmp_path / "early", "test")
     place.metrics.write_text('{"step": 3, "loss": 1}\n{"st')
-    again, parsed, name = resume(place.folder)
+    again, parsed, name = read_run(place.folder)
     assert (parsed, name) == (recipe, "test")
     run(again, parsed, name, quiet=True)
     assert losses(place) == losses(whole)
@@ -152,7 +152,7 @@ def test_a_damaged_checkpoint_falls_back(
     place = start(text, tmp_path / "hurt")
     newest = sorted((place.state / "checkpoints").iterdir())[-1]
     (newest / "weights.safetensors").write_bytes(b"nothing")
-    go_on(place.folder)
+    resume(place.folder)
     assert "damaged" in capsys.readouterr().err
     assert losses(place) == losses(whole)
 
@@ -166,7 +166,7 @@ def test_falling_back_finds_the_weights_it_refers_to(
     whole, hurt = (start(text, tmp_path / name, **settings) for name in ("whole", "hurt"))
     newest = sorted((hurt.state / "checkpoints").iterdir())[-1]
     (newest / "optimizer.safetensors").unlink()
-    go_on(hurt.folder, quiet=True)
+    resume(hurt.folder, quiet=True)
     assert losses(hurt) == losses(whole)
     one, other = load_file(hurt.weights), load_file(whole.weights)
     assert all(torch.equal(one[name], other[name]) for name in other)
@@ -182,10 +182,10 @@ def test_finished_runs_and_strange_folders(
     text: dict[str, str], whole: RunFolder, tmp_path: Path
 ) -> None:
     before = losses(whole)
-    go_on(whole.folder, quiet=True)
+    resume(whole.folder, quiet=True)
     assert losses(whole) == before
     with pytest.raises(CheckpointError, match="not a run"):
-        resume(tmp_path)
+        read_run(tmp_path)
     with pytest.raises(SettingError, match="--resume"):
         begin(loading.load(None, SMALL | text), whole.folder, "test")
 
@@ -360,7 +360,7 @@ def test_an_interrupted_run_is_an_error_of_the_library_and_an_exit_code_of_the_c
     assert str(tmp_path / "library") in stopped.value.repair
     assert pickle.loads(pickle.dumps(stopped.value)).exit_code == 143
     with pytest.raises(SystemExit) as ended, exit_on_interruption():
-        go_on(tmp_path / "library", quiet=True, on_step=stop_at(3))
+        resume(tmp_path / "library", quiet=True, on_step=stop_at(3))
     assert ended.value.code == 143
 
 

@@ -26,7 +26,7 @@ from regard.training.assembly import assemble
 from regard.training.objectives.label_smoothed_cross_entropy import cross_entropy
 from regard.training.objectives.segment_lm import SegmentLM
 from regard.training.recipe import loading
-from regard.training.run import go_on, run
+from regard.training.run import resume, run
 from regard.training.run_folder import begin
 from regard.training.setup import Setup
 from regard.verify.invariants import check_invariants
@@ -155,7 +155,7 @@ def test_a_run_learns_stops_and_goes_on(
             quiet=True,
             on_step=crash_at(7),
         )
-    assert go_on(tmp_path / "parts", quiet=True).scores == result.scores
+    assert resume(tmp_path / "parts", quiet=True).scores == result.scores
     one, opened = folders.open_model(tmp_path / "whole")
     two, _ = folders.open_model(tmp_path / "parts")
     for first, second in zip(one.parameters(), two.parameters(), strict=True):

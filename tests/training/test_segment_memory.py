@@ -20,7 +20,7 @@ from regard.look import cache
 from regard.training.engine.initialization import initialize
 from regard.training.recipe import loading
 from regard.training.recipe.options import Scaled
-from regard.training.run import go_on, run
+from regard.training.run import resume, run
 from regard.training.run_folder import RunFolder, begin
 from regard.verify.invariants import check_invariants
 
@@ -64,7 +64,7 @@ def test_a_resumed_run_remembers_what_an_uninterrupted_one_does(
     whole = trained(tmp_path / "whole", text, memory=12, **compressed)
     with pytest.raises(KeyboardInterrupt):
         trained(tmp_path / "parts", text, crash_at(13), memory=12, **compressed)
-    go_on(tmp_path / "parts", quiet=True)
+    resume(tmp_path / "parts", quiet=True)
     one, other = (folders.open_model(folder)[0] for folder in (whole.folder, tmp_path / "parts"))
     for first, second in zip(one.parameters(), other.parameters(), strict=True):
         assert torch.equal(first, second)

@@ -20,7 +20,7 @@ from regard.families import presets
 from regard.metrics.forecast import ForecastScore, QuantileScore, forecast_score
 from regard.training.data.stored_series import open_series, split_counts
 from regard.training.recipe import loading
-from regard.training.run import go_on
+from regard.training.run import resume
 from regard.training.run_folder import RunFolder
 
 STEPS = 400
@@ -244,7 +244,7 @@ def test_a_resumed_run_is_the_same_bit_for_bit(model: str, table: str, tmp_path:
     with pytest.raises(TrainingInterrupted):
         regard.train(settings, out=tmp_path / "parts", on_step=stop)
     Path(table).unlink()  # what is needed is in the run folder
-    go_on(tmp_path / "parts")
+    resume(tmp_path / "parts")
     files = [tmp_path / name / "model.safetensors" for name in ("whole", "parts")]
     assert files[0].read_bytes() == files[1].read_bytes()
 

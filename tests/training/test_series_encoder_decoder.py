@@ -20,7 +20,7 @@ from regard.metrics.forecast import ForecastScore
 from regard.models import SeriesModel
 from regard.models.prediction import PredictionOptions, predict
 from regard.training.recipe import loading
-from regard.training.run import go_on
+from regard.training.run import resume
 
 STEPS = 420
 QUICK: dict[str, Any] = {
@@ -159,7 +159,7 @@ def test_a_resumed_run_is_the_same_bit_for_bit(table: str, tmp_path: Path) -> No
     with pytest.raises(TrainingInterrupted):
         regard.train(settings, model=model, out=tmp_path / "parts", on_step=stop)
     Path(table).unlink()  # what is needed is in the run folder, dates too
-    go_on(tmp_path / "parts")
+    resume(tmp_path / "parts")
     files = [tmp_path / name / "model.safetensors" for name in ("whole", "parts")]
     assert files[0].read_bytes() == files[1].read_bytes()
 

@@ -29,7 +29,7 @@ from regard.training.assembly import assemble
 from regard.training.data.sound_files import RecordedSpeech
 from regard.training.objectives.ctc import alignment_length
 from regard.training.recipe import loading
-from regard.training.run import go_on
+from regard.training.run import resume
 from regard.training.run_folder import begin
 from regard.training.setup import Setup
 
@@ -250,7 +250,7 @@ def test_a_run_resumes_bit_for_bit_without_its_files(
         regard.train(values, out=tmp_path / "cut", on_step=stop_at(3))
     for path in copied.iterdir():
         path.unlink()
-    resumed = go_on(tmp_path / "cut", quiet=True)
+    resumed = resume(tmp_path / "cut", quiet=True)
     weights = load_file(resumed.folder / "model.safetensors")
     for name, tensor in load_file(expected.folder / "model.safetensors").items():
         assert tensor.equal(weights[name]), name

@@ -27,7 +27,7 @@ from regard.models.sound import read_recordings
 from regard.training.assembly import assemble
 from regard.training.objectives.speech_contrastive import sampled_negatives, span_masks
 from regard.training.recipe import loading
-from regard.training.run import go_on
+from regard.training.run import resume
 from regard.training.run_folder import begin
 from regard.training.setup import Setup
 
@@ -106,7 +106,7 @@ def test_a_run_of_classes_resumes_bit_for_bit(
     expected = regard.train(values, out=tmp_path / "whole")
     with pytest.raises(TrainingInterrupted):
         regard.train(values, out=tmp_path / "cut", on_step=stop_at(3))
-    resumed = go_on(tmp_path / "cut", quiet=True)
+    resumed = resume(tmp_path / "cut", quiet=True)
     _same_weights(resumed.folder, expected.folder)
     assert resumed.scores == expected.scores
 
@@ -211,7 +211,7 @@ def test_pre_training_resumes_bit_for_bit(
     expected = regard.train(values, out=tmp_path / "whole")
     with pytest.raises(TrainingInterrupted):
         regard.train(values, out=tmp_path / "cut", on_step=stop_at(3))
-    resumed = go_on(tmp_path / "cut", quiet=True)
+    resumed = resume(tmp_path / "cut", quiet=True)
     _same_weights(resumed.folder, expected.folder)
     assert resumed.scores == expected.scores
     objective = _objective(values, tmp_path / "again")

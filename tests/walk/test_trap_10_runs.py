@@ -14,7 +14,7 @@ import regard
 from command_line import SIZES, Command
 from regard.errors import TrainingInterrupted
 from regard.training.engine.loop import Loop
-from regard.training.run import go_on
+from regard.training.run import resume
 
 
 def test_a_closed_terminal_saves_as_sigterm_does(files: Path, tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_a_longer_run_is_the_run_that_was_longer_from_the_start(
     data = {"source": str(files / "s.en"), "target": str(files / "s.de"), "warmup": 2}
     settings = {**SIZES, **data, "batch_tokens": 512, "weights": "last"}
     regard.train({**settings, "steps": 4}, out=tmp_path / "short")
-    go_on(tmp_path / "short", steps=7, quiet=True)
+    resume(tmp_path / "short", steps=7, quiet=True)
     regard.train({**settings, "steps": 7}, out=tmp_path / "long")
     name = "model.safetensors"
     assert (tmp_path / "short" / name).read_bytes() == (tmp_path / "long" / name).read_bytes()
@@ -79,8 +79,8 @@ def test_early_stopping_does_not_end_a_run_that_is_to_go_on(files: Path, tmp_pat
     settings = {**SIZES, **data, "validate_every": 1, "learning_rate": 1e-12, "patience": 2}
     first = regard.train({**settings, "steps": 30}, out=tmp_path / "run")
     assert first.steps < 30
-    assert go_on(tmp_path / "run", quiet=True).steps == first.steps
-    assert go_on(tmp_path / "run", steps=31, quiet=True).steps > first.steps
+    assert resume(tmp_path / "run", quiet=True).steps == first.steps
+    assert resume(tmp_path / "run", steps=31, quiet=True).steps > first.steps
 
 
 def test_json_has_the_losses_without_a_test_set(

@@ -24,7 +24,7 @@ from regard.models import LanguageModel
 from regard.plan.subject import Request, resolve
 from regard.training.recipe import loading
 from regard.training.run import Parts
-from regard.training.run_folder import resume
+from regard.training.run_folder import read_run
 
 
 @pytest.fixture(scope="module")
@@ -205,7 +205,7 @@ def test_a_log_that_is_lost_is_not_healthy_in_silence(
     (run / "metrics.jsonl").unlink()
     if content is not None:
         (run / "metrics.jsonl").write_bytes(content)
-    run_folder, recipe, _ = resume(run)
+    run_folder, recipe, _ = read_run(run)
     problems = open_run(run_folder, recipe, Parts(None, None, ())).problems
     assert [f"metrics.jsonl {words}" in problem for problem in problems] == [True]
 

@@ -108,11 +108,11 @@ def resume_run(folder: str, changes: dict[str, Any], as_json: bool) -> None:
             "leave the other flags out; --steps N alone trains it longer",
         )
     # A folder that is no run is reported before torch is loaded.
-    run_folders.resume(Path(folder))
-    from regard.training.run import go_on
+    run_folders.read_run(Path(folder))
+    from regard.training.run import resume
 
     with exit_on_interruption():
-        print_result(go_on(Path(folder), steps=steps), as_json)
+        print_result(resume(Path(folder), steps=steps), as_json)
 
 
 def start_processes(processes: int, out: str | None) -> None:

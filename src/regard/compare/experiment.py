@@ -37,9 +37,9 @@ from regard.training.data.plain_text import TextCorpora
 from regard.training.objectives.objective import Objective
 from regard.training.recipe.objectives import DATA_KEYS
 from regard.training.recipe.schema import Recipe
-from regard.training.run import go_on, run
+from regard.training.run import resume, run
 from regard.training.run_evaluation import evaluate
-from regard.training.run_folder import RunFolder, begin, resume
+from regard.training.run_folder import RunFolder, begin, read_run
 from regard.training.setup import Setup
 
 Say = Callable[[str], None]
@@ -184,7 +184,7 @@ def _paired_tests(folders: Sequence[Path], examples: Path) -> dict[str, PairedTe
 def _shared_data(folder: Path, base: Recipe, name: str, say: Say) -> SharedData:
     """The data of all runs, prepared once; a folder that was begun with other data is refused."""
     if (folder / "state" / "recipe.json").exists():
-        run_folder, recipe, _ = resume(folder)
+        run_folder, recipe, _ = read_run(folder)
         if (recipe.data, recipe.tokens) != (base.data, base.tokens):
             if _has_trained(folder.parent):
                 raise SettingError(
@@ -291,13 +291,13 @@ def _train(folder: Path, data: SharedData, recipe: Recipe, name: str, say: Say) 
     """Trains a model, or goes on with it, or reads the result of its finished run."""
     file = folder / "study.json"
     if (folder / "state" / "recipe.json").exists():
-        _, begun_with, _ = resume(folder)
+        _, begun_with, _ = read_run(folder)
         if begun_with != recipe:
             raise SettingError(f"{folder} was begun with other settings", "choose another --out")
         if file.exists():
             return Run.read(file)
         say(f"{folder}: going on")
-        result = go_on(folder, quiet=True)
+        result = resume(folder, quiet=True)
     else:
         # A folder without a recipe was left before it could be resumed.
         shutil.rmtree(folder, ignore_errors=True)

@@ -30,7 +30,7 @@ from regard.training.diagnostics.update_ratio import (
 from regard.training.objectives.objective import Objective
 from regard.training.recipe import loading
 from regard.training.run import Parts, lr_schedule
-from regard.training.run_folder import resume
+from regard.training.run_folder import read_run
 from regard.training.setup import DataSource
 
 TRIAL_SECONDS = 60.0  # of the processor: about 20 trials of 80 steps of a small model
@@ -88,12 +88,12 @@ def examine(
     """Examines a run folder or a recipe: `regard.doctor.examine("runs/mine")`.
 
     `data_root` is where the files of a recipe of the package are; without it, $REGARD_DATA.
-    Parts from outside the package are given again, as to `regard.training.run.go_on`. Trials of a
+    Parts from outside the package are given again, as to `regard.resume`. Trials of a
     run that has learnt nothing take at most `trial_seconds`; 0 makes none.
     """
     parts = Parts(data, objective, kinds)
     if Path(run).is_dir():
-        run_folder, recipe, _ = resume(Path(run))
+        run_folder, recipe, _ = read_run(Path(run))
         evidence = open_run(run_folder, recipe, parts)
         findings = list(_findings(evidence, trial_seconds))
         return Report(str(run), ranked(findings), evidence.problems, evidence.log)

@@ -55,7 +55,7 @@ from regard.training.parallel.ranks import ONE_RANK, Ranks
 from regard.training.parallel.sharded_saving import on_all_ranks
 from regard.training.parallel.strategy import Strategy
 from regard.training.recipe.schema import Recipe
-from regard.training.run_folder import RunFolder, begin, resume
+from regard.training.run_folder import RunFolder, begin, read_run
 from regard.training.setup import DataSource, Setup
 
 OnStep = Callable[[Loop], None]
@@ -102,7 +102,7 @@ class Result:
 # --- starting and resuming ------------------------------------------------------------------------
 
 
-def go_on(
+def resume(
     folder: str | Path,
     *,
     steps: int | None = None,
@@ -112,14 +112,14 @@ def go_on(
     data: DataSource | None = None,
     objective: type[Objective] | None = None,
 ) -> Result:
-    """Resumes a run from its newest intact checkpoint.
+    """Resumes a run from its newest intact checkpoint: `regard.resume("runs/mine", steps=20_000)`.
 
     `steps` trains it longer, or a finished run further, than its recipe says.
     Parts from outside the package are given again: `kinds` are the dataclasses of model parts. Data
     is needed only by a run that was stopped before all of it was stored.
     """
     check_types(folder=folder, data=data, objective=objective, on_step=on_step)
-    run_folder, recipe, name = resume(Path(folder), steps)
+    run_folder, recipe, name = read_run(Path(folder), steps)
     parts = Parts(data, objective, kinds)
     with joined(recipe.train.device, recipe.tensor_ranks) as ranks:
         return run(
@@ -154,7 +154,7 @@ def launch(
     folder = Path(out) if out else None
     with joined(recipe.train.device, recipe.tensor_ranks) as ranks:
         if folder is not None and was_restarted() and RunFolder(folder).recipe.is_file():
-            run_folder, recipe, name = resume(folder)
+            run_folder, recipe, name = read_run(folder)
             return run(
                 run_folder, recipe, name, quiet=quiet, on_step=on_step, parts=parts, ranks=ranks
             )

@@ -24,7 +24,7 @@ from regard.training.data.stored_graphs import open_graphs
 from regard.training.data.stored_images import stored_examples
 from regard.training.data.stored_series import open_series
 from regard.training.recipe.schema import Recipe
-from regard.training.run_folder import RunFolder, resume
+from regard.training.run_folder import RunFolder, read_run
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def run_settings(folder: Path | None) -> RunSettings:
     """The settings of the run in a folder; the defaults for a folder that holds none."""
     if folder is None or not RunFolder(folder).recipe.is_file():
         return RunSettings()
-    _, recipe, _ = resume(folder)
+    _, recipe, _ = read_run(folder)
     return of_recipe(recipe)
 
 

@@ -107,7 +107,7 @@ class RunFolder:
         raise SettingError(
             f"{self.folder} was begun with the objective {expected}, "
             f"not {objective or 'that of its recipe'}",
-            f"resume it in Python: regard.training.run.go_on(folder, objective={expected})",
+            f"resume it in Python: regard.resume(folder, objective={expected})",
         )
 
     def read_recipe(self) -> dict[str, Any]:
@@ -295,7 +295,7 @@ def remove(path: Path) -> None:
         path.unlink()
 
 
-def resume(folder: Path, steps: int | None = None) -> tuple[RunFolder, Recipe, str]:
+def read_run(folder: Path, steps: int | None = None) -> tuple[RunFolder, Recipe, str]:
     """An existing run folder, with the recipe and the name it was started with.
 
     `steps` trains it to another number of steps than that of its recipe.

@@ -27,7 +27,8 @@ from regard.spec.validation import LARGEST_SIZE
 from regard.training import preflight
 from regard.training.engine.loop import Loop
 from regard.training.recipe.schema import KEYS, Recipe, parse
-from regard.training.run import go_on, start
+from regard.training.run import resume as resume_training
+from regard.training.run import start
 from regard.training.run_folder import begin
 from regard.tune.recipe_file import recipe_toml
 from regard.tune.settings import Sizes, stages, warmup
@@ -296,7 +297,7 @@ class _Search:
             with stop.expected():
                 # A run of an earlier rung, or of a search that was killed, goes on bit for bit.
                 if (folder / "state" / "recipe.json").is_file():
-                    go_on(folder, quiet=True, on_step=on_step)
+                    resume_training(folder, quiet=True, on_step=on_step)
                 else:
                     recipe = self._trial_recipe(trial)
                     run_folder = begin(recipe, folder, self.state.name)
