@@ -16,7 +16,6 @@ from torch.nn import functional
 
 import regard
 from regard.training.objectives.causal_lm import CausalLM
-from regard.training.run import resume
 
 WORDS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
 
@@ -52,7 +51,7 @@ if __name__ == "__main__":
     settings = {"tokenizer": "characters", "context": 32, "batch_tokens": 1024}
     settings |= {"steps": 40, "save_every": 10}
     if folder.exists():  # stopped before: goes on where it was, bit for bit
-        result = resume(folder, objective=FocalLM, data=Counting())
+        result = regard.resume(folder, objective=FocalLM, data=Counting())
     else:
         model = "llama:tiny"
         result = regard.train(settings, model=model, data=Counting(), objective=FocalLM, out=folder)
