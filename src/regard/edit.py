@@ -16,7 +16,7 @@ from regard.core.head import LMHead
 from regard.core.linear import Linear
 from regard.core.lora import LoRA
 from regard.core.stack import Stack
-from regard.errors import SettingError, did_you_mean
+from regard.errors import ModelError, SettingError, did_you_mean
 
 # Names of the projections of attention: `qkv` of self-attention, `qv` where keys are the queries
 # (Reformer), `q` and `kv` of cross-attention.
@@ -32,23 +32,30 @@ def freeze(model: nn.Module, precision: str = "float32") -> None:
     be trained nor written.
     """
     quantized_linear.check(precision)
+    layout = quantized_linear.PACKED[precision]
+    if not all(
+        isinstance(part.packed, layout) for part in _matrices(model) if part.packed is not None
+    ):
+        raise ModelError(
+            "the weights of this model are packed in another precision already", "load it again"
+        )
     merge(model)  # packed weights cannot take LoRA's product in
-    parts = [
-        part
-        for part in model.eval().modules()
-        if isinstance(part, (Linear, LMHead)) and part.packed is None
-    ]
+    parts = [part for part in _matrices(model.eval()) if part.packed is None]
     # One by one, so that little is in memory twice. False sorts before True: heads come first,
     # because each reads a whole embedding table.
     for part in sorted(parts, key=lambda part: isinstance(part, Linear)):
-        part.pack(quantized_linear.PACKED[precision])
+        part.pack(layout)
     give_back()  # the heap is full of holes where the float32 weights were
 
 
 def is_frozen(model: nn.Module) -> bool:
     """Whether weights of a model are packed."""
-    parts = (part for part in model.modules() if isinstance(part, (Linear, LMHead)))
-    return any(part.packed is not None for part in parts)
+    return any(part.packed is not None for part in _matrices(model))
+
+
+def _matrices(model: nn.Module) -> list[Linear | LMHead]:
+    """The parts of a model whose weights can be packed."""
+    return [part for part in model.modules() if isinstance(part, (Linear, LMHead))]
 
 
 # ------------------------------------------------------------------ compilation

@@ -416,3 +416,10 @@ def test_rows_are_texts(column: Any, models: Models) -> None:
 def test_a_strategy_holds_plain_numbers() -> None:
     strategy = Sampling(temperature=np.float32(0.5), top_k=np.int64(3))  # type: ignore[arg-type]
     assert {type(value) for value in dataclasses.asdict(strategy).values()} == {int, float}
+
+
+def test_weights_are_packed_in_one_precision() -> None:
+    model = regard.load(DEMO, device="cpu").prepare_for_inference("int8")
+    assert model.prepare_for_inference("int8") is model
+    with pytest.raises(ModelError, match="another precision"):
+        model.prepare_for_inference()
