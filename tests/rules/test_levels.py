@@ -16,7 +16,7 @@ EDGES = import_edges(SOURCE)
 # must not import: the parts do not know the block and the stack that they are assembled into.
 LEVELS = (
     ("errors", "allocator", "tensor_names"),
-    ("disk", "memory", "options", "process_pool", "spec"),
+    ("cache_folder", "disk", "memory", "options", "process_pool", "spec"),
     ("checkpoint_shards",),
     ("checkpoint",),
     ("core",),

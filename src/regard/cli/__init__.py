@@ -10,6 +10,7 @@ import os
 import re
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from typing import Any, NoReturn, TextIO
 import click
 
 from regard import __version__
+from regard.cli.daemon_hint import mention_daemon
 from regard.decode.worker_count import one_worker_per_thread
 from regard.errors import RegardError, RegardWarning, SettingError, did_you_mean
 
@@ -193,20 +195,23 @@ def regard(context: click.Context, debug: bool) -> None:
 
 def run() -> NoReturn:
     """Entry point of the shell's command: answered by `regard daemon` if one runs, or here."""
+    started = time.monotonic()
     code = _answered_by_daemon()
     if code is not None:
         os._exit(code)
-    run_here()
+    run_here(started)
 
 
-def run_here() -> NoReturn:
-    """`main`, then an exit that does not wait.
+def run_here(started: float | None = None) -> NoReturn:
+    """`main`, then an exit that does not wait. `started`: since when somebody waits for it.
 
     Python would free every object of every module first, which takes 0.4 s once torch is loaded.
     """
     try:
         main()
     except SystemExit as end:
+        if started is not None and _is_answering() and not end.code:
+            mention_daemon(started)
         # The last process of a group of ranks, or a thread that still writes, ends as Python does.
         threads = set(threading.enumerate()) - {threading.main_thread()}
         if "RANK" in os.environ or any(not thread.daemon for thread in threads):
@@ -220,10 +225,13 @@ def run_here() -> NoReturn:
     sys.exit(0)
 
 
+def _is_answering() -> bool:
+    return len(sys.argv) > 1 and sys.argv[1] in ANSWERING
+
+
 def _answered_by_daemon() -> int | None:
     """The exit code of a command that `regard daemon` has answered; None where none runs."""
-    is_answer = len(sys.argv) > 1 and sys.argv[1] in ANSWERING
-    if not is_answer or not sys.platform.startswith("linux") or "RANK" in os.environ:
+    if not _is_answering() or not sys.platform.startswith("linux") or "RANK" in os.environ:
         return None
     # The shell asks for completions by a variable of its own.
     if any(name.startswith("_REGARD") for name in os.environ):

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from regard import disk
+from regard.cache_folder import cache_folder
 from regard.errors import CheckpointError, ModelError
 from regard.families.folder import WEIGHTS
 from regard.models.saving import COMPANION_FILES, SENTENCEPIECE_FILES
@@ -48,7 +49,7 @@ def fetch(name: str, say: Callable[[str], None]) -> Path:
     """
     if not is_name(name):
         raise ModelError(f"{name!r} is no name of a model on a hub", "give it as owner/name")
-    cache = Path(os.environ.get("REGARD_CACHE") or Path.home() / ".cache" / "regard")
+    cache = cache_folder()
     folder = cache / name.replace("/", "--")
     # A folder in the cache is complete: it was renamed only then.
     if folder.is_dir():

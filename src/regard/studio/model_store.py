@@ -7,7 +7,6 @@ folder is listed once a page has asked to open it, if the studio was started so 
 from __future__ import annotations
 
 import hashlib
-import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -15,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from regard import disk
+from regard.cache_folder import cache_folder
 from regard.errors import DataError, RegardError, SettingError, did_you_mean
 from regard.look import Look, MediaInput, look
 from regard.look.probe_names import Head
@@ -250,8 +250,7 @@ class ModelStore:
 
 def recent_folders_file() -> Path:
     """Where the folders that were opened lately are listed: in the cache, beside downloads."""
-    cache = Path(os.environ.get("REGARD_CACHE") or Path.home() / ".cache" / "regard")
-    return cache / "studio.json"
+    return cache_folder() / "studio.json"
 
 
 class FolderOpener:
