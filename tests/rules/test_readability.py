@@ -18,7 +18,7 @@ RATCHETS = {
     "conditional_expressions": 12.5,  # per 1,000 lines; goal 20
     "tuple_assignments": 0.2,  # % of assignments; goal 1.5
     "wide_lines": 0.0,  # % of lines over 100 columns; goal 1
-    "comments": 7.5,  # % of lines with a comment, at least; goal 7
+    "comments": 7.4,  # % of lines with a comment, at least; goal 7
     "complex_functions": 1,  # over cyclomatic complexity 12; goal 0
     "many_parameters": 0,  # functions with more than 8, outside core/kernels; goal 0
     "participles": 10,  # identifiers such as `found` and `held`; goal 50
