@@ -143,7 +143,7 @@ OF_THE_PACKAGE: dict[str, tuple[Callable[[], Any], str]] = {
     "data in a list": (lambda: regard.train(model="gpt2", data=["a"]), "splits()"),  # type: ignore[arg-type]
     "data and pairs": (lambda: regard.train({"pairs": "a.tsv"}, data="b.tsv"), "both"),
     "a class that is no objective": (lambda: regard.train(data="a.txt", objective=int), "causal"),  # type: ignore[arg-type]
-    "a callback that is none": (lambda: regard.train("builtin", on_step=5), "called"),  # type: ignore[arg-type]
+    "a callback that is none": (lambda: regard.train("builtin", on_step=5), "on_step"),  # type: ignore[arg-type]
     "a folder that is a number": (lambda: regard.train("builtin", out=5), "`out`"),  # type: ignore[arg-type]
     "no data to fine-tune on": (lambda: regard.finetune("x", "classify", []), "no file"),
     "data that is a number": (lambda: regard.finetune("x", "classify", 5), "path"),  # type: ignore[arg-type]

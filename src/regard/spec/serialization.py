@@ -140,7 +140,7 @@ def from_dict(data: Any, kinds: Iterable[type] = ()) -> Any:
     """
     if not isinstance(data, dict | list):
         raise ModelError(
-            f"{reprlib.repr(data)} is no description of a model",
+            f"{reprlib.repr(data)} is no model's description",
             "give the dictionary that `to_dict` makes, or json.load of its file",
         )
     if isinstance(kinds, type):

@@ -564,8 +564,11 @@ def warnings_of(model: Model, text: str | MediaInput) -> InputWarnings:
     tokenizer = _text_tokenizer(model)
     if not isinstance(text, str) or tokenizer is None:
         return InputWarnings([])
-    unknown = input_warnings.unknown_words(tokenizer, text, model.coverage)
+    unknown: dict[str, None] = {}
+    for part in text.split("\t"):  # between the two texts of a pair
+        words = input_warnings.unknown_words(tokenizer, part, model.coverage)
+        unknown.update(dict.fromkeys(words))
     length = len(tokenizer.input_ids(text))
     if not input_warnings.is_far_longer(length, model.coverage):
-        return InputWarnings(unknown)
-    return InputWarnings(unknown, length, model.coverage.longest_source)
+        return InputWarnings(list(unknown))
+    return InputWarnings(list(unknown), length, model.coverage.longest_source)

@@ -109,8 +109,9 @@ def _prepare(setup: Setup, base: Model | None) -> None:
     splits = dict(setup.splits(text_splits))
     if "valid" not in splits:
         splits["train"], splits["valid"] = _train_and_valid("the text", splits["train"], setup)
-    if len(splits) > len(_FITTED):
-        unread = next(name for name in splits if name not in _FITTED)
+    unread = next((name for name in splits if name not in _FITTED), None)
+    # A generated task has prompts to be scored, which are made anew.
+    if unread is not None and setup.source is not None:
         raise DataError(
             f"the objective {setup.recipe.objective!r} scores no split {unread!r}",
             "leave it out; `regard.evaluate` scores a finished model on any text",
