@@ -487,6 +487,20 @@ def test_a_file_is_looked_at(
         assert len(ask(studio, "attribution", model=name, file=file)["predictions"]) == 1
 
 
+def test_a_text_opens_no_file_of_this_machine(
+    sensing: tuple[TestClient, ModelStore], tmp_path: Path
+) -> None:
+    studio, _ = sensing
+    for name, content in (("vit", png()), ("clip", png()), ("whisper", wav()), ("wav2vec2", wav())):
+        file = tmp_path / name
+        file.write_bytes(content)
+        refused = ask(studio, "patching", 400, model=name, text=str(file), other=str(file))
+        if name != "clip":  # which reads it as a caption
+            assert "two texts" in refused["error"]["problem"]
+            views = [ask(studio, "look", model=name, text=text) for text in (str(file), "")]
+            assert views[0] == views[1]
+
+
 def test_a_recording_comes_back_as_it_was(sensing: tuple[TestClient, ModelStore]) -> None:
     studio, _ = sensing
     data = wav()

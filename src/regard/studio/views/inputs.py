@@ -10,9 +10,7 @@ from regard.look.probe_names import attentions
 from regard.models import GraphModel, SeriesModel
 from regard.studio import answers
 from regard.studio.model_store import ModelStore, OpenModel, not_allowed
-from regard.studio.requests import (
-    InputRequest,
-)
+from regard.studio.requests import InputRequest
 
 WEIGHTS = ("*.weights",)
 EVERYTHING = ("*",)

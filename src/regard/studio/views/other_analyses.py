@@ -53,6 +53,9 @@ def roles(store: ModelStore, request: StackRequest) -> Answer:
 def patching(store: ModelStore, request: PatchingRequest) -> Answer:
     """Activation patching; `target` in the answer names the positions of the output."""
     opened = store.model(request.model)
+    # Where other models read their input from a file, a text would be its path on this machine.
+    if not opened.model.accepts_text:
+        raise SettingError("patching compares two texts", "choose a model that reads text")
     with opened.lock:
         result = analyses.patching(
             opened.model, request.text, request.other, at=request.at, stack=request.stack
