@@ -32,25 +32,29 @@ def freeze(model: nn.Module, precision: str = "float32") -> None:
     be trained nor written.
     """
     quantized_linear.check(precision)
-    layout = quantized_linear.PACKED[precision]
-    if not all(
-        isinstance(part.packed, layout) for part in _matrices(model) if part.packed is not None
-    ):
-        raise ModelError(
-            "the weights of this model are packed in another precision already", "load it again"
-        )
     merge(model)  # packed weights cannot take LoRA's product in
     parts = [part for part in _matrices(model.eval()) if part.packed is None]
     # One by one, so that little is in memory twice. False sorts before True: heads come first,
     # because each reads a whole embedding table.
     for part in sorted(parts, key=lambda part: isinstance(part, Linear)):
-        part.pack(layout)
+        part.pack(quantized_linear.PACKED[precision])
     give_back()  # the heap is full of holes where the float32 weights were
 
 
 def is_frozen(model: nn.Module) -> bool:
     """Whether weights of a model are packed."""
     return any(part.packed is not None for part in _matrices(model))
+
+
+def require_precision(model: nn.Module, precision: str) -> None:
+    """Refuses another precision than that in which weights of a model are packed already."""
+    quantized_linear.check(precision)
+    layout = quantized_linear.PACKED[precision]
+    packed = [part.packed for part in _matrices(model) if part.packed is not None]
+    if not all(isinstance(weight, layout) for weight in packed):
+        raise ModelError(
+            "the weights of this model are packed in another precision", "load the model again"
+        )
 
 
 def _matrices(model: nn.Module) -> list[Linear | LMHead]:

@@ -421,5 +421,6 @@ def test_a_strategy_holds_plain_numbers() -> None:
 def test_weights_are_packed_in_one_precision() -> None:
     model = regard.load(DEMO, device="cpu").prepare_for_inference("int8")
     assert model.prepare_for_inference("int8") is model
+    assert model.prepare_for_inference() is model  # as it is
     with pytest.raises(ModelError, match="another precision"):
-        model.prepare_for_inference()
+        model.prepare_for_inference("bf16")

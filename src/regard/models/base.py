@@ -178,6 +178,8 @@ class Model(Tasks):
         """
         # oneDNN's packed layouts and int8 kernels exist for CPUs only.
         if self.device.type == "cpu":
+            if precision is not None:
+                edit.require_precision(self.model, precision)
             edit.freeze(self.model, precision or "float32")
         elif precision == "bf16":
             cast(self.model, torch.bfloat16)
