@@ -12,7 +12,7 @@ import torch
 
 import regard
 from regard import spec
-from regard.errors import DataError, DivergenceError, RegardError, SettingError
+from regard.errors import DataError, DivergenceError, RegardError, RegardWarning, SettingError
 from regard.training.objectives.causal_lm import CausalLM
 from regard.training.objectives.objective import Objective
 from regard.training.run import resume
@@ -58,7 +58,15 @@ def test_a_wrong_number_of_steps_is_not_stored(run: Path, steps: Any) -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [{"folder": None}, {"folder": 3}, {"on_step": "x"}, {"objective": 3}, {"data": 3}],
+    [
+        {"folder": None},
+        {"folder": 3},
+        {"on_step": "x"},
+        {"objective": 3},
+        {"objective": "causal"},
+        {"data": 3},
+        {"data": "text.txt"},
+    ],
     ids=str,
 )
 def test_resuming_with_wrong_types(run: Path, arguments: dict[str, Any]) -> None:
@@ -230,6 +238,14 @@ def test_metrics_without_a_test_set_are_of_the_validation(tmp_path: Path) -> Non
     settings = {**TINY, "steps": 2}
     result = regard.train(settings, data=source, out=tmp_path / "run", metrics=["chrf"])
     assert "chrf" in result.metrics["valid"]
+
+
+def test_metrics_of_nothing_are_said_to_be_so(tmp_path: Path) -> None:
+    source = Source({"train": _each(PAIRS)})
+    settings = {**TINY, "steps": 2}
+    with pytest.warns(RegardWarning, match="of nothing"):
+        result = regard.train(settings, data=source, out=tmp_path / "run", metrics=["chrf"])
+    assert result.metrics == {}
 
 
 # --- specs ---

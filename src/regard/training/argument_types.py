@@ -25,6 +25,9 @@ TYPES: dict[str, tuple[tuple[type, ...], str]] = {
     "base": ((str, Path, Model), "the folder of a model, or a model that regard.load opened"),
     "task": ((str,), "a word, such as 'classify'"),
     "folder": ((str, Path), "the path of a run folder"),
+    # What a run that is resumed is given again.
+    "source": ((DataSource,), "the object with splits() that the run began with"),
+    "objective_class": ((type,), "the subclass of Objective that the run began with"),
 }
 _REQUIRED = ("base", "task", "folder")
 

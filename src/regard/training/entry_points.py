@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import torch
 
 from regard import spec as specs
-from regard.errors import SettingError, did_you_mean
+from regard.errors import RegardWarning, SettingError, did_you_mean
 from regard.evaluation.evaluation import MetricChoice
 from regard.models import Model, load
 from regard.training import model_spec, run_evaluation
@@ -43,8 +44,9 @@ def train(
     size, `gpt2:small`), a spec, or a loaded model that is trained on. `data` is a file, or an
     object with `splits()`. `objective` is a word, or a class from outside the package.
 
-    `metrics` are computed on the scored splits of the finished run, besides its own scores: names
-    (`bleu`, `top_k:5`) or `Metric` objects, one or a list.
+    `metrics` are computed on the scored splits of the finished run, besides its own scores, or on
+    its validation set where nothing is scored: names (`bleu`, `top_k:5`) or `Metric` objects, one
+    or a list.
 
     `on_step` is called after every update with the training loop, whose `progress` it may read and
     whose `request_stop()` ends the run. A run that is stopped so, or by Ctrl-C or SIGTERM, saves
@@ -86,8 +88,12 @@ def train(
     if not metrics:
         return result
     run_folder = RunFolder(result.folder)
-    # Without a test set, what was validated on.
-    splits = list(result.scores) or ["valid"]
+    splits = list(result.scores) or run_evaluation.validation_splits(run_folder)
+    if not splits:
+        warnings.warn(
+            RegardWarning("nothing was held out or given to score: `metrics` are of nothing"),
+            stacklevel=2,
+        )
     scores = run_evaluation.score_run(run_folder, metrics, splits, parts.kinds)
     return replace(result, metrics=scores)
 

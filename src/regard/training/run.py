@@ -118,7 +118,7 @@ def resume(
     Parts from outside the package are given again: `kinds` are the dataclasses of model parts. Data
     is needed only by a run that was stopped before all of it was stored.
     """
-    check_types(folder=folder, data=data, objective=objective, on_step=on_step)
+    check_types(folder=folder, source=data, objective_class=objective, on_step=on_step)
     run_folder, recipe, name = read_run(Path(folder), steps)
     parts = Parts(data, objective, kinds)
     with joined(recipe.train.device, recipe.tensor_ranks) as ranks:

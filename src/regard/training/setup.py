@@ -32,7 +32,7 @@ class DataSource(Protocol):
     """
 
     def splits(self) -> Mapping[str, Split]:
-        """`train`, perhaps `valid`, and whatever else is to be scored after training."""
+        """`train`, perhaps `valid`; of pairs and labelled examples, also what is to be scored."""
 
 
 @dataclass(frozen=True)
