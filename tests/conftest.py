@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import random
 import signal
+import warnings
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ import torch
 # Fixtures of the walk, and of whatever else calls commands in this process.
 from command_line import command, demo, files, trained  # noqa: F401
 from regard.builder import build
+from regard.core.amx import SlowerKernelsWarning, require_bfloat16_products
 from regard.encoder_decoder import EncoderDecoder
 from regard.families.transformer import transformer
 
@@ -25,6 +27,12 @@ if TYPE_CHECKING:
 # A busy machine is not a failure, and a red run must be red again.
 hypothesis.settings.register_profile("regard", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("regard")
+
+# On a machine that announces AMX and does not have it: before the first test computes, and for
+# the processes that tests start.
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", SlowerKernelsWarning)
+    require_bfloat16_products()
 
 
 # --- the GPU suite ---

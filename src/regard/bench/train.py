@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ from regard.data.padding import IGNORED
 from regard.errors import SettingError
 from regard.parameter_count import parameter_count
 from regard.training.engine.lr_schedule import ConstantRate
+from regard.training.engine.mixed_precision import autocast
 from regard.training.engine.optimizer import Optimizer
 from regard.training.engine.train_step import Step
 from regard.training.objectives.label_smoothed_cross_entropy import linear_cross_entropy
@@ -77,13 +79,12 @@ def run(
     """Times our trainer and the peers', each of them on both kinds of batches."""
     published_rows, against = published.split(against, case, accelerator_name(device))
     model = benchmark_model(case.model)
-    dtype = DTYPES[case.precision]
     lengths = _sentence_lengths(case)
     our_batches = [_batch(lengths, rows, model) for rows in _bucketed(lengths, case)]
     their_batches = [_batch(lengths, rows, model) for rows in _shuffled(lengths, case)]
     contenders: dict[str, Callable[[], float]] = {}
     with ExitStack() as stack:
-        our_step = _our_step(model, device, dtype, case.compile, stack)
+        our_step = _our_step(model, device, case, stack)
         contenders["regard"] = _epoch(our_step, our_batches)
         for name in against:
             if not model.is_encoder_decoder:
@@ -91,12 +92,12 @@ def run(
                     f"{name} has no adapter for {case.model}", "compare tiny, small or base"
                 )
             peer, forward = TRAINABLE[name](model.spec, device)
-            their_step = _their_step(peer, forward, dtype)
+            their_step = _their_step(peer, forward, case.precision)
             contenders[f"{name}, our batches"] = _epoch(their_step, our_batches)
             if case.lengths == "natural":
                 contenders[f"{name}, its batches"] = _epoch(their_step, their_batches)
         timings = time_in_turns(contenders, case.rounds, device)
-    limit = matrix_rate(device, dtype)
+    limit = matrix_rate(device, DTYPES[case.precision])
     flops = _flops_per_token(model.spec, case.length)
     rows = [
         timing_row(name, timing, ours=name == "regard", share=timing.rate * flops / limit)
@@ -131,13 +132,12 @@ def _flops_per_token(description: Any, length: int) -> float:
 def _our_step(
     model: BenchmarkModel,
     device: torch.device,
-    dtype: torch.dtype,
-    compiled: bool,
+    case: TrainingCase,
     stack: ExitStack,
 ) -> TrainStep:
     """A step of our trainer; blocks stay compiled until the `stack` is closed."""
     core: Any = model.build().to(device).train()
-    if compiled:
+    if case.compile:
         stack.enter_context(edit.compiled(core))
 
     def loss(tensors: Any) -> tuple[Tensor, Tensor]:
@@ -149,7 +149,7 @@ def _our_step(
     step = Step(
         loss,
         Optimizer(core.named_parameters(), ConstantRate(LEARNING_RATE, 1)),
-        _autocast(device, dtype),
+        partial(autocast, case.precision, device),
         cuda_graphs=True,  # as training does
     )
     numbers = itertools.count(1)
@@ -160,18 +160,17 @@ def _our_step(
     return train_step
 
 
-def _their_step(model: nn.Module, forward: Forward, dtype: torch.dtype) -> TrainStep:
+def _their_step(model: nn.Module, forward: Forward, precision: str) -> TrainStep:
     """A step of a peer: PyTorch's loss and its fused Adam."""
     model.train()
     optimizer = torch.optim.Adam(
         model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.98), fused=True
     )
     device = next(model.parameters()).device
-    autocast = _autocast(device, dtype)
 
     def train_step(batch: Batch) -> None:
         tensors = batch.to(device).tensors
-        with autocast():
+        with autocast(precision, device):
             logits = forward(tensors).flatten(0, 1)  # [B · T, V]
         loss = functional.cross_entropy(
             logits,
@@ -184,14 +183,6 @@ def _their_step(model: nn.Module, forward: Forward, dtype: torch.dtype) -> Train
         optimizer.zero_grad(set_to_none=True)
 
     return train_step
-
-
-def _autocast(
-    device: torch.device, dtype: torch.dtype
-) -> Callable[[], AbstractContextManager[Any]]:
-    if dtype == torch.float32:
-        return nullcontext
-    return lambda: torch.autocast(device.type, dtype=dtype)
 
 
 def _epoch(step: TrainStep, batches: list[Batch]) -> Callable[[], float]:

@@ -12,6 +12,7 @@ import warnings
 import torch
 from torch import Tensor, nn
 
+from regard.core.amx import require_bfloat16_products
 from regard.errors import SettingError
 
 _ROWS = 8  # oneDNN packs for a number of rows; this one is good for all that decoding has (LOG.md)
@@ -99,3 +100,5 @@ def check(precision: str) -> None:
         torch.backends.quantized.supported_engines
     ):
         raise SettingError("this PyTorch has no int8 kernels", "use float32 or bf16")
+    if precision == "bf16":
+        require_bfloat16_products()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from regard.core.amx import require_bfloat16_products
 from regard.core.rotary import Rope
 from regard.errors import SettingError, did_you_mean
 
@@ -30,6 +31,8 @@ def cast(model: nn.Module, dtype: torch.dtype) -> None:
     An angle is frequency × position: with 8 bits of a bfloat16, distant positions would become
     indistinguishable.
     """
+    if dtype == torch.bfloat16 and next(model.parameters()).device.type == "cpu":
+        require_bfloat16_products()
     rotary = [part for part in model.modules() if isinstance(part, Rope)]
     frequencies = [part.frequencies for part in rotary]
     model.to(dtype)

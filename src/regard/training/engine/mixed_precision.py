@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regard.core.amx import require_bfloat16_products
+
 AUTOCAST_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 INITIAL_LOSS_SCALE = 65536.0  # 2¹⁶, that of torch.amp.GradScaler
 GROWTH_INTERVAL = 2000  # good steps in a row after which the loss scale doubles
@@ -17,6 +19,8 @@ def autocast(precision: str, device: torch.device) -> AbstractContextManager[Any
     """The context of a forward pass in this precision; float32 and tf32 need none."""
     if precision not in AUTOCAST_DTYPES:
         return nullcontext()
+    if precision == "bf16" and device.type == "cpu":
+        require_bfloat16_products()
     return torch.autocast(device.type, dtype=AUTOCAST_DTYPES[precision])
 
 
