@@ -19,11 +19,17 @@ from regard.core.alibi import Alibi
 from regard.core.attention_mask import AttentionMask, Span
 from regard.core.causal_mask import CausalMask
 from regard.core.document_mask import DocumentMask
-from regard.core.mask import FullMask, MaskPattern
+from regard.core.mask import FullMask, MaskPattern, Or
 from regard.core.padding_mask import PaddingMask
 from regard.core.score_bias import ScoreBias
 from regard.core.sliding_window_mask import CausalSlidingWindowMask, SlidingWindowMask
-from regard.core.sparse_masks import BlockLocalMask, GlobalMask, RandomBlockMask, StridedMask
+from regard.core.sparse_masks import (
+    BlockLocalMask,
+    BlockTableMask,
+    GlobalMask,
+    RandomBlockMask,
+    StridedMask,
+)
 from regard.core.t5_bias import T5Bias
 
 LENGTH = 53
@@ -195,6 +201,22 @@ def test_flex_attention_asks_no_table_beyond_its_end() -> None:
     found = block_sparse_attention.flex(q, k, v, attention_mask, 0.4, 0.0)
     expected = scaled_dot_product_attention.explicit(q, k, v, attention_mask, 0.4, 0.0)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without")
+def test_what_is_kept_from_decoding_can_be_trained_with() -> None:
+    """Block masks and drawn blocks outlive the call: autograd saves no tensor of inference mode."""
+    length = 307  # of this test alone: what others have made is kept too
+    with torch.inference_mode():
+        mask = sight_of(RandomBlockMask(16, 2, seed=11) | SlidingWindowMask(9), length)
+        q, k, v = torch.randn(3, 2, 2, length, 8).unbind()
+        block_sparse_attention.flex(q, k, v, mask, 0.4, 0.0)
+    block_mask = block_sparse_attention._flex_block_mask(mask, q.device, 2)
+    assert isinstance(mask.pattern, Or)
+    assert isinstance(mask.pattern.first, BlockTableMask)
+    assert not mask.pattern.first.table.is_inference()
+    assert not block_mask.kv_indices.is_inference()
+    assert not block_mask.q_indices.is_inference()
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without")

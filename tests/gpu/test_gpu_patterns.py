@@ -107,6 +107,16 @@ def test_a_sparse_pattern_is_dense_attention_with_its_mask(name: str) -> None:
     assert_equals_the_definition(pattern, LENGTH, gradients=name in WITH_GRADIENTS)
 
 
+def test_a_pattern_that_was_decoded_with_is_trained_with() -> None:
+    """What is kept of a pattern must not be of inference mode: autograd saves it."""
+    pattern = CausalSlidingWindowMask(23)
+    mask = attention_mask(pattern, LENGTH, 2)
+    inputs = random_inputs(2, LENGTH, torch.float32)
+    with torch.inference_mode():
+        block_sparse_attention.attend(*inputs, mask, 0.2, 0.0)
+    assert_equals_the_definition(pattern, LENGTH, gradients=True)
+
+
 @pytest.mark.parametrize("name", PADDED)
 def test_a_sparse_pattern_of_padded_rows(name: str) -> None:
     lengths = torch.tensor([[LENGTH], [LENGTH - 133]], device="cuda")

@@ -429,6 +429,7 @@ _BATCH_BLOCK_MASKS: WeakKeyDictionary[AttentionMask, Any] = WeakKeyDictionary()
 
 
 @lru_cache(maxsize=32)
+@torch.inference_mode(False)  # one that is made while decoding may be trained with later
 def _pattern_block_mask(
     pattern: MaskPattern, grid: BlockGrid, device: torch.device, heads: int
 ) -> Any:

@@ -145,6 +145,7 @@ class BlockTableMask(MaskPattern):
 
 
 @lru_cache(maxsize=64)
+@torch.inference_mode(False)  # one that is drawn while decoding may be trained with later
 def _draw_blocks(part: RandomBlockMask, blocks: int, device: torch.device | None) -> BlockTableMask:
     """Each block's draws are its own, so that a longer sequence changes nothing for causal ones."""
     table = torch.full((blocks, part.count), -1, device="cpu")
