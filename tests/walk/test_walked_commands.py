@@ -92,7 +92,7 @@ REFUSED = {
     "prune MODELS/gpt2 --heads 1 --pairs F --source F --target F": ("--source, --target: --pairs",),
     "prune MODELS/gpt2 --heads 1 --text F --source F": ("--source: ", "leave it out"),
     "prune DEMO --heads 1 --text F": ("--text: a translator",),
-    "prune DEMO --heads 0 --source EN --target DE --lines 4": ("--heads 0 takes out no head",),
+    "prune DEMO --heads 0 --source EN --target DE --lines 4": ("0 of 24 heads takes out no head",),
     "prune DEMO --heads 0.1% --source EN --target DE --lines 4": ("takes out no head",),
     # Exports.
     "convert MODELS/gpt2 MODELS/new --to onnx --shard-size 9MB": ("--shard-size", "huggingface"),

@@ -80,7 +80,7 @@ def command(
     """
     from regard.look.head_importance import importance
     from regard.models import LanguageModel, Translator, load
-    from regard.models.head_pruning import choose_heads, prune_heads
+    from regard.models.head_pruning import choose_heads, count_heads, prune_heads
 
     if files["pairs"]:
         refuse_flags(("source", "target"), "--pairs holds both sides", "leave it out, or --pairs")
@@ -90,6 +90,7 @@ def command(
     disk.require_absent(folder, "choose another --out")
     model = local_folder(model, download)
     original = load(model, device=device)
+    count_heads(original, heads)  # refused before the importance of all heads is computed
     pairs: list[tuple[str, str]] = []
     if isinstance(original, Translator):
         # Importance is that for translating with teacher forcing: sources and targets.
@@ -106,10 +107,6 @@ def command(
     # Heads are ranked by the loss on this text, and the least important ones removed.
     ranking = importance(original, *texts)
     heads_off = choose_heads(original, ranking, heads)
-    if not heads_off:
-        raise SettingError(
-            f"--heads {heads} takes out no head", "give 1 or more, or a larger share"
-        )
     prune_heads(original, heads_off).save(folder)
     # Both are opened from their folders: measuring packs the weights of a model.
     reports = {

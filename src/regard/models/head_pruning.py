@@ -45,6 +45,11 @@ def prunable_attentions(model: Model) -> dict[str, int]:
 
 def choose_heads(model: Model, importance: Importance, amount: str) -> list[Head]:
     """The least important heads; `amount` is a number of them, or a share such as 25%."""
+    return importance.least(count_heads(model, amount), prunable_attentions(model).__contains__)
+
+
+def count_heads(model: Model, amount: str) -> int:
+    """How many heads an `amount` such as 8 or 25% is; an error where it cannot be taken out."""
     heads = prunable_attentions(model)
     if not heads:
         raise SettingError(
@@ -60,12 +65,16 @@ def choose_heads(model: Model, importance: Importance, amount: str) -> list[Head
             count = int(amount)
     except (ValueError, OverflowError):  # the rounding of infinity
         raise SettingError(f"{amount!r} is no number of heads", "write it as 8 or 25%") from None
-    if not 0 <= count <= removable:
+    if count == 0:
+        raise SettingError(
+            f"{amount} of {total} heads takes out no head", "give 1 or more, or a larger share"
+        )
+    if not 0 < count <= removable:
         raise SettingError(
             f"{count} of {total} heads cannot be taken out",
             f"one of each attention stays: at most {removable}",
         )
-    return importance.least(count, heads.__contains__)
+    return count
 
 
 def prune_heads(model: M, heads: Sequence[Head]) -> M:
