@@ -6,10 +6,13 @@ Triton is imported, so each comparison is a program of its own.
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -44,6 +47,21 @@ def chosen_dtype() -> torch.dtype:
     """The precision that the program was started with."""
     name = sys.argv[1] if len(sys.argv) > 1 else "float32"
     return {"float32": torch.float32, "bfloat16": torch.bfloat16}[name]
+
+
+def combinations(*factors: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
+    """All combinations on a GPU; in the interpreter, so many that every two values meet once.
+
+    The interpreter takes a second for some launches.
+    """
+    met: set[tuple[int, int, Any, Any]] = set()
+    for values in itertools.product(*factors):
+        pairs = {
+            (i, j, values[i], values[j]) for i, j in itertools.combinations(range(len(values)), 2)
+        }
+        if torch.cuda.is_available() or not pairs <= met:
+            met |= pairs
+            yield values
 
 
 def assert_same(

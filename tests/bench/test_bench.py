@@ -32,6 +32,7 @@ from regard.parameter_count import parameter_count
 CPU = torch.device("cpu")
 
 
+@pytest.mark.slow
 def test_every_contender_is_measured_in_turns() -> None:
     pytest.importorskip("transformers")
     case = train.TrainingCase("tiny", "natural", batch_tokens=256, batches=1, rounds=1)
@@ -48,6 +49,7 @@ def test_every_contender_is_measured_in_turns() -> None:
     assert not any(row.ours for row in report.rows[1:])
 
 
+@pytest.mark.slow
 def test_blocks_stay_compiled_while_they_are_benchmark_model(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -83,6 +85,7 @@ def test_a_language_model_trains_on_windows() -> None:
         train.run(case, ["transformers"], CPU, "bench")
 
 
+@pytest.mark.slow
 def test_decoders_produce_exactly_what_is_counted() -> None:
     """Each contender checks the number of its tokens itself, in a process of its own."""
     pytest.importorskip("transformers")

@@ -197,6 +197,7 @@ def test_a_folder_of_others_is_not_trusted(tmp_path: Path, monkeypatch: pytest.M
     assert "yours alone" in err
 
 
+@pytest.mark.slow
 def test_it_ends_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     assert run("daemon", "start", "--minutes", "0.02")[0] == 0

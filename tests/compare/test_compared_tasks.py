@@ -89,6 +89,7 @@ def test_classifiers_are_compared_on_lists_and_longer_ones(tmp_path: Path) -> No
     assert "valid" not in table
 
 
+@pytest.mark.slow
 def test_copying_is_compared_beyond_the_training_length(tmp_path: Path) -> None:
     out = tmp_path / "out"
     models = "transformer@position=learned,transformer@position=rope,bahdanau"

@@ -67,6 +67,7 @@ def flex_equals_the_definition(pattern: MaskPattern, length: int, batch: int = 1
     torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_hundreds_of_sparse_patterns_need_few_programs(
     flex_programs: Callable[[], int],
 ) -> None:

@@ -97,6 +97,7 @@ def test_accepted_or_resampled_tokens_have_the_target_distribution() -> None:
         assert np.abs(shares - target.numpy()).max() < 0.015
 
 
+@pytest.mark.slow
 def test_sampled_texts_have_the_distribution_of_the_model_alone() -> None:
     """All texts of three tokens, enumerated, against 3,000 sampled ones: a chi-squared test."""
     model = small_decoder(3, vocabulary=4)

@@ -5,7 +5,6 @@ And steps of whole models: fused, against one module after the other.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -14,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from kernel_programs import assert_same, chosen_dtype
+from kernel_programs import assert_same, chosen_dtype, combinations
 from regard import spec as R
 from regard.builder import build
 from regard.core.feedforward import ACTIVATIONS
@@ -51,7 +50,7 @@ def normalized(kind: str | None, x: Tensor, gain: Tensor, shift: Tensor) -> tupl
 
 # --- linear layers ---
 
-for rows, (inputs, outputs), norm, gated in itertools.product(
+for rows, (inputs, outputs), norm, gated in combinations(
     (1, 3, 18), ((24, 10), (150, 70)), (None, "layer", "rms"), (False, True)
 ):
     x = random(rows, inputs)
@@ -74,7 +73,7 @@ for rows, (inputs, outputs), norm, gated in itertools.product(
 
 # --- residual sums and norms, with split-K ---
 
-for rows, (inputs, outputs), norm in itertools.product(
+for rows, (inputs, outputs), norm in combinations(
     (3, 18), ((24, 10), (150, 70), (1100, 40)), (None, "layer", "rms")
 ):
     x = random(rows, inputs)
@@ -105,7 +104,7 @@ def attention(
     return (weights @ per_query_head(v, q.shape[1])).transpose(1, 2)
 
 
-for (heads, groups), length, slots, kind in itertools.product(
+for (heads, groups), length, slots, kind in combinations(
     ((2, 2), (4, 2)), (1, 3), (5, 70), ("all", "rows", "pairs", "bias")
 ):
     q = random(2, heads, length, 32)
@@ -150,7 +149,7 @@ for (heads, groups), length, slots, kind in itertools.product(
 
 # --- embeddings ---
 
-for rows, offset in itertools.product((1, 5), (0, 2)):
+for rows, offset in combinations((1, 5), (0, 2)):
     table = random(30, 24)
     positions = random(12, 24)[offset:]
     tokens = torch.randint(0, 30, (rows,), device=device)
@@ -217,7 +216,7 @@ for name, model in models.items():
 # --- top-k over a vocabulary ---
 
 topk._BLOCK = 16
-for size, count in itertools.product((5, 16, 50), (1, 4)):
+for size, count in combinations((5, 16, 50), (1, 4)):
     logits = random(7, size)
     logits[0, 3:] = float("-inf")
     logits[1] = float("-inf")

@@ -32,6 +32,7 @@ def packaged() -> tuple[Model, Circuit]:
     return load(DEMO, device="cpu"), result
 
 
+@pytest.mark.slow
 def test_the_tool_finds_few_heads_that_pronouns_hang_on() -> None:
     """Chosen on sentences of one split, measured on those of another: pronouns come near chance, the rest stays right."""
     model, stored = packaged()

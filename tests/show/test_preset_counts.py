@@ -47,6 +47,7 @@ def test_without_a_model_all_presets_are_listed(arguments: list[str]) -> None:
     assert "175 B" in lines["gpt3:175b"]
 
 
+@pytest.mark.slow
 def test_the_list_as_json() -> None:
     values = {entry["name"]: entry for entry in json.loads(shown("--json"))}
     assert values.keys() == {entry.name for entry in listing()}

@@ -62,10 +62,9 @@ class Studio:
         )
         page.on("dialog", lambda dialog: self.complaints.append(dialog.message))
         page.goto(self.address)
-        ready(page)
         if view:
             page.goto(self.base + "#/" + view)
-            ready(page)
+        ready(page)
         return page
 
 
@@ -305,12 +304,12 @@ def test_another_head_costs_one_small_request(studio: Studio) -> None:
 @pytest.mark.parametrize(
     ("tab", "visible"),
     [
-        ("entropy", "How widely each head looks"),
         ("roles", "pronoun→referent"),
-        ("lens", "layer 1"),
-        ("rollout", "attention rollout of the encoder"),
-        ("attribution", "Attention is not explanation."),
         ("patching", "Score of “er” against “es”"),
+        pytest.param("entropy", "How widely each head looks", marks=pytest.mark.slow),
+        pytest.param("lens", "layer 1", marks=pytest.mark.slow),
+        pytest.param("rollout", "attention rollout of the encoder", marks=pytest.mark.slow),
+        pytest.param("attribution", "Attention is not explanation.", marks=pytest.mark.slow),
     ],
 )
 def test_what_else(studio: Studio, tab: str, visible: str) -> None:
@@ -494,7 +493,7 @@ def test_a_token_is_shown_without_its_tokenizers_marks(studio: Studio) -> None:
         assert page.evaluate(script, token) == "house"
 
 
-@pytest.mark.parametrize("name", ["wav2vec2", "whisper"])
+@pytest.mark.parametrize("name", ["wav2vec2", pytest.param("whisper", marks=pytest.mark.slow)])
 def test_a_recording(studio: Studio, name: str) -> None:
     from looked import wav
 
@@ -665,6 +664,7 @@ def test_train_follows_a_run(studio: Studio) -> None:
     page.screenshot(path=studio.shots / "train.png", full_page=True)
 
 
+@pytest.mark.slow
 def test_a_run_that_goes_on_does_not_disturb_its_reader(studio: Studio) -> None:
     """Settings stay open, the focus stays, and a chart is left alone while one drags over it."""
     run = studio.folder / "going"
@@ -815,6 +815,7 @@ def test_a_memory_network_in_its_own_words(studio: Studio) -> None:
     until(page, "document.querySelector('#station .formula')?.innerText.includes('C[word]')")
 
 
+@pytest.mark.slow
 def test_the_towers_of_a_dual_encoder_each_in_its_own_words(studio: Studio) -> None:
     """Patches while a picture is shown, tokens once a sentence is written."""
     pytest.importorskip("PIL")
@@ -879,6 +880,7 @@ def test_a_recurrent_decoder_remembers_the_same_however_much_it_writes(studio: S
     assert "keys" not in page.inner_text("main").lower()
 
 
+@pytest.mark.slow
 def test_a_language_model_goes_on_with_the_sentence(studio: Studio) -> None:
     from regard.builder import build
     from regard.families.presets import preset
@@ -908,6 +910,7 @@ def test_a_language_model_goes_on_with_the_sentence(studio: Studio) -> None:
         assert of_heads == (station == "0.self.q")  # a norm has no heads to choose from
 
 
+@pytest.mark.slow
 def test_a_linear_forecaster_on_every_page(studio: Studio, tmp_path: Path) -> None:
     """It has no layers and no attention, and is no language model: its own words, no error."""
     import regard
@@ -976,6 +979,7 @@ def test_a_mistake_is_told_and_can_be_repaired(studio: Studio) -> None:
     studio.complaints[:] = before  # the browser itself reports the refused requests
 
 
+@pytest.mark.slow
 def test_512_tokens_of_144_heads_and_100_000_steps_stay_usable(studio: Studio) -> None:
     pytest.importorskip("transformers")
     large(studio.folder / "large")

@@ -1,12 +1,12 @@
 """Every family is opened, trained, fine-tuned, evaluated, compared and looked into.
 
-`pytest -s tests/training/test_every_family.py` prints the table.
+`pytest -s -m "slow or not slow" tests/training/test_every_family.py` prints the table.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +58,12 @@ DATA = {
     "memory network": "stories", "speech": "sounds", "ctc": "sounds", "image": "images",
     "dual encoder": "captions", "series": "series", "graph": "graph",
 }  # fmt: skip
+# At least one of each wiring and each kind of data; the others are among the slow tests.
+FAST = (
+    "transformer", "convs2s", "rnn", "gpt2", "llama", "transformer-xl", "lstm-lm", "bert",
+    "electra", "longformer", "clip-text", "vit", "clip", "wav2vec2", "patchtst",
+    "time-series-transformer", "dlinear", "graph", "memory",
+)  # fmt: skip
 TABLE: dict[str, dict[str, str]] = {}
 
 
@@ -115,15 +121,19 @@ def write_images(folder: Path) -> Path:
     return folder
 
 
-def test_every_kind_of_model_is_in_the_table() -> None:
-    kinds = {type(presets.preset(f"{name}:tiny", 64, 32)).__name__ for name in FAMILIES}
+@pytest.mark.parametrize("names", [FAST, FAMILIES], ids=["fast", "all"])
+def test_every_kind_of_model_is_in_the_table(names: Iterable[str]) -> None:
+    kinds = {type(presets.preset(f"{name}:tiny", 64, 32)).__name__ for name in names}
     assert kinds == {
         "EncoderDecoder", "SequenceToSequence", "Encoder", "Decoder", "RecurrentDecoder",
         "DualEncoder", "MemoryNetwork", "LinearForecaster", "SeriesEncoderDecoder",
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[] if name in FAST else pytest.mark.slow) for name in FAMILIES],
+)
 def test_a_family(
     name: str, files: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

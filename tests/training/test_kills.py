@@ -122,6 +122,7 @@ def test_killed_inside_the_save(worker: Worker) -> None:
     assert kill_inside_saves(worker, [1, 14, 25]) >= 3
 
 
+@pytest.mark.slow
 def test_killed_at_random_moments(worker: Worker) -> None:
     assert kill_at_random(worker, 3, seed=0) == 3
 

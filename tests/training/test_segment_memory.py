@@ -57,7 +57,14 @@ def losses(place: RunFolder) -> list[float]:
     return [line["loss"] for line in found if "gradient_norm" in line]
 
 
-@pytest.mark.parametrize("compressed", [{}, {"compressed": "6:3"}, {"compressed": "5:4:max"}])
+@pytest.mark.parametrize(
+    "compressed",
+    [
+        {},
+        {"compressed": "6:3"},
+        pytest.param({"compressed": "5:4:max"}, marks=pytest.mark.slow),
+    ],
+)
 def test_a_resumed_run_remembers_what_an_uninterrupted_one_does(
     compressed: dict[str, str], text: str, tmp_path: Path, crash_at: Callable[[int], Any]
 ) -> None:

@@ -92,6 +92,7 @@ class Killed(BaseException):
     """As if the process had ended."""
 
 
+@pytest.mark.slow
 def test_a_search_that_was_killed_goes_on_to_the_same_result(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
