@@ -19,6 +19,8 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
+from regard.core.cuda_graph import capture
+
 CHECK_INTERVAL = 16  # steps between two checks of what has finished: a check waits for the device
 CHECK_LEAD = 4  # steps before a check at which its answer is requested, so that it is there in time
 MAX_GRAPHS = 4  # captured graphs of a model, each of which holds on to its memory
@@ -100,7 +102,7 @@ def prefill(
     if captured is None:
         static_inputs = copy.deepcopy(inputs)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        with capture(graph):
             state = begin(static_inputs)
         captured = CapturedGraph(graph, state, list(tensors_in(static_inputs)))
         graphs[key] = captured
@@ -194,7 +196,7 @@ class GraphedLoop(Generic[State]):
 
     def _capture(self) -> None:
         self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
+        with capture(self.graph):
             self.step(self.state)
         self.graph.replay()  # a capture executes nothing
         tensors = list(tensors_in(self.state))

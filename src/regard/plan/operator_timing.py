@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from regard.core.cuda_graph import capture
 from regard.plan.measurement import LEARNING_RATE, step_clock
 from regard.plan.step_trace import Operation, StepTrace, TensorLayout
 from regard.training.engine.lr_schedule import ConstantRate
@@ -154,7 +155,7 @@ def _time_on_gpu(calls: Sequence[Call]) -> float:
         for call in calls:
             call()
     torch.cuda.current_stream().wait_stream(stream)
-    with warnings.catch_warnings(), torch.cuda.graph(graph):
+    with warnings.catch_warnings(), capture(graph):
         # Views launch no kernel, and leave the graph empty.
         warnings.filterwarnings("ignore", "The CUDA Graph is empty")
         for index in range(GRAPH_CALLS):

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regard.core.cuda_graph import capture
 from regard.core.seeding import derive_seed
 from regard.data.batching import Batch
 from regard.errors import SettingError
@@ -127,8 +128,7 @@ class Step:
             if other is not None:
                 pool = other.graph.pool()
                 break
-        # thread_local: the prefetching thread may pin memory, a call of CUDA, during the capture.
-        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+        with capture(graph, pool):
             outcome = self._update(self._backward(inputs))
         return _CapturedStep(graph, inputs, outcome)
 
