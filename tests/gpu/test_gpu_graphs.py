@@ -24,12 +24,13 @@ def test_garbage_with_graphs_does_not_disturb_a_capture() -> None:
     """As a second training in one process: the graphs of the first are garbage in cycles."""
     x = torch.zeros(4, device="cuda")
     x.add_(1)  # warm
+    threshold = gc.get_threshold()
+    gc.collect()
+    gc.set_threshold(5_000, 1, 1)  # none before the capture, one inside of it
     for _ in range(3):
         cycle: list[Any] = [captured_sum(x)]
         cycle.append(cycle)
         del cycle
-    threshold = gc.get_threshold()
-    gc.set_threshold(1, 1, 1)  # a collection at nearly every object
     graph = torch.cuda.CUDAGraph()
     x.zero_()
     try:
