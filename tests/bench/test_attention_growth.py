@@ -46,6 +46,7 @@ def test_peak_memory_is_linear(kind: str) -> None:
     assert 0.5 < last["memory_exponent"] < 1.1
 
 
+@pytest.mark.slow
 def test_kinds_are_called_as_in_training() -> None:
     words = (
         "window:16",

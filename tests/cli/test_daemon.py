@@ -140,6 +140,7 @@ def test_what_the_shell_ignores_is_ignored(number: int, home: Path) -> None:
     assert out.strip()
 
 
+@pytest.mark.slow
 def test_a_closed_pipe_is_seen(home: Path) -> None:
     lines = SENTENCE * 200
     shell = f"{sys.executable} -m regard translate {DEMO} --batch-tokens 64 | head -n 1"

@@ -295,6 +295,7 @@ def test_the_command_takes_the_settings_of_the_run(translation: tuple[Result, Pa
     assert "tok:13a" in other["signature"]
 
 
+@pytest.mark.slow
 def test_the_command_compares_classifiers(classifier: tuple[Result, Path]) -> None:
     result, folder = classifier
     data = ["--data", str(folder / "test.tsv"), "--metrics", "accuracy,top_k:1"]

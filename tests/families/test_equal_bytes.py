@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 
 from regard import disk
@@ -15,6 +16,8 @@ from regard import disk
 WRITE = """
 import sys
 from pathlib import Path
+
+import pytest
 import torch
 from regard.builder import build
 from regard.checkpoint import Checkpoints
@@ -35,6 +38,7 @@ convert(out / "saved", out / "converted", "regard")
 """
 
 
+@pytest.mark.slow
 def test_two_processes_write_equal_bytes(tmp_path: Path) -> None:
     for seed in ("1", "2"):
         (tmp_path / seed).mkdir()

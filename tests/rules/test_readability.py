@@ -126,6 +126,7 @@ def test_rooms_add_up_to_the_total(sample: Path) -> None:
     assert total["longest_function"] == 13
 
 
+@pytest.mark.slow
 def test_two_checkouts_stand_side_by_side(sample: Path) -> None:
     command = [sys.executable, str(SCRIPT), "--checkout", str(sample), "--compare", str(ROOT)]
     done = subprocess.run(command, capture_output=True, text=True)

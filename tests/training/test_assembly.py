@@ -323,6 +323,7 @@ def test_one_process_trains_in_a_folder(text: str, tmp_path: Path) -> None:
     assert resume(folder, quiet=True).folder == folder
 
 
+@pytest.mark.slow
 def test_the_command_trains_any_model(text: str, tmp_path: Path) -> None:
     command = [
         sys.executable, "-m", "regard", "train", "--model", "llama:tiny", "--text", text,

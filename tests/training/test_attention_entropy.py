@@ -57,6 +57,7 @@ def test_a_language_models_places_all_count() -> None:
         assert found["attention_entropies"][name] == pytest.approx(nats.mean(), abs=1e-5)
 
 
+@pytest.mark.slow
 def test_a_run_logs_it_and_is_not_changed_by_it(text: dict[str, str], tmp_path: Path) -> None:  # noqa: F811
     """With dropout and however often it is measured, the weights come out the same, bit for bit."""
     often = start(text, tmp_path / "often", validate_every=4, weights="last")

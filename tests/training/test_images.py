@@ -681,6 +681,7 @@ def test_mask_tokens_are_trained_and_the_encoder_becomes_a_classifier(
         )
 
 
+@pytest.mark.slow
 def test_what_mask_tokens_hide_is_learnt(tmp_path: Path) -> None:
     """The colour of an image fills in its hidden patches better than the mean of all colours."""
     folder = tmp_path / "images"

@@ -321,7 +321,11 @@ def test_ctc_learns_words(table: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "task"), [("wav2vec2:tiny", "ctc"), ("whisper:tiny", "transcribe")]
+    ("model", "task"),
+    [
+        ("wav2vec2:tiny", "ctc"),
+        pytest.param("whisper:tiny", "transcribe", marks=pytest.mark.slow),
+    ],
 )
 def test_finetuning_is_training_from_a_folder(
     model: str, task: str, table: Path, tmp_path: Path
