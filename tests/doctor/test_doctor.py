@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from doctor_bench import load
 from regard.cli import regard as command
+from regard.core import amx
 from regard.doctor import Finding, Report, examine
 from regard.doctor.installation import check_installation
 from regard.doctor.report_page import text_lines, write_page
@@ -82,3 +83,13 @@ def test_the_installation() -> None:
     assert all(check.change for check in checks.values() if check.state != "good")
     result = CliRunner().invoke(command, ["doctor", "--json"])
     assert {each["name"] for each in json.loads(result.stdout)} == set(checks)
+
+
+@pytest.mark.parametrize("is_missing", [False, True])
+def test_missing_amx_is_told_with_the_setting(
+    is_missing: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(amx, "amx_is_missing", lambda: is_missing)
+    checks = {check.name: check for check in check_installation()}
+    assert checks["bfloat16"].state == ("warning" if is_missing else "good")
+    assert ("ONEDNN_MAX_CPU_ISA" in checks["bfloat16"].change) == is_missing

@@ -35,9 +35,7 @@ def require_bfloat16_products() -> None:
     oneDNN reads the setting with its first product. Where that has been, nothing can be changed
     any more, and the error says how to begin anew.
     """
-    if not sys.platform.startswith("linux") or not torch.cpu._is_amx_tile_supported():
-        return
-    if _product_survives():
+    if not amx_is_missing():
         return
     os.environ["ONEDNN_MAX_CPU_ISA"] = WITHOUT_AMX
     if not _product_survives():
@@ -52,6 +50,12 @@ def require_bfloat16_products() -> None:
         ),
         stacklevel=2,
     )
+
+
+def amx_is_missing() -> bool:
+    """Whether this CPU announces AMX, oneDNN would use it, and the process would die of it."""
+    is_announced = sys.platform.startswith("linux") and torch.cpu._is_amx_tile_supported()
+    return is_announced and not _product_survives()
 
 
 def _product_survives() -> bool:

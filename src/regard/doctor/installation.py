@@ -101,6 +101,7 @@ def _torch() -> Iterator[InstallationCheck]:
         )
     else:
         yield InstallationCheck("threads", "good", f"{threads} on {cores} cores")
+    yield _bfloat16()
     if not torch.cuda.is_available():
         yield InstallationCheck("devices", "good", "cpu")
         return
@@ -115,6 +116,20 @@ def _torch() -> Iterator[InstallationCheck]:
             "" if state == "good" else "another process fills it: see nvidia-smi",
         )
     yield _kernels()
+
+
+def _bfloat16() -> InstallationCheck:
+    """Whether products of bfloat16 can be computed on the CPU as oneDNN would compute them."""
+    from regard.core.amx import WITHOUT_AMX, amx_is_missing
+
+    if amx_is_missing():
+        return InstallationCheck(
+            "bfloat16",
+            "warning",
+            "this CPU announces AMX instructions and does not have them",
+            f"set ONEDNN_MAX_CPU_ISA={WITHOUT_AMX}, for other programs too; they would be killed",
+        )
+    return InstallationCheck("bfloat16", "good", "computed on the CPU")
 
 
 def _kernels() -> InstallationCheck:
