@@ -39,6 +39,7 @@ from regard.show.layers import summarize
 from regard.training.recipe import loading
 from regard.training.run import run as trained
 from regard.training.run_folder import begin
+from seeds import SEEDS
 
 HEADS = spec.Attention(4, 6, 5)
 LAYER = spec.Block(HEADS, spec.FeedForward(20), residual=spec.PreNorm(), dropout=0.0)
@@ -119,7 +120,7 @@ def said(held: Model, off: list[Head] | None = None) -> Tensor:
     return found * padding_mask[..., None] if outputs is None and found.ndim == 3 else found
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("name", MODELS)
 def test_pruned_is_switched_off(name: str, seed: int) -> None:
     held = made(MODELS[name], seed)

@@ -14,6 +14,7 @@ from regard.builder import trainable
 from regard.errors import ModelError
 from regard.families import folder as folders
 from regard.parameter_count import parameter_count
+from seeds import SEEDS
 from zoo import perturb
 
 transformers = pytest.importorskip("transformers")
@@ -89,7 +90,7 @@ def inputs() -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randint(1, 61, (3, 11)), torch.arange(11) >= torch.tensor([0, 3, 6])[:, None]
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("name", CASES)
 def test_open_run_and_write_back(name: str, seed: int, tmp_path: Path) -> None:
     model = theirs(name, seed, tmp_path / "theirs")

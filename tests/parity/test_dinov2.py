@@ -18,6 +18,7 @@ from regard.errors import DataError, ModelError, SettingError
 from regard.families import folder as folders
 from regard.families import presets
 from regard.parameter_count import parameter_count
+from seeds import SEEDS
 
 transformers = pytest.importorskip("transformers")
 
@@ -60,7 +61,7 @@ def theirs(kind: str, name: str, seed: int, out: Path) -> Any:
     return model
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("name", SIZES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_open_run_and_write_back(kind: str, name: str, seed: int, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from regard.encoder import Encoder
 from regard.errors import ModelError
 from regard.families import folder as folders
 from regard.parameter_count import parameter_count
+from seeds import SEEDS
 from zoo import perturb
 
 transformers = pytest.importorskip("transformers")
@@ -170,7 +171,7 @@ def edit(folder: Path, **changes: Any) -> None:
     )
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(("family", "task"), ARCHITECTURES)
 def test_open_run_and_write_back(family: str, task: str, seed: int, tmp_path: Path) -> None:
     theirs = saved(family, task, seed, tmp_path / "theirs")

@@ -29,6 +29,7 @@ from regard.families.transformer import transformer
 from regard.parameter_count import parameter_count
 from regard.text.tokenizer import END, PAD, START, UNKNOWN
 from regard.text.tokenizer_training import train_tokenizer
+from seeds import SEEDS
 
 transformers = pytest.importorskip("transformers")
 
@@ -133,7 +134,7 @@ def check_there_and_back(model: Any, folder: Path) -> None:
     assert torch.equal(theirs(model, data), theirs(open_theirs(second), data))
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("share", SHARES)
 def test_ours_opens_there(share: Any, seed: int, tmp_path: Path) -> None:
     torch.manual_seed(seed)

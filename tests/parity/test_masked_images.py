@@ -18,6 +18,7 @@ from regard.builder import trainable
 from regard.errors import DataError, ModelError
 from regard.families import folder as folders
 from regard.parameter_count import parameter_count
+from seeds import SEEDS
 from zoo import perturb
 
 transformers = pytest.importorskip("transformers")
@@ -129,7 +130,7 @@ def compare(result: Any, model: Any, inputs: dict[str, Any]) -> None:
         assert close(one, other)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(("family", "name"), CASES)
 def test_open_run_and_write_back(family: str, name: str, seed: int, tmp_path: Path) -> None:
     model = theirs(family, SIZES[family][name], seed, tmp_path / "theirs")

@@ -26,11 +26,12 @@ from regard import spec
 from regard.builder import build
 from regard.families.folder import describe, read
 from regard.families.transformer import transformer
+from seeds import SEEDS
 
 transformers = pytest.importorskip("transformers")
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", SEEDS)
 def test_ours_opens_there(seed: int, tmp_path: Path) -> None:
     torch.manual_seed(seed)
     sizes = {

@@ -23,6 +23,7 @@ from regard.decode.strategy import BeamSearch, Greedy, Limit
 from regard.errors import DataError, ModelError
 from regard.families import folder as folders
 from regard.parameter_count import parameter_count
+from seeds import SEEDS
 from zoo import perturb
 
 transformers = pytest.importorskip("transformers")
@@ -142,7 +143,7 @@ def assert_close(ours: torch.Tensor, theirs: torch.Tensor, padding_mask: torch.T
     assert (ours - theirs).abs().max().item() <= 2e-5 * max(1.0, theirs.abs().mean().item())
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("name", CASES)
 def test_open_run_and_write_back(name: str, seed: int, tmp_path: Path) -> None:
     task, config = CASES[name]

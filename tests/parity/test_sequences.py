@@ -19,6 +19,7 @@ from regard.builder import trainable
 from regard.errors import DataError, ModelError, SettingError
 from regard.families import folder as folders
 from regard.parameter_count import parameter_count
+from seeds import SEEDS
 from zoo import perturb
 
 transformers = pytest.importorskip("transformers")
@@ -100,7 +101,7 @@ def inputs() -> dict[str, torch.Tensor]:
     return {"input_ids": source, "attention_mask": padding_mask.long(), "decoder_input_ids": target}
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("name", CASES)
 def test_open_run_and_write_back(name: str, seed: int, tmp_path: Path) -> None:
     model = theirs(name, seed, tmp_path / "theirs")

@@ -20,6 +20,7 @@ from regard.errors import ModelError
 from regard.families import folder as folders
 from regard.parameter_count import parameter_count
 from regard.training.objectives.contrastive_loss import sigmoid_loss
+from seeds import SEEDS
 
 transformers = pytest.importorskip("transformers")
 
@@ -68,7 +69,7 @@ def saved(model: Any, folder: Path) -> Any:
     return model
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("name", CASES)
 def test_the_pair(name: str, seed: int, tmp_path: Path) -> None:
     torch.manual_seed(seed)

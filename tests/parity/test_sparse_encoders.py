@@ -20,6 +20,7 @@ from regard.encoder import Encoder
 from regard.errors import ModelError
 from regard.families import folder as folders
 from regard.parameter_count import parameter_count
+from seeds import SEEDS
 from zoo import perturb
 
 transformers = pytest.importorskip("transformers")
@@ -138,7 +139,7 @@ def our_outputs(model: Any, inputs: dict[str, torch.Tensor], names: Any) -> dict
     )
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(("family", "task"), CASES)
 def test_open_run_and_write_back(family: str, task: str, seed: int, tmp_path: Path) -> None:
     theirs = saved(family, task, seed, tmp_path / "theirs")

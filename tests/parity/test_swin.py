@@ -19,6 +19,7 @@ from regard.core.shifted_window_attention import Windows
 from regard.errors import DataError, ModelError
 from regard.families import folder as folders
 from regard.parameter_count import parameter_count
+from seeds import SEEDS
 from zoo import perturb
 
 transformers = pytest.importorskip("transformers")
@@ -68,7 +69,7 @@ def images(config: Any, rows: int = 3) -> Tensor:
     return torch.randn(rows, config.num_channels, config.image_size, config.image_size)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("name", SIZES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_open_run_and_write_back(kind: str, name: str, seed: int, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from regard.builder import build, trainable
 from regard.errors import DataError, ModelError
 from regard.families import folder as folders
 from regard.parameter_count import parameter_count
+from seeds import SEEDS
 from zoo import perturb
 
 transformers = pytest.importorskip("transformers")
@@ -101,7 +102,7 @@ def check_back(
         torch.testing.assert_close(value, wanted[key], rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(("kind", "name"), CASES)
 def test_open_run_and_write_back(kind: str, name: str, seed: int, tmp_path: Path) -> None:
     model = theirs(kind, name, seed, tmp_path / "theirs")

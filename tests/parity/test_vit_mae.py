@@ -18,6 +18,7 @@ from regard.builder import build, trainable
 from regard.errors import ModelError
 from regard.families import folder as folders
 from regard.parameter_count import parameter_count
+from seeds import SEEDS
 from zoo import perturb
 
 transformers = pytest.importorskip("transformers")
@@ -77,7 +78,7 @@ def batch(config: Any, rows: int = 3) -> dict[str, Tensor]:
     return {"pixel_values": pixels, "noise": torch.rand(rows, patches)}
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("name", SIZES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_open_run_and_write_back(kind: str, name: str, seed: int, tmp_path: Path) -> None:

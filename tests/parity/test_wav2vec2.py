@@ -21,6 +21,7 @@ from regard.builder import build, trainable
 from regard.errors import DataError, ModelError
 from regard.families import folder as folders
 from regard.parameter_count import parameter_count
+from seeds import SEEDS
 
 transformers = pytest.importorskip("transformers")
 
@@ -81,7 +82,7 @@ def sound() -> tuple[Tensor, Tensor]:
     return torch.randn(padding_mask.shape) * padding_mask, padding_mask
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
@@ -135,7 +136,7 @@ def test_a_mask_stands_in_for_positions(tmp_path: Path) -> None:
     assert close(result[places], wanted[places], 2e-5)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("name", ["norms after", "norms before"])
 def test_pre_training(name: str, seed: int, tmp_path: Path) -> None:
     """Quantizer, projections and both losses, with the masks and negatives that are given."""

@@ -22,6 +22,7 @@ from regard.encoder import Encoder
 from regard.errors import DataError, ModelError
 from regard.families import folder as folders
 from regard.parameter_count import parameter_count
+from seeds import SEEDS
 from zoo import perturb
 
 transformers = pytest.importorskip("transformers")
@@ -60,7 +61,7 @@ def theirs(name: str, seed: int, out: Path) -> Any:
     return model
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("name", CHANGES)
 def test_open_run_and_write_back(name: str, seed: int, tmp_path: Path) -> None:
     model = theirs(name, seed, tmp_path / "theirs")
@@ -115,7 +116,7 @@ def test_what_is_not_understood_is_refused(
         folders.open_model(tmp_path)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_the_same_tokens(seed: int, tmp_path: Path) -> None:
     """Targets begin with several tokens, as Whisper's do: language and task."""
     model = theirs("small", seed, tmp_path)
@@ -165,7 +166,7 @@ def test_more_sound_than_there_are_positions_is_refused(tmp_path: Path) -> None:
         )  # type: ignore
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("name", CHANGES)
 def test_the_classifier_of_recordings(name: str, seed: int, tmp_path: Path) -> None:
     """WhisperForAudioClassification: equal logits, and the same file when it is written back."""
