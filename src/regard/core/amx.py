@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import os
-import resource
 import signal
 import sys
 import warnings
@@ -46,7 +45,7 @@ def require_bfloat16_products() -> None:
     warnings.warn(
         SlowerKernelsWarning(
             "this machine announces AMX instructions and does not have them; bfloat16 is computed "
-            f"without (ONEDNN_MAX_CPU_ISA={WITHOUT_AMX} says so from the start)"
+            f"without them\n  → set ONEDNN_MAX_CPU_ISA={WITHOUT_AMX} to tell oneDNN beforehand"
         ),
         stacklevel=2,
     )
@@ -72,6 +71,8 @@ def _product_survives() -> bool:
 
 def _multiply_and_exit() -> NoReturn:
     """The product, in a process that leaves neither a message nor a core dump when it dies."""
+    import resource  # not on every system: this is called on Linux only
+
     try:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         signal.signal(signal.SIGILL, signal.SIG_DFL)
