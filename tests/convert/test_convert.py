@@ -265,7 +265,7 @@ def test_a_difference_to_ctranslate2_is_seen(tmp_path: Path) -> None:
 # ------------------------------------------------------------------ ONNX
 
 
-SOON = ("gpt2", "reformer")
+SOON = ("gpt2", "reformer", "vit-mae")
 
 
 @pytest.mark.parametrize(

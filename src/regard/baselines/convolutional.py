@@ -223,7 +223,7 @@ def _aligned_memory(x: Tensor, context: Context, cache: LayerCache, mask: Attent
     v = cache.cross_attention.v[:, 0]  # [B, S, D]
     if not mask.is_full:
         _, padding_mask = mask.causal_and_padding()
-        v = zero_padding(v, padding_mask.expand(len(v), -1))
+        v = zero_padding(v, padding_mask.expand(v.shape[0], -1))
     start, length, _ = context.positions(x.shape[1])
     assert isinstance(start, int), "convolutions have no static cache"
     positions = torch.arange(start, start + length, device=x.device)

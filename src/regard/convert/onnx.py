@@ -183,6 +183,8 @@ def _refuse_fixed_axes(program: Any, dynamic_axes: Sequence[Mapping[int, Any]]) 
 def _dynamic_axes(batch: RandomBatch, opened: folders.ModelFolder) -> Iterator[dict[int, Any]]:
     """The dimensions of each input that may change, with their limits."""
     model = opened.spec
+    # Images have one size, and with it what is said of their patches (which are hidden).
+    has_images = isinstance(front_end(model), specs.Patches)
     rows = torch.export.Dim("rows")
     length = _length("length", front_end(model), opened, least=min(batch.lengths))
     for name, tensor in batch.inputs.items():
@@ -191,7 +193,7 @@ def _dynamic_axes(batch: RandomBatch, opened: folders.ModelFolder) -> Iterator[d
             yield {0: rows, 1: _length("target_length", model.target, opened)}
         elif name.startswith("static"):  # features of a whole series
             yield {0: rows}
-        elif tensor.ndim == 2:  # tokens, segments, samples, and the padding mask
+        elif tensor.ndim == 2 and not has_images:  # tokens, segments, samples, and the padding mask
             yield {0: rows, 1: length}
         else:  # images and spectrograms have one size
             yield {0: rows}

@@ -166,17 +166,19 @@ class Patches(nn.Module):
     def _with_mask_tokens(self, x: Tensor, masked: Tensor) -> Tensor:
         """Patches [B, N, D] with the mask token at those that are `masked`, [B, N] or [1, N]."""
         assert self.mask_token is not None, "this model has no mask token"
-        if masked.ndim != 2 or masked.shape[0] not in (1, len(x)) or masked.shape[1] != x.shape[1]:
+        # `len` would make the number of images a constant of an exported graph.
+        images = x.shape[0]
+        if masked.ndim != 2 or masked.shape[0] not in (1, images) or masked.shape[1] != x.shape[1]:
             raise DataError(
                 f"a mask of the shape {list(masked.shape)} does not fit {x.shape[1]} patches of "
-                f"{len(x)} images",
+                f"{images} images",
                 f"give booleans of the shape {list(x.shape[:2])}",
             )
         return torch.where(masked[..., None], self.mask_token.to(x.dtype), x)
 
     def _only(self, visible: Tensor, x: Tensor) -> Tensor:
         """The extras, and the visible patches [B, K] of x [B, extras + patches, D]."""
-        extras = torch.arange(len(self.extras), device=x.device).expand(len(x), -1)
+        extras = torch.arange(len(self.extras), device=x.device).expand(x.shape[0], -1)
         rows = torch.cat([extras, visible + len(self.extras)], dim=1)  # [B, extras + K]
         return x.gather(1, rows[..., None].expand(-1, -1, x.shape[2]))
 

@@ -48,7 +48,7 @@ class PixelDecoder(nn.Module):
         x = self.project(hidden)
         extras, visible = x.split([self.extras, x.shape[1] - self.extras], dim=1)
         count = order.restore.shape[1]
-        masked = self.mask_token.to(x.dtype).expand(len(x), count - visible.shape[1], -1)
+        masked = self.mask_token.to(x.dtype).expand(x.shape[0], count - visible.shape[1], -1)
         shuffled = torch.cat([visible, masked], dim=1)  # [B, N, width]
         patches = shuffled.gather(1, order.restore[..., None].expand(-1, -1, x.shape[2]))
         x = torch.cat([extras, patches], dim=1)
