@@ -470,11 +470,13 @@ def _make_block_mask(
         index[0, 0, 0, part.queries, : part.keys.shape[1]] = partial_first
         counts[1, 0, 0, part.queries] = full.sum(dim=1, dtype=torch.int32)
         index[1, 0, 0, part.queries, : part.keys.shape[1]] = partial_first.flip(1)
+    full_counts = counts[1] if heads else None
+    full_index = index[1] if heads else None
     return BlockMask.from_kv_blocks(
         counts[0],
         index[0],
-        counts[1] if heads else None,
-        index[1] if heads else None,
+        full_counts,
+        full_index,
         BLOCK_SIZE=FLEX_BLOCK,
         mask_mod=allows,
         seq_lengths=lengths,
