@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import regard
+from command_line import SHOWS_TORCH
 from forked_command import run_command
 from regard.cli import fork_server
 
@@ -62,19 +63,6 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         run("daemon", "stop")
 
 
-# What a command imports of torch, in the process of the shell: nothing, if a daemon answers.
-CLIENT = """
-import os, sys
-end = os._exit
-def shown(code):
-    print("torch" in sys.modules, file=sys.stderr)
-    end(code)
-os._exit = shown
-from regard.cli import run
-run()
-"""
-
-
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
@@ -94,7 +82,7 @@ def test_a_command_is_the_same(
     answered = run(*arguments, text=text, cwd=tmp_path)
     alone = run_command(*arguments, text=text, cwd=tmp_path)
     assert answered == (alone.returncode, alone.stdout, alone.stderr)
-    command = [sys.executable, "-c", CLIENT, *arguments]
+    command = [sys.executable, "-c", SHOWS_TORCH, *arguments]
     done = subprocess.run(command, input=text, capture_output=True, text=True, cwd=tmp_path)
     assert done.stderr.splitlines()[-1] == "False"
 

@@ -19,7 +19,6 @@ from typing import Any, NoReturn, TextIO
 import click
 
 from regard import __version__
-from regard.cli.daemon_hint import mention_daemon
 from regard.decode.worker_count import one_worker_per_thread
 from regard.errors import RegardError, RegardWarning, SettingError, did_you_mean
 
@@ -211,7 +210,9 @@ def run_here(started: float | None = None) -> NoReturn:
         main()
     except SystemExit as end:
         if started is not None and _is_answering() and not end.code:
-            mention_daemon(started)
+            from regard.cli.automatic_daemon import launch_for_next_command
+
+            launch_for_next_command(started)
         # The last process of a group of ranks, or a thread that still writes, ends as Python does.
         threads = set(threading.enumerate()) - {threading.main_thread()}
         if "RANK" in os.environ or any(not thread.daemon for thread in threads):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import tempfile
 import time
@@ -10,7 +9,7 @@ from typing import Any
 
 import click
 
-from regard.cli import fork_server
+from regard.cli import automatic_daemon, fork_server
 from regard.cli.number_types import MINUTES
 from regard.errors import SettingError
 
@@ -34,13 +33,15 @@ Examples:
     show_default=True,
     help="ends by itself after so long without a command",
 )
-def command(action: str, minutes: float) -> None:
+@click.option("--automatic", is_flag=True, hidden=True)
+def command(action: str, minutes: float, automatic: bool) -> None:
     """Keep a process in the background that has PyTorch imported.
 
     Commands that open a model and answer (translate, generate, predict, classify, embed, evaluate,
     look) are then answered by a fork of it, in a fraction of their time. Nothing else changes: the
     same output, exit codes and signals. It listens to this user alone, on a socket in
-    XDG_RUNTIME_DIR (or /tmp), ends when files of the package change, and is never started unasked.
+    XDG_RUNTIME_DIR (or /tmp), and ends when files of the package change. At a terminal the first
+    such command starts one by itself, for a quarter of an hour; REGARD_DAEMON=off: never.
     ACTION is start, stop or status; run stays in the foreground.
     """
     if not sys.platform.startswith("linux"):
@@ -50,6 +51,9 @@ def command(action: str, minutes: float) -> None:
             _start(minutes)
         case "stop":
             print(f"stopped: process {_ask('stop')['process']}")
+            if sys.stderr.isatty():
+                note = f"the next command starts one anew, unless {automatic_daemon.SWITCH}=off"
+                print(note, file=sys.stderr)
         case "status":
             status = _ask("status")
             since = time.strftime("%H:%M", time.localtime(status["started"]))
@@ -59,7 +63,7 @@ def command(action: str, minutes: float) -> None:
             from regard.cli import run_here
 
             fork_server.prepare_folder()
-            fork_server.ForkServer(run_here, 60 * minutes).serve()
+            fork_server.ForkServer(run_here, 60 * minutes, automatic).serve()
 
 
 def _ask(question: str) -> dict[str, Any]:
@@ -71,22 +75,16 @@ def _ask(question: str) -> dict[str, Any]:
 
 def _start(minutes: float) -> None:
     running = fork_server.ask("status")
-    if running is not None:
+    if running is not None and not running["automatic"]:
         raise SettingError(
             f"a daemon runs already (process {running['process']})", "stop it: regard daemon stop"
         )
-    fork_server.prepare_folder()
-    arguments = [sys.executable, "-m", "regard", "daemon", "run", "--minutes", str(minutes)]
+    if running is not None:
+        fork_server.ask("stop")
     with tempfile.TemporaryFile() as messages:
-        process = subprocess.Popen(
-            arguments,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=messages,
-            start_new_session=True,  # it outlives the terminal
-        )
+        process = automatic_daemon.launch(minutes, messages)
         deadline = time.monotonic() + SECONDS_TO_START
-        while fork_server.ask("status") is None:
+        while not _is_served_by(process.pid):
             if process.poll() is not None or time.monotonic() > deadline:
                 process.kill()
                 messages.seek(0)
@@ -96,3 +94,8 @@ def _start(minutes: float) -> None:
                 )
             time.sleep(0.05)
     print(f"started: process {process.pid}; `regard daemon stop` ends it", file=sys.stderr)
+
+
+def _is_served_by(process: int) -> bool:
+    status = fork_server.ask("status")
+    return status is not None and status["process"] == process

@@ -9,6 +9,7 @@ exit code of the fork. For the user nothing else differs.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import gc
 import hashlib
 import importlib
@@ -80,9 +81,11 @@ def answer(arguments: Sequence[str]) -> int | None:
         if first is None:  # it ended, because its code is not that of the files any more
             return None
         if "other_settings" in first:
-            names = ", ".join(first["other_settings"])
-            message = f"the daemon was started with other settings ({names}); this runs without it"
-            print(message, file=sys.stderr)
+            # Whoever has not asked for a daemon need not hear why there is none.
+            if not first["automatic"]:
+                names = ", ".join(first["other_settings"])
+                message = f"the daemon was started with other settings ({names})"
+                print(f"{message}; this runs without it", file=sys.stderr)
             return None
         with _signals_forwarded(first["process"]):
             last = _read(replies)
@@ -172,10 +175,14 @@ def _read(replies: Any) -> dict[str, Any] | None:
 
 @dataclass
 class ForkServer:
-    """Answers commands by `run` in a fork; ends after `idle` seconds without one."""
+    """Answers commands by `run` in a fork; ends after `idle` seconds without one.
+
+    `automatic`: a command has started it, and nobody by name.
+    """
 
     run: Callable[[], NoReturn]
     idle: float
+    automatic: bool = False
     started: float = 0.0
 
     def serve(self) -> None:
@@ -185,6 +192,11 @@ class ForkServer:
         gc.freeze()  # a collection in a fork would copy the pages that it shares with the server
         files = _code_files()
         path = socket_path()
+        lock = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:  # two were started at once, and the other one serves
+            return
         os.chdir("/")  # no folder is kept in use
         signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel forgets children that ended
@@ -233,7 +245,7 @@ class ForkServer:
         match request.get("question"):
             case "status":
                 status = {"process": os.getppid(), "started": self.started, "idle": self.idle}
-                _send(connection, status)
+                _send(connection, {**status, "automatic": self.automatic})
             case "stop":
                 os.kill(os.getppid(), signal.SIGTERM)
                 _send(connection, {"process": os.getppid()})
@@ -245,7 +257,8 @@ class ForkServer:
     ) -> None:
         other_settings = _other_settings(request["environment"])
         if other_settings:
-            _send(connection, {"other_settings": other_settings})
+            reply = {"other_settings": other_settings, "automatic": self.automatic}
+            _send(connection, reply)
             return
         worker = os.fork()
         if not worker:
