@@ -167,7 +167,9 @@ def insert_recipe(_: str) -> str:
                 f"| `{key}` | {_type(field.annotation)} | {_value(field.default)} | {meaning} |"
             )
         text = inspect.cleandoc(section.__doc__ or "")
-        parts.append(f"## [{name}]\n\n{text}\n\n" + "\n".join(rows))
+        table = "\n".join(rows)
+        # The class lets the style sheet turn rows into paragraphs on a phone.
+        parts.append(f'## [{name}]\n\n{text}\n\n<div class="keys" markdown>\n\n{table}\n\n</div>')
     return "\n\n".join(parts)
 
 
@@ -222,6 +224,12 @@ def insert_file(name: str) -> str:
     return re.sub(r"\[([^\]]+)\]\((?!https?://)[^)]+\)", r"\1", text)
 
 
+def insert_section(name: str) -> str:
+    """A file of the repository as part of a page: without its title, headings one level lower."""
+    text = insert_file(name).split("\n", 1)[1]
+    return re.sub(r"^(#+ )", r"#\1", text, flags=re.M)
+
+
 def insert_studies(folder: str) -> str:
     """Results of `regard study --all` in a folder: a table of verdicts, then every study.
 
@@ -258,6 +266,7 @@ INSERTS: dict[str, Callable[[str], str]] = {
     "presets": insert_presets,
     "recipe": insert_recipe,
     "recipes": insert_recipes,
+    "section": insert_section,
     "source": insert_source,
     "studies": insert_studies,
 }
