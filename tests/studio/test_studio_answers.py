@@ -120,6 +120,27 @@ def test_the_temperature_divides_the_logits() -> None:
         assert "temperature" in refused["error"]["problem"]
 
 
+def test_the_texts_that_go_on_with_a_likely_token() -> None:
+    model = MODELS["writer"]()
+    with client(InMemory({"it": model})) as studio:
+        answer = ask(studio, "next", model="it", text=TEXT, top=5)
+        ids = WORDS.input_ids(TEXT)
+        for share, text in zip(answer["shares"], answer["continued"], strict=True):
+            token = WORDS.token_to_id(share["label"])
+            assert token is not None
+            assert text in (None, WORDS.decode([*ids, token]))
+        assert any(answer["continued"])
+        # Before the end, what comes next is there already.
+        assert ask(studio, "next", model="it", text=TEXT, position=0)["continued"] is None
+
+
+@pytest.mark.parametrize("view", ["look", "answer", "steps", "beam", "cache", "path"])
+def test_a_text_of_spaces_is_refused_by_every_view(view: str) -> None:
+    with client(InMemory({"it": translator()})) as studio:
+        refused = ask(studio, view, expect=400, model="it", text="  ")
+    assert "nothing to read" in refused["error"]["problem"]
+
+
 def test_the_answers_of_pictures_and_recordings_are_the_models_own(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     pytest.importorskip("PIL")
@@ -366,6 +387,36 @@ def test_what_a_layer_adds_is_the_difference_of_its_stream(name: str) -> None:
         np.testing.assert_allclose(run[f"{stack}.1.residual"], residual, atol=1e-4)
 
 
+@pytest.mark.parametrize("name", ["translator", "writer", "reader"])
+def test_the_words_after_the_last_layer_are_what_the_model_says(name: str) -> None:
+    model = MODELS[name]()
+    run = looking.look(model, TEXT, ask=["*"])
+    with client(InMemory({name: model})) as studio:
+        stacks = list(ask(studio, "model", model=name)["stacks"].items())
+        path = ask(studio, "path", model=name, text=TEXT, stack=stacks[-1][0])
+        before = ask(studio, "path", model=name, text=TEXT, stack=stacks[0][0])
+    rows = [index for index, _ in path["rows"]]
+    best = torch.from_numpy(run["logits"][rows]).float().softmax(dim=-1).max(dim=-1)
+    assert len(path["words"]) == stacks[-1][1] + 1  # before the first layer too
+    assert [word for word, _ in path["words"][-1]] == WORDS.tokens(best.indices.tolist())
+    shares = [share for _, share in path["words"][-1]]
+    np.testing.assert_allclose(shares, best.values, atol=1e-5)
+    if len(stacks) > 1:  # no vocabulary stands on an encoder
+        assert before["words"] is None
+    read = run.model_inputs.decoder_inputs if len(stacks) > 1 else run.model_inputs.inputs
+    assert path["ids"] == read[0, rows].tolist()
+
+
+def test_the_class_after_the_last_layer_is_what_the_model_says() -> None:
+    with client(InMemory({"it": MODELS["classifier"]()})) as studio:
+        [first, *others] = ask(studio, "path", model="it", text=TEXT)["words"][-1]
+        answer = ask(studio, "answer", model="it", text=TEXT)["answer"]
+    assert first[0] == answer["text"]
+    assert first[1] == pytest.approx(answer["shares"][0]["probability"], abs=1e-5)
+    assert others
+    assert not any(others)  # the class is read from the first position alone
+
+
 def test_a_long_input_shows_some_rows_and_always_the_one_that_is_followed() -> None:
     model = MODELS["writer"]()
     text = "The dog sees a cat. " * 20
@@ -412,7 +463,7 @@ def test_a_folder_is_opened_and_remembered(opening: tuple[TestClient, Path]) -> 
     [
         ("empty", "holds no model"),
         ("nowhere", "there is no folder"),
-        ("models/second/config.json", "there is no folder"),
+        ("models/second/config.json", "is a file, no folder"),
         ("a\0b", "no path"),
     ],
 )
@@ -424,6 +475,14 @@ def test_what_is_no_model_is_refused(
     assert problem in refused["problem"]
     assert refused["repair"]
     assert ask(studio, "shelf")["models"] == ["demo"]
+
+
+def test_a_model_is_listed_once_however_it_was_named(opening: tuple[TestClient, Path]) -> None:
+    """By itself, and with the folder above it."""
+    studio, home = opening
+    ask(studio, "open", path=str(home / "models" / "second"))
+    assert ask(studio, "open", path=str(home / "models"))["model"] == "second"
+    assert ask(studio, "shelf")["models"] == ["demo", "second"]
 
 
 def test_a_pickle_is_not_opened(opening: tuple[TestClient, Path]) -> None:

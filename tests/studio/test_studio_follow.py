@@ -59,6 +59,7 @@ def test_words_for_numbers_are_gaps_and_damaged_lines_are_counted(tmp_path: Path
     )
     answer = follow(log, 0)
     assert answer["curves"]["loss"] == [None, True]
+    assert answer["broken"] == [1]
     assert answer["unreadable"] == 1
     assert answer["events"] == [event]
     assert answer["curves"]["step"] == [1, 2]

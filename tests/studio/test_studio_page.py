@@ -491,6 +491,7 @@ def test_a_token_is_shown_without_its_tokenizers_marks(studio: Studio) -> None:
     page = studio.page(link("look"))
     for token in ("house", "▁house", "Ġhouse", "house</w>"):
         assert page.evaluate(script, token) == "house"
+    assert page.evaluate(script, "\u200d") == "U+200D"  # joins two emoji, and is not seen itself
 
 
 @pytest.mark.parametrize("name", ["wav2vec2", pytest.param("whisper", marks=pytest.mark.slow)])
@@ -724,6 +725,146 @@ def test_charts_of_one_point_of_huge_numbers_and_of_less_than_a_decade(studio: S
     assert loss.count() >= 3
 
 
+def test_a_constant_on_a_logarithmic_axis_a_gap_and_one_axis_for_all_charts(
+    studio: Studio,
+) -> None:
+    run = studio.folder / "broken"
+    run.mkdir()
+    steps: list[dict[str, object]] = [
+        {"step": i, "loss": 3 / i, "learning_rate": 1e-3} for i in range(1, 21)
+    ]
+    steps[9] = {"step": 10, "loss": "nan", "learning_rate": 1e-3}
+    validation = {"event": "validation", "step": 30, "loss": 0.2, "bleu": 11.0}
+    lines = [json.dumps(record) for record in (*steps, validation)]
+    (run / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    page = studio.page("train?runs=broken&scale=log&smooth=0.8")
+    assert "NaN" not in page.inner_html(".charts")
+    page = studio.page("train?runs=broken")
+    training = page.locator("[data-line=training]").first.get_attribute("d")
+    assert training.count("M") == 2  # the line is not drawn through the step without a loss
+    assert page.locator(".chart .broken").count() == 1
+    # Charts below each other have the same steps: 30 is at the right edge of all.
+    for title in ("Learning rate", "BLEU"):
+        assert "30" in page.locator(f"section[aria-label='{title}'] text").all_text_contents()
+
+
+def test_an_address_that_was_changed_by_hand(studio: Studio) -> None:
+    """What is no number counts as not given."""
+    for view, more in {
+        "learn": {"layer": "x", "row": "-3", "head": "y", "temperature": "z"},
+        "decode": {"step": "999", "how": "sample", "temperature": "x", "topp": "7"},
+        "look": {"aligned": "x", "pin": "y", "head": "z"},
+        "train": {"zoom": "a-b", "smooth": "x"},
+    }.items():
+        page = studio.page(link(view, **more))
+        until(page, "document.querySelectorAll('.loading').length === 0")
+        assert page.locator(".error").count() == 0
+
+
+def test_a_studio_that_has_stopped_can_be_asked_again(studio: Studio) -> None:
+    before = list(studio.complaints)
+    page = studio.page(link("look"))
+    page.context.set_offline(True)
+    page.fill("input[name=text]", "The dog sat.")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".error")
+    page.context.set_offline(False)
+    page.click("button:text-is('Try again')")
+    until(page, "document.querySelector('#output')?.textContent === 'Der Hund saß.'")
+    assert page.locator(".error").count() == 0
+    studio.complaints[:] = before  # the browser itself reports the lost connection
+
+
+def test_the_tour_goes_through_all_layers_to_the_word(studio: Studio) -> None:
+    page = studio.page(link("learn", stack="encoder", layer="1", station="encoder.output"))
+    open_station = "document.querySelector('.station.open')?.dataset.station"
+    # From the encoder to the decoder, and back.
+    page.click("#forward")
+    until(page, f"{open_station} === 'decoder.embedded'")
+    assert "is token 1 of the vocabulary" not in page.inner_text("#caption")
+    assert "of the vocabulary" in page.inner_text("#caption")
+    page.click("#back")
+    until(page, f"{open_station} === 'encoder.output'")
+    # From layer to layer: what leaves one is what the next one reads.
+    page = studio.page(link("learn", row="1", station="decoder.0.words"))
+    assert "What it would say so far" in page.inner_text("#caption")
+    page.click("#forward")
+    until(page, f"{open_station} === 'decoder.0.residual'")
+    assert "layer 1" in page.inner_text("[aria-label=Path] h2")
+    # How a vector comes about: the stream and what was found are added, values are mixed.
+    page.click("[data-station='decoder.1.self.sum']")
+    until(page, "document.querySelectorAll('#equation figure').length === 3")
+    assert "norm (" in page.inner_text("#equation")  # post-norm
+    page.click("[data-station='decoder.1.cross.mixed']")
+    until(page, "document.querySelector('#equation')?.innerText.includes('V of “cat”')")
+    page.click("[data-station='decoder.1.words']")
+    until(page, "document.querySelector('#guesses') !== null")
+    assert page.locator("#forward").is_disabled()
+    assert page.text_content(".out.marked .word") == "Katze"
+    assert page.inner_text("#guesses tr.marked td:last-child") == "Katze"
+    # The drawing and what is said of the station are seen at once, above the fold.
+    for part in ("#caption", "svg.anatomy", "#out"):
+        box = page.locator(part).bounding_box()
+        assert box["y"] >= 0, part
+        assert box["y"] + box["height"] <= 900, part
+
+
+def test_learn_shows_the_picture_and_what_the_followed_patch_looks_at(studio: Studio) -> None:
+    page = studio.page(link("learn", model=sensing(studio, "vit")))
+    until(page, "document.querySelectorAll('.loading').length === 0")
+    assert page.inner_text("#pictured .read").startswith("The class token looks")
+    # Its class after each layer is read from the class token alone.
+    assert page.locator("svg.anatomy .out").count() == 1
+    said = page.text_content("svg.anatomy [data-station$='.words'] text")
+    assert said in ("Class", "So far")
+    # A patch of the picture is followed by pressing it.
+    page.locator("#pictured canvas").click(position={"x": 5, "y": 5})
+    until(page, "document.querySelector('[aria-label=Path] h2')?.innerText.includes('“1 · 1”')")
+    until(page, "document.querySelector('#pictured .read')?.innerText.startsWith('Patch 1 · 1')")
+
+
+def test_playing_is_one_step_of_the_history(studio: Studio) -> None:
+    page = studio.page(link("learn"))
+    page.click("[data-station='decoder.0.self.output']")
+    ready(page)
+    page.click("#play")
+    for station in ("sum", "cross.q"):
+        until(
+            page, f"document.querySelector('.station.open')?.dataset.station.endsWith('{station}')"
+        )
+    page.click("#play")
+    until(page, "document.querySelector('#play')?.textContent === 'Play'")
+    page.go_back()
+    until(
+        page, "document.querySelector('.station.open')?.dataset.station === 'decoder.0.self.output'"
+    )
+    assert "play=" not in page.url
+
+
+def test_on_a_phone_the_open_station_is_in_sight(studio: Studio) -> None:
+    page = studio.page(link("learn"), 390)
+    for _ in range(3):
+        page.click("#forward")
+        ready(page)
+    for part in (".station.open", "#forward", "#caption .formula"):
+        box = page.locator(part).bounding_box()
+        assert box["x"] >= 0, part
+        assert box["x"] + box["width"] <= 390, part
+        assert 0 <= box["y"] <= 900, part
+
+
+def test_values_move_into_the_open_station_unless_motion_is_unwanted(studio: Studio) -> None:
+    context = studio.browser.new_context(reduced_motion="no-preference")
+    page = context.new_page()
+    page.goto(studio.address)
+    page.goto(studio.base + "#/" + link("learn", station="decoder.0.self.sum"))
+    page.wait_for_selector(".anatomy .moving", state="attached")
+    # The stream over the sublayer, and what the sublayer found.
+    assert page.locator(".anatomy .moving").count() == 2
+    page = studio.page(link("learn", station="decoder.0.self.sum"))
+    assert page.locator(".anatomy .moving").count() == 0
+
+
 def test_learn(studio: Studio) -> None:
     page = studio.page(link("learn"))
     scores = page.locator("#example .score").all_text_contents()
@@ -754,8 +895,8 @@ def test_learn(studio: Studio) -> None:
     until(page, "document.querySelector('#station h2')?.textContent === 'Keys'")
     ready(page)
     assert page.inner_text("#shape") == "4 × 8 × 16"
-    assert page.inner_text("#station .formula sub") == "K"
-    assert page.text_content("#station .formula") == "K = memory WK"
+    assert page.inner_text("#caption .formula sub") == "K"
+    assert page.text_content("#caption .formula") == "K = memory WK"
     assert page.locator("#station table.numbers tr").count() == 8
     until(page, "document.querySelectorAll('[aria-label=Positions] canvas.map').length === 2")
     assert "sinusoidal vectors added at the input of the encoder" in page.inner_text(
@@ -802,7 +943,7 @@ def test_a_memory_network_in_its_own_words(studio: Studio) -> None:
     name = page.locator("[data-token='0'] text").bounding_box()
     assert chip["x"] <= name["x"]
     assert name["x"] + name["width"] <= chip["x"] + chip["width"]
-    assert page.inner_text("#station .formula") == "A = softmax(Q Kᵀ + mask)"
+    assert page.inner_text("#caption .formula") == "A = softmax(Q Kᵀ + mask)"
     assert "each sentence answers with its key" in page.inner_text("#station")
     heads = page.locator("#scores th").all_text_contents()
     assert heads[:3] == ["key of", "q · k", "softmax"]  # nothing is scaled
@@ -812,7 +953,7 @@ def test_a_memory_network_in_its_own_words(studio: Studio) -> None:
         "[aria-label=Positions]"
     )
     page.click("[data-station='memory.0.cross.v']")
-    until(page, "document.querySelector('#station .formula')?.innerText.includes('C[word]')")
+    until(page, "document.querySelector('#caption .formula')?.innerText.includes('C[word]')")
 
 
 @pytest.mark.slow
@@ -895,6 +1036,12 @@ def test_a_language_model_goes_on_with_the_sentence(studio: Studio) -> None:
     assert "→" not in page.inner_text(".model-output")
     assert page.inner_text(".model-output").startswith("the cat ")
     assert page.locator(".model-output mark#output").count() == 1
+    # A likely word is written by pressing it: the path of the next follows.
+    page = studio.page("learn?model=writer&text=the+cat")
+    until(page, "document.querySelector('#next button.word') !== null")
+    page.click("#next button.word >> nth=0")
+    until(page, "document.querySelector('input[name=text]')?.value.length > 'the cat'.length")
+    assert page.input_value("input[name=text]").startswith("the cat")
     # LLaMA's own parts: no position is added, RMSNorm, gates, and rotated queries.
     for station, formula in {
         "embedded": "x = E[token]",
@@ -904,8 +1051,8 @@ def test_a_language_model_goes_on_with_the_sentence(studio: Studio) -> None:
         "0.residual": "x + sublayer(RMSNorm(x))",
     }.items():
         page = studio.page(f"learn?model=writer&text=the+cat&station=decoder.{station}")
-        until(page, "document.querySelector('#station .formula') !== null")
-        assert page.text_content("#station .formula") == formula
+        until(page, "document.querySelector('#caption .formula') !== null")
+        assert page.text_content("#caption .formula") == formula
         of_heads = page.locator("#station [aria-label=Head]").count()
         assert of_heads == (station == "0.self.q")  # a norm has no heads to choose from
 

@@ -773,12 +773,13 @@ def test_only_what_was_named_is_on_the_shelf(tmp_path: Path) -> None:
     (tmp_path / "runs" / "c" / "metrics.jsonl").write_text("")
     assert list(store.runs()) == ["a", "b", "c"]  # a run that began later
     assert list(ModelStore([tmp_path / "runs" / "a"]).runs()) == ["a"]
-    assert list(ModelStore([tmp_path / "runs" / "a", tmp_path / "runs"]).runs()) == [
-        "a",
-        "a (2)",
-        "b",
-        "c",
-    ]
+    # A folder that is named twice is listed once; another of the same name gets a number.
+    runs = [tmp_path / "runs" / "a", tmp_path / "runs"]
+    assert list(ModelStore(runs).runs()) == ["a", "b", "c"]
+    (tmp_path / "elsewhere" / "a").mkdir(parents=True)
+    (tmp_path / "elsewhere" / "a" / "metrics.jsonl").write_text("")
+    runs = [tmp_path / "elsewhere", tmp_path / "runs"]
+    assert list(ModelStore(runs).runs()) == ["a", "a (2)", "b", "c"]
     with pytest.raises(SettingError):
         ModelStore([tmp_path / "nothing"])
     (tmp_path / "empty").mkdir()

@@ -492,6 +492,22 @@ def next_tokens(
     return _top(model, logits.softmax(dim=-1), top)
 
 
+def continuations(model: Model, run: Look, tokens: Sequence[str]) -> list[str | None]:
+    """The input with each of some tokens behind it, as text; None for a token that is no text."""
+    tokenizer = _output_tokenizer(model)
+    if tokenizer is None:
+        return [None] * len(tokens)
+    ids = run.model_inputs.inputs[0].tolist()
+    before = tokenizer.decode(ids)
+    texts: list[str | None] = []
+    for token in tokens:
+        token_id = tokenizer.token_to_id(token)
+        text = before if token_id is None else tokenizer.decode([*ids, token_id])
+        # A special token, or a part of a character, adds nothing that could be read again.
+        texts.append(None if text.strip() == before.strip() or "\ufffd" in text else text)
+    return texts
+
+
 def _top(
     model: Model, probabilities: Tensor, top: int = TOP, *, surface: bool = False
 ) -> list[Share]:

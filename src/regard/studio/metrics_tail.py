@@ -10,14 +10,16 @@ from typing import Any
 MAX_BYTES = 1 << 25  # read at once
 POINTS = 2000  # of a curve that are sent at once; more would not fit on a screen
 EVENTS = 200  # that are sent at once, the last ones
+BROKEN = 200  # steps without a finite loss that are sent at once, the last ones
 CURVES = ("loss", "nll", "learning_rate", "gradient_norm", "tokens_per_second", "attention_entropy")
 
 
 def follow(path: Path, offset: int) -> dict[str, Any]:
     """What was appended after `offset`: curves as columns, and events.
 
-    Events are validations and skipped updates. Long curves are thinned out. `offset` in the answer
-    is where to read on; a file that is shorter than the offset has been started anew.
+    Events are validations and skipped updates; `broken` are the steps without a finite loss. Long
+    curves are thinned out. `offset` in the answer is where to read on; a file that is shorter than
+    the offset has been started anew.
     """
     size = path.stat().st_size
     restarted = offset > size  # the run began anew and its file is shorter
@@ -38,6 +40,7 @@ def follow(path: Path, offset: int) -> dict[str, Any]:
         "lines": len(records),
         "unreadable": unreadable,
         "curves": _columns(_thinned(steps)),
+        "broken": [r["step"] for r in steps if _is_broken(r)][-BROKEN:],
         "last": steps[-1] if steps else None,
         "events": events[-EVENTS:],
     }
@@ -76,6 +79,11 @@ def _columns(steps: list[dict[str, Any]]) -> dict[str, list[Any]]:
         if any(name in record for record in steps):
             columns[name] = [_number(record.get(name)) for record in steps]
     return columns
+
+
+def _is_broken(record: dict[str, Any]) -> bool:
+    """Whether the loss of a step is logged and no finite number."""
+    return "loss" in record and _number(record["loss"]) is None
 
 
 def _number(value: Any) -> float | None:

@@ -243,7 +243,8 @@ class ModelStore:
             if not matches(folder):
                 paths = _subfolders(folder)
             for path in paths:
-                if matches(path):
+                # A folder may be named by itself and by the one above it.
+                if matches(path) and path not in named.values():
                     named[_unique(path.name, named)] = path
         return named
 
@@ -270,6 +271,8 @@ class FolderOpener:
         if self.download and hub.is_name(path) and not Path(path).exists():
             return hub.fetch(path, say)
         folder = _absolute(path)
+        if folder.is_file():
+            raise SettingError(f"{folder} is a file, no folder", f"open {folder.parent}")
         if not folder.is_dir():
             repair = "choose one that exists"
             if hub.is_name(path) and not self.download:

@@ -29,6 +29,7 @@ from regard.look import Look
 from regard.look.probe_names import stacks
 from regard.look.recording import array
 from regard.look.result import to_json
+from regard.studio.layer_guesses import layer_guesses
 
 NUMBERS = 24  # of a vector that are shown
 ROWS = 28  # tokens that are shown
@@ -106,8 +107,14 @@ def token_path(run: Look, stack: str, layer: int, head: int, marked: int | None)
         name = f"{stack}.{layer}.{kind}"
         if name in run.probe.attentions:
             weights[name] = _weights(run, name, head, rows, columns if kind == "cross" else rows)
-    labels = _labels(run, stack, rows, columns)
-    return {"stack": stack, "layer": layer, "stations": stations, "weights": weights, **labels}
+    return {
+        "stack": stack,
+        "layer": layer,
+        "stations": stations,
+        "weights": weights,
+        "words": layer_guesses(run, stack, rows),
+        **_labels(run, stack, rows, columns),
+    }
 
 
 def _axes(run: Look, stack: str, layer: int, marked: int | None) -> tuple[list[int], list[int]]:
@@ -258,13 +265,25 @@ def attention_scores(run: Look, name: str, head: int, row: int) -> dict[str, Any
 def _labels(run: Look, stack: str, rows: Sequence[int], columns: Sequence[int]) -> dict[str, Any]:
     inputs = run.model_inputs
     tokens = list(inputs.input_tokens)
+    read: Tensor | None = inputs.inputs
     # Behind an encoder, a decoder reads the target; alone, it reads the input.
     if stack == "decoder" and inputs.decoder_tokens:
         tokens = list(inputs.decoder_tokens)
+        read = inputs.decoder_inputs
     if stack == "memory":
         tokens = tokens[-1:]  # the question; the story is what it looks at
     return {
         "rows": [[i, tokens[i] if i < len(tokens) else str(i)] for i in rows],
+        "ids": _token_ids(read, rows),
         "columns": [[i, inputs.input_tokens[i]] for i in columns if i < len(inputs.input_tokens)],
         "count": run.tensor(f"{stack}.embedded").shape[1],
     }
+
+
+def _token_ids(read: Tensor | None, rows: Sequence[int]) -> list[int] | None:
+    """The numbers of the tokens in the vocabulary; None where no tokens are read."""
+    # Sentences of a story are rows of token ids: [1, sentences, words].
+    if read is None or read.is_floating_point() or read.ndim != 2:
+        return None
+    ids: list[int] = read[0].tolist()
+    return [ids[i] for i in rows] if max(rows) < len(ids) else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from regard import look as analyses
-from regard.look.inspectable import MediaInput
+from regard.look.inspectable import MediaInput, empty_input
 from regard.look.probe_names import attentions
 from regard.models import GraphModel, SeriesModel
 from regard.studio import answers
@@ -23,7 +23,10 @@ def open_input(store: ModelStore, request: InputRequest) -> tuple[OpenModel, str
     reads_paths = isinstance(opened.model, SeriesModel | GraphModel)
     if reads_paths and store.opener is None and request.text not in answers.examples(opened.model):
         raise not_allowed()
-    return opened, opened.input(store.files, request.text, request.file)
+    text = opened.input(store.files, request.text, request.file)
+    if isinstance(text, str) and not text.strip():
+        raise empty_input(opened.model)
+    return opened, text
 
 
 def record(

@@ -217,7 +217,16 @@ def next_tokens(store: ModelStore, request: NextRequest) -> Answer:
     position = request.position if 0 <= request.position < length else length - 1
     with opened.lock:
         shares = answers.next_tokens(opened.model, run, position, request.temperature, request.top)
-    return {"position": position, "length": length, "shares": [asdict(share) for share in shares]}
+    continued = None
+    # What follows the last token of a language model can be written: the texts that go on with it.
+    if isinstance(core, Decoder) and position == length - 1:
+        continued = answers.continuations(opened.model, run, [share.label for share in shares])
+    return {
+        "position": position,
+        "length": length,
+        "shares": [asdict(share) for share in shares],
+        "continued": continued,
+    }
 
 
 def _output(opened: OpenModel, run: analyses.Look) -> str | None:

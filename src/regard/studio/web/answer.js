@@ -229,22 +229,21 @@ export function inputWarnings({ unknown, tokens, longest, silent }) {
   ];
 }
 
-// The card, a promise of the answer in it, and a way to put something else in place of the alternatives.
-export function answerCard(state, model, question, { surprise = null, gone = () => false } = {}) {
+// The card, and a promise of the answer in it. Without `bars`, a page draws the alternatives itself.
+export function answerCard(
+  state,
+  model,
+  question,
+  { surprise = null, gone = () => false, bars = true } = {},
+) {
   const card = h(
     "section",
     { class: "card answer", "aria-label": "Answer" },
     loading("The model reads…"),
   );
-  const side = h("div"),
-    body = h("div");
+  const body = h("div");
   const captionList = model.task === "caption" ? { captions: captionsOf(state, model) } : {};
   const off = offList(state);
-  const alternatives = (...content) => {
-    put(side, content);
-    body.className = "two";
-    if (!side.isConnected) body.append(side);
-  };
   const ready = ask("answer", { ...question, ...captionList }).then(
     ({ answer, usual, warnings }) => {
       if (gone()) return null;
@@ -276,9 +275,14 @@ export function answerCard(state, model, question, { surprise = null, gone = () 
         ),
         body,
       );
-      const bars = answer.shares.length ? shareBars(answer.shares) : null,
-        editor = captions(state, model);
-      if (bars || editor) alternatives(bars, editor);
+      const alternatives = [
+        bars && answer.shares.length ? shareBars(answer.shares) : null,
+        captions(state, model),
+      ].filter(Boolean);
+      if (alternatives.length) {
+        body.className = "two";
+        body.append(h("div", {}, alternatives));
+      }
       return answer;
     },
     (error) => {
@@ -286,5 +290,5 @@ export function answerCard(state, model, question, { surprise = null, gone = () 
       return null;
     },
   );
-  return { node: card, ready, alternatives };
+  return { node: card, ready };
 }

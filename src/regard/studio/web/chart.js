@@ -67,12 +67,12 @@ export function smoothed(points, share) {
   });
 }
 
-// `lines` are { run, label, points, dots, colour, dash, faint }. `zoom` is [from, to] in steps, or null; `select` is
-// called with another one.
+// `lines` are { run, label, points, dots, colour, dash, faint, broken }: a line has a gap at each step of `broken`. `zoom`
+// is [from, to] in steps, or null; `select` is called with another one. `span` are the steps of all charts of a page.
 export function chart(
   title,
   lines,
-  { log = false, smooth = 0, zoom = null, select = () => {}, unit = "" } = {},
+  { log = false, smooth = 0, zoom = null, span = null, select = () => {}, unit = "" } = {},
 ) {
   const narrow = window.innerWidth < 640;
   const [W, H, R, T, B] = [narrow ? 340 : 620, narrow ? 230 : 300, 16, 14, 44];
@@ -94,10 +94,11 @@ export function chart(
     y0 = Math.min(y0, y);
     y1 = Math.max(y1, y);
   }
-  if (zoom) [x0, x1] = zoom;
+  if (zoom ?? span) [x0, x1] = zoom ?? span;
   if (x0 === x1) x1 = x0 + 1;
   if (!log && !zoom) y0 = Math.min(y0, 0);
-  if (y0 === y1) y1 = log ? y0 * 1.1 : y0 + 1;
+  // Also of numbers that differ by their rounding only: their logarithms may be equal.
+  if (y1 - y0 <= 1e-9 * Math.abs(y1)) y1 = y0 + 0.1 * Math.abs(y0) || 1;
   const levels = log ? logTicks(y0, y1) : linearTicks(y0, y1);
   const L = Math.max(54, 28 + 7 * Math.max(...levels.map((v) => tick(v).length))); // room for the longest number
   const level = log ? Math.log : (v) => v;
@@ -131,8 +132,17 @@ export function chart(
     chosen.setAttribute("x", a);
     chosen.setAttribute("width", b - a);
   }
-  const path = (points) =>
-    points.map(([x, y], i) => `${i ? "L" : "M"}${X(x).toFixed(1)} ${Y(y).toFixed(1)}`).join("");
+  // Joined, unless there is a step without a number between two points.
+  const path = (points, broken = []) => {
+    let before = -Infinity;
+    return points
+      .map(([x, y]) => {
+        const joins = before > -Infinity && !broken.some((step) => step > before && step < x);
+        before = x;
+        return `${joins ? "L" : "M"}${X(x).toFixed(1)} ${Y(y).toFixed(1)}`;
+      })
+      .join("");
+  };
   const picture = s(
     "svg",
     {
@@ -181,20 +191,36 @@ export function chart(
     drawn.map((line) => [
       smooth && !line.dots
         ? s("path", {
-            d: path(line.raw),
+            d: path(line.raw, line.broken),
             stroke: line.colour,
             "stroke-opacity": 0.22,
             "stroke-width": 1,
           })
         : null,
       s("path", {
-        d: path(line.points),
+        d: path(line.points, line.broken),
         stroke: line.colour,
         "stroke-dasharray": line.dash,
         "stroke-opacity": line.faint ? 0.75 : 1,
         "data-points": line.points.length,
         "data-line": line.label,
       }),
+      (line.broken ?? [])
+        .filter((step) => step >= x0 && step <= x1)
+        .map((step) =>
+          s(
+            "text",
+            {
+              class: "broken",
+              x: X(step),
+              y: H - B - 4,
+              "text-anchor": "middle",
+              fill: line.colour,
+            },
+            "×",
+            s("title", { text: `${line.label}: no finite loss at step ${step}` }),
+          ),
+        ),
       line.dots || line.points.length === 1
         ? line.points.map(([x, y]) =>
             s(

@@ -17,10 +17,9 @@ import {
 } from "./dom.js";
 import { asked, asking } from "./ask_card.js";
 import { scaleSegment } from "./chart.js";
-import { go } from "./route.js";
+import { count, go, number } from "./route.js";
 
 const MOST = 240; // letters of a heading
-const number = (text, usual) => (text === undefined || text === "" ? usual : Number(text));
 
 // On the logarithmic scale, a millionth is the left edge.
 const LEAST = 1e-6;
@@ -73,10 +72,10 @@ async function stepping(place, { state, model, question, gone, atEnd }) {
   const sample = state.how === "sample";
   const settings = {
     sample,
-    temperature: number(state.temperature, 1),
-    top_k: number(state.topk, 0),
-    top_p: number(state.topp, 1),
-    seed: number(state.seed, 0),
+    temperature: number(state.temperature, 1, [0.1, 3]),
+    top_k: count(state.topk, 0),
+    top_p: number(state.topp, 1, [0.05, 1]),
+    seed: count(state.seed, 0),
   };
   const controls = h(
     "div",
@@ -126,7 +125,7 @@ async function stepping(place, { state, model, question, gone, atEnd }) {
   put(place, controls, body);
   const found = await ask("steps", { ...question, ...settings });
   if (gone()) return;
-  let at = Math.min(number(state.step, 0), found.steps.length - 1),
+  let at = Math.min(count(state.step, 0), found.steps.length - 1),
     timer = 0;
   const words = h("div", { class: "words", role: "group", "aria-label": "Tokens written" });
   const picture = h("div", { id: "bars" });
@@ -288,8 +287,8 @@ function tree(found, pruned) {
 }
 
 async function searching(place, { state, model, question, gone }) {
-  const width = number(state.width, 4),
-    alpha = number(state.alpha, 0.6),
+  const width = Math.floor(number(state.width, 4, [1, 10])),
+    alpha = number(state.alpha, 0.6, [0, 2]),
     pruned = state.pruned !== "no";
   const body = h("div", {}, loading("The search runs…"));
   put(

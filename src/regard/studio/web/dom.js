@@ -34,8 +34,14 @@ export function shown(token) {
   const bare = token.length > 1 ? token.replace(/^[▁Ġ]+/, "").replace(/<\/w>$/, "") : token;
   return ("" === bare || " Ġ▁".includes(bare) ? "␣" : bare)
     .replaceAll(/[\nĊ]/g, "⏎")
-    .replaceAll("\t", "⇥");
+    .replaceAll("\t", "⇥")
+    .replace(/^\p{Cf}+$/u, codes);
 }
+// Characters that join or direct others and are not seen by themselves, by their numbers.
+const codes = (text) =>
+  [...text]
+    .map((c) => `U+${c.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}`)
+    .join(" ");
 // A formula with its subscripts: W_Q has a small Q.
 export const subscripts = (formula) =>
   formula.split(/_(\w+)/).map((part, i) => (i % 2 ? h("sub", { text: part }) : part));
@@ -134,16 +140,22 @@ export function slider(
 }
 
 // Alternatives with their shares as bars, without those that are as good as impossible; the first is what was chosen.
+// `texts` are what `write` is called with where one of them is pressed; null for those that cannot be.
 const LEAST_SHARE = 0.0005,
   LEAST_BARS = 4;
-export function shareBars(shares, { taken = 0, width = (share) => share } = {}) {
+export function shareBars(
+  shares,
+  { taken = 0, width = (share) => share, texts = null, write = () => {} } = {},
+) {
   const clear = shares.filter(({ probability }, i) => i < LEAST_BARS || probability >= LEAST_SHARE);
   return h(
     "div",
     { class: "candidates" },
     clear.map(({ label, probability }, i) => [
-      h("span", {
+      h(texts?.[i] ? "button" : "span", {
         class: `word${i === taken ? " taken" : ""}`,
+        type: texts?.[i] ? "button" : null,
+        onclick: () => texts?.[i] && write(texts[i]),
         text: clipped(shown(label), 40),
         title: label,
       }),
@@ -168,5 +180,13 @@ export function failure(error) {
     { class: "error", role: "alert" },
     h("strong", { text: error.problem || "Something failed" }),
     error.repair ? h("div", { class: "repair", text: "→ " + error.repair }) : null,
+    // Nothing was wrong with what was asked: it can be asked again.
+    error.type === "Gone"
+      ? h("button", {
+          type: "button",
+          text: "Try again",
+          onclick: () => window.dispatchEvent(new HashChangeEvent("hashchange")),
+        })
+      : null,
   );
 }

@@ -17,9 +17,10 @@ import {
   subscripts,
 } from "./dom.js";
 import { css, heat, inkOn } from "./heat.js";
-import { columns, drawPath } from "./token_path.js";
-import { placeNamer } from "./media.js";
-import { go } from "./route.js";
+import { columns, drawPath, saidWhat } from "./token_path.js";
+import { placeNamer, seen } from "./media.js";
+import { count, go, number } from "./route.js";
+import { equation } from "./strips.js";
 import { example } from "./worked_example.js";
 
 const TOUR = 3200; // milliseconds at a station
@@ -74,7 +75,17 @@ const STATIONS = {
     "x + sublayer(x)",
     "The stream as it leaves the layer: what came in, and what each sublayer has added.",
   ],
+  words: [
+    "What comes out",
+    "p = softmax(W x)",
+    "W has a row for each {said}. Softmax makes shares of the products of the vector with all of them.",
+  ],
 };
+const SO_FAR = [
+  "What it would say so far",
+  "p = softmax(W norm(x))",
+  "The logit lens: final norm and output head are put on the stream as it leaves this layer, as if none followed. Only the last layer was trained to be read like that, so early guesses may be odd.",
+];
 const FEED = {
   input: STATIONS.input,
   output: [
@@ -179,6 +190,13 @@ function ownFormula(name, path, model) {
   return part === "output" ? undefined : own[part];
 }
 
+const SAID_OF = {
+  token: "token of the vocabulary",
+  letter: "letter",
+  class: "class",
+  label: "label",
+};
+
 function about(name, path, model, words) {
   const parts = name.split("."),
     part = parts.at(-1),
@@ -186,6 +204,7 @@ function about(name, path, model, words) {
   const layered = model.layers[path.stack];
   const baseline = BASELINE_ATTENTION[layered]?.[part];
   let entry = baseline ?? STATIONS[part] ?? [name, "", ""];
+  if (part === "words" && path.layer < model.stacks[path.stack] - 1) entry = SO_FAR;
   if (kind === "feedforward") entry = FEED[part];
   else if (name === `${path.stack}.output`) entry = STACK_OUTPUT;
   else if (part === "residual" && layered !== "transformer") entry = OTHERS[layered];
@@ -221,6 +240,7 @@ function about(name, path, model, words) {
     title,
     formula,
     text: text
+      .replaceAll("{said}", SAID_OF[saidWhat(model)])
       .replaceAll("{one}", words.one)
       .replaceAll("{many}", words.many)
       .replaceAll("{input}", words.input),
@@ -244,6 +264,10 @@ function wordsOf(model, question, stack) {
 
 const STRIPS =
   "Strips are numbers of the vectors: blue above zero, brown (in the dark: amber) below.";
+const outNote = (model) =>
+  saidWhat(model) === "class"
+    ? "On the right: the likeliest class after this layer; it is read from the class token."
+    : `On the right: the likeliest ${saidWhat(model)} at each row after this layer.`;
 const STREAMS = {
   transformer:
     "The line along a row is the residual stream; arcs show where it passes a sublayer, ⊕ where what the sublayer found is added.",
@@ -368,21 +392,26 @@ function scoreTable({ width, scale, dots, bias, visible, weights }, who, labels,
 
 // ------------------------------------------------------------------ what comes out
 
+// Whether it has shares over a vocabulary at every place.
+const writesTokens = (model) =>
+  ["translate", "transcribe", "generate", "fill"].includes(model.task) &&
+  model.speaks &&
+  (model.medium !== "sound" || model.writes);
+
 // The likeliest tokens at the row that is followed, by word, at a temperature. Null for a model that writes no tokens.
 function nextTokens(state, model, question, path, marked, names, gone) {
-  const writes =
-    ["translate", "transcribe", "generate", "fill"].includes(model.task) && model.speaks;
-  if (!writes || (model.medium === "sound" && !model.writes)) return null;
+  if (!writesTokens(model)) return null;
   const isLast = path.stack === Object.keys(model.stacks).at(-1);
   const bars = h("div", { id: "next" }, loading("")),
-    title = h("p");
-  let temperature = Number(state.temperature || 1),
+    title = h("h3"),
+    hint = h("span", { class: "note" });
+  let temperature = number(state.temperature, 1, [0.1, 3]),
     last = 0;
   async function draw() {
     const mine = ++last;
     try {
       const position = isLast ? path.rows[marked][0] : -1;
-      const result = await ask("next", { ...question, position, temperature, top: 8 });
+      const result = await ask("next", { ...question, position, temperature, top: 6 });
       if (gone() || mine !== last) return;
       const name = isLast ? names[marked] : "the last place of the decoder";
       put(
@@ -391,7 +420,14 @@ function nextTokens(state, model, question, path, marked, names, gone) {
           ? `At “${shown(name)}” it would write`
           : `After “${shown(name)}” comes`,
       );
-      put(bars, shareBars(result.shares));
+      put(
+        bars,
+        shareBars(result.shares, {
+          texts: result.continued,
+          write: (text) => go({ text, row: "", pin: "", step: "" }),
+        }),
+      );
+      put(hint, result.continued?.some(Boolean) ? "Press a word to write it." : "");
     } catch (error) {
       if (!gone()) put(bars, failure(error));
     }
@@ -405,7 +441,7 @@ function nextTokens(state, model, question, path, marked, names, gone) {
   return h(
     "div",
     { id: "out" },
-    title,
+    h("div", { class: "bar" }, title, hint),
     bars,
     h(
       "div",
@@ -415,7 +451,7 @@ function nextTokens(state, model, question, path, marked, names, gone) {
       }),
       h("span", {
         class: "note",
-        text: "p = softmax(x Eᵀ / T): low sharpens the choice, high evens it out.",
+        text: "p = softmax(W x / T): low sharpens the choice, high evens it out.",
       }),
     ),
   );
@@ -465,6 +501,32 @@ function patch(context, [x, y, size], found, number) {
   small.width = small.height = side;
   small.getContext("2d").putImageData(image, 0, 0);
   if (top < high) context.drawImage(small, x, y, size, size);
+}
+
+// The picture or the spectrogram itself, and on it what the followed row looks at; a place of it can be followed instead.
+const PICTURE = { image: 250, sound: 430 }; // pixels
+function pictured(path, model, question, { anatomy, marked, head, gone }) {
+  const at = `${path.stack}.${path.layer}`,
+    ofInput = path.stack !== "decoder" || model.layers.encoder === undefined;
+  const name = ofInput ? `${at}.self` : `${at}.cross`;
+  if (!question.file || !PICTURE[model.medium] || !path.weights[name]) return null;
+  const node = h("div", { id: "pictured" }, loading(""));
+  async function draw() {
+    const map = await ask("attention", { ...question, name, heads: [head], rows: null });
+    const picture = await seen(question, ofInput ? map.rows : anatomy.target, map.columns, {
+      pin: (row) => go({ row, play: "" }),
+      own: ofInput,
+      size: PICTURE[model.medium],
+    });
+    if (gone()) return;
+    const { values, shades, title } = map;
+    picture.show(values, { marked: path.rows[marked][0], shades, title });
+    put(node, picture.node);
+  }
+  draw().catch((error) => {
+    if (!gone()) put(node, failure(error));
+  });
+  return node;
 }
 
 // ------------------------------------------------------------------ positions
@@ -568,16 +630,21 @@ function placing(state, model, question, gone) {
 // ------------------------------------------------------------------ the page
 
 // One line for the whole model: each layer is a button.
-function overview(model, path) {
+function overview(model, path, marked) {
   const stacks = Object.entries(model.stacks);
   const word = (kind) => (kind === "memory" ? "hop" : "layer");
+  // With what the model would say after each layer, at the row that is followed.
+  const guess = (stack, k) => {
+    const said = stack === path.stack && path.words?.[k + 1][marked];
+    return said ? ` ${clipped(shown(said[0]), 12)}` : "";
+  };
   return h(
     "nav",
     { class: "whole-model", "aria-label": "Layers" },
     stacks.map(([stack, layers]) => [
       segment(
-        `${titleOf(stack)} · ${layers} ${word(model.layers[stack])}${layers > 1 ? "s" : ""}`,
-        [...Array(layers).keys()].map((k) => [`${stack}.${k}`, String(k)]),
+        `${titleOf(stack)} · ${layers} ${word(model.layers[stack])}${layers > 1 ? "s" : ""}${stack === path.stack && path.words?.[0][marked] ? ", and what each would say" : ""}`,
+        [...Array(layers).keys()].map((k) => [`${stack}.${k}`, `${k}${guess(stack, k)}`]),
         stack === path.stack ? `${stack}.${path.layer}` : null,
         (name) => {
           const [to, layer] = [
@@ -609,59 +676,109 @@ function axes(name, path, anatomy, place, found) {
 // What each head has for itself; norms, W_O and sums are of all heads.
 const OF_HEADS = new Set(["q", "k", "v", "weights", "mixed"]);
 
-// The panel of a station: formula, words, and the numbers that pass it.
+// The likeliest token of each row before and after every layer: how the answer forms.
+function guesses(path, names, marked) {
+  const layers = path.words.map((_, k) => (k ? `layer ${k - 1}` : "embedding"));
+  return h(
+    "div",
+    { class: "scroll tall", tabindex: 0, "aria-label": "Words after each layer, scrolls" },
+    h(
+      "table",
+      { class: "numbers", id: "guesses" },
+      h(
+        "tr",
+        {},
+        h("th"),
+        layers.map((text) => h("th", { class: "column", text })),
+      ),
+      names.map(
+        (name, i) =>
+          path.words[0][i] &&
+          h(
+            "tr",
+            { class: i === marked ? "marked" : null },
+            h("th", { class: "token", text: shown(name) }),
+            path.words.map((row) => {
+              const [token, share] = row[i];
+              return h("td", {
+                style: { background: css(share, false), color: inkOn(share, false) },
+                title: percent(share),
+                text: clipped(shown(token), 14),
+              });
+            }),
+          ),
+      ),
+    ),
+    h("p", { class: "note", text: "The darker (at night: the brighter), the surer." }),
+  );
+}
+
+// What a station is: its formula and a few words, above the drawing.
+function caption(name, { path, model, words, names, marked }) {
+  const { title, formula, text } = about(name, path, model, words);
+  const isToken = name.endsWith(".embedded") && path.ids;
+  return h(
+    "div",
+    { id: "caption", "aria-live": "polite" },
+    h(
+      "p",
+      { class: "what" },
+      h("strong", { text: title.split(":")[0] }),
+      h("span", { class: "formula" }, subscripts(formula)),
+    ),
+    h("p", {
+      text: isToken
+        ? `${text} “${shown(names[marked])}” is token ${path.ids[marked].toLocaleString("en")} of the vocabulary.`
+        : text,
+    }),
+  );
+}
+
+// The panel of a station: the numbers that pass it.
 async function stationPanel(
   panel,
   name,
   { path, model, question, anatomy, place, words, names, marked, head, gone },
 ) {
-  const { title, formula, text } = about(name, path, model, words);
+  const { title } = about(name, path, model, words);
   const values = h("div", {}, loading());
   const heads = OF_HEADS.has(name.split(".").at(-1))
     ? (path.weights[name.split(".").slice(0, -1).join(".")]?.heads ?? 0)
     : 0;
   const station = path.stations[name],
-    sum = name.endsWith(".sum");
-  const shape = sum ? [path.count, station.width] : anatomy.shapes[name];
+    sum = name.endsWith(".sum"),
+    out = name.endsWith(".words");
+  const shape = sum ? [path.count, station.width] : anatomy.shapes[out ? "logits" : name];
   put(
     panel,
-    h("header", {}, h("h2", { text: title }), h("code", { class: "faint", text: name })),
     h(
-      "div",
-      { class: "two" },
-      h(
-        "div",
-        {},
-        h("p", { class: "formula" }, subscripts(formula)),
-        h("p", { text }),
-        h(
-          "div",
-          { class: "bar" },
-          h(
+      "header",
+      {},
+      h("h2", { text: title }),
+      h("code", { class: "faint", text: name }),
+      shape
+        ? h(
             "span",
             { class: "note" },
             "shape ",
             h("code", { id: "shape", text: shape.join(" × ") }),
-          ),
-          heads > 1
-            ? segment(
-                "Head",
-                [...Array(heads).keys()].map((k) => [k, String(k)]),
-                head,
-                (k) => go({ head: k }),
-              )
-            : null,
-        ),
-        station
-          ? h("p", {
-              class: "note",
-              text: `Length of the vector of “${shown(names[marked] ?? "")}”: ${(station.norms[marked] ?? station.norms[0])?.toFixed(2)}.`,
-            })
-          : null,
-      ),
-      values,
+          )
+        : null,
+      heads > 1
+        ? segment(
+            "Head",
+            [...Array(heads).keys()].map((k) => [k, String(k)]),
+            head,
+            (k) => go({ head: k }),
+          )
+        : null,
     ),
+    values,
   );
+  if (out) {
+    put(values, guesses(path, names, marked));
+    return;
+  }
   if (sum) {
     // a sum is no probe: some of its numbers came with the drawing
     put(values, numbers(station.values, names, [], { marked, cut: true }));
@@ -686,9 +803,7 @@ async function stationPanel(
       ? scoreTable(scores, names[marked] ?? "", labels, key)
       : lookedAt(found.values[followed], names[marked] ?? "", labels);
   }
-  put(
-    values,
-    looked,
+  const table = [
     numbers(found.values, rows, labels, {
       shades: found.shades,
       marked: followed,
@@ -700,6 +815,10 @@ async function stationPanel(
         ? "One row a query, one column a key: shares of 1."
         : `One row a ${/cross\.[kv]$/.test(name) ? words.input : words.one}${found.shape.at(-1) > 16 ? "; the first 16 columns" : ""}. Blue is above zero, brown (in the dark: amber) below.`,
     }),
+  ];
+  put(
+    values,
+    looked ? h("div", { class: "two" }, h("div", {}, looked), h("div", {}, table)) : table,
   );
 }
 
@@ -715,15 +834,46 @@ function lookedAt(row, who, labels) {
   ];
 }
 
-// Goes from station to station by itself, as one would in a lecture.
-function tour(list, open, choose, atEnd, playing) {
-  const names = list.filter((column) => column.name).map((column) => column.name),
-    at = names.indexOf(open);
-  const to = (i) => choose(names[Math.max(0, Math.min(names.length - 1, i))]);
-  const timer = playing
-    ? setTimeout(() => (at + 1 < names.length ? to(at + 1) : go({ play: "" })), TOUR)
-    : 0;
+// The station before or after: behind the last one of a layer stands the first one of the next.
+function neighbour(stations, at, by, path, model) {
+  const to = at + by;
+  if (to >= 0 && to < stations.length) return { station: stations[to] };
+  const layer = path.layer + by;
+  if (layer >= 0 && layer < model.stacks[path.stack])
+    // What leaves a layer is what the next one reads: there it is the first column.
+    return { layer, station: `${path.stack}.${Math.min(layer, path.layer)}.residual` };
+  // From the encoder to the decoder; the towers of a dual encoder do not follow each other.
+  const [from, into] = by > 0 ? ["encoder", "decoder"] : ["decoder", "encoder"];
+  if (path.stack !== from || !model.stacks[into]) return null;
+  return by > 0
+    ? { stack: into, layer: 0, row: "", station: `${into}.embedded` }
+    : { stack: into, layer: model.stacks[into] - 1, row: "", station: `${into}.output` };
+}
+
+// Brings the drawing to the top of the page, where the panel below it would be out of sight.
+function settle() {
+  const panel = document.getElementById("station");
+  if (!panel || panel.getBoundingClientRect().top < window.innerHeight - 220) return;
+  const narrow = window.innerWidth < 980;
+  document
+    .querySelector(narrow ? ".tour" : "[aria-label=Path]")
+    ?.scrollIntoView({ block: "start", behavior: STILL.matches ? "auto" : "smooth" });
+}
+const STILL = window.matchMedia("(prefers-reduced-motion: reduce)");
+
+// Goes from station to station, by hand or by itself, through all layers to the end, as one would in a lecture.
+function tour(stations, open, { path, model, atEnd, playing }) {
+  const at = stations.indexOf(open),
+    before = neighbour(stations, at, -1, path, model),
+    after = neighbour(stations, at, 1, path, model);
+  const to = (there, more = {}) => {
+    settle();
+    go({ ...there, ...more });
+  };
+  // However many stations were played, one step back leads to where it began.
+  const timer = playing ? setTimeout(() => go(after ?? { play: "" }, { instead: true }), TOUR) : 0;
   atEnd(() => clearTimeout(timer));
+  const first = { layer: 0, station: `${path.stack}.embedded` }; // from the end, playing begins again
   return h(
     "div",
     { class: "bar tour" },
@@ -731,16 +881,16 @@ function tour(list, open, choose, atEnd, playing) {
       type: "button",
       id: "back",
       text: "◂ Back",
-      disabled: at <= 0,
-      onclick: () => to(at - 1),
+      disabled: !before,
+      onclick: () => to(before),
     }),
     h("button", {
       type: "button",
       id: "forward",
       class: "main",
       text: "Next station ▸",
-      disabled: at === names.length - 1,
-      onclick: () => to(at + 1),
+      disabled: !after,
+      onclick: () => to(after),
     }),
     h("button", {
       type: "button",
@@ -748,14 +898,13 @@ function tour(list, open, choose, atEnd, playing) {
       "aria-pressed": String(Boolean(playing)),
       text: playing ? "Pause" : "Play",
       onclick: () =>
-        go({
-          play: playing ? "" : 1,
-          station: playing ? open : names[at + 1 < names.length ? at : 0],
-        }),
+        playing
+          ? go({ play: "" }, { instead: true })
+          : to(after ? { station: open } : first, { play: 1 }),
     }),
     h("span", {
       class: "note",
-      text: `Station ${at + 1} of ${names.length}. Choose a row to follow another one; each station opens its numbers.`,
+      text: `Station ${at + 1} of ${stations.length} in this layer. Choose a row to follow another one.`,
     }),
   );
 }
@@ -770,7 +919,7 @@ export default async function learn({ main, state, gone, atEnd }) {
     { class: "card", id: "station", "aria-label": "Station" },
     loading(""),
   );
-  const answered = answerCard(state, model, question, { gone });
+  const answered = answerCard(state, model, question, { gone, bars: !writesTokens(model) });
   const asks = asking(state, model, "Follow it");
   if (!Object.keys(model.stacks).length) {
     // a linear map has no path to follow
@@ -804,12 +953,12 @@ export default async function learn({ main, state, gone, atEnd }) {
     put(main, asks, answered.node, stage, panel, placing(state, model, question, gone), example());
   try {
     const stacks = Object.keys(model.stacks),
-      head = Number(state.head || 0);
-    const layer = Number(state.layer || 0),
-      row = state.row === undefined || state.row === "" ? undefined : Number(state.row);
+      head = count(state.head, 0);
+    const layer = count(state.layer, 0),
+      row = count(state.row, NaN);
     const stack = stacks.includes(state.stack) ? state.stack : stacks.at(-1);
     const [path, anatomy] = await Promise.all([
-      ask("path", { ...question, stack, layer, head, ...(row === undefined ? {} : { row }) }),
+      ask("path", { ...question, stack, layer, head, ...(Number.isNaN(row) ? {} : { row }) }),
       ask("anatomy", question),
     ]);
     const words = wordsOf(model, question, path.stack);
@@ -823,36 +972,58 @@ export default async function learn({ main, state, gone, atEnd }) {
       ? state.station
       : (stations.find((name) => name.endsWith(".weights")) ?? stations[0]);
     const choose = {
-      station: (station) => go({ station }),
+      station: (station) => {
+        settle();
+        go({ station, play: "" });
+      },
       token: (i) => go({ row: path.rows[i][0], play: "" }),
     };
     const few =
       path.count > path.rows.length
         ? ` Of ${path.count} ${words.many}, ${path.rows.length} are drawn.`
         : "";
+    const ownHead = Math.min(head, ...Object.values(path.weights).map((each) => each.head));
+    const out = nextTokens(state, model, question, path, marked, names, gone),
+      seenPicture = pictured(path, model, question, { anatomy, marked, head: ownHead, gone });
+    const drawing = drawPath(path, model, { names, memory, marked, open, choose, picture });
     put(
       stage,
       h(
-        "header",
-        {},
-        h("h2", {
-          text: `The path of “${shown(names[marked])}” through ${titleOf(path.stack)}, ${model.layers[path.stack] === "memory" ? "hop" : "layer"} ${path.layer}`,
-        }),
-        h("span", {
-          class: "note",
-          text: `${model.kind}, ${model.family}, ${model.parameters.toLocaleString("en")} parameters.${few}`,
-        }),
+        "div",
+        { class: "stage-top" },
+        h(
+          "div",
+          {},
+          h(
+            "header",
+            {},
+            h("h2", {
+              text: `The path of “${shown(names[marked])}” through ${titleOf(path.stack)}, ${model.layers[path.stack] === "memory" ? "hop" : "layer"} ${path.layer}`,
+            }),
+            h("span", {
+              class: "note",
+              text: `${model.kind}, ${model.family}, ${model.parameters.toLocaleString("en")} parameters.${few}`,
+            }),
+          ),
+          overview(model, path, marked),
+          tour(stations, open, { path, model, atEnd, playing: state.play }),
+          caption(open, { path, model, words, names, marked }),
+          equation(
+            list.find((column) => column.name === open),
+            list,
+            path,
+            { marked, names, memory, norms: model.norms[path.stack] },
+          ),
+          out && seenPicture,
+        ),
+        out ?? seenPicture,
       ),
-      overview(model, path),
-      tour(list, open, choose.station, atEnd, state.play),
-      drawPath(path, model, { names, memory, marked, open, choose, picture }),
-      h("p", { class: "note", text: `${STREAMS[model.layers[path.stack]]} ${STRIPS}` }),
+      drawing.node,
+      h("p", {
+        class: "note wide",
+        text: `${STREAMS[model.layers[path.stack]]} ${STRIPS}${path.words ? ` ${outNote(model)}` : ""}`,
+      }),
     );
-    answered.ready.then(() => {
-      // in place of the alternatives at the end of the input
-      const next = gone() ? null : nextTokens(state, model, question, path, marked, names, gone);
-      if (next) answered.alternatives(next);
-    });
     put(
       main,
       asks,
@@ -862,6 +1033,7 @@ export default async function learn({ main, state, gone, atEnd }) {
       placing(state, model, question, gone),
       main.querySelector("#worked") ?? example(),
     );
+    drawing.reveal();
     await Promise.all([
       answered.ready,
       stationPanel(panel, open, {
@@ -894,10 +1066,14 @@ export default async function learn({ main, state, gone, atEnd }) {
   }
 }
 
-// Followed at first: the class token, the masked word, or the last place, from which the next token comes.
+// Followed at first: the class token, the masked word, a letter, or the last place, from which the next token comes.
 function usualRow(path, model) {
   const mask = path.rows.findIndex(([, label]) => label === model.mask);
   if (mask >= 0) return mask;
+  // Of a recording, the first moment at which a letter is heard.
+  const heard = saidWhat(model) === "letter" ? (path.words?.at(-1) ?? []) : [];
+  const letter = heard.findIndex((guess) => guess && guess[0] !== "(blank)");
+  if (letter >= 0) return letter;
   if (model.medium === "image" || model.task === "classify") return 0;
   if (path.stack === "decoder" && model.task === "generate") return path.rows.length - 1;
   return Math.min(1, path.rows.length - 1);

@@ -10,7 +10,7 @@ import { picture } from "./marks.js";
 import { placeNamer, seen } from "./media.js";
 import { more } from "./more.js";
 import { resolving } from "./pronoun.js";
-import { go, offList, offText } from "./route.js";
+import { count, go, offList, offText } from "./route.js";
 
 const KINDS = {
   "encoder.self": "Encoder",
@@ -158,8 +158,7 @@ function pane(place, question, found, { compare, titles, room }) {
     if (answer.version !== found.version) return false; // the weights were written anew
     [map, weights] = [answer, answer.values];
     if (kindOf(name) !== kind) await build(name);
-    const marked =
-      asked === undefined || asked === "" ? -1 : Math.min(Number(asked), map.rows.length - 1);
+    const marked = Math.min(count(asked, -1), map.rows.length - 1);
     const { title, shades, clear } = map;
     left.show(weights, { marked, title, shades, clear, name, head: map.heads[0] });
     right.show(shades, { marked, title });
@@ -278,7 +277,7 @@ function overview(attentions, off) {
 async function aligning(place, question, state, room, unknown) {
   const map = await ask("alignment", {
     ...question,
-    layer: state.aligned === undefined || state.aligned === "" ? null : Number(state.aligned),
+    layer: Number.isNaN(count(state.aligned, NaN)) ? null : count(state.aligned, NaN),
   });
   put(
     place,

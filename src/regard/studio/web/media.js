@@ -156,7 +156,7 @@ export async function seen(
   question,
   rows,
   columns,
-  { pin, own, verb = "looks most at", how = null, id = null },
+  { pin, own, verb = "looks most at", how = null, id = null, size = null },
 ) {
   const found = await ask("picture", {
     model: question.model,
@@ -185,8 +185,8 @@ export async function seen(
       (i) => found.values[(high - 1 - Math.floor(i / wide)) * wide + (i % wide)] / 255,
       { night: true },
     ); // low tones below, and loud ones bright
-  const room = Math.min(image ? WIDE : 1340, window.innerWidth - 72),
-    tall = image ? room : 220,
+  const room = Math.min(size ?? (image ? WIDE : 1340), window.innerWidth - 72),
+    tall = image ? room : size ? 110 : 220,
     strip = image ? 0 : 56,
     axis = image ? 0 : 18;
   const canvas = h("canvas", {

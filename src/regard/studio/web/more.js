@@ -253,11 +253,18 @@ async function attribution(question, model, found) {
       h(
         "div",
         { class: model.medium === "image" ? "two" : "" },
-        await overlaid(question, asked.predictions, found.source, { values: shares, shades }, title, {
-          own: false,
-          verb: "hangs most on",
-          how: "The brighter, the larger the share of a place in the score.",
-        }),
+        await overlaid(
+          question,
+          asked.predictions,
+          found.source,
+          { values: shares, shades },
+          title,
+          {
+            own: false,
+            verb: "hangs most on",
+            how: "The brighter, the larger the share of a place in the score.",
+          },
+        ),
         await overlaid(
           question,
           rolled.rows,

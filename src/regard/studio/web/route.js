@@ -14,11 +14,20 @@ export function address(state) {
   return `#/${page}?${query}`;
 }
 
-export function go(changes, { quietly = false } = {}) {
+// `quietly`: what is on the page has changed already. `instead`: the step back leads past the address that was left.
+export function go(changes, { quietly = false, instead = false } = {}) {
   const target = address({ ...read(), ...changes });
-  if (quietly) history.replaceState(null, "", target);
+  if (quietly || instead) history.replaceState(null, "", target);
   else location.hash = target;
+  if (instead) window.dispatchEvent(new HashChangeEvent("hashchange"));
 }
+
+// A number of the address, where it is one; a link may have been cut or changed by hand.
+export function number(text, usual, [least, most] = [-Infinity, Infinity]) {
+  const value = text === undefined || text === "" ? NaN : Number(text);
+  return Number.isFinite(value) ? Math.min(most, Math.max(least, value)) : usual;
+}
+export const count = (text, usual) => Math.floor(number(text, usual, [0, 8192]));
 
 // Heads that are switched off: "encoder.0.self.3,decoder.1.cross.0" ⇄ [["encoder.0.self", 3], …].
 export const offList = (state) =>
@@ -46,6 +55,7 @@ export const MODEL_STATE = {
   layer: "",
   row: "",
   station: "",
+  play: "",
   captions: "",
   compare: "",
   text2: "",

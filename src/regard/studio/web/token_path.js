@@ -1,16 +1,18 @@
 // The path of tokens through one layer, as a drawing: a row a token, a column a station. The strips are numbers of the
 // vectors as they are; the residual stream runs through from left to right, and the sublayers add to it.
 
-import { clipped, h, roving, s, shown, textWidth } from "./dom.js";
+import { clipped, h, percent, roving, s, shown, textWidth } from "./dom.js";
 import { colour } from "./heat.js";
+import { cells, shade, sources } from "./strips.js";
 
 const HEADER = 58,
   NODE = 22;
 // Widths of columns. A decoder layer with two attentions has twice as many of them.
 const WIDE = { gap: 26, strip: 84, narrow: 50, links: 150 },
-  DENSE = { gap: 17, strip: 68, narrow: 42, links: 122 };
+  DENSE = { gap: 14, strip: 64, narrow: 40, links: 110 };
 const MOST_LETTERS = 20;
 const SENTENCE = 210; // the width of a sentence of a story
+const WORD = 118; // the width of what comes out
 const STILL = window.matchMedia("(prefers-reduced-motion: reduce)");
 
 // ------------------------------------------------------------------ the columns
@@ -62,6 +64,7 @@ export function columns(path, model) {
     add(`${attention}.sum`, norms === "post" ? "Add & Norm" : "Add", STRIP, {
       kind: "sum",
       stream: true,
+      adds: true,
     });
   }
   if (norms === "pre" || norms === "parallel")
@@ -72,6 +75,7 @@ export function columns(path, model) {
     kind: kind === "recurrent" ? "feed" : "sum",
     stream: true,
     recurrent: kind === "recurrent",
+    adds: kind === "memory" || (kind === "transformer" && norms !== "none"),
   });
   if (layer === model.stacks[stack] - 1)
     add(
@@ -80,7 +84,25 @@ export function columns(path, model) {
       STRIP,
       { kind: "norm" },
     );
+  if (path.words)
+    list.push({
+      name: `${at}.words`,
+      title: layer === model.stacks[stack] - 1 ? outTitle(model) : "So far",
+      width: WORD,
+      own: true,
+      words: true,
+      kind: "words",
+    });
   return list;
+}
+// What is said at a place: mostly a token of the vocabulary.
+const SAID = { classify: "class", tag: "label" };
+export const saidWhat = (model) =>
+  SAID[model.task] ?? (model.task === "transcribe" && !model.stacks.decoder ? "letter" : "token");
+function outTitle(model) {
+  const what = saidWhat(model);
+  if (what === "token") return model.stacks.decoder ? "Next token" : "Token";
+  return what[0].toUpperCase() + what.slice(1);
 }
 const sizes = (path) => (Object.keys(path.weights).length > 1 ? DENSE : WIDE);
 const embeddingTitle = (kind) => (kind === "memory" ? "Question" : "Embedding");
@@ -119,10 +141,7 @@ function strips(canvas, placed, path, rowHeight, ratio) {
       thick = Math.min(24, rowHeight * 0.62);
     station.values.forEach((row, i) =>
       row.forEach((value, k) => {
-        // The square root lets small numbers be seen beside the largest.
-        const share =
-          0.5 + 0.5 * Math.sign(value) * Math.sqrt(Math.abs(value ?? 0) / (station.largest || 1));
-        context.fillStyle = `rgb(${colour(share, true).join(" ")})`;
+        context.fillStyle = `rgb(${colour(shade(value, station.largest), true).join(" ")})`;
         context.fillRect(
           column.x + k * cell,
           HEADER + i * rowHeight + (rowHeight - thick) / 2,
@@ -182,12 +201,95 @@ function flowing(path, seconds, radius, begin = 0) {
   );
 }
 
+// Where the stream ends: at the last vector, or at the words that are made of it.
+function streamEnd(placed) {
+  const last = placed.at(-1);
+  return last.words ? last.x - 8 : last.x + last.width;
+}
+
+// The values themselves, on their way into the station that is open: again and again a strip leaves where it comes from.
+function movingStrips(open, placed, path, marked, rowHeight) {
+  if (STILL.matches || !open) return [];
+  const height = Math.min(20, rowHeight * 0.5);
+  const arriving = sources(open, placed, path, marked).slice(0, 6);
+  return arriving.map(({ column, row, weight }) => {
+    const station = path.stations[column.name];
+    if (!station) return null;
+    const [x0, y0] = [column.x, middle(row, rowHeight) - height / 2],
+      [x1, y1] = [open.x, middle(marked, rowHeight) - height / 2];
+    // What passes a sublayer goes over it, along the arc of the residual connection.
+    const over = open.adds && column.stream;
+    const lift = over ? Math.min(24, rowHeight * 0.62) : 0;
+    const way = over
+      ? `M${x0} ${y0}L${x0 + 26} ${y0 - lift}H${x1 - 40}L${x1} ${y1}`
+      : curve(x0, y0, x1, y1);
+    return s(
+      "g",
+      { class: "moving" },
+      cells(station, row, column.width, height),
+      s("rect", {
+        class: "edge",
+        x: -1,
+        y: -1,
+        width: column.width + 2,
+        height: height + 2,
+        rx: 2,
+      }),
+      s("animateMotion", { path: way, dur: "2.4s", repeatCount: "indefinite" }),
+      s("animate", {
+        attributeName: "opacity",
+        values: `0;${Math.sqrt(weight).toFixed(2)};${Math.sqrt(weight).toFixed(2)};0`,
+        keyTimes: "0;0.15;0.8;1",
+        dur: "2.4s",
+        repeatCount: "indefinite",
+      }),
+    );
+  });
+}
+
+// The likeliest word of each row after this layer, with its share as a bar.
+function wordsOut(column, path, marked, rowHeight) {
+  return path.words[path.layer + 1].map((guess, i) => {
+    if (!guess) return null;
+    const [token, share] = guess,
+      y = middle(i, rowHeight),
+      tall = Math.min(24, rowHeight * 0.62);
+    return s(
+      "g",
+      { class: i === marked ? "out marked" : "out" },
+      s("rect", {
+        class: "track",
+        x: column.x,
+        y: y - tall / 2,
+        width: column.width,
+        height: tall,
+        rx: 5,
+      }),
+      s("rect", {
+        class: "part",
+        x: column.x,
+        y: y - tall / 2,
+        width: Math.max(2, column.width * share),
+        height: tall,
+        rx: 5,
+      }),
+      s("text", { class: "word", x: column.x + 7, y: y + 5, text: clipped(shown(token), 9) }),
+      s("text", {
+        class: "percent",
+        x: column.x + column.width - 5,
+        y: y + 4,
+        "text-anchor": "end",
+        text: percent(share),
+      }),
+    );
+  });
+}
+
 // The stream of the marked token: straight along its row, with an arc over each sublayer that it does not go through.
 function stream(placed, marked, rowHeight, labels) {
   const y = middle(marked, rowHeight),
     stops = placed.filter((column) => column.stream && !column.recurrent),
     parts = [];
-  const end = placed.at(-1);
   // It does not go through the columns of the memory, whose rows are others.
   const breaks = placed.flatMap((column, i) => {
     if (column.own) return [];
@@ -195,7 +297,7 @@ function stream(placed, marked, rowHeight, labels) {
       after = placed.slice(i).find((each) => each.own && !each.links);
     return before.own ? [`H${before.x + before.width + 8}M${after.x - 4} ${y}`] : [];
   });
-  const whole = `M${labels - 8} ${y}${breaks.join("")}H${end.x + end.width}`;
+  const whole = `M${labels - 8} ${y}${breaks.join("")}H${streamEnd(placed)}`;
   stops.slice(0, -1).forEach((from, k) => {
     const to = stops[k + 1],
       x0 = from.x + from.width + 4,
@@ -245,7 +347,7 @@ export function drawPath(path, model, { names, memory, marked, open, choose, pic
     s("line", {
       class: "rail",
       x1: labels - 8,
-      x2: last.x + last.width,
+      x2: streamEnd(placed),
       y1: middle(i, rowHeight),
       y2: middle(i, rowHeight),
     }),
@@ -307,7 +409,11 @@ export function drawPath(path, model, { names, memory, marked, open, choose, pic
     );
   const station = (column) => {
     const size = path.stations[column.name]?.width,
-      detail = column.links ? `head ${path.weights[column.links].head}` : size;
+      detail = column.links
+        ? `head ${path.weights[column.links].head}`
+        : column.words
+          ? "softmax"
+          : size;
     const [title, shape] = [column.title, detail === undefined ? "" : String(detail)];
     return s(
       "g",
@@ -411,6 +517,16 @@ export function drawPath(path, model, { names, memory, marked, open, choose, pic
     recurrence,
     nodes,
     memoryLabels,
+    placed
+      .filter((column) => column.words)
+      .map((column) => wordsOut(column, path, marked, rowHeight)),
+    movingStrips(
+      placed.find((column) => column.name === open),
+      placed,
+      path,
+      marked,
+      rowHeight,
+    ),
     s("g", { class: "stations", role: "group", "aria-label": "Stations" }, heads),
     s("g", { class: "rows", role: "group", "aria-label": "Rows" }, tokens),
   );
@@ -419,17 +535,25 @@ export function drawPath(path, model, { names, memory, marked, open, choose, pic
     svg.querySelector(".rows"),
     tokens.map((token) => [token]),
   );
-  return h(
+  const opened = placed.find((column) => column.name === open);
+  const node = h(
     "div",
     { class: "scroll path", tabindex: -1 },
     h(
       "div",
       {
         class: "layers",
-        style: { minWidth: `${Math.min(width, 1900) * 0.7}px`, maxWidth: `${width * 1.35}px` },
+        style: { minWidth: `${Math.min(width, 1900) * 0.66}px`, maxWidth: `${width * 1.35}px` },
       },
       canvas,
       svg,
     ),
   );
+  // Where the drawing is wider than the page, the open station stands in the middle.
+  const reveal = () => {
+    const scale = node.scrollWidth / width;
+    if (opened && node.scrollWidth > node.clientWidth)
+      node.scrollLeft = (opened.x + opened.width / 2) * scale - node.clientWidth / 2;
+  };
+  return { node, reveal };
 }

@@ -4,7 +4,7 @@ import { ask } from "./api.js";
 import { chart, scaleSegment, short } from "./chart.js";
 import { clipped, failure, h, put, segment, slider } from "./dom.js";
 import { dark } from "./heat.js";
-import { go } from "./route.js";
+import { go, number } from "./route.js";
 
 const EVERY = 2000,
   MOST = 4000,
@@ -49,15 +49,17 @@ const NOTES = new Set(["note", "finding", "skipped", "overflow"]);
 const followed = new Map(); // run → what is known of it; kept while the page is open
 let settingsOpen = null; // whether the settings were opened or closed by hand; they stay so
 
+const nothing = () => ({ offset: 0, curves: { step: [] }, events: [], broken: [], last: null });
+
 async function advance(name) {
-  const known = followed.get(name) || { offset: 0, curves: { step: [] }, events: [], last: null };
+  const known = followed.get(name) || nothing();
   followed.set(name, known);
   for (let more = true; more;) {
     const found = await ask("metrics", { run: name, offset: known.offset }, { keep: false });
     const back = found.last && known.last && found.last.step <= known.last.step;
     if (found.restarted || back) {
       // a resumed run cuts its log back: begin again
-      Object.assign(known, { offset: 0, curves: { step: [] }, events: [], last: null });
+      Object.assign(known, nothing());
       if (back) continue;
     }
     const before = known.curves.step.length;
@@ -73,6 +75,7 @@ async function advance(name) {
           (_, i, all) => i % 2 === 0 || i === all.length - 1,
         );
     known.events = [...known.events, ...found.events].slice(-400);
+    known.broken = [...known.broken, ...found.broken].slice(-400);
     known.last = found.last || known.last;
     known.offset = found.offset;
     more = found.more;
@@ -110,7 +113,13 @@ function lossLines(runs, colours) {
       nll = curve(known, "nll");
     const differs = nll.length && loss.some(([, y], i) => Math.abs(y - (nll[i]?.[1] ?? y)) > 1e-6);
     return [
-      { label: `${prefix}training`, points: nll.length ? nll : loss, colour, dash },
+      {
+        label: `${prefix}training`,
+        points: nll.length ? nll : loss,
+        broken: known.broken,
+        colour,
+        dash,
+      },
       {
         label: `${prefix}validation`,
         points: validations(known, "loss"),
@@ -136,11 +145,29 @@ function metricNames(runs) {
   return [...names];
 }
 
+// From which step to which; a link that was cut is no zoom.
+function zoomOf(state) {
+  const [from, to] = (state.zoom ?? "").split("-").map(Number);
+  return to > from ? [from, to] : null;
+}
+// The steps of all runs, so that charts below each other have the same axis.
+function spanOf(runs) {
+  const steps = runs
+    .flatMap(([, known]) => [
+      known.curves.step[0],
+      known.curves.step.at(-1),
+      ...known.events.map((event) => event.step),
+    ])
+    .filter((step) => typeof step === "number");
+  return steps.length ? [Math.min(...steps), Math.max(...steps)] : null;
+}
+
 function charts(runs, colours, state) {
   const options = {
     log: state.scale === "log",
-    smooth: Number(state.smooth || 0),
-    zoom: state.zoom ? state.zoom.split("-").map(Number) : null,
+    smooth: number(state.smooth, 0, [0, 0.98]),
+    zoom: zoomOf(state),
+    span: spanOf(runs),
     select: (zoom) => go({ zoom: zoom ? zoom.join("-") : "" }),
   };
   const losses = lossNames(runs);
@@ -192,17 +219,24 @@ function figures(name, known, many, colour) {
     last = known.last ?? {},
     steps = run.steps ? ` of ${run.steps.toLocaleString("en")}` : "";
   const best = known.events.filter((event) => event.event === "validation").at(-1);
-  const number = (value) => (typeof value === "number" ? short(value) : value);
+  const written = (value) => (typeof value === "number" ? short(value) : value);
   // The last learning rate of a schedule is 0: it says something only while the run goes on.
   const list = [
     ["status", STATUS[run.status]],
-    ["step", last.step === undefined ? "none logged yet" : last.step.toLocaleString("en") + steps],
+    [
+      "step",
+      last.step === undefined
+        ? run.status === "training"
+          ? "none logged yet"
+          : "none"
+        : last.step.toLocaleString("en") + steps,
+    ],
     ["time left", run.seconds_left === null ? null : duration(run.seconds_left)],
     ["training time", last.seconds === undefined ? null : duration(last.seconds)],
-    [run.loss === NLL ? "training loss (NLL)" : "training loss", number(last.nll ?? last.loss)],
-    ["validation loss", number(best?.loss)],
-    ["learning rate", run.status === "training" ? number(last.learning_rate) : null],
-    [`${last.unit || "tokens"}/s`, number(last.tokens_per_second)],
+    [run.loss === NLL ? "training loss (NLL)" : "training loss", written(last.nll ?? last.loss)],
+    ["validation loss", written(best?.loss)],
+    ["learning rate", run.status === "training" ? written(last.learning_rate) : null],
+    [`${last.unit || "tokens"}/s`, written(last.tokens_per_second)],
   ];
   return h(
     "div",
@@ -474,7 +508,7 @@ function controls(list, chosen, live, colours, state, runs) {
       scaleSegment(state),
       slider(
         "Smoothing",
-        Number(state.smooth || 0),
+        number(state.smooth, 0, [0, 0.98]),
         [0, 0.98, 0.02],
         (value) => go({ smooth: value || "" }),
         (v) => (v ? v.toFixed(2) : "off"),
