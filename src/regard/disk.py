@@ -48,7 +48,7 @@ def lock(file: IO[Any]) -> bool:
 
 # --- atomic writes --------------------------------------------------------------------------------
 
-_FETCH_AGAIN = "fetch or write the folder again"
+_FETCH_AGAIN = "correct it, or fetch the folder again"
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # the escape of half a character, or of one of a pair
 _LARGEST_TEXT = 2**30  # bytes of a JSON or text file that is read as a whole
 
@@ -178,7 +178,7 @@ def read_json_object(path: Path, error: type[RegardError]) -> dict[str, Any]:
         return {}
     value = read_json(path, error)
     if not isinstance(value, dict):
-        raise error(f"{path} holds no object", _FETCH_AGAIN)
+        raise error(f"{path} is not a JSON object", _FETCH_AGAIN)
     return value
 
 

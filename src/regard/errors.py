@@ -103,6 +103,18 @@ class LongInputWarning(RegardWarning):
     """An input that is far longer than any that the model was trained on."""
 
 
+class EmptyInputWarning(RegardWarning):
+    """An input without a word: what a model answers to it means nothing."""
+
+
+class CutOffOutputWarning(RegardWarning):
+    """An output that the length limit has cut off before its end."""
+
+
+class LongOutputWarning(RegardWarning):
+    """An output limit so large that generation may take hours."""
+
+
 class WideBeamWarning(RegardWarning):
     """A beam that fits into memory, and whose search may take hours."""
 

@@ -21,7 +21,7 @@ DEMO = Path(regard.__file__).parent / "studio/demo"
 SENTENCE = "The dog sees a cat."
 ANSWER = "Der Hund sieht eine Katze."
 pytestmark = pytest.mark.skipif(
-    not sys.platform.startswith("linux"), reason="the daemon needs Linux"
+    not sys.platform.startswith("linux"), reason="the daemon requires Linux"
 )
 
 

@@ -107,7 +107,7 @@ def test_other_settings_and_finished_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match=r"other settings \(beam\)"):
         ResumableOutput(path, {"beam": 8}).__enter__()
     job(path)
-    with pytest.raises(SettingError, match="is there already"):
+    with pytest.raises(SettingError, match="already exists"):
         job(path)
 
 
@@ -162,9 +162,9 @@ def test_translate_resumes(
     monkeypatch.setattr(ResumableOutput, "commit", commit)
     resumed = command(*arguments, "--output", out)
     assert resumed.code == 0
-    assert "20 inputs are done" in resumed.err
+    assert "20 inputs already done" in resumed.err
     assert out.read_text() == printed.out
-    command(*arguments, "--output", out).refused("is there already")
+    command(*arguments, "--output", out).refused("already exists")
 
 
 def test_standard_input_cannot_be_resumed(
@@ -274,7 +274,7 @@ def test_the_progress_of_a_finished_job_is_nobodys(tmp_path: Path) -> None:
     job(path)
     stale = tmp_path / "out.txt.progress"
     stale.write_text('{"inputs": 3, "bytes": 54, "settings": {"beam": 8}}')
-    with pytest.raises(SettingError, match="is there already"):
+    with pytest.raises(SettingError, match="already exists"):
         job(path)
     assert not stale.exists()
     stale.write_text('{"inputs": 3, "bytes": 54, "settings": {"beam": 8}}')

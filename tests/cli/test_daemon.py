@@ -21,7 +21,7 @@ from regard.cli import fork_server
 
 DEMO = Path(regard.__file__).parent / "studio/demo"
 SENTENCE = "The dog sees a cat.\n"
-linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the daemon needs Linux")
+linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the daemon requires Linux")
 pytestmark = linux
 
 
@@ -150,7 +150,7 @@ def test_other_settings_of_torch_are_not_ignored(home: Path) -> None:
 def test_one_at_a_time(home: Path) -> None:
     code, _, err = run("daemon", "start")
     assert code == 2
-    assert "runs already" in err
+    assert "already running" in err
     code, out, _ = run("daemon", "status")
     assert code == 0
     assert "5 minutes" in out
@@ -171,7 +171,7 @@ def test_it_ends_when_its_code_is_old(tmp_path: Path, monkeypatch: pytest.Monkey
     assert (code, out, err) == (0, "new: Der Hund sieht eine Katze.\n", "")
     code, _, err = run("daemon", "status")
     assert code == 2
-    assert "no daemon runs" in err
+    assert "no daemon is running" in err
 
 
 def test_a_folder_of_others_is_not_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,7 +183,7 @@ def test_a_folder_of_others_is_not_trusted(tmp_path: Path, monkeypatch: pytest.M
     assert fork_server.answer(["translate"]) is None
     code, _, err = run("daemon", "start")
     assert code == 2
-    assert "yours alone" in err
+    assert "not private to you" in err
 
 
 @pytest.mark.slow

@@ -108,7 +108,7 @@ def test_a_character_of_several_tokens_is_written_at_once(home: Path) -> None:
     [
         (["generate", "nowhere", "a"], "no folder nowhere"),
         (["generate", "runs/tales", "a", "--greedy", "--seed", "3"], "--seed"),
-        (["generate", "runs/tales", "a", "--greedy", "--beam", "3"], "two ways"),
+        (["generate", "runs/tales", "a", "--greedy", "--beam", "3"], "cannot be combined"),
         (["generate", "runs/tales", "a", "--temperature", "0"], "greedy"),
         (["generate", "runs/tales", ""], "prompt"),
         (["generate", "runs/tales", "a", "--beam", "10000000"], "hypotheses"),

@@ -110,7 +110,7 @@ def test_words_and_budgets() -> None:
             parse_contenders(words)
     for word, message in (
         ("gruu", "model"),
-        ("gru:window:3", "no setting of gru"),
+        ("gru:window:3", "not a setting of gru"),
         ("gru@speed=3", "no setting"),
     ):
         with pytest.raises(SettingError, match=message):

@@ -359,7 +359,7 @@ def test_the_command(tmp_path: Path) -> None:
         ([str(tmp_path / "in"), str(tmp_path / "out")], "exists"),
         (
             [str(tmp_path / "in"), str(tmp_path / "new"), "--shard-size", "many"],
-            "no size of a file",
+            "not a file size",
         ),
         ([str(tmp_path / "nowhere"), str(tmp_path / "new")], "not a model or run folder"),
     ):

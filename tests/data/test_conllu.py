@@ -57,7 +57,7 @@ def test_the_built_in_language_comes_back() -> None:
 def test_what_is_no_conllu_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="line 1 has 1 columns"):
         list(parse_conllu(["The dog barks."]))
-    with pytest.raises(DataError, match="no word of its sentence"):
+    with pytest.raises(DataError, match="not a word of its sentence"):
         list(parse_conllu(["\t".join(["1", "a", *["_"] * 4, "7", "det", "_", "_"])]))
     empty = tmp_path / "empty.conllu"
     empty.write_text("# nothing\n")

@@ -201,12 +201,12 @@ def test_labels_of_a_saved_dataset_have_their_names(tmp_path: Path) -> None:
 def test_damaged_tables(tmp_path: Path) -> None:
     path = write_table(table({"text": LINES}), tmp_path / "a.parquet")
     path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(DataError, match="no intact Parquet or Arrow file"):
+    with pytest.raises(DataError, match="not an intact Parquet or Arrow file"):
         list(text_files.lines(path))
     folder = save_dataset(table({"text": LINES}), tmp_path / "saved")
     for name in ("../a.parquet", 3):
         (folder / "state.json").write_text(json.dumps({"_data_files": [{"filename": name}]}))
-        with pytest.raises(DataError, match="no dataset that `datasets` saved"):
+        with pytest.raises(DataError, match="not a dataset that `datasets` saved"):
             list(text_files.lines(folder))
 
 

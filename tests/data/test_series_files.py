@@ -25,9 +25,9 @@ def test_gaps_are_missing_values(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("date,a\n2024-01-01,inf\n", "'inf' is no number"),
-        ("date,a\n2024-01-01,1e39\n", "'1e39' is no number"),  # larger than float32 has
-        ("date,a\n2024-01-01,one\n", "'one' is no number"),
+        ("date,a\n2024-01-01,inf\n", "'inf' is not a number"),
+        ("date,a\n2024-01-01,1e39\n", "'1e39' is not a number"),  # larger than float32 has
+        ("date,a\n2024-01-01,one\n", "'one' is not a number"),
         # Newest first, as many exports are: a forecast would be of the past.
         ("date,a\n2024-01-03,1\n2024-01-02,2\n2024-01-01,3\n", "sort them"),
         ('date,a\n2024-01-01,"1\n' + "2024-01-02,2\n" * 12_000, "quotation mark"),

@@ -112,7 +112,7 @@ def test_bad_utf8_is_located(before: str, packed: bool, tmp_path: Path) -> None:
 def test_an_image_is_no_text_in_another_encoding(tmp_path: Path) -> None:
     path = tmp_path / "picture.csv"
     path.write_bytes(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR")
-    with pytest.raises(DataError, match="is no text file"):
+    with pytest.raises(DataError, match="is not a text file"):
         list(lines(path))
 
 

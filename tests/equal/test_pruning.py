@@ -317,7 +317,7 @@ def test_what_cannot_be_pruned() -> None:
     ):
         other = made(decoder(spec.Stack(2, block, CAUSAL, position)))
         assert prunable_attentions(other) == {}
-        with pytest.raises(SettingError, match="cannot be taken out of"):
+        with pytest.raises(SettingError, match="cannot be removed from"):
             prune_heads(other, [("decoder.0.self", 0)])
 
 

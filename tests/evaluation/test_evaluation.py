@@ -315,6 +315,6 @@ def test_the_command_compares_classifiers(classifier: tuple[Result, Path]) -> No
     assert set((folder / "out.txt").read_text().split()) <= {"sky", "earth"}
     refused = command(str(result.folder), *data, "--beam", "2")
     assert refused.returncode == 2
-    assert "--beam changes nothing in the task 'classify'" in refused.stderr
+    assert "--beam has no effect on the task 'classify'" in refused.stderr
     assert "--data" in command(str(result.folder)).stderr
     assert "twice" in command(models[0], models[0], *data).stderr

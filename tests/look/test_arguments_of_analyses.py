@@ -171,10 +171,10 @@ OF_A_TRANSLATOR: dict[str, tuple[Call, str]] = {
     "a batch size of 0": (lambda m: look.roles(m, size=0), "size = 0"),
     "a count below 0": (lambda m: look.pronoun_circuit(m, -1), "count = -1"),
     # how to decode
-    "a strategy in quotes": (lambda m: look.steps(m, TEXT, "sampling"), "no decoding strategy"),  # type: ignore[arg-type]
-    "a strategy by number": (lambda m: look.steps(m, TEXT, 4), "no decoding strategy"),  # type: ignore[arg-type]
-    "settings by number": (lambda m: look.translate(m, TEXT, 4), "no decoding strategy"),  # type: ignore[arg-type]
-    "a beam by number": (lambda m: look.beam(m, TEXT, 4), "no decoding strategy"),  # type: ignore[arg-type]
+    "a strategy in quotes": (lambda m: look.steps(m, TEXT, "sampling"), "not a decoding strategy"),  # type: ignore[arg-type]
+    "a strategy by number": (lambda m: look.steps(m, TEXT, 4), "not a decoding strategy"),  # type: ignore[arg-type]
+    "settings by number": (lambda m: look.translate(m, TEXT, 4), "not a decoding strategy"),  # type: ignore[arg-type]
+    "a beam by number": (lambda m: look.beam(m, TEXT, 4), "not a decoding strategy"),  # type: ignore[arg-type]
     # results of other analyses
     "no batch": (lambda m: look.right(m, None), "no LabelledBatch"),  # type: ignore[arg-type]
     "no choices": (lambda m: look.chosen_right(m, None), "no Choices"),  # type: ignore[arg-type]

@@ -172,9 +172,9 @@ def test_the_part_that_a_repair_names_is_one(
 ) -> None:
     model: Any = opened(kind)
     asked = ["model", *arguments(kind, "attention", folder)]
-    with pytest.raises(SettingError, match="say --of") as refused:
+    with pytest.raises(SettingError, match="use --of") as refused:
         CliRunner().invoke(command, [*asked, "--of", "middle"], catch_exceptions=False)
-    for part in refused.value.repair.removeprefix("say --of ").split(" or "):
+    for part in refused.value.repair.removeprefix("use --of ").split(" or "):
         done = CliRunner().invoke(command, [*asked, "--of", part], catch_exceptions=False)
         assert done.exit_code == 0, part
     if kind in ("gpt2", "clip"):

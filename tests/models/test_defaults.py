@@ -88,7 +88,7 @@ def test_what_is_not_obeyed_is_said_once(tmp_path: Path) -> None:
     ours.say = heard.append
     ours.translate(LINES)
     ours.translate(LINES)
-    assert heard == ["not obeyed of generation_config.json: repetition_penalty"]
+    assert heard == ["ignored in generation_config.json: repetition_penalty"]
 
 
 def writer(place: Path, **said: Any) -> tuple[Any, LanguageModel]:

@@ -125,7 +125,7 @@ def test_fetched_once_and_only_what_is_read_here(hub: Hub, tmp_path: Path) -> No
 
 def test_a_file_that_broke_off_goes_on(hub: Hub, tmp_path: Path) -> None:
     hub.patience = 2000
-    with pytest.raises(ModelError, match="ask again"):
+    with pytest.raises(ModelError, match="try again"):
         regard.load(NAME, download=True, say=lambda text: None)
     assert not place(tmp_path).exists()
     hub.patience = 10**9

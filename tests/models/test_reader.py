@@ -190,7 +190,7 @@ def test_modules_that_are_not_understood(tmp_path: Path) -> None:
     for changed, word in (
         ([*modules, {"type": "sentence_transformers.models.Dense"}], "Dense"),
         ([modules[0], {**modules[1], "path": "../elsewhere"}], "leads out"),
-        ([1], "no list of modules"),
+        ([1], "not a list of modules"),
     ):
         (tmp_path / "modules.json").write_text(json.dumps(changed))
         with pytest.raises(ModelError, match=word):

@@ -65,7 +65,7 @@ def test_an_objective_and_data_from_outside_resume_bit_for_bit(
     whole = regard.train(settings, **arguments, out=tmp_path / "whole")
     with pytest.raises(TrainingInterrupted):
         regard.train(settings, **arguments, out=tmp_path / "cut", on_step=stop_at(4))
-    with pytest.raises(SettingError, match="begun with the objective FocalLM"):
+    with pytest.raises(SettingError, match="started with the objective FocalLM"):
         resume(tmp_path / "cut", quiet=True)
     # All examples are in the run folder: the source is not needed again.
     resumed = resume(tmp_path / "cut", quiet=True, objective=focal)
@@ -185,7 +185,7 @@ def test_a_number_is_learnt_and_read_by_transformers(tmp_path: Path) -> None:
     )
     assert again.scores == {}  # too few examples to hold some out
     (tmp_path / "bad.tsv").write_text("a text\tgood\n")
-    with pytest.raises(DataError, match="'good' is no number"):
+    with pytest.raises(DataError, match="'good' is not a number"):
         regard.finetune(result.folder, "regress", tmp_path / "bad.tsv", out=tmp_path / "bad")
     assert not (tmp_path / "bad").exists()
 

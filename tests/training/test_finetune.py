@@ -305,7 +305,7 @@ def test_more_blocks_than_there_are(bert: Path, sentences: Path, tmp_path: Path)
 @pytest.mark.parametrize(
     ("train", "valid", "message"),
     [
-        ("the fox\tyes\na dog\tyes\n", None, "one label only"),
+        ("the fox\tyes\na dog\tyes\n", None, "only one label"),
         ("the fox\tyes\na dog\tno\n", "the fox\tmaybe\n", "'maybe' is not in the training data"),
         ("the fox\tyes\na dog\n", None, "line 2 has 1 columns"),
         ("the fox\tyes\na dog\t\n", None, "line 2 has no label"),
@@ -354,7 +354,7 @@ def test_bad_lines(tmp_path: Path, task: str, line: dict[str, Any], message: str
 def test_the_wrong_model(bert: Path, sentences: Path, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="no model for translate"):
         regard.finetune(bert, "translate", sentences, out=tmp_path / "run", **QUICK)
-    with pytest.raises(SettingError, match="bleu is no score of classify"):
+    with pytest.raises(SettingError, match="bleu is not a score of classify"):
         regard.finetune(bert, "classify", sentences, out=tmp_path / "run", metric="bleu", **QUICK)
     with pytest.raises(SettingError, match="layer_decay"):
         regard.finetune(bert, "classify", sentences, out=tmp_path / "run", layer_decai=1, **QUICK)

@@ -72,7 +72,7 @@ def test_the_recipes_of_the_package_are_complete() -> None:
     [
         ({"generated": "copyng"}, "no generated task 'copyng'"),
         ({"generated": "copying:many"}, "does not have the numbers"),
-        ({"generated": "copying", "text": "a.txt"}, "takes the place of files"),
+        ({"generated": "copying", "text": "a.txt"}, "replaces files"),
         ({"generated": "copying", "objective": "classify"}, "nothing for the objective"),
         ({"generated": "parity", "objective": "tag"}, "nothing for the objective"),
     ],

@@ -245,14 +245,14 @@ def test_tables_and_arrays_hold_the_same_graph(graph: Path, tmp_path: Path) -> N
     ("nodes", "edges", "problem"),
     [
         ("0\ta\ttrain\t1\n2\tb\ttrain\t1\n", "0\t1\n", "not numbered"),
-        ("0\ta\ttrain\tword\n", "", "is no feature"),
+        ("0\ta\ttrain\tword\n", "", "is not a feature"),
         ("0\ta\ttrain\t1\n", "0\t5\n", "none of 0 to 0"),
-        ("0\ta\ttrain\t1\nx\n", "", "is no row"),
-        ("0\ta\ttrain\t1\n", "0\tx\n", "'x' is no whole number"),
-        ("0\ta\ttrain\t1\n", "0\t0.5\n", "'0.5' is no whole number"),
-        ("0\ta\ttrain\t1\n", "0\t0\n²\t0\n", "is no row"),
-        ("0\ta\ttrain\t-1:2 3\n", "", "'-1:2' is no feature"),
-        ("0\ta\ttrain\t1:nan\n", "", "'1:nan' is no feature"),
+        ("0\ta\ttrain\t1\nx\n", "", "is not a row"),
+        ("0\ta\ttrain\t1\n", "0\tx\n", "'x' is not a whole number"),
+        ("0\ta\ttrain\t1\n", "0\t0.5\n", "'0.5' is not a whole number"),
+        ("0\ta\ttrain\t1\n", "0\t0\n²\t0\n", "is not a row"),
+        ("0\ta\ttrain\t-1:2 3\n", "", "'-1:2' is not a feature"),
+        ("0\ta\ttrain\t1:nan\n", "", "'1:nan' is not a feature"),
         ("0\ta\ttrain\t999999999999\n", "", "too many numbers"),
         ("0\ta\tval\t1\n", "", "no split 'val'"),
         ("", "", "no nodes"),
@@ -389,7 +389,7 @@ def test_settings_that_do_not_fit_are_refused(changes: dict[str, Any], problem: 
 
 
 def test_labels_of_another_level_are_refused(graph: Path, tmp_path: Path) -> None:
-    with pytest.raises(SettingError, match="labels of nodes"):
+    with pytest.raises(SettingError, match="labels for nodes"):
         regard.train({**QUICK, "objective": "graphs"}, graph=str(graph), out=tmp_path / "run")
 
 

@@ -515,9 +515,9 @@ def test_wrong_settings_are_refused(images: Path, tmp_path: Path) -> None:
         loading.load(None, vit | {"images": "x", "text": "y"})
     with pytest.raises(SettingError, match="does not learn from images"):
         loading.load(None, {"model": "gpt2:tiny", "images": "x"})
-    with pytest.raises(SettingError, match="mixup is no setting"):
+    with pytest.raises(SettingError, match="mixup is not a setting"):
         loading.load(None, {"model": "clip:tiny", "images": "x", "mixup": 0.2})
-    with pytest.raises(SettingError, match="flip is no setting"):
+    with pytest.raises(SettingError, match="flip is not a setting"):
         loading.load(None, {"model": "gpt2:tiny", "text": "x", "flip": 0.5})
     with pytest.raises(SettingError, match="image_size is decided"):
         loading.load(None, {"base": "x", "objective": "images", "images": "x", "image_size": 32})
@@ -549,7 +549,7 @@ def test_wrong_files_are_refused(images: Path, tmp_path: Path) -> None:
     settings = settings_of("images", images)
     with pytest.raises(DataError, match="'grey' is not in the training data"):
         regard.train(settings | {"valid_images": str(tmp_path / "other")}, out=tmp_path / "run")
-    with pytest.raises(DataError, match="one label only"):
+    with pytest.raises(DataError, match="only one label"):
         regard.train(settings | {"images": str(tmp_path / "other")}, out=tmp_path / "run")
     (images / "red" / "000.png").write_bytes(b"no image")
     with pytest.raises(DataError, match=r"000\.png cannot be read"):

@@ -269,7 +269,7 @@ def test_bytes_of_any_text_train_too(text: Path, tmp_path: Path) -> None:
     ("changes", "error", "words"),
     [
         ({"text": None}, SettingError, "--text"),
-        ({"metric": "bleu"}, SettingError, "no score of causal"),
+        ({"metric": "bleu"}, SettingError, "not a score of causal"),
         ({"next_sentence": True}, SettingError, "next_sentence"),
         ({"hidden": 0.2}, SettingError, "hidden"),
         ({"objective": "translate"}, SettingError, "pairs"),
@@ -280,7 +280,7 @@ def test_bytes_of_any_text_train_too(text: Path, tmp_path: Path) -> None:
         ({"tokenizer": "words"}, SettingError, "characters"),
         ({"context": 2000}, DataError, "not enough"),
         ({"heads": 3}, SettingError, "heads"),
-        ({"objective": "span", "memory": 8}, SettingError, "memory is no setting"),
+        ({"objective": "span", "memory": 8}, SettingError, "memory is not a setting"),
         ({"tokenizer": "bpe", "vocabulary": 40}, SettingError, "bytes"),
         ({"vocabulary": 12}, SettingError, "characters"),
         ({"start": "scald"}, SettingError, "scaled"),

@@ -132,10 +132,10 @@ def test_a_resumed_mixture_is_the_uninterrupted_one(
     ("values", "problem"),
     [
         ({"mixture_weights": "1,2,3"}, "3 weights for 2 corpora"),
-        ({"mixture_weights": "1,nan"}, "no positive numbers"),
-        ({"mixture_weights": "1,2", "mixture_temperature": 2.0}, "both say how"),
+        ({"mixture_weights": "1,nan"}, "not positive numbers"),
+        ({"mixture_weights": "1,2", "mixture_temperature": 2.0}, "cannot be combined"),
         ({"mixture_weights": "1,2", "memory": 16}, "corpora are not mixed"),
-        ({"mixture_weights": "1", "text": "one.txt"}, "nothing to mix it with"),
+        ({"mixture_weights": "1", "text": "one.txt"}, "nothing to mix"),
     ],
 )
 def test_mixtures_that_make_no_sense(values: dict[str, Any], problem: str) -> None:

@@ -132,7 +132,7 @@ def test_what_contradicts_the_model_is_refused(settings: dict[str, Any], tmp_pat
     out = tmp_path / "run"
     with pytest.raises(SettingError, match="d_model is decided by the model"):
         regard.train(settings, model=own_model(), d_model=32, out=out)
-    with pytest.raises(SettingError, match="Decoder that reads text is no model for the obj"):
+    with pytest.raises(SettingError, match="Decoder that reads text is not a model for the obj"):
         regard.train(settings, model=gpt2("tiny", 300, 32, **SIZES), out=out)
     with pytest.raises(SettingError, match="source has 299 tokens, but the tokenizer 300"):
         regard.train(settings, model=own_model(299), out=out)

@@ -220,7 +220,7 @@ def test_sharded_checkpoint_is_read_as_a_whole(tmp_path: Path) -> None:
 
 
 def test_ranks_make_groups() -> None:
-    with pytest.raises(SettingError, match="3 ranks do not make groups of 2"):
+    with pytest.raises(SettingError, match="3 ranks cannot be divided into groups of 2"):
         Ranks(0, 3, 2)
 
 

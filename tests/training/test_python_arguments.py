@@ -89,13 +89,13 @@ def test_an_objective_of_a_run_without_one(run: Path) -> None:
 @pytest.mark.parametrize(
     ("splits", "words"),
     [
-        (None, "no dictionary"),
-        ([_each(PAIRS)], "no dictionary"),
+        (None, "does not return a dictionary"),
+        ([_each(PAIRS)], "does not return a dictionary"),
         ({"valid": _each(PAIRS)}, "no split 'train'"),
         ({"train": PAIRS}, "cannot be called"),
-        ({"train": _each(PAIRS), "../victim": _each(PAIRS)}, "no name of a split"),
-        ({"train": _each(PAIRS), "/victim": _each(PAIRS)}, "no name of a split"),
-        ({"train": _each(PAIRS), "a/b": _each(PAIRS)}, "no name of a split"),
+        ({"train": _each(PAIRS), "../victim": _each(PAIRS)}, "not a valid split name"),
+        ({"train": _each(PAIRS), "/victim": _each(PAIRS)}, "not a valid split name"),
+        ({"train": _each(PAIRS), "a/b": _each(PAIRS)}, "not a valid split name"),
         ({"train": _each(["hello world"] * 60)}, "example 1 of the split 'train'"),
         ({"train": _each([("a", "b", "c")] * 60)}, "example 1"),
         ({"train": _each([{"a": "b"}] * 60)}, "example 1"),
@@ -131,7 +131,7 @@ def test_weights_that_were_changed_in_memory(run: Path, tmp_path: Path) -> None:
         next(model.model.parameters()).add_(1.0)
     text = tmp_path / "text.txt"
     text.write_text("".join(TEXT))
-    with pytest.raises(SettingError, match="not those of its folder") as caught:
+    with pytest.raises(SettingError, match="differ from those in its folder") as caught:
         regard.finetune(model, "lm", text, steps=1, context=8, out=tmp_path / "tuned")
     assert "model.save" in caught.value.repair
     model.save(tmp_path / "changed")
@@ -243,7 +243,7 @@ def test_metrics_without_a_test_set_are_of_the_validation(tmp_path: Path) -> Non
 def test_metrics_of_nothing_are_said_to_be_so(tmp_path: Path) -> None:
     source = Source({"train": _each(PAIRS)})
     settings = {**TINY, "steps": 2}
-    with pytest.warns(RegardWarning, match="of nothing"):
+    with pytest.warns(RegardWarning, match="no validation or test data"):
         result = regard.train(settings, data=source, out=tmp_path / "run", metrics=["chrf"])
     assert result.metrics == {}
 

@@ -136,7 +136,7 @@ def test_it_writes_on_beyond_its_context(text: str, tmp_path: Path) -> None:
 def test_streams_need_text(text: str, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="streams"):
         trained(tmp_path / "run", text, memory=12, batch_tokens=64 * 4096)
-    with pytest.raises(SettingError, match="no setting of the objective"):
+    with pytest.raises(SettingError, match="not a setting of the objective"):
         loading.load(None, SMALL | {"text": text, "memory": 4, "objective": "masked"})
 
 

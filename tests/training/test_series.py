@@ -75,7 +75,7 @@ def test_empty_cells_are_missing_values(tmp_path: Path) -> None:
     [
         ("", "empty"),
         ("load\n", "no rows"),
-        ("date,load\nmonday,1\ntuesday,much\n", "'much' is no number"),
+        ("date,load\nmonday,1\ntuesday,much\n", "'much' is not a number"),
         ("a,b\n1,2\n3\n", "row 2 has 1 cells"),
         ("date\nmonday\n", "no column of numbers"),
     ],

@@ -261,7 +261,7 @@ def test_recordings_are_stored_as_the_model_hears_them(
     table: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     run = regard.train(settings(table, "whisper:tiny"), out=tmp_path / "run").folder
-    assert capfd.readouterr().err.count("8,000 samples a second is resampled to 16,000") == 1
+    assert capfd.readouterr().err.count("8,000 samples per second is resampled to 16,000") == 1
     stored = RecordedSpeech.open(run / "state" / "data" / "train")
     model: Any = regard.load(run, device="cpu")
     assert model.seconds == 1.0  # the longest recording has 0.52

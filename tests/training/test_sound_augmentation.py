@@ -213,7 +213,7 @@ def test_label_smoothing_is_that_of_transcription(table: Path, tmp_path: Path) -
 
 @pytest.mark.parametrize("key", AUGMENTED)
 def test_settings_of_sound_need_sound(key: str) -> None:
-    with pytest.raises(SettingError, match=f"{key} is no setting of the objective 'causal'"):
+    with pytest.raises(SettingError, match=f"{key} is not a setting of the objective 'causal'"):
         loading.load(None, {"text": "x", "model": "gpt2", key: AUGMENTED[key]})
     if key.endswith("masks"):  # contrastive learning masks by `hidden` and `span_length`
         changes = {"sounds": "x", "model": "wav2vec2", "objective": "speech_contrastive"}

@@ -76,7 +76,7 @@ def test_classes_are_learnt_and_open_in_transformers(
     transformers = pytest.importorskip("transformers")
     values = settings(folder, model, objective="sounds", steps=40, validate_every=40)
     result = regard.train(values, out=tmp_path / "run", metrics=["accuracy"])
-    assert capfd.readouterr().err.count("8,000 samples a second is resampled to 16,000") == 1
+    assert capfd.readouterr().err.count("8,000 samples per second is resampled to 16,000") == 1
     score: Any = result.scores["valid"]
     assert score.accuracy == result.metrics["valid"]["accuracy"] == 100.0
     ours: Any = regard.load(result.folder, device="cpu")
@@ -285,7 +285,7 @@ def test_rates_and_channels_are_converted_and_said_once(tmp_path: Path) -> None:
     names = ("stereo.wav", "slow.wav", "stereo.wav", "plain.wav")
     messages: list[str] = []
     recordings = read_recordings([tmp_path / name for name in names], messages.append)
-    assert messages == ["sound of 8,000 and 44,100 samples a second is resampled to 16,000"]
+    assert messages == ["sound of 8,000 and 44,100 samples per second is resampled to 16,000"]
     inner = slice(400, 7000)  # at the ends the filter hears silence
     for samples in recordings[:3]:
         np.testing.assert_allclose(samples[inner], recordings[3][inner], atol=2e-4)

@@ -185,7 +185,7 @@ def test_a_spec_is_trained_or_refused(
             with pytest.raises(PreparationError):
                 regard.train(**given, objective=objective, **settings)
             continue
-        with pytest.raises(SettingError, match=r"no model for|no head for|no one spec") as error:
+        with pytest.raises(SettingError, match=r"not a model for|no head for|no one spec") as error:
             regard.train(**given, objective=objective, **settings)
         assert error.value.repair, name
         assert not (tmp_path / "run").exists()
@@ -200,7 +200,7 @@ def test_the_command_refuses_alike(objective: str, tmp_path: Path, command: Comm
         "train", "--objective", objective, "--spec", tmp_path / "spec.json", *flags,
         "--out", tmp_path / "run",
     )  # fmt: skip
-    outcome.refused("spec.MemoryNetwork that reads stories is no model", "give a spec.")
+    outcome.refused("spec.MemoryNetwork that reads stories is not a model", "give a spec.")
     assert not (tmp_path / "run").exists()
 
 

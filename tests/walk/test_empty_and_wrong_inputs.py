@@ -98,4 +98,4 @@ def test_a_wrong_task_is_answered_with_those_of_the_model(command: Command, trai
 
 
 def test_a_resumed_run_has_its_task(command: Command, trained: Path) -> None:
-    command("finetune", "--resume", trained, "--task", "lm").refused("leave the other flags out")
+    command("finetune", "--resume", trained, "--task", "lm").refused("remove the other flags")

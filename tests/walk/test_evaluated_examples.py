@@ -113,7 +113,7 @@ def test_samples_are_numbers_between_minus_one_and_one() -> None:
     assert read_samples(np.zeros(5)).dtype == np.float32  # type: ignore[arg-type]
     with pytest.raises(DataError, match="int16"):
         read_samples(np.zeros(5, np.int16))
-    with pytest.raises(DataError, match="no recording"):
+    with pytest.raises(DataError, match="not a recording"):
         read_samples({"array": 5})  # type: ignore[arg-type]
 
 

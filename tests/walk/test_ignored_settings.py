@@ -26,7 +26,7 @@ MISTAKES = {
     ("--learning-rate", "inf"): "finite",
     ("--betas", "abc"): "betas",
     ("--betas", "0.9"): "betas",
-    ("--steps", "5", "--epochs", "2"): "both say how long",
+    ("--steps", "5", "--epochs", "2"): "cannot be combined",
     ("--lora", "4"): "--base",
     ("--freeze", "1"): "--base",
     ("--layer-decay", "0.9"): "--base",
@@ -159,7 +159,7 @@ def test_an_option_that_a_view_does_not_read(view: str, command: Command) -> Non
             continue
         readers = [other for other, names in USES.items() if name in names]
         done = command("look", "no-model-here", *text, "--what", view, *option)
-        done.refused(f"{option[0]} changes nothing", ", ".join(readers))
+        done.refused(f"{option[0]} has no effect", ", ".join(readers))
     command("look", "no-model-here", *text, "--n-best", "3").refused("--n-best")
 
 
@@ -197,7 +197,7 @@ def test_options_that_another_option_or_the_model_leaves_without_effect(
     other = ("look", questions, text, "--what", "ablation", "--target", "Der Hund.")
     command(*other).refused("leave --target out")
     command("look", demo, text, "--target", "Der Hund.").refused("--target", "--of decoder")
-    command("look", demo, text, "--what", "roles").refused("reads no text", "--what roles")
+    command("look", demo, text, "--what", "roles").refused("takes no text", "--what roles")
     command("look", demo, text, "--what", "beam", "--beam", "1").refused("--beam 2 or more")
     command("look", demo, text, "--what", "steps", "--beam", "3").refused("greedily: --beam 1")
     assert command("look", demo, text, "--what", "steps", "--beam", "1").code == 0
@@ -238,7 +238,9 @@ def test_a_setting_that_the_objective_does_not_read(objective: str, key: str) ->
     data = {"translate": "pairs", "forecast": "series"}.get(objective, "text")
     named = {"objective": objective, data: "file.tsv"}
     loading.load(None, named)
-    with pytest.raises(SettingError, match=f"{key} is no setting of the objective '{objective}'"):
+    with pytest.raises(
+        SettingError, match=f"{key} is not a setting of the objective '{objective}'"
+    ):
         loading.load(None, {**named, key: UNREAD[objective][key]})
 
 
@@ -267,7 +269,7 @@ def test_flags_that_a_task_does_not_read(command: Command, questions: Path, demo
         done.refused("--text-column", "--input")
     data = questions.parent / "train.jsonl"
     done = command("evaluate", questions, "--data", data, "--batch-tokens", "99")
-    done.refused("--batch-tokens changes nothing in the task", "translate")
+    done.refused("--batch-tokens has no effect on the task", "translate")
 
 
 def test_a_column_of_files_that_are_arguments(command: Command, demo: Path, tmp_path: Path) -> None:

@@ -55,14 +55,14 @@ def test_a_name_of_no_file_is_no_text(
 ) -> None:
     arguments = verbs(models, demo)[verb]
     done = command(*arguments, name)
-    done.refused(f"there is no file {name!r}", "as a text")
+    done.refused(f"there is no file {name!r}", "if it is a text")
     assert done.out == ""
     # The repair, followed.
     piped = re.search(r"echo (.*) \| regard (.*)", done.err)
     if piped is not None:
         answered = command(*shlex.split(piped[2]), text=shlex.split(piped[1])[0] + "\n")
     else:
-        space = re.search(r"behind it: (.*)", done.err)
+        space = re.search(r"trailing space: (.*)", done.err)
         assert space is not None
         answered = command(*arguments, *shlex.split(space[1]))
     assert answered.code == 0, answered.err
@@ -75,7 +75,7 @@ def test_a_file_without_a_suffix_is_no_text(
 ) -> None:
     file = tmp_path / "notes"
     file.write_text("a good film\n")
-    command(*verbs(models, demo)[verb], file).refused("is a file, and no text")
+    command(*verbs(models, demo)[verb], file).refused("is a file, not a text")
 
 
 TEXTS = [

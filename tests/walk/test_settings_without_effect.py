@@ -35,9 +35,9 @@ def text(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (("--compile",), "nothing is compiled"),
+        (("--compile",), "--compile has no effect"),
         (("--strategy", "fsdp"), "--processes N"),
-        (("--valid-text", "TEXT"), "both learnt from and validated on"),
+        (("--valid-text", "TEXT"), "both training and validation data"),
     ],
     ids=["compile", "strategy", "validation"],
 )
@@ -74,7 +74,7 @@ def test_a_folder_of_texts_names_what_is_read(command: Command, tmp_path: Path) 
 
 def test_a_data_root_without_a_recipe(command: Command, text: Path) -> None:
     root = str(text.parent)
-    command("train", "--data", root).refused("--data", "no recipe is named")
+    command("train", "--data", root).refused("--data", "no recipe is given")
     command("train", "--data", root, "--text", str(text), *QUICK).refused("--data")
 
 
@@ -102,7 +102,7 @@ def test_a_length_penalty_of_greedy_search(command: Command, trained: Path) -> N
 
 
 def test_a_wrong_number_has_its_meaning(command: Command) -> None:
-    command("train", "--steps", "0").refused("steps = 0", "correct steps: updates")
+    command("train", "--steps", "0").refused("steps = 0", "correct steps: number of updates")
 
 
 def test_a_picture_for_a_model_of_text(command: Command, trained: Path, tmp_path: Path) -> None:

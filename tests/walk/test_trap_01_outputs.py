@@ -103,9 +103,9 @@ def test_the_output_never_is_the_input(
     source.write_text(TEXT)
     (tmp_path / "link.txt").symlink_to(source)
     out = f"{tmp_path}/{name}"
-    command("translate", demo, "--input", source, "--output", out).refused("what is read")
+    command("translate", demo, "--input", source, "--output", out).refused("also an input")
     flags = ("--source", source, "--target", source)
-    command("evaluate", demo, *flags, "--output", out).refused("what is read")
+    command("evaluate", demo, *flags, "--output", out).refused("also an input")
     assert source.read_text() == TEXT
 
 
@@ -132,5 +132,5 @@ def test_a_picture_is_not_drawn_over_the_picture_that_is_read(
 ) -> None:
     image = tmp_path / "cat.png"
     image.write_bytes(b"an image")
-    command("look", demo, image, "--png", image).refused("what is read")
+    command("look", demo, image, "--png", image).refused("also an input")
     assert image.read_bytes() == b"an image"

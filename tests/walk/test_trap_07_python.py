@@ -48,14 +48,14 @@ def test_plain_keywords(translator: Translator) -> None:
 def test_keywords_that_do_not_fit(translator: Translator) -> None:
     with pytest.raises(SettingError, match="did you mean 'beam'"):
         translator.translate(TEXT, baem=8)  # type: ignore[call-overload]
-    with pytest.raises(SettingError, match="draws nothing"):
+    with pytest.raises(SettingError, match="beam search does not sample"):
         translator.translate(TEXT, beam=8, temperature=0.5)
     with pytest.raises(SettingError, match="leave `beam` out"):
         translator.translate(TEXT, Greedy(), beam=8)
     with pytest.raises(SettingError, match="holds no hypothesis"):
         translator.translate(TEXT, beam=0)
     for wrong in (None, 7, [TEXT, None], b"bytes"):
-        with pytest.raises(DataError, match="is no text"):
+        with pytest.raises(DataError, match="is not text"):
             translator.translate(wrong)  # type: ignore[arg-type]
 
 

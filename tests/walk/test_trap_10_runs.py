@@ -52,7 +52,7 @@ def test_a_finished_run_trains_longer(command: Command, trained: Path, tmp_path:
     again = command("train", "--resume", run)
     assert "resuming at step 8; the run is finished" in again.err
     command("train", "--resume", run, "--steps", "8").refused("at step 8")
-    command("train", "--resume", run, "--steps", "9", "--seed", "2").refused("--steps N alone")
+    command("train", "--resume", run, "--steps", "9", "--seed", "2").refused("only --steps N")
     done = command("train", "--resume", run, "--steps", "11", "--json")
     assert done.code == 0, done.err
     report = json.loads(done.out)

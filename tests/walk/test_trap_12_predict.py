@@ -116,11 +116,11 @@ def test_a_translator_and_its_options(trained: Path) -> None:
 
 
 def test_what_is_refused(command: Command, places: Path, trained: Path) -> None:
-    command("predict", places / "vit", "no.png").refused("'no.png' is no file", "image")
+    command("predict", places / "vit", "no.png").refused("'no.png' is not a file", "image")
     command("predict", places / "answer", "Who?").refused("--context")
     command("predict", places / "masked", "a", "--task", "fil").refused("did you mean 'fill'")
     command("predict", places / "classify", "a", "--task", "tag").refused("it can: embed, classify")
-    command("predict", places / "classify", terminal=True).refused("nothing to answer")
+    command("predict", places / "classify", terminal=True).refused("there is no input")
     command("translate", places / "classify", text="a\n").refused("regard predict")
 
 

@@ -63,7 +63,7 @@ REFUSED = {
     "doctor --trial-seconds 5": ("--trial-seconds", "give a RUN"),
     "doctor --data x": ("--data", "give a RUN"),
     "doctor MODELS --data x": ("--data", "run folder"),
-    "doctor cora --data MODELS": ("MODELS/cora is no folder of a graph",),
+    "doctor cora --data MODELS": ("MODELS/cora is not a graph folder",),
     "study --json --html x.html": ("--html", "give a NAME or --all"),
     "study --quick": ("--quick", "give a NAME or --all"),
     "study --seeds 3": ("--seeds", "give a NAME or --all"),
@@ -91,9 +91,9 @@ REFUSED = {
     # Pruning.
     "prune MODELS/gpt2 --heads 1 --pairs F --source F --target F": ("--source, --target: --pairs",),
     "prune MODELS/gpt2 --heads 1 --text F --source F": ("--source: ", "leave it out"),
-    "prune DEMO --heads 1 --text F": ("--text: a translator",),
-    "prune DEMO --heads 0 --source EN --target DE --lines 4": ("0 of 24 heads takes out no head",),
-    "prune DEMO --heads 0.1% --source EN --target DE --lines 4": ("takes out no head",),
+    "prune DEMO --heads 1 --text F": ("--text: a translation model",),
+    "prune DEMO --heads 0 --source EN --target DE --lines 4": ("0 of 24 heads removes no head",),
+    "prune DEMO --heads 0.1% --source EN --target DE --lines 4": ("removes no head",),
     # Exports.
     "convert MODELS/gpt2 MODELS/new --to onnx --shard-size 9MB": ("--shard-size", "huggingface"),
     "convert MODELS/gpt2 MODELS/new --to ctranslate2 --shard-size 9MB": ("--shard-size",),

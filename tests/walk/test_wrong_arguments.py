@@ -41,16 +41,16 @@ OF_A_TRANSLATOR: dict[str, tuple[Callable[[Any], Any], str]] = {
     "a beam in quotes": (lambda m: m.translate(TEXT, beam="8"), "whole number"),
     "a beam of 2.5": (lambda m: m.translate(TEXT, beam=2.5), "whole number"),
     "a beam that is true": (lambda m: m.translate(TEXT, beam=True), "whole number"),
-    "a word as the strategy": (lambda m: m.translate(TEXT, "beam"), "no decoding strategy"),
-    "a number as the strategy": (lambda m: m.translate(TEXT, 8), "no decoding strategy"),
-    "a temperature in quotes": (lambda m: m.translate(TEXT, temperature="0.7"), "no number"),
-    "no texts": (lambda m: m.tokens(None), "no text"),
+    "a word as the strategy": (lambda m: m.translate(TEXT, "beam"), "not a decoding strategy"),
+    "a number as the strategy": (lambda m: m.translate(TEXT, 8), "not a decoding strategy"),
+    "a temperature in quotes": (lambda m: m.translate(TEXT, temperature="0.7"), "not a number"),
+    "no texts": (lambda m: m.tokens(None), "not text"),
     "max_length 0": (lambda m: m.tokens(TEXT, max_length=0), "above 0"),
     "max_length in quotes": (lambda m: m.tokens(TEXT, max_length="8"), "above 0"),
-    "a text to call": (lambda m: m(TEXT), "no tensor"),
+    "a text to call": (lambda m: m(TEXT), "not a tensor"),
     "ids of one dimension": (lambda m: m(torch.ones(3, dtype=torch.long)), "texts, tokens"),
     "ids that are fractions": (lambda m: m(torch.ones(1, 3)), "whole numbers"),
-    "no folder to save to": (lambda m: m.save(None), "no folder"),
+    "no folder to save to": (lambda m: m.save(None), "not a folder"),
     "a device that is none": (lambda m: m.to("banana"), "no device"),
     "a dtype that is none": (lambda m: m.to(dtype="int7"), "no dtype"),
     "looking at nothing": (lambda m: m.look(""), "text"),
@@ -132,8 +132,8 @@ def _dual_encoder() -> Any:
 
 
 OF_THE_PACKAGE: dict[str, tuple[Callable[[], Any], str]] = {
-    "loading a number": (lambda: regard.load(5), "no folder"),  # type: ignore[arg-type]
-    "loading nothing": (lambda: regard.load(None), "no folder"),  # type: ignore[arg-type]
+    "loading a number": (lambda: regard.load(5), "not a folder"),  # type: ignore[arg-type]
+    "loading nothing": (lambda: regard.load(None), "not a folder"),  # type: ignore[arg-type]
     "a device that is None": (lambda: regard.load("x", device=None), "no device"),  # type: ignore[arg-type]
     "a dtype of whole numbers": (lambda: regard.load("x", dtype=torch.int64), "cannot be"),
     "a recipe that is a number": (lambda: regard.train(5), "`recipe`"),  # type: ignore[arg-type]
@@ -145,13 +145,13 @@ OF_THE_PACKAGE: dict[str, tuple[Callable[[], Any], str]] = {
     "a class that is no objective": (lambda: regard.train(data="a.txt", objective=int), "causal"),  # type: ignore[arg-type]
     "a callback that is none": (lambda: regard.train("builtin", on_step=5), "on_step"),  # type: ignore[arg-type]
     "a folder that is a number": (lambda: regard.train("builtin", out=5), "`out`"),  # type: ignore[arg-type]
-    "no data to fine-tune on": (lambda: regard.finetune("x", "classify", []), "no file"),
+    "no data to fine-tune on": (lambda: regard.finetune("x", "classify", []), "no training file"),
     "data that is a number": (lambda: regard.finetune("x", "classify", 5), "path"),  # type: ignore[arg-type]
     "a preset that is a number": (lambda: preset(5), "NAME:SIZE"),  # type: ignore[arg-type]
     "heads in quotes": (lambda: spec.Attention("2", 8, 8), "Attention.heads"),  # type: ignore[arg-type]
     "a width of 0": (lambda: spec.Encoder(0, TOKENS, spec.Stack(1, BLOCK)), "d_model"),
-    "words as a series": (lambda: _forecaster().forecast([["a"]] * 140), "no series"),
-    "a number as a story": (lambda: _memory_network().answer("Who?", 5), "no text"),
+    "words as a series": (lambda: _forecaster().forecast([["a"]] * 140), "not a series"),
+    "a number as a story": (lambda: _memory_network().answer("Who?", 5), "not text"),
     "an empty caption": (lambda: _dual_encoder().classify("a.png", [""]), "captions"),
     "dropout of 2": (lambda: spec.Block(ATTENTION, FEEDFORWARD, dropout=2), "0 to 1"),
     "dropout in quotes": (

@@ -27,23 +27,23 @@ VERBS = {
     # making models
     "train": (
         "regard.cli.train",
-        "Train a model of text, images, speech, series or graphs: on your files, or by a recipe.",
+        "Train a model on text, images, speech, time series or graphs: your files or a recipe.",
     ),
     "finetune": (
         "regard.cli.finetune",
-        "Fine-tune a finished model: classes, tags, answers, pairs, or plain text.",
+        "Fine-tune a pretrained model: classification, tagging, QA, text pairs or plain text.",
     ),
     "compare": (
         "regard.cli.compare",
-        "Train several models at equal data, parameters and budget: one table, one figure.",
+        "Train several models with equal data, parameters and budget: one table, one figure.",
     ),
     "plan": (
         "regard.cli.plan",
-        "Predict what a training costs: FLOPs, memory, time and money; what fits, which size.",
+        "Estimate the cost of a training run: FLOPs, memory, time, money; what fits, which size.",
     ),
     "tune": (
         "regard.cli.tune",
-        "Search the settings that matter within a budget, by successive halving; resumable.",
+        "Tune the hyperparameters that matter within a budget (successive halving); resumable.",
     ),
     # using them
     "translate": ("regard.cli.translate", "Translate standard input, line by line."),
@@ -53,57 +53,60 @@ VERBS = {
     ),
     "predict": (
         "regard.cli.predict",
-        "Ask any model: classes, tags, answers, missing words, vectors, transcripts, captions.",
+        "Run any model: classes, tags, answers, masked words, embeddings, transcripts, captions.",
     ),
-    "embed": ("regard.cli.embed", "Vectors of texts or images, over files of any size."),
-    "classify": ("regard.cli.classify", "Classes of texts or images, over files of any size."),
+    "embed": ("regard.cli.embed", "Embed texts or images, from files of any size."),
+    "classify": ("regard.cli.classify", "Classify texts or images, from files of any size."),
     "evaluate": (
         "regard.cli.evaluate",
-        "Score models of any kind on a data set: BLEU, perplexity, accuracy, F1 …, with intervals.",
+        "Evaluate any model on a dataset: BLEU, perplexity, accuracy, F1 …, with intervals.",
     ),
     # looking inside
     "look": (
         "regard.cli.look",
-        "Look inside: attention, alignment, heads, layers, the beam tree; as text or as a page.",
+        "Look inside a model: attention, alignment, heads, layers, the beam tree; text or HTML.",
     ),
     "studio": (
         "regard.cli.studio",
-        "The same in the browser: look, decode, watch runs, learn how it works.",
+        "The same in the browser: look inside, decode, follow runs, learn how it works.",
     ),
     "show": (
         "regard.cli.show",
-        "Print a model's architecture on one page: stations, shapes, parameters.",
+        "Print a model's architecture on one page: layers, shapes, parameters.",
     ),
     # checking, changing and passing on
     "doctor": (
         "regard.cli.doctor",
-        "Examine the installation, or a run and its data: what is wrong, why, and what to change.",
+        "Diagnose the installation, or a run and its data: what is wrong, why, how to fix it.",
     ),
     "verify": (
         "regard.cli.verify",
-        "Check a model's invariants: cached, batched, padded, fused, saved; and parity.",
+        "Check a model's invariants (caching, batching, padding, fusing, saving) and parity.",
     ),
     "prune": (
         "regard.cli.prune",
-        "Remove the heads that matter least: a smaller model, its score next to its speed.",
+        "Remove the least important attention heads; report score and speed before and after.",
     ),
     "convert": (
         "regard.cli.convert",
-        "Write a model for others: Hugging Face's layout, CTranslate2, ONNX.",
+        "Export a model to the Hugging Face format, CTranslate2 or ONNX.",
     ),
     # measuring, and data to begin with
     "study": (
         "regard.cli.study",
-        "Claims of the literature as experiments: figures, numbers and a verdict for each.",
+        "Test claims from the literature by experiment: figures, numbers and a verdict for each.",
     ),
     "daemon": (
         "regard.cli.daemon",
-        "Keep a process with PyTorch in the background, so that commands answer at once.",
+        "Keep PyTorch loaded in a background process, so that commands start instantly.",
     ),
-    "bench": ("regard.cli.bench", "Measure speed and memory here, next to others, in one run."),
+    "bench": (
+        "regard.cli.bench",
+        "Benchmark speed and memory on this machine against other libraries.",
+    ),
     "data": (
         "regard.cli.data",
-        "Write generated data: the built-in language, ListOps, sorting, addition and others.",
+        "Generate data: the built-in language, ListOps, sorting, addition and others.",
     ),
 }
 
@@ -176,7 +179,7 @@ def _closed_pipe_exits() -> Iterator[None]:
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 @click.version_option(__version__, prog_name="regard")
-@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+@click.option("--debug", is_flag=True, help="Show the full traceback on errors.")
 @click.pass_context
 def regard(context: click.Context, debug: bool) -> None:
     """One small, readable, fast system for the whole Transformer family."""

@@ -18,8 +18,8 @@ MARKER = "daemon_mentioned"  # in the cache folder: a user is told once
 QUICK = 0.5  # seconds that nobody minds
 LONG = 10.0  # seconds of which the import is no longer the most
 NOTE = (
-    "note: PyTorch stays imported in the background for a quarter of an hour, so that the next "
-    f"commands answer at once (`regard daemon stop` ends it; {SWITCH}=off: never; said once)"
+    "note: PyTorch stays loaded in the background for 15 minutes so that the next commands start "
+    f"instantly (stop it: `regard daemon stop`; disable: {SWITCH}=off; shown only once)"
 )
 
 

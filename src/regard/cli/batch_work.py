@@ -24,14 +24,14 @@ output_option = click.option(
     "--output",
     default=None,
     type=click.Path(dir_okay=False),
-    help="write to this file; the same command goes on where a crash stopped it",
+    help="write to this file; after a crash, the same command resumes where it stopped",
 )
 column_option = click.option(
-    "--text-column", default=None, help="the column of tables, the key of .jsonl  [text]"
+    "--text-column", default=None, help="text column of tables, or key in .jsonl  [text]"
 )
 INPUT_HELP = (
-    "text files (.gz, .zst), .parquet, .arrow, a folder, a glob, a remote path (s3://…), or "
-    "several with commas"
+    "text files (.gz, .zst), .parquet, .arrow, a folder, a glob or a remote path (s3://…); "
+    "separate several with commas"
 )
 
 
@@ -39,7 +39,7 @@ def check_column(column: str | None, reads_files: bool) -> None:
     """Refuses --text-column where no file is read that could have one."""
     if column is not None and not reads_files:
         raise SettingError(
-            "--text-column names a column of files", "leave it out, or give --input FILE"
+            "--text-column only applies to files", "leave it out, or give --input FILE"
         )
 
 
@@ -85,7 +85,7 @@ class BatchWork:
 
         with ResumableOutput(output, settings) as file, Progress(total) as progress:
             if file.inputs_done:
-                progress.say(f"{file.inputs_done:,} inputs are done: going on after them")
+                progress.say(f"{file.inputs_done:,} inputs already done: resuming after them")
             # What is done is read once more, and not computed.
             rest = islice(inputs, file.inputs_done, None)
             progress.done = file.inputs_done
@@ -163,7 +163,7 @@ class Progress:
             left = ""
             if self._total is not None and rate > 0:
                 left = f", {max(0.0, (self._total - done) / rate / 60):,.1f} min left"
-            self.say(f"{done:,}{of} inputs, {rate:,.1f} a second{left}")
+            self.say(f"{done:,}{of} inputs, {rate:,.1f} per second{left}")
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
@@ -176,7 +176,7 @@ def check_resumable(location: str, output: str | None) -> None:
     if location == "-":
         raise SettingError(
             "standard input cannot be read again, so its output cannot be resumed",
-            "give the text as --input FILE, or leave --output out",
+            "give the text as --input FILE, or leave out --output",
         )
     from regard.data.file_access import expand
 

@@ -31,10 +31,10 @@ BEAMS = WholeNumbers(1000)
 
 @click.group(epilog=EXAMPLES, context_settings=_SETTINGS)
 def command() -> None:
-    """Measure speed and memory here, next to other libraries.
+    """Benchmark speed and memory on this machine against other libraries.
 
-    All get the same sizes and data and take turns in one run. Weights are random: speed does not
-    depend on them. Figures are medians, with half of the distance from fastest to slowest round.
+    All libraries get the same sizes and data and alternate within one run. Weights are random,
+    since speed does not depend on them. Figures are medians ± half the range over the rounds.
     """
 
 
@@ -49,21 +49,21 @@ def _common_options(function: Callable[..., Any]) -> Callable[..., Any]:
             "--json",
             "as_json",
             is_flag=True,
-            help="one JSON object for each case, or each measurement",
+            help="one JSON object per case or measurement",
         ),
         click.option(
             "--results",
             type=click.Path(dir_okay=False),
-            help="a page to keep the result in (bench/RESULTS.md)",
+            help="Markdown file to record the result in (bench/RESULTS.md)",
         ),
         click.option(
             "--rounds",
             type=SIZE,
             default=None,
-            help="turns of each contender after the first",
+            help="rounds per contender after the first",
         ),
         click.option(
-            "--threads", type=WholeNumber(1, 4096), default=None, help="of a CPU  [all cores]"
+            "--threads", type=WholeNumber(1, 4096), default=None, help="CPU threads  [all cores]"
         ),
         click.option(
             "--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N"
@@ -76,9 +76,9 @@ def _common_options(function: Callable[..., Any]) -> Callable[..., Any]:
 def _against_option(names: list[str], published: tuple[str, ...] = ()) -> Callable[..., Any]:
     """The --against option: libraries to measure, and those with published figures only."""
     # A peer that is not installed is an error when it is asked for, not here.
-    text = "a peer, if it is installed; repeatable"
+    text = "library to compare with (must be installed); repeatable"
     if published:
-        text += f"; only as published, for one case and machine: {', '.join(published)}"
+        text += f"; published figures only, for one case and machine: {', '.join(published)}"
     return click.option(
         "--against", multiple=True, type=click.Choice([*names, *published]), help=text
     )
@@ -93,30 +93,32 @@ def _against_option(names: list[str], published: tuple[str, ...] = ()) -> Callab
 )
 @click.option(
     "--lengths", type=click.Choice(["natural", "equal"]), default="natural", show_default=True,
-    help="8 to 64 tokens as in real text, or --length each",
+    help="natural: 8 to 64 tokens as in real text; equal: --length tokens each",
 )  # fmt: skip
-@click.option("--length", type=SIZE, default=32, show_default=True, help="of equal lengths")
+@click.option(
+    "--length", type=SIZE, default=32, show_default=True, help="sequence length for --lengths equal"
+)
 @click.option(
     "--batch-tokens",
     type=SIZE,
     default=2048,
     show_default=True,
-    help="target tokens a batch",
+    help="target tokens per batch",
 )
-@click.option("--batches", type=SIZE, default=4, show_default=True, help="in a round")
+@click.option("--batches", type=SIZE, default=4, show_default=True, help="batches per round")
 @click.option(
     "--precision", type=click.Choice(["float32", "bf16"]), default="float32", show_default=True
 )
-@click.option("--compile", is_flag=True, help="torch.compile of our blocks, on a GPU")
+@click.option("--compile", is_flag=True, help="torch.compile our blocks (GPU)")
 @_against_option(
     ["nn.Transformer", "transformers", "x-transformers"],
     published=("nanoGPT", "nn.Transformer-compiled", "transformers-compiled"),
 )
 @_common_options
 def train(name: str, against: tuple[str, ...], **flags: Any) -> None:
-    """Training steps of an encoder–decoder or a language model: real target tokens a second.
+    """Training speed of an encoder–decoder or a language model: real target tokens per second.
 
-    Peers get our batches, and such as their own trainers make.
+    Other libraries are run on our batches and on batches as their own trainers make them.
     """
     device = _prepare(flags, against)
     from regard.bench.train import TrainingCase, run
@@ -139,10 +141,14 @@ def train(name: str, against: tuple[str, ...], **flags: Any) -> None:
     type=SIZES,
     default="1,32",
     show_default=True,
-    help="sequences at once; several cases: 1,32",
+    help="batch size; several cases: 1,32",
 )
 @click.option(
-    "--beam", type=BEAMS, default="1", show_default=True, help="1 is greedy; several cases: 1,5"
+    "--beam",
+    type=BEAMS,
+    default="1",
+    show_default=True,
+    help="beam size; 1 is greedy; several cases: 1,5",
 )
 @click.option(
     "--given",
@@ -150,11 +156,13 @@ def train(name: str, against: tuple[str, ...], **flags: Any) -> None:
     type=SIZE,
     default=32,
     show_default=True,
-    help="tokens of the source or prompt",
+    help="source or prompt length in tokens",
 )
-@click.option("--new", type=SIZE, default=64, show_default=True, help="tokens after them")
+@click.option("--new", type=SIZE, default=64, show_default=True, help="new tokens to decode")
 @click.option(
-    "--memory", is_flag=True, help="the peak memory of each contender too, in a process of its own"
+    "--memory",
+    is_flag=True,
+    help="also measure each contender's peak memory, in a separate process",
 )
 @_against_option(["transformers", "ctranslate2"], published=("transformers-compiled",))
 @_common_options
@@ -168,7 +176,7 @@ def decode(
     against: tuple[str, ...],
     **flags: Any,
 ) -> None:
-    """Decoding: new tokens a second (with a beam, those of the best hypothesis)."""
+    """Decoding speed: new tokens per second (with a beam, of the best hypothesis)."""
     device = _prepare(flags, against)
     from regard.bench.decode import DecodingCase, run
 
@@ -187,7 +195,7 @@ def decode(
 @_against_option(["transformers"])
 @_common_options
 def forward(name: str, batch: int, length: int, against: tuple[str, ...], **flags: Any) -> None:
-    """One pass of an encoder over a batch: tokens a second."""
+    """One encoder forward pass over a batch: tokens per second."""
     device = _prepare(flags, against)
     from regard.bench.forward import ForwardCase, run
 
@@ -201,7 +209,7 @@ def forward(name: str, batch: int, length: int, against: tuple[str, ...], **flag
 @_against_option(["transformers"])
 @_common_options
 def load(name: str, against: tuple[str, ...], **flags: Any) -> None:
-    """A fresh process from nothing to its first translation: import, open the folder, translate."""
+    """Startup of a fresh process up to its first translation: import, load the model, translate."""
     _prepare(flags, against)
     from regard.bench.load import LoadingCase, run
 
@@ -216,12 +224,14 @@ def load(name: str, against: tuple[str, ...], **flags: Any) -> None:
 @click.option(
     "--kinds",
     default="",
-    help="full, window, longformer, bigbird, linear, performer, linformer, reformer, as the other "
-    "flags say; or with numbers of their own, as for regard train: window:128, dilated:64:2, "
+    help="full, window, longformer, bigbird, linear, performer, linformer, reformer, sized by the "
+    "other flags; or with explicit sizes, as in regard train: window:128, dilated:64:2, "
     "topk:32  [all]",
 )
 @click.option("--lengths", type=SIZES, default="2048,4096,8192,16384,32768", show_default=True)
-@click.option("--heads", type=SIZE, default=8, show_default=True, help="of 64 dimensions each")
+@click.option(
+    "--heads", type=SIZE, default=8, show_default=True, help="heads of 64 dimensions each"
+)
 @click.option(
     "--window",
     type=SIZE,
@@ -231,7 +241,7 @@ def load(name: str, against: tuple[str, ...], **flags: Any) -> None:
 )
 @_common_options
 def attention(kinds: str, lengths: list[int], heads: int, window: int, **flags: Any) -> None:
-    """How time and memory of each attention grow with the length: forward, backward, exponents."""
+    """Time and memory of each attention vs. sequence length: forward, backward, exponents."""
     device = _prepare(flags)
     from regard.bench.attention import AttentionCase, choose, line, reports, run
     from regard.bench.report import machine_name, write_section
@@ -268,7 +278,7 @@ def _prepare(flags: dict[str, Any], against: Sequence[str] = ()) -> Any:
     if flags["load"] is not None:
         print(
             f"warning: this machine is busy: {flags['load']}\n"
-            "  → figures will be too low and uneven; run again when it is idle",
+            "  → figures will be too low and noisy; run again when the machine is idle",
             file=sys.stderr,
         )
     # Without the flag, PyTorch's default: all cores.

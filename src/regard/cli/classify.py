@@ -13,10 +13,10 @@ Examples:
 
 command = task_command(
     "classify",
-    """Classes of texts, images or recordings: one line for each, the input, a tab, probabilities.
+    """Classify texts, images or recordings: one line per input: the input, a tab, probabilities.
 
-    The same as `regard predict --task classify`. With --input and --output, files of any size:
-    after a crash the same command goes on where it stopped.
+    Same as `regard predict --task classify`. --input and --output handle files of any size: after a
+    crash the same command resumes where it stopped.
     """,
     EXAMPLES,
 )

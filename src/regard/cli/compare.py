@@ -50,14 +50,14 @@ def compare(
     as_json: bool,
     **flags: Any,
 ) -> None:
-    """Compare models at equal data, parameters and budget: one table and one figure.
+    """Compare models with equal data, parameters and budget: one table and one figure.
 
-    RECIPE is a recipe of the package or a TOML file; without one, the built-in language is learnt.
-    Its objective decides what is compared, and by which metric: translators, language models,
-    classifiers of texts, images or sound, forecasters, models of graphs. A model is
-    NAME, NAME:SIZE or NAME:ATTENTION (in an encoder–decoder perhaps ENCODER+DECODER's) of any
-    architecture in `regard show`, with settings of its own behind @. Runs are kept under --out; the
-    same command goes on where it was.
+    RECIPE is a built-in recipe or a TOML file; without one, models are trained on the built-in
+    language. The recipe's objective determines what is compared and by which metric: translation
+    models, language models, text, image or audio classifiers, forecasters, graph models. A model
+    is NAME, NAME:SIZE or NAME:ATTENTION (for an encoder–decoder also ENCODER+DECODER) for any
+    architecture in `regard show`, optionally followed by @ and its own settings. Runs are kept
+    under --out; repeating the command resumes where it stopped.
     """
     from regard.compare.contenders import (
         check_settings_are_read,
@@ -122,7 +122,7 @@ command = RecipeCommand(
             ["--models"],
             default="transformer,bahdanau,rnn",
             show_default=True,
-            help="separated by commas",
+            help="models, separated by commas",
         ),
         click.Option(
             ["--budget"],
@@ -135,20 +135,20 @@ command = RecipeCommand(
             type=SEEDS,
             default=1,
             show_default=True,
-            help="how many runs of each model",
+            help="number of runs per model",
         ),
         click.Option(
-            ["--parameters"], type=PARAMETERS, help="of every model, about  [the recipe's model's]"
+            ["--parameters"],
+            type=PARAMETERS,
+            help="approximate parameter count of every model  [that of the recipe's model]",
         ),
         # input and output
-        click.Option(
-            ["--out"], type=MODEL_FOLDER, help="where the runs are kept  [runs/compare-NAME]"
-        ),
+        click.Option(["--out"], type=MODEL_FOLDER, help="folder for the runs  [runs/compare-NAME]"),
         click.Option(
             ["--data"],
             type=MODEL_FOLDER,
             metavar="DIR",
-            help="where a recipe's files are  [$REGARD_DATA]",
+            help="folder with the recipe's data files  [$REGARD_DATA]",
         ),
         click.Option(["--json", "as_json"], is_flag=True, help="print one JSON object"),
         # every other recipe key, as for `regard train`

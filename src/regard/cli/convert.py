@@ -33,17 +33,17 @@ _UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9}
     "--shard-size",
     default="5GB",
     show_default=True,
-    help="largest file of weights, as 500MB or 2GB",
+    help="maximum size of a weight file, e.g. 500MB or 2GB",
 )
 @download_option
 @click.option("--json", "as_json", is_flag=True, help="print one JSON object")
 def command(source: str, out: str, to: str, shard_size: str, download: bool, as_json: bool) -> None:
-    """Write the model of folder IN to the new folder OUT, then compare both.
+    """Convert the model in folder IN to the new folder OUT, then compare the two.
 
-    huggingface: config, weights, tokenizer files and card, as transformers opens them. regard: our
-    own format, for models that no family there can describe. ctranslate2 and onnx: for those
-    libraries, in float32. OUT is written completely or not at all and never overwritten; weights
-    keep the precision they have. The exit code is 1 if OUT computes something else.
+    huggingface: config, weights, tokenizer files and model card, ready for transformers. regard:
+    our own format, for models that no transformers architecture can represent. ctranslate2 and
+    onnx: for those libraries, in float32. OUT is written atomically and never overwritten; weights
+    keep their precision. The exit code is 1 if the outputs of OUT differ.
     """
     if to not in SHARDED_FORMATS:
         refuse_flags(
@@ -76,5 +76,5 @@ def _parse_size(text: str) -> int:
     number = text[:-2]
     unit = _UNITS.get(text[-2:].upper())
     if unit is None or not number.isdigit() or int(number) < 1:
-        raise SettingError(f"{text!r} is no size of a file", "write it as 500MB or 5GB")
+        raise SettingError(f"{text!r} is not a file size", "write it as 500MB or 5GB")
     return int(number) * unit

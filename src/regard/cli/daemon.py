@@ -17,7 +17,7 @@ SECONDS_TO_START = 120.0  # on a machine that is busy, from a disk that is slow
 
 EXAMPLES = """\b
 Examples:
-  regard daemon start                   commands of this hour answer without importing PyTorch
+  regard daemon start                   commands in the next hour skip importing PyTorch
   regard daemon start --minutes 480
   regard daemon status
   regard daemon stop
@@ -31,34 +31,34 @@ Examples:
     type=MINUTES,
     default=60.0,
     show_default=True,
-    help="ends by itself after so long without a command",
+    help="stop after this long without a command",
 )
 @click.option("--automatic", is_flag=True, hidden=True)
 def command(action: str, minutes: float, automatic: bool) -> None:
-    """Keep a process in the background that has PyTorch imported.
+    """Keep a background process with PyTorch already imported.
 
-    Commands that open a model and answer (translate, generate, predict, classify, embed, evaluate,
-    look) are then answered by a fork of it, in a fraction of their time. Nothing else changes: the
-    same output, exit codes and signals. It listens to this user alone, on a socket in
-    XDG_RUNTIME_DIR (or /tmp), and ends when files of the package change. At a terminal the first
-    such command starts one by itself, for a quarter of an hour; REGARD_DAEMON=off: never.
-    ACTION is start, stop or status; run stays in the foreground.
+    Inference commands (translate, generate, predict, classify, embed, evaluate, look) then run in a
+    fork of it, in a fraction of the time. Nothing else changes: same output, exit codes and
+    signals. It accepts only this user, on a socket in XDG_RUNTIME_DIR (or /tmp), and stops when
+    files of the package change. At a terminal, the first such command starts one automatically for
+    15 minutes; set REGARD_DAEMON=off to disable this. ACTION is start, stop or status; run stays
+    in the foreground.
     """
     if not sys.platform.startswith("linux"):
-        raise SettingError("the daemon needs Linux", "leave it out: all commands work without it")
+        raise SettingError("the daemon requires Linux", "not needed: all commands work without it")
     match action:
         case "start":
             _start(minutes)
         case "stop":
             print(f"stopped: process {_ask('stop')['process']}")
             if sys.stderr.isatty():
-                note = f"the next command starts one anew, unless {automatic_daemon.SWITCH}=off"
+                note = f"the next command starts a new one, unless {automatic_daemon.SWITCH}=off"
                 print(note, file=sys.stderr)
         case "status":
             status = _ask("status")
             since = time.strftime("%H:%M", time.localtime(status["started"]))
             idle = f"{status['idle'] / 60:g} minutes"
-            print(f"process {status['process']} since {since}; ends {idle} after its last command")
+            print(f"process {status['process']} since {since}; stops {idle} after its last command")
         case _:
             from regard.cli import run_here
 
@@ -69,7 +69,7 @@ def command(action: str, minutes: float, automatic: bool) -> None:
 def _ask(question: str) -> dict[str, Any]:
     reply = fork_server.ask(question)
     if reply is None:
-        raise SettingError("no daemon runs", "start one: regard daemon start")
+        raise SettingError("no daemon is running", "start one: regard daemon start")
     return reply
 
 
@@ -77,7 +77,8 @@ def _start(minutes: float) -> None:
     running = fork_server.ask("status")
     if running is not None and not running["automatic"]:
         raise SettingError(
-            f"a daemon runs already (process {running['process']})", "stop it: regard daemon stop"
+            f"a daemon is already running (process {running['process']})",
+            "stop it: regard daemon stop",
         )
     if running is not None:
         fork_server.ask("stop")
@@ -93,7 +94,7 @@ def _start(minutes: float) -> None:
                     "try `regard daemon run`, which stays in the foreground",
                 )
             time.sleep(0.05)
-    print(f"started: process {process.pid}; `regard daemon stop` ends it", file=sys.stderr)
+    print(f"started: process {process.pid}; `regard daemon stop` stops it", file=sys.stderr)
 
 
 def _is_served_by(process: int) -> bool:

@@ -47,7 +47,7 @@ def _common_options(*splits: str) -> Callable[[Callable[..., Any]], Callable[...
 
 @click.group(epilog=EXAMPLES, context_settings=_SETTINGS)
 def command() -> None:
-    """Data to train on or to read."""
+    """Generate data to train on or to read."""
 
 
 @command.command(context_settings=_SETTINGS)
@@ -62,7 +62,7 @@ def stories(split: str, lines: int, seed: int) -> None:
 
 @command.command(epilog=EXAMPLES, context_settings=_SETTINGS)
 @_common_options("train", "valid", "test")
-@click.option("--pronouns", is_flag=True, help="only sentences whose pronoun must be resolved")
+@click.option("--pronouns", is_flag=True, help="only sentences with a pronoun to resolve")
 def builtin(split: str, lines: int, seed: int, pronouns: bool) -> None:
     """Write the built-in English–German language as TSV: source, tab, target."""
     from regard.data.builtin import write_tsv
@@ -77,7 +77,9 @@ def _task_command(name: str, task: type[GeneratedTask]) -> click.Command:
     """The command that writes a task, with an option for each of its fields (lengths, depth)."""
 
     @_common_options(*SPLITS)
-    @click.option("--text", is_flag=True, help="input = target, one text a line, instead of TSV")
+    @click.option(
+        "--text", is_flag=True, help="write `input = target`, one text per line, instead of TSV"
+    )
     def write(split: str, lines: int, seed: int, text: bool, **fields: int) -> None:
         generator = task(**fields)
         writer = generator.write_text if text else generator.write_tsv
@@ -87,7 +89,7 @@ def _task_command(name: str, task: type[GeneratedTask]) -> click.Command:
         flag = "--" + field.name.replace("_", "-")
         write = click.option(flag, type=COUNT, default=field.default, show_default=True)(write)
     kind = {"pairs": "input, tab, target", "classify": "text, tab, label"}[task.kind]
-    beyond = "The split `longer` has lengths beyond the greatest, up to twice as great."
+    beyond = "The split `longer` has lengths beyond the maximum, up to twice as long."
     help_text = f"{inspect.getdoc(task)}\n\nWritten as TSV: {kind}. {beyond}"
     return click.command(name, help=help_text, context_settings=_SETTINGS)(write)
 

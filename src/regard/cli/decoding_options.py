@@ -5,7 +5,6 @@ Nothing heavy is imported at the top, so that `--help` does not wait for torch.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +21,9 @@ SAMPLING_FLAGS = ("temperature", "top_k", "top_p", "min_p", "seed")
 DECODING_FLAGS = (
     "beam", "penalty", "n_best", "sample", *SAMPLING_FLAGS, "limit", "batch_tokens",
 )  # fmt: skip
+# Bounds of --max-length FACTOR,EXTRA; translations of usual lengths are far below them.
+MOST_FACTOR = 1_000
+MOST_EXTRA = 1_000_000
 DEFAULT_BEAM = 4  # with α = 0.6, as in Section 6.1 of the paper
 DEFAULT_LENGTH_PENALTY = "gnmt:0.6"
 
@@ -29,26 +31,27 @@ DEFAULT_LENGTH_PENALTY = "gnmt:0.6"
 # and the model folder's generation_config.json apply where no flag says otherwise.
 _SAMPLING_OPTIONS = [
     click.option(
-        "--temperature", type=Number(), default=None, help="sampling: logits are divided by it  [1]"
+        "--temperature",
+        type=Number(),
+        default=None,
+        help="sampling: temperature that divides the logits  [1]",
     ),
     click.option(
-        "--top-k", type=INDEX, default=None, help="sampling: only the K likeliest tokens  [all]"
+        "--top-k", type=INDEX, default=None, help="sampling: only the K most likely tokens  [all]"
     ),
     click.option(
         "--top-p",
         type=SHARE,
         default=None,
-        help="sampling: the smallest set with this probability  [1]",
+        help="sampling: smallest set of tokens with this total probability  [1]",
     ),
     click.option(
         "--min-p",
         type=SHARE,
         default=None,
-        help="sampling: at least this share of the likeliest  [0]",
+        help="sampling: minimum probability relative to the most likely token  [0]",
     ),
-    click.option(
-        "--seed", type=SEED, default=None, help="sampling: the same seed, the same draws  [0]"
-    ),
+    click.option("--seed", type=SEED, default=None, help="sampling: random seed  [0]"),
 ]
 # Of translation, whose default is beam search.
 _SEARCH_OPTIONS = [
@@ -56,23 +59,26 @@ _SEARCH_OPTIONS = [
         "--beam",
         type=COUNT,
         default=None,
-        help="hypotheses kept at each step; 1 is greedy  [the folder's, or 4]",
+        help="beam size; 1 is greedy  [the model's setting, or 4]",
     ),
     click.option(
         "--length-penalty",
         "penalty",
         default=None,
-        help="gnmt:A divides log P by ((5+n)/6)^A, power:A by n^A, n the tokens with the end  "
-        "[the folder's, or gnmt:0.6]",
+        help="gnmt:A divides log P by ((5+n)/6)^A, power:A by n^A; n counts tokens including the "
+        "end token  [the model's setting, or gnmt:0.6]",
     ),
-    click.option("--sample", is_flag=True, help="draw by chance instead of searching"),
+    click.option("--sample", is_flag=True, help="sample instead of beam search"),
 ]
-_N_BEST_OPTION = click.option("--n-best", type=COUNT, default=None, help="translations a line  [1]")
+_N_BEST_OPTION = click.option(
+    "--n-best", type=COUNT, default=None, help="number of translations per line  [1]"
+)
 _LENGTH_OPTION = click.option(
     "--max-length",
     "limit",
     default=None,
-    help="longest output: FACTOR,EXTRA of the source length  [the folder's, or 1,50]",
+    help="maximum output length FACTOR,EXTRA: FACTOR × source length + EXTRA  "
+    "[the model's setting, or 1,50]",
 )
 # These change neither the strategy nor, apart from --quantize, the result.
 _RUNTIME_OPTIONS = [
@@ -81,13 +87,13 @@ _RUNTIME_OPTIONS = [
         type=COUNT,
         default=4096,
         show_default=True,
-        help="positions decoded at once",
+        help="batch size in positions",
     ),
     click.option(
         "--quantize",
         type=click.Choice(["int8", "bf16"]),
         default=None,
-        help="smaller weights, faster and a little less exact; int8 on a CPU only  [float32]",
+        help="quantize the weights: faster, slightly less accurate; int8 on CPU only  [float32]",
     ),
 ]
 _DEVICE_OPTION = click.option(
@@ -147,17 +153,18 @@ def decoding_strategy(flags: Mapping[str, Any]) -> Strategy | None:
     if flags["sample"]:
         if not (beam is None and penalty is None and n_best is None):
             raise SettingError(
-                "--sample does not search", "leave --beam, --length-penalty and --n-best out"
+                "--sample does not use beam search",
+                "leave out --beam, --length-penalty and --n-best",
             )
         return Sampling(**sampling)
     if sampling:
-        raise SettingError(f"{_first_flag(sampling)} is a setting of sampling", "add --sample")
+        raise SettingError(f"{_first_flag(sampling)} only applies to sampling", "add --sample")
     # A beam of one hypothesis is greedy search, which is faster.
     if beam == 1 and n_best is None:
         if penalty is not None:
             raise SettingError(
-                "--length-penalty ranks the hypotheses of a beam, and --beam 1 has one",
-                "leave it out, or give a wider beam",
+                "--length-penalty has no effect with --beam 1 (greedy search)",
+                "leave it out, or use a larger beam",
             )
         return Greedy()
     if beam is None and penalty is None and n_best is None:
@@ -183,11 +190,11 @@ def generation_strategy(
         return Sampling(**sampling) if sampling else None
     if sampling:
         raise SettingError(
-            f"{_first_flag(sampling)} is a setting of sampling",
-            "leave it out, or leave --greedy and --beam out",
+            f"{_first_flag(sampling)} only applies to sampling",
+            "leave it out, or leave out --greedy and --beam",
         )
     if greedy and beam not in (None, 1):
-        raise SettingError("--greedy and --beam are two ways to search", "give one of them")
+        raise SettingError("--greedy and --beam cannot be combined", "give one of them")
     if greedy or beam == 1:
         return Greedy()
     return BeamSearch(DEFAULT_BEAM if beam is None else beam)
@@ -203,13 +210,18 @@ def length_limit(text: str | None) -> Limit | None:
         # The paper's limit is input length + 50 (Section 6.1): 1,50.
         factor, extra = text.split(",")
         limit = Limit(float(factor), int(extra))
-        if not 0 <= limit.factor < math.inf or limit.extra < 0 or limit.factor == limit.extra == 0:
-            raise ValueError(text)
-        return limit
     except ValueError:
         raise SettingError(
             f"--max-length {text!r} is not FACTOR,EXTRA", "write it like 1,50"
         ) from None
+    # Written so that nan is refused as well.
+    is_within = 0 <= limit.factor <= MOST_FACTOR and 0 <= limit.extra <= MOST_EXTRA
+    if not is_within or limit.factor == limit.extra == 0:
+        raise SettingError(
+            f"--max-length {text!r} is out of range",
+            f"give at most {MOST_FACTOR},{MOST_EXTRA}, and not 0,0; 1,50 is usual",
+        )
+    return limit
 
 
 def _sampling_settings(flags: Mapping[str, Any]) -> dict[str, Any]:

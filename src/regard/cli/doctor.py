@@ -16,8 +16,8 @@ from regard.cli.unread_flags import refuse_flags, refuse_other_flags
 EXAMPLES = """\b
 Examples:
   regard doctor                          the installation
-  regard doctor runs/mine                a run, finished or going on, and its data
-  regard doctor my.toml                  a recipe, before it is run
+  regard doctor runs/mine                a run, finished or in progress, and its data
+  regard doctor my.toml                  a recipe, before training
   regard doctor runs/mine --html report.html
   regard doctor runs/mine --json | jq .findings[0].check
 """
@@ -25,36 +25,38 @@ Examples:
 
 @click.command(epilog=EXAMPLES, context_settings={"max_content_width": 110})
 @click.argument("run", type=RECIPE, required=False)
-@click.option("--json", "as_json", is_flag=True, help="print JSON; of the installation, an array")
+@click.option("--json", "as_json", is_flag=True, help="print JSON (an array for the installation)")
 @click.option(
-    "--data", type=MODEL_FOLDER, metavar="DIR", help="where a recipe's files are  [$REGARD_DATA]"
+    "--data",
+    type=MODEL_FOLDER,
+    metavar="DIR",
+    help="folder with the recipe's data files  [$REGARD_DATA]",
 )
 @click.option(
-    "--html", type=FILE, metavar="FILE", help="write the report as a page, with the losses"
+    "--html", type=FILE, metavar="FILE", help="write the report as an HTML page, with loss curves"
 )
 @click.option(
     "--trial-seconds",
     type=Number(),
     default=60.0,
     show_default=True,
-    help="for short trials of other settings, where a run has learnt little; 0 makes none",
+    help="time for short trials of other settings if a run has learned little; 0 disables them",
 )
 def command(
     run: str | None, as_json: bool, data: str | None, html: str | None, trial_seconds: float
 ) -> None:
-    """Examine the installation, or a RUN folder or RECIPE with its data.
+    """Diagnose the installation, or a RUN folder or RECIPE with its data.
 
-    Each finding has its evidence, its cause, the change to make and how sure it is; the likeliest
-    cause comes first. The same checks speak up while training. The exit code is 1 if anything is
-    found. Runs with parts of your own are examined in Python: regard.doctor.examine(RUN,
-    objective=…, kinds=…).
+    Each finding comes with its evidence, cause, suggested fix and confidence, most likely cause
+    first. The same checks also run during training. The exit code is 1 if there are any findings.
+    For runs with custom parts, use Python: regard.doctor.examine(RUN, objective=…, kinds=…).
     """
     if run is None:
-        refuse_other_flags(("as_json",), "a run or a recipe is examined by it", "give a RUN too")
+        refuse_other_flags(("as_json",), "only used with a run or a recipe", "give a RUN")
         _installation(as_json)
         return
     if Path(run).is_dir():
-        refuse_flags(("data",), "a run folder has its data", "leave it out")
+        refuse_flags(("data",), "a run folder contains its data", "leave it out")
     check_page("--html", html, PAGE, [run])
     # Imported late: help does not wait for torch.
     from regard.doctor import examine

@@ -12,10 +12,10 @@ Examples:
 
 command = task_command(
     "embed",
-    """Vectors of texts or images: one line for each, the input, a tab, its numbers.
+    """Embed texts or images: one line per input: the input, a tab, its embedding.
 
-    The same as `regard predict --task embed`. With --input and --output, files of any size: after a
-    crash the same command goes on where it stopped.
+    Same as `regard predict --task embed`. --input and --output handle files of any size: after a
+    crash the same command resumes where it stopped.
     """,
     EXAMPLES,
 )

@@ -37,7 +37,7 @@ Examples:
   regard data builtin --split test --lines 1000 --pronouns > p.tsv
   regard evaluate runs/builtin --pairs p.tsv
   regard evaluate runs/builtin --pairs p.tsv --quantize int8
-  regard evaluate runs/large runs/small --pairs p.tsv     a table: score next to size and speed
+  regard evaluate runs/large runs/small --pairs p.tsv     a table of score, size and speed
   regard evaluate runs/mood --data test.tsv --metrics accuracy,f1
   regard evaluate runs/shakespeare --data valid.txt --json
 """
@@ -46,24 +46,26 @@ Examples:
 @click.command(epilog=EXAMPLES, context_settings={"max_content_width": 110})
 @click.argument("models", type=MODEL_FOLDER, metavar="MODEL...", nargs=-1, required=True)
 @click.option(
-    "--data", type=FILE, help="what to evaluate on: a file, a folder of images, or - for pairs"
+    "--data",
+    type=FILE,
+    help="evaluation data: a file, a folder of images, or - for pairs from standard input",
 )
-@click.option("--source", type=FILE, help="text to translate, one sentence a line (.gz too)")
-@click.option("--target", type=FILE, help="its reference translations, line by line")
+@click.option("--source", type=FILE, help="source text, one sentence per line (may be .gz)")
+@click.option("--target", type=FILE, help="reference translations, line by line")
 @click.option(
     "--pairs",
     type=FILE,
-    help="instead of two files: one .tsv or .jsonl of pairs, or - for standard input",
+    help="one .tsv or .jsonl of pairs instead of two files; - for standard input",
 )
-@click.option("--task", help="what to evaluate, where the model can do several things")
-@click.option("--metrics", help="names with options, as bleu:none,chrf  [those of the task]")
+@click.option("--task", help="task to evaluate, if the model supports several")
+@click.option("--metrics", help="metrics with options, e.g. bleu:none,chrf  [by task]")
 @click.option(
     "--tokenize",
-    help="sacreBLEU's tokenizer; none for tokenised text  [the run's, or 13a]",
+    help="sacreBLEU tokenizer; none for tokenized text  [as in the run, or 13a]",
 )
 @click.option("--output", help="write the predictions to this file")
 @download_option
-@click.option("--json", "as_json", is_flag=True, help="print one JSON object for each model")
+@click.option("--json", "as_json", is_flag=True, help="print one JSON object per model")
 @decoding_options
 def command(
     models: tuple[str, ...],
@@ -71,23 +73,23 @@ def command(
     as_json: bool,
     **flags: Any,
 ) -> None:
-    """Evaluate models on a data set, by the metrics of their task.
+    """Evaluate models on a dataset with the metrics of their task.
 
-    MODEL is a run folder or a folder in Hugging Face's layout: a translator, a language model, a
-    classifier, a tagger, … Scores run from 0 to 100, with 95 % confidence intervals (bootstrap). Of
-    several models a table is printed, with p-values of a paired test against the first. Decoding
-    and tokenisation are those of the run, unless they are given.
+    MODEL is a run folder or a folder in Hugging Face format: a translation model, a language model,
+    a classifier, a tagger, … Scores range from 0 to 100, with 95 % bootstrap confidence intervals.
+    Several models are printed as a table, with p-values of a paired test against the first one.
+    Decoding and tokenization settings default to those of the run.
     """
     # Contradictory flags are errors before anything is loaded.
     data = _data(flags)
     # --n-best is one of the shared decoding options, and has no meaning here.
     if flags["n_best"]:
-        raise SettingError("a score is of one translation a line", "leave --n-best out")
+        raise SettingError("evaluation scores one translation per line", "leave out --n-best")
     if len(set(models)) < len(models):
-        raise SettingError("a model is named twice", "give each MODEL once")
+        raise SettingError("a model is given twice", "give each MODEL once")
     if output and len(models) > 1:
         raise SettingError(
-            "one file holds the predictions of one model", "leave --output out, or give one MODEL"
+            "--output holds the predictions of one model", "leave out --output, or give one MODEL"
         )
     check_new_file("--output", output, [data] if isinstance(data, str) else data)
     evaluator = Evaluator(data, flags, decoding_strategy(flags))
@@ -118,7 +120,7 @@ def _data(flags: dict[str, Any]) -> DataPath:
         return source, target
     if len(one_file) != 1 or source or target:
         raise SettingError(
-            "there is not one data set to evaluate on",
+            "evaluation needs exactly one dataset",
             "give --data, or --source and --target, or --pairs",
         )
     return str(one_file[0])
@@ -204,7 +206,7 @@ class Evaluator:
         if not description:
             return
         changes = [key for key in ("beam", "penalty", "tokenize", "sample") if self.flags[key]]
-        text = f"{name}: settings of its run: {description}"
+        text = f"{name}: settings from its run: {description}"
         if changes:
             text += f"; changed by flags: {', '.join(changes)}"
         click.echo(text, err=True)

@@ -19,7 +19,7 @@ from regard.training.recipe.sections import TuneSettings
 EXAMPLES = """\b
 Examples:
   regard finetune bert/ --task classify --data train.tsv --valid dev.tsv --out runs/mood
-  regard finetune bert/ --task classify --data train.tsv --lora 8      low-rank updates, merged
+  regard finetune bert/ --task classify --data train.tsv --lora 8      LoRA, merged at the end
   regard finetune bert/ --task tag --data train.conll --freeze 4 --layer-decay 0.9
   regard finetune bert/ --task answer --data squad.jsonl --epochs 2
   regard finetune t5/ --task translate --data de.tsv --prefix "translate English to German: " \\
@@ -46,14 +46,14 @@ _DEFAULTS = {
     "batch_tokens": "1024", "optimizer": "adamw", "schedule": "linear",
     # Devlin et al. 2019, Appendix A.3, tries 2e-5, 3e-5 and 5e-5.
     "learning_rate": "3e-5; 5e-4 with --lora", "betas": "0.9,0.999", "adam_eps": "1e-8",
-    "weight_decay": "0.01", "clip": "1", "label_smoothing": "0", "validate_every": "an epoch",
-    "save_every": "an epoch", "metric": "accuracy, f1 or loss, by task",
+    "weight_decay": "0.01", "clip": "1", "label_smoothing": "0", "validate_every": "every epoch",
+    "save_every": "every epoch", "metric": "accuracy, f1 or loss, by task",
 }  # fmt: skip
 # Help texts of keys that mean something else here.
 _HELP = {
-    "max_length": "tokens: longer texts are cut (classify, tag), read in parts (answer), "
-    "left out (translate, summarize)",
-    "label_smoothing": "translate, summarize, transcribe and classes only",
+    "max_length": "maximum length in tokens; longer texts are truncated (classify, tag), split "
+    "(answer) or dropped (translate, summarize)",
+    "label_smoothing": "for translate, summarize, transcribe and classification only",
 }
 # Keys of the [tune] section that the command sets from its own options.
 _SET_BY_COMMAND = ("task", "base", "files", "prefixes")
@@ -103,14 +103,14 @@ def finetune(
     download: bool = False,
     **flags: Any,
 ) -> None:
-    """Fine-tune MODEL, a folder in Hugging Face's layout. The run folder has the same layout.
+    """Fine-tune MODEL, a folder in Hugging Face format. The run folder has the same format.
 
     classify: text, tab, label (or text, tab, text, tab, label), or JSON Lines with text, text2,
-    label. tag: word and tag a line, blank lines between sentences, or JSON Lines with tokens, tags.
-    answer: JSON Lines with question, context, answer_start, text, as in SQuAD. translate,
-    summarize: source, tab, target, or JSON Lines with source, target; several --data with a
-    --prefix each are learnt together. lm: plain text. images: a folder with one folder of images
-    for each class. image_text: image file, tab, caption, or JSON Lines with image, text.
+    label. tag: one word and its tag per line, a blank line between sentences, or JSON Lines with
+    tokens, tags. answer: JSON Lines with question, context, answer_start, text, as in SQuAD.
+    translate, summarize: source, tab, target, or JSON Lines with source, target; repeat --data and
+    --prefix to train on several tasks at once. lm: plain text. images: a folder with one subfolder
+    of images per class. image_text: image file, tab, caption, or JSON Lines with image, text.
     """
     changes = recipe_changes(flags)
     # A run that is resumed has its recipe in its folder.
@@ -145,24 +145,22 @@ command = RecipeCommand(
             ["--task"],
             type=click.Choice([*OBJECTIVES, *TASKS]),
             metavar="TASK",
-            help="what is learnt: classify, tag, answer, translate, summarize, lm, images, …",
+            help="the task: classify, tag, answer, translate, summarize, lm, images, …",
         ),
         click.Option(
             ["--data"],
             type=FILE,
             metavar="FILE",
             multiple=True,
-            help="training data (.gz too)",
+            help="training data (may be .gz)",
         ),
         click.Option(
             ["--prefix"],
             multiple=True,
-            help="put before the source texts of a --data, one for each",
+            help="prefix for the source texts of a --data file; give one per --data",
         ),
-        click.Option(["--out"], type=MODEL_FOLDER, help="the run folder  [runs/TASK]"),
-        click.Option(
-            ["--resume"], type=MODEL_FOLDER, metavar="DIR", help="go on with the run in DIR"
-        ),
+        click.Option(["--out"], type=MODEL_FOLDER, help="run folder  [runs/TASK]"),
+        click.Option(["--resume"], type=MODEL_FOLDER, metavar="DIR", help="resume the run in DIR"),
         click.Option(
             ["--json", "as_json"], is_flag=True, help="print the result as one JSON object"
         ),

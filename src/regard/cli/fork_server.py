@@ -85,12 +85,12 @@ def answer(arguments: Sequence[str]) -> int | None:
             if not first["automatic"]:
                 names = ", ".join(first["other_settings"])
                 message = f"the daemon was started with other settings ({names})"
-                print(f"{message}; this runs without it", file=sys.stderr)
+                print(f"{message}; running without it", file=sys.stderr)
             return None
         with _signals_forwarded(first["process"]):
             last = _read(replies)
     if last is None:
-        print("error: the daemon was killed\n  → run it again", file=sys.stderr)
+        print("error: the daemon was killed\n  → run the command again", file=sys.stderr)
         return 1
     code = int(last["code"])
     return code if code >= 0 else 128 - code  # ended by a signal, as a shell reports it
@@ -342,5 +342,5 @@ def prepare_folder() -> None:
         folder.mkdir(mode=0o700)
     if not is_private(folder):
         raise SettingError(
-            f"{folder} is not a folder of yours alone", "set XDG_RUNTIME_DIR to one that is"
+            f"{folder} is not private to you", "set XDG_RUNTIME_DIR to a folder that is"
         )

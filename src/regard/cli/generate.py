@@ -42,7 +42,7 @@ Examples:
     "--input",
     "path",
     type=FILE,
-    help=f"a prompt on each line instead of PROMPT: {INPUT_HELP}",
+    help=f"read one prompt per line instead of PROMPT: {INPUT_HELP}",
 )
 @output_option
 @column_option
@@ -50,23 +50,24 @@ Examples:
     "--max-new-tokens",
     type=COUNT,
     default=None,
-    help="tokens to add at most  [the folder's, or 200]",
+    help="maximum number of new tokens  [the model's setting, or 200]",
 )
 # Sampling is the default here, as a language model's continuation is not one right answer.
 @sampling_options
+@click.option("--greedy", is_flag=True, help="greedy decoding: always take the most likely token")
 @click.option(
-    "--greedy", is_flag=True, help="take the likeliest token each time instead of sampling"
+    "--beam",
+    type=COUNT,
+    default=None,
+    help="beam search with this many hypotheses instead of sampling",
 )
 @click.option(
-    "--beam", type=COUNT, default=None, help="search with this many hypotheses instead of sampling"
-)
-@click.option(
-    "--cut", is_flag=True, help="cut off the beginnings of prompts that are too long for MODEL"
+    "--cut", is_flag=True, help="truncate prompts that are too long for MODEL, from the left"
 )
 @click.option(
     "--draft",
     type=MODEL_FOLDER,
-    help="a smaller model with the same tokenizer, for speculative decoding: faster, same text",
+    help="smaller model with the same tokenizer for speculative decoding: faster, same text",
 )
 @device_option
 @download_option
@@ -84,13 +85,13 @@ def command(
     as_json: bool,
     **flags: Any,
 ) -> None:
-    """Continue PROMPT, and print it with what follows, token by token.
+    """Continue PROMPT and print it with the continuation, token by token.
 
-    MODEL is a run folder, or a folder in Hugging Face's layout, of a language model. PROMPT may be
-    - or left out: then it is read from standard input, exactly as it is. Tokens are sampled, unless
-    --greedy or --beam is given or the folder's generation_config.json says how; the text ends with
-    the model's end token or after --max-new-tokens. With --input, prompts come from files of any
-    size, and one JSON object a line goes out; with --output too, the job can be resumed.
+    MODEL is a language model: a run folder or a folder in Hugging Face format. If PROMPT is - or
+    omitted, it is read verbatim from standard input. Tokens are sampled unless --greedy or --beam
+    is given or the folder's generation_config.json sets a strategy; generation stops at the model's
+    end token or after --max-new-tokens. With --input, prompts come from files of any size and the
+    output is one JSON object per line; with --output as well, the job can be resumed.
     """
     # Wrong flags are reported before torch is loaded.
     strategy = generation_strategy(greedy, beam, flags)
@@ -147,9 +148,9 @@ def command(
 
 def _check_files(prompt: str | None, path: str | None, output: str | None) -> None:
     if path is not None and prompt is not None:
-        raise SettingError("PROMPT and --input both say what to continue", "give one of them")
+        raise SettingError("PROMPT and --input cannot be combined", "give one of them")
     if path is None and output is not None:
-        raise SettingError("one prompt needs no file to go on with", "give prompts as --input FILE")
+        raise SettingError("--output needs --input", "give the prompts as --input FILE")
 
 
 def _json_line(prompt: str, text: str) -> str:

@@ -32,18 +32,18 @@ if TYPE_CHECKING:
 
 WHAT = {
     "attention": "attention weights, head by head",
-    "alignment": "target tokens with the source tokens, or moments of speech, they attend to",
-    "entropy": "how widely each head attends; collapsed and idle heads",
-    "roles": "heads against the grammar of the built-in language, or of --conllu (needs no text)",
-    "ablation": "what each head is worth for this text",
-    "circuit": "the fewest heads that resolve pronouns of the built-in language (needs no text)",
-    "patching": "which layer and position carry the difference to --other (as many tokens)",
+    "alignment": "which source tokens, or moments of speech, each target token attends to",
+    "entropy": "attention entropy of each head; collapsed and idle heads",
+    "roles": "heads vs. grammar of the built-in language, or of --conllu (no text needed)",
+    "ablation": "how much each head matters for this text",
+    "circuit": "fewest heads that resolve pronouns in the built-in language (no text needed)",
+    "patching": "which layers and positions carry the difference to --other (same token count)",
     "lens": "what each layer would predict (logit lens)",
     "rollout": "attention through all layers",
     "attribution": "gradient × input",
-    "positions": "position encodings and their dot products (needs no text)",
+    "positions": "position encodings and their dot products (no text needed)",
     "steps": "candidates at each step of decoding",
-    "beam": "the tree of the beam search",
+    "beam": "the beam search tree",
     "cache": "how the KV cache grows",
 }
 
@@ -84,7 +84,7 @@ Examples:
   regard look runs/builtin "The dog sees a cat." --what alignment --html alignment.html
   regard look runs/builtin "The dog sees a cat." --what beam --beam 3 --json
   regard look runs/builtin "The dog sees a cat." --what patching --other "The dog sees a house."
-  regard look vit/ cat.png --png attention.png           what the heads see, on the image
+  regard look vit/ cat.png --png attention.png           attention drawn on the image
   regard look whisper/ speech.wav --what alignment       when each word was heard
   regard look runs/cora graph:12                         a node and its neighbours
   regard look runs/builtin --what circuit
@@ -99,52 +99,54 @@ Examples:
     type=Suggested(WHAT),
     default="attention",
     show_default=True,
-    help="one of the views below",
+    help="view to show; see below",
 )
 @click.option(
     "--target",
     default=None,
-    help="what the decoder is to read, instead of the model's own translation",
+    help="decoder input, instead of the model's own translation",
 )
 @click.option(
-    "--other", default=None, help="for patching: the text that TEXT's activations are put into"
+    "--other",
+    default=None,
+    help="for patching: the text whose run is patched with TEXT's activations",
 )
 @click.option(
     "--of",
     "part",
     default=None,
-    help="whose attention: encoder, decoder or cross  [the first there is]",
+    help="attention to show: encoder, decoder or cross  [the first available]",
 )
 @click.option(
     "--layer",
     type=INDEX,
     default=None,
-    help="one layer, counted from 0  [the last; alignment: the one that aligns best]",
+    help="layer index, from 0  [the last; alignment: the best-aligned one]",
 )
-@click.option("--head", type=INDEX, default=None, help="one head, counted from 0  [all]")
+@click.option("--head", type=INDEX, default=None, help="head index, from 0  [all]")
 @click.option(
     "--position",
     type=INDEX,
     default=None,
-    help="whose attention is laid over an image, recording, series or graph  [the class token, the "
-    "node that is named, or the mean of all]",
+    help="position whose attention is drawn over an image, recording, series or graph  [the class "
+    "token, the given node, or the mean over all]",
 )
 @click.option(
-    "--conllu", type=FILE, metavar="FILE", help="for roles: parsed sentences of your own (CoNLL-U)"
+    "--conllu", type=FILE, metavar="FILE", help="for roles: your own parsed sentences (CoNLL-U)"
 )
-@click.option("--html", type=FILE, help="write a page, one file that needs nothing else")
-@click.option("--png", type=FILE, help="write a picture (needs Pillow)")
+@click.option("--html", type=FILE, help="write a self-contained HTML page")
+@click.option("--png", type=FILE, help="write an image (needs Pillow)")
 @click.option("--json", "as_json", is_flag=True, help="print one JSON object with all numbers")
 @download_option
 @one_output_options
 def command(
     model: str, text: str, what: str, html: str | None, png: str | None, as_json: bool, **flags: Any
 ) -> None:
-    """Look inside a model while it reads TEXT, an image, a recording, a time series or a graph.
+    """Look inside a model as it processes a text, an image, a recording, a time series or a graph.
 
-    TEXT is the path of a file for a model of images, sound or series, and FOLDER:NUMBER for a node
-    of a graph: what a head sees is then drawn on it. MODEL is a run folder or a folder in
-    Hugging Face's layout. The model runs as always; attention weights are recomputed for what is
+    TEXT is a file path for models of images, audio or time series, and FOLDER:NUMBER for a graph
+    node; attention is then drawn on that input. MODEL is a run folder or a folder in Hugging Face
+    format. The forward pass is the usual one; attention weights are recomputed only for what is
     shown.
     """
     if what not in WHAT:
@@ -159,7 +161,7 @@ def command(
     check_page("--png", png, PICTURE, [text])
     if text and what in _WITHOUT_TEXT:
         raise SettingError(
-            f"{what} reads no text", f"leave it out: regard look {quote(model)} --what {what}"
+            f"{what} takes no text", f"leave it out: regard look {quote(model)} --what {what}"
         )
     check_flags_are_read(USES, what, "the view")
     # Imported late: wrong flags are reported before torch is loaded.
@@ -207,7 +209,7 @@ def _refuse_unread_target(flags: dict[str, Any], attention: str) -> None:
     """The encoder does not read a target: one that was given for its attention is refused."""
     if flags["target"] is not None and attention.startswith("encoder"):
         raise SettingError(
-            "--target changes nothing in the encoder, which reads the source",
+            "--target has no effect on the encoder, which reads the source",
             "leave it out, or add --of decoder",
         )
 
@@ -270,7 +272,7 @@ def _view_of_one_run(
     heads = None if flags["head"] is None else [flags["head"]]
     ask = _ONE_RUN[what]
     if what == "alignment" and isinstance(model, CTCModel):
-        _refuse(USES[what], "the letters of CTC are aligned without attention")
+        _refuse(USES[what], "CTC aligns letters without attention")
         run = views.look(model, text, ask=["logits"])
         return views.ctc_alignment(run, model.decoder.names, model.decoder.blank)
     run = views.look(model, text, target=flags["target"], ask=ask)
@@ -306,7 +308,7 @@ def _view_of_many_runs(
         case "patching":
             if flags["other"] is None:
                 raise SettingError(
-                    "patching needs a second text", 'give --other "a text of as many tokens"'
+                    "patching needs a second text", 'give --other "a text with as many tokens"'
                 )
             stack = _stack(model, flags["part"])
             original = _require_text(text, what)
@@ -318,7 +320,10 @@ def _view_of_many_runs(
             if isinstance(model.model, EncoderDecoder):
                 targets = [_ablation_target(model, original, flags)]
             else:
-                _refuse(USES[what], "only an encoder–decoder is scored on a target")
+                _refuse(
+                    USES[what],
+                    "these options only apply to encoder–decoders, which are scored on a target",
+                )
             return views.ablation(model, [original], targets)
         case "cache":
             return views.cache(model, text)
@@ -348,7 +353,7 @@ def _attention(names: list[str], part: str | None, layer: int | None) -> str:
     chosen = part or next(iter(layers))
     if chosen not in layers:
         raise SettingError(
-            f"this model has no attention {part!r}", f"say --of {' or '.join(layers)}"
+            f"this model has no attention {part!r}", f"use --of {' or '.join(layers)}"
         )
     count = len(layers[chosen])
     if layer is None:
@@ -364,7 +369,8 @@ def _stack(model: Inspectable, part: str | None) -> str | None:
 
     if part is not None and part not in stacks(model.model):
         raise SettingError(
-            f"--of {part!r} is no stack of this model", f"it has {', '.join(stacks(model.model))}"
+            f"--of {part!r} is not a stack of this model",
+            f"it has {', '.join(stacks(model.model))}",
         )
     return part
 

@@ -10,7 +10,7 @@ import click
 device_option = click.option(
     "--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N"
 )
-DOWNLOAD_HELP = "MODEL may be a name on the hub (owner/name), which is fetched once and kept"
+DOWNLOAD_HELP = "allow MODEL to be a name on the Hub (owner/name); downloaded once and cached"
 download_option = click.option("--download", is_flag=True, help=DOWNLOAD_HELP)
 
 

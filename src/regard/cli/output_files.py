@@ -44,11 +44,11 @@ def check_not_input(flag: str, path: str, inputs: Iterable[str]) -> None:
     for name in inputs:
         # Missing inputs are reported by who reads them.
         if os.path.exists(path) and os.path.exists(name) and os.path.samefile(path, name):
-            raise SettingError(f"{flag} {path} is what is read", f"choose another {flag}")
+            raise SettingError(f"{flag} {path} is also an input", f"choose another {flag}")
 
 
 def check_folder_exists(flag: str, file: str | Path) -> None:
     """Refuses an output in a folder that is not there."""
     folder = Path(file).parent
     if not folder.is_dir():
-        raise SettingError(f"there is no folder {folder}", f"make it, or choose another {flag}")
+        raise SettingError(f"there is no folder {folder}", f"create it, or choose another {flag}")

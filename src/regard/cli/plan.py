@@ -28,51 +28,59 @@ Examples:
 @click.command(epilog=EXAMPLES, context_settings={"max_content_width": 110})
 @click.argument("model", type=Suggested([*recipe_names(), *preset_names()], "file"), required=False)
 @click.option("--device", default="auto", show_default=True,
-              help="cpu or cuda, timed here, or of the table: A100, H100, H200, B200, L4, T4, "
-              "V100, RTX4090, TPUv4, TPUv5e, TPUv5p")  # fmt: skip
-@click.option("--devices", type=COUNT, default=1, help="how many of them")
-@click.option("--batch", type=COUNT, help="rows of a micro-batch")
-@click.option("--length", type=COUNT, help="positions of a row")
-@click.option("--tokens", type=Number(1), help="positions of the whole training")
+              help="cpu or cuda (timed on this machine), or a known device: A100, H100, H200, "
+              "B200, L4, T4, V100, RTX4090, TPUv4, TPUv5e, TPUv5p")  # fmt: skip
+@click.option("--devices", type=COUNT, default=1, help="number of devices")
+@click.option("--batch", type=COUNT, help="sequences per micro-batch")
+@click.option("--length", type=COUNT, help="sequence length in positions")
+@click.option("--tokens", type=Number(1), help="total training positions")
 @click.option("--precision", type=click.Choice(["float32", "tf32", "bf16", "fp16"]))
-@click.option("--accumulate", type=COUNT, help="micro-batches of an update")
+@click.option("--accumulate", type=COUNT, help="micro-batches per update")
 @click.option("--recompute", is_flag=True, default=None, help="activation checkpointing")
-@click.option("--vocabulary", type=WholeNumber(1, 5_000_000), help="tokens, or classes of images")
-@click.option("--price", type=Number(), help="dollars an hour and device")
+@click.option(
+    "--vocabulary",
+    type=WholeNumber(1, 5_000_000),
+    help="vocabulary size, or number of image classes",
+)
+@click.option("--price", type=Number(), help="price in dollars per device-hour")
 @click.option("--utilisation", type=Number(0.0001, 1),
-              help="MFU to assume, between 0 and 1, instead of a roofline")  # fmt: skip
-@click.option("--measure", is_flag=True, help="run the step here too, beside its prediction")
-@click.option("--flops", type=FLOPS, help="the compute-optimal size of this budget (Chinchilla)")
+              help="assume this MFU (0 to 1) instead of a roofline model")  # fmt: skip
+@click.option(
+    "--measure", is_flag=True, help="also run the step here and compare it with the prediction"
+)
+@click.option(
+    "--flops", type=FLOPS, help="the compute-optimal model size for this budget (Chinchilla)"
+)
 @click.option("--task", help="recommend a model: translate, classify, causal, images, …")
 @click.option(
-    "--examples", type=WholeNumber(1, 10**18), help="with --task: how many there are to learn from"
+    "--examples", type=WholeNumber(1, 10**18), help="with --task: number of training examples"
 )
-@click.option("--json", "as_json", is_flag=True, help="the same as JSON; of --flops, an array")
+@click.option("--json", "as_json", is_flag=True, help="print JSON (an array for --flops)")
 def command(model: str | None, as_json: bool, **options: Any) -> None:
-    """Predict what a training costs: parameters, FLOPs, memory, time, money; and what would fit.
+    """Estimate the cost of a training run: parameters, FLOPs, memory, time, money; what would fit.
 
-    MODEL is a recipe, a preset NAME[:SIZE], a config.json, a spec file or a model folder, of texts,
-    images or sound; series and graphs are not planned. Nothing is trained and no weights are read:
-    one training step is traced with tensors that have shapes but no memory.
+    MODEL is a recipe, a preset NAME[:SIZE], a config.json, a spec file or a model folder, for text,
+    images or audio; time series and graphs are not supported. Nothing is trained and no weights are
+    read: one training step is traced with fake tensors, which have shapes but no memory.
     """
     # Two questions that need no MODEL, each answered by itself.
     if options["flops"] is not None:
         refuse_other_flags(
             ("flops", "as_json"),
-            "the compute-optimal size of --flops depends on nothing else",
-            "ask for one of both",
+            "--flops is answered on its own and takes no other options",
+            "use one or the other",
         )
         _print_optimum(options["flops"], as_json)
         return
     if options["task"] is not None:
         refuse_other_flags(
             ("task", "examples", "as_json"),
-            "what is recommended for --task depends on nothing else but --examples",
-            "ask for one of both",
+            "--task is answered on its own and only takes --examples",
+            "use one or the other",
         )
         _print_recommendation(options["task"], options["examples"], as_json)
         return
-    refuse_flags(("examples",), "a model is recommended for a task", "give --task, e.g. translate")
+    refuse_flags(("examples",), "only used with --task", "give --task, e.g. translate")
     if model is None:
         raise SettingError("there is no model to plan", "name one: regard plan transformer:base")
     _print_plan(model, options, as_json)
@@ -95,7 +103,7 @@ def _print_plan(model: str, options: dict[str, Any], as_json: bool) -> None:
     device = planner.find_device(options["device"])
     # An entry of the table of accelerators is known by its data sheet only.
     if options["measure"] and device.accelerator is not None:
-        raise SettingError(f"there is no {device.name} here to measure", "say --device cpu or cuda")
+        raise SettingError(f"there is no {device.name} here to measure", "use --device cpu or cuda")
     plan = planner.make_plan(
         subject,
         device,

@@ -6,7 +6,6 @@ import json
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict
-from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
@@ -34,17 +33,17 @@ LINES_AT_ONCE = 256  # enough to batch by length, few enough to answer a pipe so
 TEXT_SUFFIXES = (".txt", ".tsv", ".jsonl", ".gz", ".zst", ".parquet", ".arrow")
 EXAMPLES = """\b
 Examples:
-  regard predict runs/mood "A fine film." "Too long."         a class, with its probability
-  regard predict runs/mood reviews.txt --json                 a text on each line
-  regard predict bert/ "Paris is the [MASK] of France."       the missing word
-  regard predict runs/qa "Who sat?" --context story.txt       the answer in a text
+  regard predict runs/mood "A fine film." "Too long."         class and its probability
+  regard predict runs/mood reviews.txt --json                 one text per line
+  regard predict bert/ "Paris is the [MASK] of France."       the masked word
+  regard predict runs/qa "Who sat?" --context story.txt       extractive question answering
   regard predict vit/ cat.png dog.jpg                         the class of each image
   regard predict clip/ cat.png --label "a cat" --label "a dog"
   regard predict whisper/ speech.wav                          the transcript
-  regard predict runs/etth1 series.csv                        what follows, as CSV
+  regard predict runs/etth1 series.csv                        the forecast, as CSV
   regard predict runs/etth1 series.csv --samples 100          quantiles of sampled trajectories
   regard predict runs/cora graph/ graph/:12                   the classes of all nodes, or of one
-  regard predict bert/ "A text." --task embed                 its vector
+  regard predict bert/ "A text." --task embed                 its embedding
   regard predict bert/ --task embed --input 'shards/*.parquet' --output vectors.jsonl --json
 """
 
@@ -52,40 +51,36 @@ Examples:
 @click.command(epilog=EXAMPLES, context_settings={"max_content_width": 110})
 @click.argument("model", type=MODEL_FOLDER)
 @click.argument("inputs", type=TEXT_OR_FILE, nargs=-1, metavar="[TEXT | FILE | -]...")
-@click.option(
-    "--task", default=None, help="what the model is asked for, if it can do several  [its head's]"
-)
+@click.option("--task", default=None, help="task, if the model supports several  [by its head]")
 @click.option(
     "--label",
     "labels",
     multiple=True,
-    help="a class or caption to choose from, for models that have none (GPT, CLIP); several times",
+    help="candidate class or caption, for zero-shot models (GPT, CLIP); repeatable",
 )
-@click.option(
-    "--context", type=TEXT_OR_FILE, help="the text, or the file, that questions are about"
-)
-@click.option("--top", type=COUNT, default=5, show_default=True, help="answers each")
+@click.option("--context", type=TEXT_OR_FILE, help="text or file that the questions are about")
+@click.option("--top", type=COUNT, default=5, show_default=True, help="number of answers per input")
 @click.option(
     "--samples",
     type=COUNT,
     default=None,
-    help="forecasts: quantiles of so many sample trajectories, of models with distributions",
+    help="forecasts: quantiles over this many sampled trajectories (probabilistic models only)",
 )
-@click.option("--cut", is_flag=True, help="cut off the ends of texts that are too long for MODEL")
-@click.option("--input", "path", type=FILE, help=f"texts of files: {INPUT_HELP}")
+@click.option("--cut", is_flag=True, help="truncate texts that are too long for MODEL")
+@click.option("--input", "path", type=FILE, help=f"read texts from files: {INPUT_HELP}")
 @output_option
 @column_option
-@click.option("--json", "as_json", is_flag=True, help="one JSON object a line")
+@click.option("--json", "as_json", is_flag=True, help="one JSON object per line")
 @device_option
 @download_option
 def command(model: str, inputs: tuple[str, ...], task: str | None, **flags: Any) -> None:
-    """Ask any model: classes, tags, answers, missing words, vectors, transcripts, forecasts.
+    """Run any model: classes, tags, answers, masked words, embeddings, transcripts, forecasts.
 
-    An INPUT is a text, a file of texts (.txt or .tsv, one a line), an image, a recording, a time
-    series (.csv), a folder of graphs, or - for standard input. Two texts that belong together have
-    a tab between them. One line comes out for each input: the input, a tab, the answer. A forecast
-    is a table, and a folder has a line for each of its nodes or graphs. With --input and --output,
-    files of any size: after a crash the same command goes on where it stopped.
+    An input is a text, a text file (.txt or .tsv, one text per line), an image, a recording, a time
+    series (.csv), a graph folder, or - for standard input. Separate text pairs with a tab. The
+    output is one line per input: the input, a tab, the prediction. A forecast is printed as a
+    table, a graph folder as one line per node or graph. --input and --output handle files of any
+    size: after a crash the same command resumes where it stopped.
     """
     run_task(model, inputs, task, flags)
 
@@ -116,13 +111,13 @@ def run_task(model: str, inputs: tuple[str, ...], task: str | None, flags: dict[
     path = flags.pop("path")
     output = flags.pop("output")
     if path is not None and inputs:
-        raise SettingError("texts and --input both say what to answer", "give one of them")
+        raise SettingError("texts and --input cannot be combined", "give one of them")
     if path is None and output is not None:
-        raise SettingError("--output needs files to go on with", "give the texts as --input FILE")
+        raise SettingError("--output needs --input", "give the texts as --input FILE")
     check_not_blank(inputs)
     check_column(flags["text_column"], path is not None or any(map(_holds_records, inputs)))
     if path is None and not inputs and sys.stdin.isatty():
-        raise SettingError("there is nothing to answer", "give a text, a file, or - (see --help)")
+        raise SettingError("there is no input", "give a text, a file, or - (see --help)")
     loaded = load(model, device=flags["device"], download=flags["download"])
     options = PredictionOptions(
         flags["labels"],
@@ -133,9 +128,16 @@ def run_task(model: str, inputs: tuple[str, ...], task: str | None, flags: dict[
     )
     if task == "embed" and isinstance(loaded, DualEncoderModel):
         # It embeds texts and images: files are images.
-        task = "embed_image" if inputs and all(map(is_file, inputs)) else "embed_text"
+        are_files = {is_file(one) for one in inputs}
+        if len(are_files) > 1:
+            raise SettingError(
+                "texts and images are embedded by separate calls", "give texts, or image files"
+            )
+        task = "embed_image" if True in are_files else "embed_text"
     task = chosen_task(loaded, task, options)
     several = path is not None or len(inputs) > 1
+    if path is not None:
+        _check_reads_text(loaded, task)
 
     def answer(texts: list[str], before: int) -> str:
         # An empty line is no input: a model would invent an answer to it. It keeps its place.
@@ -143,8 +145,10 @@ def run_task(model: str, inputs: tuple[str, ...], task: str | None, flags: dict[
         predictions = predict(loaded, [text for text in texts if text.strip()], task, options)
         lines = [_line(prediction, flags["as_json"], several) for prediction in predictions]
         if any(blank):
+            nothing = {"input": "", "task": task, "answer": None}
+            empty = json.dumps(nothing) if flags["as_json"] else ""
             remaining = iter(lines)
-            lines = ["" if is_blank else next(remaining) for is_blank in blank]
+            lines = [empty if is_blank else next(remaining) for is_blank in blank]
         return "".join(f"{line}\n" for line in lines)
 
     work = BatchWork(LINES_AT_ONCE, answer)
@@ -164,7 +168,8 @@ def _line(prediction: Prediction, as_json: bool, several: bool) -> str:
     if prediction.task == "forecast":
         # A table as CSV; of several, each under a comment with the name of its file.
         return f"# {prediction.input}\n{prediction.text}" if several else prediction.text
-    return f"{prediction.input}\t{prediction.text}"
+    source = prediction.input.replace("\n", " ")  # one line for each input
+    return f"{source}\t{prediction.text}"
 
 
 def _inputs(
@@ -181,9 +186,9 @@ def _inputs(
 
     if model.medium is not None and task in MEDIA_TASKS:
         for name in names:
-            if not Path(name).is_file():
+            if not is_file(name):
                 raise DataError(
-                    f"{name!r} is no file, and this model reads {model.medium}s",
+                    f"{name!r} is not a file, and this model reads {model.medium}s",
                     "give the path of one",
                 )
         return iter(names)
@@ -192,6 +197,19 @@ def _inputs(
             as_text = piped(name, f"predict --task {task} {quote(folder)}")
             check_is_text(name, as_text, f"give its lines: --input {quote(name)}")
     return _texts(names, column)
+
+
+def _check_reads_text(model: Model, task: str) -> None:
+    """Refuses --input, whose files hold texts, for a model of images, sound, series or graphs."""
+    from regard.models import GraphModel, SeriesModel
+    from regard.models.prediction import MEDIA_TASKS
+
+    reads_media = model.medium is not None and task in MEDIA_TASKS
+    if reads_media or isinstance(model, GraphModel | SeriesModel):
+        raise SettingError(
+            "--input is for files of texts, and this model reads other files",
+            "give them as arguments: regard predict MODEL FILE…",
+        )
 
 
 def _texts(names: tuple[str, ...], column: str | None) -> Iterator[str]:
@@ -205,7 +223,7 @@ def _texts(names: tuple[str, ...], column: str | None) -> Iterator[str]:
 
 
 def _holds_texts(name: str) -> bool:
-    return name == "-" or (name.endswith(TEXT_SUFFIXES) and Path(name).is_file())
+    return name == "-" or (name.endswith(TEXT_SUFFIXES) and is_file(name))
 
 
 def _holds_records(name: str) -> bool:
@@ -220,7 +238,7 @@ def _text_of(context: str | None) -> str | None:
 
     if context is None:
         return None
-    if Path(context).is_file():
+    if is_file(context):
         return "".join(text(context))
     check_is_text(context, with_space(context), "")
     return context

@@ -25,7 +25,7 @@ Examples:
   regard prune runs/builtin --heads 25%
   regard prune runs/builtin --heads 12 --pairs valid.tsv --out runs/fewer
   regard prune runs/shakespeare --heads 4 --lines 200
-  regard finetune runs/fewer --task translate --data train.tsv          learns again what it lost
+  regard finetune runs/fewer --task translate --data train.tsv          recover the lost quality
 """
 # Gradients of whole contexts would take far more memory.
 WINDOW = 128  # tokens of a text that are scored together
@@ -36,27 +36,27 @@ WINDOW = 128  # tokens of a text that are scored together
 @click.option(
     "--heads",
     required=True,
-    help="how many heads to remove: a number, or a share of all such as 25%",
+    help="heads to remove: a number, or a percentage such as 25%",
 )
-@click.option("--out", type=MODEL_FOLDER, help="the new model's folder  [MODEL-pruned]")
+@click.option("--out", type=MODEL_FOLDER, help="folder for the pruned model  [MODEL-pruned]")
 @click.option(
     "--source",
     type=FILE,
-    help="sentences to judge heads by, one a line (.gz too)  [the run's validation text]",
+    help="sentences to score heads on, one per line (may be .gz)  [the run's validation text]",
 )
 @click.option("--target", type=FILE, help="their translations, line by line")
-@click.option("--pairs", type=FILE, help="instead of two files: one .tsv or .jsonl of pairs")
+@click.option("--pairs", type=FILE, help="one .tsv or .jsonl of pairs instead of two files")
 @click.option(
     "--text",
     type=FILE,
-    help="for a language model: a text file (.gz too)  [the run's validation text]",
+    help="for a language model: a text file (may be .gz)  [the run's validation text]",
 )
 @click.option(
     "--lines",
     type=COUNT,
     default=500,
     show_default=True,
-    help="sentences, or pieces of text, that are read at most",
+    help="maximum number of sentences or text segments to read",
 )
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N")
 @download_option
@@ -71,11 +71,11 @@ def command(
     as_json: bool,
     **files: Any,
 ) -> None:
-    """Remove the attention heads that matter least from a translator or a language model.
+    """Remove the least important attention heads from a translation or language model.
 
-    MODEL is a run folder, or one in Hugging Face's layout. How much a head matters is estimated by
-    the gradient of the loss (Michel et al. 2019), and each attention keeps at least one head. The
-    new folder holds an ordinary, smaller model; its score and speed are printed next to those of
+    MODEL is a run folder or a folder in Hugging Face format. The importance of a head is estimated
+    from the gradient of the loss (Michel et al. 2019); each attention layer keeps at least one
+    head. The result is an ordinary, smaller model; its score and speed are printed next to those of
     the original, on the same text.
     """
     from regard.look.head_importance import importance
@@ -83,7 +83,11 @@ def command(
     from regard.models.head_pruning import choose_heads, count_heads, prune_heads
 
     if files["pairs"]:
-        refuse_flags(("source", "target"), "--pairs holds both sides", "leave it out, or --pairs")
+        refuse_flags(
+            ("source", "target"),
+            "--pairs contains both sides",
+            "leave it out, or leave out --pairs",
+        )
     # A trailing slash would put the new folder into the old one.
     folder = Path(out or f"{model.rstrip('/')}-pruned")
     # Before the model is loaded; it may be the model itself.
@@ -154,7 +158,7 @@ def _print_result(
         click.echo(line)
     removed = ", ".join(f"{name} {head}" for name, head in heads_off)
     click.echo("")
-    click.echo(f"taken out: {removed or 'none'}")
+    click.echo(f"removed: {removed or 'none'}")
     click.echo("")
     for line in report_table(reports):
         click.echo(line)
@@ -173,9 +177,9 @@ def _validation_pairs(model: str, files: dict[str, Any], lines: int) -> list[tup
     pairs = files["pairs"]
     validation_set = RunFolder(Path(model)).data / "valid.jsonl"
     needed = "give --source and --target, or --pairs"
-    refuse_flags(("text",), "a translator is judged by pairs", needed)
+    refuse_flags(("text",), "a translation model is scored on pairs", needed)
     if bool(source) != bool(target):
-        raise SettingError("a translator is judged by pairs", needed)
+        raise SettingError("a translation model is scored on pairs", needed)
     # Files that are named come first, then what training has kept.
     if pairs:
         examples = text_files.pairs(pairs, None)
@@ -184,10 +188,10 @@ def _validation_pairs(model: str, files: dict[str, Any], lines: int) -> list[tup
     elif validation_set.is_file():
         examples = text_files.pairs(str(validation_set), None)
     else:
-        raise SettingError(f"{model} holds no validation text", needed)
+        raise SettingError(f"{model} has no validation text", needed)
     first = list(islice(examples, lines))
     if not first:
-        raise SettingError("there are no pairs to judge heads by", "give --pairs with some in it")
+        raise SettingError("there are no pairs to score heads on", "give a non-empty --pairs file")
     return first
 
 
@@ -201,7 +205,7 @@ def _validation_texts(
 
     refuse_flags(
         ("source", "target", "pairs"),
-        "a language model is judged by one text",
+        "a language model is scored on one text",
         "leave it out, and give --text",
     )
     tokenizer = language_model.tokenizer
@@ -214,11 +218,11 @@ def _validation_texts(
         # Training has stored it as token ids.
         ids = Corpus.open(validation_set).columns["text"].tokens.tolist()
     else:
-        raise SettingError(f"{model} holds no validation text", "give --text")
+        raise SettingError(f"{model} has no validation text", "give --text")
     # Windows do not overlap; the last one may be shorter.
     width = min(WINDOW, language_model.positions or WINDOW)
     starts = range(0, len(ids) - 1, width)
     texts = [tokenizer.decode(ids[i : i + width]) for i in islice(starts, lines)]
     if not texts:
-        raise SettingError("there is no text to judge heads by", "give --text with some in it")
+        raise SettingError("there is no text to score heads on", "give a non-empty --text file")
     return texts

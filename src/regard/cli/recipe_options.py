@@ -75,7 +75,7 @@ class RecipeCommand(click.Command):
                 text = _first_part(text)
             if "--help" in parameter.opts:
                 flag += " [all]"
-                text = "Show this message and exit; all: with every setting."
+                text = "Show this message and exit; `all`: every setting."
             rows.setdefault(section, []).append((flag, text))
         with formatter.section("Options"):
             formatter.write_dl(rows.pop(""))
@@ -86,7 +86,7 @@ class RecipeCommand(click.Command):
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         if any(parameter.name == "recipe" for parameter in self.params):
             names = ", ".join(recipe_names())
-            with formatter.section("Recipes of the package"):
+            with formatter.section("Built-in recipes"):
                 formatter.write_text(names)
         super().format_epilog(ctx, formatter)
 

@@ -22,22 +22,24 @@ Examples:
 
 @click.command(epilog=EXAMPLES, context_settings={"max_content_width": 110})
 @click.argument("model", type=PRESET_OR_FOLDER, required=False)
-@click.option("--list", "as_list", is_flag=True, help="list all presets, as without a MODEL")
+@click.option(
+    "--list", "as_list", is_flag=True, help="list all presets (the default without MODEL)"
+)
 @download_option
-@click.option("--json", "as_json", is_flag=True, help="the same as JSON; of the list, an array")
+@click.option("--json", "as_json", is_flag=True, help="print JSON (an array for the list)")
 def command(model: str | None, as_list: bool, download: bool, as_json: bool) -> None:
-    """Print a model's architecture top to bottom: stations, shapes, parameters of each part.
+    """Print a model's architecture from top to bottom: layers, shapes, parameters of each part.
 
-    MODEL is a folder with a config.json, ours or Hugging Face's (weights are not needed), or a
-    preset such as transformer:base or gpt3:175b, whose published parameter count is printed too.
+    MODEL is a folder with a config.json, ours or Hugging Face's (no weights needed), or a preset
+    such as transformer:base or gpt3:175b, whose published parameter count is also printed.
     Without a MODEL, all presets are listed.
     """
     from regard.show import listing, page
     from regard.show.resolve import resolve
 
     if as_list or model is None:
-        refuse_flags(("model",), "--list is of all presets", "leave out one of both")
-        refuse_flags(("download",), "all presets are listed", "give a MODEL")
+        refuse_flags(("model",), "--list lists all presets", "leave out one of the two")
+        refuse_flags(("download",), "only used with a MODEL", "give a MODEL")
         if as_json:
             click.echo(json.dumps(listing.data(), ensure_ascii=False))
         else:

@@ -12,9 +12,9 @@ from regard.cli.number_types import WholeNumber
 
 EXAMPLES = """\b
 Examples:
-  regard studio                         a small translator that comes with the package
-  regard studio runs/builtin            a run, while it trains or afterwards
-  regard studio runs                    all runs of a folder, to compare them
+  regard studio                         the small demo translation model
+  regard studio runs/builtin            a run, during or after training
+  regard studio runs                    all runs in a folder, to compare them
 """
 
 
@@ -25,21 +25,21 @@ Examples:
     type=WholeNumber(0, 65535),
     default=8420,
     show_default=True,
-    help="0 takes a free one",
+    help="port; 0 picks a free one",
 )
 @click.option(
     "--host",
     default="127.0.0.1",
     show_default=True,
-    help="another one opens the studio to your network: pages need the key that is printed",
+    help="address to bind; other than localhost, access needs the printed key",
 )
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N")
-@click.option("--download", is_flag=True, help="pages may open models of the hub by their name")
+@click.option("--download", is_flag=True, help="allow opening models from the Hub by name")
 def command(folders: tuple[str, ...], port: int, host: str, device: str, download: bool) -> None:
-    """Look inside models and watch runs, in the browser.
+    """Look inside models and follow training runs in the browser.
 
-    Without a folder, a small translator of the built-in language is shown. The page can open other
-    folders of this machine, unless the studio is open to the network.
+    Without a folder, the studio opens a small demo model for the built-in language. You can open
+    other folders on this machine from the page, unless the studio is open to the network.
     """
     from regard.models import choose_device
     from regard.studio.model_store import DEMO, FolderOpener, ModelStore, recent_folders_file

@@ -34,24 +34,26 @@ Examples:
 @click.command(epilog=EXAMPLES, context_settings={"max_content_width": 110})
 @click.argument("name", required=False)
 @click.option("--all", "every", is_flag=True, help="run all studies and write one report")
-@click.option("--quick", is_flag=True, help="some ten seconds a study instead of some minutes")
-@click.option("--seeds", type=SEEDS, help="how many seeds  [as many as are usual for the study]")
+@click.option(
+    "--quick", is_flag=True, help="about ten seconds per study instead of several minutes"
+)
+@click.option("--seeds", type=SEEDS, help="number of seeds  [by study]")
 @click.option("--html", "page", type=FILE, metavar="FILE", help="write a self-contained page")
 @click.option(
     "--out",
     type=MODEL_FOLDER,
     metavar="DIR",
-    help="where results are kept  [runs/study with --all]",
+    help="folder for the results  [runs/study with --all]",
 )
 @click.option(
-    "--json", "as_json", is_flag=True, help="print JSON; of the list and of --all, an array"
+    "--json", "as_json", is_flag=True, help="print JSON (an array for the list and for --all)"
 )
 def command(name: str | None, every: bool, **options: Any) -> None:
-    """Run a claim of the literature as an experiment, and say whether it holds.
+    """Test a claim from the literature by experiment and report whether it holds.
 
-    NAME is a study; without one, all are listed by topic. Each states its claim and where it comes
-    from, measures it over several seeds, and reaches a verdict by a written rule. With --all, a run
-    that was stopped goes on where it was.
+    NAME is a study; without one, all studies are listed by topic. Each states its claim and source,
+    measures it over several seeds, and reaches a verdict by a fixed rule. An interrupted --all run
+    resumes where it stopped.
     """
     if name and every:
         raise SettingError("--all runs every study", "give a NAME or --all")
@@ -65,9 +67,7 @@ def command(name: str | None, every: bool, **options: Any) -> None:
         listing.check(name)
         _run_one(name, **options)
         return
-    refuse_other_flags(
-        ("as_json",), "the list of studies has no use for it", "give a NAME or --all"
-    )
+    refuse_other_flags(("as_json",), "not used when listing studies", "give a NAME or --all")
     if options["as_json"]:
         lines = [{"name": key, **line._asdict()} for key, line in listing.STUDIES.items()]
         click.echo(json.dumps(lines, ensure_ascii=False))
@@ -82,7 +82,9 @@ def _list() -> None:
         for name in names:
             click.echo(f"  {name.ljust(width)}  {listing.STUDIES[name].title}")
         click.echo()
-    click.echo("regard study NAME runs one, regard study --all makes a report of all of them")
+    click.echo(
+        "Run one with `regard study NAME`, or all of them with `regard study --all` (one report)."
+    )
 
 
 def _run_one(

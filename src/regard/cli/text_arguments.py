@@ -24,9 +24,7 @@ def check_not_blank(texts: Sequence[str]) -> None:
     """Refuses an argument without a word in it; blank lines of a file keep their place instead."""
     for number, text in enumerate(texts, 1):
         if not text.strip():
-            raise SettingError(
-                f"text {number} of {len(texts)} is empty", "give a text; quotes keep it together"
-            )
+            raise SettingError(f"text {number} of {len(texts)} is empty", "give a text, in quotes")
 
 
 def check_is_text(text: str, as_text: str, of_file: str) -> None:
@@ -38,9 +36,9 @@ def check_is_text(text: str, as_text: str, of_file: str) -> None:
         medium = _medium(text)
         if medium is not None:
             raise DataError(f"{text!r} is {medium}, and this model reads text", "give a text")
-        raise DataError(f"{text!r} is a file, and no text", of_file)
+        raise DataError(f"{text!r} is a file, not a text", of_file)
     if _looks_like_path(text):
-        raise DataError(f"there is no file {text!r}", f"check the path; as a text, {as_text}")
+        raise DataError(f"there is no file {text!r}", f"check the path; if it is a text, {as_text}")
 
 
 def piped(text: str, command: str) -> str:
@@ -50,7 +48,7 @@ def piped(text: str, command: str) -> str:
 
 def with_space(text: str) -> str:
     """The same of a command that reads its text from no file."""
-    return f"write a space behind it: {quote(text + ' ')}"
+    return f"add a trailing space: {quote(text + ' ')}"
 
 
 def _medium(name: str) -> str | None:
@@ -60,11 +58,18 @@ def _medium(name: str) -> str | None:
     return "a recording" if name.lower().endswith(_RECORDINGS) else None
 
 
-def is_file(text: str) -> bool:
+def is_file(text: str | Path) -> bool:
     """Whether a text is the name of a file that exists."""
-    # A long text is no name, which the system says by an error; a zero byte is none of a name.
+    # A long text cannot be a name, and the system raises an error; so does a zero byte in it.
     with suppress(OSError, ValueError):
         return Path(text).is_file()
+    return False
+
+
+def is_folder(text: str | Path) -> bool:
+    """Whether a text is the name of a folder that exists."""
+    with suppress(OSError, ValueError):
+        return Path(text).is_dir()
     return False
 
 
@@ -75,4 +80,4 @@ def _looks_like_path(text: str) -> bool:
     if text.lower().endswith(FILE_SUFFIXES) or text.startswith(PATH_PREFIXES):
         return True
     # 24/7, and/or, <b>bold</b> and dates are texts, unless there is such a folder.
-    return "/" in text and Path(text).parent.is_dir()
+    return "/" in text and is_folder(Path(text).parent)

@@ -29,19 +29,19 @@ if TYPE_CHECKING:
 
 EXAMPLES = """\b
 Examples:
-  regard train                                   the built-in language, into runs/builtin
-  regard train multi30k --data ~/data            a recipe of the package, its files in ~/data
-  regard train shakespeare --data ~/data         a language model of characters
+  regard train                                   the built-in language; writes runs/builtin
+  regard train multi30k --data ~/data            a built-in recipe, with its files in ~/data
+  regard train shakespeare --data ~/data         a character-level language model
   regard train --model llama:tiny --text notes.txt --learning-rate 0.001
   regard train --base bert/ --objective classify --text reviews.tsv     fine-tuning
-  regard train --model vit:tiny --images flowers/ --image-size 64       a folder for each class
-  regard train --model patchtst --series load.csv --horizon 96         forecasts of a CSV file
-  regard train my.toml --steps 5000              your recipe, one setting changed
+  regard train --model vit:tiny --images flowers/ --image-size 64       one subfolder per class
+  regard train --model patchtst --series load.csv --horizon 96         forecast a CSV file
+  regard train my.toml --steps 5000              your recipe with one setting changed
   regard train --source a.en --target a.de --valid-source v.en --valid-target v.de \\
                --preset tiny --steps 2000 --save-every 500 --seed 1 --out runs/mine
-  regard train my.toml --processes 4 --out runs/mine                    on the GPUs of a machine
+  regard train my.toml --processes 4 --out runs/mine                    all GPUs of one machine
   torchrun --nproc-per-node 4 --max-restarts 3 -m regard train my.toml --out runs/mine
-  regard train --resume runs/mine                goes on where it was, bit for bit
+  regard train --resume runs/mine                continue exactly where it stopped
 """
 FINETUNE_KEYS = ("task", "files", "prefixes", "valid", "test")
 # How the table of results writes a metric: its name, and its decimals where they are not two.
@@ -62,12 +62,12 @@ def train(
     download: bool = False,
     **flags: Any,
 ) -> None:
-    """Train a model of text, images, speech, time series or graphs.
+    """Train a model on text, images, speech, time series or graphs.
 
-    RECIPE is a recipe of the package or a TOML file; flags override it. Without a recipe or files,
-    the built-in English–German language is learnt. Translation is learnt from --source and
-    --target, or from --pairs; language models and encoders from --text; the others from --images,
-    --sounds, --series or --graph. --objective says what is learnt from them.
+    RECIPE is a built-in recipe or a TOML file; flags override its settings. With neither a recipe
+    nor files, the model is trained on the built-in English–German language. For translation, give
+    --source and --target, or --pairs; for language models and encoders, --text; for other data,
+    --images, --sounds, --series or --graph. --objective selects the training objective.
     """
     if processes is not None:
         start_processes(processes, out)
@@ -92,7 +92,7 @@ def train(
 def _downloaded_base(changes: dict[str, Any]) -> str:
     """The folder of --base, fetched from the hub if it is a name there."""
     if "base" not in changes:
-        raise SettingError("--download is for the model of --base", "give --base owner/name")
+        raise SettingError("--download only applies to --base", "give --base owner/name")
     return local_folder(changes["base"], download=True)
 
 
@@ -104,8 +104,8 @@ def resume_run(folder: str, changes: dict[str, Any], as_json: bool) -> None:
     steps = changes.pop("steps", None)
     if changes:
         raise SettingError(
-            "--resume goes on with the settings the run began with",
-            "leave the other flags out; --steps N alone trains it longer",
+            "--resume continues with the settings the run was started with",
+            "remove the other flags; only --steps N is allowed, to train longer",
         )
     # A folder that is no run is reported before torch is loaded.
     run_folders.read_run(Path(folder))
@@ -177,26 +177,26 @@ command = RecipeCommand(
     context_settings={"max_content_width": 110},
     params=[
         click.Argument(["recipe"], type=RECIPE, required=False),
-        click.Option(["--out"], type=MODEL_FOLDER, help="the run folder  [runs/NAME]"),
-        click.Option(
-            ["--resume"], type=MODEL_FOLDER, metavar="DIR", help="go on with the run in DIR"
-        ),
+        click.Option(["--out"], type=MODEL_FOLDER, help="run folder  [runs/NAME]"),
+        click.Option(["--resume"], type=MODEL_FOLDER, metavar="DIR", help="resume the run in DIR"),
         click.Option(
             ["--processes"],
             type=WholeNumber(1, 4096),
             metavar="N",
-            help="train in N processes of this machine (torchrun)",
+            help="train in N processes on this machine (torchrun)",
         ),
         click.Option(
             ["--data"],
             type=MODEL_FOLDER,
             metavar="DIR",
-            help="where a recipe's files are  [$REGARD_DATA]",
+            help="folder with the recipe's data files  [$REGARD_DATA]",
         ),
         click.Option(
             ["--json", "as_json"], is_flag=True, help="print the result as one JSON object"
         ),
-        click.Option(["--download"], is_flag=True, help="--base may be a name on the hub"),
+        click.Option(
+            ["--download"], is_flag=True, help="allow --base to be a model name on the Hub"
+        ),
         # every recipe key is a flag, but for those that `regard finetune` sets by its own options
         *(recipe_option(key) for key in schema.KEYS if key not in FINETUNE_KEYS),
     ],

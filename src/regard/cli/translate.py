@@ -48,11 +48,11 @@ Examples:
 )
 @output_option
 @column_option
-@click.option("--json", "as_json", is_flag=True, help="one JSON object a line, with scores")
+@click.option("--json", "as_json", is_flag=True, help="one JSON object per line, with scores")
 @click.option(
     "--language",
     default=None,
-    help="what to translate into, if the model knows several: de_DE, fra",
+    help="target language, for multilingual models: de_DE, fra",
 )
 @download_option
 @decoding_options
@@ -65,17 +65,21 @@ def command(
     download: bool,
     **flags: Any,
 ) -> None:
-    """Translate lines of text: one line out for each line in, an empty one for an empty one.
+    """Translate text line by line: one output line per input line; empty lines stay empty.
 
-    MODEL is a run folder; each TEXT is a line, and without one, lines are read from standard input.
-    Translations go to standard output, messages to standard error. With --n-best N, N lines come
-    out for each line in. At a terminal each line is answered as it is typed; Ctrl-D ends. With
-    --input and --output, files of any size: memory is bounded, and after a crash the same command
-    goes on where it stopped.
+    MODEL is a run folder. Each TEXT is one line; without any, lines are read from standard input.
+    Translations go to standard output, messages to standard error. With --n-best N, there are N
+    output lines per input line. At a terminal, each line is translated as you type it; Ctrl-D
+    quits. --input and --output handle files of any size: memory use is bounded, and after a crash
+    the same command resumes where it stopped.
     """
     strategy = decoding_strategy(flags)  # wrong flags are reported before torch is loaded
+    if texts == ("-",):
+        texts = ()  # standard input, as for other commands
     if texts and (path != "-" or flags["output"]):
-        raise SettingError("a TEXT is answered at once, without files", "leave it or the files out")
+        raise SettingError(
+            "TEXT cannot be combined with --input or --output", "use one or the other"
+        )
     check_resumable(path, flags["output"])
     check_column(flags["text_column"], path != "-")
     for text in texts:
@@ -118,13 +122,13 @@ def command(
     if unfinished:
         count = "1 translation" if unfinished == 1 else f"{unfinished:,} translations"
         print(
-            f"{count} reached the length limit and ended there; raise --max-length",
+            f"{count} cut off at the length limit; raise --max-length",
             file=sys.stderr,
         )
 
 
 def _typed_lines() -> Iterator[str]:
-    print("Type a sentence; Ctrl-D ends.", file=sys.stderr)
+    print("Type a sentence; Ctrl-D quits.", file=sys.stderr)
     while True:
         try:
             line = input("> ")

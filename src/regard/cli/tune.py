@@ -21,7 +21,7 @@ Examples:
   regard tune --minutes 10                          the built-in language
   regard tune my.toml --flops 1e15 --out searches/mine
   regard tune --model gpt2:tiny --text notes.txt --minutes 30 --order rate,dropout
-  regard tune --resume searches/mine                goes on where it was
+  regard tune --resume searches/mine                resume where it stopped
   regard train searches/mine/best.toml
 """
 
@@ -35,10 +35,10 @@ def tune(
     as_json: bool,
     **flags: Any,
 ) -> None:
-    """Search the settings that matter most, one after the other, within a budget.
+    """Tune the most important hyperparameters, one after the other, within a budget.
 
-    Learning rate, warm-up, batch, dropout, size: for each setting several values are tried by
-    successive halving, where the better half of the runs goes on for twice as long. RECIPE and
+    Learning rate, warm-up, batch size, dropout, model size: several values of each are tried by
+    successive halving, where the better half of the runs continues for twice as long. RECIPE and
     flags are those of `regard train`; the best recipe is written to best.toml.
     """
     # The search's own flags come out first: all others are keys of the recipe.
@@ -49,8 +49,8 @@ def tune(
     if resume is not None:
         refuse_other_flags(
             ("resume", "as_json"),
-            "--resume goes on with the search as it began",
-            "leave it out, or begin another search with --out",
+            "--resume continues the search with its original settings",
+            "leave it out, or start another search with --out",
         )
         from regard.tune import tuning
 
@@ -103,23 +103,23 @@ command = RecipeCommand(
     context_settings={"max_content_width": 110},
     params=[
         click.Argument(["recipe"], type=RECIPE, required=False),
+        click.Option(["--out"], type=MODEL_FOLDER, help="folder for the search  [searches/NAME]"),
         click.Option(
-            ["--out"], type=MODEL_FOLDER, help="the folder of the search  [searches/NAME]"
-        ),
-        click.Option(
-            ["--resume"], type=MODEL_FOLDER, metavar="DIR", help="go on with the search in DIR"
+            ["--resume"], type=MODEL_FOLDER, metavar="DIR", help="resume the search in DIR"
         ),
         click.Option(
             ["--data"],
             type=MODEL_FOLDER,
             metavar="DIR",
-            help="where a recipe's files are  [$REGARD_DATA]",
+            help="folder with the recipe's data files  [$REGARD_DATA]",
         ),
-        click.Option(["--minutes"], type=MINUTES, help="the budget, in minutes of training"),
-        click.Option(["--flops"], type=FLOPS, help="the budget, in FLOPs"),
-        click.Option(["--updates"], type=COUNT, help="the budget, in updates of all runs together"),
-        click.Option(["--order"], default=ORDER, show_default=True, help="what is tuned"),
-        click.Option(["--json", "as_json"], is_flag=True, help="the result as one JSON object"),
+        click.Option(["--minutes"], type=MINUTES, help="budget in minutes of training"),
+        click.Option(["--flops"], type=FLOPS, help="budget in FLOPs"),
+        click.Option(["--updates"], type=COUNT, help="budget in updates, over all runs"),
+        click.Option(["--order"], default=ORDER, show_default=True, help="what to tune, in order"),
+        click.Option(
+            ["--json", "as_json"], is_flag=True, help="print the result as one JSON object"
+        ),
         # Every other recipe key, as for `regard train`.
         *(recipe_option(key) for key in schema.KEYS if key not in FINETUNE_KEYS),
     ],

@@ -49,6 +49,6 @@ def check_flags_are_read(readers: Mapping[str, Collection[str]], reader: str, ki
         others = [name for name, parameters in readers.items() if flag.name in parameters]
         if others and reader not in others:
             raise SettingError(
-                f"{flag.opts[0]} changes nothing in {kind} {reader!r}",
-                f"leave it out; it is read by: {', '.join(others)}",
+                f"{flag.opts[0]} has no effect on {kind} {reader!r}",
+                f"leave it out; it applies to: {', '.join(others)}",
             )

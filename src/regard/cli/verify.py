@@ -28,15 +28,15 @@ Examples:
 @click.option(
     "--against",
     type=click.Choice(["transformers"]),
-    help="compare with this library too, if it is installed",
+    help="also compare with this library (must be installed)",
 )
-@click.option("--seed", type=SEED, default=0, show_default=True, help="of the random inputs")
+@click.option("--seed", type=SEED, default=0, show_default=True, help="seed of the random inputs")
 @click.option(
     "--precision",
     type=click.Choice(["float64", "float32"]),
     default="float64",
     show_default=True,
-    help="of the invariants; float32 takes half the memory and sees less",
+    help="precision of the checks; float32 uses half the memory and is less sensitive",
 )
 @click.option("--device", default="cpu", show_default=True, help="cpu, cuda, cuda:N or auto")
 @download_option
@@ -50,12 +50,12 @@ def command(
     download: bool,
     as_json: bool,
 ) -> None:
-    """Check what must hold of every model, on random inputs.
+    """Check invariants that must hold for every model, on random inputs.
 
     Cached = uncached, batched = single, padded = unpadded, fused = explicit attention, saved =
-    loaded; and that another library computes the same. MODEL is a run folder or a folder in Hugging
-    Face's layout; no tokenizer is needed. Each line says the largest difference and what is
-    allowed. The exit code is 1 if anything fails.
+    loaded; with --against, also parity with another library. MODEL is a run folder or a folder in
+    Hugging Face format; no tokenizer is needed. Each line gives the largest difference and the
+    tolerance. The exit code is 1 if any check fails.
     """
     import torch
 

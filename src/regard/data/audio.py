@@ -28,6 +28,9 @@ SUFFIXES = (".wav", ".flac")
 _FLAC_MARKER = b"fLaC"
 SECONDS = 30  # of a window
 _WIDEST = 4  # bytes of a sample
+# Samples a second: of telephones 8,000, of studios 192,000; beyond these a header is damaged.
+_LOWEST_RATE = 1_000
+_HIGHEST_RATE = 1_000_000
 # The low-pass filter of resampling: zero crossings of its sinc on each side, the shape of its
 # Kaiser window, and where it cuts off, as a share of the lower Nyquist frequency.
 _ZERO_CROSSINGS = 32
@@ -67,7 +70,8 @@ def read_wav_and_rate(path: str | Path | bytes) -> tuple[Samples, int]:
             channels = file.getnchannels()
             width = file.getsampwidth()  # bytes
             file_rate = file.getframerate()
-            raw = file.readframes(file.getnframes())
+            frames = file.getnframes()
+            raw = file.readframes(frames)
     except FileNotFoundError:
         raise DataError(f"{name} does not exist", "give a WAV file") from None
     except OSError as error:  # a folder, or a file that may not be read
@@ -79,17 +83,24 @@ def read_wav_and_rate(path: str | Path | bytes) -> tuple[Samples, int]:
     except (wave.Error, EOFError) as error:
         if str(error).startswith("unknown format"):
             # Floating point, or the extensible header that many programs write for 24 bits.
-            return _read_by_soundfile(path, "is no WAV file of plain whole numbers")
+            return _read_by_soundfile(path, "is not a WAV file of plain whole numbers")
+        reason = f": {error}" if str(error) else ", or it is empty"
         raise DataError(
-            f"{name} is no WAV file of whole numbers: {error}", _convert(name, RATE)
+            f"{name} is not a WAV file{reason}",
+            "give a WAV or FLAC file; convert other recordings, for example with ffmpeg",
         ) from None
-    if width > _WIDEST or file_rate == 0:
+    if width > _WIDEST or not _LOWEST_RATE <= file_rate <= _HIGHEST_RATE:
         raise DataError(
             f"{name} has {8 * width} bits a sample and {file_rate} samples a second",
             _convert(name, RATE),
         )
-    complete = raw[: len(raw) - len(raw) % (width * channels)]  # the last frame may be cut off
-    samples = _pcm_to_float(complete, width).reshape(-1, channels)  # [N, channels]
+    if len(raw) < frames * width * channels:
+        raise DataError(
+            f"{name} is cut off: its header announces {frames:,} samples, and "
+            f"{len(raw) // (width * channels):,} are there",
+            "copy or download it again; ffmpeg converts what is there",
+        )
+    samples = _pcm_to_float(raw, width).reshape(-1, channels)  # [N, channels]
     return np.ascontiguousarray(samples.mean(axis=1, dtype=np.float32)), file_rate
 
 
@@ -322,7 +333,7 @@ def windows(samples: Samples, seconds: float = SECONDS) -> list[Samples]:
     """Consecutive windows of `seconds` of a recording; the last one is padded with silence."""
     if samples.ndim != 1 or len(samples) == 0:
         raise DataError(
-            f"a recording of the shape {samples.shape} is no row of samples",
+            f"a recording of the shape {samples.shape} is not a row of samples",
             "give one channel of sound",
         )
     if not np.isfinite(samples).all():

@@ -63,7 +63,7 @@ def _sentence(rows: list[list[str]]) -> Sentence:
             continue
         if head not in index:
             raise DataError(
-                f"{columns[_FORM]!r} has the head {head}, which is no word of its sentence",
+                f"{columns[_FORM]!r} has the head {head}, which is not a word of its sentence",
                 "correct the seventh column",
             )
         relation = columns[_RELATION].partition(":")[0]

@@ -37,8 +37,7 @@ class GeneratedTask(ABC):
         if not 1 <= self.min_length <= self.max_length <= LONGEST:
             raise DataError(
                 f"no lengths from {self.min_length} to {self.max_length}",
-                "give a least length of 1 or more, and a greatest that is no smaller, "
-                f"up to {LONGEST:,}",
+                f"give a minimum of 1 or more and a maximum that is no smaller, up to {LONGEST:,}",
             )
 
     @abstractmethod

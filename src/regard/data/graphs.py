@@ -68,7 +68,7 @@ def read_graphs(path: str | Path) -> GraphData:
         return _read_arrays(path)
     if not path.is_dir():
         raise DataError(
-            f"{path} is no folder of a graph", "give a folder with nodes.tsv and edges.tsv"
+            f"{path} is not a graph folder", "give a folder with nodes.tsv and edges.tsv"
         )
     tables = {name: list(_rows(path, name)) for name in _FILES}
     # Labels of graphs stand in a table of their own; without it, nodes have them.
@@ -111,7 +111,7 @@ def _rows(folder: Path, name: str) -> Iterator[list[str]]:
         if not row[0].isdecimal() or len(row) < 2:
             if number == 1 or not line.strip():
                 continue
-            raise DataError(f"{file}, line {number}: {line!r} is no row", "begin with a number")
+            raise DataError(f"{file}, line {number}: {line!r} is not a row", "begin with a number")
         yield row
 
 
@@ -140,7 +140,7 @@ def _whole(cell: str, where: str) -> int:
     try:
         return int(cell)
     except ValueError:
-        raise DataError(f"{where}: {cell!r} is no whole number", "count from 0") from None
+        raise DataError(f"{where}: {cell!r} is not a whole number", "count from 0") from None
 
 
 def _features(texts: Sequence[str], where: str) -> NDArray[np.float32]:
@@ -153,7 +153,7 @@ def _features(texts: Sequence[str], where: str) -> NDArray[np.float32]:
             value = _finite(text) if text else 1.0
             if not index.isdecimal() or value is None:
                 raise DataError(
-                    f"{where}, node {node}: {item!r} is no feature",
+                    f"{where}, node {node}: {item!r} is not a feature",
                     "write INDEX, from 0 on, or INDEX:VALUE",
                 )
             entries.append((node, int(index), value))
@@ -205,7 +205,7 @@ def _read_arrays(path: Path) -> GraphData:
         )
     edges = edges.astype(np.int64)
     if values["features"].ndim != 2 or not np.isfinite(values["features"]).all():
-        raise DataError(f"{path}: features are no finite numbers", "give them [nodes, features]")
+        raise DataError(f"{path}: features are not finite numbers", "give them [nodes, features]")
     return _checked(values["features"].astype(np.float32), edges, graph, labels, splits, level)
 
 

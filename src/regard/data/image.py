@@ -179,7 +179,7 @@ def _open_image(picture: Any) -> Image:
     has_image_shape = array.ndim == 2 or (array.ndim == 3 and array.shape[2] in (3, 4))
     if array.dtype != np.uint8 or not has_image_shape or not array.size:
         raise DataError(
-            f"an array of {array.dtype} numbers with the shape {array.shape} is no picture",
+            f"an array of {array.dtype} numbers with the shape {array.shape} is not a picture",
             "give bytes [height, width] or [height, width, 3]",
         )
     return Image.fromarray(array)
@@ -325,7 +325,7 @@ def image_processor(config: Mapping[str, Any], kind: str) -> ImageProcessor:
             raise ModelError(f"{FILE}: {key} cannot be {value!r}", "write true or false")
     if values["resample"] not in range(6):
         raise ModelError(
-            f"{FILE}: resample {values['resample']!r} is no filter",
+            f"{FILE}: resample {values['resample']!r} is not a filter",
             "known: 0 to 5, as Pillow counts them",
         )
     size: tuple[int, int] | int | None = None

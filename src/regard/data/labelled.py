@@ -166,7 +166,7 @@ def _with_number(example: LabelledText, where: str) -> RatedText:
     except ValueError:
         score = math.nan
     if not math.isfinite(score):
-        raise DataError(f"{where}: {example.label!r} is no number", "write numbers as labels")
+        raise DataError(f"{where}: {example.label!r} is not a number", "write numbers as labels")
     return RatedText(example.text, example.text2, score)
 
 

@@ -39,7 +39,7 @@ class ResumableOutput:
             self._progress.unlink(missing_ok=True)
         if self.path.exists():
             raise SettingError(
-                f"{self.path} is there already", "remove it, or choose another --output"
+                f"{self.path} already exists", "remove it, or choose another --output"
             )
         with disk.disk_errors(self.path.name):
             # Appending never cuts off what another process is writing; the lock comes next.
@@ -65,7 +65,7 @@ class ResumableOutput:
         if self._partial.stat().st_size < size:
             raise DataError(
                 f"{self._partial} is shorter than {self._progress.name} says",
-                "remove both to begin again",
+                "remove both to start over",
             )
         with disk.disk_errors(self.path.name):
             self._file.truncate(size)
@@ -79,7 +79,7 @@ class ResumableOutput:
             different = [key for key in keys if before.get(key) != self._settings.get(key)]
             changed = ", ".join(sorted(different))
         raise SettingError(
-            f"{self._partial} was begun with other settings ({changed})",
+            f"{self._partial} was started with other settings ({changed})",
             f"give the same ones, or remove {self._partial.name} and {self._progress.name}",
         )
 

@@ -124,7 +124,7 @@ def _numbers(cells: list[str], name: str, file: str) -> Values:
         number = _number(cell)
         if number is None or abs(number) > _LARGEST:
             raise DataError(
-                f"{file}, column {name!r}, row {i + 1}: {cell!r} is no number that can be used",
+                f"{file}, column {name!r}, row {i + 1}: {cell!r} is not a number that can be used",
                 "leave cells without a value empty",
             )
         values[i] = number
@@ -213,7 +213,7 @@ class SeriesProcessor:
         values = series.values[~np.isnan(series.values)]
         if (values < 0).any() or (values != values.round()).any():
             raise DataError(
-                "negative_binomial is of counts, but the series has other values",
+                "negative_binomial is for counts, but the series has other values",
                 "give whole numbers from 0 on, or forecast student_t or normal",
             )
         count = len(series.columns)

@@ -146,7 +146,7 @@ def _dataset_files(folder: Path) -> list[Path]:
             raise ValueError("a file outside of the folder")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(
-            f"{folder} is no dataset that `datasets` saved: {error}", "save it again"
+            f"{folder} is not a dataset that `datasets` saved: {error}", "save it again"
         ) from None
     return [folder / name for name in names]
 
@@ -159,6 +159,6 @@ def _arrow_errors(path: str | Path) -> Iterator[None]:
         yield
     except (pyarrow.ArrowException, OSError) as error:
         raise DataError(
-            f"{file_name(path)} is no intact Parquet or Arrow file: {error}",
+            f"{file_name(path)} is not an intact Parquet or Arrow file: {error}",
             "copy or write it again",
         ) from None

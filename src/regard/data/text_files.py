@@ -7,6 +7,7 @@ in memory but the current line or block.
 
 from __future__ import annotations
 
+import codecs
 import json
 from collections.abc import Iterable, Iterator
 from itertools import zip_longest
@@ -92,12 +93,17 @@ def _decoded_lines(path: str | Path) -> Iterator[str]:
     offset = 0
     with open_decompressed(path) as stream:
         for number, raw in enumerate(raw_lines(stream, name), start=1):
+            if number == 1 and _is_utf_16(raw):
+                raise DataError(
+                    f"{name} is UTF-16, not UTF-8",
+                    f"convert it: iconv -f utf-16{_byte_order(raw)} -t utf-8 {name}",
+                )
             try:
                 line = raw.decode("utf-8")
             except UnicodeDecodeError as error:
                 # Zero bytes are in images, recordings and archives, and in no text.
                 if b"\0" in raw + stream.read(1024):
-                    raise DataError(f"{name} is no text file", "give one") from None
+                    raise DataError(f"{name} is not a text file", "give one") from None
                 position = f"offset {offset + error.start}, line {number}"
                 convert = "iconv -f latin1 -t utf-8"
                 example = f"{convert} {name}" if str(path) != "-" else f"{convert} FILE | regard …"
@@ -109,6 +115,22 @@ def _decoded_lines(path: str | Path) -> Iterator[str]:
             if number == 1:
                 line = line.removeprefix("\ufeff")  # byte order mark
             yield line
+
+
+def _is_utf_16(line: bytes) -> bool:
+    """Whether a file begins as UTF-16: with its byte order mark, or with letters of two bytes."""
+    if line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return True
+    # Each ASCII character has a zero byte, always the first or always the second of its two.
+    zeros = line.count(b"\0")
+    return 3 * zeros >= len(line) and zeros in (line[::2].count(b"\0"), line[1::2].count(b"\0"))
+
+
+def _byte_order(line: bytes) -> str:
+    """The suffix of UTF-16 without a byte order mark, for iconv."""
+    if line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return ""
+    return "be" if line[:1] == b"\0" else "le"
 
 
 def text(path: str | Path, size: int = 1 << 16, column: str | None = None) -> Iterator[str]:

@@ -17,7 +17,7 @@ def whole_number(name: str, value: object, least: float = -math.inf, most: float
     if least > -math.inf:
         repair = f"give a whole number above {least - 1}"
     if not isinstance(value, numbers.Integral) or isinstance(value, bool):
-        raise SettingError(f"{name} = {value!r} is no whole number", repair)
+        raise SettingError(f"{name} = {value!r} is not a whole number", repair)
     number = int(value)
     if number < least:
         raise SettingError(f"{name} is {number}", repair)
@@ -29,7 +29,7 @@ def whole_number(name: str, value: object, least: float = -math.inf, most: float
 def real_number(name: str, value: object) -> float:
     """A number as a float; texts and booleans are refused."""
     if not isinstance(value, numbers.Real) or isinstance(value, bool):
-        raise SettingError(f"{name} = {value!r} is no number", f"write {name}=0.8")
+        raise SettingError(f"{name} = {value!r} is not a number", f"write {name}=0.8")
     return float(value)
 
 

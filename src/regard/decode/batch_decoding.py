@@ -197,12 +197,12 @@ class _Batch:
         if draft is not None:
             if isinstance(strategy, BeamSearch) or not isinstance(model, Decoder):
                 raise SettingError(
-                    "a draft writes one text of a language model ahead",
+                    "a draft only works for language models without beam search",
                     "leave the beam or the draft out",
                 )
             if self.settings.min_new_tokens or self.settings.no_repeat_ngram_size:
                 raise SettingError(
-                    "a draft knows no least length and no forbidden repeats",
+                    "a draft does not support minimum lengths or repetition constraints",
                     "leave the draft or these out",
                 )
             hypothesis = speculative_decoding.generate(
@@ -261,7 +261,7 @@ def _collate(sources: Sequence[Source], pad: int, side: str) -> tuple[Tensor, Te
         return tokens, None if bool(mask.all()) else mask
     if len({source.shape for source in frames}) > 1:
         raise DataError(
-            "these recordings have not the same length",
+            "these recordings differ in length",
             "pad them with silence before their features are made",
         )
     # [B, mels, N]

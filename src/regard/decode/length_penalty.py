@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from regard.errors import SettingError
 from regard.options import number_within, parse_option
 
 
@@ -46,7 +47,21 @@ def parse_length_penalty(text: str) -> LengthPenalty:
         "gnmt": lambda alpha="0.6": GNMTPenalty(_exponent(alpha)),  # Wu et al. 2016, Equation 14
         "power": lambda alpha="1.0": PowerPenalty(_exponent(alpha)),  # that of Hugging Face
     }
+    word = str(text).partition(":")[0]
+    if _is_number(word):
+        raise SettingError(
+            f"length_penalty {text} is an exponent without its formula",
+            f"write gnmt:{word} (Wu et al. 2016) or power:{word} (as in transformers)",
+        )
     return parse_option(text, constructors)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _exponent(text: str) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypedDict
@@ -12,6 +11,9 @@ from regard.decode.length_penalty import GNMTPenalty, LengthPenalty, parse_lengt
 from regard.errors import SettingError, did_you_mean
 
 _COLDEST = 1e-6  # logits divided by less are infinite
+_HOTTEST = (
+    1e18  # logits divided by much more are no numbers of float32; all tokens are alike before
+)
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,11 @@ class Sampling:
         for name in ("temperature", "top_p", "min_p"):
             object.__setattr__(self, name, real_number(name, getattr(self, name)))
         # Written so that nan is refused as well.
-        if not _COLDEST <= self.temperature < math.inf:
+        if self.temperature > _HOTTEST:
+            raise SettingError(
+                f"temperature is {self.temperature}", f"give {_HOTTEST:g} at most; 1 is usual"
+            )
+        if not self.temperature >= _COLDEST:
             raise SettingError(
                 f"temperature must be a number above 0 (at least {_COLDEST}), "
                 f"not {self.temperature}",
@@ -135,27 +141,28 @@ def choose_strategy(
     values: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     if strategy is not None and not isinstance(strategy, Strategy):
         raise SettingError(
-            f"{strategy!r} is no decoding strategy",
+            f"{strategy!r} is not a decoding strategy",
             "write beam=4 or temperature=0.8, or give one of regard.decode.strategy",
         )
     if not values:
         return strategy
     if strategy is not None:
         raise SettingError(
-            f"the strategy {strategy} says how to decode", f"leave `{next(iter(values))}` out"
+            f"the strategy {strategy} already says how to decode",
+            f"leave `{next(iter(values))}` out",
         )
     draws = switch("sample", values.pop("sample")) if "sample" in values else None
     search = {name: values.pop(name) for name in _SEARCH_OPTIONS if name in values}
     if values and draws is False:
         name = next(iter(values))
         raise SettingError(
-            f"sample=False draws nothing, and {name} is of sampling",
+            f"{name} needs sampling, but sample=False",
             f"leave `{name}` out, or write sample=True",
         )
     if values or draws:
         if search:
             raise SettingError(
-                "a beam search draws nothing by chance",
+                "beam search does not sample",
                 f"give {' and '.join(_SEARCH_OPTIONS)}, or the settings of sampling",
             )
         return Sampling(**values)

@@ -45,7 +45,8 @@ class Alignment(AnalysisResult):
     @property
     def title(self) -> str:
         heads = ", ".join(map(str, self.heads))
-        chosen = f", which aligns best of {self.layers}" if self.is_best else ""
+        is_choice = self.is_best and self.layers > 1
+        chosen = f", which aligns best of {self.layers}" if is_choice else ""
         return f"alignment by decoder layer {self.layer}{chosen}, heads {heads}"
 
     def numpy(self) -> Array:

@@ -27,5 +27,5 @@ def as_array(values: Any, subject: str, repair: str) -> NDArray[Any]:
     except (ValueError, TypeError, RuntimeError):  # rows of different lengths
         array = np.empty(0, dtype=object)
     if not (np.issubdtype(array.dtype, np.number) or array.dtype == bool) or array.ndim == 0:
-        raise DataError(f"{type(values).__name__} is no {subject}", repair)
+        raise DataError(f"{type(values).__name__} is not a {subject}", repair)
     return array

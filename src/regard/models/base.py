@@ -207,7 +207,7 @@ class Model(Tasks):
         """
         if not isinstance(folder, str | Path):
             raise SettingError(
-                f"{type(folder).__name__} is no folder", "give the path of one to write"
+                f"{type(folder).__name__} is not a folder", "give the path of one to write"
             )
         self._require_unpacked("saved")
         # A model from a folder has its companion files there; another one brings its own.

@@ -104,7 +104,7 @@ def warn_of_unsupported(model: Generator) -> None:
     """Reports the keys that have no effect here, once for each model."""
     if model.defaults.unsupported:
         keys = ", ".join(model.defaults.unsupported)
-        model.say(f"not obeyed of generation_config.json: {keys}")
+        model.say(f"ignored in generation_config.json: {keys}")
         model.defaults = replace(model.defaults, unsupported=())
 
 

@@ -106,7 +106,7 @@ class GraphModel(Model):
             nodes = surroundings(data, number, self.spec.stack.layers)
         if not nodes or len(nodes) > _MAX_NODES_SHOWN:
             raise DataError(
-                f"{len(nodes):,} nodes are none to look at", "name one, as FOLDER:NUMBER"
+                f"{len(nodes):,} nodes cannot be shown at once", "choose one: FOLDER:NUMBER"
             )
         return subgraph(data, nodes), nodes
 
@@ -115,7 +115,7 @@ class GraphModel(Model):
     def classify(self, graphs: str | Path | GraphData) -> list[Scores]:  # type: ignore[override]
         """Label → probability, likeliest first, of each node or of each graph."""
         if not isinstance(graphs, str | Path | GraphData):
-            raise DataError(f"{type(graphs).__name__} is no graph", "give the path of a folder")
+            raise DataError(f"{type(graphs).__name__} is not a graph", "give the path of a folder")
         data = graphs if isinstance(graphs, GraphData) else read_graphs(graphs)
         return [label_scores(row, self.labels) for row in self.logits(data)]
 
@@ -137,7 +137,7 @@ class GraphModel(Model):
         """Logits [nodes or graphs, classes], on the CPU."""
         if data.level != self.level:
             raise DataError(
-                f"this model classifies {self.level}, and the data has labels of {data.level}",
+                f"this model classifies {self.level}, but the data has labels for {data.level}",
                 "give other data, or another model",
             )
         self.model.eval()

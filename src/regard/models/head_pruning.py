@@ -49,11 +49,11 @@ def choose_heads(model: Model, importance: Importance, amount: str) -> list[Head
 
 
 def count_heads(model: Model, amount: str) -> int:
-    """How many heads an `amount` such as 8 or 25% is; an error where it cannot be taken out."""
+    """How many heads an `amount` such as 8 or 25% is; an error where it cannot be removed."""
     heads = prunable_attentions(model)
     if not heads:
         raise SettingError(
-            "this model has no heads that can be taken out", "give one with plain attention"
+            "this model has no heads that can be removed", "give one with plain attention"
         )
     total = sum(heads.values())
     removable = total - len(heads)  # each attention keeps at least one
@@ -64,14 +64,14 @@ def count_heads(model: Model, amount: str) -> int:
         else:
             count = int(amount)
     except (ValueError, OverflowError):  # the rounding of infinity
-        raise SettingError(f"{amount!r} is no number of heads", "write it as 8 or 25%") from None
+        raise SettingError(f"{amount!r} is not a number of heads", "write it as 8 or 25%") from None
     if count == 0:
         raise SettingError(
-            f"{amount} of {total} heads takes out no head", "give 1 or more, or a larger share"
+            f"{amount} of {total} heads removes no head", "give 1 or more, or a larger share"
         )
     if not 0 < count <= removable:
         raise SettingError(
-            f"{count} of {total} heads cannot be taken out",
+            f"{count} of {total} heads cannot be removed",
             f"one of each attention stays: at most {removable}",
         )
     return count
@@ -88,7 +88,7 @@ def prune_heads(model: M, heads: Sequence[Head]) -> M:
     for name, _ in heads:
         if name not in head_counts:
             raise SettingError(
-                f"heads cannot be taken out of {name}",
+                f"heads cannot be removed from {name}",
                 f"those of {', '.join(head_counts) or 'no attention'} can",
             )
     # Tokenizer, config and folder are shared with the original; the weights are not.

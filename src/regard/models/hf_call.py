@@ -97,7 +97,7 @@ def bind_arguments(
     for name, value in tensors.items():
         if not isinstance(value, Tensor):
             raise SettingError(
-                f"{name} is no tensor, but of type {type(value).__name__}",
+                f"{name} is not a tensor, but of type {type(value).__name__}",
                 _tensor_repair(spec, name),
             )
     return tensors

@@ -48,7 +48,7 @@ def fetch(name: str, say: Callable[[str], None]) -> Path:
     HF_ENDPOINT names.
     """
     if not is_name(name):
-        raise ModelError(f"{name!r} is no name of a model on a hub", "give it as owner/name")
+        raise ModelError(f"{name!r} is not a model name on the Hub", "give it as owner/name")
     cache = cache_folder()
     folder = cache / name.replace("/", "--")
     # A folder in the cache is complete: it was renamed only then.
@@ -58,7 +58,7 @@ def fetch(name: str, say: Callable[[str], None]) -> Path:
     hub = os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
     if not hub.startswith(("https://", "http://")):
         raise ModelError(
-            f"HF_ENDPOINT is {hub!r}, which is no address of the web",
+            f"HF_ENDPOINT is {hub!r}, which is not a web address",
             "give one that begins with https://",
         )
     # The same name each time, so that a second attempt resumes what the first one left.
@@ -145,7 +145,8 @@ class _Download:
             ConnectionError,
         ) as error:
             raise ModelError(
-                f"fetching {url} failed: {error}", "check the connection, and ask again: it goes on"
+                f"fetching {url} failed: {error}",
+                "check the connection and try again: the download resumes",
             ) from None
         etag.unlink(missing_ok=True)
         # Only a complete file gets its name.

@@ -10,10 +10,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from regard.data.training_coverage import TrainingCoverage
-from regard.errors import LongInputWarning, UnknownWordsWarning
+from regard.errors import EmptyInputWarning, LongInputWarning, UnknownWordsWarning
 from regard.text.tokenizer import Text, Tokenizer
 
 _WORDS_IN_A_MESSAGE = 5
+_WORD_WIDTH = 40  # characters
 _TOLERANCE = 1.25  # an input of a quarter more tokens than the longest is still like it
 _ODD_SPACES = "\n\r\t\v\f"
 _STACK_LEVEL = 5  # the caller of the task method
@@ -25,6 +26,7 @@ def without_input_warnings() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UnknownWordsWarning)
         warnings.simplefilter("ignore", LongInputWarning)
+        warnings.simplefilter("ignore", EmptyInputWarning)
         yield
 
 
@@ -36,13 +38,15 @@ def warn_of_inputs(
     numbers: Sequence[int] | None = None,
     unit: str = "text",
 ) -> None:
-    """Warns of the words and the lengths of texts that are unlike all of training.
+    """Warns of empty texts, and of words and lengths of texts that are unlike all of training.
 
     `rows` are their token ids, special ones included. `numbers` count the texts from 0 on, as a
     user counts them: in `unit`s.
     """
+    numbers = numbers or range(len(rows))
+    _warn_of_empty_inputs(texts, numbers, unit)
     _warn_of_unknown_words(tokenizer, texts, rows, coverage)
-    _warn_of_long_inputs(rows, numbers or range(len(rows)), coverage, unit)
+    _warn_of_long_inputs(rows, numbers, coverage, unit)
 
 
 def unknown_words(
@@ -92,6 +96,21 @@ def is_far_longer(length: int, coverage: TrainingCoverage) -> bool:
     return longest is not None and length > _TOLERANCE * longest
 
 
+def _warn_of_empty_inputs(texts: Sequence[Text], numbers: Iterable[int], unit: str) -> None:
+    """Warns once of texts without a word."""
+    empty = [
+        number + 1
+        for number, text in zip(numbers, texts, strict=False)
+        if not any(part.strip() for part in _parts(text))
+    ]
+    if empty:
+        message = (
+            f"{unit} {empty[0]} is empty ({len(empty):,} of {len(texts):,}): an answer to it means "
+            "nothing\n  → leave empty texts out"
+        )
+        warnings.warn(EmptyInputWarning(message), stacklevel=_STACK_LEVEL)
+
+
 def _warn_of_unknown_words(
     tokenizer: Tokenizer,
     texts: Sequence[Text],
@@ -107,13 +126,12 @@ def _warn_of_unknown_words(
                 words.update(dict.fromkeys(unknown_words(tokenizer, part, coverage)))
     if not words:
         return
-    names = ", ".join(list(words)[:_WORDS_IN_A_MESSAGE])
+    names = ", ".join(_shortened(word) for word in list(words)[:_WORDS_IN_A_MESSAGE])
     if len(words) > _WORDS_IN_A_MESSAGE:
         names += f", … ({len(words):,} in all)"
     message = (
         f"the model does not know these words: {names}\n"
-        "  → do not trust what it makes of them; write other words, or train on text that has them "
-        "(of a vocabulary that has room for them)"
+        "  → do not trust what it makes of them; write other words, or train on text that has them"
     )
     if any(repr(space) in words for space in _ODD_SPACES):
         message += "; write a space in place of white space, or give each line as a text of its own"
@@ -148,6 +166,11 @@ def _warn_of_long_inputs(
 def _parts(text: Text) -> tuple[str, ...]:
     """One text, or both of a pair."""
     return (text,) if isinstance(text, str) else text
+
+
+def _shortened(word: str) -> str:
+    """A word for a message: texts without spaces are one word of any length."""
+    return word if len(word) <= _WORD_WIDTH else word[: _WORD_WIDTH - 1] + "…"
 
 
 def _word_around(text: str, start: int, end: int) -> str:

@@ -18,6 +18,7 @@ from regard.decode.arguments import whole_number
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, batch_by_length, decode
 from regard.decode.beam_memory import require_memory
 from regard.decode.events import BeamStep, TokenStep
+from regard.decode.length_warnings import warn_of_long_output
 from regard.decode.speculative_decoding import DraftModel
 from regard.decode.strategy import (
     BeamSearch,
@@ -190,6 +191,7 @@ class LanguageModel(TokenizerModel):
             )
         if max_new_tokens is not None:
             max_new_tokens = whole_number("max_new_tokens", max_new_tokens, least=1)
+            warn_of_long_output(max_new_tokens)
         before = whole_number("before", before, least=0)
         strategy = choose_strategy(strategy, options, _GENERATE_KEYWORDS)
         inputs = text_list(text)
@@ -355,9 +357,7 @@ class LanguageModel(TokenizerModel):
         if isinstance(bos_token_id, int) and bos_token_id < self.spec.vocab_size:
             return [bos_token_id]
         if self.special_tokens.end == _NO_END_TOKEN:
-            raise DataError(
-                "there is nothing to go on from", "give a prompt of at least one character"
-            )
+            raise DataError("the prompt is empty", "give a prompt of at least one character")
         return [self.special_tokens.end]
 
     # ------------------------------------------------------------------ perplexity
@@ -499,7 +499,7 @@ def _labelled_examples(examples: Sequence[tuple[str, str]]) -> list[tuple[str, s
         pairs = [example for example in examples if _is_labelled(example)]
     if not isinstance(examples, Sequence) or len(pairs) != len(examples):
         raise DataError(
-            "examples are no list of texts with their labels",
+            "examples are not a list of texts with their labels",
             'give a tuple for each, as in [("a good film", "positive")]',
         )
     return pairs

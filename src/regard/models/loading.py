@@ -87,7 +87,7 @@ def load(
         core_model, opened = _open(path, parameter_dtype, kinds, say)
     if has_listener and opened.unknown_keys:
         keys = ", ".join(opened.unknown_keys)
-        say(f"ignored keys of {path}/config.json, which nobody knows: {keys}")
+        say(f"ignored unknown keys in {path}/config.json: {keys}")
     # As transformers' from_pretrained: dropout is off until train() is called.
     core_model.to(torch_device).eval()
     # Position tables are computed, not stored: they follow the parameters.
@@ -111,7 +111,7 @@ def _check_arguments(say: object, kinds: object) -> None:
         raise SettingError("`kinds` is a list of classes", f"write kinds=[{kinds.__name__}]")
     if not isinstance(kinds, Sequence) or not all(isinstance(one, type) for one in kinds):
         raise SettingError(
-            f"{kinds!r} is no list of classes", "write kinds=[A, B], or leave it out"
+            f"{kinds!r} is not a list of classes", "write kinds=[A, B], or leave it out"
         )
 
 
@@ -173,7 +173,8 @@ def find_folder(folder: str | Path, download: bool, say: Callable[[str], None]) 
     """The path of a folder; a name on the hub is downloaded if that is asked for."""
     if not isinstance(folder, str | Path):
         raise ModelError(
-            f"{type(folder).__name__} is no folder", "give the path of one, as a string or a Path"
+            f"{type(folder).__name__} is not a folder",
+            "give the path of one, as a string or a Path",
         )
     # A folder wins over a name on the hub; a Path is always a folder.
     name = str(folder)
@@ -203,7 +204,7 @@ def _wrap(
             if holds_tokenizer(folder):
                 return _translator(folder, model, spec, opened.ids, config)
             # Not an error: whoever calls it with ids needs no tokenizer.
-            say(f"{folder} holds no tokenizer: the model can be called with ids, but not with text")
+            say(f"{folder} has no tokenizer: the model accepts token ids, but not text")
         case Decoder():
             return _language_model(folder, model, spec, config)
         case Encoder():

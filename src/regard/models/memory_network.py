@@ -71,7 +71,7 @@ class MemoryNetworkModel(TokenizerModel):
         """Word → probability of being the answer, likeliest first."""
         for text in (question, story):
             if not isinstance(text, str):
-                raise DataError(f"{type(text).__name__} is no text", "give question and story")
+                raise DataError(f"{type(text).__name__} is not text", "give question and story")
         # The full stop ends the story's last sentence, should it have none.
         text = f"{story.strip()} . {question}"
         sentences = self.sentence_ids(text)

@@ -21,6 +21,7 @@ from regard.models.language_model import LanguageModel
 from regard.models.memory_network import MemoryNetworkModel, split_sentences
 from regard.models.sequence_classifier import SequenceClassifier
 from regard.models.series_model import SeriesModel
+from regard.models.spans import Filling
 from regard.models.text_encoder import TextEncoder
 
 DEFAULT_TOP = 5
@@ -77,9 +78,9 @@ class PredictionOptions:
         if self.samples is not None:
             whole_number("samples", self.samples, least=1)
         if self.context is not None and not isinstance(self.context, str):
-            raise SettingError(f"context = {self.context!r} is no text", "give a string")
+            raise SettingError(f"context = {self.context!r} is not text", "give a string")
         if isinstance(self.labels, str) or not isinstance(self.labels, Sequence):
-            raise SettingError(f"labels = {self.labels!r} is no list", 'give some: ["a", "b"]')
+            raise SettingError(f"labels = {self.labels!r} is not a list", 'give some: ["a", "b"]')
 
 
 def predict(
@@ -177,7 +178,9 @@ def _classify(model: Any, inputs: list[str], options: PredictionOptions) -> list
     elif model.medium is not None:
         scores = model.classify(inputs)
     else:
-        scores = model.classify([_text_or_pair(one) for one in inputs], cut=options.cut)
+        texts = [_text_or_pair(one) for one in inputs]
+        _check_not_labelled(texts, model.labels)
+        scores = model.classify(texts, cut=options.cut)
     return [_first(one, options.top) for one in scores]
 
 
@@ -223,10 +226,18 @@ def _follows(model: Any, inputs: list[str], options: PredictionOptions) -> list[
 
 
 def _fill(model: Any, inputs: list[str], options: PredictionOptions) -> list[Any]:
-    return [
-        {filling.token: filling.probability for filling in fillings}
-        for fillings in model.fill(inputs, options.top)
-    ]
+    return [_probabilities(fillings) for fillings in model.fill(inputs, options.top)]
+
+
+def _probabilities(fillings: Sequence[Filling]) -> dict[str, float]:
+    """Token → probability. Tokens that read alike (" cat", "cat") are told apart by their ids."""
+    probabilities: dict[str, float] = {}
+    for filling in fillings:
+        name = filling.token
+        if name in probabilities:
+            name = f"{name} (token {filling.token_id})"
+        probabilities[name] = filling.probability
+    return probabilities
 
 
 def _spans(method: str) -> Callable[[Any, list[str], PredictionOptions], list[Any]]:
@@ -323,6 +334,16 @@ def _text_or_pair(line: str) -> str | tuple[str, str]:
     """A text, or two of them with a tab between."""
     first, tab, second = line.partition("\t")
     return (first, second) if tab else line
+
+
+def _check_not_labelled(texts: Sequence[str | tuple[str, str]], labels: Sequence[str]) -> None:
+    """Refuses a file of labelled examples, whose labels would be read as second texts."""
+    seconds = [text[1].strip() for text in texts if isinstance(text, tuple)]
+    if seconds and all(second in labels for second in seconds):
+        raise DataError(
+            f"after the tab of each line is a class of this model ({seconds[0]!r}), not a text",
+            "give the texts alone (cut -f1 FILE), or score the labels: regard evaluate --data FILE",
+        )
 
 
 def _question_and_context(line: str, options: PredictionOptions) -> tuple[str, str]:

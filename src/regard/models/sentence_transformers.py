@@ -148,7 +148,9 @@ class SentencePooling:
 def _read_modules(folder: Path) -> list[dict[str, Any]]:
     """The list of modules, each with its type."""
     modules = disk.read_json(folder / "modules.json", ModelError)
-    problem = ModelError(f"{folder}/modules.json is no list of modules", "fetch the folder again")
+    problem = ModelError(
+        f"{folder}/modules.json is not a list of modules", "fetch the folder again"
+    )
     if not isinstance(modules, list):
         raise problem
     for module in modules:

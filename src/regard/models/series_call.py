@@ -178,7 +178,7 @@ def _check_support(output: kinds.Distribution, future: Tensor) -> None:
     if output.name != "negative_binomial":
         return
     if bool((future < 0).any()) or bool((future != future.round()).any()):
-        raise DataError("negative_binomial is of counts", "give whole numbers from 0 on")
+        raise DataError("negative_binomial is for counts", "give whole numbers from 0 on")
 
 
 def _mean_loss(losses: Tensor, observed: Tensor | None) -> Tensor:

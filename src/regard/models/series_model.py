@@ -282,11 +282,11 @@ class SeriesModel(Model):
         if isinstance(series, str | Path):
             # The reader of texts takes all files below a folder, and "" is the current one.
             if not str(series).strip() or Path(series).is_dir():
-                raise DataError(f"{str(series)!r} is no file", _SERIES_FORMS)
+                raise DataError(f"{str(series)!r} is not a file", _SERIES_FORMS)
             return read_series(series, columns or None)
         values = as_array(series, "series", _SERIES_FORMS)
         if values.ndim not in (1, 2) or not values.size or np.iscomplexobj(values):
-            raise DataError(f"an array of the shape {values.shape} is no series", _SERIES_FORMS)
+            raise DataError(f"an array of the shape {values.shape} is not a series", _SERIES_FORMS)
         # An array has no names: its columns are taken to be the model's.
         with np.errstate(
             over="ignore"
@@ -417,7 +417,7 @@ class SeriesModel(Model):
         memory.require_bytes(
             _BYTES_PER_SAMPLE * values,
             f"{count:,} trajectories of {self.horizon:,} steps",
-            "draw fewer: a hundred tell the quantiles",
+            "draw fewer: a hundred are enough for quantiles",
         )
 
     def _scaling(self, values: Tensor, mask: Tensor | None) -> Scaling:

@@ -37,15 +37,19 @@ def read_samples(sound: Sound) -> Samples:
         samples = as_array(sound, "recording", _SOUND_FORMS)
         if not np.issubdtype(samples.dtype, np.floating):
             raise DataError(
-                f"samples of the type {samples.dtype} are no recording",
+                f"samples of the type {samples.dtype} are not a recording",
                 "give numbers from -1 to 1: divide whole numbers of 16 bits by 32768",
             )
         samples = samples.astype(np.float32, copy=False)
-    if samples.ndim != 1 or not len(samples) or not np.isfinite(samples).all():
+    name = str(sound) if isinstance(sound, str | Path) else "the recording"
+    if samples.ndim != 1:
         raise DataError(
-            f"a recording of the shape {samples.shape} is no row of finite samples",
-            "give one channel of sound",
+            f"{name} has the shape {samples.shape}, not [samples]", "give one channel of sound"
         )
+    if not len(samples):
+        raise DataError(f"{name} has no samples", "give a recording that is not empty")
+    if not np.isfinite(samples).all():
+        raise DataError(f"{name} has NaN or infinite samples", "record or convert it again")
     return samples
 
 
@@ -68,7 +72,7 @@ def say_resampled(rates: set[int], say: Callable[[str], None]) -> None:
     others = sorted(rates - {RATE})
     if others:
         names = " and ".join(f"{rate:,}" for rate in others)
-        say(f"sound of {names} samples a second is resampled to {RATE:,}")
+        say(f"sound of {names} samples per second is resampled to {RATE:,}")
 
 
 def spectrogram_image(features: Tensor) -> NDArray[np.uint8]:

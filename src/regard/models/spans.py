@@ -27,11 +27,12 @@ class Tagged:
 
 @dataclass(frozen=True)
 class Filling:
-    """A token for the mask, its probability, and the text with it."""
+    """A token for the mask, its probability, the text with it, and its id in the vocabulary."""
 
     token: str
     probability: float
     text: str
+    token_id: int
 
 
 @dataclass(frozen=True)

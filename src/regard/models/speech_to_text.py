@@ -13,6 +13,7 @@ from torch import Tensor
 from regard import spec as kinds
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode
 from regard.decode.beam_memory import require_memory
+from regard.decode.length_warnings import warn_of_cut_off
 from regard.decode.strategy import DecodingOptions, Greedy, Limit, Strategy, choose_strategy
 from regard.encoder_decoder import EncoderDecoder
 from regard.errors import SettingError
@@ -202,7 +203,10 @@ class SpeechToText(TokenizerModel):
             strategy or Greedy(), Limit(0.0, max_tokens), batch_tokens=_WINDOWS_AT_ONCE * frames
         )
         require_memory(settings.strategy, self.spec, max_tokens)
-        hypotheses = iter(decode(self.model, windows, self._special_tokens(prompt), settings))
+        results = decode(self.model, windows, self._special_tokens(prompt), settings)
+        best = [hypotheses[0] for hypotheses in results]
+        warn_of_cut_off(best, "do not trust their ends: the decoder has no more positions")
+        hypotheses = iter(results)
         texts = []
         for recording in recordings:
             parts = [self._text(next(hypotheses)[0].tokens) for _ in recording]
@@ -239,7 +243,7 @@ class SpeechToText(TokenizerModel):
         if start is None:
             if language is not None or task != "transcribe":
                 raise SettingError(
-                    "this model cannot be told a language or a task", "leave them out"
+                    "this model does not take a language or a task", "leave them out"
                 )
             return (self.ids.start,)
         # Radford et al. 2022, figure 1: the multitask format.
@@ -264,7 +268,8 @@ class SpeechToText(TokenizerModel):
         if language is None:
             if windows is None:
                 raise SettingError(
-                    f"this model knows {len(self.languages)} languages", "say which it is to learn"
+                    f"this model knows {len(self.languages)} languages",
+                    "set `languages` to that of the transcripts",
                 )
             return self._detect_language(windows)
         if language not in self.languages:

@@ -66,6 +66,7 @@ class Tasks:
         strategy: Strategy | None = None,
         *,
         language: str | None = None,
+        max_new_tokens: int | None = None,
         **options: Unpack[DecodingOptions],
     ) -> str: ...
     @overload
@@ -75,6 +76,7 @@ class Tasks:
         strategy: Strategy | None = None,
         *,
         language: str | None = None,
+        max_new_tokens: int | None = None,
         **options: Unpack[DecodingOptions],
     ) -> list[str]: ...
     def translate(
@@ -83,6 +85,7 @@ class Tasks:
         strategy: Strategy | None = None,
         *,
         language: str | None = None,
+        max_new_tokens: int | None = None,
         **options: Unpack[DecodingOptions],
     ) -> str | list[str]:
         """Translates one text or a list; see `Translator.translate`."""

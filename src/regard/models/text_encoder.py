@@ -261,7 +261,8 @@ class TextEncoder(TokenizerModel):
             if starts_word is not None:
                 before = before.rstrip()
             space = " " if starts_word and before else ""
-            fillings.append(Filling(word, probability, before + space + word + text[end:]))
+            filled = before + space + word + text[end:]
+            fillings.append(Filling(word, probability, filled, i))
         return fillings
 
     # -------------------------------------------------------------- question answering

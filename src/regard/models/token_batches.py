@@ -130,8 +130,7 @@ def different_texts(name: str, texts: Sequence[str], least: int = 1) -> list[str
     different = {text for text in several if text.strip()}
     if len(several) < least or len(different) != len(several):
         raise SettingError(
-            f"{name} are not a list of different texts",
-            f'give {least} or more, as in ["a cat", "a dog"]',
+            f"{name} must be different texts, none of them empty, {least} or more", "give others"
         )
     return several
 
@@ -142,7 +141,7 @@ def single_texts(texts: Text | Sequence[Text]) -> list[str]:
     for one in singles:
         if isinstance(one, tuple):
             raise DataError(
-                "this model reads one text at a time, and no pairs",
+                "this model reads one text at a time, not pairs",
                 "give a text or a list of texts",
             )
     return [one for one in singles if isinstance(one, str)]
@@ -162,13 +161,13 @@ def texts_and_pairs(texts: Text | Sequence[Text]) -> tuple[list[Text], bool]:
                 raise _no_text(part)
         if isinstance(one, tuple) and len(one) != 2:
             raise DataError(
-                f"a tuple of {len(one)} texts is no pair", "give several texts as a list"
+                f"a tuple of {len(one)} texts is not a pair", "give several texts as a list"
             )
     return several, is_single
 
 
 def _no_text(value: object) -> DataError:
-    return DataError(f"{type(value).__name__} is no text", "give a string, or a list of strings")
+    return DataError(f"{type(value).__name__} is not text", "give a string, or a list of strings")
 
 
 def padded_inputs(rows: Sequence[Sequence[int]], pad_token_id: int) -> dict[str, Tensor]:

@@ -16,6 +16,7 @@ from regard.data.padding import IGNORED, pad_rows
 from regard.decode.arguments import whole_number
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, batch_by_length, decode
 from regard.decode.beam_memory import require_memory
+from regard.decode.length_warnings import warn_of_cut_off
 from regard.decode.strategy import (
     BeamSearch,
     DecodingOptions,
@@ -155,6 +156,7 @@ class Translator(Model):
         strategy: Strategy | None = None,
         *,
         language: str | None = None,
+        max_new_tokens: int | None = None,
         **options: Unpack[DecodingOptions],
     ) -> str: ...
     @overload
@@ -164,6 +166,7 @@ class Translator(Model):
         strategy: Strategy | None = None,
         *,
         language: str | None = None,
+        max_new_tokens: int | None = None,
         **options: Unpack[DecodingOptions],
     ) -> list[str]: ...
     def translate(
@@ -172,6 +175,7 @@ class Translator(Model):
         strategy: Strategy | None = None,
         *,
         language: str | None = None,
+        max_new_tokens: int | None = None,
         **options: Unpack[DecodingOptions],
     ) -> str | list[str]:
         """The translation of one text or of a list; an empty line gives an empty line.
@@ -179,11 +183,18 @@ class Translator(Model):
         Without a `strategy`, or keywords that stand for one (`beam=8`, `length_penalty="gnmt:1"`,
         `temperature=0.7`), the search is that of generation_config.json, or a beam of 4.
         `language` is the target language of a multilingual model: mBART's de_DE, the fra of
-        opus-mt's >>fra<<.
+        opus-mt's >>fra<<. `max_new_tokens` limits the length of each translation; by default it
+        follows from that of the source.
         """
         lines = text_list(text)
-        settings = self.settings(choose_strategy(strategy, options, ("language",)))
-        results = self.hypotheses(lines, settings, language=language)
+        limit = None
+        if max_new_tokens is not None:
+            # 0 times the length of the source, and so many more.
+            limit = Limit(0.0, whole_number("max_new_tokens", max_new_tokens, 1))
+        strategy = choose_strategy(strategy, options, ("language", "max_new_tokens"))
+        results = self.hypotheses(lines, self.settings(strategy, limit), language=language)
+        best = [hypotheses[0] for hypotheses in results if hypotheses]
+        warn_of_cut_off(best, "raise max_new_tokens (regard translate: --max-length)")
         translations = [self.text(hypotheses[0]) if hypotheses else "" for hypotheses in results]
         return translations[0] if isinstance(text, str) else translations
 
@@ -360,7 +371,7 @@ def _check_id_rows(
         # A row may be an array as well; the items of a text are texts, those of bytes numbers.
         if not is_list or any(isinstance(row, str) or not isinstance(row, Sized) for row in rows):
             raise DataError(
-                "these are no rows of token ids", "give lists of them; `nll` takes texts"
+                "these are not rows of token ids", "give lists of them; `nll` takes texts"
             )
     if len(source_ids) != len(target_ids):
         raise DataError(

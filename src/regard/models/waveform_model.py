@@ -49,7 +49,7 @@ class WaveformModel(Model):
         config = read_folder_json(self, "preprocessor_config.json")
         if config.get("sampling_rate", RATE) != RATE:
             raise ModelError(
-                f"this model expects {config['sampling_rate']} samples a second",
+                f"this model expects {config['sampling_rate']} samples per second",
                 f"only {RATE} are understood",
             )
         return bool(config.get("do_normalize", True))

@@ -199,7 +199,7 @@ def _set_embeddings(model: Model, setup: Setup) -> None:
             table.weight.requires_grad_(False)
         tables.append(table)
     if not tables and (settings.vectors or settings.freeze_embeddings):
-        raise SettingError("this model has no token embeddings", "leave the word vectors out")
+        raise SettingError("this model has no token embeddings", "leave out the word vectors")
 
 
 # --- models to fine-tune --------------------------------------------------------------------------
@@ -287,8 +287,8 @@ def _say_unknown(share: float, setup: Setup) -> None:
     """A model learns nothing from words that it has no token for, and little from unseen ones."""
     if share > UNKNOWN_SHARE:
         setup.say(
-            f"warning: {share:.0%} of the tokens are unknown to the model that is fine-tuned\n"
-            "  → give one that was trained on text of this kind"
+            f"warning: {share:.0%} of the tokens are unknown to the model being fine-tuned\n"
+            "  → use a model trained on this kind of text"
         )
 
 

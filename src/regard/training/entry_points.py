@@ -91,7 +91,7 @@ def train(
     splits = list(result.scores) or run_evaluation.validation_splits(run_folder)
     if not splits:
         warnings.warn(
-            RegardWarning("nothing was held out or given to score: `metrics` are of nothing"),
+            RegardWarning("no validation or test data to score: `metrics` is empty"),
             stacklevel=2,
         )
     scores = run_evaluation.score_run(run_folder, metrics, splits, parts.kinds)
@@ -101,7 +101,7 @@ def train(
 def _folder_of(model: Model) -> Path:
     """The folder that a model was opened from, whose weights a run starts from."""
     if model.folder is None:
-        raise SettingError("this model is in no folder", "save it first: model.save(folder)")
+        raise SettingError("this model has no folder", "save it first: model.save(folder)")
     kinds = specs.own_kinds(model.spec)
     stored = load(model.folder, device="cpu", dtype=model.dtype, say=lambda _: None, kinds=kinds)
     weights = stored.model.state_dict()
@@ -111,8 +111,8 @@ def _folder_of(model: Model) -> Path:
     )
     if not is_unchanged:
         raise SettingError(
-            f"the weights of this model are not those of its folder, {model.folder}",
-            "save it to a folder of its own, model.save(folder), and give that one",
+            f"the weights of this model differ from those in its folder, {model.folder}",
+            "save it to another folder with model.save(folder), and give that one",
         )
     return model.folder
 
@@ -123,11 +123,13 @@ def _with_objective(
     if isinstance(objective, str):
         return parts, {**changes, "objective": objective}
     if not issubclass(objective, Objective) or objective is Objective:
-        raise SettingError(f"{objective.__name__} is no objective", f"give {TYPES['objective'][1]}")
+        raise SettingError(
+            f"{objective.__name__} is not an objective", f"give {TYPES['objective'][1]}"
+        )
     name = getattr(objective, "name", None)
     if name not in OBJECTIVES:
         raise SettingError(
-            f"{objective.__name__} has the name {name!r}, which is no objective's",
+            f"{objective.__name__} has the name {name!r}, which is not an objective's",
             "give it that of the objective whose data and settings it has: "
             + did_you_mean(str(name), OBJECTIVES),
         )
@@ -147,7 +149,7 @@ def _with_data(
     if objective is not None:
         key = DATA_KEYS[objective_settings(objective).data]
     if changes.get(key) is not None:
-        raise SettingError(f"`data` and `{key}` both say what is learnt from", "give one of them")
+        raise SettingError(f"`data` and `{key}` are both training data", "give one of them")
     if isinstance(data, str | Path):
         return parts, {**changes, key: str(data)}
     return replace(parts, source=data), {**changes, key: type(data).__qualname__}
@@ -175,13 +177,13 @@ def finetune(
     for key in ("base", "files"):
         if key in changes:
             raise SettingError(
-                f"`{key}` is no setting here", "it is what is fine-tuned, and on what"
+                f"`{key}` is not a setting here", "use the arguments `model` and `data`"
             )
     files = [data] if isinstance(data, str | Path) else data
     if not isinstance(files, Sequence) or not all(isinstance(one, str | Path) for one in files):
-        raise SettingError("`data` is no file", "give the path of one, or a list of paths")
+        raise SettingError("`data` is not a file", "give the path of one, or a list of paths")
     if not files or "" in files:
-        raise SettingError("there is no file to learn from", "give the path of one")
+        raise SettingError("there is no training file", "give the path of one")
     base = _folder_of(model) if isinstance(model, Model) else model
     values = {
         **changes,

@@ -74,7 +74,7 @@ def check_kind(
     names = " or ".join(f"spec.{kind.__name__}" for kind in classes)
     media = " or ".join(_MEDIA[name] for name in input_names)
     raise SettingError(
-        f"a spec.{type(model).__name__} that reads {_MEDIA[model.main_input_name]} is no model "
+        f"a spec.{type(model).__name__} that reads {_MEDIA[model.main_input_name]} is not a model "
         f"for the objective {objective!r}",
         f"give a {names} that reads {media}, or another objective",
     )
@@ -294,7 +294,7 @@ def read_file(path: Path) -> spec.Model:
     model = spec.from_dict(data)
     if not isinstance(model, spec.Model):
         raise ModelError(
-            f"{path} describes a {type(model).__name__}, which is no model by itself",
+            f"{path} describes a {type(model).__name__}, which is not a model by itself",
             "describe an Encoder, a Decoder, an EncoderDecoder, …",
         )
     return model
@@ -302,7 +302,7 @@ def read_file(path: Path) -> spec.Model:
 
 def _read_toml(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(disk.read_text(path, SettingError))
+        return tomllib.loads(disk.read_text(path, SettingError).removeprefix("\ufeff"))
     except tomllib.TOMLDecodeError as error:
         raise SettingError(f"{path} is not valid TOML: {error}", "correct that line") from None
 

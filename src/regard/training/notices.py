@@ -10,6 +10,7 @@ from regard.data.file_access import split_location
 from regard.training.parallel.ranks import Ranks
 from regard.training.recipe.schema import Recipe
 
+_FEW_STEPS = 30  # with fewer, a new head has hardly left its random weights
 # The settings that name what a model learns from, and what it is validated on.
 _SPLITS = (
     ("source", "valid_source"),
@@ -24,7 +25,7 @@ def say_all(recipe: Recipe, device: torch.device, ranks: Ranks, say: Callable[[s
     """Says the schedule, and warns of settings that have no effect, or an unwanted one."""
     train = recipe.train
     say(
-        f"schedule: {train.steps:,} steps, {train.warmup:,} of them to warm up, "
+        f"schedule: {train.steps:,} steps, {train.warmup:,} of them warm-up, "
         f"batches of {train.batch_tokens:,} positions"
     )
     for warning in _warnings(recipe, device, ranks):
@@ -37,22 +38,34 @@ def _warnings(recipe: Recipe, device: torch.device, ranks: Ranks) -> Iterator[st
     if train.warmup >= max(2, train.steps):
         yield (
             f"the warm-up of {train.warmup:,} steps does not end within the {train.steps:,} steps "
-            "of the run: the learning rate stays small, and little is learnt\n"
-            "  → give a smaller --warmup, or more --steps"
+            "of the run: the learning rate stays low, and the model learns little\n"
+            "  → use a smaller --warmup, or more --steps"
         )
     if train.compile and device.type != "cuda":
-        yield f"--compile is for GPUs: on {device} nothing is compiled"
+        yield f"--compile has no effect on {device}: it only works on GPUs"
     strategy = recipe.parallel.strategy
     if strategy != "ddp" and not ranks.several:
         yield (
-            f"--strategy {strategy} shares a model among processes, and this is one\n"
+            f"--strategy {strategy} needs several processes, and only one is running\n"
             "  → start several with --processes N"
+        )
+    data = recipe.data
+    if data.source is not None and data.source == data.target:
+        yield (
+            f"{data.source} is both --source and --target: the model learns to copy\n"
+            "  → give the translations as --target"
+        )
+    # Fine-tuning counts epochs: of a few examples these are a few updates.
+    if recipe.tune.base is not None and train.steps < _FEW_STEPS:
+        yield (
+            f"{train.steps:,} steps change a model very little\n"
+            "  → use more --epochs or --steps, or more data"
         )
     shared = _validated_on_training_data(recipe)
     if shared is not None:
         yield (
-            f"{shared} is both learnt from and validated on: the scores do not say how the model "
-            "does on what it has not seen"
+            f"{shared} is both training and validation data: the scores do not show how the model "
+            "generalizes to unseen data"
         )
 
 

@@ -81,7 +81,7 @@ def _check_readable(name: str) -> None:
 
 def _check_path(name: str) -> None:
     if not name:  # which would be the current folder
-        raise DataError("the path of a file is empty", "give one, or leave the setting out")
+        raise DataError("a file path is empty", "give one, or leave out the setting")
     path = Path(name)
     try:
         if path.is_dir():
@@ -118,5 +118,5 @@ def require_memory(count: int, recipe: Recipe) -> None:
     memory.require_bytes(
         _BYTES_PER_TRAINED_PARAMETER * count,
         f"the model has {count:,} parameters, which with their gradients and optimizer state",
-        "use a smaller model or a machine with more memory; `regard plan` has what each needs",
+        "use a smaller model or a machine with more memory; `regard plan` shows memory needs",
     )

@@ -173,9 +173,7 @@ def _begin(
         recipe, objective, has_source=has_source, has_spec=spec is not None, kinds=parts.kinds
     )
     if folder is None and may_be_restarted():
-        raise SettingError(
-            "a run that may be restarted has to find its folder again", "name it: --out DIR"
-        )
+        raise SettingError("a run that may be restarted needs a fixed folder", "name it: --out DIR")
     run_folder = begin(recipe, folder, name, parts.objective_name)
     if spec is not None:
         model_spec.write(run_folder, spec)
@@ -382,7 +380,7 @@ def _interruption(
     loop: Loop, run_folder: RunFolder, progress_bar: ProgressBar
 ) -> TrainingInterrupted:
     step = loop.progress.step
-    repair = f"go on with: regard train --resume {quote(str(run_folder.folder))}"
+    repair = f"resume with: regard train --resume {quote(str(run_folder.folder))}"
     progress_bar.say(f"saved at step {step}; {repair}")
     stopped_by = signal.Signals(loop.stop_signal).name
     return TrainingInterrupted(

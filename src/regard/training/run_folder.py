@@ -85,7 +85,7 @@ class RunFolder:
             if not disk.lock(file):
                 raise SettingError(
                     f"another process is training in {self.folder}",
-                    "wait for it or stop it, or choose another --out",
+                    "wait for it or stop it; a new run needs another --out",
                 )
             yield
 
@@ -102,10 +102,11 @@ class RunFolder:
             return
         if expected is None:
             raise SettingError(
-                f"{self.folder} was begun with the objective of its recipe", "leave `objective` out"
+                f"{self.folder} was started with the objective of its recipe",
+                "leave `objective` out",
             )
         raise SettingError(
-            f"{self.folder} was begun with the objective {expected}, "
+            f"{self.folder} was started with the objective {expected}, "
             f"not {objective or 'that of its recipe'}",
             f"resume it in Python: regard.resume(folder, objective={expected})",
         )
@@ -159,8 +160,8 @@ class RunFolder:
         done = max(steps_done, default=0)
         if recipe.train.steps <= done:
             raise SettingError(
-                f"the run in {self.folder} is at step {done:,}",
-                f"ask for more than that: --steps {2 * max(done, 1)}",
+                f"the run in {self.folder} is already at step {done:,}",
+                f"give a larger number: --steps {2 * max(done, 1)}",
             )
         values = self.read_recipe()
         intervals = [key for key in values.pop(_INTERVALS, ()) if key != "steps"]
@@ -275,7 +276,7 @@ def _take_again(run_folder: RunFolder) -> None:
     if not run_folder.never_trained():
         repair = "choose another --out"
         if run_folder.recipe.is_file():
-            repair = f"go on with `regard train --resume {quote(str(folder))}`, or {repair}"
+            repair = f"continue with `regard train --resume {quote(str(folder))}`, or {repair}"
         raise SettingError(f"{folder} already exists and is not empty", repair)
     # Not under the feet of a process that is preparing its data there.
     with run_folder.locked():

@@ -30,22 +30,22 @@ def source_splits(source: Any, kind: DataKind) -> dict[str, Any]:
     splits = source.splits() if callable(getattr(source, "splits", None)) else None
     if not isinstance(splits, Mapping):
         raise DataError(
-            f"splits() of {name} gives no dictionary",
-            'return {"train": function, …}, of functions that give examples',
+            f"splits() of {name} does not return a dictionary",
+            'return {"train": function, …}, with functions that yield examples',
         )
     for split, function in splits.items():
         if not isinstance(split, str) or _PLAIN_NAME.fullmatch(split) is None:
             raise DataError(
-                f"{split!r} of {name} is no name of a split",
+                f"{split!r} of {name} is not a valid split name",
                 "use letters, digits, - and _: it becomes the name of a file",
             )
         if not callable(function):
             raise DataError(
                 f"the split {split!r} of {name} cannot be called",
-                "give a function that gives the examples from the first one on, each time",
+                "give a function that yields all examples each time it is called",
             )
     if "train" not in splits:
-        raise DataError(f"{name} has no split 'train'", "name the examples to learn from so")
+        raise DataError(f"{name} has no split 'train'", "give the training examples this name")
     return {split: partial(_checked, function, split, kind) for split, function in splits.items()}
 
 
@@ -66,7 +66,7 @@ def _checked(function: Any, split: str, kind: DataKind) -> Iterator[Any]:
         raise DataError(
             f"the split {split!r} failed after {number:,} examples: "
             f"{type(error).__name__}: {error}",
-            "correct the function that gives its examples",
+            "fix the function that yields its examples",
         ) from error
 
 

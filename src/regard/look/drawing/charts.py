@@ -165,8 +165,8 @@ def _scale(x: float, y: float, most: float, signed: bool) -> list[Mark]:
 def attention_scale(x: float, y: float, strip: NDArray[np.uint8] | None = None) -> list[Mark]:
     """The colour bar of attention that is shaded against even attention, or another `strip`."""
     if strip is None:
-        strip = colours(np.linspace(0.0, 1.0, 64)[None], most=1.0)  # [1, 64, 3]
-    even = "even or less"
+        strip = colours(np.linspace(EVEN_SHADE, 1.0, 64)[None], most=1.0)  # [1, 64, 3]
+    even = "even"
     start = x + text_width([even]) + 6
     return [
         Text(x, y + 11, even),

@@ -142,9 +142,7 @@ def _prepare(setup: Setup, base: Translator | None) -> None:
         report = prepare(valid, source, target, folder / "valid", max_length=max_length)
         setup.say(f"validation: {report}")
     else:
-        setup.say(
-            "no validation text: nothing to choose the best weights by, so the last ones are kept"
-        )
+        setup.say("no validation text to select the best weights by: keeping the last ones")
     # Last: the presence of the training corpus says that everything is there.
     report = prepare(
         {name: corpus() for name, corpus in corpora_of(train).items()},
@@ -220,11 +218,13 @@ def _held_out_splits(setup: Setup) -> dict[str, Split]:
         candidates = (pair for i, pair in enumerate(corpus()) if _is_held_out(i, interval))
         held_out += itertools.islice(candidates, most)
         intervals.add(interval)
-    which = " or ".join(f"{interval}th" for interval in sorted(intervals))
-    setup.say(
-        f"no validation files: every {which} pair, {len(held_out):,} in all, "
-        "is held out for validation"
-    )
+    # Of fewer than ten pairs none is held out, which is said where nothing is validated.
+    if held_out:
+        which = " or ".join(f"{interval}th" for interval in sorted(intervals))
+        setup.say(
+            f"no validation files: every {which} pair, {len(held_out):,} in all, "
+            "is held out for validation"
+        )
 
     def without_held_out(corpus: Split) -> Split:
         return lambda: _without_held_out(corpus(), _hold_out_interval(corpus), most)

@@ -173,10 +173,12 @@ def _train_and_valid(path: str, text: Split, setup: Setup) -> tuple[Split, Split
     # A pass of its own: where the validation part begins depends on the length.
     total = sum(len(block) for block in text())
     if total == 0:
-        raise DataError(f"{path} is empty", "give a file with some text in it")
+        raise DataError(f"{path} is empty", "give a file that contains text")
     # The end, not random lines: neighbours of training lines would be too easy.
     cut = int(total * (1 - setup.recipe.data.held_out))
-    setup.say(f"data: the first {cut:,} of {total:,} characters train, the rest validates")
+    setup.say(
+        f"data: the first {cut:,} of {total:,} characters for training, the rest for validation"
+    )
     return lambda: _between(text(), 0, cut), lambda: _between(text(), cut, total)
 
 

@@ -49,7 +49,7 @@ class RecordedSpeech:
             raise _damaged(folder, str(error)) from None
         # Three files that belong together: an interrupted copy may have one of them only.
         if len(offsets) != len(transcripts) + 1 or offsets[-1] != len(samples):
-            raise _damaged(folder, "its files do not fit each other")
+            raise _damaged(folder, "its files do not match")
         # A plain array is faster to slice than np.memmap itself.
         return cls(np.asarray(samples), offsets, transcripts)
 
@@ -142,7 +142,7 @@ def _samples(recording: Recording, rates: set[int]) -> Samples:
     samples, rate = read_wav_and_rate(recording.audio)
     rates.add(rate)
     if not len(samples):
-        raise DataError(f"{recording.audio} holds no sound", "leave it out of the table")
+        raise DataError(f"{recording.audio} contains no audio", "leave it out of the table")
     return resample(samples, rate)
 
 

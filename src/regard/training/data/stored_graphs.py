@@ -23,11 +23,11 @@ def stored_graphs(setup: Setup, level: Level) -> GraphData:
         data = _read(setup)
         if data.level != level:
             raise SettingError(
-                f"the data has labels of {data.level}, and the objective learns {level}",
-                f"say --objective {data.level}",
+                f"the data has labels for {data.level}, but the objective is for {level}",
+                f"use --objective {data.level}",
             )
         if not data.rows("train"):
-            raise DataError("nothing is in the split 'train'", "write it into the split column")
+            raise DataError("the split 'train' is empty", "write it into the split column")
         # Once, with all splits in it: a resumed run needs no other file.
         path.parent.mkdir(parents=True, exist_ok=True)
         with disk.disk_errors(str(path)), disk.atomic_file(path) as temporary:

@@ -180,7 +180,7 @@ def _series_splits(setup: Setup) -> dict[str, Split]:
     ends = np.cumsum(counts)
     unused = len(series) - int(ends[-1])
     if unused:
-        setup.say(f"the last {unused:,} steps are in no split ({data.series_split})")
+        setup.say(f"the last {unused:,} steps belong to no split ({data.series_split})")
     splits: dict[str, Split] = {}
     # One number is all training data; two have no test.
     for name, begin, end in zip(_ORDER, ends - counts, ends, strict=False):
@@ -199,7 +199,7 @@ def split_counts(text: str, length: int) -> NDArray[np.int64]:
         numbers = []
     if not 1 <= len(numbers) <= 3 or min(numbers) < 0 or not numbers[0]:
         raise SettingError(
-            f"series_split {text!r} is not understood", "write 8640:2880:2880, or 0.7:0.1:0.2"
+            f"series_split {text!r} is not valid", "write 8640:2880:2880, or 0.7:0.1:0.2"
         )
     # 0.7 + 0.1 + 0.2 is not exactly 1 in binary.
     if sum(numbers) <= 1 + 1e-9:

@@ -165,7 +165,7 @@ def check_causality(objective: Objective, batch: TokenBatch) -> Iterator[Finding
             "future_leak",
             f"other tokens after position {place} change the model's output at and before it",
             "the attention mask leaks: a position sees the tokens that it has to predict",
-            "use a causal mask in the decoder; an own attention must leave out what `allowed` "
+            "use a causal mask in the decoder; custom attention must leave out what `allowed` "
             "excludes, in sums and normalizations too",
             0.99,
         )
@@ -220,7 +220,7 @@ def _check_own_labels(objective: Objective, batch: TokenBatch) -> Iterator[Findi
 
 
 def _not_shifted(evidence: str, shift: int) -> Finding:
-    cause = "targets are shifted too far: the next token is never learnt"
+    cause = "targets are shifted too far: the next token is never learned"
     if shift <= 0:
         cause = "targets are not shifted: a position is given the token that it has to predict"
     return Finding(
@@ -311,7 +311,7 @@ def check_masked_labels(batches: list[TokenBatch]) -> Iterator[Finding]:
     if total >= 20 and visible > 0.5 * total:
         yield Finding(
             "answers_in_input",
-            f"{100 * visible / total:.0f} % of the labels stand unmasked in the input",
+            f"{100 * visible / total:.0f} % of the labels appear unmasked in the input",
             "the model is given the tokens that it has to predict",
             "replace the tokens to predict by the mask token before the forward pass",
             0.95,
@@ -391,7 +391,7 @@ def _padding_attended() -> Finding:
         "padding_attended",
         "other tokens in the padding change the outputs of real tokens",
         "attention looks at padding",
-        "give the padding mask to the model; an own attention must leave out what `allowed` "
+        "pass the padding mask to the model; custom attention must leave out what `allowed` "
         "excludes",
         0.97,
     )

@@ -160,7 +160,7 @@ def plateau(log: RunLog, baseline: Baseline) -> Iterator[Finding]:
         yield Finding(
             "plateau",
             f"the loss stays at {later:.3f}; that of the label frequencies alone is {entropy:.3f}",
-            "the model has learnt the frequencies of the labels and nothing of its input",
+            "the model has only learned the label frequencies and ignores its input",
             "check that inputs and labels belong together, then try another learning_rate",
             0.6,
             log.last_step,
@@ -191,7 +191,7 @@ def overfitting(log: RunLog, baseline: Baseline) -> Iterator[Finding]:
         "overfitting",
         f"the training loss fell to {train:.2f}, the validation loss is {last:.2f}"
         + (f" and was {best:.2f} at step {step}" if rises or gap else ""),
-        "the model learns its training data by heart",
+        "the model is overfitting its training data",
         "more data, more dropout or a smaller model; or stop earlier: patience = 3",
         0.85,
         step,

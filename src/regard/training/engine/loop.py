@@ -392,12 +392,12 @@ class Loop:
         )
         if saved is None:
             raise CheckpointError(
-                f"no checkpoint of step {skipped.step} or before is left to roll back to",
+                f"no checkpoint at or before step {skipped.step} is left to roll back to",
                 "start the run again, or resume it with another spike_threshold",
             )
         loss = "not finite" if skipped.loss is None else f"{skipped.loss:.3f}"
         self.progress_bar.say(
-            f"step {skipped.spike}: a loss spike ({loss}); going back to step {saved.step}, "
+            f"step {skipped.spike}: loss spike ({loss}); rolling back to step {saved.step} "
             f"to skip the batches of steps {skipped.step + 1} to {skipped.spike}"
         )
         stretches = [*self.progress.skipped, skipped]
@@ -441,7 +441,7 @@ class Loop:
         if not self.compiles:
             yield
             return
-        self.progress_bar.say("compiling the blocks: the first steps take longer")
+        self.progress_bar.say("compiling the blocks: the first steps will take longer")
         with compiled(self.model):
             yield
 
@@ -486,7 +486,7 @@ class Loop:
         seconds = self._trial_seconds() * self.settings.accumulate
         self.progress_bar.say(
             f"estimate: {duration(seconds * remaining)} for {remaining:,} steps "
-            f"of {seconds:.2g} s, and validation"
+            f"of {seconds:.2g} s, plus validation"
         )
 
     def _trial_seconds(self) -> float:
@@ -717,7 +717,9 @@ class Loop:
                 tensor.copy_(groups[group][name])
         self.averaging.leave_out_damaged(self.progress, self._say)
         self.window = torch.tensor(self.progress.window, dtype=torch.float64, device=self.device)
-        self.metrics.truncate(self.progress.metrics_position)
+        if not self.metrics.truncate(self.progress.metrics_position):
+            log = self.metrics.path.name
+            self._say(f"warning: {log} was changed since the checkpoint: its curves have a gap")
 
     @contextmanager
     def exported(self) -> Iterator[None]:

@@ -51,10 +51,16 @@ class MetricsLog:
         with disk.disk_errors(self.path.name):
             os.fsync(self.file.fileno())
 
-    def truncate(self, position: int) -> None:
-        """Drops what was logged after this position."""
+    def truncate(self, position: int) -> bool:
+        """Drops what was logged after this position.
+
+        False if the file is not what was logged: it is shorter, or has no end of a line there. Then
+        its lines up to there are kept.
+        """
         with disk.disk_errors(self.path.name):
-            self.file.truncate(position)
+            end = _end_of_lines(self.path, min(position, self.position()))
+            self.file.truncate(end)
+        return end == position
 
     def close(self) -> None:
         self.file.close()
@@ -77,11 +83,18 @@ class NoMetrics(MetricsLog):
     def sync(self) -> None:
         pass
 
-    def truncate(self, position: int) -> None:
-        pass
+    def truncate(self, position: int) -> bool:
+        return True
 
     def close(self) -> None:
         pass
+
+
+def _end_of_lines(path: Path, position: int) -> int:
+    """The end of the last complete line that ends at this position or before it."""
+    with open(path, "rb") as file:
+        complete = file.read(position).rpartition(b"\n")[0]
+        return len(complete) + 1 if complete else 0
 
 
 def _json_value(value: Any) -> Any:
@@ -99,7 +112,7 @@ def records(path: Path) -> Iterator[dict[str, Any]]:
         content = disk.read_bytes(path)
     except OSError as error:
         raise DataError(
-            f"cannot read {path}: {error.strerror}", "move it away: a new log is begun"
+            f"cannot read {path}: {error.strerror}", "move it away; a new log will be started"
         ) from None
     for line in content.decode(errors="replace").splitlines():
         try:

@@ -60,14 +60,14 @@ class WeightAveraging:
         expected = {} if self.strategy.layouts else self.parameters
         if isinstance(self.choice, Best) and progress.best_step:
             if problem := self.snapshots.damage(progress.best_step, expected):
-                say(f"the best weights cannot be read ({problem}); the next validation is the best")
+                say(f"cannot read the best weights ({problem}); the next ones count as best")
                 progress.best = None
                 progress.best_step = 0
         elif isinstance(self.choice, Average):
             problems = {s: self.snapshots.damage(s, expected) for s in progress.averaged}
             progress.averaged = [step for step, problem in problems.items() if problem is None]
             for problem in filter(None, problems.values()):
-                say(f"the average goes on without a snapshot ({problem})")
+                say(f"the average continues without a snapshot ({problem})")
 
     def selected(self, progress: Progress) -> Tensors:
         """The weights to export, as far as the run has come: full tensors, on the main rank."""

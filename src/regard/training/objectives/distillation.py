@@ -158,7 +158,7 @@ def _load_teacher(recipe: Recipe) -> Model | None:
 
 def _wrong_kind(recipe: Recipe, ability: str) -> ModelError:
     return ModelError(
-        f"the teacher {recipe.train.teacher} is no model that {ability}",
+        f"the teacher {recipe.train.teacher} is not a model that {ability}",
         "take one of the student's kind",
     )
 
@@ -174,7 +174,7 @@ def _check_vocabulary(recipe: Recipe, same: bool) -> None:
         repair = "take a teacher that was fine-tuned from the same model, or leave --teacher out"
     raise ModelError(
         f"the teacher {recipe.train.teacher} has other tokens than the student, "
-        "so their scores are of different things",
+        "so their outputs cannot be compared",
         repair,
     )
 
@@ -187,8 +187,8 @@ def _check_positions(
     needed = _positions(student, max_length)
     if available < needed:
         raise SettingError(
-            f"the teacher has positions for {available} tokens, and {needed} may come",
-            f"say {flag} {available}",
+            f"the teacher has positions for {available} tokens, but {needed} may be needed",
+            f"use {flag} {available}",
         )
 
 

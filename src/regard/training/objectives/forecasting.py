@@ -65,7 +65,7 @@ class Forecasting(Objective):
         self.forecast_loss = build_forecast_loss(self.output)
         if self.output == spec.Distribution("negative_binomial") and any(data.processor.mean):
             raise ModelError(
-                "negative_binomial is of counts, but this series is standardized",
+                "negative_binomial is for counts, but this series is standardized",
                 "give --model and --forecast negative_binomial, instead of a spec",
             )
         self.windows = {
@@ -295,7 +295,7 @@ def _with_channels(description: Any, channels: int) -> Any:
         raise ModelError("this model reads no time series", "give one with SeriesPatches")
     if not description.input.shared and description.input.channels != channels:
         raise ModelError(
-            f"the model has maps of its own for {description.input.channels} channels",
+            f"the model has separate projections for {description.input.channels} channels",
             f"give a series of as many, not of {channels}",
         )
     return replace(description, input=replace(description.input, channels=channels))
@@ -362,4 +362,4 @@ def _copy_weights(base: SeriesModel, model: torch.nn.Module) -> None:
             parameter.copy_(old[name])
         # Sinusoids are computed, for as many steps as there are now.
         elif parameter.requires_grad and not name.startswith("series."):
-            raise ModelError(f"{base.folder} holds nothing for {name}", "give a whole model")
+            raise ModelError(f"{base.folder} has no weights for {name}", "give a whole model")

@@ -113,8 +113,8 @@ class HeadObjective(Objective, Generic[Example]):
         full = self.train_rows.truncated
         if full and self.truncates:
             say(
-                f"{full:,} examples fill the limit of {self.max_length} tokens; "
-                "what is longer was cut off (--max-length)"
+                f"{full:,} examples reach the limit of {self.max_length} tokens; "
+                "longer ones were truncated (--max-length)"
             )
 
     # --- assembling a run -------------------------------------------------------------------------
@@ -343,7 +343,7 @@ def class_names(labels: Iterable[str]) -> list[str]:
     names = sorted(set(labels))
     if len(names) < 2:
         raise DataError(
-            f"there is one label only: {', '.join(names)}", "give examples of two labels or more"
+            f"there is only one label: {', '.join(names)}", "give examples of two labels or more"
         )
     return names
 
@@ -416,7 +416,7 @@ def copy_weights(base: Model, model: nn.Module) -> None:
         if fits and not name.startswith("labels."):
             parameter.copy_(old[name])
         elif not name.startswith(("labels.", "pool.")):
-            raise ModelError(f"{base.folder} holds nothing for {name}", "give a whole encoder")
+            raise ModelError(f"{base.folder} has no weights for {name}", "give a whole encoder")
         elif parameter.ndim == 1:  # a bias
             parameter.zero_()
         else:

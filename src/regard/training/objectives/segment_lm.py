@@ -38,13 +38,14 @@ class SegmentLM(CausalLM):
         super().__init__(model, data, setup)
         if self.teacher is not None:
             raise SettingError(
-                "a model that carries something on learns from text alone", "leave the teacher out"
+                "a model with segment memory cannot have a teacher", "leave out the teacher"
             )
         # − 1: the label of the last token is the one after it.
         self.stream_length = (len(self.train_tokens) - 1) // self.rows
         if self.stream_length < self.context:
             raise DataError(
-                f"{len(self.train_tokens):,} tokens make no {self.rows} streams of {self.context}",
+                f"{len(self.train_tokens):,} tokens are too few for "
+                f"{self.rows} streams of {self.context}",
                 "lower batch_tokens or context, or give more text",
             )
         self.carry = self._initial_carry(self.rows)

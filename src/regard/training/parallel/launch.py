@@ -80,7 +80,7 @@ def _backend(device: str) -> str:
     if ranks_here > torch.cuda.device_count():
         if is_main_process():
             count = torch.cuda.device_count()
-            print(f"{ranks_here} ranks share {count} GPU: they talk by gloo, not by nccl",
+            print(f"{ranks_here} ranks share {count} GPU: communicating with gloo instead of nccl",
                   file=sys.stderr)  # fmt: skip
         return "cpu:gloo,cuda:gloo"
     return "cpu:gloo,cuda:nccl"
@@ -99,7 +99,7 @@ def start(processes: int, arguments: Sequence[str]) -> int:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
     if processes < 1:
-        raise SettingError(f"{processes} processes do nothing", "give 1 or more")
+        raise SettingError(f"{processes} processes cannot train", "give 1 or more")
     # Warnings of DDP's C++ side about what is meant so; ranks read this when they import torch.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     options = ["--standalone", f"--nproc-per-node={processes}", "--no-python"]

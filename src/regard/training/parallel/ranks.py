@@ -29,7 +29,7 @@ class Ranks:
     def __init__(self, rank: int = 0, size: int = 1, tensor: int = 1) -> None:
         if size % tensor:
             raise SettingError(
-                f"{size} ranks do not make groups of {tensor}",
+                f"{size} ranks cannot be divided into groups of {tensor}",
                 "start as many processes as a multiple of tensor_parallel_degree",
             )
         self.rank = rank
@@ -194,9 +194,9 @@ def lost_ranks_reported() -> Iterator[None]:
 def _lost(error: Exception) -> RankLostError:
     first_line = (str(error).splitlines() or [""])[0]
     return RankLostError(
-        f"another process of this run is gone ({first_line[:100]})",
-        "go on with: regard train --resume DIR; "
-        "torchrun --max-restarts N does so by itself, where --out names the folder",
+        f"lost another process of this run ({first_line[:100]})",
+        "resume with: regard train --resume DIR; "
+        "torchrun --max-restarts N does so automatically if --out is given",
     )
 
 

@@ -88,7 +88,7 @@ class _Cut:
         """The query heads of a rank, and the key heads that they attend with."""
         project = part.project
         if type(part) is not Attention or not isinstance(part.mixer, SoftmaxAttention):
-            raise _refused(f"{name} is no plain softmax attention")
+            raise _refused(f"{name} is not a plain softmax attention")
         if not isinstance(project, SelfProjection | CrossProjection):
             raise _refused(f"{name} has a matrix for several of q, k and v")
         if part.relative is not None or part.position_project is not None:

@@ -55,7 +55,8 @@ def _check_metric(recipe: Settings) -> None:
     metrics = recipe.objective_settings.metrics
     if recipe.train.metric not in metrics:
         raise SettingError(
-            f"{recipe.train.metric} is no score of {recipe.task}", f"choose: {', '.join(metrics)}"
+            f"{recipe.train.metric} is not a score of {recipe.task}",
+            f"choose: {', '.join(metrics)}",
         )
 
 
@@ -75,8 +76,8 @@ def _check_data(recipe: Settings) -> None:
     if recipe.objective_settings.data == "pairs":
         if data.text:
             raise SettingError(
-                "a translation is learnt from pairs, not from one text",
-                "say --objective causal (a decoder), masked (an encoder), or span",
+                "translation needs pairs, not a single text",
+                "use --objective causal (a decoder), masked (an encoder), or span",
             )
         return
     has_text = data.text or recipe.objective_settings.generates
@@ -92,7 +93,7 @@ def _check_other_input(recipe: Settings, kind: str) -> None:
     if recipe.objective_settings.data != kind:
         raise SettingError(
             f"the objective {recipe.objective!r} does not learn from {inputs.name}",
-            f"say --objective {inputs.objectives}",
+            f"use --objective {inputs.objectives}",
         )
     keys = {*DATA_KEYS.values(), "source", "generated"}
     if not getattr(recipe.data, kind) or any(getattr(recipe.data, key) for key in keys - {kind}):
@@ -106,7 +107,7 @@ def _check_sounds(recipe: Settings, has_sounds: bool) -> None:
     if not learns_from_sounds:
         raise SettingError(
             f"the objective {recipe.objective!r} does not learn from recordings",
-            "say --objective ctc, transcribe, sounds or speech_contrastive",
+            "use --objective ctc, transcribe, sounds or speech_contrastive",
         )
     if not has_sounds or recipe.data.text or recipe.data.source or recipe.data.pairs:
         texts = {"sounds": " with classes", "speech_contrastive": ""}
@@ -120,9 +121,7 @@ def _check_sounds(recipe: Settings, has_sounds: bool) -> None:
 
 def _check_generated(recipe: Settings, task: GeneratedTask) -> None:
     if recipe.data.text or recipe.data.source or recipe.data.pairs:
-        raise SettingError(
-            "a generated task takes the place of files", "leave the files or `generated` out"
-        )
+        raise SettingError("a generated task replaces files", "leave the files or `generated` out")
     # A label is a target of one word, but a target sequence is no label, and no text is sound.
     needs_labels = recipe.objective_settings.data in ("examples", "sounds")
     if needs_labels and (recipe.objective != "classify" or task.kind != "classify"):
@@ -160,11 +159,11 @@ def _check_settings_of_objective(recipe: Settings) -> None:
     for key, is_set, fits in settings:
         if is_set and not fits:
             raise SettingError(
-                f"{key} is no setting of the objective {objective!r}", "leave it out"
+                f"{key} is not a setting of the objective {objective!r}", "leave it out"
             )
     if recipe.model.compressed is not None and recipe.model.memory is None:
         raise SettingError(
-            "only what leaves a memory can be compressed",
+            "`compressed` needs a memory",
             "give a memory too, e.g. --memory 128",
         )
 
@@ -193,7 +192,7 @@ def _check_mixture(recipe: Settings) -> None:
         return
     if data.mixture_weights is not None and data.mixture_temperature is not None:
         raise SettingError(
-            "mixture_weights and mixture_temperature both say how corpora are mixed",
+            "mixture_weights and mixture_temperature cannot be combined",
             "give one of them",
         )
     # A model with a memory reads its text from the beginning to the end.
@@ -207,9 +206,7 @@ def _check_mixture(recipe: Settings) -> None:
         )
     count = len(recipe.corpora)
     if count < 2:
-        raise SettingError(
-            "there is one corpus, and nothing to mix it with", "give several, with commas"
-        )
+        raise SettingError("there is only one corpus: nothing to mix", "give several, with commas")
     weights = recipe.mixture_weights
     if weights is not None and len(weights) != count:
         raise SettingError(
@@ -236,7 +233,7 @@ def _check_model(recipe: Settings) -> None:
     if recipe.train.recompute:
         foreign.append("recompute")
     if foreign:
-        raise SettingError(f"{foreign[0]} is no setting of {recipe.model_name}", "leave it out")
+        raise SettingError(f"{foreign[0]} is not a setting of {recipe.model_name}", "leave it out")
 
 
 def _check_model_kind(recipe: Settings) -> None:
@@ -263,31 +260,29 @@ def _check_teacher(recipe: Settings) -> None:
     translates = recipe.objective == "translate"
     if not _can_have_teacher(recipe, translates):
         raise SettingError(
-            "only translators, language models without a memory, "
-            "and models fine-tuned to classify or tag have teachers",
+            "distillation only supports translators, language models without memory, "
+            "and fine-tuning for classify or tag",
             "leave --teacher out",
         )
     if train.teacher_translates and (recipe.is_finetuning or not translates):
         raise SettingError(
-            "a teacher translates the text that a new translator learns from", "leave it out"
+            "--teacher-translates is only for training a new translation model", "leave it out"
         )
     # Each adds a forward pass and a weight of its own; nobody has tuned the two together.
     if train.agreement:
         raise SettingError(
-            "R-Drop and a teacher are two extra losses", "leave --agreement or --teacher out"
+            "R-Drop and a teacher cannot be combined", "leave out --agreement or --teacher"
         )
     if recipe.distillation_weight == 0 and not train.teacher_translates:
         raise SettingError(
-            "this teacher teaches nothing", "raise --teaching, or say --teacher-translates"
+            "the teacher has no effect", "raise --teaching, or use --teacher-translates"
         )
 
 
 def _check_no_teacher(recipe: Settings) -> None:
     for key in ("teaching", "temperature", "teacher_translates"):
         if getattr(recipe.train, key) not in (None, False):
-            raise SettingError(
-                f"{key} is a setting of learning from a teacher", "give --teacher DIR"
-            )
+            raise SettingError(f"{key} is only used in distillation", "give --teacher DIR")
 
 
 def _can_have_teacher(recipe: Settings, translates: bool) -> bool:

@@ -78,7 +78,7 @@ def load(
                 raise _no_section(name, section)
             if not isinstance(entries, dict):
                 raise SettingError(
-                    f"{name}: {section} is a section, and not one value or a list",
+                    f"{name}: {section} is a section, not a value or a list",
                     f"write [{section}], and its settings on the lines below",
                 )
             values[section].update(entries)
@@ -130,9 +130,9 @@ def _check_not_ignored(values: Mapping[str, Mapping[str, Any]], changes: Mapping
                 f"{before}pairs and {sides[0]} both name pairs", "give one file, or both sides"
             )
     if "text_column" in data and "text" not in data:
-        raise SettingError("text_column is of tables that hold `text`", "leave it out")
+        raise SettingError("text_column only applies to `text` files", "leave it out")
     if changes.get("steps") is not None and changes.get("epochs") is not None:
-        raise SettingError("steps and epochs both say how long a run is", "give one of them")
+        raise SettingError("steps and epochs cannot be combined", "give one of them")
     if values["tune"].get("base") is None:
         for key in FINETUNING_ONLY:
             if values["tune"].get(key):
@@ -145,7 +145,8 @@ def _no_section(name: str | Path, section: str) -> SettingError:
     """The error of a recipe's unknown section, or of a setting that stands in none."""
     if section in KEYS:
         return SettingError(
-            f"{name}: the setting {section!r} is in no section", f"it belongs in [{KEYS[section]}]"
+            f"{name}: the setting {section!r} is outside any section",
+            f"it belongs in [{KEYS[section]}]",
         )
     return SettingError(f"{name}: there is no section [{section}]", did_you_mean(section, SECTIONS))
 
@@ -163,7 +164,9 @@ def _check_words(settings: Mapping[str, Any]) -> None:
     for key in _READ_FIRST:
         value = settings.get(key)
         if value is not None and not isinstance(value, str | Path):
-            raise SettingError(f"{key} = {value!r} is no word", f'write it in quotes: {key} = "…"')
+            raise SettingError(
+                f"{key} = {value!r} is not a string", f'write it in quotes: {key} = "…"'
+            )
 
 
 def _choose_size(model: dict[str, Any], changes: Mapping[str, Any]) -> None:
@@ -227,8 +230,8 @@ def _add_finetuning_defaults(values: dict[str, dict[str, Any]]) -> None:
     objective = values["train"].get("objective")
     if objective is None:
         raise SettingError(
-            "what the model is fine-tuned for is not named",
-            f"say --objective: {', '.join(OBJECTIVES)}",
+            "fine-tuning needs an objective",
+            f"give --objective: {', '.join(OBJECTIVES)}",
         )
     defaults: dict[str, Any] = {
         **FINETUNING_DEFAULTS,
@@ -266,7 +269,7 @@ def choose(
     _check_words(changes)
     if data_root is not None and not recipe:
         raise SettingError(
-            "--data is where the files of a recipe are, and no recipe is named",
+            "--data is the folder of a recipe's files, but no recipe is given",
             "name one; your own files are given by --text, --pairs, --images and the like",
         )
     name: str | Path | None = recipe
@@ -309,6 +312,8 @@ def _resolve_paths(
         )
     for section, key in paths:
         value = values[section][key]
+        if value == "":
+            raise SettingError(f"[{section}] {key} is empty", "give a path, or leave the key out")
         if isinstance(value, str):  # anything else is refused with the other values
             values[section][key] = below(root or Path(name).parent, value)
 
@@ -323,6 +328,8 @@ def _read(name: str | Path) -> dict[str, Any]:
             f"give the path of a TOML file, or a packaged one; {hint}",
         )
     try:
-        return tomllib.loads(disk.read_bytes(path).decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        return tomllib.loads(disk.read_bytes(path).decode("utf-8-sig"))  # editors may add a mark
+    except UnicodeDecodeError as error:
+        raise SettingError(f"{path} is not UTF-8: {error}", "save it as UTF-8") from None
+    except tomllib.TOMLDecodeError as error:
         raise SettingError(f"{path} is not valid TOML: {error}", "correct that line") from None

@@ -130,6 +130,6 @@ def parse_mixture_weights(text: str) -> tuple[float, ...]:
     # NaN is between no numbers.
     if not weights or any(not 0 < weight < float("inf") for weight in weights):
         raise SettingError(
-            f"mixture_weights = {text!r} are no positive numbers", "write them like 2,1,0.5"
+            f"mixture_weights = {text!r} are not positive numbers", "write them like 2,1,0.5"
         )
     return weights

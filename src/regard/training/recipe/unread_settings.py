@@ -51,7 +51,7 @@ def check_settings_are_read(objective: str, changes: Mapping[str, Any], *, has_b
         is_read = data in _READ_FOR_DATA.get(key, (data,))
         if not is_read or objective not in _READ_BY.get(key, (objective,)):
             raise SettingError(
-                f"{key} is no setting of the objective {objective!r}", "leave it out"
+                f"{key} is not a setting of the objective {objective!r}", "leave it out"
             )
 
 
