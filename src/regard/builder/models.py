@@ -77,7 +77,11 @@ def build(model: spec.LinearForecaster) -> LinearForecaster: ...
 @overload
 def build(model: spec.Model) -> CoreModel: ...
 def build(model: spec.Model) -> CoreModel:
-    """The modules of a spec, with random weights drawn from torch's default generator."""
+    """Builds the modules of a spec, with random weights from torch's default generator.
+
+    Example:
+        The guide "Build from parts" shows complete specs.
+    """
     # The meta device needs no memory, and a GPU reports what it lacks by itself.
     if torch.get_default_device().type == "cpu" and not are_parameters_on_meta():
         memory.require(_stored(outline(model)), "this model")

@@ -56,19 +56,31 @@ def load(
     say: Callable[[str], None] | None = None,
     kinds: Sequence[type] = (),
 ) -> Model:
-    """Opens a run folder, or a folder in Hugging Face's layout.
+    """Opens a model: a run folder, or a folder in Hugging Face format.
 
-    What comes back depends on the folder: a `Translator` (`translate`), a `LanguageModel`
-    (`generate`), a `TextEncoder` (`classify`, `tag`, `answer`, `fill`, `embed`), an `ImageEncoder`
-    (`classify`, `embed`), a `DualEncoderModel` (`classify` by captions), a `SpeechToText` or
-    `CTCModel` (`transcribe`), a `SoundClassifier` or `SpectrogramClassifier` (`classify`). Its
-    `tasks` names the methods it has; all can be called with tensors by transformers' names, saved
-    (`save`) and looked into (`look`).
+    The class that is returned follows from the folder: `Translator` (`translate`),
+    `LanguageModel` (`generate`), `TextEncoder` (`classify`, `tag`, `answer`, `fill`, `embed`),
+    `ImageEncoder` (`classify`, `embed`), `DualEncoderModel` (`classify` by captions),
+    `SpeechToText` or `CTCModel` (`transcribe`), `SoundClassifier` or `SpectrogramClassifier`
+    (`classify`), and others. `tasks` lists the methods that a model supports. Every model can be
+    called with tensors under the argument names of `transformers`, saved (`save`) and inspected
+    (`look`).
 
-    `dtype` is the data type of the parameters: float32, bfloat16 or float16. By default it is
-    float32 on a CPU, and on a GPU that in which the weights are stored. With `download`, a name on
-    the hub (owner/name) is fetched once. `say` receives messages, which otherwise go to standard
-    error. `kinds` are the dataclasses of parts from outside the package that the model has.
+    Args:
+        folder: Path of the folder, or with `download` a model name on the Hub (owner/name).
+        device: Device of the parameters, such as "cpu" or "cuda:0"; by default a GPU if there is
+            one.
+        dtype: Data type of the parameters: float32, bfloat16 or float16. By default float32 on a
+            CPU, and the type of the stored weights on a GPU.
+        download: Whether a model that is not on this machine may be downloaded; it is cached.
+        say: Function that receives messages; by default they are printed to standard error.
+        kinds: Dataclasses of model parts that are defined outside the package.
+
+    Returns:
+        The model, ready for inference and for training.
+
+    Raises:
+        ModelError: The folder has no model that can be opened; the message says what to do.
     """
     _check_arguments(say, kinds)
     # Before `say` gets its default

@@ -37,20 +37,30 @@ def train(
     metrics: MetricChoice = (),
     **changes: Any,
 ) -> Result:
-    """Trains a model: `regard.train("builtin")`, `regard.train(model="gpt2:tiny", data="a.txt")`.
+    """Trains a model and returns its scores and its run folder.
 
-    `recipe` is a packaged recipe, a TOML file, or plain settings; `changes` are settings on top.
-    `spec` describes the model, in place of the recipe's sizes. `model` is the name of one (and its
-    size, `gpt2:small`), a spec, or a loaded model that is trained on. `data` is a file, or an
-    object with `splits()`. `objective` is a word, or a class from outside the package.
+    Example:
+        `regard.train("builtin")`, or `regard.train(model="gpt2:tiny", data="notes.txt",
+        steps=500)`.
 
-    `metrics` are computed on the scored splits of the finished run, besides its own scores, or on
-    its validation set where nothing is scored: names (`bleu`, `top_k:5`) or `Metric` objects, one
-    or a list.
+    Args:
+        recipe: Name of a built-in recipe, path of a TOML file, or a mapping of settings.
+        spec: Description of the model, instead of the preset and sizes of the recipe.
+        model: Name of an architecture with its size (`gpt2:small`), a spec, or a loaded model to
+            continue from.
+        data: A file, or an object with `splits()`.
+        objective: Name of a training objective, or a subclass of `Objective`.
+        out: Run folder; by default `runs/NAME`.
+        on_step: Called after every update with the training loop. It may read `loop.progress`,
+            and end the run with `loop.request_stop()`.
+        metrics: Computed after training, in addition to the scores of the objective, on the test
+            set or without one on the validation set: names (`bleu`, `top_k:5`) or `Metric`
+            objects.
+        **changes: Single settings, which override the recipe: `steps=500`, `learning_rate=1e-3`.
 
-    `on_step` is called after every update with the training loop, whose `progress` it may read and
-    whose `request_stop()` ends the run. A run that is stopped so, or by Ctrl-C or SIGTERM, saves
-    its state and raises `TrainingInterrupted`.
+    Raises:
+        TrainingInterrupted: The run was stopped by `request_stop()`, Ctrl-C or a signal. Its
+            state is saved; `regard.resume` continues it.
     """
     if isinstance(recipe, Mapping):
         changes = {**recipe, **changes}
@@ -166,12 +176,14 @@ def finetune(
     kinds: Sequence[type] = (),
     **changes: Any,
 ) -> Result:
-    """Fine-tunes a model: `regard.finetune("bert/", "classify", "train.tsv", lora=8)`.
+    """Fine-tunes a model: `regard.train`, starting from pretrained weights.
 
-    It is `regard.train` that starts from a folder, or from a model that was opened from one. The
-    changes are the settings of `regard finetune`, for instance `valid="dev.tsv"`; several files of
-    pairs come with as many `prefixes`. `on_step` as in `regard.train`; `kinds` are the dataclasses
-    of parts from outside the package that the model in a folder has.
+    Example:
+        `regard.finetune("bert/", "classify", "train.tsv", valid="dev.tsv", lora=8)`.
+
+    The settings are those of `regard finetune`. Several files of pairs can have one of `prefixes`
+    each. `on_step` is the same as in `regard.train`. `kinds` are dataclasses of model parts that
+    are defined outside the package.
     """
     check_types(base=model, task=task, out=out, on_step=on_step)
     for key in ("base", "files"):

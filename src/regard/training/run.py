@@ -112,11 +112,15 @@ def resume(
     data: DataSource | None = None,
     objective: type[Objective] | None = None,
 ) -> Result:
-    """Resumes a run from its newest intact checkpoint: `regard.resume("runs/mine", steps=20_000)`.
+    """Resumes a run from its newest intact checkpoint.
 
-    `steps` trains it longer, or a finished run further, than its recipe says.
-    Parts from outside the package are given again: `kinds` are the dataclasses of model parts. Data
-    is needed only by a run that was stopped before all of it was stored.
+    Example:
+        `regard.resume("runs/mine")`, or for longer training `regard.resume("runs/mine",
+        steps=20_000)`.
+
+    `steps` replaces the number of steps of the recipe, also for a run that has finished. Parts,
+    an objective or a data source from outside the package must be given again; the data source is
+    needed only if the run was stopped before its data was stored.
     """
     check_types(folder=folder, source=data, objective_class=objective, on_step=on_step)
     run_folder, recipe, name = read_run(Path(folder), steps)

@@ -100,13 +100,16 @@ def evaluate(
     task: str | None = None,
     kinds: Sequence[type] = (),
 ) -> Evaluation:
-    """Evaluates a model: `regard.evaluate("runs/mine", "test.tsv")`.
+    """Scores a model on a data set, with bootstrap confidence intervals.
 
-    `model` is a loaded model or a folder. `data` is a file, two files of parallel text as a tuple,
-    a folder of images, or a list of examples. `metrics` are names with options (`bleu:none`,
-    `top_k:5`) or `Metric` objects; `task` is one of `regard.evaluation.tasks.TASKS`. Decoding and
-    tokenization are those that a run was made with. `kinds` are the dataclasses of parts from
-    outside the package that the model in a folder has.
+    Example:
+        `regard.evaluate("runs/mine", "test.tsv", metrics=["bleu", "chrf"])`.
+
+    `model` is a loaded model or a folder. `data` is a file, a tuple of two files of parallel
+    text, a folder of images, or a list of examples. `metrics` are names with options
+    (`bleu:none`, `top_k:5`) or `Metric` objects, by default those of the task; `task` is one of
+    `regard.evaluation.tasks.TASKS`. A run is decoded and tokenized with the settings of its
+    recipe. `kinds` are dataclasses of model parts that are defined outside the package.
     """
     if not isinstance(model, Model):
         model = load(model, kinds=kinds)
