@@ -10,7 +10,7 @@ from regard.decode.batch_decoding import DecodingSettings
 from regard.decode.strategy import BeamSearch
 from regard.metrics.bleu import translation_score
 from regard.models import Translator
-from regard.models.input_warnings import without_input_warnings
+from regard.models.input_warnings import without_example_warnings
 from regard.training.data.parallel_text import Pair
 from regard.training.recipe.schema import Recipe
 
@@ -26,7 +26,7 @@ def evaluate_by_length(
     lengths = [len(token_ids) for token_ids in translator.encode(sources)]
     settings = DecodingSettings(BeamSearch(recipe.decode.beam, recipe.length_penalty))
     start = time.perf_counter()
-    with without_input_warnings():
+    with without_example_warnings():
         results = translator.hypotheses(sources, settings)
     seconds = time.perf_counter() - start
     # A sentence may have no hypothesis, where none ends within the length limit.

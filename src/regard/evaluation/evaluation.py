@@ -30,7 +30,7 @@ from regard.metrics.significance import (
     system_statistics,
 )
 from regard.models import Model
-from regard.models.input_warnings import without_input_warnings
+from regard.models.input_warnings import without_example_warnings
 
 MetricChoice: TypeAlias = str | Metric | Sequence[str | Metric] | None
 # A file, a folder, two files of parallel text, or a list of examples.
@@ -244,7 +244,7 @@ def _predicted(
             f"models of this task put out no {kind} to compute a metric of",
             f"its metrics: {', '.join(task.metrics)}",
         )
-    with without_input_warnings():
+    with without_example_warnings():
         outputs = task.predict[kind](model, examples, settings)
     if kind == "likelihood" and any(math.isnan(nll) for nll, _ in outputs.values):
         raise non_finite_error(model.model)

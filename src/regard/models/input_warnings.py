@@ -10,7 +10,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from regard.data.training_coverage import TrainingCoverage
-from regard.errors import EmptyInputWarning, LongInputWarning, UnknownWordsWarning
+from regard.errors import (
+    CutOffOutputWarning,
+    EmptyInputWarning,
+    LongInputWarning,
+    UnknownWordsWarning,
+)
 from regard.text.tokenizer import Text, Tokenizer
 
 _WORDS_IN_A_MESSAGE = 5
@@ -21,12 +26,13 @@ _STACK_LEVEL = 5  # the caller of the task method
 
 
 @contextmanager
-def without_input_warnings() -> Iterator[None]:
-    """For measurements over a data set: the score itself says what unknown words cost."""
+def without_example_warnings() -> Iterator[None]:
+    """For measurements over a data set: the score shows what unknown words and lengths cost."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UnknownWordsWarning)
         warnings.simplefilter("ignore", LongInputWarning)
         warnings.simplefilter("ignore", EmptyInputWarning)
+        warnings.simplefilter("ignore", CutOffOutputWarning)
         yield
 
 
