@@ -77,9 +77,7 @@ def test_blocks_stay_compiled_while_they_are_benchmark_model(
 
 
 def test_a_language_model_trains_on_windows() -> None:
-    case = train.TrainingCase(
-        "gpt2-tiny", "equal", length=16, batch_tokens=64, batches=1, rounds=1, precision="bf16"
-    )
+    case = train.TrainingCase("gpt2-tiny", "equal", length=16, batch_tokens=64, batches=1, rounds=1)
     assert train.run(case, [], CPU, "bench").rows[0].rate > 0
     with pytest.raises(SettingError, match="gpt2-tiny"):
         train.run(case, ["transformers"], CPU, "bench")

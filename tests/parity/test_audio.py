@@ -81,7 +81,7 @@ def test_what_cannot_be_heard_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"8000 samples.*\n.*ffmpeg"):
         read_wav(tmp_path / "slow.wav")
     (tmp_path / "text.wav").write_text("no sound")
-    with pytest.raises(DataError, match="no WAV"):
+    with pytest.raises(DataError, match="not a WAV"):
         read_wav(tmp_path / "text.wav")
     with pytest.raises(DataError, match="not exist"):
         read_wav(tmp_path / "absent.wav")

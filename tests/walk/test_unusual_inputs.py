@@ -16,6 +16,7 @@ from command_line import Command
 from looked import wav
 from regard.data import text_files
 from regard.data.audio import read_wav_and_rate
+from regard.decode import length_warnings
 from regard.decode.strategy import Sampling
 from regard.errors import (
     CutOffOutputWarning,
@@ -145,13 +146,14 @@ def test_a_translation_that_is_cut_off(demo: Path) -> None:
         model.translate("The dog sees a cat.", max_new_tokens=0)
 
 
-def test_a_very_long_output_is_announced(folder: Path) -> None:
-    def stop(text: str) -> None:
-        raise KeyboardInterrupt  # as the user would, at the first token
-
+def test_a_very_long_output_is_announced(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(length_warnings, "_LONG", 4)
     model = regard.load(kind("gpt2", folder))
-    with pytest.warns(LongOutputWarning, match="20,000 tokens"), pytest.raises(KeyboardInterrupt):
-        model.generate("The dog", max_new_tokens=20_000, stream=stop)
+    with pytest.warns(LongOutputWarning, match="up to 5 tokens"):
+        model.generate("The dog", max_new_tokens=5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.generate("The dog", max_new_tokens=4)
 
 
 def test_a_long_unknown_word_is_shortened(demo: Path) -> None:
