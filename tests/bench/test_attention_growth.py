@@ -130,7 +130,7 @@ def test_results_say_how_much_faster_than_full_attention() -> None:
         ("full", 1 / 256),
         ("window", 1 / 16),
     ]  # there and back
-    assert "128 places" in long.heading
+    assert "128 positions" in long.heading
     assert "window grows as time n^2.00  forward n^2.00  memory n^1.00" in long.lines()[-1]
 
 

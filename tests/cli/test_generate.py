@@ -106,7 +106,7 @@ def test_a_character_of_several_tokens_is_written_at_once(home: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["generate", "nowhere", "a"], "no folder nowhere"),
+        (["generate", "nowhere", "a"], "the folder nowhere does not exist"),
         (["generate", "runs/tales", "a", "--greedy", "--seed", "3"], "--seed"),
         (["generate", "runs/tales", "a", "--greedy", "--beam", "3"], "cannot be combined"),
         (["generate", "runs/tales", "a", "--temperature", "0"], "greedy"),

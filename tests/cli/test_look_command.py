@@ -82,7 +82,7 @@ def test_patching_says_which_layer_and_place_makes_the_difference(
     asked = ["look", str(model), TEXT, "--target", TARGET, "--what", "patching", "--other", OTHER]
     done = regard(*asked, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("patching: score of")
+    assert done.stdout.startswith("activation patching: logit of")
     assert "cat←dog" in done.stdout
     found = json.loads(regard(*asked, "--of", "decoder", "--json", cwd=tmp_path).stdout)
     own = patching(translator(), TEXT, OTHER, target=TARGET, stack="decoder")
@@ -106,7 +106,10 @@ def test_every_view_and_what_is_refused(model: Path, tmp_path: Path) -> None:
             )
             assert done.exit_code == 0, (what, done.output, done.exception)
             assert done.output.strip()
-    refused(regard("look", str(model), "--what", "circuit", cwd=tmp_path), "no ability")
+    refused(
+        regard("look", str(model), "--what", "circuit", cwd=tmp_path),
+        "accuracy without ablation is too low",
+    )
     refused(regard("look", str(model), TEXT, "--what", "patching", cwd=tmp_path), "--other")
     refused(
         regard("look", str(model), TEXT, "--what", "entorpy", cwd=tmp_path),

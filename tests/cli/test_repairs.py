@@ -105,7 +105,7 @@ def test_an_attention_that_there_is(command: Command, language_model: Path) -> N
 
 def test_more_translations_than_the_beam_has(command: Command, demo: Path) -> None:
     done = command("translate", demo, "The dog sleeps.", "--n-best", "6")
-    done.refused("beam of 6 (--beam)")
+    done.refused("set beam (--beam) to 6")
     done = command("translate", demo, "The dog sleeps.", "--n-best", "6", "--beam", "6")
     assert (done.code, len(done.out.splitlines())) == (0, 6)
 

@@ -105,13 +105,13 @@ def test_words_and_budgets() -> None:
     for word in ("steps", "steps:0", "hours:3", "flops:many"):
         with pytest.raises(SettingError, match="budget"):
             parse_budget(word)
-    for words, message in (("", "nothing to compare"), ("gru,gru", "twice")):
+    for words, message in (("", "list of models is empty"), ("gru,gru", "twice")):
         with pytest.raises(SettingError, match=message):
             parse_contenders(words)
     for word, message in (
         ("gruu", "model"),
         ("gru:window:3", "not a setting of gru"),
-        ("gru@speed=3", "no setting"),
+        ("gru@speed=3", "not a setting"),
     ):
         with pytest.raises(SettingError, match=message):
             Contender(word).recipe(recipe)

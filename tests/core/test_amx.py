@@ -51,7 +51,7 @@ def test_amx_that_works_is_used(announced: Announce) -> None:
 
 def test_amx_that_is_missing_is_left_out_and_said_once(announced: Announce) -> None:
     settings = announced(False, True)
-    with pytest.warns(amx.SlowerKernelsWarning, match="announces AMX"):
+    with pytest.warns(amx.SlowerKernelsWarning, match="reports AMX"):
         amx.require_bfloat16_products()
     assert settings == [None, amx.WITHOUT_AMX]
     amx.require_bfloat16_products()  # no third trial

@@ -255,9 +255,9 @@ class FewArguments(OwnSoftmaxAttention):
 @pytest.mark.parametrize(
     ("module", "words"),
     [
-        (None, r"Returns.build returned None, and not a module\n.*an nn.Module"),
-        (nn.Linear, r"returned a type, and not a module"),
-        (lambda *_: None, r"returned a function, and not a module"),
+        (None, r"Returns.build returned None, not an nn.Module\n.*an nn.Module"),
+        (nn.Linear, r"returned a type, not an nn.Module"),
+        (lambda *_: None, r"returned a function, not an nn.Module"),
         (nn.Linear(2, 2), r"returned a Linear, which has no forward\(q, k, v, mask(.|\n)*Explicit"),
         (FewArguments(1.0), r"a FewArguments, which has no forward\(q, k, v, mask"),
         (NoCache(1.0), r"a NoCache, which has no start\(like, rows"),
@@ -271,8 +271,11 @@ def test_a_mixer_that_builds_no_kernel(module: Any, words: str) -> None:
 @pytest.mark.parametrize(
     ("module", "words"),
     [
-        (None, r"Returns.build returned None, and not a module"),
-        (nn.Linear(2, 2), r"a Linear, which has no terms\(mask, ids, length\)\n.*that method"),
+        (None, r"Returns.build returned None, not an nn.Module"),
+        (
+            nn.Linear(2, 2),
+            r"a Linear, which has no terms\(mask, ids, length\)\n.*define this method",
+        ),
     ],
 )
 def test_a_part_that_builds_no_position(module: Any, words: str) -> None:
@@ -283,11 +286,11 @@ def test_a_part_that_builds_no_position(module: Any, words: str) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda out: None, r"OwnKernel gave None for queries"),
-        (lambda out: (out, out), r"OwnKernel gave a tuple"),
-        (lambda out: out[..., :3], r"gave the shape \(2, 4, 7, 3\)(.|\n)*of \(2, 4, 7, 5\)"),
-        (lambda out: out.transpose(1, 2), r"gave the shape \(2, 7, 4, 5\)"),
-        (lambda out: out.sum(), r"gave the shape \(\)"),
+        (lambda out: None, r"OwnKernel returned None for queries"),
+        (lambda out: (out, out), r"OwnKernel returned a tuple"),
+        (lambda out: out[..., :3], r"returned a tensor of \(2, 4, 7, 3\)(.|\n)*of \(2, 4, 7, 5\)"),
+        (lambda out: out.transpose(1, 2), r"returned a tensor of \(2, 7, 4, 5\)"),
+        (lambda out: out.sum(), r"returned a tensor of \(\)"),
     ],
 )
 def test_mixed_values_of_another_shape(change: Callable[[Tensor], Any], words: str) -> None:
@@ -299,8 +302,8 @@ def test_mixed_values_of_another_shape(change: Callable[[Tensor], Any], words: s
 @pytest.mark.parametrize(
     ("terms", "words"),
     [
-        (lambda ids: None, r"OwnTerms.terms returned a NoneType, and not PositionTerms"),
-        (lambda ids: ids, r"returned a Tensor, and not PositionTerms"),
+        (lambda ids: None, r"OwnTerms.terms returned a NoneType, not PositionTerms"),
+        (lambda ids: ids, r"returned a Tensor, not PositionTerms"),
         (
             lambda ids: PositionTerms(ids, bias=ScoreBias(torch.zeros(1, 4, 3, 3))),
             r"a bias of \(1, 4, 3, 3\) for 7 queries and 7 keys",
@@ -321,7 +324,10 @@ def test_build_takes_the_sizes() -> None:
     own: Any = dataclass(frozen=True)(
         type("OwnMixer", (), {"dropout": 0.0, "build": lambda self: None})
     )
-    with pytest.raises(ModelError, match=r"OwnMixer.build does not take(.|\n)*AttentionSizes"):
+    with pytest.raises(
+        ModelError,
+        match=r"OwnMixer.build does not accept the argument `sizes`(.|\n)*AttentionSizes",
+    ):
         build(decoder(own()))
 
 

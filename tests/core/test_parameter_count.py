@@ -127,7 +127,7 @@ def test_wrong_specs_are_refused_with_a_repair() -> None:
         preset("tinny", 5, 5)
     with pytest.raises(SettingError, match="did you mean 'activation'"):
         transformer(5, 5, activations="relu")
-    with pytest.raises(SettingError, match="does not divide"):
+    with pytest.raises(SettingError, match="10 is not divisible by 3 heads"):
         transformer(5, 5, d_model=10, heads=3)
     with pytest.raises(ModelError, match="joint"):
         transformer(5, 6)

@@ -382,14 +382,14 @@ def test_a_wrong_description_is_refused_in_words(part: Any, model_of: Callable[[
     "description", [None, 3, "Encoder", [], [1], b"", object(), {"kind": "Rope"}]
 )
 def test_what_describes_no_model_is_not_built(description: Any) -> None:
-    with pytest.raises(ModelError, match="is no model"):
+    with pytest.raises(ModelError, match=r"is not (a serialized spec|the spec of a model)"):
         build(spec.from_dict(description))
 
 
 @pytest.mark.parametrize(
     ("description", "words"),
     [
-        ({}, r"has no kind: \{\}\n.*name its class"),
+        ({}, r"has no kind: \{\}\n.*add its class name"),
         ({"kind": "FeedForward"}, r"it has no 'd_ff'\n.*a whole number, at least 1"),
         ({"kind": "FeedForward", "d_ff": 0}, r"d_ff cannot be 0\n.*at least 1"),
         ({"kind": "Rope", "bass": 1.0}, r"no option 'bass'\n.*did you mean 'base'"),
@@ -405,11 +405,11 @@ def test_parts_inside_each_other_have_a_limit() -> None:
     description: Any = {"kind": "FullMask"}
     for _ in range(5000):
         description = {"kind": "Not", "inner": description}
-    with pytest.raises(ModelError, match="too many parts inside each other"):
+    with pytest.raises(ModelError, match="nested too deeply"):
         spec.from_dict(description)
 
 
 @pytest.mark.parametrize("kinds", [["Cosine"], [object], [3]])
 def test_kinds_are_dataclasses(kinds: Any) -> None:
-    with pytest.raises(ModelError, match=r"no kind of part\n.*classes of your dataclasses"):
+    with pytest.raises(ModelError, match=r"is not a spec class\n.*classes of your dataclasses"):
         spec.from_dict({"kind": "Rope"}, kinds)

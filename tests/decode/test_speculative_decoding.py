@@ -137,7 +137,7 @@ def test_what_cannot_have_a_draft_is_refused() -> None:
     window = build(spec.Decoder(16, spec.Tokens(9, None, dropout=0.0), stack)).eval()
     assert isinstance(window, Decoder)
     greedy = DecodingSettings(Greedy(), Limit(0, 9))
-    with pytest.raises(ModelError, match="forget"):
+    with pytest.raises(ModelError, match="cannot be rewound"):
         decode(window, [[3]], SPECIAL_TOKENS, greedy, draft=draft)
 
 

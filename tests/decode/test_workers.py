@@ -47,7 +47,7 @@ def test_a_call_neither_forks_nor_sets_threads_unless_asked(
 
 
 def test_fewer_than_one_worker_is_refused() -> None:
-    with pytest.raises(SettingError, match="0 workers"):
+    with pytest.raises(SettingError, match="workers = 0 is less than 1"):
         DecodingSettings(workers=0)
 
 

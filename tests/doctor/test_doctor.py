@@ -69,7 +69,7 @@ def test_the_report_reads_as_text_and_as_a_page(tmp_path: Path) -> None:
     finding = Finding("plateau", "<b>evidence</b>", "the cause", "the change", 0.8, 7)
     report = Report("runs/mine", [finding], ["the model"])
     text = "\n".join(text_lines(report))
-    for word in ("plateau", "80 % sure", "the cause", "the change", "step", "the model"):
+    for word in ("plateau", "80 % confidence", "the cause", "the change", "step", "the model"):
         assert word in text
     write_page(report, tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()

@@ -195,27 +195,27 @@ def test_what_is_written_is_read_anew() -> None:
 @pytest.mark.parametrize(
     ("make", "word"),
     [
-        (lambda: spec.ChunkedAttention(5, RING), "whole chunks"),
+        (lambda: spec.ChunkedAttention(5, RING), "does not divide into chunks"),
         (lambda: spec.LshAttention(4, 2, ring=RING), "beyond"),
         (lambda: spec.ChunkedAttention(4, RING, before=-1), "before cannot be -1"),
         (lambda: spec.Attention(4, 4, 4, groups=2, mixer=spec.ChunkedAttention(4, RING)), "groups"),
         (
             lambda: spec.Stack(2, block(LOCAL), shared=True, alternating_blocks=(block(HASHED),)),
-            "share no parts",
+            "cannot have shared weights",
         ),
         (
             lambda: spec.Stack(
                 2, block(LOCAL), position=spec.Rope(), alternating_blocks=(block(HASHED),)
             ),
-            "share no parts",
+            "cannot have shared weights",
         ),
         (
             lambda: spec.Stack(
                 2, block(LOCAL), alternating_blocks=(spec.Block(HASHED, spec.FeedForward(9)),)
             ),
-            "one residual",
+            "the same residual",
         ),
-        (lambda: spec.Stack(2, block(LOCAL), spec.WindowMask(3)), "no pattern but"),
+        (lambda: spec.Stack(2, block(LOCAL), spec.WindowMask(3)), "no masks other than"),
         (lambda: dataclasses.replace(decoder(), tied=True), "tied=False"),
         (lambda: spec.AxialPosition((2, 3), (4,), 6), "axis"),
         (
@@ -230,13 +230,13 @@ def test_what_is_written_is_read_anew() -> None:
             lambda: spec.EncoderDecoder(
                 12, spec.Tokens(9), spec.Tokens(9), decoder().stack, crossed(spec.PreNorm())
             ),
-            "as wide",
+            "must have d_model dimensions",
         ),
         (
             lambda: spec.EncoderDecoder(
                 12, spec.Tokens(9), spec.Tokens(9), plain(), crossed(spec.PreNorm(), LOCAL)
             ),
-            "could not be kept",
+            "cannot be cached",
         ),
     ],
 )

@@ -348,12 +348,12 @@ def test_it_is_counted_and_written(function: Any) -> None:
 
 
 def test_what_makes_no_sense_is_refused() -> None:
-    with pytest.raises(ModelError, match="left a memory"):
+    with pytest.raises(ModelError, match="needs a segment memory"):
         model(spec.CompressiveMemory(4, 2), None)
     with pytest.raises(ModelError, match="factor"):
         spec.CompressiveMemory(4, 0)
     description = model(spec.CompressiveMemory(4, 2))
-    with pytest.raises(ModelError, match="wherever it was"):
+    with pytest.raises(ModelError, match="a causal mask without a window"):
         replace(description.stack, pattern=spec.CausalMask(3))
     assert parse_compressed_memory("64:4") == spec.CompressiveMemory(64, 4, "convolution")
     assert parse_compressed_memory("64:4:max") == spec.CompressiveMemory(64, 4, "max")

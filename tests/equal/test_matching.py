@@ -62,6 +62,6 @@ def test_decoded_as_read_and_one_layer_is_as_always() -> None:
 
 def test_unlike_heights_are_refused() -> None:
     model = described(2, "matching")
-    with pytest.raises(ModelError, match="do not match"):
+    with pytest.raises(ModelError, match="as many encoder as decoder layers"):
         replace(model, encoder=replace(model.encoder, layers=3))
     assert spec.from_dict(spec.to_dict(model)) == model

@@ -139,8 +139,8 @@ def test_probes_record_what_the_mixers_used_and_change_nothing(
         for sublayer in ("self", "cross", "feedforward")
         for part in ("input", "output")
     }
-    heads = {"decoder.0.self.mixed", "decoder.0.cross.mixed"}
-    assert set(probe.tensors) == {"decoder.0.residual"} | heads | sublayers
+    inside = {"decoder.0.self.mixed", "decoder.0.cross.mixed", "decoder.0.feedforward.hidden"}
+    assert set(probe.tensors) == {"decoder.0.residual"} | inside | sublayers
     for name, call in probe.attentions.items():
         weights = probe.weights(name)
         mixed = weights @ call.v

@@ -450,9 +450,9 @@ def test_what_does_not_exist_is_refused() -> None:
     )
     gated, seen = spec.Convolutional(2), spec.Convolutional(2, sees="attention")
     for d, encoder, decoder, message in (
-        (8, gru, both, "backwards"), (8, looks, gru, "no memory to look at"), (7, both, gru, "half of d_model"),
-        (8, gated, gated, "must see"), (8, seen, seen, "no memory to see"), (8, gated, gru, "one kind"),
-        (8, spec.Convolutional(2, spec.GatedUnit(4)), seen, "no middle"),
+        (8, gru, both, "cannot be bidirectional"), (8, looks, gru, "no other sequence"), (7, both, gru, "an even d_model"),
+        (8, gated, gated, "must attend"), (8, seen, seen, "no other sequence"), (8, gated, gru, "cannot be combined"),
+        (8, spec.Convolutional(2, spec.GatedUnit(4)), seen, "must be odd, not 4"),
     ):  # fmt: skip
         with pytest.raises(ModelError, match=message):
             spec.SequenceToSequence(d, tokens, tokens, encoder, decoder)  # type: ignore[arg-type]

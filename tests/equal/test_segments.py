@@ -103,7 +103,7 @@ def test_gradients_stay_inside_the_segment_but_reach_the_keys_of_the_memory() ->
 
 
 def test_what_cannot_be_carried_is_refused() -> None:
-    with pytest.raises(ModelError, match="distances"):
+    with pytest.raises(ModelError, match="relative positions"):
         model(spec.Rope())
-    with pytest.raises(ModelError, match="begin anew"):
+    with pytest.raises(ModelError, match="start again in each segment"):
         replace(model(None), tokens=spec.Tokens(19))

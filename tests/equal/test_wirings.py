@@ -20,6 +20,7 @@ from regard.core.sliding_window_mask import CausalSlidingWindowMask
 from regard.decoder import Decoder
 from regard.encoder import Encoder
 from regard.errors import ModelError
+from regard.look.probe_names import probes
 from regard.parameter_count import parameter_count
 
 Wiring = TypeVar("Wiring", Decoder, Encoder)
@@ -105,7 +106,7 @@ def test_formula_equals_model_and_json_round_trips(case: tuple[object, ...]) -> 
         encoder = spec.Encoder(24, description.tokens, description.stack, pool, labels=labels)
         assert parameter_count(encoder) == trainable(build(encoder))
         assert spec.from_dict(spec.to_dict(encoder)) == encoder
-    with pytest.raises(ModelError, match="one vector"):
+    with pytest.raises(ModelError, match="a pooled vector"):
         spec.Encoder(24, description.tokens, description.stack, labels=spec.ClassifierHead(2))
 
 
@@ -242,6 +243,31 @@ def test_fused_equals_explicit_and_probes_see_the_weights(case: tuple[object, ..
         torch.testing.assert_close(mixed, weights, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize("kind", [spec.FeedForward, spec.GatedFeedForward])
+def test_hidden_activations_are_recorded_and_edited(
+    kind: type[spec.FeedForward | spec.GatedFeedForward],
+) -> None:
+    """What is recorded inside a feed-forward network is what its output is made of."""
+    block = spec.Block(ATTENTION, kind(10), dropout=0.0)
+    model = shaken(build(spec.Encoder(24, spec.Tokens(19), spec.Stack(2, block))))
+    tokens = torch.randint(0, 19, (2, 5))
+    name = "encoder.1.feedforward"
+    outer = model.stack.blocks[1].feedforward.outer  # type: ignore[union-attr]
+    probe = Probe(["*.feedforward.*"])
+    model(tokens, context=Context(probe=probe))
+    hidden = probe.tensors[f"{name}.hidden"]
+    assert hidden.shape == (2, 5, 10)
+    assert name + ".hidden" in probes(model)
+    torch.testing.assert_close(outer(hidden), probe.tensors[f"{name}.output"])  # type: ignore[operator]
+    # One neuron ablated: its column of W₂ no longer contributes.
+    edit = torch.ones(10).double()
+    edit[3] = 0
+    ablated = Probe(["*.output"], {f"{name}.hidden": lambda values: values * edit})
+    model(tokens, context=Context(probe=ablated))
+    difference = probe.tensors[f"{name}.output"] - ablated.tensors[f"{name}.output"]
+    torch.testing.assert_close(difference, hidden[..., 3:4] * outer.weight[:, 3])  # type: ignore[union-attr]
+
+
 def test_relative_scores_by_hand() -> None:
     """q·k, q·key of the distance and query of the distance·k, written as loops."""
     block = spec.Block(spec.Attention(2, 4, 4, bias="kv"), spec.FeedForward(8), dropout=0.0)
@@ -323,7 +349,7 @@ def test_padding_is_nothing_to_a_convolution() -> None:
     for row, length in enumerate([7, 4, 1]):
         alone, _ = model(tokens[row : row + 1, :length])
         torch.testing.assert_close(together[row : row + 1, :length], alone, rtol=1e-9, atol=1e-9)
-    with pytest.raises(ModelError, match="what follows"):
+    with pytest.raises(ModelError, match="an unmasked stack"):
         spec.Stack(2, block, spec.CausalMask(), conv_layer=conv_layer)
     with pytest.raises(ModelError, match="odd"):
         spec.ConvLayer(4)

@@ -251,24 +251,24 @@ def test_metrics_of_tasks_exist() -> None:
 def test_refused(translation: tuple[Result, Path], classifier: tuple[Result, Path]) -> None:
     folder = classifier[0].folder
     data = classifier[1] / "test.tsv"
-    with pytest.raises(ModelError, match=r"cannot be evaluated on 'tag'.*\n.*classify"):
+    with pytest.raises(ModelError, match=r"does not support the task 'tag'.*\n.*classify"):
         regard.evaluate(folder, data, task="tag")
     with pytest.raises(SettingError, match="did you mean 'classify'"):
         regard.evaluate(folder, data, task="clasify")
-    with pytest.raises(SettingError, match="bleu is no metric of the task 'classify'"):
+    with pytest.raises(SettingError, match="bleu is not a metric of the task 'classify'"):
         regard.evaluate(folder, data, ["bleu"])
     with pytest.raises(SettingError, match="did you mean 'accuracy'"):
         regard.evaluate(folder, data, ["acuracy"])
-    with pytest.raises(DataError, match="'ein Hund' of the data is none of the model's"):
+    with pytest.raises(DataError, match="the label 'ein Hund' is not a class of the model"):
         (classifier[1] / "other.tsv").write_text("a dog\tein Hund\n")
         regard.evaluate(folder, classifier[1] / "other.tsv")
     with pytest.raises(DataError, match="at least one"):
         regard.evaluate(folder, [])
-    with pytest.raises(SettingError, match="two files are for parallel text"):
+    with pytest.raises(SettingError, match="only tasks with parallel text read two files"):
         regard.evaluate(folder, (data, data))
     with pytest.raises(SettingError, match="target file too"):
         regard.evaluate(translation[0].folder, translation[1] / "test.en")
-    with pytest.raises(SettingError, match="accuracy is no metric of the task 'translate'"):
+    with pytest.raises(SettingError, match="accuracy is not a metric of the task 'translate'"):
         regard.train("builtin", metrics=["accuracy"])
 
 

@@ -171,7 +171,7 @@ def test_windows_of_other_lengths(texts: Path, tmp_path: Path) -> None:
     assert len(short.results["loss"].outputs.values) == math.ceil((len(text) - 1) / 3)
     with pytest.raises(DataError, match="one token"):
         evaluate(model, ["a"])
-    with pytest.raises(ModelError, match="cannot be evaluated on 'translate'"):
+    with pytest.raises(ModelError, match="does not support the task 'translate'"):
         evaluate(model, [text], task="translate")
 
 

@@ -161,11 +161,11 @@ def test_constants_may_be_absent_but_not_wrong() -> None:
         params,
     )
     assert (
-        "positions is not what"
+        "positions has other values than"
         in error({**state_dict, "positions": torch.arange(6.0).flip(0)}, params).problem
     )
     assert (
-        "silent is not what"
+        "silent has other values than"
         in error({**state_dict, "silent": torch.full((2,), 1e-9)}, params).problem
     )
     assert (
@@ -184,7 +184,7 @@ def test_what_is_missing_or_left_over_is_named() -> None:
     extra = {**state_dict, **{f"extra.{i}": torch.zeros(1) for i in range(7)}}
     raised = error(extra, params)
     assert raised.problem.startswith(
-        "the file has extra.0, extra.1, extra.2, extra.3, extra.4 and 2 more"
+        "the file has unexpected tensors: extra.0, extra.1, extra.2, extra.3, extra.4 and 2 more"
     )
     assert "config.json" in raised.repair
 
@@ -218,7 +218,7 @@ def test_writing_names_what_does_not_fit_the_table() -> None:
     params = parameters()
     with pytest.raises(ModelError, match=r"lacks head\.bias"):
         to_hf(TABLE, {name: tensor for name, tensor in params.items() if name != "head.bias"})
-    with pytest.raises(ModelError, match=r"has more, which nothing uses"):
+    with pytest.raises(ModelError, match=r"has unexpected tensors: more"):
         to_hf(TABLE, {**params, "more": torch.zeros(1)})
     with pytest.raises(ModelError, match=r"block\.0\.qkv\.bias has the shape \(8,\), but \(9,\)"):
         to_hf(TABLE, {**params, "block.0.qkv.bias": torch.zeros(8)})

@@ -268,7 +268,7 @@ def test_a_line_without_an_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize("name", [["linear"], {"a": 1}, 3, None])
 def test_a_kind_that_is_no_word_is_unknown(name: Any) -> None:
     values = {"rope_theta": 1e4, "rope_scaling": {}, "rope_parameters": {"rope_type": name}}
-    with pytest.raises(ModelError, match="not understood"):
+    with pytest.raises(ModelError, match=r"rope_type .* is not supported"):
         parse_rope(values)
     config = {"hidden_act": name, "architectures": ["BigBirdModel"], "vocab_size": 9}
     if name is not None:
@@ -357,7 +357,7 @@ def test_a_manifest_of_rows_that_lacks_a_note(tmp_path: Path, name: str) -> None
 
 
 def test_a_list_of_no_end_token(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="eos_token_id is \\[None\\], which no token has"):
+    with pytest.raises(ModelError, match="eos_token_id is \\[None\\], not a token id"):
         check_token_ids({"eos_token_id": [None]}, "config.json")
     check_token_ids({"eos_token_id": None, "pad_token_id": -1}, "config.json")
 
@@ -375,7 +375,7 @@ def test_a_shard_that_is_a_pipe(tmp_path: Path) -> None:
     disk.write_json(
         tmp_path / "model.safetensors.index.json", {"weight_map": {"x": "a.safetensors"}}
     )
-    with pytest.raises(CheckpointError, match="is no regular file"):
+    with pytest.raises(CheckpointError, match="is not a regular file"):
         weight_files(tmp_path)
 
 
@@ -400,7 +400,7 @@ def test_inputs_that_no_memory_holds() -> None:
     layer = replace(model.input.convolutions[0], kernel=2**20, stride=2**20)
     front_end = replace(model.input, convolutions=(layer, layer))
     model = replace(model, input=front_end)
-    with pytest.raises(ModelError, match="inputs of the shape"):
+    with pytest.raises(ModelError, match="inputs of shape"):
         random_batch(model, 0)
 
 
@@ -435,7 +435,7 @@ def test_a_snapshot_that_cannot_be_mapped(tmp_path: Path, monkeypatch: pytest.Mo
 def test_more_convolutions_than_have_sizes() -> None:
     """Counted before a list of so many is made."""
     values = dict.fromkeys(("conv_dim", "conv_kernel", "conv_stride"), (8, 8))
-    with pytest.raises(ModelError, match="give each 1000000000000 sizes"):
+    with pytest.raises(ModelError, match="need 1000000000000 sizes each"):
         convolutions({**values, "num_feat_extract_layers": 10**12, "feat_extract_norm": "layer"})
 
 
@@ -450,7 +450,7 @@ def test_a_first_token_that_the_model_lacks(tmp_path: Path, file: str, key: str)
     folder = Path(shutil.copytree(DEMO, tmp_path / "demo"))
     config = disk.read_json_object(folder / file, ModelError)
     disk.write_json(folder / file, {**config, key: 10**9})
-    with pytest.raises(ModelError, match=f"{key} is 1,000,000,000, and the model has"):
+    with pytest.raises(ModelError, match=f"{key} = 1,000,000,000 is outside the vocabulary"):
         regard.load(folder, device="cpu")
 
 

@@ -84,13 +84,14 @@ def test_what_is_no_model_is_refused_with_what_to_give(
 ) -> None:
     wrong: dict[str, tuple[Any, str]] = {
         "core": (translator.model, "regard.load(folder)"),
-        "recording": (run, "give its `.model`"),
+        "recording": (run, "pass its `.model`"),
         "folder": (str(demo), f"regard.load({str(demo)!r})"),
         "path": (demo, f"regard.load({str(demo)!r})"),
         "none": (None, "regard.load(folder)"),
     }
     value, repair = wrong[kind]
-    error = _refused(lambda: OF_A_MODEL[analysis](value), "is no model")
+    problem = "is a core model" if kind == "core" else "not a loaded model"
+    error = _refused(lambda: OF_A_MODEL[analysis](value), problem)
     assert repair in error.repair
 
 
@@ -99,7 +100,7 @@ def test_probes_and_heads_are_those_of_a_model_or_of_its_core(
     names: Call, translator: Translator
 ) -> None:
     assert names(translator) == names(translator.model)
-    _refused(lambda: names(TEXT), "is no model")
+    _refused(lambda: names(TEXT), "not a loaded model")
 
 
 # ------------------------------------------------------------------ a translator
@@ -122,35 +123,41 @@ OF_A_TRANSLATOR: dict[str, tuple[Call, str]] = {
         lambda m: look.attribution(m, TEXT, positions=[-99]),
         "position -99",
     ),
-    "a position, not a list": (lambda m: look.attribution(m, TEXT, positions=3), "write [0]"),  # type: ignore[arg-type]
-    "no positions": (lambda m: look.attribution(m, TEXT, positions=[]), "not one position"),
+    "a position, not a list": (lambda m: look.attribution(m, TEXT, positions=3), "[0] for"),  # type: ignore[arg-type]
+    "no positions": (
+        lambda m: look.attribution(m, TEXT, positions=[]),
+        "list of positions is empty",
+    ),
     "a position to patch at": (lambda m: look.patching(m, TEXT, OTHER, at=99), "position 99"),
     "a position in quotes": (
         lambda m: look.patching(m, TEXT, OTHER, at="1"),  # type: ignore[arg-type]
-        "whole number",
+        "not an integer",
     ),
     "a contrast that is a number": (
         lambda m: look.patching(m, TEXT, OTHER, instead=3),  # type: ignore[arg-type]
-        "no text",
+        "expected a string, not int",
     ),
     "a stack that is a number": (
         lambda m: look.patching(m, TEXT, OTHER, stack=3),  # type: ignore[arg-type]
         "encoder",
     ),
     "a stack in a list": (lambda m: look.positions(m, stack=["encoder"]), "encoder"),  # type: ignore[arg-type]
-    "a probe that is a number": (lambda m: look.look(m, TEXT, ask=[3]), "`ask` is"),  # type: ignore[list-item]
-    "a head of None": (lambda m: look.look(m, TEXT, off=[(None, 0)]), "no head"),  # type: ignore[list-item]
-    "a head of a list": (lambda m: look.look(m, TEXT, off=[([], 0)]), "no head"),  # type: ignore[list-item]
-    "a head that is true": (lambda m: look.look(m, TEXT, off=[(CROSS, True)]), "no head"),
+    "a probe that is a number": (
+        lambda m: look.look(m, TEXT, ask=[3]),  # type: ignore[list-item]
+        "not a list of probe names",
+    ),
+    "a head of None": (lambda m: look.look(m, TEXT, off=[(None, 0)]), "not a head"),  # type: ignore[list-item]
+    "a head of a list": (lambda m: look.look(m, TEXT, off=[([], 0)]), "not a head"),  # type: ignore[list-item]
+    "a head that is true": (lambda m: look.look(m, TEXT, off=[(CROSS, True)]), "not a head"),
     # which texts
-    "no text to decode": (lambda m: look.steps(m, None), "no input"),  # type: ignore[arg-type]
-    "no text to search": (lambda m: look.beam(m, None), "no input"),  # type: ignore[arg-type]
-    "no text to cache": (lambda m: look.cache(m, None), "no input"),  # type: ignore[arg-type]
-    "a path of a text": (lambda m: look.look(m, Path("a.txt")), "reads texts"),
+    "no text to decode": (lambda m: look.steps(m, None), "must be a string or a tensor"),  # type: ignore[arg-type]
+    "no text to search": (lambda m: look.beam(m, None), "must be a string or a tensor"),  # type: ignore[arg-type]
+    "no text to cache": (lambda m: look.cache(m, None), "must be a string or a tensor"),  # type: ignore[arg-type]
+    "a path of a text": (lambda m: look.look(m, Path("a.txt")), "reads text"),
     "ids without a batch": (lambda m: look.look(m, torch.tensor([5, 6])), "batch of one"),
     "ids of two texts": (lambda m: look.translate(m, torch.tensor([[5], [6]])), "batch of one"),
-    "fractions to cache": (lambda m: look.cache(m, torch.ones(1, 3)), "no token ids"),
-    "no texts at all": (lambda m: look.importance(m, []), "no texts"),
+    "fractions to cache": (lambda m: look.cache(m, torch.ones(1, 3)), "cannot hold token ids"),
+    "no texts at all": (lambda m: look.importance(m, []), "list of texts is empty"),
     "None for texts": (lambda m: look.ablation(m, None), "list of strings"),  # type: ignore[arg-type]
     "importance of None": (lambda m: look.importance(m, None), "list of strings"),  # type: ignore[arg-type]
     "a batch of None": (lambda m: look.batch(m, None), "list of strings"),  # type: ignore[arg-type]
@@ -158,11 +165,11 @@ OF_A_TRANSLATOR: dict[str, tuple[Call, str]] = {
         lambda m: look.importance(m, [TEXT], TARGET),
         "list of strings",
     ),
-    "sentences that are texts": (lambda m: look.roles(m, [TEXT]), "no Sentence"),  # type: ignore[list-item]
-    "sentences that are a text": (lambda m: look.roles(m, TEXT), "no Sentence"),  # type: ignore[arg-type]
-    "no sentences": (lambda m: look.roles(m, []), "no sentences"),
-    "pronouns of texts": (lambda m: look.pronouns(m, ["x"]), "no Sentence"),  # type: ignore[list-item]
-    "referents of None": (lambda m: look.referents(m, None), "no Sequence"),  # type: ignore[arg-type]
+    "sentences that are texts": (lambda m: look.roles(m, [TEXT]), "expected a Sentence"),  # type: ignore[list-item]
+    "sentences that are a text": (lambda m: look.roles(m, TEXT), "expected a Sentence"),  # type: ignore[arg-type]
+    "no sentences": (lambda m: look.roles(m, []), "list of sentences is empty"),
+    "pronouns of texts": (lambda m: look.pronouns(m, ["x"]), "expected a Sentence"),  # type: ignore[list-item]
+    "referents of None": (lambda m: look.referents(m, None), "expected a Sequence"),  # type: ignore[arg-type]
     # how many
     "a top below 0": (lambda m: look.steps(m, TEXT, top=-1), "top = -1"),
     "a length below 0": (lambda m: look.cache(m, TEXT, length=-1), "length = -1"),
@@ -176,11 +183,11 @@ OF_A_TRANSLATOR: dict[str, tuple[Call, str]] = {
     "settings by number": (lambda m: look.translate(m, TEXT, 4), "not a decoding strategy"),  # type: ignore[arg-type]
     "a beam by number": (lambda m: look.beam(m, TEXT, 4), "not a decoding strategy"),  # type: ignore[arg-type]
     # results of other analyses
-    "no batch": (lambda m: look.right(m, None), "no LabelledBatch"),  # type: ignore[arg-type]
-    "no choices": (lambda m: look.chosen_right(m, None), "no Choices"),  # type: ignore[arg-type]
-    "no ability": (lambda m: look.circuit(m, None, None), "no Choices"),  # type: ignore[arg-type]
-    "a text for a hypothesis": (lambda m: look.written(m, [TEXT]), "no Hypothesis"),  # type: ignore[arg-type]
-    "no folder of a circuit": (lambda m: look.stored_circuit(None), "no folder"),  # type: ignore[arg-type]
+    "no batch": (lambda m: look.right(m, None), "expected a LabelledBatch"),  # type: ignore[arg-type]
+    "no choices": (lambda m: look.chosen_right(m, None), "expected a Choices"),  # type: ignore[arg-type]
+    "no ability": (lambda m: look.circuit(m, None, None), "expected a Choices"),  # type: ignore[arg-type]
+    "a text for a hypothesis": (lambda m: look.written(m, [TEXT]), "expected a Hypothesis"),  # type: ignore[arg-type]
+    "no folder of a circuit": (lambda m: look.stored_circuit(None), "must be a path"),  # type: ignore[arg-type]
 }
 
 
@@ -191,26 +198,26 @@ def test_a_mistake_with_a_translator(mistake: str, translator: Translator) -> No
 
 
 OF_A_RECORDING: dict[str, tuple[Call, str]] = {
-    "a probe by number": (lambda run: run[0], "nothing was asked"),
-    "a probe in a list": (lambda run: run[["logits"]], "nothing was asked"),
+    "a probe by number": (lambda run: run[0], "was not recorded"),
+    "a probe in a list": (lambda run: run[["logits"]], "was not recorded"),
     "a probe that was not recorded": (lambda run: run["logits"], "ask=['logits']"),
     "weights of None": (lambda run: run.weights(None), "not recorded"),
     "weights of a list": (lambda run: run.weights([CROSS]), "not recorded"),
-    "a row, not a list": (lambda run: run.weights(CROSS, rows=3), "write [0]"),
-    "half a row": (lambda run: run.attention(CROSS, rows=[1.5]), "whole number"),
-    "rows in quotes": (lambda run: run.attention(CROSS, rows="12"), "write [0]"),
+    "a row, not a list": (lambda run: run.weights(CROSS, rows=3), "[0] for"),
+    "half a row": (lambda run: run.attention(CROSS, rows=[1.5]), "not an integer"),
+    "rows in quotes": (lambda run: run.attention(CROSS, rows="12"), "[0] for"),
     "a row below 0": (lambda run: run.weights(CROSS, rows=[-1]), "row -1"),
     "a head of even attention": (lambda run: run.even_weights(CROSS, heads=[99]), "head 99"),
-    "alignment by no head": (lambda run: look.alignment(run, heads=[]), "not one head"),
-    "alignment by a number": (lambda run: look.alignment(run, heads=3), "write [0]"),  # type: ignore[arg-type]
+    "alignment by no head": (lambda run: look.alignment(run, heads=[]), "list of heads is empty"),
+    "alignment by a number": (lambda run: look.alignment(run, heads=3), "[0] for"),  # type: ignore[arg-type]
     "alignment by a head": (lambda run: look.alignment(run, heads=[99]), "head 99"),
-    "a layer in quotes": (lambda run: look.alignment(run, layer="x"), "whole number"),  # type: ignore[arg-type]
-    "entropy of None": (lambda run: look.entropy(run, None), "no kind"),  # type: ignore[arg-type]
+    "a layer in quotes": (lambda run: look.alignment(run, layer="x"), "not an integer"),  # type: ignore[arg-type]
+    "entropy of None": (lambda run: look.entropy(run, None), "not a kind of attention"),  # type: ignore[arg-type]
     "a lens beyond the end": (lambda run: look.lens(run, positions=[99]), "position 99"),
     "a lens of nothing": (lambda run: look.lens(run, top=-1), "top = -1"),
-    "a page without a name": (lambda run: look.entropy(run).to_html(""), "no file to write"),
-    "a page to None": (lambda run: look.entropy(run).to_html(None), "no file to write"),  # type: ignore[arg-type]
-    "a picture without a name": (lambda run: look.entropy(run).to_png(""), "no file to write"),
+    "a page without a name": (lambda run: look.entropy(run).to_html(""), "not a file name"),
+    "a page to None": (lambda run: look.entropy(run).to_html(None), "not a file name"),  # type: ignore[arg-type]
+    "a picture without a name": (lambda run: look.entropy(run).to_png(""), "not a file name"),
 }
 
 
@@ -277,7 +284,7 @@ def test_gradients_of_packed_weights_are_refused(
 def test_targets_without_effect_are_refused(kind: str, analysis: Call) -> None:
     model = looked.MODELS[kind]()
     call: Any = analysis
-    _refused(lambda: call(model, ["The dog"], ["x"]), "writes no target")
+    _refused(lambda: call(model, ["The dog"], ["x"]), "no target")
     assert call(model, ["The dog"])
 
 
@@ -335,7 +342,7 @@ def test_a_file_is_read_from_its_name_and_from_its_path(
 @pytest.mark.parametrize("name", ["nofile.png", "nofile", "no file.wav", ".", "x" * 300, "a\0b"])
 def test_a_name_of_no_file_says_so(kind: str, name: str, opened: dict[str, Model]) -> None:
     error = _refused(lambda: opened[kind].look(name), repr(name))
-    assert f"reads {opened[kind].medium}s" in error.repair
+    assert f"readable {opened[kind].medium} file" in error.repair
 
 
 @pytest.mark.filterwarnings("ignore:the model does not know")
@@ -363,7 +370,7 @@ def test_a_text_of_a_page_opens_no_file(
     shutil.copy("cat.png", "unnamed")
     monkeypatch.setattr(type(clip), "read_medium", lambda *_: pytest.fail("a file was opened"))
     assert look.look(clip, "unnamed").model_inputs.backdrop is None
-    _refused(lambda: look.look(clip, "cat.png"), "is no text")
+    _refused(lambda: look.look(clip, "cat.png"), "looks like a file name")
 
 
 def test_letters_of_ctc_name_the_function_that_aligns_them(
@@ -383,4 +390,4 @@ def test_letters_of_ctc_name_the_function_that_aligns_them(
     heard = set(recording["logits"].argmax(axis=-1).tolist())
     _refused(lambda: call(recording, {}, next(i for i in names if i not in heard)), "has no name")
     _refused(lambda: call(recording, None, 0), "decoder.names")
-    _refused(lambda: call(model, names, 0), "no recording")
+    _refused(lambda: call(model, names, 0), "expected a recording")

@@ -98,7 +98,7 @@ def test_every_view_answers_or_names_those_that_do(
         except SettingError as refusal:
             assert view not in fitting, refusal
             if fitting:
-                named = re.match(r"views that fit this model: ([a-z, ]+)", refusal.repair)
+                named = re.match(r"use a view that supports this model: ([a-z, ]+)", refusal.repair)
                 assert named is not None
                 assert named[1].split(", ") == fitting
             else:
@@ -127,13 +127,13 @@ def test_python_refuses_with_the_same_words(
     }
     for view, call in calls.items():
         if view not in fitting:
-            with pytest.raises(SettingError, match="fit"):
+            with pytest.raises(SettingError, match=r"supports? this model"):
                 call()
     if "attention" not in fitting:
         with pytest.raises(RegardError, match="no attention") as refused:
             model.look(source)
         if fitting:
-            (probe,) = re.findall(r"ask for '([a-z.*]+)'", str(refused.value))
+            (probe,) = re.findall(r"ask='([a-z.*]+)'", str(refused.value))
             assert model.look(source, ask=probe).names
 
 
@@ -152,7 +152,7 @@ def test_sentences_that_are_too_long_are_replaced_by_shorter_ones(
 
 def test_texts_of_which_a_model_says_the_same(opened: Callable[[str], models.Model]) -> None:
     model = opened("classifier")
-    with pytest.raises(DataError, match="both texts are the same"):
+    with pytest.raises(DataError, match="both texts have the same tokens"):
         patching(model, kinds.SENTENCE, kinds.SENTENCE)
     assert patching(model, kinds.SENTENCE, "The owl sees the cat.", at=-1).effect.size
 
@@ -162,7 +162,7 @@ def test_an_empty_input_is_no_path(
     kind: str, words: str, opened: Callable[[str], models.Model]
 ) -> None:
     model: Any = opened(kind)
-    with pytest.raises(DataError, match=rf"nothing to read|no input to read.*\n.*{words}"):
+    with pytest.raises(DataError, match=rf"(text|input) is empty.*\n.*{words}"):
         model.look(" ")
 
 
@@ -179,7 +179,7 @@ def test_the_part_that_a_repair_names_is_one(
         assert done.exit_code == 0, part
     if kind in ("gpt2", "clip"):
         reads = arguments(kind, "attention", folder)[0]
-        with pytest.raises(SettingError, match="views that fit this model"):
+        with pytest.raises(SettingError, match="view that supports this model"):
             regard.look.alignment(model.look(reads))
 
 

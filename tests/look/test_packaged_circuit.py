@@ -82,5 +82,5 @@ def test_the_picture_tells_these_figures() -> None:
 def test_what_is_no_circuit_is_refused(tmp_path: Path) -> None:
     assert stored_circuit(tmp_path) is None
     (tmp_path / "circuit.json").write_text('{"heads": 3}')
-    with pytest.raises(DataError, match="no circuit"):
+    with pytest.raises(DataError, match="does not contain a circuit"):
         stored_circuit(tmp_path)

@@ -53,7 +53,7 @@ def test_transformer_xls_distances() -> None:
 @pytest.mark.parametrize(
     ("name", "changes", "word"),
     [
-        ("gpt2:tiny", {"position": "concatenated:24"}, "next to the embeddings"),
+        ("gpt2:tiny", {"position": "concatenated:24"}, "concatenated with the embeddings"),
         ("universal:tiny", {}, "each step"),
     ],
 )
@@ -78,7 +78,7 @@ def test_what_there_are_no_vectors_of() -> None:
 def test_rows_and_columns_of_patches() -> None:
     model = preset("vit:tiny", 7, 64, layers=1, position="sinusoidal")
     view = positions(Model(build(model), model), 17)
-    assert "row and column" in view.title
+    assert "2D sinusoidal" in view.title
     assert view.encodings is not None
     assert not view.encodings[0].any()  # the class token has no place
     # 4 × 4 patches: the first of two rows share their column's half, not their row's.

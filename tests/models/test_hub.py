@@ -94,7 +94,9 @@ def place(tmp_path: Path) -> Path:
 
 
 def test_only_when_asked(hub: Hub, tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"there is no folder someone/tiny-bert\n.*download=True"):
+    with pytest.raises(
+        ModelError, match=r"the folder someone/tiny-bert does not exist\n.*download=True"
+    ):
         regard.load(NAME)
     assert not hub.asked
     with pytest.raises(ModelError, match="not a model or run folder"):
@@ -166,7 +168,7 @@ def test_shards(hub: Hub, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("missing", "word"),
-    [("config.json", "no config.json"), ("model.safetensors", "may be a pickle")],
+    [("config.json", "no public config.json"), ("model.safetensors", "may be pickled")],
 )
 def test_what_is_not_there(missing: str, word: str, hub: Hub, tmp_path: Path) -> None:
     del hub.files[missing]

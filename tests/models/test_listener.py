@@ -144,8 +144,8 @@ def test_whisper(tmp_path: Path) -> None:
     assert ours.transcribe(path, "de") == ours.transcribe(rounded, "de")
     assert ours.languages == ["de", "en", "fr"]
     for settings, word in (
-        ({"language": "xx"}, "known: de, en, fr"),
-        ({"task": "sing"}, "transcribe, translate"),
+        ({"language": "xx"}, "use one of: de, en, fr"),
+        ({"task": "sing"}, "transcribe or translate"),
     ):
         with pytest.raises(SettingError, match=word):
             ours.transcribe(given[0], **settings)  # type: ignore[call-overload]

@@ -62,7 +62,7 @@ def test_a_forecast_is_a_table(forecast: str, series: Path, tmp_path: Path) -> N
     assert [json.loads(line)["answer"]["columns"] for line in both] == [names, names]
     np.testing.assert_allclose(json.loads(both[0])["answer"]["forecast"], expected.reshape(5, -1))
     assert predicted(run, str(series), str(series))[0] == f"# {series}"
-    assert "looks back 24" in refused(run, f"{series}:0:10")
+    assert "this model reads 24" in refused(run, f"{series}:0:10")
     assert "cannot read" in refused(run, str(tmp_path / "missing.csv"))
 
 

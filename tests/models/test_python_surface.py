@@ -86,7 +86,7 @@ def test_a_loaded_model_has_the_dtype_asked_for(tmp_path: Path) -> None:
 
 
 def test_an_unknown_dtype_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(SettingError, match="no dtype 'float23'") as caught:
+    with pytest.raises(SettingError, match="unknown dtype 'float23'") as caught:
         regard.load(tmp_path, dtype="float23")
     assert "float32" in caught.value.repair
 

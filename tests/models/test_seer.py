@@ -96,7 +96,7 @@ def test_embed(tmp_path: Path) -> None:
         wanted = out.image_embeds if "image_embeds" in out else out.last_hidden_state[:, 0]
         torch.testing.assert_close(ours.embed(given), wanted, rtol=0, atol=1e-4)
         torch.testing.assert_close(ours.embed(given[2]), wanted[2], rtol=0, atol=1e-4)
-        with pytest.raises(ModelError, match="no classes"):
+        with pytest.raises(ModelError, match="no classification head"):
             ours.classify(given[0])
     (tmp_path / "ViTModel/preprocessor_config.json").unlink()
     with pytest.raises(ModelError, match="preprocessor_config"):

@@ -87,9 +87,9 @@ def test_truncation_is_refused_or_said(tmp_path: Path) -> None:
     assert "2 of 4 texts" in messages[0]
     assert model.tokens(test_reader.TEXTS, max_length=100, truncation=True)
     assert len(messages) == 1  # nothing was cut off
-    with pytest.raises(SettingError, match="no targets"):
+    with pytest.raises(SettingError, match="takes no `targets`"):
         model.tokens("dog", targets="Hund")
-    with pytest.raises(DataError, match="no texts"):
+    with pytest.raises(DataError, match="list of texts is empty"):
         model.tokens([])
 
 
@@ -205,6 +205,7 @@ def test_tokens_of_stories() -> None:
     index = model.tokenizer.token_to_id(word)
     assert index is not None
     assert probabilities[index].item() == pytest.approx(scores[word], abs=1e-5)
+    assert scores.keys().isdisjoint(model.tokenizer.special_tokens.values())
 
 
 def test_a_model_without_a_tokenizer_says_so() -> None:

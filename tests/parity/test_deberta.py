@@ -221,7 +221,7 @@ def test_the_first_deberta_refuses_what_it_does_not_understand(tmp_path: Path) -
         ({"pos_att_type": "p2p|c2p"}, "p2p"),
         ({"relative_attention": False}, "relative_attention"),
         ({"embedding_size": 7}, "embedding_size"),
-        ({"num_attention_heads": 5}, "divide"),
+        ({"num_attention_heads": 5}, "not divisible by 5 heads"),
         ({"max_relative_positions": 7}, "shape"),
         ({"pos_att_type": ["c2p"]}, "pos_q_proj"),
     ):
@@ -238,7 +238,7 @@ def test_what_is_not_understood_is_refused(tmp_path: Path) -> None:
         ({"pos_att_type": "p2p|c2p"}, "p2p"),
         ({"norm_rel_ebd": "rms"}, "rms"),
         ({"hidden_act": "mish"}, "mish"),
-        ({"attention_head_size": 5}, "heads of 5"),
+        ({"attention_head_size": 5}, "attention_head_size 5"),
         ({"conv_kernel_size": 4}, "odd"),
         ({"quantization_config": {"bits": 4}}, "quantization_config"),
         ({"conv_kernel_size": 3}, "lacks .*conv"),

@@ -146,7 +146,7 @@ def test_is_written_back_byte_for_byte(head: str, name: str, tmp_path: Path) -> 
     [
         ({"channel_attention": True}, "channel_attention"),
         ({"norm_type": "groupnorm"}, "norm_type"),
-        ({"positional_encoding_type": "none"}, "positions of the type"),
+        ({"positional_encoding_type": "none"}, "positional_encoding_type 'none'"),
         ({"scaling": "max"}, "scaling"),
         ({"minimum_scale": 0.1}, "minimum_scale"),
         ({"architectures": ["PatchTSTForImputation"]}, "ForImputation"),
@@ -170,7 +170,7 @@ def test_a_window_of_another_shape_is_refused(tmp_path: Path) -> None:
 
 
 def test_parts_of_series_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(ModelError, match="fits"):
+    with pytest.raises(ModelError, match="9 steps does not fit"):
         spec.SeriesPatches(8, 1, (spec.TimeScale(9, 1),))
     with pytest.raises(ModelError, match="levels"):
         spec.Quantiles((0.5, 0.1))

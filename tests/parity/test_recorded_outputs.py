@@ -170,7 +170,7 @@ def test_attention_without_weights_is_refused_with_the_reason() -> None:
     model = Model(build(own).eval(), own)
     assert len(model(ids, output_hidden_states=True).hidden_states) == 3
     with pytest.raises(
-        SettingError, match=r"Mean \(decoder.0.self\) computes no attention weights"
+        SettingError, match=r"Mean \(decoder.0.self\) does not compute attention weights"
     ):
         model(ids, output_attentions=True)
 

@@ -312,4 +312,4 @@ def test_a_classifier_of_text(tmp_path: Path) -> None:
     messages: list[str] = []
     model.say = messages.append
     assert len(model.classify(long, cut=True)) == 3
-    assert "cut off" in messages[0]
+    assert "truncated" in messages[0]

@@ -165,7 +165,7 @@ def test_what_is_not_understood_is_refused(tmp_path: Path) -> None:
         (tower("text", rope_theta=1.0), "rope_theta"),
         (tower("vision", hidden_act="mish"), "mish"),
         (tower("vision", num_hidden_layers=1), "vision_model.encoder.layers.1"),
-        (tower("text", projection_size=5), "one width"),
+        (tower("text", projection_size=5), "the same width"),
         ({"architectures": ["SiglipForVideo"]}, "SiglipForVideo"),
     ):
         (tmp_path / "config.json").write_text(json.dumps({**config, **change}))

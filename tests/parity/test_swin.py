@@ -171,7 +171,7 @@ def test_what_is_not_understood_is_refused(tmp_path: Path) -> None:
         ({"hidden_act": "mish"}, "mish"),
         ({"image_size": [32, 16]}, "image_size"),
         ({"use_absolute_embeddings": True}, "use_absolute_embeddings"),
-        ({"window_size": 5}, "do not fit"),
+        ({"window_size": 5}, "larger than the last of 2 stages"),
         ({"num_heads": [2, 5]}, "heads"),
         ({"num_heads": [2]}, "stages"),
         ({"depths": [2, 3]}, "blocks.2"),
@@ -184,5 +184,5 @@ def test_what_is_not_understood_is_refused(tmp_path: Path) -> None:
 
 def test_images_of_another_size_are_refused(tmp_path: Path) -> None:
     theirs("SwinModel", "small", 0, tmp_path)
-    with pytest.raises(DataError, match="does not fit"):
+    with pytest.raises(DataError, match="image has the shape"):
         regard.load(tmp_path)(torch.randn(1, 3, 64, 64))

@@ -263,7 +263,7 @@ def test_layers_are_skipped_in_training_only(tmp_path: Path) -> None:
         ({"prediction_length": None}, "prediction_length"),
         ({"feature_size": 99}, "feature_size"),
         ({"num_static_categorical_features": 1, "cardinality": None}, "cardinality"),
-        ({"num_static_categorical_features": 1, "cardinality": [3, 4]}, "categories"),
+        ({"num_static_categorical_features": 1, "cardinality": [3, 4]}, "cardinality has 2 values"),
         ({"architectures": ["TimeSeriesTransformerForImputation"]}, "ForImputation"),
         ({"model_type": "informer"}, "unknown type 'informer'"),
         ({"model_type": "autoformer"}, "unknown type 'autoformer'"),
@@ -289,7 +289,7 @@ def test_inputs_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         model(**{**inputs, "future_values": inputs["future_values"][:, 1:]})
     with pytest.raises(DataError, match="3 past time features, not 2"):
         model(**{**inputs, "past_time_features": inputs["past_time_features"][..., 1:]})
-    with pytest.raises(DataError, match="numbered from 0"):
+    with pytest.raises(DataError, match="has only 5 categories"):
         model(**{**inputs, "static_categorical_features": torch.full((4, 2), 5)})
     with pytest.raises(SettingError, match="static_real_features"):
         model(**{key: one for key, one in inputs.items() if key != "static_real_features"})

@@ -169,7 +169,7 @@ def test_what_is_not_understood_is_refused(tmp_path: Path) -> None:
         ({"head_dim": 4}, "head_dim"),
         ({"image_size": [12, 16]}, "image_size"),
         ({"pooler_output_size": 7}, "pooler_output_size"),
-        ({"num_attention_heads": 3}, "divide"),
+        ({"num_attention_heads": 3}, "not divisible by 3 heads"),
         ({"patch_size": 13}, "patch"),
         ({"architectures": ["ViTForObjectDetection"]}, "ViTForObjectDetection"),
         ({"num_hidden_layers": 2}, "vit.encoder.layer.2"),

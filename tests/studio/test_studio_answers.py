@@ -138,7 +138,7 @@ def test_the_texts_that_go_on_with_a_likely_token() -> None:
 def test_a_text_of_spaces_is_refused_by_every_view(view: str) -> None:
     with client(InMemory({"it": translator()})) as studio:
         refused = ask(studio, view, expect=400, model="it", text="  ")
-    assert "nothing to read" in refused["error"]["problem"]
+    assert "text is empty" in refused["error"]["problem"]
 
 
 def test_the_answers_of_pictures_and_recordings_are_the_models_own(tmp_path: Path) -> None:
@@ -285,6 +285,7 @@ def test_the_formula_is_that_of_the_kernel(name: str, formula: str) -> None:
                 "q": "Q = R(x W_Q)",
                 "input": "RMSNorm(x) = x / √mean(x²) · γ",
                 "sum": "x + sublayer(RMSNorm(x))",
+                "hidden": "SiLU(W x) ⊙ V x",
                 "feedforward": "W₂ (SiLU(W x) ⊙ V x)",
                 "output": "RMSNorm(x)",
             },
@@ -297,6 +298,7 @@ def test_the_formula_is_that_of_the_kernel(name: str, formula: str) -> None:
             {
                 "embedded": "x = LayerNorm(E[token] + segment + position)",
                 "sum": "LayerNorm(x + sublayer(x))",
+                "hidden": "GELU(W₁ x + b₁)",
                 "feedforward": "W₂ GELU(W₁ x + b₁) + b₂",
                 "output": "x",
             },
@@ -319,7 +321,7 @@ def test_a_stack_without_position_encodings_says_how_it_knows_the_order() -> Non
     with client(InMemory({"bahdanau": recurrent("bahdanau")})) as studio:
         result = ask(studio, "positions", model="bahdanau", stack="decoder")
         assert result["what"] is None
-        assert result["note"].startswith("The decoder reads one token after the other")
+        assert result["note"].startswith("The decoder is recurrent")
 
 
 def test_a_dual_encoder_matches_captions_as_its_own_method_does() -> None:

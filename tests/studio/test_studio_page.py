@@ -1047,6 +1047,7 @@ def test_a_language_model_goes_on_with_the_sentence(studio: Studio) -> None:
         "embedded": "x = E[token]",
         "0.self.input": "RMSNorm(x) = x / √mean(x²) · γ",
         "0.self.q": "Q = R(x WQ)",
+        "0.feedforward.hidden": "SiLU(W x) ⊙ V x",
         "0.feedforward.output": "W₂ (SiLU(W x) ⊙ V x)",
         "0.residual": "x + sublayer(RMSNorm(x))",
     }.items():

@@ -155,7 +155,7 @@ def test_a_language_model_learns_to_judge(family: str, sentences: Path, tmp_path
         tmp_path / "run", "classify", sentences, out=again, **QUICK | {"epochs": 1, "lora": 2}
     )
     assert opened(again).labels == ["beast", "pet"]
-    with pytest.raises(ModelError, match="not one over the vocabulary"):
+    with pytest.raises(ModelError, match="not a language-model head"):
         model: Any = regard.load(place)
         with_head(model, "tag", ["a", "b"], model.tokenizer, 0)
 

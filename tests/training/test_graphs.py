@@ -394,5 +394,5 @@ def test_labels_of_another_level_are_refused(graph: Path, tmp_path: Path) -> Non
 
 
 def test_only_graphs_have_neighbours() -> None:
-    with pytest.raises(SettingError, match="only graphs"):
+    with pytest.raises(SettingError, match="NeighbourMask and ShortestPathBias need graphs"):
         presets.preset("bert:tiny", attention="neighbours")

@@ -697,7 +697,7 @@ def test_what_mask_tokens_hide_is_learnt(tmp_path: Path) -> None:
 def test_masking_needs_a_decoder_of_pixels_and_patches_to_see(images: Path, tmp_path: Path) -> None:
     settings = masked_settings(images)
     uneven = swin_mask_settings(images) | {"image_size": 18}
-    with pytest.raises(ModelError, match="do not divide"):
+    with pytest.raises(ModelError, match="18 is not divisible by the patch size"):
         regard.train(uneven, out=tmp_path / "uneven")
     regard.train(settings_of("images", images), out=tmp_path / "classes")
     classes = {"base": str(tmp_path / "classes"), "images": str(images)}

@@ -259,10 +259,10 @@ def test_a_bias_of_no_projection(bias: str) -> None:
 
 @pytest.mark.parametrize("data", ["parts.json", None, 3, b"{}"])
 def test_a_description_that_is_no_dictionary(data: Any) -> None:
-    with pytest.raises(RegardError, match="description"):
+    with pytest.raises(RegardError, match="is not a serialized spec"):
         spec.from_dict(data)
 
 
 def test_one_class_in_place_of_a_list() -> None:
-    with pytest.raises(RegardError, match="one class"):
+    with pytest.raises(RegardError, match="must be a list of classes"):
         spec.from_dict({"kind": "CausalMask"}, kinds=Plain)  # type: ignore[arg-type]

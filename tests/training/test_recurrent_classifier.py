@@ -79,7 +79,7 @@ def test_a_language_model_becomes_a_classifier() -> None:
 
 def test_what_cannot_be_is_refused() -> None:
     tokens = spec.Tokens(11, None)
-    with pytest.raises(ModelError, match="cannot go backwards"):
+    with pytest.raises(ModelError, match="needs an even d_model, not 7"):
         spec.RecurrentEncoder(7, tokens, spec.Recurrent("lstm", 1, True))
-    with pytest.raises(ModelError, match="one vector"):
+    with pytest.raises(ModelError, match="needs a pooled vector"):
         spec.RecurrentEncoder(8, tokens, spec.Recurrent("lstm"), labels=spec.ClassifierHead(2))

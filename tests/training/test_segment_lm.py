@@ -204,9 +204,9 @@ def test_the_spec_and_what_it_refuses(text: str, tmp_path: Path) -> None:
             == sum(s.parameters for s in summarize(model))
         )
         assert spec.from_dict(spec.to_dict(model)) == model
-    with pytest.raises(ModelError, match="backwards"):
+    with pytest.raises(ModelError, match="bidirectional"):
         spec.RecurrentDecoder(6, tokens, spec.Recurrent("gru", 1, True))
-    with pytest.raises(ModelError, match="no memory"):
+    with pytest.raises(ModelError, match="no encoder"):
         spec.RecurrentDecoder(6, tokens, spec.Recurrent("gru", looks=spec.LuongAttention()))
     with pytest.raises(DataError, match="streams"):
         streamed(text, tmp_path / "short", model="gru", batch_tokens=100_000)

@@ -274,8 +274,8 @@ def test_a_distribution_is_stored_and_files_of_before_are_read() -> None:
     [
         ({"lags": "0,1"}, "lags"),
         ({"lags": "daily"}, "lags"),
-        ({"forecast": "points"}, "distribution of each step"),
-        ({"position": "learned"}, "leave `position` out"),
+        ({"forecast": "points"}, "forecasts a distribution, not points"),
+        ({"position": "learned"}, "remove `position`"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused(

@@ -285,7 +285,7 @@ def test_rates_and_channels_are_converted_and_said_once(tmp_path: Path) -> None:
     names = ("stereo.wav", "slow.wav", "stereo.wav", "plain.wav")
     messages: list[str] = []
     recordings = read_recordings([tmp_path / name for name in names], messages.append)
-    assert messages == ["sound of 8,000 and 44,100 samples per second is resampled to 16,000"]
+    assert messages == ["audio at 8,000 and 44,100 samples per second is resampled to 16,000"]
     inner = slice(400, 7000)  # at the ends the filter hears silence
     for samples in recordings[:3]:
         np.testing.assert_allclose(samples[inner], recordings[3][inner], atol=2e-4)

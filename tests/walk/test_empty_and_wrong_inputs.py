@@ -52,13 +52,13 @@ def test_a_tensor_of_another_form_is_not_looked_at(name: str, shape: tuple[int, 
     model = Model(build(description), description)
     with pytest.raises(SettingError, match="shape"):
         model.look(torch.zeros(shape, dtype=torch.long))
-    with pytest.raises(SettingError, match="no token ids"):
+    with pytest.raises(SettingError, match="cannot hold token ids"):
         model.look(torch.zeros(1, 3))
 
 
 def test_a_text_is_not_patched_with_itself(trained: Path) -> None:
     model = regard.load(trained)
-    with pytest.raises(DataError, match="both texts are the same"):
+    with pytest.raises(DataError, match="both texts have the same tokens"):
         look.patching(model, "The dog sees a cat.", "The dog sees a cat.")
 
 
@@ -66,7 +66,7 @@ def test_no_story_and_no_file() -> None:
     tokenizer = looked.UNFRAMED
     description = spec.MemoryNetwork(8, len(tokenizer))
     model = MemoryNetworkModel(build(description), description, tokenizer)  # type: ignore[arg-type]
-    with pytest.raises(DataError, match="no story"):
+    with pytest.raises(DataError, match="list of stories is empty"):
         model.tokens([])
     with pytest.raises(DataError, match="null byte"):
         read_wav("a\0b")
@@ -93,8 +93,10 @@ def test_an_output_needs_its_folder(command: Command, trained: Path, files: Path
 
 
 def test_a_wrong_task_is_answered_with_those_of_the_model(command: Command, trained: Path) -> None:
-    command("predict", trained, "The dog.", "--task", "foo").refused("no task 'foo'", "translate")
-    command("translate", trained, "The dog.", "--language", "de_DE").refused("leave it out")
+    command("predict", trained, "The dog.", "--task", "foo").refused(
+        "unknown task 'foo'", "translate"
+    )
+    command("translate", trained, "The dog.", "--language", "de_DE").refused("remove it")
 
 
 def test_a_resumed_run_has_its_task(command: Command, trained: Path) -> None:

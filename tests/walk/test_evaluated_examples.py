@@ -103,7 +103,7 @@ def test_labels_of_a_graph_that_the_model_lacks(tmp_path: Path) -> None:
     (tmp_path / "edges.tsv").write_text("0\t1\n")
     description = preset("graph:tiny", 2, features=2)
     model = GraphModel(build(description), description)  # type: ignore[arg-type]
-    with pytest.raises(DataError, match="none of the model's"):
+    with pytest.raises(DataError, match="not a class of the model"):
         regard.evaluate(model, [read_graphs(tmp_path)])
     with pytest.raises(SettingError, match="parallel text"):
         regard.evaluate(model, ("a", "b"))

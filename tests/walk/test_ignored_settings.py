@@ -115,7 +115,7 @@ def test_options_that_a_task_would_ignore(command: Command, questions: Path, dem
     command("predict", questions, "Who?", "--context", "Ada", "--samples", "3").refused("--samples")
     # An empty text has no answer in it.
     command("predict", questions, "Who?", "--context", "").refused("--context")
-    command("predict", demo, "The dog.", "--task", "").refused("no task")
+    command("predict", demo, "The dog.", "--task", "").refused("unknown task ''")
     pairs = ("--pairs", "x.tsv", "--metrics", "")
     command("evaluate", demo, *pairs).refused()
 
@@ -199,7 +199,9 @@ def test_options_that_another_option_or_the_model_leaves_without_effect(
     command("look", demo, text, "--target", "Der Hund.").refused("--target", "--of decoder")
     command("look", demo, text, "--what", "roles").refused("takes no text", "--what roles")
     command("look", demo, text, "--what", "beam", "--beam", "1").refused("--beam 2 or more")
-    command("look", demo, text, "--what", "steps", "--beam", "3").refused("greedily: --beam 1")
+    command("look", demo, text, "--what", "steps", "--beam", "3").refused(
+        "greedy decoding: --beam 1"
+    )
     assert command("look", demo, text, "--what", "steps", "--beam", "1").code == 0
 
 

@@ -45,7 +45,7 @@ def test_python_refuses_it_or_says_what_is_cut(model: LanguageModel) -> None:
     assert not told
     cut = model.generate(["abc", LONG], max_new_tokens=2, cut=True)
     assert len(told) == 1
-    assert "64 tokens at their beginnings are cut off" in told[0]
+    assert "64 tokens at their beginnings are truncated" in told[0]
     # What is left is the end of the prompt: half a context.
     assert cut[1] == model.generate(LONG[-CONTEXT // 2 :], max_new_tokens=2)
 
@@ -83,7 +83,7 @@ def test_the_commands_refuse_it_or_say_what_is_cut(
         assert done.out == ""
         done = command(*arguments, "--cut")
         assert done.code == 0, done.err
-        assert "64 tokens at their beginnings are cut off" in done.err
+        assert "64 tokens at their beginnings are truncated" in done.err
         assert LONG in done.out
 
 

@@ -155,7 +155,7 @@ def test_long_texts_are_refused_or_cut(command: Command, classifier: Path) -> No
     command("predict", classifier, long).refused("--cut")
     done = command("predict", classifier, long, "--cut")
     assert done.code == 0, done.err
-    assert "cut off" in done.err
+    assert "are truncated" in done.err
     command("predict", classifier, "a dog", "--task", "embed", "--cut")
     command("predict", classifier, "a dog", "--task", "fill", "--cut").refused("it can")
 
@@ -213,7 +213,7 @@ def test_no_text_to_look_at_names_what_each_kind_reads(command: Command, demo: P
 
 def test_columns_of_the_lens_are_no_rows(command: Command, demo: Path) -> None:
     done = command("look", demo, "The dog sees a cat.", "--what", "lens")
-    assert "The last layer is what the model says." in done.out
+    assert "The last layer is the output of the model." in done.out
 
 
 def test_an_error_in_the_middle_of_a_stream_has_a_line_of_its_own(

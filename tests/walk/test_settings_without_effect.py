@@ -91,7 +91,7 @@ def test_the_column_of_lines_to_translate(command: Command, trained: Path, text:
 
 
 def test_a_colon_without_a_size() -> None:
-    with pytest.raises(SettingError, match="names no size") as caught:
+    with pytest.raises(SettingError, match="has no size after the colon") as caught:
         presets.preset("gpt2:")
     assert "tiny" in caught.value.repair
 

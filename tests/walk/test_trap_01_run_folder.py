@@ -118,7 +118,7 @@ def test_a_comparison_without_test_pairs_prepares_no_data(
     if flag is not None:
         flags += [flag, files / "s.en"]
     done = command("compare", *flags, "--out", out)
-    done.refused("there is none", "--test-source and --test-target")
+    done.refused("needs a test or validation set", "--test-source and --test-target")
     assert "training:" not in done.err
     assert not out.exists()
 
@@ -181,7 +181,7 @@ def test_a_comparison_without_validation_data_trains_nothing(
     out = tmp_path / "comparison"
     flags = [*CLASSIFIER, "--models", "bert", "--parameters", "100000", "--budget", "steps:2"]
     flags += ["--text", few_reviews, "--out", out]
-    command("compare", *flags).refused("there is none", "--valid-text")
+    command("compare", *flags).refused("needs a test or validation set", "--valid-text")
     assert not list(out.glob("bert/*"))
     done = command("compare", *flags, "--valid-text", few_reviews)
     assert done.code == 0, done.err
@@ -193,7 +193,7 @@ def test_a_search_without_validation_data_ends_at_once(
     out = tmp_path / "search"
     flags = [*CLASSIFIER, "--model", "bert", "--d-model", "16", "--text", few_reviews]
     flags += ["--updates", "60", "--order", "rate", "--out", out]
-    command("tune", *flags).refused("validation", "there is none")
+    command("tune", *flags).refused("tuning needs a validation set")
     assert not list(out.glob("trials/*"))
     done = command("tune", *flags, "--valid-text", few_reviews)
     assert done.code == 0, done.err

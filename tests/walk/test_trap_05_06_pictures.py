@@ -37,7 +37,7 @@ def test_the_alignment_is_that_of_the_layer_that_aligns(command: Command, demo: 
     for target, source in {"Hund": "dog", "sieht": "sees", "Katze": "cat"}.items():
         assert re.search(rf"^{target} .*→ {source} [01]\.", done.out, re.M), done.out
     asked = command("look", demo, TEXT, "--what", "alignment", "--layer", "0")
-    assert asked.out.startswith("alignment by decoder layer 0, heads")
+    assert asked.out.startswith("cross-attention alignment, decoder layer 0, heads")
 
 
 def test_what_aligns_is_sharp_and_different_from_word_to_word() -> None:

@@ -275,7 +275,7 @@ def test_nan_weights_answer_no_story() -> None:
     model = MemoryNetworkModel(build(description), description, tokenizer)  # type: ignore[arg-type]
     answer = tokenizer.tokens([len(tokenizer) - 1])[0]
     assert "accuracy" in regard.evaluate(model, [(story, answer)]).scores
-    with pytest.raises(DataError, match="is a word of the model's"):
+    with pytest.raises(DataError, match="is in the vocabulary of the model"):
         regard.evaluate(model, [(story, "zebra crossing")])
     _fill_with_nan(model)
     with pytest.raises(ModelError, match="not a number"):

@@ -147,7 +147,7 @@ def test_a_number_inside_of_a_word_is_checked(
 def test_a_plan_of_more_than_a_device_holds_is_not_traced(flag: str, command: Command) -> None:
     """The token ids of a traced step are real tensors."""
     done = command("plan", "gpt2:tiny", "--device", "H100", flag, 2**31 - 1)
-    done.refused("no device holds", "--accumulate")
+    done.refused("do not fit on any device", "--accumulate")
 
 
 @pytest.mark.parametrize(

@@ -35,10 +35,10 @@ def test_a_busy_machine_is_noticed_and_said(
     flags = ["--model", "tiny", "--rounds", "1", "--batches", "1", "--batch-tokens", "64"]
     done = command("bench", "train", *flags, "--device", "cpu", "--results", page)
     assert done.code == 0, done.err
-    assert "this machine is busy: other processes took 1.7 of 2 cores" in done.err
+    assert "this machine is busy: other processes used 1.7 of 2 cores" in done.err
     # Figures outlive the messages of their run.
-    assert "other processes took 1.7 of 2 cores" in done.out
-    assert "other processes took 1.7 of 2 cores" in page.read_text()
+    assert "other processes used 1.7 of 2 cores" in done.out
+    assert "other processes used 1.7 of 2 cores" in page.read_text()
 
 
 def test_load_is_a_share_of_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,8 +29,8 @@ def decoder(tokens: Any = TOKENS, **parts: Any) -> spec.Decoder:
         (lambda: decoder(feedforward="mlp"), "cannot be 'mlp'", "FeedForward"),
         (lambda: decoder(ATTENTION), "cannot be Attention", "Tokens"),
         (lambda: spec.Encoder(16, TOKENS, ATTENTION), "Encoder.stack cannot be", "Stack"),  # type: ignore[arg-type]
-        (lambda: ATTENTION, "Attention is no model", "Encoder"),
-        (lambda: "gpt2", "str is no model", "Encoder"),
+        (lambda: ATTENTION, "Attention is not the spec of a model", "Encoder"),
+        (lambda: "gpt2", "str is not the spec of a model", "Encoder"),
     ],
 )
 def test_the_error_names_the_field_and_what_fits(make: Any, place: str, fits: str) -> None:

@@ -58,7 +58,7 @@ REFUSED = {
     "tune --resume x --minutes 5": ("--minutes",),
     "tune --resume x --flops 1e15": ("--flops",),
     "tune --resume x --order rate": ("--order",),
-    "tune --updates 30 --order rate,rate --out MODELS/new": ("rate is tuned twice",),
+    "tune --updates 30 --order rate,rate --out MODELS/new": ("rate is listed twice",),
     "doctor --html x.html": ("--html", "give a RUN"),
     "doctor --trial-seconds 5": ("--trial-seconds", "give a RUN"),
     "doctor --data x": ("--data", "give a RUN"),
@@ -70,38 +70,40 @@ REFUSED = {
     "show --list gpt2": ("MODEL", "--list"),
     "show --download": ("--download", "give a MODEL"),
     # Plans: of a folder, of a budget, of a task.
-    "plan MODELS/gpt2 --vocabulary 77": ("--vocabulary changes nothing",),
-    "plan MODELS/vit --length 7": ("--length changes nothing",),
-    "plan vit:tiny --length 7": ("--length changes nothing",),
-    "plan cifar10_small --length 7": ("--length changes nothing",),
+    "plan MODELS/gpt2 --vocabulary 77": ("--vocabulary has no effect",),
+    "plan MODELS/vit --length 7": ("--length has no effect",),
+    "plan vit:tiny --length 7": ("--length has no effect",),
+    "plan cifar10_small --length 7": ("--length has no effect",),
     "plan gpt2:tiny --flops 1e21": ("MODEL", "--flops"),
     "plan gpt2:tiny --task translate --examples 30": ("MODEL", "--task"),
     "plan --task translate --examples 300 --flops 1e20": ("--task, --examples", "--flops"),
     "plan --flops 1e21 --device H100": ("--device", "--flops"),
     "plan --task translate --device H100": ("--device", "--task"),
-    "plan --flops 10": ("10 FLOPs", "1e+12 or more"),
+    "plan --flops 10": ("--flops 10", "1e+12 or more"),
     "plan --examples 300": ("--examples", "--task"),
-    "plan MODELS/script.sh": ("script.sh is no recipe, config.json or spec",),
-    "plan MODELS/gpt2/model.safetensors": ("model.safetensors is no recipe",),
+    "plan MODELS/script.sh": ("script.sh is not a recipe, config.json or spec",),
+    "plan MODELS/gpt2/model.safetensors": ("model.safetensors is not a recipe",),
     "plan gpt2:tiny --measure --device H100": ("no H100 here",),
     # Comparisons.
-    "compare copying --models rnn --heads 2 --out MODELS/new": ("--heads", "none of rnn"),
-    "compare copying --models rnn,gru --position rope --out MODELS/new": ("none of rnn, gru",),
+    "compare copying --models rnn --heads 2 --out MODELS/new": ("--heads has no effect on rnn",),
+    "compare copying --models rnn,gru --position rope --out MODELS/new": ("no effect on rnn, gru",),
     "compare copying --models t5 --position rope --out MODELS/new": ("--position", "NAME@position"),
     # Pruning.
     "prune MODELS/gpt2 --heads 1 --pairs F --source F --target F": ("--source, --target: --pairs",),
     "prune MODELS/gpt2 --heads 1 --text F --source F": ("--source: ", "leave it out"),
     "prune DEMO --heads 1 --text F": ("--text: a translation model",),
-    "prune DEMO --heads 0 --source EN --target DE --lines 4": ("0 of 24 heads removes no head",),
-    "prune DEMO --heads 0.1% --source EN --target DE --lines 4": ("removes no head",),
+    "prune DEMO --heads 0 --source EN --target DE --lines 4": (
+        "0 of 24 heads is less than one head",
+    ),
+    "prune DEMO --heads 0.1% --source EN --target DE --lines 4": ("is less than one head",),
     # Exports.
     "convert MODELS/gpt2 MODELS/new --to onnx --shard-size 9MB": ("--shard-size", "huggingface"),
     "convert MODELS/gpt2 MODELS/new --to ctranslate2 --shard-size 9MB": ("--shard-size",),
-    "verify MODELS/onnx": ("export for ONNX Runtime", "made from"),
-    "verify MODELS/ctranslate2": ("export for CTranslate2", "made from"),
+    "verify MODELS/onnx": ("export for ONNX Runtime", "exported from"),
+    "verify MODELS/ctranslate2": ("export for CTranslate2", "exported from"),
     "generate MODELS/onnx hello": ("export for ONNX Runtime",),
     # Files and words.
-    "show MODELS/gpt2/config.json": ("is a file", "folder of a model: MODELS/gpt2"),
+    "show MODELS/gpt2/config.json": ("is a file", "pass the folder: MODELS/gpt2"),
     "bench attention --kinds ful": ("did you mean 'full'",),
     "bench attention --kinds xyz": ("known: ", "full"),
 }
@@ -180,7 +182,7 @@ def test_a_setting_that_one_model_reads_is_taken(command: Command, tmp_path: Pat
     """The rnn has no heads, but the Transformer beside it has; so the answer is another one."""
     out = tmp_path / "new"
     words = ("compare", "copying", "--models", "rnn,transformer", "--out", out)
-    command(*words, "--heads", "7").refused("does not divide by 7 heads")
+    command(*words, "--heads", "7").refused("is not divisible by 7 heads")
 
 
 def test_a_table_that_is_replaced_is_named(tmp_path: Path) -> None:
@@ -195,7 +197,7 @@ def test_a_table_that_is_replaced_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "words"), [(None, "is missing"), (b'{"st', "has no line of training")]
+    ("content", "words"), [(None, "is missing"), (b'{"st', "has no training records")]
 )
 def test_a_log_that_is_lost_is_not_healthy_in_silence(
     trained: Path, tmp_path: Path, content: bytes | None, words: str
@@ -214,8 +216,8 @@ def test_a_log_that_is_lost_is_not_healthy_in_silence(
     ("start", "loss", "expected"),
     [
         (None, None, None),  # 5.5, where guessing has 3.4: gone after 30 updates
-        (None, 50.0, "choose a smaller deviation"),
-        ("normal:1", None, "leave start out, or choose a smaller deviation"),
+        (None, 50.0, "use a smaller standard deviation"),
+        ("normal:1", None, "remove start, or use a smaller standard deviation"),
     ],
 )
 def test_the_default_initialization_is_no_finding(

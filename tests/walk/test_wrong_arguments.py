@@ -38,36 +38,42 @@ def language_model() -> LanguageModel:
 
 # What is wrong, with a word of the answer.
 OF_A_TRANSLATOR: dict[str, tuple[Callable[[Any], Any], str]] = {
-    "a beam in quotes": (lambda m: m.translate(TEXT, beam="8"), "whole number"),
-    "a beam of 2.5": (lambda m: m.translate(TEXT, beam=2.5), "whole number"),
-    "a beam that is true": (lambda m: m.translate(TEXT, beam=True), "whole number"),
+    "a beam in quotes": (lambda m: m.translate(TEXT, beam="8"), "not an integer"),
+    "a beam of 2.5": (lambda m: m.translate(TEXT, beam=2.5), "not an integer"),
+    "a beam that is true": (lambda m: m.translate(TEXT, beam=True), "not an integer"),
     "a word as the strategy": (lambda m: m.translate(TEXT, "beam"), "not a decoding strategy"),
     "a number as the strategy": (lambda m: m.translate(TEXT, 8), "not a decoding strategy"),
     "a temperature in quotes": (lambda m: m.translate(TEXT, temperature="0.7"), "not a number"),
-    "no texts": (lambda m: m.tokens(None), "not text"),
+    "no texts": (lambda m: m.tokens(None), "expected a string"),
     "max_length 0": (lambda m: m.tokens(TEXT, max_length=0), "above 0"),
     "max_length in quotes": (lambda m: m.tokens(TEXT, max_length="8"), "above 0"),
     "a text to call": (lambda m: m(TEXT), "not a tensor"),
     "ids of one dimension": (lambda m: m(torch.ones(3, dtype=torch.long)), "texts, tokens"),
-    "ids that are fractions": (lambda m: m(torch.ones(1, 3)), "whole numbers"),
-    "no folder to save to": (lambda m: m.save(None), "not a folder"),
-    "a device that is none": (lambda m: m.to("banana"), "no device"),
-    "a dtype that is none": (lambda m: m.to(dtype="int7"), "no dtype"),
+    "ids that are fractions": (lambda m: m(torch.ones(1, 3)), "torch.int64"),
+    "no folder to save to": (lambda m: m.save(None), "must be a path"),
+    "a device that is none": (lambda m: m.to("banana"), "unknown device"),
+    "a dtype that is none": (lambda m: m.to(dtype="int7"), "unknown dtype"),
     "looking at nothing": (lambda m: m.look(""), "text"),
-    "looking at a number": (lambda m: m.look(5), "no input"),
-    "looking at None": (lambda m: m.look(None), "no input"),
-    "one head, not a list": (lambda m: m.look(TEXT, off=("decoder.1.cross", 3)), "no head"),
-    "an attention, not a head": (lambda m: m.look(TEXT, off="decoder.1.cross"), "no head"),
-    "a number for heads": (lambda m: m.look(TEXT, off=3), "no head"),
-    "alignment of a model": (look.alignment, "no recording"),
-    "entropy of a text": (lambda m: look.entropy(TEXT), "no recording"),  # type: ignore[arg-type]
+    "looking at a number": (lambda m: m.look(5), "must be a string or a tensor"),
+    "looking at None": (lambda m: m.look(None), "must be a string or a tensor"),
+    "one head, not a list": (lambda m: m.look(TEXT, off=("decoder.1.cross", 3)), "not a head"),
+    "an attention, not a head": (lambda m: m.look(TEXT, off="decoder.1.cross"), "not a head"),
+    "a number for heads": (lambda m: m.look(TEXT, off=3), "not a head"),
+    "alignment of a model": (look.alignment, "expected a recording"),
+    "entropy of a text": (lambda m: look.entropy(TEXT), "expected a recording"),  # type: ignore[arg-type]
     "ablation on one text": (lambda m: look.ablation(m, TEXT, "Hund"), "list of strings"),
     "ablation without targets": (lambda m: look.ablation(m, [TEXT], []), "0 targets"),
-    "patching into a number": (lambda m: look.patching(m, TEXT, 5), "no text"),  # type: ignore[arg-type]
-    "evaluating on a number": (lambda m: regard.evaluate(m, 5), "no data set"),  # type: ignore[arg-type]
-    "evaluating on one file in a tuple": (lambda m: regard.evaluate(m, ("a.txt",)), "no data set"),  # type: ignore[arg-type]
-    "a metric that is a number": (lambda m: regard.evaluate(m, [("a", "b")], 5), "no metric"),  # type: ignore[arg-type]
-    "a task that is a number": (lambda m: regard.evaluate(m, "x.tsv", task=5), "no task"),  # type: ignore[arg-type]
+    "patching into a number": (lambda m: look.patching(m, TEXT, 5), "expected a string"),  # type: ignore[arg-type]
+    "evaluating on a number": (lambda m: regard.evaluate(m, 5), "not a data set"),  # type: ignore[arg-type]
+    "evaluating on one file in a tuple": (
+        lambda m: regard.evaluate(m, ("a.txt",)),  # type: ignore[arg-type]
+        "not a data set",
+    ),
+    "a metric that is a number": (
+        lambda m: regard.evaluate(m, [("a", "b")], 5),  # type: ignore[arg-type]
+        "metrics = 5 is not a list of names",
+    ),
+    "a task that is a number": (lambda m: regard.evaluate(m, "x.tsv", task=5), "unknown task 5"),  # type: ignore[arg-type]
 }
 
 
@@ -85,8 +91,8 @@ def _refused(run: Callable[[], Any], words: str) -> None:
 
 
 OF_A_LANGUAGE_MODEL: dict[str, tuple[Callable[[Any], Any], str]] = {
-    "tokens in quotes": (lambda m: m.generate("The", max_new_tokens="5"), "whole number"),
-    "half a token": (lambda m: m.generate("The", max_new_tokens=2.5), "whole number"),
+    "tokens in quotes": (lambda m: m.generate("The", max_new_tokens="5"), "not an integer"),
+    "half a token": (lambda m: m.generate("The", max_new_tokens=2.5), "not an integer"),
     "a stream that is a number": (lambda m: m.generate("The", stream=5), "a function"),
     "probes that are a number": (lambda m: m.look("The", ask=5), "*.weights"),
     "the folder of a draft": (lambda m: m.generate("The", draft="gpt2/"), "regard.load"),
@@ -95,7 +101,7 @@ OF_A_LANGUAGE_MODEL: dict[str, tuple[Callable[[Any], Any], str]] = {
     "no tokens": (lambda m: m(torch.zeros(1, 0, dtype=torch.long)), "at least one token"),
     "a mask of another length": (
         lambda m: m(torch.ones(1, 3, dtype=torch.long), torch.ones(1, 4)),
-        "give [1, 3]",
+        "pass [1, 3]",
     ),
 }
 
@@ -132,10 +138,10 @@ def _dual_encoder() -> Any:
 
 
 OF_THE_PACKAGE: dict[str, tuple[Callable[[], Any], str]] = {
-    "loading a number": (lambda: regard.load(5), "not a folder"),  # type: ignore[arg-type]
-    "loading nothing": (lambda: regard.load(None), "not a folder"),  # type: ignore[arg-type]
-    "a device that is None": (lambda: regard.load("x", device=None), "no device"),  # type: ignore[arg-type]
-    "a dtype of whole numbers": (lambda: regard.load("x", dtype=torch.int64), "cannot be"),
+    "loading a number": (lambda: regard.load(5), "must be a path"),  # type: ignore[arg-type]
+    "loading nothing": (lambda: regard.load(None), "must be a path"),  # type: ignore[arg-type]
+    "a device that is None": (lambda: regard.load("x", device=None), "unknown device"),  # type: ignore[arg-type]
+    "a dtype of whole numbers": (lambda: regard.load("x", dtype=torch.int64), "cannot have dtype"),
     "a recipe that is a number": (lambda: regard.train(5), "`recipe`"),  # type: ignore[arg-type]
     "a name as a spec": (lambda: regard.train(spec="gpt2:tiny"), "`model`"),  # type: ignore[arg-type]
     "a module as a model": (lambda: regard.train(model=build(DECODER)), "`model`"),  # type: ignore[arg-type]
@@ -168,7 +174,7 @@ OF_THE_PACKAGE: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "cross-attention of an encoder": (
         lambda: _encoder(spec.Block(ATTENTION, FEEDFORWARD, cross=ATTENTION)),
-        "nothing to attend to",
+        "a single sequence cannot have cross-attention",
     ),
 }
 

@@ -45,8 +45,8 @@ def refuse_documents(context: Context) -> None:
     """Raises a ModelError for packed documents: a state would leak from one to the next."""
     if isinstance(context.documents, DocumentMask):
         raise ModelError(
-            "cells and convolutions count from the beginning of a row, not of each text in it",
-            "give each text a row of its own",
+            "recurrent and convolutional networks do not support packed texts",
+            "put each text into a row of its own",
         )
 
 

@@ -90,7 +90,7 @@ def choose(names: Sequence[str]) -> tuple[str, ...]:
     for name in names:
         word = name.partition(":")[0]
         if word not in all_kinds:
-            raise SettingError(f"there is no attention {name!r}", did_you_mean(word, all_kinds))
+            raise SettingError(f"unknown attention {name!r}", did_you_mean(word, all_kinds))
         if name not in KINDS:  # parsed for its errors only
             parse_attention(name)
     return tuple(names) or tuple(KINDS)
@@ -250,8 +250,8 @@ def reports(
             for line in measurements
             if line.get("n") == length and line["backward"]
         )
-        title = f"attention, {length:,} places, {sizes}"
-        all_reports.append(BenchmarkReport(command, title, machine, "places/s", rows, notes))
+        title = f"attention, {length:,} positions, {sizes}"
+        all_reports.append(BenchmarkReport(command, title, machine, "positions/s", rows, notes))
     return all_reports
 
 

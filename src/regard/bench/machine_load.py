@@ -32,12 +32,12 @@ def busy_cores(seconds: float = _SAMPLE_SECONDS) -> float:
 
 
 def load_note() -> str | None:
-    """What to say of a busy machine; None for an idle one."""
+    """The note about a busy machine; None for an idle one."""
     cores = os.cpu_count() or 1
     busy = busy_cores()
     if busy < BUSY_SHARE * cores:
         return None
-    return f"other processes took {busy:.1f} of {cores} cores"
+    return f"other processes used {busy:.1f} of {cores} cores"
 
 
 def _cpu_times() -> list[int] | None:

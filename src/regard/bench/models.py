@@ -94,7 +94,5 @@ class BenchmarkModel:
 
 def benchmark_model(name: str) -> BenchmarkModel:
     if name not in SPECS:
-        raise SettingError(
-            f"there is nothing to measure by the name {name!r}", did_you_mean(name, SPECS)
-        )
+        raise SettingError(f"unknown benchmark model {name!r}", did_you_mean(name, SPECS))
     return BenchmarkModel(name, SPECS[name]())

@@ -148,7 +148,7 @@ def require_installed(names: Sequence[str]) -> None:
     """Raises `SettingError` for the first peer that is missing, before anything is measured."""
     for name in names:
         if name in MODULES and importlib.util.find_spec(MODULES[name]) is None:
-            raise SettingError(f"{name} is not installed", f"pip install {name}, or leave it out")
+            raise SettingError(f"{name} is not installed", f"pip install {name}, or remove it")
 
 
 def import_peer(module: str, package: str) -> Any:
@@ -157,5 +157,5 @@ def import_peer(module: str, package: str) -> Any:
         return importlib.import_module(module)
     except ImportError as error:
         raise SettingError(
-            f"{package} is not installed ({error})", f"pip install {package}, or leave it out"
+            f"{package} is not installed ({error})", f"pip install {package}, or remove it"
         ) from None

@@ -13,9 +13,7 @@ from regard.bench.report import BenchmarkRow
 from regard.errors import SettingError
 
 MACHINE = "NVIDIA H200"  # by its driver; its relatives have other names
-SOURCE = (
-    f"one {MACHINE}, bf16, not in this run; shares are of the 772 TFLOP/s that were measured there"
-)
+SOURCE = f"one {MACHINE}, bf16, not in this run; shares are of 772 TFLOP/s, measured there"
 
 
 @dataclass(frozen=True)
@@ -70,9 +68,8 @@ def _row(peer: str, case: object, accelerator: str | None) -> BenchmarkRow:
         ", ".join(f"{key} {value}" for key, value in figure.case.items()) for figure in PEERS[peer]
     )
     raise SettingError(
-        f"{peer} is not measured here, and no figure of it is published for this case "
-        "on this machine",
-        f"leave it out; its figures are for one {MACHINE}: {cases}",
+        f"{peer} cannot be measured here, and has no published figure for this case and machine",
+        f"remove it; its published figures are for one {MACHINE}: {cases}",
     )
 
 

@@ -83,9 +83,7 @@ class ContenderProcess:
                 return line.removeprefix(REPLY).strip()
             if line.startswith(FAILURE):
                 raise SettingError(*json.loads(line.removeprefix(FAILURE)))
-        raise SettingError(
-            "a contender stopped before it had answered", "see what it printed above"
-        )
+        raise SettingError("a benchmark process exited without a result", "read its output above")
 
 
 def time_first_output(folder: Path, name: str, text: str, new: int) -> dict[str, float]:

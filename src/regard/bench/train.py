@@ -89,7 +89,7 @@ def run(
         for name in against:
             if not model.is_encoder_decoder:
                 raise SettingError(
-                    f"{name} has no adapter for {case.model}", "compare tiny, small or base"
+                    f"{name} has no adapter for {case.model}", "use the model tiny, small or base"
                 )
             peer, forward = TRAINABLE[name](model.spec, device)
             their_step = _their_step(peer, forward, case.precision)

@@ -247,10 +247,13 @@ def _input_position(
         case spec.AxialPosition(shape, widths):
             if sum(widths) != width:
                 raise ModelError(
-                    f"axes of widths {widths} do not add up to {width}", "correct one of them"
+                    f"the widths {widths} of the axial positions do not add up to {width}",
+                    "change one of them",
                 )
             return positional_encoding.AxialPosition(shape, widths, part.length)
         case spec.ConcatenatedPosition():
-            raise ModelError("only tokens have positions beside them", "add sinusoids instead")
+            raise ModelError(
+                "ConcatenatedPosition is supported for tokens only", "use Sinusoidal instead"
+            )
         case _:
             assert_never(part)

@@ -63,7 +63,8 @@ def build_pool(part: spec.Pool, input_width: int, d_model: int) -> head.Pool:
 def _attention_pool(part: spec.AttentionPool, d_model: int) -> attention_pool.AttentionPool:
     if d_model % part.heads:
         raise ModelError(
-            f"the width {d_model} does not divide by {part.heads} heads", "correct one of them"
+            f"the width {d_model} of the pooled vectors is not divisible by {part.heads} heads",
+            "change one of them",
         )
     d_head = d_model // part.heads
     attend = attention.Attention(

@@ -106,8 +106,8 @@ def build(model: spec.Model) -> CoreModel:
             return _recurrent_decoder(model)
         case _:
             raise ModelError(
-                f"{type(model).__name__} is no model",
-                "give a spec.Encoder, spec.Decoder, …",
+                f"{type(model).__name__} is not the spec of a model",
+                "pass a spec.Encoder, spec.Decoder, …",
             )
 
 
@@ -118,18 +118,18 @@ def outline(model: spec.Model) -> CoreModel:
             return build(model)
     except (RuntimeError, OverflowError, TypeError) as error:  # more elements than 64 bits count
         raise ModelError(
-            f"no model of these sizes can be built: {str(error).splitlines()[0]}",
-            "correct the sizes in config.json",
+            f"a model of these sizes cannot be built: {str(error).splitlines()[0]}",
+            "correct the sizes of the spec or config.json",
         ) from None
 
 
 def trainable(model: nn.Module) -> int:
-    """Numbers that training changes, shared ones once."""
+    """The number of trainable parameters; shared ones count once."""
     return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
 
 
 def _stored(model: nn.Module) -> int:
-    """All numbers that a model holds: also those of tables that nobody trains."""
+    """The number of elements of all parameters and buffers, trained or not."""
     return sum(tensor.numel() for tensor in (*model.parameters(), *model.buffers()))
 
 

@@ -10,7 +10,7 @@ from regard.errors import ModelError
 
 
 def build_norm(part: spec.Norm, width: int) -> norm.LayerNorm | norm.RMSNorm:
-    """A norm of each position by itself, which needs to know nothing of padding."""
+    """A norm of each position by itself, which does not need the padding mask."""
     match part:
         case spec.LayerNorm(eps, bias):
             return norm.LayerNorm(width, eps, bias)
@@ -18,7 +18,7 @@ def build_norm(part: spec.Norm, width: int) -> norm.LayerNorm | norm.RMSNorm:
             return norm.RMSNorm(width, eps, offset)
         case spec.BatchNorm():
             raise ModelError(
-                "BatchNorm must know which positions are padding, and only blocks are told",
+                "BatchNorm needs the padding mask, so it is supported in blocks only",
                 "use LayerNorm or RMSNorm outside of blocks",
             )
         case _:

@@ -1,7 +1,7 @@
-"""Parts from outside the package: what their `build` returns, and what that computes, is checked.
+"""Parts from outside the package: checks of what their `build` returns, and of its output.
 
-A module that is none, or lacks a method, is refused when it is built; an output of another shape at
-the first call.
+An object that is no nn.Module, or lacks a method, is refused when it is built; an output of a wrong
+shape at the first call.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def build_own_position(
 ) -> position_terms.Position:
     """The position of a stack from outside."""
     position: Any = _build(part, sizes)
-    _check_methods(part, position, _POSITION_METHODS, "give it that method")
+    _check_methods(part, position, _POSITION_METHODS, "define this method")
     checked: position_terms.Position = position
     return checked
 
@@ -51,14 +51,14 @@ def _build(part: Any, sizes: Any) -> nn.Module:
     name = type(part).__name__
     if not _takes(part.build, ("sizes",)):
         raise ModelError(
-            f"{name}.build does not take the sizes of a layer",
+            f"{name}.build does not accept the argument `sizes`",
             f"define it as build(self, sizes: spec.{type(sizes).__name__})",
         )
     module = part.build(sizes)
     if not isinstance(module, nn.Module):
         raise ModelError(
-            f"{name}.build returned {_kind(module)}, and not a module",
-            "let it return an nn.Module",
+            f"{name}.build returned {_kind(module)}, not an nn.Module",
+            "return an nn.Module from `build`",
         )
     return module
 
@@ -79,7 +79,7 @@ def _check_methods(
 
 
 def _takes(function: Any, arguments: tuple[str, ...]) -> bool:
-    """Whether a function can be called with so many arguments."""
+    """Whether a function can be called with this number of arguments."""
     if not callable(function):
         return False
     try:
@@ -99,9 +99,9 @@ def _check_mixed_values(kernel: nn.Module, arguments: tuple[Any, ...], output: A
     expected = (*q.shape[:3], v.shape[-1])
     if isinstance(output, Tensor) and output.shape == expected:
         return
-    shape = f"the shape {tuple(output.shape)}" if isinstance(output, Tensor) else _kind(output)
+    shape = f"a tensor of {tuple(output.shape)}" if isinstance(output, Tensor) else _kind(output)
     raise ModelError(
-        f"{type(kernel).__name__} gave {shape} for queries of {tuple(q.shape)} and values of "
+        f"{type(kernel).__name__} returned {shape} for queries of {tuple(q.shape)} and values of "
         f"{tuple(v.shape)}",
-        f"let its forward return a tensor of {expected}: [batch, heads, queries, width of values]",
+        f"return a tensor of {expected} from its forward: [batch, heads, queries, d_v]",
     )

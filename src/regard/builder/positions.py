@@ -23,8 +23,8 @@ def build_stack_position(part: spec.Stack, d_model: int) -> position_terms.Stack
             frequencies = rotary.rope_frequencies(dimensions, base)
             if 2 * len(frequencies) > part.block.attention.d_k:
                 raise ModelError(
-                    f"rotary positions turn pairs of dimensions, and a head has {dimensions}",
-                    "give heads of an even width",
+                    f"RoPE needs an even number of rotated dimensions, not {dimensions}",
+                    "set an even d_k, or another `share` of Rope",
                 )
             return rotary.Rope(_scaled_frequencies(frequencies, scaling), pairs)
         case spec.T5Bias(count, distance):

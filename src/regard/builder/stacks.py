@@ -98,7 +98,7 @@ def _staged_stack(part: spec.Stack, stages: spec.Stages, d_model: int) -> staged
 
 
 def _segment_length(part: spec.Stack) -> int | None:
-    """How many positions layers have room for before those of a segment."""
+    """How many earlier positions the layers keep for a segment."""
     if part.memory is None or part.compressed is None:
         return part.memory
     # Up to factor − 1 old positions wait until there are enough of them to compress.
@@ -114,8 +114,8 @@ def _universal(part: spec.Universal, d_model: int) -> universal_transformer.Univ
 def _conv_layer(part: spec.ConvLayer, d_model: int) -> conv_layer.ConvLayer:
     if d_model % part.groups:
         raise ModelError(
-            f"d_model {d_model} does not divide by {part.groups} groups of channels",
-            "correct one of them",
+            f"d_model {d_model} is not divisible by groups={part.groups} of the convolution",
+            "change one of them",
         )
     layer_norm = build_norm(part.norm, d_model)
     return conv_layer.ConvLayer(

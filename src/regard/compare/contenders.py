@@ -44,11 +44,12 @@ _SET_BY_BUDGET = ("steps", "epochs")
 
 @dataclass(frozen=True)
 class Contender:
-    """A model that takes part, as its user writes it.
+    """A model of a comparison, as the user writes it.
 
-    An architecture, perhaps with its size: `gpt2`, `llama:tiny`, `bahdanau`. What is no size is
-    the attention: `transformer:window:16`, `transformer:linformer:8+softmax` (that of encoder and
-    decoder). Settings of its own follow: `gru@learning_rate=0.001@clip=1`, `gpt2@position=rope`.
+    An architecture, optionally with its size: `gpt2`, `llama:tiny`, `bahdanau`. A word that is not
+    a size is the attention: `transformer:window:16`, `transformer:linformer:8+softmax` (that of
+    encoder and decoder). Settings of its own follow: `gru@learning_rate=0.001@clip=1`,
+    `gpt2@position=rope`.
     """
 
     word: str
@@ -70,13 +71,13 @@ class Contender:
             key, _, value = setting.partition("=")
             if key not in KEYS or not value:
                 raise SettingError(
-                    f"{self.word!r}: {setting!r} is no setting",
-                    "write it like gru@learning_rate=0.001",
+                    f"{self.word!r}: {setting!r} is not a setting",
+                    "use the form gru@learning_rate=0.001",
                 )
             if key in _SET_BY_BUDGET:
                 raise SettingError(
-                    f"{self.word!r}: how long each model trains is decided by the budget",
-                    f"leave {key} out; write --budget steps:N",
+                    f"{self.word!r}: {key} conflicts with --budget, which sets the training length",
+                    f"remove {key}, and use --budget steps:N",
                 )
             changes[key] = value
         return changes
@@ -159,7 +160,7 @@ class Contender:
         if abs(nearest / parameters - 1) > TOLERANCE:
             raise SettingError(
                 f"{self.word} cannot have about {parameters:,} parameters: "
-                f"the nearest is {nearest:,}",
+                f"the closest size is {nearest:,}",
                 "choose another --parameters",
             )
         return recipe
@@ -170,12 +171,12 @@ def parse_contenders(words: str) -> list[Contender]:
     contenders = [Contender(word.strip()) for word in words.split(",") if word.strip()]
     if not contenders:
         raise SettingError(
-            "there is nothing to compare", "name models: --models transformer,bahdanau,rnn"
+            "the list of models is empty", "set it: --models transformer,bahdanau,rnn"
         )
     folders = [contender.folder for contender in contenders]
     for contender in contenders:
         if folders.count(contender.folder) > 1:
-            raise SettingError(f"{contender.word} takes part twice", "name each model once")
+            raise SettingError(f"{contender.word} is listed twice", "list each model once")
     return contenders
 
 
@@ -188,8 +189,8 @@ def check_settings_are_read(
             continue
         flag = "--" + key.replace("_", "-")
         raise SettingError(
-            f"{flag} is read by none of {', '.join(contender.word for contender in contenders)}",
-            f"leave it out, or write it behind a model that has it: NAME@{key}=VALUE",
+            f"{flag} has no effect on {', '.join(contender.word for contender in contenders)}",
+            f"remove it, or set it for a model that has it: NAME@{key}=VALUE",
         )
 
 
@@ -266,14 +267,15 @@ class Budget:
         steps = max(1, int(self.amount / prices[self.of]))
         if steps > LARGEST_SIZE:
             raise SettingError(
-                f"{self.of}:{self.amount:g} are {steps:,} steps", "choose a smaller --budget"
+                f"--budget {self.of}:{self.amount:g} means {steps:,} steps, which is too many",
+                "use a smaller --budget",
             )
         return steps
 
 
 def parse_budget(text: str) -> Budget:
     """A budget as its user writes it: steps:2000."""
-    usage = "write steps:2000, flops:1e15 or seconds:600"
+    usage = "use the form steps:2000, flops:1e15 or seconds:600"
     constructors = {unit: partial(_budget, unit) for unit in _LARGEST_BUDGETS}
     return parse_option(text, constructors, subject="budget", usage=usage)
 

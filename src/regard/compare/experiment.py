@@ -133,17 +133,19 @@ def _say_what_is_replaced(file: Path, contenders: Sequence[Contender], say: Say)
         return  # nobody's table
     missing = [word for word in earlier if word not in {each.word for each in contenders}]
     if missing:
-        say(f"{file} is written anew, without {', '.join(missing)}: name them too to keep them")
+        say(f"{file} is replaced, without {', '.join(missing)}: add them to --models to keep them")
 
 
 def _check_before_data(
     base: Recipe, contenders: Sequence[Contender], parameters: int | None
 ) -> None:
-    """Raises what can be wrong and needs no data to be seen: no folder is made before."""
+    """Checks that need no data; they run before a folder is created."""
     if base.objective_settings.data == "pairs" and not _has_test_pairs(base):
         raise _no_test_set(base)
     if parameters is not None and parameters < 1:
-        raise SettingError(f"no model has {parameters:,} parameters", "choose another --parameters")
+        raise SettingError(
+            f"--parameters {parameters:,} is less than 1", "use a larger --parameters"
+        )
     for contender in contenders:
         preflight.check(contender.recipe(base))
         if parameters is not None:
@@ -163,8 +165,8 @@ def _has_test_pairs(recipe: Recipe) -> bool:
 
 def _no_test_set(recipe: Recipe) -> SettingError:
     return SettingError(
-        "models are compared on a test or validation set, and there is none",
-        f"give one: {_test_files(recipe)}",
+        "a comparison needs a test or validation set",
+        f"add one: {_test_files(recipe)}",
     )
 
 
@@ -188,7 +190,7 @@ def _shared_data(folder: Path, base: Recipe, name: str, say: Say) -> SharedData:
         if (recipe.data, recipe.tokens) != (base.data, base.tokens):
             if _has_trained(folder.parent):
                 raise SettingError(
-                    f"{folder.parent} holds a comparison on other data", "choose another --out"
+                    f"{folder.parent} contains a comparison on other data", "choose another --out"
                 )
             # What a mistaken command prepared, before anything was trained on it.
             run_folder = begin(base, folder, name)
@@ -255,7 +257,7 @@ def _measured_cost(folder: Path, data: Path, recipe: Recipe) -> Cost:
     if file.exists():
         saved = json.loads(file.read_text(encoding="utf-8"))
         if saved["of"] != settings:
-            raise SettingError(f"{folder} was begun with another model", "choose another --out")
+            raise SettingError(f"{folder} was started with another model", "choose another --out")
         return Cost(**saved["cost"])
     trial = folder / "trial"
     shutil.rmtree(trial, ignore_errors=True)
@@ -277,7 +279,7 @@ def _measured_cost(folder: Path, data: Path, recipe: Recipe) -> Cost:
 
 
 def _longest(recipe: Recipe) -> int | None:
-    """The greatest length of a text; None of other data, which has one size or is no sequence."""
+    """The greatest length of a text; None for data of a fixed size or without sequences."""
     kind = recipe.objective_settings.data
     if kind not in _OF_ANY_LENGTH:
         return None
@@ -293,10 +295,10 @@ def _train(folder: Path, data: SharedData, recipe: Recipe, name: str, say: Say) 
     if (folder / "state" / "recipe.json").exists():
         _, begun_with, _ = read_run(folder)
         if begun_with != recipe:
-            raise SettingError(f"{folder} was begun with other settings", "choose another --out")
+            raise SettingError(f"{folder} was started with other settings", "choose another --out")
         if file.exists():
             return Run.read(file)
-        say(f"{folder}: going on")
+        say(f"{folder}: resuming")
         result = resume(folder, quiet=True)
     else:
         # A folder without a recipe was left before it could be resumed.

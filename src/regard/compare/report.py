@@ -180,12 +180,12 @@ def scene(comparison: Comparison) -> drawing.Scene:
     scenes = [*scores, drawing.curves(learning_curves, title="validation loss", x_name="step")]
     if contenders[0].runs[0].buckets:
         loss_by_length = {one.word: one.by_length("loss") for one in contenders}
-        title = "loss a token by source length (test set)"
+        title = "loss per token by source length (test set)"
         scenes.append(drawing.curves(loss_by_length, title=title, x_name="source tokens"))
-    title = f"training, {comparison.unit} a second"
+    title = f"training, {comparison.unit} per second"
     scenes.append(bars(title, lambda one: one.mean("train_rate"), ",.0f"))
     if contenders[0].runs[0].decode_rate is not None:
-        title = "decoding, tokens a second"
+        title = "decoding, tokens per second"
         scenes.append(bars(title, lambda one: one.mean("decode_rate"), ",.0f"))
     growth = "growth: exponent of FLOPs in the length"
     scenes += [

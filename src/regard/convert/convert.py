@@ -95,9 +95,9 @@ def convert(
 ) -> Converted:
     """Writes the model of `source` to the new folder `out`: all of it or nothing."""
     out = Path(out)
-    disk.require_absent(out, "give the name of a new folder")
+    disk.require_absent(out, "choose the name of a new folder")
     if to not in WRITERS:
-        raise SettingError(f"there is no format {to!r}", f"known: {', '.join(WRITERS)}")
+        raise SettingError(f"unknown format {to!r}", f"use one of: {', '.join(WRITERS)}")
     # Those of the check too: without it a converted folder would be left unchecked.
     require_packages = REQUIRED_PACKAGES.get(to)
     if require_packages is not None:
@@ -123,8 +123,8 @@ def _to_huggingface(conversion: Conversion) -> Callable[[], list[Finding]]:
     config = folders.describe(opened.spec, opened.ids, opened.positions, family)
     if config["model_type"] == "regard":
         raise ModelError(
-            "no family of Hugging Face's has all the choices of this model",
-            "use --to regard, our own format",
+            "no Hugging Face architecture supports this model",
+            "use --to regard, regard's own format",
         )
     return _to_folder(conversion, config["model_type"])
 

@@ -48,9 +48,9 @@ def library() -> Any:
 
 def _refuse(feature: str) -> NoReturn:
     raise ModelError(
-        f"CTranslate2 has no {feature}",
-        "known there: Marian and our translators, PEGASUS, BART, mBART, T5, Whisper, GPT, GPT-2, "
-        "GPT-NeoX, LLaMA, Mistral, Qwen2, Gemma; for others use --to onnx",
+        f"CTranslate2 does not support {feature}",
+        "convert one of Marian, regard translators, PEGASUS, BART, mBART, T5, Whisper, GPT, GPT-2, "
+        "GPT-NeoX, LLaMA, Mistral, Qwen2, Gemma; or use --to onnx",
     )
 
 
@@ -68,7 +68,7 @@ def write(out: Path, source: Path, model: CoreModel, opened: folders.ModelFolder
         case Decoder(), specs.Decoder():
             model_spec, vocabularies = _language_model(ct2, source, model, opened)
         case _:
-            _refuse(f"place for a model of the kind {type(opened.spec).__name__}")
+            _refuse(f"models of the kind {type(opened.spec).__name__}")
     model_spec.validate()  # raises if a weight is missing
     model_spec.optimize(quantization=None)  # float32; the library quantizes when it loads
     model_spec.save(str(out))
@@ -131,7 +131,7 @@ def _vocabulary(folder: Path, size: int, file: str = "tokenizer.json") -> list[s
     """The tokens by id; rows of the embedding without one get a name that no text contains."""
     if not (folder / file).is_file():
         raise DataError(
-            f"{folder} has no {file}, and a CTranslate2 model holds its vocabulary",
+            f"{folder} has no {file}, which a CTranslate2 model needs",
             "put the tokenizer.json of the model there, or use --to onnx",
         )
     tokens = read_vocabulary(folder / file)
@@ -143,7 +143,7 @@ def _norm_epsilon(*stacks: specs.Stack) -> float:
     norms = [norm for stack in stacks for norm in (stack.block.norm, stack.final)]
     values = {norm.eps for norm in norms if norm is not None}
     if len(values) > 1:
-        _refuse(f"norms with several ε: {sorted(values)}")
+        _refuse(f"norms with different ε: {sorted(values)}")
     return values.pop()
 
 
@@ -165,7 +165,7 @@ def _decoder(
     options = _stack_options(ct2, part, tokens)
     if isinstance(part.block.residual, specs.Parallel):  # GPT-NeoX
         if options["rms_norm"]:
-            _refuse("parallel block with RMSNorm")
+            _refuse("parallel blocks with RMSNorm")
         options["parallel_residual"] = True
         options["shared_layer_norm"] = part.block.residual.norms == 1
     if isinstance(part.pattern, specs.CausalMask) and part.pattern.window is not None:
@@ -184,7 +184,7 @@ def _stack_options(ct2: Any, part: specs.Stack, tokens: specs.Tokens) -> dict[st
     _refuse_layers(part)
     _refuse_attention(part)
     if tokens.segments or tokens.width:
-        _refuse("segments or narrow tables in the embedding")
+        _refuse("segment embeddings or factorized embeddings")
     block = part.block
     attention = block.attention
     grouped = attention.key_heads != attention.heads
@@ -213,19 +213,19 @@ def _refuse_layers(part: specs.Stack) -> None:
     apart = block.attention.projection == "apart"
     one_stream = not isinstance(block.residual, specs.Reversible | specs.NoResidual)
     if part.alternating_blocks or not plain or not apart or not one_stream:
-        _refuse("layers other than one kind of softmax attention on one stream")
+        _refuse("stacks with other layers than one kind of softmax attention with residuals")
     if isinstance(block.feedforward, specs.ConvFeedForward | specs.MixtureOfExperts):
-        _refuse(f"feed-forward network of the kind {type(block.feedforward).__name__}")
+        _refuse(f"feed-forward layers of the kind {type(block.feedforward).__name__}")
     if isinstance(block.norm, specs.BatchNorm):
         _refuse("BatchNorm")
     if block.layer_scale is not None:
         _refuse("LayerScale")
     if part.heads is not None or part.cross_heads is not None:
-        _refuse("layers with other numbers of heads")
+        _refuse("layers with different numbers of heads")
     if block.feedforward.activation not in _ACTIVATIONS:
         _refuse(f"activation {block.feedforward.activation!r}")
     if isinstance(block.residual, specs.PostNorm) and part.final is not None:
-        _refuse("last norm after a stack with norms behind its sublayers")
+        _refuse("a final norm after a post-norm stack")
 
 
 def _refuse_attention(part: specs.Stack) -> None:
@@ -233,13 +233,13 @@ def _refuse_attention(part: specs.Stack) -> None:
     attention = part.block.attention
     cross = part.block.cross
     if attention.d_k != attention.d_v:
-        _refuse(f"values of another width than keys ({attention.d_v} and {attention.d_k})")
+        _refuse(f"values and keys of different widths ({attention.d_v} and {attention.d_k})")
     heads = (attention.heads, attention.d_k)
     if cross is not None and (cross.heads, cross.d_k) != heads:
-        _refuse("cross-attention with other heads than self-attention")
+        _refuse("cross-attention and self-attention with different heads")
     positions = (specs.Rope, specs.T5Bias, specs.Alibi, type(None))
     if part.conv_layer is not None or not isinstance(part.position, positions):
-        _refuse("attention with vectors of distances")
+        _refuse("attention with relative position embeddings")
 
 
 def _rope_options(ct2: Any, part: specs.Rope, attention: specs.Attention) -> dict[str, Any]:
@@ -288,7 +288,7 @@ def _embedding(target: Any, table: Any, embedding: Any, positions: int) -> None:
 
 def _lm_head(target: Any, head: Any) -> None:
     if head.transform is not None:
-        _refuse("dense layer before the vocabulary")
+        _refuse("a dense layer before the LM head")
     target.projection.weight = _array(head.table.weight)
     if head.bias is not None:
         target.projection.bias = _array(head.bias)
@@ -404,7 +404,7 @@ def _speech_model(
     """Whisper: its specification there has no options, so everything must be as OpenAI's."""
     for stack in (part.encoder, part.decoder):
         if not _is_whisper(stack):
-            _refuse("speech model other than Whisper's")
+            _refuse("speech models other than Whisper")
     front_end = model.source
     assert isinstance(front_end, Spectrogram)
     assert front_end.position is not None

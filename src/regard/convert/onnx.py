@@ -81,9 +81,9 @@ def _export(
     except Exception as error:  # the exporter has many classes of them, none of them for users
         raise ModelError(
             f"the ONNX exporter of PyTorch cannot trace this model: {_first_cause(error)}",
-            "its choices may be beyond the exporter: the families of Hugging Face's that regard "
-            f"opens were traced with torch 2.13, and this is a {type(opened.spec).__name__} "
-            f"({opened.model_type}) with {torch.__version__}",
+            "use `--to regard`, or torch 2.13, with which all Hugging Face families were exported "
+            f"(this is a {type(opened.spec).__name__}, {opened.model_type}, with torch "
+            f"{torch.__version__})",
         ) from error
     assert program is not None
     return program
@@ -148,18 +148,17 @@ def _refuse_recurrent(model: specs.Model) -> None:
         parts = [model.stack]
     if any(isinstance(part, specs.Recurrent) for part in parts):
         raise ModelError(
-            "recurrent cells go from place to place, and the ONNX exporter of PyTorch writes "
-            "that out for one length only",
-            "export a model of attention or convolutions; `--to regard` writes this one",
+            "the ONNX exporter of PyTorch supports recurrent cells for a fixed length only",
+            "use `--to regard`, or export a model with attention or convolutions",
         )
 
 
 def _refuse_chunks_on_a_ring(model: specs.Model) -> None:
     if isinstance(model, specs.Encoder | specs.Decoder) and model.stack.rings:
         raise ModelError(
-            "the chunks on a ring follow from the length of the input, and a graph is one for "
-            "all lengths",
-            "export a model without such layers, or run this one with regard",
+            "circular chunked attention (Reformer) depends on the input length, which an ONNX "
+            "graph cannot express",
+            "use `--to regard`, or export a model without such layers",
         )
 
 
@@ -171,9 +170,9 @@ def _refuse_fixed_axes(program: Any, dynamic_axes: Sequence[Mapping[int, Any]]) 
     for graph_input, axes in zip(program.model.graph.inputs, dynamic_axes, strict=True):
         if any(isinstance(graph_input.shape[axis], int) for axis in axes):
             raise ModelError(
-                f"the ONNX exporter of PyTorch made a graph for {graph_input.name} of one size "
-                f"only: {graph_input.shape}",
-                "something in this model counts on that size; `--to regard` writes it for all",
+                f"the exported ONNX graph supports one size of {graph_input.name} only: "
+                f"{graph_input.shape}",
+                "use `--to regard`, which supports all sizes",
             )
 
 

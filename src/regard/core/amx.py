@@ -1,8 +1,8 @@
-"""AMX, Intel's matrix instructions: whether products in bfloat16 survive on this CPU.
+"""AMX, Intel's matrix instructions: whether bfloat16 matrix products work on this CPU.
 
-oneDNN multiplies bfloat16 matrices by AMX where the CPU announces it. Some virtual machines
-announce it and do not have it, so that the first product ends the process (SIGILL), without a
-message and for every program alike. oneDNN can be told to do without: ONEDNN_MAX_CPU_ISA.
+oneDNN multiplies bfloat16 matrices by AMX where the CPU reports it. Some virtual machines report it
+without supporting it, so that the first product ends the process by SIGILL, without a message.
+The environment variable ONEDNN_MAX_CPU_ISA turns AMX off.
 """
 
 from __future__ import annotations
@@ -20,39 +20,39 @@ from regard.errors import RegardWarning, SettingError
 
 WITHOUT_AMX = "AVX512_CORE_FP16"  # the largest set of instructions before AMX, by oneDNN's name
 SIZE = 64  # of the matrices that are multiplied: large enough for oneDNN to take AMX
-SECONDS = 20  # after which nothing is known of the product
+SECONDS = 20  # time limit of the trial product
 
 
 class SlowerKernelsWarning(RegardWarning):
-    """Kernels of this machine that cannot be used, and those that are used in their place."""
+    """The fastest kernels do not work on this machine, so slower ones are used."""
 
 
 @functools.cache
 def require_bfloat16_products() -> None:
-    """Makes products of bfloat16 on this CPU work: without AMX, where it is announced in vain.
+    """Turns AMX off if it does not work, so that bfloat16 products do not end the process.
 
-    oneDNN reads the setting with its first product. Where that has been, nothing can be changed
-    any more, and the error says how to begin anew.
+    oneDNN reads the setting at its first product. After that it cannot be changed, and an error
+    says how to set it before the start.
     """
     if not amx_is_missing():
         return
     os.environ["ONEDNN_MAX_CPU_ISA"] = WITHOUT_AMX
     if not _product_survives():
         raise SettingError(
-            "this machine announces AMX instructions and does not have them",
-            f"set ONEDNN_MAX_CPU_ISA={WITHOUT_AMX} before Python is started, or use float32",
+            "this CPU reports AMX instructions that do not work",
+            f"set ONEDNN_MAX_CPU_ISA={WITHOUT_AMX} before Python starts, or use float32",
         )
     warnings.warn(
         SlowerKernelsWarning(
-            "this machine announces AMX instructions and does not have them; bfloat16 is computed "
-            f"without them\n  → set ONEDNN_MAX_CPU_ISA={WITHOUT_AMX} to tell oneDNN beforehand"
+            "this CPU reports AMX instructions that do not work; bfloat16 is computed without them"
+            f"\n  → set ONEDNN_MAX_CPU_ISA={WITHOUT_AMX} to avoid this warning"
         ),
         stacklevel=2,
     )
 
 
 def amx_is_missing() -> bool:
-    """Whether this CPU announces AMX, oneDNN would use it, and the process would die of it."""
+    """Whether this CPU reports AMX, and a product that uses it ends the process."""
     is_announced = sys.platform.startswith("linux") and torch.cpu._is_amx_tile_supported()
     return is_announced and not _product_survives()
 
@@ -60,7 +60,7 @@ def amx_is_missing() -> bool:
 def _product_survives() -> bool:
     """Whether a small product of bfloat16 ends without SIGILL, tried in a fork of this process."""
     with warnings.catch_warnings():
-        # Python warns of forks beside threads: this one calls a single operation and exits.
+        # Python warns about forks of multi-threaded processes: this one runs one operation only.
         warnings.simplefilter("ignore", DeprecationWarning)
         process = os.fork()
     if process == 0:

@@ -145,8 +145,8 @@ class AttentionMask:
                     pass
                 case other:
                     raise ModelError(
-                        f"this attention cannot be restricted to {type(other).__name__}",
-                        "use the softmax mixer",
+                        f"this attention does not support the mask {type(other).__name__}",
+                        "use SoftmaxAttention",
                     )
         if padding is None:
             padding = torch.ones_like(self.keys, dtype=torch.bool)[None]

@@ -8,8 +8,8 @@ from torch import Tensor
 
 
 class BatchShare(Protocol):
-    """What parts that look at a whole batch ask: BatchNorm's statistics, the room of experts,
-    the codes in use."""
+    """For parts that need the whole batch: BatchNorm's statistics, the capacity of experts, the
+    codes in use."""
 
     data_rank: int  # which share this process has
     data_size: int  # how many there are

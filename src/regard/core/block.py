@@ -72,7 +72,7 @@ class AnyBlock(nn.Module, ABC):
         elif isinstance(self.feedforward, ConvFeedForward):
             y = self.feedforward(x, context.padding_mask, context.convolutions)
         else:
-            y = self.feedforward(x)
+            y = self.feedforward(x, probe)
         return probe.through("output", self.scaled(-1, y))
 
     def scaled(self, sublayer: int, y: Tensor) -> Tensor:

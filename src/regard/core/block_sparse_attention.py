@@ -341,11 +341,11 @@ def flex(
             program = _flex_program(kernel, (q.shape[0], *_grid_sizes(mask), sizes(mask.pattern)))
             return program(q, k, v, block_mask, scale, grouped)
     except torch._dynamo.exc.FailOnRecompileLimitHit as error:
-        # Uncompiled, FlexAttention makes the scores of all pairs: never in silence.
+        # Uncompiled, FlexAttention would compute the scores of all pairs: never silently.
         raise ModelError(
-            f"{MAX_FLEX_PROGRAMS} programs were compiled for the mask {_words(kernel.pattern)}, "
-            "and this call needs another",
-            "call torch._dynamo.reset(), or use fewer kinds of shapes in one process",
+            f"the limit of {MAX_FLEX_PROGRAMS} compiled FlexAttention kernels is reached for the "
+            f"mask {_words(kernel.pattern)}",
+            "call torch._dynamo.reset(), or use fewer different shapes in one process",
         ) from error
 
 
@@ -449,8 +449,8 @@ def _make_block_mask(
     device: torch.device,
     heads: int = 0,
 ) -> Any:
-    """With `heads`, for a pattern that is alike in all rows, blocks in which everything is seen are
-    told apart from partial ones: the kernel need not ask about their pairs."""
+    """With `heads`, for a pattern that is the same in all rows, full blocks are separated from
+    partial ones: the kernel does not evaluate the mask of their pairs."""
     from torch.nn.attention.flex_attention import BlockMask
 
     rows = -(-lengths[0] // FLEX_BLOCK)

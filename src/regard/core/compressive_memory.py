@@ -1,5 +1,4 @@
-"""Compressive memory (Rae et al. 2020): what leaves the segment memory is compressed before it is
-forgotten.
+"""Compressive memory (Rae et al. 2020): positions that leave the segment memory are compressed.
 
 A memory is laid out as the compressed positions, some that wait for the rest of their group, and
 the recent ones, each part filled from its end. Groups are counted from the first position of each

@@ -1,7 +1,7 @@
 """The context of a forward pass: what a call carries besides tensors.
 
-The caller makes one, or none: `Context()` is the null form. Parts hand it down unopened; each takes
-from it what concerns it.
+Without one, `Context()` is used. Modules pass it on to their parts, and each part reads the fields
+that it needs.
 """
 
 from __future__ import annotations
@@ -128,8 +128,8 @@ class Context:
         return inner.scope("decoder")
 
     def positions(self, length: int) -> Positions:
-        """The positions of the next `length` tokens of a sequence. A segment begins anew: its
-        memory knows distances only."""
+        """The positions of the next `length` tokens of a sequence. With a segment
+        memory they start at 0 in each segment: it has relative positions only."""
         if self.state is None or has_segment_memory(self.state.layers):
             return Positions(0, length, length)
         return Positions(self.state.next_position, length, self.state.end(length))

@@ -1,4 +1,4 @@
-"""DeBERTa v2's convolution beside the first block."""
+"""DeBERTa v2's convolution in parallel to the first block."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class ConvLayer(nn.Module):
 
 
 class ConvStack(Stack):
-    """A stack whose first block has a convolution beside it."""
+    """A stack with a convolution in parallel to its first block."""
 
     def __init__(
         self,

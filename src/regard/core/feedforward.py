@@ -11,6 +11,7 @@ from torch.nn import functional
 from regard.core.convolution import ConvState, DilatedConvolution, zero_padding
 from regard.core.dropout import Dropout
 from regard.core.linear import Linear
+from regard.core.probe import NO_PROBE, NullProbe
 
 
 def gelu_tanh(x: Tensor) -> Tensor:
@@ -49,8 +50,8 @@ class FeedForward(nn.Module):
     def extra_repr(self) -> str:
         return f"activation={ACTIVATION_NAMES[self.activation]}"
 
-    def forward(self, x: Tensor) -> Tensor:
-        hidden = self.activation(self.inner(x))  # [B, T, F]
+    def forward(self, x: Tensor, probe: NullProbe = NO_PROBE) -> Tensor:
+        hidden = probe.through("hidden", self.activation(self.inner(x)))  # [B, T, F]
         return self.outer(self.dropout(hidden))  # [B, T, D]
 
 
@@ -70,9 +71,10 @@ class GatedFeedForward(nn.Module):
     def extra_repr(self) -> str:
         return f"activation={ACTIVATION_NAMES[self.activation]}"
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, probe: NullProbe = NO_PROBE) -> Tensor:
         gate, value = self.inner(x).chunk(2, dim=-1)  # [B, T, F] each
-        return self.outer(self.dropout(self.activation(gate) * value))  # [B, T, D]
+        hidden = probe.through("hidden", self.activation(gate) * value)  # [B, T, F]
+        return self.outer(self.dropout(hidden))  # [B, T, D]
 
 
 class ConvFeedForward(nn.Module):

@@ -1,4 +1,4 @@
-"""Checks that weights and outputs are finite: NaN would otherwise answer as if all were well."""
+"""Checks that weights and outputs are finite: NaN would otherwise give answers without an error."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from regard.errors import NonFiniteError
 
 _REPAIR = (
-    "its training diverged or its file is damaged: use an earlier checkpoint; in float16, "
-    "use float32"
+    "use an earlier checkpoint (training diverged, or the file is damaged), "
+    "or float32 instead of float16"
 )
 
 

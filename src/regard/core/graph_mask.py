@@ -1,4 +1,4 @@
-"""Masks of graphs: a node sees its neighbours along the edges."""
+"""Masks of graphs: a node attends to its neighbours."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ from regard.errors import ModelError
 
 @dataclass(frozen=True)
 class NeighbourMask(MaskPattern):
-    """Adjacency of the graph that a call brings: the stack puts a `GraphMask` in its place."""
+    """Adjacency mask whose edges are an argument of the call: the stack makes a `GraphMask`."""
 
     def allows(self, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        raise ModelError("the edges of a graph come with a call", "use NeighbourMask by itself")
+        raise ModelError(
+            "NeighbourMask cannot be combined with other masks", "use NeighbourMask alone"
+        )
 
 
 @dataclass(frozen=True, eq=False)

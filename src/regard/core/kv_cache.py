@@ -100,7 +100,7 @@ class KVCache:
         return self.k.flatten(2, 3), self.v.flatten(2, 3)
 
     def grow(self, length: int) -> None:
-        """Makes room for `length` positions in all, if there may be so many."""
+        """Grows to `length` positions, at most to the capacity."""
         more = min(length, self.capacity) - self.k.shape[2]
         if more > 0:
             self.k = _with_room(self.k, more)
@@ -123,8 +123,8 @@ class KVCache:
 
 @dataclass
 class StaticKVCache:
-    """A KV cache of fixed shapes: where the next token goes is known to the device only, so that
-    every step is the same CUDA graph. Whoever attends must not look at slots after `position`."""
+    """A KV cache of fixed shapes: the position of the next token is a tensor on the device, so that
+    every step is the same CUDA graph. Slots after `position` must be masked."""
 
     k: Tensor  # [B, G, L, W, K]
     v: Tensor  # [B, G, L, W, E]
@@ -375,8 +375,8 @@ class DecoderState:
             if not isinstance(cache, KVCache) or layer.convolutions:
                 part = layer.convolutions[0] if layer.convolutions else cache
                 raise ModelError(
-                    f"{type(part).__name__} cannot forget its last tokens",
-                    "decode this model without a draft",
+                    f"{type(part).__name__} cannot be rewound, as speculative decoding needs",
+                    "decode this model without a draft model",
                 )
             cache.filled = position  # later positions are overwritten when tokens come
         self.position = position

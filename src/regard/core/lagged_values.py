@@ -104,7 +104,8 @@ class LaggedValues(nn.Module):
             parts.append(functional.embedding(column, table.weight))  # type: ignore[arg-type]
         if covariates.static is not None:
             parts.append(covariates.static.to(scaling.loc.dtype))
-        # What scaling took away is told to the model, as logarithms: series differ by magnitudes.
+        # Location and scale, which normalization removes, are inputs too, as logarithms: series
+        # differ by orders of magnitude.
         parts.append(scaling.loc[:, 0].abs().log1p())
         parts.append(scaling.scale[:, 0].log())
         return torch.cat(parts, dim=-1)
@@ -130,9 +131,9 @@ class LaggedValues(nn.Module):
     def _check(self, values: Tensor, covariates: Covariates) -> None:
         if values.shape[1:] != (self.past, self.channels):
             raise DataError(
-                f"a window of {tuple(values.shape[1:])} does not fit this model: its windows are "
+                f"the window has the shape {tuple(values.shape[1:])}, but this model needs "
                 f"{(self.past, self.channels)} (time steps, channels)",
-                "give the steps of the context and those that its lags look back to",
+                "pass the steps of the context, preceded by as many as the largest lag",
             )
         _check_features("static categorical", covariates.categories, len(self.categories))
         _check_features("static real", covariates.static, self.static_features)
@@ -142,9 +143,9 @@ class LaggedValues(nn.Module):
             _check_features("future time", covariates.future, self.time_features)
         if covariates.past is not None and covariates.past.shape[1] != self.past:
             raise DataError(
-                f"there are time features of {covariates.past.shape[1]} steps, "
+                f"past_time_features has {covariates.past.shape[1]} steps, "
                 f"but the window has {self.past}",
-                "give those of every step of the window",
+                "pass the features of every step of the window",
             )
 
 
@@ -153,8 +154,8 @@ def _check_features(name: str, features: Tensor | None, width: int) -> None:
     count = 0 if features is None else features.shape[-1]
     if count != width:
         raise DataError(
-            f"this model reads {width} {name} features, not {count}",
-            "give as many as config.json says",
+            f"this model needs {width} {name} features, not {count}",
+            "pass as many as config.json says",
         )
 
 

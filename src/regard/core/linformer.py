@@ -34,7 +34,7 @@ class LengthProjection(nn.Module):
         most = self.keys.shape[-1]
         if length > most:
             raise DataError(
-                f"the input has {length} positions, but this model projects at most {most}",
+                f"the input has {length} positions, but Linformer was trained with at most {most}",
                 "split the text into shorter lines, or train with a larger max_length "
                 "(context, for language models)",
             )
@@ -117,4 +117,4 @@ class Linformer(nn.Module):
         max_lookback: int | None,
     ) -> KVCache:
         # The spec refuses Linformer in decoders.
-        raise AssertionError("a projection of the whole length has no cache")
+        raise AssertionError("Linformer has no KV cache")

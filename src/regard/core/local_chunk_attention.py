@@ -18,7 +18,7 @@ NEVER = float("-inf")
 
 class ChunkRing(NamedTuple):
     """Reformer's ring of chunks: inputs of more than `beyond` positions are filled up to a multiple
-    of `multiple`, and the last chunk stands before the first."""
+    of `multiple`, and the last chunk precedes the first."""
 
     multiple: int
     beyond: int
@@ -161,8 +161,8 @@ class ChunkedAttention(nn.Module):
 
     def _with_neighbours(self, x: Tensor) -> Tensor:
         """[.., R, chunks, size, ·] → [.., R, chunks, M, ·]: each chunk between those before and
-        those after it. On a ring stand the chunks of all rounds; at the ends of a line are
-        zeros."""
+        those after it. A ring has the chunks of all rounds; the ends of a line are padded
+        with zeros."""
         if x.ndim < 6:
             return x  # one chunk alone
         if self.ring is not None:
@@ -224,18 +224,20 @@ class ChunkedAttention(nn.Module):
         max_lookback: int | None,
     ) -> Cache:
         # A decoder of such layers computes the text again at every step (`model_variants`).
-        raise AssertionError("chunks change when the text grows: there is nothing to cache")
+        raise AssertionError(
+            "chunked attention has no KV cache: its chunks change when the text grows"
+        )
 
 
 def _ring_offset(by: int, count: int) -> int:
-    """How far a ring of `count` chunks is turned to meet the one `by` chunks on; none is met by
-    going farther than round."""
+    """The rotation of a ring of `count` chunks that brings the chunk `by` chunks later; 0 if that
+    is a whole round or more."""
     if abs(by) >= count:
         return 0
     return by % count
 
 
 def _roll(x: Tensor, by: int) -> Tensor:
-    """[B, H, R, chunks, ..]: in each chunk's place the one that follows `by` chunks later."""
+    """[B, H, R, chunks, ..]: each chunk is replaced by the one `by` chunks later."""
     line = x.flatten(2, 3)
     return line.roll(-_ring_offset(by, line.shape[2]), dims=2).unflatten(2, x.shape[2:4])

@@ -1,4 +1,4 @@
-"""LoRA: a low-rank change beside a large matrix, W + scale · up · down (Hu et al. 2022)."""
+"""LoRA: a low-rank update of a frozen matrix, W + scale · up · down (Hu et al. 2022)."""
 
 from __future__ import annotations
 

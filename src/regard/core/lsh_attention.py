@@ -16,8 +16,8 @@ class Hashing(NamedTuple):
     """How positions are hashed: into a product of `buckets`, in several `rounds`, drawn from
     `seed`.
 
-    Without `buckets`, the length decides (`auto_buckets`), and more than `limit` are told apart by
-    two hashes.
+    Without `buckets`, their number follows from the length (`auto_buckets`); more than `limit` are
+    the product of two hashes.
     """
 
     buckets: tuple[int, ...] | None

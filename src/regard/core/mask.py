@@ -43,7 +43,7 @@ class MaskPattern:
         raise NotImplementedError
 
     def reach(self, low: int, high: int) -> Ranges:
-        """Where keys may stand that queries from `low` to `high`, both included, attend to."""
+        """The ranges of keys that queries from `low` to `high`, both included, may attend to."""
         return EVERYWHERE
 
     def over(self, length: int, device: torch.device | None = None) -> MaskPattern:

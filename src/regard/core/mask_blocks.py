@@ -72,7 +72,7 @@ def _parts(pattern: MaskPattern) -> list[MaskPattern]:
 
 
 def plan_cost(size: int, plan: tuple[Blocks, ...]) -> int:
-    """Wide blocks compute pairs that nobody looks at; narrow ones copy keys more often."""
+    """Large blocks compute many masked pairs; small ones copy keys more often."""
     blocks = sum(part.keys.numel() for part in plan)
     return blocks * size * (size + _COPY_COST)
 

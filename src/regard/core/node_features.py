@@ -16,7 +16,7 @@ class NodeFeatures(nn.Module):
     """A linear map of each node's features, plus its degree and its place in the Laplacian's
     eigenvectors.
 
-    Nodes have no order: whatever tells them apart is added here, or is in the edges.
+    Nodes have no order: all information about their structure is added here, or is in the edges.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The padding mask: what is padding is seen by nobody."""
+"""The padding mask: no position attends to padding."""
 
 from __future__ import annotations
 

@@ -170,9 +170,9 @@ class Patches(nn.Module):
         images = x.shape[0]
         if masked.ndim != 2 or masked.shape[0] not in (1, images) or masked.shape[1] != x.shape[1]:
             raise DataError(
-                f"a mask of the shape {list(masked.shape)} does not fit {x.shape[1]} patches of "
-                f"{images} images",
-                f"give booleans of the shape {list(x.shape[:2])}",
+                f"the mask of patches has the shape {list(masked.shape)}, but there are {images} "
+                f"images of {x.shape[1]} patches",
+                f"pass booleans of the shape {list(x.shape[:2])}",
             )
         return torch.where(masked[..., None], self.mask_token.to(x.dtype), x)
 
@@ -188,7 +188,7 @@ class Patches(nn.Module):
             fits = pixels.shape[1] == self.channels and min(self.grid(pixels)) > 0
         if not fits:
             raise DataError(
-                f"an image of {tuple(pixels.shape[1:])} does not fit this model: its images are "
+                f"the image has the shape {tuple(pixels.shape[1:])}, but this model needs "
                 f"{(self.channels, self.size, self.size)} (channels, height, width)",
                 "resize and crop images as the preprocessor_config.json of the model says",
             )

@@ -96,9 +96,9 @@ class PixelShuffleHead(nn.Module):
         side = image.shape[-1]
         if side != self.size or self.size % self.patch:
             raise ModelError(
-                f"a reconstruction of {side} × {side} pixels cannot be compared with patches of "
-                f"{self.patch} in images of {self.size} × {self.size}",
-                f"leave bool_masked_pos out; encoder_stride {self.stride} fits other sizes",
+                f"encoder_stride {self.stride} reconstructs {side} × {side} pixels, which do not "
+                f"match images of {self.size} × {self.size} in patches of {self.patch}",
+                "remove bool_masked_pos, or change encoder_stride",
             )
         return functional.unfold(image, self.patch, stride=self.patch).mT
 

@@ -34,7 +34,7 @@ class PositionTerms(NamedTuple):
 
 
 class Position(Protocol):
-    """A position from outside the package, as a module: it makes its own terms."""
+    """A position from outside the package, as a module that computes its own terms."""
 
     def terms(self, mask: AttentionMask, ids: Tensor, length: int) -> PositionTerms:
         """Rotary angles or a score bias for the query and key positions of `mask`."""
@@ -87,8 +87,8 @@ def _own_terms(position: Position, mask: AttentionMask, ids: Tensor, length: int
     name = type(position).__name__
     if not isinstance(terms, PositionTerms):
         raise ModelError(
-            f"{name}.terms returned a {type(terms).__name__}, and not PositionTerms",
-            "let it return core.position_terms.PositionTerms(ids, …)",
+            f"{name}.terms returned a {type(terms).__name__}, not PositionTerms",
+            "return core.position_terms.PositionTerms(ids, …) from `terms`",
         )
     if terms.bias is None or not terms.bias.is_dense:
         return terms
@@ -98,6 +98,6 @@ def _own_terms(position: Position, mask: AttentionMask, ids: Tensor, length: int
         raise ModelError(
             f"{name}.terms returned a bias of {tuple(shape)} for {pairs[0]} queries and "
             f"{pairs[1]} keys",
-            "let it be of [1, heads, queries, keys]",
+            "return a bias of the shape [1, heads, queries, keys]",
         )
     return terms

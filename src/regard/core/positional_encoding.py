@@ -121,7 +121,7 @@ class LearnedPosition(nn.Module):
     def rows(self, length: int) -> Tensor:
         if length > self.length:
             raise DataError(
-                f"the input has {length} positions, but this model has learnt {self.length}",
+                f"the input has {length} positions, but this model has learned {self.length}",
                 "split the text into shorter lines, or train with position = sinusoidal, "
                 "or with a larger max_length (context, for language models)",
             )
@@ -167,7 +167,7 @@ class FixedPosition(nn.Module):
         if length > self.length:
             raise DataError(
                 f"the input has {length} positions, but this model has {self.length}",
-                "split it into shorter parts",
+                "split the input into shorter parts",
             )
         return self.table
 
@@ -194,7 +194,7 @@ class AxialPosition(nn.Module):
         if length > self.length:
             raise DataError(
                 f"the input has {length} positions, but this model has {self.length}",
-                "split it into shorter parts",
+                "split the input into shorter parts",
             )
         inner = math.prod(self.shape[1:])  # positions for each step along the first axis
         shape = (-(-length // inner), *self.shape[1:])

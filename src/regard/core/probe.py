@@ -97,7 +97,7 @@ class AttentionCall:
 
 
 class NullProbe:
-    """The probe of a call that nobody watches: records nothing, edits nothing."""
+    """The probe of a plain call: records nothing, edits nothing."""
 
     active = False
 

@@ -87,18 +87,19 @@ PACKED: dict[str, type[PackedWeight]] = {
 
 
 def check(precision: str) -> None:
-    """Whether this machine can pack weights to `precision`."""
+    """Raises a `SettingError` if this machine cannot pack weights to `precision`."""
     if not isinstance(precision, str) or precision not in PACKED:
         raise SettingError(
-            f"weights cannot be frozen to {precision!r}", f"choose one of {', '.join(PACKED)}"
+            f"weights cannot be packed to {precision!r}", f"choose one of {', '.join(PACKED)}"
         )
     if precision == "float32" and not torch.backends.mkldnn.is_available():
         raise SettingError(
-            "this PyTorch has no oneDNN to pack weights for", "decode without packing"
+            "this PyTorch build has no oneDNN, so weights cannot be packed",
+            "decode without packing",
         )
     if precision == "int8" and not {"x86", "fbgemm", "qnnpack"} & set(
         torch.backends.quantized.supported_engines
     ):
-        raise SettingError("this PyTorch has no int8 kernels", "use float32 or bf16")
+        raise SettingError("this PyTorch build has no int8 kernels", "use float32 or bf16")
     if precision == "bf16":
         require_bfloat16_products()

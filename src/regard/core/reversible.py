@@ -1,4 +1,4 @@
-"""Reversible layers: two streams that take turns, so that inputs can be computed from outputs
+"""Reversible layers: two streams updated in turn, so that inputs follow from outputs
 (RevNet, Gomez et al. 2017; Reformer, Kitaev et al. 2020).
 
 One sublayer maps (a, b) to (b, a + f(b)); knowing that, f is computed again and taken away. The
@@ -32,7 +32,7 @@ Sublayer = Callable[[Tensor], Tensor]
 
 class ReversibleResidual(nn.Module):
     """The norms and the dropout of a block with two streams. `gives` says what a stack of them
-    hands on: the `mean` of both streams, or `both`."""
+    returns: the `mean` of both streams, or `both`."""
 
     def __init__(self, norms: list[Norm], dropout: float, gives: str = "mean") -> None:
         super().__init__()

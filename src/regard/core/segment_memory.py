@@ -16,8 +16,8 @@ from regard.core.kv_cache import LayerCache
 class SegmentMemory:
     """The inputs of an attention at the positions before this segment.
 
-    Keys and values are made of it anew, by the weights of now, and no gradient goes farther back.
-    The memory has a fixed length; `padding_mask` says which of its positions have been, and, while
+    Keys and values are computed from it with the current weights; gradients stop here.
+    The memory has a fixed length; `padding_mask` says which of its positions are filled, and, while
     a segment is read, which of the segment's positions are tokens. In decoding, where weights do
     not change, keys and values may be kept too.
     """

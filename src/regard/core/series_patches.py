@@ -48,7 +48,7 @@ def instance_scaling(kind: str | None, values: Tensor, observed: Tensor | None) 
     if kind is None:
         zeros = values.new_zeros(values.shape[0], 1, values.shape[2])
         return Scaling(zeros, zeros + 1)
-    # What is missing stands as some number in `values`, with weight 0.
+    # Missing values are arbitrary numbers in `values`, with weight 0.
     weight = torch.ones_like(values) if observed is None else observed.to(values.dtype)
     count = weight.sum(dim=1, keepdim=True)  # [B, 1, C]
     if kind == "mean":
@@ -203,7 +203,7 @@ class SeriesPatches(nn.Module):
         rows = self.position.rows(x.shape[1])
         if self.class_token is None:
             return self.dropout(x + rows)
-        # Without dropout, as in transformers: a class token that is dropped says nothing.
+        # The class token has no dropout, as in transformers.
         first = (self.class_token + rows[0]).expand(x.shape[0], 1, -1)
         return torch.cat([first, self.dropout(x + rows[1:])], dim=1)
 
@@ -217,7 +217,7 @@ class SeriesPatches(nn.Module):
     def _check(self, values: Tensor) -> None:
         if values.shape[1:] != (self.length, self.channels):
             raise DataError(
-                f"a window of {tuple(values.shape[1:])} does not fit this model: its windows are "
+                f"the window has the shape {tuple(values.shape[1:])}, but this model needs "
                 f"{(self.length, self.channels)} (time steps, channels)",
-                "give the last time steps, and the channels that the model was trained on",
+                "pass the last time steps, and the channels that the model was trained on",
             )

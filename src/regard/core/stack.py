@@ -120,7 +120,7 @@ class Stack(nn.Module):
 
     def block(self, number: int) -> AnyBlock:
         """The block that is applied as layer `number`."""
-        # As many blocks as layers, or fewer that take turns.
+        # As many blocks as layers, or fewer that are repeated in turn.
         return cast(AnyBlock, self.blocks[number % len(self.blocks)])
 
     def residual_stream(self, embedded: Tensor) -> Tensor:
@@ -171,8 +171,8 @@ class Stack(nn.Module):
             return None
         if self.mixes_positions and isinstance(context.documents, DocumentMask):
             raise ModelError(
-                "a convolution reads beyond the text's end, into the next one of its row",
-                "give each text a row of its own",
+                "a convolution over positions does not support packed texts: it would mix them",
+                "put each text into a row of its own",
             )
         # What follows a prompt is never padding.
         begins = context.state is None or context.state.position == 0
@@ -252,8 +252,9 @@ class Stack(nn.Module):
         if pattern.anchored:
             if isinstance(context.documents, DocumentMask):
                 raise ModelError(
-                    "attention in blocks counts from the beginning of a row, not of a text in it",
-                    "give each text a row of its own",
+                    "block and global masks do not support packed texts: "
+                    "they count from the start of the row",
+                    "put each text into a row of its own",
                 )
             if padding_mask is not None and pattern.causal:
                 # Left padding: the pattern begins where each row's tokens do.

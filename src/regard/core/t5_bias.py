@@ -19,9 +19,9 @@ class T5Bias(nn.Module):
         exact = (count // 2 if both_ways else count) // 2
         if exact < 1 or distance <= exact:
             raise ModelError(
-                f"{count} buckets of distances up to {distance} are no relative position bias: "
-                f"half of those on a side, {exact}, are exact, and the others are farther",
-                "give at least 4 buckets, and a distance beyond the exact ones",
+                f"a T5 bias cannot have {count} buckets of distances up to {distance}: {exact} of "
+                "each direction are exact, and the others need larger distances",
+                "set at least 4 buckets, and a distance larger than the number of exact ones",
             )
         self.table = nn.Parameter(normal(count, heads))
         self.count = count

@@ -130,8 +130,8 @@ class UniversalStack(Stack):
         context: Context | None = None,
         memory: EncoderOutput | None = None,
     ) -> Tensor:
-        """As `Stack.forward`; each step is told its number and the positions, and weighed by
-        halting."""
+        """As `Stack.forward`; embeddings of the step and of the positions are added at each step,
+        and the outputs of the steps are weighted by the halting probabilities."""
         context = context or Context()
         inputs = self.layer_inputs(x, padding_mask, context, memory)
         ids = _row_positions(inputs.positions.ids, x)

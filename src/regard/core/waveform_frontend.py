@@ -119,8 +119,7 @@ class Waveform(nn.Module):
         self.dropout = Dropout(dropout[1])
 
     def output_lengths(self, lengths: Tensor) -> Tensor:
-        """The positions after the convolutions of so many samples; below 1 where they are too
-        few."""
+        """The number of positions after the convolutions; below 1 for too few samples."""
         for kernel, stride in self.strides:
             lengths = (lengths - kernel) // stride + 1
         return lengths
@@ -171,7 +170,7 @@ class Waveform(nn.Module):
         return x if self.features is None else self.features(x)
 
     def receptive_field(self, positions: int) -> int:
-        """The fewest samples that so many positions need."""
+        """The number of samples that this number of positions reads."""
         samples = positions
         for kernel, stride in reversed(self.strides):
             samples = (samples - 1) * stride + kernel
@@ -181,6 +180,6 @@ class Waveform(nn.Module):
         least = self.receptive_field(1)
         if samples < least:
             raise DataError(
-                f"{samples} samples are too few: this model hears {least} at once",
-                "give longer sound",
+                f"{samples} audio samples are too few: one position of this model reads {least}",
+                "use longer audio",
             )

@@ -85,7 +85,7 @@ class DecodingSettings:
     def __post_init__(self) -> None:
         if self.workers is not None and self.workers < 1:
             raise SettingError(
-                f"{self.workers} workers cannot decode", "give 1 or more workers, or none"
+                f"workers = {self.workers} is less than 1", "set workers to 1 or more, or to None"
             )
 
 
@@ -197,13 +197,13 @@ class _Batch:
         if draft is not None:
             if isinstance(strategy, BeamSearch) or not isinstance(model, Decoder):
                 raise SettingError(
-                    "a draft only works for language models without beam search",
-                    "leave the beam or the draft out",
+                    "speculative decoding (a draft) needs a language model and no beam search",
+                    "remove the beam or the draft",
                 )
             if self.settings.min_new_tokens or self.settings.no_repeat_ngram_size:
                 raise SettingError(
-                    "a draft does not support minimum lengths or repetition constraints",
-                    "leave the draft or these out",
+                    "a draft does not support a minimum length or repetition constraints",
+                    "remove the draft or these settings",
                 )
             hypothesis = speculative_decoding.generate(
                 model, draft, tokens, strategy, constraints, self.keys[0], on_step
@@ -261,8 +261,8 @@ def _collate(sources: Sequence[Source], pad: int, side: str) -> tuple[Tensor, Te
         return tokens, None if bool(mask.all()) else mask
     if len({source.shape for source in frames}) > 1:
         raise DataError(
-            "these recordings differ in length",
-            "pad them with silence before their features are made",
+            "the recordings differ in length",
+            "pad the audio with silence before computing the features",
         )
     # [B, mels, N]
     return torch.stack(frames), None

@@ -17,7 +17,7 @@ _ROWS_OF_LOGITS = 12  # 10 were measured of an LSTM, which has nothing else
 # The KV cache, and its copy while hypotheses change places.
 _CACHES = 2
 _WIDE = 500  # hypotheses: some ten are usual, and studies of the beam search end here
-_BETTER = "beyond some ten, translations become worse, not better"
+_BETTER = "above about 10, translation quality usually drops"
 
 
 def require_memory(strategy: Strategy, model: spec.ModelSpec, positions: int) -> None:
@@ -36,8 +36,8 @@ def require_memory(strategy: Strategy, model: spec.ModelSpec, positions: int) ->
     )
     if strategy.width > _WIDE:
         message = (
-            f"a beam of {strategy.width:,} computes as many hypotheses at each of up to "
-            f"{positions:,} steps, which may take hours\n  → use a smaller --beam: {_BETTER}"
+            f"a beam search of width {strategy.width:,} over up to {positions:,} steps may take "
+            f"hours\n  → use a smaller --beam: {_BETTER}"
         )
         warnings.warn(WideBeamWarning(message), stacklevel=2)
 

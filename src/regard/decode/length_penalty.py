@@ -50,8 +50,8 @@ def parse_length_penalty(text: str) -> LengthPenalty:
     word = str(text).partition(":")[0]
     if _is_number(word):
         raise SettingError(
-            f"length_penalty {text} is an exponent without its formula",
-            f"write gnmt:{word} (Wu et al. 2016) or power:{word} (as in transformers)",
+            f"length_penalty {text} does not name its formula",
+            f"use gnmt:{word} (Wu et al. 2016) or power:{word} (as in transformers)",
         )
     return parse_option(text, constructors)
 

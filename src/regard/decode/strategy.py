@@ -44,7 +44,8 @@ class Sampling:
         # Written so that nan is refused as well.
         if self.temperature > _HOTTEST:
             raise SettingError(
-                f"temperature is {self.temperature}", f"give {_HOTTEST:g} at most; 1 is usual"
+                f"temperature = {self.temperature} is too high",
+                f"use {_HOTTEST:g} at most; 1 is usual",
             )
         if not self.temperature >= _COLDEST:
             raise SettingError(
@@ -54,8 +55,8 @@ class Sampling:
             )
         if self.top_k < 0 or not 0 < self.top_p <= 1 or not 0 <= self.min_p <= 1:
             raise SettingError(
-                "sampling filters are out of range",
-                "top_k ≥ 0, 0 < top_p ≤ 1, 0 ≤ min_p ≤ 1",
+                "top_k, top_p or min_p is out of range",
+                "use top_k ≥ 0, 0 < top_p ≤ 1, 0 ≤ min_p ≤ 1",
             )
 
 
@@ -91,12 +92,11 @@ class BeamSearch:
         object.__setattr__(self, "width", whole_number("beam", self.width))
         object.__setattr__(self, "n_best", whole_number("n_best", self.n_best))
         if self.width < 1:
-            raise SettingError(f"a beam of {self.width} holds no hypothesis", "choose 1 or more")
+            raise SettingError(f"the beam width {self.width} is less than 1", "use 1 or more")
         if not 1 <= self.n_best <= self.width:
             raise SettingError(
-                f"a beam of {self.width} cannot give {self.n_best} translations",
-                f"ask for a beam of {max(1, self.n_best)} (--beam), or for 1 to {self.width} "
-                "translations",
+                f"a beam of {self.width} cannot return {self.n_best} hypotheses",
+                f"set beam (--beam) to {max(1, self.n_best)}, or n_best to 1 … {self.width}",
             )
 
 
@@ -137,19 +137,19 @@ def choose_strategy(
     for name in options:
         if name not in DecodingOptions.__annotations__:
             names = [*DecodingOptions.__annotations__, *other_keywords]
-            raise SettingError(f"there is no option {name!r}", did_you_mean(name, names))
+            raise SettingError(f"unknown decoding option {name!r}", did_you_mean(name, names))
     values: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     if strategy is not None and not isinstance(strategy, Strategy):
         raise SettingError(
             f"{strategy!r} is not a decoding strategy",
-            "write beam=4 or temperature=0.8, or give one of regard.decode.strategy",
+            "pass beam=4 or temperature=0.8, or a strategy from regard.decode.strategy",
         )
     if not values:
         return strategy
     if strategy is not None:
         raise SettingError(
-            f"the strategy {strategy} already says how to decode",
-            f"leave `{next(iter(values))}` out",
+            f"`{next(iter(values))}` conflicts with the strategy {strategy}",
+            f"remove `{next(iter(values))}`, or the strategy",
         )
     draws = switch("sample", values.pop("sample")) if "sample" in values else None
     search = {name: values.pop(name) for name in _SEARCH_OPTIONS if name in values}
@@ -157,13 +157,13 @@ def choose_strategy(
         name = next(iter(values))
         raise SettingError(
             f"{name} needs sampling, but sample=False",
-            f"leave `{name}` out, or write sample=True",
+            f"remove `{name}`, or set sample=True",
         )
     if values or draws:
         if search:
             raise SettingError(
                 "beam search does not sample",
-                f"give {' and '.join(_SEARCH_OPTIONS)}, or the settings of sampling",
+                f"pass either {' and '.join(_SEARCH_OPTIONS)}, or sampling options",
             )
         return Sampling(**values)
     if not search:

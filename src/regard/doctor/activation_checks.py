@@ -68,23 +68,23 @@ def gradient_by_layer(run: RunEvidence) -> Iterator[Finding]:
         first = layers[min(layers)]
         last = layers[max(layers)]
         evidence = (
-            f"at the start the gradient of {stack}.{min(layers)} is {first:.1e}, "
+            f"at initialization the gradient norm of {stack}.{min(layers)} is {first:.1e}, "
             f"that of {stack}.{max(layers)} is {last:.1e}"
         )
         if first < FADED * last:
             yield Finding(
                 "vanishing_gradients",
                 evidence,
-                f"gradients vanish on their way through {len(layers)} layers",
-                "put the norm first (residual = pre), or use fewer layers and a longer warmup",
+                f"gradients vanish in a stack of {len(layers)} layers",
+                "use pre-norm (residual = pre), or fewer layers and a longer warmup",
                 0.85,
             )
         elif first > EXPLODED * last:
             yield Finding(
                 "exploding_gradients",
                 evidence,
-                f"gradients explode on their way through {len(layers)} layers",
-                "put the norm first (residual = pre), start from smaller weights, set clip = 1.0",
+                f"gradients explode in a stack of {len(layers)} layers",
+                "use pre-norm (residual = pre), smaller initial weights, or clip = 1.0",
                 0.85,
             )
 
@@ -175,9 +175,9 @@ def dead_units(run: RunEvidence) -> Iterator[Finding]:
     yield Finding(
         "dead_units",
         f"{100 * now[worst]:.0f} % of the units of {worst} are zero for every token, "
-        f"{100 * began.get(worst, 0.0):.0f} % were so at the start",
+        f"{100 * began.get(worst, 0.0):.0f} % at initialization",
         "the units of a feed-forward layer are dead: no gradient reaches them",
-        "lower learning_rate, use activation = gelu, or start that layer anew",
+        "lower learning_rate, use activation = gelu, or reinitialize that layer",
         0.9,
     )
 
@@ -292,17 +292,17 @@ def attention_weights(run: RunEvidence) -> Iterator[Finding]:
     if saturated:
         yield Finding(
             "saturated_attention",
-            f"all heads of {', '.join(saturated[:3])} put their whole weight on one position",
+            f"all heads of {', '.join(saturated[:3])} attend to one position only",
             "attention has collapsed: the softmax is saturated and has no gradient",
-            "scale its query and key weights down or start them anew; lower learning_rate",
+            "scale down or reinitialize its query and key weights; lower learning_rate",
             0.85,
         )
     if uniform:
         yield Finding(
             "uniform_attention",
-            f"all heads of {', '.join(uniform[:3])} weigh every position alike, "
-            "more evenly than they did before",
-            "attention is uniform: queries or keys carry nothing",
-            "start the query and key weights of these layers anew; check for erased weights",
+            f"all heads of {', '.join(uniform[:3])} attend almost equally to all positions, "
+            "more than at initialization",
+            "attention is uniform: queries or keys carry no information",
+            "reinitialize the query and key weights of these layers; check for zeroed weights",
             0.85,
         )

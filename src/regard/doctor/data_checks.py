@@ -84,8 +84,8 @@ def _copies(counts: Counter[Example], total: int, detail: str) -> Finding:
         "duplicate_examples",
         f"the training data has {total:,} examples, of which {len(counts):,} are different; "
         f"{detail}",
-        "training data holds copies of the same examples",
-        "remove the copies before the data is split",
+        "the training data contains duplicates",
+        "remove duplicates before splitting the data",
         0.85,
     )
 
@@ -107,9 +107,7 @@ def text_overlap(run: RunEvidence) -> Iterator[Finding]:
     # Of a share of so many draws; never 0, since the expectation is an estimate itself.
     deviation = math.sqrt(max(expected * (1 - expected), 0.01) / WINDOWS)
     if inside > max(LEAST_OVERLAP, expected + LEAST_OVERLAP + 3 * deviation):
-        yield _overlap(
-            "valid", inside, f"passages of {WINDOW} characters from all over it", expected
-        )
+        yield _overlap("valid", inside, f"random passages of {WINDOW} characters", expected)
 
 
 def _windows_inside(text: str, other: str, least: int) -> float | None:
@@ -134,9 +132,9 @@ def _occurs(passage: str, text: str, least: int) -> bool:
 def _overlap(split: str, share: float, what: str, expected: float) -> Finding:
     return Finding(
         "test_in_train",
-        f"{100 * share:.0f} % of {split} ({what}) stand in the training data; "
-        f"{100 * expected:.0f} % were to be expected by chance",
-        f"{split} data is inside the training data: its scores mean nothing",
+        f"{100 * share:.0f} % of {split} ({what}) are in the training data; "
+        f"{100 * expected:.0f} % are expected by chance",
+        f"{split} data is contained in the training data, so its scores are not meaningful",
         "remove these examples from the training data and train again",
         0.95,
     )
@@ -175,8 +173,8 @@ def _unknown(side: str, share: float, is_learnt: bool) -> Finding:
     return Finding(
         "tokenizer_mismatch",
         evidence,
-        "the tokenizer was made for other text",
-        "use the tokenizer of this language and model, or learn one: tokenizer = bpe",
+        "the tokenizer was trained on different text",
+        "use a tokenizer for this language and model, or train one: tokenizer = bpe",
         0.92,
     )
 
@@ -237,9 +235,9 @@ def _fragmentation(side: str, tokenizer: Tokenizer, text: list[str]) -> Iterator
         yield Finding(
             "tokenizer_mismatch",
             f"the {side} text takes {used / needed:.1f} times as many tokens as with a tokenizer "
-            "of the same size that was learnt from it",
-            "the tokenizer was made for other text",
-            "use the tokenizer of this language and model, or learn one: tokenizer = bpe",
+            "of the same size trained on it",
+            "the tokenizer was trained on different text",
+            "use a tokenizer for this language and model, or train one: tokenizer = bpe",
             0.85,
         )
 
@@ -261,10 +259,9 @@ def _exchanged(run: RunEvidence) -> Iterator[Finding]:
     if differs:
         yield Finding(
             "tokenizer_mismatch",
-            "the tokenizer in the folder gives other ids for the text than those that were "
-            "trained on",
-            "tokenizer.json was exchanged after the data was prepared",
-            "put the tokenizer back that the run began with",
+            "the tokenizer in the folder encodes the text to other ids than those in the data",
+            "tokenizer.json was replaced after the data was prepared",
+            "restore the tokenizer.json that the run started with",
             0.95,
         )
 

@@ -146,7 +146,7 @@ def _findings(run: RunEvidence, trial_seconds: float) -> Iterator[Finding]:
 
 
 def _completed(check: Check, run: RunEvidence) -> list[Finding]:
-    """The findings of a check. One that fails must not hide those of the others."""
+    """The findings of a check; a check that fails must not hide the findings of the others."""
     try:
         return list(check(run))
     except Exception as error:

@@ -21,7 +21,7 @@ State = Literal["good", "warning", "bad"]
 REQUIRED = ("torch", "numpy", "tokenizers", "safetensors", "click", "pydantic", "rich", "sacrebleu")
 EXTRAS = {
     "pillow": "images",
-    "scipy": "assignment of heads",
+    "scipy": "optimal assignment of heads",
     "matplotlib": "figures in notebooks",
     "seqeval": "F1 of entities",
     "rouge-score": "ROUGE",
@@ -36,7 +36,7 @@ LITTLE_MEMORY = 1e9
 
 @dataclass(frozen=True)
 class InstallationCheck:
-    """One line: what was looked at, how it is, and what to do if it is not good."""
+    """One line of the report: what was checked, its state, and how to fix it."""
 
     name: str
     state: State
@@ -97,7 +97,7 @@ def _torch() -> Iterator[InstallationCheck]:
             "threads",
             "warning",
             f"{threads} threads on {cores} cores",
-            f"set OMP_NUM_THREADS={cores}: threads that share a core wait for each other",
+            f"set OMP_NUM_THREADS={cores}",
         )
     else:
         yield InstallationCheck("threads", "good", f"{threads} on {cores} cores")
@@ -113,7 +113,7 @@ def _torch() -> Iterator[InstallationCheck]:
             f"cuda:{number}",
             state,
             f"{properties.name}, {memory.amount(free)} of {memory.amount(total)} free",
-            "" if state == "good" else "another process fills it: see nvidia-smi",
+            "" if state == "good" else "free GPU memory: nvidia-smi lists the processes",
         )
     yield _kernels()
 
@@ -126,8 +126,8 @@ def _bfloat16() -> InstallationCheck:
         return InstallationCheck(
             "bfloat16",
             "warning",
-            "this CPU announces AMX instructions and does not have them",
-            f"set ONEDNN_MAX_CPU_ISA={WITHOUT_AMX}, for other programs too; they would be killed",
+            "this CPU reports AMX instructions that it does not support",
+            f"set ONEDNN_MAX_CPU_ISA={WITHOUT_AMX}, also for other programs with oneDNN",
         )
     return InstallationCheck("bfloat16", "good", "computed on the CPU")
 
@@ -138,7 +138,10 @@ def _kernels() -> InstallationCheck:
 
     if importlib.util.find_spec("triton") is None:
         return InstallationCheck(
-            "kernels", "warning", "triton is missing: slower paths are taken", "pip install triton"
+            "kernels",
+            "warning",
+            "triton is not installed: slower kernels are used",
+            "pip install triton",
         )
     from regard.core.kernels.topk import top
 
@@ -150,7 +153,7 @@ def _kernels() -> InstallationCheck:
         return InstallationCheck("kernels", "bad", problem, "update triton")
     right = bool((values == scores.topk(4).values).all())
     if right:
-        return InstallationCheck("kernels", "good", "compiled, and right")
+        return InstallationCheck("kernels", "good", "compiled, correct results")
     return InstallationCheck("kernels", "bad", "wrong results", "update triton and the driver")
 
 
@@ -160,7 +163,7 @@ def _memory() -> InstallationCheck:
         return InstallationCheck("memory", "good", "not reported by this system")
     if free < LITTLE_MEMORY:
         return InstallationCheck(
-            "memory", "warning", f"{memory.amount(free)} free", "end other programs"
+            "memory", "warning", f"{memory.amount(free)} free", "close other programs"
         )
     return InstallationCheck("memory", "good", f"{memory.amount(free)} free")
 
@@ -168,20 +171,22 @@ def _memory() -> InstallationCheck:
 def _disk(folder: Path) -> InstallationCheck:
     if not os.access(folder, os.W_OK):
         return InstallationCheck(
-            "disk", "warning", f"{folder} cannot be written to", "name another folder with --out"
+            "disk", "warning", f"{folder} cannot be written to", "choose another folder with --out"
         )
     free = shutil.disk_usage(folder).free
     value = f"{memory.amount(free)} free in {folder}"
     if free < LITTLE_DISK:
-        return InstallationCheck("disk", "warning", value, "make room for checkpoints")
+        return InstallationCheck("disk", "warning", value, "free disk space for checkpoints")
     return InstallationCheck("disk", "good", value)
 
 
 def _data_root() -> InstallationCheck:
     root = os.environ.get("REGARD_DATA")
     if root is None:
-        return InstallationCheck("data", "good", "$REGARD_DATA is not set: recipes take --data DIR")
+        return InstallationCheck(
+            "data", "good", "$REGARD_DATA is not set: pass --data DIR to recipes"
+        )
     if not Path(root).is_dir():
-        value = f"$REGARD_DATA = {root} is no folder"
-        return InstallationCheck("data", "warning", value, "correct it, or say --data DIR")
+        value = f"$REGARD_DATA = {root} is not a folder"
+        return InstallationCheck("data", "warning", value, "correct it, or pass --data DIR")
     return InstallationCheck("data", "good", root)

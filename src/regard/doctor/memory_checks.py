@@ -28,10 +28,10 @@ def check_memory(recipe: Recipe, name: str) -> Iterator[Finding]:
     states = plan.memory.weights + plan.memory.gradients + plan.memory.optimizer
     yield Finding(
         "memory",
-        f"a step needs {memory.amount(plan.needed)} by the planner's count, "
-        f"{memory.amount(states)} of them for {plan.trace.parameters:,} parameters; "
-        f"{memory.amount(plan.device.memory)} are there on {plan.device.name}",
-        "memory will run out",
+        f"a step needs {memory.amount(plan.needed)} according to `regard plan`, "
+        f"{memory.amount(states)} of it for {plan.trace.parameters:,} parameters; "
+        f"{plan.device.name} has {memory.amount(plan.device.memory)}",
+        "the model and its batch do not fit into memory",
         _change(plan),
         0.95 if plan.needed > SURE * HEADROOM * plan.device.memory else 0.75,
     )
@@ -41,5 +41,5 @@ def _change(plan: Plan) -> str:
     """The planner's remedies up to the one that fits."""
     if any(remedy.fits for remedy in plan.remedies):
         changes = ", then ".join(remedy.change for remedy in plan.remedies)
-        return f"{changes}: `regard plan` counts each"
+        return f"{changes} (see `regard plan`)"
     return "use a smaller model, a device with more memory, or fine-tune with LoRA"

@@ -66,7 +66,7 @@ def swapped_sides(splits: dict[str, list[Example]]) -> Iterator[Finding]:
         first = int(np.argmax(strongly))
         yield _swapped(
             f"{100 * strongly.mean():.0f} % of the training pairs have source and target "
-            f"exchanged, the first in line {first + 1}: {train[first][0][:40]!r}"
+            f"swapped, the first in line {first + 1}: {train[first][0][:40]!r}"
         )
     for name, pairs in splits.items():
         if name == "train" or len(pairs) < 5:
@@ -88,7 +88,7 @@ def _swapped(evidence: str) -> Finding:
         "swapped_sides",
         evidence,
         "source and target are swapped",
-        "exchange the two files, or these lines",
+        "swap the two files, or these lines",
         0.95,
     )
 
@@ -141,8 +141,9 @@ def misaligned_sides(run: RunEvidence, splits: dict[str, list[Example]]) -> Iter
         margin = 3 * CHANCE / np.sqrt(len(pairs))
         if best != 0 and means[best] > max(means[0] + 0.1, CHANCE + margin):
             yield _misaligned(
-                f"targets of {name} fit the sources {_distance(best)} them in "
-                f"{100 * means[best]:.0f} % of cases, those beside them in {100 * means[0]:.0f} %",
+                f"targets of {name} match the source {_distance(best)} them in "
+                f"{100 * means[best]:.0f} % of cases, the source on their line in "
+                f"{100 * means[0]:.0f} %",
                 0.95,
             )
             continue
@@ -150,7 +151,7 @@ def misaligned_sides(run: RunEvidence, splits: dict[str, list[Example]]) -> Iter
         if slip is not None:
             line, offset = slip
             yield _misaligned(
-                f"from about line {line} of {name} on, targets fit the sources "
+                f"from about line {line} of {name} on, targets match the source "
                 f"{_distance(offset)} them",
                 0.93,
             )
@@ -159,14 +160,14 @@ def misaligned_sides(run: RunEvidence, splits: dict[str, list[Example]]) -> Iter
         unrelated = means[best] < CHANCE + margin and _length_correlation(pairs) < 0.1
         if unrelated and _ignores_source(run):
             yield _misaligned(
-                f"a target of {name} fits its source no better than any other "
+                f"a target of {name} matches its source no better than any other "
                 f"({100 * means[0]:.0f} % of comparisons), and their lengths are unrelated",
                 0.85,
             )
 
 
 def _distance(offset: int) -> str:
-    """How far a target has slipped, in words."""
+    """The offset of a target from its source, in words."""
     lines = "1 line" if abs(offset) == 1 else f"{abs(offset)} lines"
     return f"{lines} before" if offset > 0 else f"{lines} after"
 
@@ -175,8 +176,8 @@ def _misaligned(evidence: str, confidence: float) -> Finding:
     return Finding(
         "misaligned_sides",
         evidence,
-        "the two sides are not aligned: lines stand beside those of other sentences",
-        "find the line that one file has and the other lacks, or make both files again",
+        "source and target are misaligned: their lines belong to different sentences",
+        "find the line that is missing in one of the files, or create both files again",
         confidence,
     )
 

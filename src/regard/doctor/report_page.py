@@ -51,13 +51,13 @@ svg text {{ fill: var(--faint); font-size: 11px; }}
 def text_lines(report: Report) -> Iterator[str]:
     """The report for a terminal."""
     if report.is_healthy:
-        yield f"{report.name}: nothing found"
+        yield f"{report.name}: no findings"
     else:
         count = len(report.findings)
-        yield f"{report.name}: {count} finding{'s' if count > 1 else ''}, the likeliest cause first"
+        yield f"{report.name}: {count} finding{'s' if count > 1 else ''}, most probable cause first"
     for number, finding in enumerate(report.findings, 1):
         yield ""
-        yield f"{number}. {finding.check}  ({100 * finding.confidence:.0f} % sure)"
+        yield f"{number}. {finding.check}  ({100 * finding.confidence:.0f} % confidence)"
         for word, value in _rows(finding):
             yield textwrap.fill(
                 value,
@@ -95,7 +95,7 @@ def write_page(report: Report, path: Path) -> None:
 def _page_parts(report: Report) -> Iterator[str]:
     yield f"<h1>{escape(report.name)}</h1>"
     if report.is_healthy:
-        yield "<section><h2>Nothing found</h2><p>All checks passed.</p></section>"
+        yield "<section><h2>No findings</h2><p>All checks passed.</p></section>"
     for number, finding in enumerate(report.findings):
         yield _finding_section(finding, is_first=number == 0)
     if report.log is not None and len(finite(report.log.losses)) > 1:
@@ -106,7 +106,7 @@ def _page_parts(report: Report) -> Iterator[str]:
 
 
 def _finding_section(finding: Finding, is_first: bool) -> str:
-    rows = [*_rows(finding), ("sure", f"{100 * finding.confidence:.0f} %")]
+    rows = [*_rows(finding), ("confidence", f"{100 * finding.confidence:.0f} %")]
     items = "".join(f"<dt>{escape(word)}</dt><dd>{escape(value)}</dd>" for word, value in rows)
     mark = ' class="first"' if is_first else ""
     return f"<section{mark}><h2>{escape(finding.check)}</h2><dl>{items}</dl></section>"

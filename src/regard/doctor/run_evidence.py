@@ -228,21 +228,21 @@ def open_run(run_folder: RunFolder, recipe: Recipe, parts: Parts) -> RunEvidence
         run_folder.check_objective(parts.objective_name)
     except RegardError as error:
         # Its data and its model are examined with the objective that it is derived from.
-        problems.append(f"{error.problem}: give it to regard.doctor.examine(…, objective=…)")
+        problems.append(f"{error.problem}: pass it to regard.doctor.examine(…, objective=…)")
     try:
         objective = reassemble(setup, parts.objective)
     except RegardError as error:
-        problems.append(f"the run cannot be assembled here: {error.problem}")
+        problems.append(f"the model and data of the run cannot be loaded: {error.problem}")
     return RunEvidence(run_folder, recipe, parts, objective, log, problems)
 
 
 def _missing_log(run_folder: RunFolder, log: RunLog) -> Iterator[str]:
-    """What a run that has trained should have said about its steps, and has not."""
+    """The problem of a trained run whose log of steps is missing or empty."""
     has_trained = run_folder.weights.is_file() or any(run_folder.checkpoints.glob("*"))
     if log.last_step or not has_trained:
         return
     file = run_folder.metrics
-    state = "has no line of training" if file.is_file() else "is missing"
+    state = "has no training records" if file.is_file() else "is missing"
     yield f"{file.name} {state}, so losses and gradients were not examined"
 
 

@@ -37,8 +37,8 @@ def check_step_size(run: RunEvidence) -> Iterator[Finding]:
         yield Finding(
             "bad_initialization",
             f"the initial matrices have a root mean square of {weight:.1e}; about 2e-2 is usual",
-            "the initial weights are too small: layers put out next to nothing",
-            f"{_without_start(run)}choose a usual deviation, e.g. start = normal:0.02",
+            "the initial weights are too small: the outputs of layers are close to zero",
+            f"{_without_start(run)}use a usual standard deviation, e.g. start = normal:0.02",
             0.85,
         )
         return
@@ -47,7 +47,7 @@ def check_step_size(run: RunEvidence) -> Iterator[Finding]:
         yield Finding(
             "rate_too_high",
             f"one update changes a weight by {run.peak_rate:.1e}, {largest:.0f} times its initial "
-            f"size of {weight:.1e}; about a thousandth of it is usual",
+            f"size of {weight:.1e}; about a thousandth of that is usual",
             f"the learning rate of {run.peak_rate:.1e} is too high",
             f"set learning_rate = {1e-2 * weight:.1e}, or less",
             0.85,
@@ -74,10 +74,9 @@ def check_batch_size(run: RunEvidence) -> Iterator[Finding]:
         return
     yield Finding(
         "batch_too_large",
-        f"the run has read its data {steps / updates:.0f} times in {steps} updates, and has "
-        f"learnt little: its loss is {run.final_loss:.2f}, that of the label frequencies "
-        f"{run.reference:.2f}",
-        "a batch holds half of the data or more, so that there are few updates",
+        f"the run made only {steps} updates in {steps / updates:.0f} epochs; its loss is "
+        f"{run.final_loss:.2f}, predicting label frequencies has {run.reference:.2f}",
+        "a batch contains at least half of the data, so there are few updates",
         f"set batch_tokens = {max(64, run.recipe.train.batch_tokens // 16):,} and more steps",
         0.75,
     )
@@ -96,17 +95,17 @@ def check_start(run: RunEvidence) -> Iterator[Finding]:
     if run.recipe.is_finetuning:
         yield Finding(
             "tokenizer_mismatch",
-            f"the base model begins with a loss of {loss:.2f}; guessing has {chance:.2f}",
-            "the base model does not know these token ids: its tokenizer is another one",
-            "put the tokenizer into the folder that the base model was trained with",
+            f"the base model has an initial loss of {loss:.2f}; uniform predictions {chance:.2f}",
+            "the base model was trained with a different tokenizer",
+            "put the tokenizer of the base model into its folder",
             0.7,
         )
         return
     yield Finding(
         "bad_initialization",
-        f"the initial weights have a loss of {loss:.2f}; guessing has {chance:.2f}",
+        f"the initial loss is {loss:.2f}; uniform predictions have {chance:.2f}",
         "the initial weights are too large",
-        f"{_without_start(run)}choose a smaller deviation, e.g. start = normal:0.02",
+        f"{_without_start(run)}use a smaller standard deviation, e.g. start = normal:0.02",
         0.85,
     )
 
@@ -121,5 +120,5 @@ def _usual_excess(run: RunEvidence) -> float:
 
 
 def _without_start(run: RunEvidence) -> str:
-    """The first half of a repair: a recipe has to have a `start` to leave it out."""
-    return "" if run.recipe.model.start is None else "leave start out, or "
+    """The first half of a repair, for recipes that set `start`."""
+    return "" if run.recipe.model.start is None else "remove start, or "

@@ -95,7 +95,7 @@ def check_settings(run: RunEvidence, seconds: float) -> Iterator[Finding]:
     trials = 1 + len(special) + -(-len(rates) // 2) + LONGER
     steps = _affordable_steps(run, seconds, trials)
     if steps < LEAST_STEPS:
-        run.problems.append("one step takes too long for trials of other settings")
+        run.problems.append("trials of other settings: one step takes too long")
         return
     # The control: where the first steps, repeated as they were, do as well as a treatment, the
     # settings were not the cause.
@@ -161,12 +161,12 @@ def _verdict(run: RunEvidence, outcomes: list[Outcome], steps: int) -> Iterator[
         # In their order: special settings before the learning rate.
         if outcome.gain < SHARE_OF_BEST * most:
             continue
-        ending = "broke off" if math.isinf(run.final_loss) else f"ended at {run.final_loss:.2f}"
+        ending = "diverged" if math.isinf(run.final_loss) else f"ended at {run.final_loss:.2f}"
         treatment = outcome.treatment
         yield Finding(
             treatment.check,
             f"the run {ending} after {run.log.last_step:,} steps; "
-            f"{steps} steps with that changed reach {outcome.loss:.2f}",
+            f"{steps} steps with the changed setting reach {outcome.loss:.2f}",
             treatment.cause,
             treatment.change,
             min(0.95, 0.6 + 0.4 * outcome.gain / max(run.reference, 0.1)),
@@ -194,9 +194,9 @@ def check_collapse(run: RunEvidence, symptoms: Sequence[Finding]) -> Iterator[Fi
         return
     yield Finding(
         "rate_too_high",
-        f"the rate is {run.relative_step:.2f} of the initial weights, about 0.01 is usual; the "
-        f"loss was never below {run.log.best_loss():.2f}, and {signs[0].evidence}",
-        f"the learning rate of {run.peak_rate:.1e} is too high, or its warm-up too short",
+        f"the learning rate is {run.relative_step:.2f} of the initial weights, about 0.01 is "
+        f"usual; the loss was never below {run.log.best_loss():.2f}, and {signs[0].evidence}",
+        f"the learning rate of {run.peak_rate:.1e} is too high, or its warmup too short",
         f"set learning_rate = {run.peak_rate / 10:.1e}, and warmup to a tenth of the steps",
         0.6,
     )
@@ -210,7 +210,7 @@ def _warmup(run: RunEvidence) -> Iterator[Treatment]:
     if train.warmup < max(10, 0.02 * train.steps) and train.schedule != "paper":
         yield Treatment(
             "no_warmup",
-            f"there is no warm-up: the full rate comes after {train.warmup} steps",
+            f"the warmup is too short: {train.warmup} steps to the full learning rate",
             "set warmup to a tenth of the steps",
             # A quarter of the trial; the rest has the full rate, as the run had.
             {"schedule": "constant", "learning_rate": run.peak_rate, "warmup": 20},
@@ -259,7 +259,7 @@ def _special_settings(run: RunEvidence) -> Iterator[Treatment]:
     if train.precision == "fp16":
         yield Treatment(
             "half_precision_overflow",
-            "numbers overflow in fp16, whose largest is 65,504",
+            "values overflow in fp16, whose maximum is 65,504",
             "use precision = bf16 or float32",
             {"precision": "float32"},
         )
@@ -267,8 +267,8 @@ def _special_settings(run: RunEvidence) -> Iterator[Treatment]:
     if run.recipe.model.start is not None:
         yield Treatment(
             "bad_initialization",
-            f"the initial weights ({run.recipe.model.start}) are of a bad size",
-            "leave start out, which takes the usual initialization",
+            f"the scale of the initial weights (start = {run.recipe.model.start}) is wrong",
+            "remove start to use the default initialization",
             model={"start": None},
         )
     yield from _residuals(run)
@@ -276,7 +276,7 @@ def _special_settings(run: RunEvidence) -> Iterator[Treatment]:
     if train.weight_decay > 0.3:
         yield Treatment(
             "weight_decay_too_high",
-            f"a weight decay of {train.weight_decay:g} erases what is learnt",
+            f"a weight decay of {train.weight_decay:g} is too high",
             "set weight_decay = 0.01",
             {"weight_decay": 0.01},
         )
@@ -284,7 +284,7 @@ def _special_settings(run: RunEvidence) -> Iterator[Treatment]:
     if _largest_dropout(run) > 0.4:
         yield Treatment(
             "dropout_too_high",
-            f"a dropout of {_largest_dropout(run):g} leaves too little to learn from",
+            f"a dropout of {_largest_dropout(run):g} is too high",
             "set dropout = 0.1",
             without_dropout=True,
         )
@@ -310,15 +310,15 @@ def _residuals(run: RunEvidence) -> Iterator[Treatment]:
     if run.recipe.is_finetuning:
         return
     if model.residual == "none" and depth >= 3:
-        cause = f"without residual connections little passes through {depth} layers"
+        cause = f"without residual connections, the signal vanishes in {depth} layers"
     elif model.residual != "pre" and depth >= MANY_LAYERS:
-        cause = f"little passes through {depth} layers with the norm behind each"
+        cause = f"the signal vanishes in {depth} post-norm layers"
     else:
         return
     yield Treatment(
         "vanishing_gradients",
         cause,
-        "put the norm first (residual = pre), or use fewer layers",
+        "use pre-norm (residual = pre), or fewer layers",
         model={"residual": "pre"},
     )
 

@@ -25,9 +25,9 @@ def altered_weights(run: RunEvidence) -> Iterator[Finding]:
     if run.is_altered:
         yield Finding(
             "altered_weights",
-            f"{run.run_folder.weights.name} does not have the content that was written",
+            f"the hash of {run.run_folder.weights.name} differs from the recorded one",
             "the file was changed or damaged after it was written",
-            "resume the run, which writes it anew: "
+            "resume the run, which writes the file again: "
             f"regard train --resume {quote(str(run.run_folder.folder))}",
             0.8,
         )
@@ -49,10 +49,9 @@ def nonfinite_weights(run: RunEvidence) -> Iterator[Finding]:
         if bad:
             yield Finding(
                 "nonfinite_weights",
-                f"{len(bad)} tensors of {place} hold NaN or infinity: {', '.join(bad[:NAMED])}",
-                "weights are damaged",
-                "go back to a checkpoint from before, or start again from a base model that is "
-                "intact",
+                f"{len(bad)} tensors of {place} contain NaN or infinity: {', '.join(bad[:NAMED])}",
+                "the weights are damaged",
+                "go back to an earlier checkpoint, or start again from an intact base model",
                 0.97,
             )
             return
@@ -70,10 +69,10 @@ def _nonfinite_while_training(run: RunEvidence) -> Iterator[Finding]:
     step = int(run.log.skipped[0]["step"])
     yield Finding(
         "nonfinite_weights",
-        f"from step {step} on NaN or infinity stood in {origins[0]}, "
-        "and no update writes such values",
-        "weights were damaged from outside training: by a callback, a file or the memory",
-        "look for what writes to parameters; go on from a checkpoint before that step",
+        f"from step {step} on, {origins[0]} contain NaN or infinity, "
+        "which the optimizer never writes",
+        "something other than the optimizer changed the weights: a callback, a file, or memory",
+        "find the code that writes to parameters; continue from a checkpoint before that step",
         0.95,
         step,
     )
@@ -100,8 +99,8 @@ def zero_weights(run: RunEvidence) -> Iterator[Finding]:
         yield Finding(
             "zero_weights",
             f"{len(erased)} matrices are zero: {', '.join(erased[:NAMED])}",
-            "weights are damaged: training does not make a weight exactly zero",
-            "go back to a checkpoint from before, or to intact weights",
+            "the weights are damaged: training does not set matrices to zero",
+            "go back to an earlier checkpoint, or to intact weights",
             0.95,
         )
 

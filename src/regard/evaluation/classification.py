@@ -64,8 +64,8 @@ def check_labels(labels: Sequence[str], names: Sequence[str]) -> None:
     unknown = sorted(set(labels) - set(names))
     if unknown:
         raise DataError(
-            f"the label {unknown[0]!r} of the data is none of the model's ({len(unknown)} are not)",
-            f"the model has: {', '.join(names[:20])}",
+            f"the label {unknown[0]!r} is not a class of the model ({len(unknown)} unknown labels)",
+            f"use the labels of the model: {', '.join(names[:20])}",
         )
 
 

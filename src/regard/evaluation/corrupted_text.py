@@ -53,7 +53,8 @@ def packed_rows(tokenizer: Tokenizer, examples: Examples, max_tokens: int) -> li
     long_rows = [(ids, starts) for ids, starts in rows if len(ids) >= MIN_ROW_TOKENS]
     if not long_rows:
         raise DataError(
-            f"no line has the {MIN_ROW_TOKENS} tokens that can be corrupted", "give more text"
+            f"no line has at least {MIN_ROW_TOKENS} tokens, which corruption needs",
+            "pass longer lines",
         )
     return long_rows
 
@@ -199,7 +200,7 @@ def span_likelihood(model: Translator, examples: Examples, settings: Settings) -
     if not present:
         raise ModelError(
             "the tokenizer of this model has no sentinels (<extra_id_0> …)",
-            "evaluate it on another task",
+            "choose another --task",
         )
     # One special token ends a row.
     packed = packed_rows(tokenizer, examples, _context(settings, model.spec.max_length) - 1)

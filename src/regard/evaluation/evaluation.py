@@ -133,8 +133,8 @@ def read_examples(task: str, data: Data) -> list[Any]:
             path = (str(source), str(target))
         case _:
             raise DataError(
-                f"{shortened(data)} is no data set",
-                "give a file, two files as a tuple, or a list of examples",
+                f"{shortened(data)} is not a data set",
+                "pass a file, a tuple of two files, or a list of examples",
             )
     return TASKS[task].read(path)
 
@@ -146,17 +146,21 @@ def choose_metrics(
     if isinstance(metrics, str | Metric):
         metrics = [metrics]
     if metrics is not None and not isinstance(metrics, Sequence):
-        raise SettingError(f"{metrics!r} is no metric", 'give names, as in ["bleu", "chrf"]')
+        raise SettingError(
+            f"metrics = {metrics!r} is not a list of names", 'pass names, as in ["bleu", "chrf"]'
+        )
     names: Sequence[str | Metric] = metrics or ()
     if metrics is None:
         holds = TASKS[task].conditions
         defaults = TASKS[task].metrics
         names = [name for name in defaults if name not in holds or holds[name](examples)]
     elif not metrics:
-        raise SettingError("there are no metrics", f"give some: {', '.join(TASKS[task].metrics)}")
+        raise SettingError(
+            "the list of metrics is empty", f"choose from: {', '.join(TASKS[task].metrics)}"
+        )
     chosen = [_metric(one, task, settings) for one in names]
     if len({one.name for one in chosen}) < len(chosen):
-        raise SettingError("a metric is named twice", "give each once")
+        raise SettingError("a metric is listed twice", "list each metric once")
     return chosen
 
 
@@ -164,12 +168,14 @@ def _metric(choice: str | Metric, task: str, settings: Settings) -> Metric:
     if isinstance(choice, Metric):
         return choice
     if not isinstance(choice, str):
-        raise SettingError(f"{choice!r} is no metric", 'give names, as in ["bleu", "chrf"]')
+        raise SettingError(
+            f"{choice!r} is not the name of a metric", 'pass names, as in ["bleu", "chrf"]'
+        )
     metric = registered_metric(choice)
     fitting = TASKS[task].metrics + TASKS[task].other_metrics
     if choice.partition(":")[0] not in [name.partition(":")[0] for name in fitting]:
         raise SettingError(
-            f"{choice} is no metric of the task {task!r}", f"give some of: {', '.join(fitting)}"
+            f"{choice} is not a metric of the task {task!r}", f"choose from: {', '.join(fitting)}"
         )
     if choice == "bleu" and settings.tokenize is not None:
         return Bleu(settings.tokenize)
@@ -185,7 +191,7 @@ def evaluate_examples(
 ) -> Evaluation:
     """Scores the predictions of a model on examples of its task."""
     if not examples:
-        raise DataError("there are no examples to evaluate", "give at least one")
+        raise DataError("the data set is empty", "pass at least one example")
     needed = {output_kind(metric) for metric in metrics}
     outputs = _outputs(model, examples, TASKS[task], needed, settings)
     results = {}
@@ -241,8 +247,8 @@ def _predicted(
 ) -> Outputs:
     if kind not in task.predict:
         raise SettingError(
-            f"models of this task put out no {kind} to compute a metric of",
-            f"its metrics: {', '.join(task.metrics)}",
+            f"models of this task do not predict {kind}, which a metric needs",
+            f"choose from: {', '.join(task.metrics)}",
         )
     with without_example_warnings():
         outputs = task.predict[kind](model, examples, settings)

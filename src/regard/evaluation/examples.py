@@ -33,7 +33,8 @@ class ExampleKind:
             example = self.take(value)
             if example is None:
                 raise DataError(
-                    f"example {number} is {shortened(value)}", f"give each as {self.description}"
+                    f"example {number} is {shortened(value)}",
+                    f"pass each example as {self.description}",
                 )
             examples.append(example)
         return examples
@@ -123,7 +124,7 @@ def _question(value: Any) -> Question | None:
 def _labelled_image(value: Any) -> LabelledImage | None:
     match value:
         case LabelledImage(image=image, text=str() as text) | (image, str() as text):
-            # What is no picture is refused where it is opened, which knows all that are.
+            # Whether it is an image is checked when it is opened.
             return LabelledImage(image, text)
         case _:
             return None
@@ -175,4 +176,4 @@ LABELLED_IMAGE = ExampleKind('an image with its class: ("cat.png", "cat")', _lab
 CAPTIONED_IMAGE = ExampleKind('an image with a text: ("cat.png", "a cat")', _labelled_image)
 RECORDING = ExampleKind('a recording with its text: ("speech.wav", "text")', _recording)
 SERIES = ExampleKind("a regard.data.series.Series(values, columns), values [T, C]", _series)
-GRAPHS = ExampleKind("a regard.data.graphs.GraphData, or give the path of its folder", _graphs)
+GRAPHS = ExampleKind("a regard.data.graphs.GraphData, or the path of its folder", _graphs)

@@ -39,7 +39,7 @@ def forecast_quantiles(
     # Points have no interval to cover anything.
     levels = _levels(model)
     if levels is None:
-        raise DataError("this model forecasts no quantiles", "give mse and mae as metrics")
+        raise DataError("this model does not forecast quantiles", "use the metrics mse and mae")
     predicted, references = _forecasts(model, examples)
     return Outputs([(levels, one) for one in predicted], list(references))
 
@@ -58,8 +58,9 @@ def _forecasts(model: SeriesModel, examples: Sequence[Series]) -> tuple[Any, Any
         values = model.standardized(series)
         if len(values) < length + horizon:
             raise DataError(
-                f"a series of {len(values)} steps has no window of {length} and {horizon} to come",
-                "give a longer one",
+                f"a series of {len(values)} steps is shorter than a window of {length} plus a "
+                f"horizon of {horizon}",
+                "pass a longer series",
             )
         # On standardized values: errors of channels with other units could not be added.
         both = windows(values, length + horizon)

@@ -26,10 +26,10 @@ def rank_graph_classes(
     references = []
     names = model.labels
     for data in examples:
-        # A file with splits is that of a run: what was trained on is no test.
+        # A file with splits was used for training: only its test split is evaluated.
         rows = data.rows("test") or [i for i, label in enumerate(data.labels) if label]
         if not rows:
-            raise DataError("nothing in this graph has a label", "give labels to compare with")
+            raise DataError("the graph data has no labels", "add labels to the data")
         order = model.logits(data)[rows].argsort(dim=-1, descending=True, stable=True)
         rankings += [[names[i] for i in row] for row in order.tolist()]
         references += [data.labels[row] for row in rows]

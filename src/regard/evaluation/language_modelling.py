@@ -29,7 +29,7 @@ def read_text(data: DataPath) -> list[str]:
     """A text in blocks of complete lines, line ends too."""
     blocks = list(text_files.text(one_path(data)))
     if not blocks:
-        raise DataError(f"nothing to read: {data} is empty", "give a file with some text in it")
+        raise DataError(f"{data} is empty", "pass a file that contains text")
     return blocks
 
 
@@ -61,11 +61,11 @@ def token_ids(model: LanguageModel, blocks: Sequence[str | Sequence[int]]) -> Id
     rows = [model.tokenizer.encode(block) if isinstance(block, str) else block for block in blocks]
     ids = np.concatenate([np.asarray(row, dtype=np.int64) for row in rows])
     if len(ids) < 2:
-        raise DataError("a text of one token has nothing to predict", "give more text")
+        raise DataError("a text of one token has no next token to predict", "pass a longer text")
     if ids.min() < 0 or ids.max() >= len(model.tokenizer):
         raise DataError(
-            "a token id of the text is none of the model's",
-            f"give ids of 0 to {len(model.tokenizer) - 1}, or the text",
+            "a token id is outside the vocabulary of the model",
+            f"use ids from 0 to {len(model.tokenizer) - 1}, or the text",
         )
     return ids
 

@@ -65,7 +65,7 @@ def replaced_rows(model: TextEncoder, examples: Examples, settings: Settings) ->
         model.say(f"tokens are replaced by samples of {folder}, seed {seed}")
         filled = _sampled_tokens(generator, masked, draws)
     else:
-        model.say(f"there is no generator: tokens are replaced by random ones, seed {seed}")
+        model.say(f"no generator in the model folder: tokens are replaced at random, seed {seed}")
         filled = _random_tokens(model, draws)
     return [_replaced(row, tokens) for row, tokens in zip(masked, filled, strict=True)]
 

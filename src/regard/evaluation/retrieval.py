@@ -46,8 +46,8 @@ def answer_stories(
     answers = [example.label for example in examples]
     if not any(model.tokenizer.token_to_id(answer) is not None for answer in answers):
         raise DataError(
-            f"no answer of the data, as {answers[0]!r}, is a word of the model's",
-            "give stories of the language that it was trained on",
+            f"none of the answers, such as {answers[0]!r}, is in the vocabulary of the model",
+            "pass stories in the language of its training data",
         )
     rankings: list[list[str]] = []
     for first in range(0, len(examples), STORIES_AT_ONCE):

@@ -351,16 +351,16 @@ def task_of(model: Model, name: str | None = None) -> str:
     possible = [task for task in TASKS if TASKS[task].accepts(model)]
     if name is not None:
         if name not in TASKS:
-            raise SettingError(f"there is no task {name!r}", did_you_mean(str(name), TASKS))
+            raise SettingError(f"unknown task {name!r}", did_you_mean(str(name), TASKS))
         if name not in possible:
             raise ModelError(
-                f"{model!r} cannot be evaluated on {name!r}, which is for {TASKS[name].data}",
-                f"its tasks: {', '.join(possible) or 'none'}",
+                f"{model!r} does not support the task {name!r}, which reads {TASKS[name].data}",
+                f"choose from: {', '.join(possible) or 'none'}",
             )
         return name
     if not possible:
         raise ModelError(
-            f"there is no task to evaluate {model!r} on",
+            f"no evaluation task supports {model!r}",
             f"fine-tune it for one of: {', '.join(TASKS)}",
         )
     return possible[0]

@@ -28,7 +28,7 @@ def read_pairs(data: DataPath) -> list[Pair]:
 def one_path(data: DataPath) -> str:
     """The file of a task that reads one."""
     if isinstance(data, tuple):
-        raise SettingError("two files are for parallel text", "give one file")
+        raise SettingError("only tasks with parallel text read two files", "pass one file")
     return data
 
 

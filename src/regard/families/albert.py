@@ -62,7 +62,7 @@ ALBERT = BertFamily(
         feedforward_norm="full_layer_layer_norm",
         layer="encoder.albert_layer_groups.0.albert_layers.0",
     ),
-    # ALBERT's pretraining tells whether two sentences stand in their order.
+    # ALBERT's pretraining predicts whether two sentences are in their order.
     heads={**HEADS, "ForPreTraining": Heads(language_model=True, task="next")},
     classifiers={**CLASSIFIERS, "next": "sop_classifier.classifier"},
     classifier_dropout=dict.fromkeys(("classify", "tag", "next"), "classifier_dropout_prob"),

@@ -84,7 +84,7 @@ def self_attention(
     dropout = softmax.mixer.dropout
     if dropout and isinstance(mixer, spec.LinearAttention):
         raise SettingError(
-            f"attention {option!r} never makes its weights, so none can be dropped",
+            f"attention {option!r} does not support attention_dropout = {dropout}",
             "set attention_dropout = 0",
         )
     match mixer:

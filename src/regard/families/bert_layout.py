@@ -206,7 +206,8 @@ class BertFamily:
         values = self._values(config, has_pooler)
         if heads.language_model and not values["tie_word_embeddings"]:
             raise ModelError(
-                "the vocabulary is not tied to the embeddings", "set tie_word_embeddings if it is"
+                "config.json: tie_word_embeddings=false is not supported for masked-LM heads",
+                "set it to true if the output matrix is the embedding",
             )
         d_model = values["hidden_size"]
         embedding_size = values.get("embedding_size", d_model)
@@ -255,7 +256,7 @@ class BertFamily:
         by_name = {self.class_prefix + suffix: heads for suffix, heads in self.heads.items()}
         if architecture not in by_name:
             raise ModelError(
-                f"the architecture {architecture!r} is not understood",
+                f"the architecture {architecture!r} is not supported",
                 f"known: {', '.join(by_name)}",
             )
         heads = by_name[architecture]
@@ -301,7 +302,8 @@ class BertFamily:
             offset = pad + 1 if is_id else rows
         if offset >= rows:
             raise ModelError(
-                f"config.json leaves none of {rows} positions",
+                f"config.json: pad_token_id {pad!r} leaves no positions of "
+                f"max_position_embeddings {rows}",
                 "correct pad_token_id or max_position_embeddings",
             )
         return spec.LearnedPosition(rows - offset, offset)

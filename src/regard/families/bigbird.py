@@ -104,7 +104,7 @@ def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Enc
     if values["attention_type"] not in ("original_full", "block_sparse"):
         raise ModelError(
             f"config.json: attention_type cannot be {values['attention_type']!r}",
-            "say block_sparse or original_full",
+            "set it to block_sparse or original_full",
         )
     if values["attention_type"] == "block_sparse":
         stack = _block_sparse(stack, values["block_size"], values["num_random_blocks"])

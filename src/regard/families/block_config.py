@@ -28,9 +28,9 @@ def parse_activation(
 ) -> spec.Activation:
     """The activation that a config names."""
     if name not in activations:
-        # No name is taken for a slip of another: mish is not swish.
+        # No suggestion of a similar name: mish is not a misspelt swish.
         names = ", ".join(sorted(activations))
-        raise ModelError(f"the activation {name!r} is not understood", f"known: {names}")
+        raise ModelError(f"the activation {name!r} is not supported", f"known: {names}")
     return activations[name]
 
 
@@ -46,11 +46,11 @@ def activation_name(
 
 
 def attention_spec(d_model: int, heads: int, dropout: float, bias: str = "qkvo") -> spec.Attention:
-    """Multi-head attention whose heads share out d_model."""
+    """Multi-head attention whose heads have a width of d_model / heads."""
     if d_model % heads:
         raise ModelError(
-            f"config.json: the width {d_model} does not divide by {heads} heads",
-            "correct one of them",
+            f"config.json: the width {d_model} is not divisible by {heads} heads",
+            "change one of them",
         )
     d_head = d_model // heads  # d_k and d_v
     return spec.Attention(heads, d_head, d_head, bias=bias, mixer=spec.SoftmaxAttention(dropout))

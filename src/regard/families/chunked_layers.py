@@ -49,7 +49,7 @@ def layer_attentions(values: Mapping[str, Any]) -> Iterator[spec.Attention]:
     layers = values["attn_layers"]
     if not layers or not {*layers} <= {"local", "lsh"}:
         raise ModelError(
-            f"config.json: attn_layers cannot be {layers}", "give a list of 'local' and 'lsh'"
+            f"config.json: attn_layers cannot be {layers}", "set it to a list of 'local' and 'lsh'"
         )
     lengths = [values[f"{kind}_attn_chunk_length"] for kind in layers]
     ring = spec.ChunkRing(math.lcm(*lengths), min(lengths))

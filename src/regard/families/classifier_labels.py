@@ -25,7 +25,7 @@ def label_count(config: Mapping[str, Any]) -> int:
     count = config.get("num_labels") or 2
     if not is_whole(count, 1):
         raise ModelError(
-            f"config.json: num_labels cannot be {count!r}", "say how many labels there are"
+            f"config.json: num_labels cannot be {count!r}", "set it to the number of labels"
         )
     return int(count)
 

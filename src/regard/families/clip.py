@@ -55,7 +55,7 @@ def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Dua
     values = _SCHEMA.parse(config)
     architecture = (config.get("architectures") or ["CLIPModel"])[0]
     if architecture != "CLIPModel":
-        raise ModelError(f"a {architecture} is not understood", "known: CLIPModel")
+        raise ModelError(f"the architecture {architecture!r} is not supported", "known: CLIPModel")
     # Where old files configure a tower twice, transformers takes `..._config_dict`.
     text_config = values["text_config_dict"] or values["text_config"]
     vision_config = values["vision_config_dict"] or values["vision_config"]

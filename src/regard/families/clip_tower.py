@@ -84,7 +84,7 @@ class ClipTower:
             case "WithProjection":
                 return self.tower_spec(config, config.get("projection_dim") or 512)
         raise ModelError(
-            f"a {self.model_type} of the kind {architecture} is not understood",
+            f"the architecture {architecture!r} of {self.model_type} is not supported",
             f"known: {self.architecture}, {self.architecture}WithProjection",
         )
 

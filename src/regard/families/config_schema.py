@@ -1,4 +1,4 @@
-"""The closed schema of a family's config.json: every key is understood, or refused."""
+"""The closed schema of a family's config.json: an unknown key is an error."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class ConfigSchema:
     def parse(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """The value of every key that is read.
 
-        A key that is not understood is an error; `folder.reading` decides which of them to ignore.
+        An unknown key is an error; `folder.reading` decides which of them to ignore.
         """
         values = {key: _value(config, key, default) for key, default in self.defaults.items()}
         for key, value in values.items():
@@ -94,21 +94,19 @@ class ConfigSchema:
             if not _is_valid(value, self.defaults[key]) or (is_rate and value > 1):
                 raise ModelError(
                     f"config.json: {key} cannot be {value!r}",
-                    f"give it a value like {self.defaults[key]!r}",
+                    f"set it to {_expected(self.defaults[key])}",
                 )
         # A synonym must agree with the key that it stands for.
         expected = {**self.fixed, **{name: values[key] for name, key in self.synonyms.items()}}
         for key, value in config.items():
             if key in expected and value is not None and value != expected[key]:
                 raise ModelError(
-                    f"config.json: {key} is {value!r}, "
-                    f"but only {expected[key]!r} is understood here",
-                    "such a model computes something else and cannot be opened; "
-                    "correct the key if it is wrong",
+                    f"config.json: {key} is {value!r}, but only {expected[key]!r} is supported",
+                    "correct the key if it is wrong; otherwise this model cannot be opened",
                 )
             if not (key in expected or key in values or key in self.ignored):
                 raise UnknownKeyError(
-                    f"config.json has a key that is not understood: {key}",
+                    f"config.json has an unsupported key: {key}",
                     "remove it if it does not change what the model computes; "
                     "otherwise this model cannot be opened",
                     key,
@@ -129,8 +127,8 @@ def token_id(config: Mapping[str, Any], key: str, default: int) -> int:
         return default
     if not is_whole(value):
         raise ModelError(
-            f"config.json: {key} is {value!r}, not one token's id",
-            "write the id of the token there",
+            f"config.json: {key} is {value!r}, not a token id",
+            "set it to the id of the token",
         )
     return int(value)
 
@@ -170,6 +168,18 @@ def _is_valid(value: Any, default: Any) -> bool:
         case float():
             return is_number(value, 0)
     return isinstance(value, type(default))
+
+
+def _expected(default: Any) -> str:
+    """The values that `_is_valid` allows, in words."""
+    match default:
+        case None | SizeOrNull():
+            return "a whole number of at least 1, or null"
+        case OptionalSizes():
+            return "a whole number of at least 1, or a list of such"
+        case NonNegative():
+            return "a whole number of at least 0"
+    return f"a value like {default!r}"
 
 
 def _is_size(value: Any) -> bool:

@@ -129,8 +129,9 @@ def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Enc
     block = model.stack.block
     if values["attention_head_size"] not in (None, block.attention.d_k):
         raise ModelError(
-            f"config.json: heads of {values['attention_head_size']} are not understood",
-            "leave it out",
+            f"config.json: attention_head_size {values['attention_head_size']} is not "
+            "hidden_size / num_attention_heads",
+            "remove attention_head_size",
         )
     conv_activation = parse_activation(values["conv_act"])
     convolution = None
@@ -181,15 +182,15 @@ def relative_position(values: Mapping[str, Any], model: spec.Encoder) -> spec.Di
     unknown_terms = any(term not in ("c2p", "p2c") for term in terms)
     if unknown_terms or norm_name not in ("none", "layer_norm"):
         raise ModelError(
-            f"{terms} or {norm_name!r} is not understood",
-            "known: c2p, p2c; layer_norm, none",
+            f"config.json: pos_att_type {terms} or norm_rel_ebd {norm_name!r} is not supported",
+            "known: pos_att_type c2p, p2c; norm_rel_ebd layer_norm, none",
         )
     relative = values["relative_attention"]
     if bool(terms) != relative or (relative and not values["share_att_key"]):
         raise ModelError(
             "config.json: relative_attention, pos_att_type and share_att_key "
-            "are understood only together",
-            "such a model projects positions in some other way and cannot be opened",
+            "are supported only together",
+            "set all of them, or none; a model without share_att_key cannot be opened",
         )
     if not terms:
         return None

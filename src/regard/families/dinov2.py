@@ -165,7 +165,7 @@ def _heads(config: Mapping[str, Any]) -> tuple[spec.Pool, spec.ClassifierHead | 
             return spec.Pool("first_and_mean", None), spec.ClassifierHead(label_count(config))
         case other:
             raise ModelError(
-                f"a dinov2 model of the kind {other!r} is not understood",
+                f"the architecture {other!r} of dinov2 is not supported",
                 "known: Dinov2Model, Dinov2ForImageClassification",
             )
 

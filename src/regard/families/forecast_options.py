@@ -42,7 +42,7 @@ def parse_distribution(name: str) -> spec.Distribution:
     """The distribution that a config names."""
     if name not in _DISTRIBUTIONS:
         raise ModelError(
-            f"the distribution_output {name!r} is not understood",
+            f"config.json: distribution_output {name!r} is not supported",
             f"known: {', '.join(_DISTRIBUTIONS)}",
         )
     return spec.Distribution(name)  # type: ignore[arg-type]
@@ -57,7 +57,7 @@ def parse_scaler(scaling: Any) -> Literal["std", "mean"] | None:
             return "mean"
         case None | False:
             return None
-    raise ModelError(f"config.json: scaling cannot be {scaling!r}", "std, mean or null")
+    raise ModelError(f"config.json: scaling cannot be {scaling!r}", "set it to std, mean or null")
 
 
 def parse_lags(option: str) -> tuple[int, ...]:
@@ -67,7 +67,9 @@ def parse_lags(option: str) -> tuple[int, ...]:
     except ValueError:
         lags = ()
     if not lags or min(lags) < 1:
-        raise SettingError(f"lags {option!r} are not understood", "write steps, as 1,2,3,24,168")
+        raise SettingError(
+            f"lags {option!r} are not positive whole numbers", "write them as 1,2,3,24,168"
+        )
     return lags
 
 
@@ -81,6 +83,6 @@ def parse_scales(option: str) -> tuple[spec.TimeScale, ...]:
             scales.append(spec.TimeScale(int(length), int(stride or length)))
         except (ValueError, ModelError):
             raise SettingError(
-                f"scales {option!r} are not understood", "write LENGTH:STRIDE, as 16:8,48:24"
+                f"scales {option!r} are not pairs of numbers", "write LENGTH:STRIDE, as 16:8,48:24"
             ) from None
     return tuple(scales)

@@ -55,5 +55,5 @@ def _attention_dropout(settings: Mapping[str, Any]) -> float:
     if settings["attention_dropout"] is not None:
         return float(settings["attention_dropout"])
     mixer, _ = parse_attention(settings["attention"])
-    # Linear attention never makes its weights.
+    # Linear attention does not compute attention weights.
     return 0.0 if isinstance(mixer, spec.LinearAttention) else settings["dropout"]

@@ -39,7 +39,7 @@ _DEFAULTS: dict[str, Any] = {
     "rope_theta": 10_000.0,  # transformers 4
     "rope_scaling": {},  # transformers 4
     "rope_parameters": {},  # transformers 5
-    "layer_types": [],  # only full attention is understood
+    "layer_types": [],  # only full attention is supported
 }
 
 
@@ -109,7 +109,7 @@ class LlamaFamily:
         for layer_type in values["layer_types"]:
             if layer_type != "full_attention":
                 raise ModelError(
-                    f"layers of the kind {layer_type!r} are not understood",
+                    f"config.json: layer_types has {layer_type!r}, which is not supported",
                     "known: full_attention",
                 )
         # Gemma's norms multiply by 1 + weight.

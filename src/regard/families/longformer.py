@@ -86,12 +86,12 @@ def _one_side(window: Any, layers: int) -> int:
     windows = window if isinstance(window, list) else [window]
     if len(windows) not in (1, layers) or len({*map(str, windows)}) != 1:
         raise ModelError(
-            f"config.json: the windows {window} differ between layers, or are not as many",
-            "only one width for all layers is understood",
+            f"config.json: attention_window {window} is not the same in all {layers} layers",
+            "set one number for all layers; different windows are not supported",
         )
     if not is_whole(windows[0], 2) or windows[0] % 2:
         raise ModelError(
-            f"config.json: attention_window cannot be {window!r}", "give an even number"
+            f"config.json: attention_window cannot be {window!r}", "set it to an even number"
         )
     return int(windows[0]) // 2
 

@@ -49,7 +49,8 @@ def to_spec(
     model = spec.from_dict(config.get("spec"), kinds)
     if not isinstance(model, spec.Model):
         raise ModelError(
-            "config.json holds no model under `spec`", "compare it with one that this version wrote"
+            "config.json has no model under the key `spec`",
+            "open the folder with the version that wrote it, or save the model again",
         )
     return model
 

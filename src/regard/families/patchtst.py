@@ -2,7 +2,7 @@
 
 Its heads forecast, reconstruct masked patches, classify, or give numbers of a whole series. In its
 files, attention over channels and a head for each channel are options; the latter does not run
-there with several channels, and neither is understood here.
+there with several channels, and neither is supported here.
 """
 
 from __future__ import annotations
@@ -158,7 +158,9 @@ def _block(values: Mapping[str, Any]) -> spec.Block:
         case "layernorm":
             norm = spec.LayerNorm(values["norm_eps"])
         case other:
-            raise ModelError(f"the norm_type {other!r} is not understood", "batchnorm or layernorm")
+            raise ModelError(
+                f"config.json: norm_type {other!r} is not supported", "known: batchnorm, layernorm"
+            )
     # No final norm follows, with pre-norm neither.
     residual = spec.PreNorm() if values["pre_norm"] else spec.PostNorm()
     return spec.Block(
@@ -172,7 +174,9 @@ def _position(kind: str) -> Literal["learned", "fixed"]:
             return "learned"
         case "sincos":
             return "fixed"
-    raise ModelError(f"positions of the type {kind!r} are not understood", "random or sincos")
+    raise ModelError(
+        f"config.json: positional_encoding_type {kind!r} is not supported", "known: random, sincos"
+    )
 
 
 # ------------------------------------------------------------------ tensors

@@ -76,7 +76,7 @@ def masking_from_config(
 ) -> spec.RandomMasking | spec.ForecastMasking:
     value = config.get("mask_value", 0)
     if not is_number(value):
-        raise ModelError(f"config.json: mask_value cannot be {value!r}", "give a number")
+        raise ModelError(f"config.json: mask_value cannot be {value!r}", "set it to a number")
     # Sorted there too.
     never = tuple(sorted(_numbers(config, "unmasked_channel_indices", [])))
     if values["mask_type"] == "random":
@@ -85,7 +85,10 @@ def masking_from_config(
     if values["mask_type"] == "forecast":
         counts = _numbers(config, "num_forecast_mask_patches", [2])
         return spec.ForecastMasking(counts, never, value)
-    raise ModelError(f"the mask_type {values['mask_type']!r} is not understood", "random, forecast")
+    raise ModelError(
+        f"config.json: mask_type {values['mask_type']!r} is not supported",
+        "known: random, forecast",
+    )
 
 
 def _numbers(config: Mapping[str, Any], key: str, default: list[int]) -> tuple[int, ...]:
@@ -96,7 +99,7 @@ def _numbers(config: Mapping[str, Any], key: str, default: list[int]) -> tuple[i
     # transformers takes a single number as a list of one.
     numbers = value if isinstance(value, list) else [value]
     if not all(is_whole(number) for number in numbers):
-        raise ModelError(f"config.json: {key} cannot be {value!r}", "give whole numbers")
+        raise ModelError(f"config.json: {key} cannot be {value!r}", "set it to whole numbers")
     return tuple(numbers)
 
 
@@ -117,14 +120,17 @@ def head_from_config(
         case "ForClassification" | "ForRegression":
             pool = _pool(config, values)
             if pool is None:
-                raise ModelError("a series of several patches has no pool", "set pooling_type")
+                raise ModelError(
+                    f"config.json: PatchTST{kind} needs a pooling_type",
+                    "set pooling_type to mean or max",
+                )
             count = values["num_targets"]
             if kind == "ForClassification":
                 return spec.ChannelHead(count, pool=pool, dropout=dropout)
             output = _output(config, values)
             return spec.ChannelHead(count, "regress", output, pool, dropout, _range(config))
     raise ModelError(
-        f"a patchtst model of the kind {kind!r} is not understood",
+        f"the architecture {kind!r} of patchtst is not supported",
         "known: Model, ForPrediction, ForPretraining, ForClassification, ForRegression",
     )
 
@@ -144,7 +150,9 @@ def _range(config: Mapping[str, Any]) -> tuple[float, float] | None:
             return None
         case [least, most] if is_number(least) and is_number(most):
             return least, most
-    raise ModelError("config.json: output_range is no pair of numbers", "give [least, most]")
+    raise ModelError(
+        "config.json: output_range is not a pair of numbers", "set it to [minimum, maximum]"
+    )
 
 
 def _pool(config: Mapping[str, Any], values: Mapping[str, Any]) -> spec.ChannelPool | None:
@@ -156,7 +164,7 @@ def _pool(config: Mapping[str, Any], values: Mapping[str, Any]) -> spec.ChannelP
             return "mean" if pool == "mean" else "max"
         case None:
             return None
-    raise ModelError(f"config.json: pooling_type cannot be {pool!r}", "mean, max or null")
+    raise ModelError(f"config.json: pooling_type cannot be {pool!r}", "set it to mean, max or null")
 
 
 # ------------------------------------------------------------------ tensors

@@ -24,7 +24,7 @@ from regard.options import parse_option
 
 
 class Positions(NamedTuple):
-    """What tells positions apart: added at the input, or inside the attention of a stack."""
+    """Positional encodings: added at the input, or inside the attention of a stack."""
 
     at_input: spec.InputPosition | None = None
     inside: spec.StackPosition | None = None
@@ -100,7 +100,7 @@ def with_changes(model: spec.Model, length: int, changes: Mapping[str, Any]) -> 
     """The model with other positions, attention, norms, dropout or weight tying.
 
     `length` is the longest input, which learned positions and Linformer's projections depend on.
-    What a wiring does not have is a `SettingError` that says why.
+    An option that the kind of model does not have raises a `SettingError`.
     """
     for key in changes:
         if key not in CHANGES:
@@ -111,7 +111,7 @@ def with_changes(model: spec.Model, length: int, changes: Mapping[str, Any]) -> 
             if key in changes:
                 model = change(model, changes[key], length)
     except ModelError as error:
-        # The spec refuses what its parts cannot do together; the user changed a setting.
+        # An invalid spec comes from a setting of the user.
         raise SettingError(error.problem, error.repair) from None
     return model
 
@@ -143,8 +143,8 @@ def _drop_path(model: spec.Model, probability: float, length: int) -> spec.Model
 def _with_attention_dropout(part: spec.Attention, probability: float) -> spec.Attention:
     if isinstance(part.mixer, spec.LinearAttention | spec.BuildsAttention):
         raise SettingError(
-            "this attention never makes its weights, so none can be dropped",
-            "set attention_dropout = 0",
+            f"{type(part.mixer).__name__} does not support attention_dropout",
+            "remove `attention_dropout`",
         )
     return replace(part, mixer=replace(part.mixer, dropout=probability))
 
@@ -205,7 +205,7 @@ def _kernel(model: spec.Model, width: int, length: int) -> spec.Model:
         part = block.feedforward
         if not isinstance(part, spec.FeedForward | spec.ConvFeedForward):
             raise SettingError(
-                "only a plain feed-forward network can be two convolutions", "leave `kernel` out"
+                f"`kernel` needs a FeedForward, not {type(part).__name__}", "remove `kernel`"
             )
         convolutions = spec.ConvFeedForward(
             part.d_ff, (width, 1), part.activation, part.dropout, part.bias
@@ -257,31 +257,32 @@ def _position(model: spec.Model, word: str, length: int) -> spec.Model:
 
 
 def _check_has_positions(model: spec.Model) -> None:
-    """Refuses models whose positions follow from what they read."""
+    """Refuses models whose positional encoding is fixed by their architecture."""
     match model:
         case spec.Encoder(input=spec.Waveform()):
             raise SettingError(
-                "a convolution over the frames tells their positions", "leave `position` out"
+                "models of waveforms have a convolutional positional embedding",
+                "remove `position`",
             )
         case spec.Encoder(input=spec.NodeFeatures()):
             raise SettingError(
                 "the nodes of a graph have no order",
-                "leave `position` out; `laplacian`, `degrees` and `distances` encode the structure",
+                "remove `position`; `laplacian`, `degrees` and `distances` encode the structure",
             )
         case spec.SeriesEncoderDecoder():
-            raise SettingError("sinusoids are added to lagged values", "leave `position` out")
+            raise SettingError(
+                "an encoder–decoder of time series has sinusoidal positions", "remove `position`"
+            )
         case spec.DualEncoder():
             raise SettingError(
-                "the towers of a dual encoder have learned positions, of tokens and of patches",
-                "leave `position` out",
+                "both towers of a dual encoder have learned positions", "remove `position`"
             )
 
 
-def _memory(model: spec.Model, places: int, length: int) -> spec.Model:
+def _memory(model: spec.Model, positions: int, length: int) -> spec.Model:
     if not isinstance(model, spec.Decoder):
         raise SettingError(
-            "a segment memory is of language models, which read one segment after the other",
-            "leave `memory` out",
+            "only decoder-only language models support a segment memory", "remove `memory`"
         )
     stack = model.stack
     # Positions at the input would begin anew in each segment (Transformer-XL, Section 3.3).
@@ -289,12 +290,14 @@ def _memory(model: spec.Model, places: int, length: int) -> spec.Model:
         tokens = replace(model.tokens, position=None)
         stack = replace(stack, position=spec.RelativeSinusoids())
         model = replace(model, tokens=tokens, stack=stack)
-    return replace(model, stack=replace(stack, memory=places))
+    return replace(model, stack=replace(stack, memory=positions))
 
 
 def _compressed(model: spec.Model, option: str, length: int) -> spec.Model:
     if not isinstance(model, spec.Decoder):
-        raise SettingError("a compressive memory is of language models", "leave `compressed` out")
+        raise SettingError(
+            "only decoder-only language models support a compressive memory", "remove `compressed`"
+        )
     compressed = parse_compressed_memory(option)
     return replace(model, stack=replace(model.stack, compressed=compressed))
 
@@ -306,7 +309,7 @@ def _attention(model: spec.Model, option: str, length: int) -> spec.Model:
 def _decoder_attention(model: spec.Model, option: str, length: int) -> spec.Model:
     if not isinstance(model, spec.EncoderDecoder):
         raise SettingError(
-            "only an encoder–decoder has a decoder with an attention of its own", "set `attention`"
+            "`decoder_attention` needs an encoder–decoder", "set `attention` instead"
         )
     return replace(model, decoder=_with_attention(model.decoder, option, length))
 
@@ -315,7 +318,7 @@ def _with_attention(stack: spec.Stack, option: str, length: int) -> spec.Stack:
     mixer, _ = parse_attention(option)
     part = stack.block.attention
     dropout = part.mixer.dropout
-    # Linear attention never makes its weights, so a family's usual dropout does not apply.
+    # Linear attention does not compute weights, so the family's dropout on them does not apply.
     if isinstance(mixer, spec.LinearAttention):
         dropout = 0.0
     mixer = spec.SoftmaxAttention(dropout)
@@ -339,7 +342,7 @@ def _share(model: spec.Model, word: str, length: int) -> spec.Model:
     )
     if isinstance(model, others) or model.head is None:
         raise SettingError(
-            "this model has no output matrix that could share the embedding", "leave `share` out"
+            "this model has no output matrix to tie to the embedding", "remove `share`"
         )
     # With one embedding, `all` and `target` are the same: it is the output matrix too.
     return replace(model, tied=word != "none", head=_untied_head(model.head, word))
@@ -350,7 +353,8 @@ def _forecast(model: spec.Model, option: str, length: int) -> spec.Model:
     if isinstance(model, spec.LinearForecaster):
         if isinstance(output, spec.Distribution):
             raise SettingError(
-                "a linear forecaster gives points or quantiles", "say forecast = points"
+                f"a linear forecaster forecasts points or quantiles, not {option}",
+                "set forecast = points, or quantiles:0.1:0.5:0.9",
             )
         return replace(model, output=output)
     if isinstance(model, spec.Encoder) and isinstance(model.series, spec.ForecastHead):
@@ -358,18 +362,18 @@ def _forecast(model: spec.Model, option: str, length: int) -> spec.Model:
     if isinstance(model, spec.SeriesEncoderDecoder):
         if not isinstance(output, spec.Distribution):
             raise SettingError(
-                "an encoder–decoder of time series gives the distribution of each step",
-                "say forecast = student_t, normal or negative_binomial",
+                f"an encoder–decoder of time series forecasts a distribution, not {option}",
+                "set forecast = student_t, normal or negative_binomial",
             )
         return replace(model, output=output)
-    raise SettingError("this model does not forecast", "leave `forecast` out")
+    raise SettingError("this model does not forecast", "remove `forecast`")
 
 
 def _scales(model: spec.Model, option: str, length: int) -> spec.Model:
     scales = parse_scales(option)
     if isinstance(model, spec.Encoder) and isinstance(model.input, spec.SeriesPatches):
         return replace(model, input=replace(model.input, scales=scales))
-    raise SettingError("only time series have patches of several scales", "leave `scales` out")
+    raise SettingError("`scales` needs a model of time-series patches", "remove `scales`")
 
 
 def _untied_head(head: spec.LMHead, share: str) -> spec.LMHead:
@@ -379,7 +383,9 @@ def _untied_head(head: spec.LMHead, share: str) -> spec.LMHead:
 
 def _target_vocabulary(model: spec.Model, vocabulary: int, length: int) -> spec.Model:
     if not isinstance(model, spec.EncoderDecoder | spec.SequenceToSequence):
-        raise SettingError("only an encoder–decoder has a vocabulary of its target", "leave it out")
+        raise SettingError(
+            "`target_vocabulary` needs an encoder–decoder", "remove `target_vocabulary`"
+        )
     target = replace(model.target, vocabulary=vocabulary)
     share = model.share
     if share == "all" and vocabulary != model.target.vocabulary:
@@ -432,9 +438,9 @@ def _with_stacks(
             return replace(model, text=text, image=image)
         case _:
             raise SettingError(
-                f"{key} is a setting of Transformers; recurrent, convolutional and memory "
-                "networks have none",
-                f"leave `{key}` out",
+                f"{key} is a setting of Transformers, not of recurrent, convolutional and memory "
+                "networks",
+                f"remove `{key}`",
             )
 
 

@@ -41,9 +41,9 @@ def transformer_settings(
     heads = settings["heads"]
     if settings.get("d_k") is None and d_model % heads:
         raise SettingError(
-            f"d_model {d_model} does not divide by {heads} heads", "change one of them"
+            f"d_model {d_model} is not divisible by {heads} heads", "change one of them"
         )
-    # The usual proportions: heads share out d_model, the feed-forward is four times as wide.
+    # The usual proportions: d_k = d_model / heads, d_ff = 4 d_model.
     settings["d_k"] = settings.get("d_k") or d_model // heads
     settings["d_ff"] = settings.get("d_ff") or 4 * d_model
     return settings

@@ -42,7 +42,7 @@ def preset(
     for key in other_changes:
         if key not in CHANGES:
             known = {*family.options, *CHANGES}
-            # Settings of other families (decoder_layers) are no slips of typing.
+            # Settings of other families (decoder_layers) are not typing errors.
             repair = did_you_mean(key, known, likeness=0.8)
             raise SettingError(f"{name} has no option {key!r}", repair)
     row = family.sizes[size]
@@ -51,7 +51,7 @@ def preset(
     try:
         model = family.make(size, vocabulary, context, **family_changes)
     except ModelError as error:
-        # What the parts of a spec refuse comes from a setting here.
+        # What is wrong with the spec comes from a setting of the user.
         raise SettingError(error.problem, error.repair) from None
     if "image_size" in changes:
         _check_patches(model)
@@ -59,11 +59,11 @@ def preset(
 
 
 def _check_patches(model: spec.Model) -> None:
-    """Refuses sides of images that leave pixels out; published models may have such."""
+    """Refuses image sizes that are not multiples of the patch; published models may have such."""
     match model:
         case spec.Encoder(input=spec.Patches(size, patch, padded=False)) if size % patch:
             raise SettingError(
-                f"patches of {patch} pixels leave {size % patch} of {size} out",
+                f"image_size {size} is not a multiple of the patch size {patch}",
                 f"set image_size = {size - size % patch}, or another patch",
             )
 
@@ -99,7 +99,9 @@ def listing() -> Iterator[Preset]:
 
 def _find(name: str) -> tuple[PresetFamily, str]:
     if not isinstance(name, str):
-        raise SettingError(f"{name!r} is no name", "write NAME:SIZE, such as 'gpt2:tiny'")
+        raise SettingError(
+            f"{name!r} is not the name of a preset", "write NAME:SIZE, such as 'gpt2:tiny'"
+        )
     word, colon, size = name.partition(":")
     word = ALIASES.get(word, word)
     if word not in PRESET_FAMILIES:
@@ -109,8 +111,8 @@ def _find(name: str) -> tuple[PresetFamily, str]:
     family = PRESET_FAMILIES[word]
     if colon and not size:
         raise SettingError(
-            f"{name!r} names no size",
-            f"give one of {', '.join(family.sizes)}; or leave the colon out",
+            f"{name!r} has no size after the colon",
+            f"add one of {', '.join(family.sizes)}, or remove the colon",
         )
     size = size or family.default
     if size not in family.sizes:
@@ -122,5 +124,5 @@ def _size_repair(size: str, family: PresetFamily) -> str:
     """The likely size; or the model, where its name was given as a size (`--preset gpt2:xl`)."""
     word = size.partition(":")[0]
     if word in PRESET_FAMILIES or word in ALIASES:
-        return f"{word!r} is a model: give model = {size!r}"
+        return f"{word!r} is a model: set model = {size!r}"
     return did_you_mean(size, family.sizes)

@@ -15,7 +15,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "base": {"d_model": 512, "layers": 4, "dropout": 0.1},
     "big": {"d_model": 1024, "layers": 4, "dropout": 0.3},
 }
-# A convolution sees a few positions only, so that many stand in for one recurrent layer.
+# A convolution reads few positions only, so one recurrent layer corresponds to this many.
 _CONVOLUTIONS_PER_LAYER = 5
 Cell = Literal["rnn", "rnn_relu", "gru", "lstm"]
 EncoderAndDecoder = tuple[spec.Recurrent | spec.Convolutional, spec.Recurrent | spec.Convolutional]

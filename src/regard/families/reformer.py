@@ -165,7 +165,7 @@ def _architecture(config: Mapping[str, Any], stored: Collection[str]) -> _Archit
         name = str(architectures[0])
     if name not in _ARCHITECTURES:
         raise ModelError(
-            f"the architecture {name!r} is not understood", f"known: {', '.join(_ARCHITECTURES)}"
+            f"the architecture {name!r} is not supported", f"known: {', '.join(_ARCHITECTURES)}"
         )
     return _ARCHITECTURES[name]
 

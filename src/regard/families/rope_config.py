@@ -55,8 +55,8 @@ def parse_rope(values: Mapping[str, Any], partial_factor: float | None = None) -
     if options or rope_type not in ("default", *_SCALINGS) or not all_numbers:
         unknown = f" with {', '.join(options)}" if options else ""
         raise ModelError(
-            f"rotary positions of the kind {rope_type!r}{unknown} are not understood",
-            "known: default; linear and llama3 with their options",
+            f"config.json: rope_type {rope_type!r}{unknown} is not supported, or has wrong numbers",
+            "known: default; linear and llama3 with their options as positive numbers",
         )
     return spec.Rope(
         base,

@@ -69,8 +69,8 @@ class WithSequenceClassifier:
 def _as_decoder(model: spec.Encoder) -> spec.Decoder:
     if model.pool is None or model.pool.which != "last":
         raise ModelError(
-            "an encoder that does not judge by its last token is no decoder",
-            "describe it as an encoder",
+            "a sequence classifier of a decoder needs Pool('last')",
+            "set pool=Pool('last'), or save the model as an encoder",
         )
     return spec.Decoder(model.d_model, model.tokens, model.stack)
 

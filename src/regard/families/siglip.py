@@ -46,7 +46,9 @@ def to_config(model: spec.DualEncoder | spec.Encoder, positions: int) -> dict[st
         }
     labels = classifier_head(model)
     if labels is None or not isinstance(model.input, spec.Patches):
-        raise ModelError("SigLIP has no such tower", "store a classifier of images")
+        raise ModelError(
+            "SigLIP has only dual encoders and image classifiers", "save it as another family"
+        )
     return {
         "model_type": "siglip",
         "architectures": ["SiglipForImageClassification"],
@@ -71,7 +73,9 @@ def to_spec(
         case "SiglipForImageClassification":
             # The mean of the patches, and not the vector that the tower's own head makes.
             return replace(image, labels=spec.ClassifierHead(label_count(config), pool="mean"))
-    raise ModelError(f"a {architecture} is not understood", f"known: {', '.join(_KINDS)}")
+    raise ModelError(
+        f"the architecture {architecture!r} is not supported", f"known: {', '.join(_KINDS)}"
+    )
 
 
 # ------------------------------------------------------------------ tensors

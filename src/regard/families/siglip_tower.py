@@ -29,7 +29,7 @@ _DEFAULTS: dict[str, Any] = {
 
 
 class SiglipTower(ClipTower):
-    """One tower: always with the head that makes its vector, if it has one."""
+    """One tower, always with its pooling head, if it has one."""
 
     def to_config(self, model: spec.Encoder, positions: int) -> dict[str, Any]:
         return {"architectures": [self.architecture], **self.tower_config(model)}
@@ -38,7 +38,7 @@ class SiglipTower(ClipTower):
         architecture = (config.get("architectures") or [self.architecture])[0]
         if architecture != self.architecture:
             raise ModelError(
-                f"a {self.model_type} of the kind {architecture} is not understood",
+                f"the architecture {architecture!r} of {self.model_type} is not supported",
                 f"known: {self.architecture}",
             )
         return self.tower_spec(config, None)

@@ -64,7 +64,9 @@ def to_config(model: spec.Encoder, positions: int) -> dict[str, Any]:
     block = model.stack.block
     stages = model.stack.stages
     if stages is None:
-        raise ModelError("a stack without stages is no Swin", "store it as another family")
+        raise ModelError(
+            "Swin needs a stack with stages", "set `stages`, or save it as another family"
+        )
     config = {
         "model_type": "swin",
         "architectures": ["SwinModel"],
@@ -126,8 +128,8 @@ def _block(values: Mapping[str, Any], stages: spec.Stages) -> spec.Block:
     d_model = values["embed_dim"]
     if int(stages.mlp_ratio * d_model) < 1:
         raise ModelError(
-            f"config.json: mlp_ratio {stages.mlp_ratio} leaves no feed-forward layer",
-            "give a larger one",
+            f"config.json: mlp_ratio {stages.mlp_ratio} gives a feed-forward width of 0",
+            "increase mlp_ratio",
         )
     attention = attention_spec(
         d_model,
@@ -163,7 +165,7 @@ def _with_head(
             return masked_images.with_decoder(model, values)
         case other:
             raise ModelError(
-                f"a swin model of the kind {other!r} is not understood",
+                f"the architecture {other!r} of swin is not supported",
                 "known: SwinModel, SwinForImageClassification, SwinForMaskedImageModeling",
             )
 

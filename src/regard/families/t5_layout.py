@@ -110,7 +110,9 @@ class T5Family:
         name = config.get("feed_forward_proj") or self.schema.defaults["feed_forward_proj"]
         if not isinstance(name, str) or name not in _FEEDFORWARDS:
             names = ", ".join(_FEEDFORWARDS)
-            raise ModelError(f"the feed-forward {name!r} is not understood", f"known: {names}")
+            raise ModelError(
+                f"config.json: feed_forward_proj {name!r} is not supported", f"known: {names}"
+            )
         gated, hf_activation, activation = _FEEDFORWARDS[name]
         fixed = {**self.schema.fixed, "dense_act_fn": hf_activation, "is_gated_act": gated}
         keys = dict(config)

@@ -277,7 +277,9 @@ def from_hf(
                 missing.append(name)
             else:
                 tensors[name] = tensor
-    repair = "compare config.json (layers, tying) with it, or fetch the folder again"
+    repair = (
+        "compare layers and weight tying in config.json with the file, or download the folder again"
+    )
     _check_complete(missing, unused, "the file", repair)
     return {rule.parameter: _join(rule, tensors, shapes[rule.parameter]) for rule in rules}
 
@@ -372,7 +374,8 @@ def _join(rule: ParameterRule, tensors: Mapping[str, Tensor], shape: torch.Size)
 def _check_floating(name: str, tensor: Tensor) -> None:
     if not tensor.is_floating_point():
         raise ModelError(
-            f"{name} holds {tensor.dtype} numbers", "fetch the model in a floating-point precision"
+            f"the tensor {name} has the dtype {tensor.dtype}, which is not supported",
+            "download the model in a floating-point precision",
         )
 
 
@@ -386,8 +389,8 @@ def _check_constant(rule: Constant, tensor: Tensor) -> None:
         tolerance = max(rule.tolerance, torch.finfo(tensor.dtype).eps)
     if not torch.allclose(tensor.float(), expected.float(), rtol=0.0, atol=tolerance):
         raise ModelError(
-            f"{rule.hf} is not what config.json implies",
-            "this model computes something else and cannot be opened here",
+            f"the tensor {rule.hf} has other values than config.json implies",
+            "correct config.json if it is wrong; otherwise this model cannot be opened",
         )
 
 
@@ -398,7 +401,7 @@ def _check_complete(
     if missing:
         problems.append(f"{owner} lacks {_first_names(missing)}")
     if unused:
-        problems.append(f"{owner} has {_first_names(unused)}, which nothing uses")
+        problems.append(f"{owner} has unexpected tensors: {_first_names(unused)}")
     if problems:
         raise ModelError("; ".join(problems), repair)
 
@@ -413,5 +416,5 @@ def _first_names(names: Collection[str]) -> str:
 def _wrong_shape(name: str, shape: Sequence[int], expected: Sequence[int]) -> ModelError:
     return ModelError(
         f"{name} has the shape {tuple(shape)}, but {tuple(expected)} is expected",
-        "compare the sizes in config.json with the weights, or fetch the folder again",
+        "compare the sizes in config.json with the weights, or download the folder again",
     )

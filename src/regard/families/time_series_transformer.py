@@ -2,7 +2,7 @@
 
 An encoder–decoder in fairseq's layout over lagged values, whose decoder gives the parameters of a
 distribution for each step. Both sides store their sinusoids. Informer and Autoformer, which have
-the same inputs, attend otherwise: they are families of their own, and not understood.
+the same inputs, attend otherwise: they are families of their own, and not supported.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Ser
     values = _SCHEMA.parse(config)
     horizon = values["prediction_length"]
     if horizon is None:
-        raise ModelError("config.json does not say its prediction_length", "add it")
+        raise ModelError("config.json has no prediction_length", "add it")
     part = spec.LaggedValues(
         values["context_length"] or horizon,
         values["input_size"],
@@ -115,12 +115,12 @@ def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Ser
         spec.LayerNorm(1e-5),
         values["dropout"],
     )
-    # A note of transformers': the width that follows from the other keys.
+    # transformers writes it too, but it follows from the other keys.
     width = config.get("feature_size")
     if width is not None and width != part.width:
         raise ModelError(
-            f"config.json: feature_size is {width!r}, but lags and features are {part.width}",
-            "correct the numbers of features",
+            f"config.json: feature_size is {width!r}, but lags and features add up to {part.width}",
+            "correct feature_size or the numbers of features",
         )
     encoder, decoder = both_sides(values, spec.PostNorm())
     return spec.SeriesEncoderDecoder(
@@ -141,7 +141,8 @@ def _output(config: Mapping[str, Any], kind: str) -> spec.Distribution | None:
         case "ForPrediction":
             return parse_distribution(kind)
     raise ModelError(
-        f"a {architecture} is not understood", f"known: {_CLASS}Model, {_CLASS}ForPrediction"
+        f"the architecture {architecture!r} is not supported",
+        f"known: {_CLASS}Model, {_CLASS}ForPrediction",
     )
 
 
@@ -151,7 +152,7 @@ def _categories(config: Mapping[str, Any], count: int) -> tuple[spec.StaticCateg
         return ()
     counts = _sizes(config, "cardinality", count)
     if counts is None:
-        raise ModelError("config.json does not say the cardinality of its categories", "add it")
+        raise ModelError("config.json has static categorical features but no cardinality", "add it")
     widths = _sizes(config, "embedding_dimension", count)
     if widths is None:
         widths = [min(50, (size + 1) // 2) for size in counts]  # transformers' rule
@@ -163,11 +164,11 @@ def _sizes(config: Mapping[str, Any], key: str, count: int) -> list[int] | None:
     if not sizes:
         return None
     if not isinstance(sizes, list) or not all(is_whole(size, 1) for size in sizes):
-        raise ModelError(f"config.json: {key} cannot be {sizes!r}", "give a list of sizes")
+        raise ModelError(f"config.json: {key} cannot be {sizes!r}", "set it to a list of sizes")
     if len(sizes) != count:
         raise ModelError(
-            f"config.json: {key} is of {len(sizes)} categories, not of {count}",
-            "give one number for each static categorical feature",
+            f"config.json: {key} has {len(sizes)} values for {count} static categorical features",
+            "set one number for each feature",
         )
     return sizes
 

@@ -69,7 +69,7 @@ def transformer(
     s = {**_DETAILS, **details}
     if d_model % heads and not (s["d_k"] and s["d_v"]):
         raise SettingError(
-            f"d_model {d_model} does not divide by {heads} heads", "change one of them"
+            f"d_model {d_model} is not divisible by {heads} heads", "change one of them"
         )
     softmax = spec.Attention(
         heads=heads,

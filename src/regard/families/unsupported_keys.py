@@ -1,6 +1,6 @@
-"""Config keys that transformers reads and that no schema here understands.
+"""Config keys that transformers reads and that no schema here supports.
 
-A schema lists what is understood of a config.json; these keys are refused besides. Any other key is
+A schema lists the supported keys of a config.json; these keys are refused besides. Any other key is
 one that transformers does not know either, so that it cannot change what the model computes. A test
 compares the lists with the installed transformers.
 """

@@ -146,7 +146,7 @@ class VitFamily:
                 return replace(model, labels=spec.DistilledHead(label_count(config), 2))
             case _:
                 raise ModelError(
-                    f"a {self.model_type} model of the kind {architecture!r} is not understood",
+                    f"the architecture {architecture!r} of {self.model_type} is not supported",
                     f"known: {', '.join(self.architectures)}",
                 )
 

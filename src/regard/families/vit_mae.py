@@ -63,7 +63,7 @@ def to_config(model: spec.Encoder, positions: int) -> dict[str, Any]:
         "qkv_bias": "q" in model.stack.block.attention.bias,
         "mask_ratio": patches.masked_share,
     }
-    # Another decoder of pixels is not understood here: what is read back differs.
+    # Another pixel decoder is not supported: what is read back differs.
     if not isinstance(model.pixels, spec.PixelDecoder):
         return config
     decoder = stack_config(model.pixels.d_model, model.pixels.stack)
@@ -99,7 +99,7 @@ def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Enc
             )
         case other:
             raise ModelError(
-                f"a vit_mae model of the kind {other!r} is not understood",
+                f"the architecture {other!r} of vit_mae is not supported",
                 "known: ViTMAEModel, ViTMAEForPreTraining",
             )
     return spec.Encoder(values["hidden_size"], patches, _stack(values), pixels=pixels)

@@ -136,9 +136,8 @@ class SpeechEncoderFamily:
             case "ForSequenceClassification":
                 if values["use_weighted_layer_sum"]:
                     raise ModelError(
-                        "config.json: use_weighted_layer_sum is True: "
-                        "a classifier of the weighted sum of all layers is not understood",
-                        "give one that reads the last layer",
+                        "config.json: use_weighted_layer_sum=true is not supported",
+                        "use a classifier of the last layer",
                     )
                 # transformers maps the frames and takes their mean; a linear map can be last.
                 pool = spec.Pool("mean", None, width=values["classifier_proj_size"], bias=True)
@@ -146,7 +145,9 @@ class SpeechEncoderFamily:
         known = [self.class_prefix + suffix for suffix in _SUFFIXES]
         if self.class_prefix == "Wav2Vec2":
             known.append(_PRETRAINING)
-        raise ModelError(f"a {architecture} is not understood", f"known: {', '.join(known)}")
+        raise ModelError(
+            f"the architecture {architecture!r} is not supported", f"known: {', '.join(known)}"
+        )
 
     # -------------------------------------------------------------- tensors
 

@@ -85,8 +85,9 @@ def convolutions(values: Mapping[str, Any]) -> tuple[spec.Convolution, ...]:
     for sizes in columns:
         if len(sizes) != count or not all(isinstance(size, int) for size in sizes):
             raise ModelError(
-                f"config.json: conv_dim, conv_kernel and conv_stride are {columns}",
-                f"give each {count} sizes",
+                f"config.json: conv_dim, conv_kernel and conv_stride need {count} sizes each, "
+                f"not {columns}",
+                "correct them, or num_feat_extract_layers",
             )
     # "group": only the first convolution has a norm, over time.
     norms: dict[str, list[Any]] = {
@@ -96,7 +97,7 @@ def convolutions(values: Mapping[str, Any]) -> tuple[spec.Convolution, ...]:
     norm_name = values["feat_extract_norm"]
     if norm_name not in norms:
         raise ModelError(
-            f"config.json: feat_extract_norm {norm_name!r} is not understood",
+            f"config.json: feat_extract_norm {norm_name!r} is not supported",
             "known: group, layer",
         )
     bias = values["conv_bias"]

@@ -50,8 +50,8 @@ class Patching(AnalysisResult):
     effect: Array  # [layers, positions]
 
     note = (
-        "Which layer and place carries the difference between the two texts: "
-        "1 restores the first text's answer."
+        "Effect of patching each layer and position: 1 restores the answer to the first text, "
+        "0 changes nothing."
     )
 
     @property
@@ -59,7 +59,7 @@ class Patching(AnalysisResult):
         answer = drawing.shown(self.answer)
         if self.instead:
             answer += f" − {drawing.shown(self.instead)}"
-        return f"patching: score of {answer}, {self.corrupted:.3f} → {self.clean:.3f}"
+        return f"activation patching: logit of {answer}, {self.corrupted:.3f} → {self.clean:.3f}"
 
     def numpy(self) -> Array:
         return self.effect
@@ -123,7 +123,7 @@ def patching(
     core = core_of(model)
     require_view(model, "patching")
     if instead is not None:
-        require_text(instead, "give one token as a text")
+        require_text(instead, "pass one token as a string")
     if stack is None:
         stack = _text_stacks(core)[0]
     stack = require_name("stack of texts", stack, _text_stacks(core))
@@ -132,7 +132,7 @@ def patching(
         clean_inputs = prepare_inputs(model, text, target)
         corrupted_inputs = _aligned_inputs(model, clean_inputs, other)
         if torch.equal(clean_inputs.inputs, corrupted_inputs.inputs):
-            raise DataError("both texts are the same", "change a word of the second one")
+            raise DataError("both texts have the same tokens", "change a word of the second text")
         decoder_inputs = clean_inputs.decoder_inputs
         # Both runs read the same decoder inputs, so that only the source differs.
         clean = Probe(residuals)
@@ -245,21 +245,21 @@ def _first_difference(model: CoreModel, answers: Sequence[int], predictions: Seq
         if answer != prediction:
             return position
     raise DataError(
-        "the model says the same of both texts",
-        "choose another second text; in Python, or measure at a position: at=-1",
+        "the model predicts the same tokens for both texts",
+        "choose another second text, or (in Python) set the output position: at=-1",
     )
 
 
 def _aligned_inputs(model: Inspectable, clean: ModelInputs, other: str) -> ModelInputs:
     """The inputs of the corrupted text, which must have as many tokens as the clean one."""
-    require_text(other, "give a second text as `other`")
+    require_text(other, "pass the second text as `other`")
     ids = token_ids(model, other)
     tokens = tuple(model.input_tokenizer.tokens(ids))
     if len(tokens) != len(clean.input_tokens):
         raise DataError(
             f"the texts have {len(clean.input_tokens)} and {len(tokens)} tokens, "
-            "so their places do not correspond",
-            "change words for others of as many tokens",
+            "so their positions do not correspond",
+            "replace words only by words with the same number of tokens",
         )
     return ModelInputs(torch.tensor([ids], device=model.device), tokens)
 
@@ -270,7 +270,7 @@ def _single_token(model: Inspectable, word: str) -> int:
     if len(ids) != 1:
         raise DataError(
             f"{word!r} is not one token but {model.output_tokenizer.tokens(ids)}",
-            "choose a word that is one token",
+            "choose a word that is a single token",
         )
     return ids[0]
 

@@ -1,6 +1,6 @@
 """Checks of the arguments of analyses, which Python's annotations alone do not make.
 
-Each returns what it has checked, or raises a `RegardError` that says what to give instead.
+Each check returns the checked value, or raises a `RegardError` that says what to pass instead.
 """
 
 from __future__ import annotations
@@ -27,31 +27,31 @@ def core_of(model: Inspectable) -> CoreModel:
     core = getattr(model, "model", None)
     if isinstance(core, CoreModel):
         return core
-    problem = f"{type(model).__name__} is no model"
+    problem = f"{type(model).__name__} is not a loaded model"
     if isinstance(model, str | Path):
         raise SettingError(
-            f"{str(model)!r} is no model", f"open its folder: regard.load({str(model)!r})"
+            f"{str(model)!r} is a path, not a loaded model", f"load it: regard.load({str(model)!r})"
         )
     if isinstance(model, CoreModel):
         raise SettingError(
-            f"{problem} with a spec and a tokenizer",
-            "give what `regard.load(folder)` returns, or `regard.models.Model(core, spec)`",
+            f"{type(model).__name__} is a core model without a spec and a tokenizer",
+            "pass the result of `regard.load(folder)`, or `regard.models.Model(core, spec)`",
         )
     # A recording holds the model that it was made with.
     if isinstance(getattr(core, "model", None), CoreModel):
-        raise SettingError(problem, "give its `.model`")
-    raise SettingError(problem, "give what `regard.load(folder)` returns")
+        raise SettingError(problem, "pass its `.model` attribute")
+    raise SettingError(problem, "pass the result of `regard.load(folder)`")
 
 
 def core_or_core_of(model: CoreModel | Inspectable) -> CoreModel:
-    """The core model, which may be given as it is."""
+    """The core model of a loaded model, or the argument itself if it is a core model."""
     return model if isinstance(model, CoreModel) else core_of(model)
 
 
 def require_instance(value: object, kind: type[T], repair: str) -> T:
     """The value, after a check that it is of a class."""
     if not isinstance(value, kind):
-        raise SettingError(f"{type(value).__name__} is no {kind.__name__}", repair)
+        raise SettingError(f"expected a {kind.__name__}, not {type(value).__name__}", repair)
     return value
 
 
@@ -59,7 +59,7 @@ def require_instance(value: object, kind: type[T], repair: str) -> T:
 
 
 def require_name(what: str, name: object, options: Iterable[str]) -> str:
-    """The name of one of the options; `what` says of what in messages: a stack, a probe."""
+    """The name, which must be one of the options; `what` is its kind in messages, as in "stack"."""
     names = list(options)
     if not isinstance(name, str) or name not in names:
         raise SettingError(f"this model has no {what} {name!r}", did_you_mean(name, names))
@@ -71,7 +71,8 @@ def require_count(name: str, value: object, least: int = 1) -> int:
     number = _whole_number(value)
     if number is None or number < least:
         raise SettingError(
-            f"{name} = {value!r} is no whole number from {least} on", f"write {name}={least + 4}"
+            f"{name} = {value!r} is not an integer of at least {least}",
+            f"set it, for example {name}={least + 4}",
         )
     return number
 
@@ -99,27 +100,29 @@ def is_head(value: object) -> bool:
 def _several(what: str, numbers: Iterable[int]) -> list[int]:
     """The numbers as a list, of which there must be one at least."""
     if isinstance(numbers, str) or not isinstance(numbers, Iterable):
-        raise SettingError(f"{numbers!r} is no list of numbers", f"write [0] for {what} 0")
+        raise SettingError(
+            f"{numbers!r} is not a list of {what}s", f"pass a list: [0] for {what} 0"
+        )
     several = list(numbers)
     if not several:
-        raise SettingError(f"not one {what} is named", "name one, or leave the argument out")
+        raise SettingError(f"the list of {what}s is empty", "add one, or remove the argument")
     return several
 
 
 def _index(what: str, value: object, allowed: range) -> int:
     number = _whole_number(value)
     if number is None:
-        raise SettingError(f"{what} {value!r} is no whole number", f"write [0] for {what} 0")
+        raise SettingError(f"{what} {value!r} is not an integer", f"pass [0] for {what} 0")
     if number not in allowed:
-        repair = f"{what}s are 0 to {allowed.stop - 1}"
+        repair = f"use 0 to {allowed.stop - 1}"
         if allowed.start < 0:
-            repair += f", and from the end -1 to {allowed.start}"
-        raise SettingError(f"there is no {what} {number}", repair)
+            repair += f", or -1 to {allowed.start} to count from the end"
+        raise SettingError(f"{what} {number} does not exist", repair)
     return number
 
 
 def _whole_number(value: object) -> int | None:
-    """An int, also of NumPy or PyTorch; none of a fraction, a text or a boolean."""
+    """The value as an int, also from NumPy or PyTorch; None for floats, strings and booleans."""
     if isinstance(value, bool):
         return None
     try:
@@ -132,9 +135,9 @@ def _whole_number(value: object) -> int | None:
 
 
 def require_text(text: object, repair: str) -> str:
-    """One text, where another kind of input will not do."""
+    """The text, which must be a string: other kinds of input are refused."""
     if not isinstance(text, str):
-        raise SettingError(f"{type(text).__name__} is no text", repair)
+        raise SettingError(f"expected a string, not {type(text).__name__}", repair)
     return text
 
 
@@ -143,20 +146,22 @@ def require_texts(texts: Sequence[str], targets: Sequence[str] | None) -> None:
     for several in (texts, () if targets is None else targets):
         is_list = isinstance(several, Sequence) and not isinstance(several, str)
         if not is_list or not all(isinstance(one, str) for one in several):
-            raise DataError("these are no texts", "give a list of strings")
+            raise DataError("texts and targets must be lists of strings", "pass a list of strings")
     if targets is not None and len(targets) != len(texts):
-        raise DataError(f"{len(targets)} targets for {len(texts)} texts", "give one for each")
+        raise DataError(
+            f"{len(targets)} targets for {len(texts)} texts", "pass one target per text"
+        )
     if not texts:
-        raise DataError("there are no texts to run the model on", "give at least one")
+        raise DataError("the list of texts is empty", "pass at least one text")
 
 
 def require_sentences(sentences: Sequence[Sentence]) -> Sequence[Sentence]:
     """Sentences whose parse is known, of which there must be one at least."""
     from regard.data.builtin import Sentence  # imported late: few analyses read the language
 
-    repair = "give a list of what `regard.data.builtin.sentences` or `read_conllu` yields"
+    repair = "pass a list of sentences from `regard.data.builtin.sentences` or `read_conllu`"
     for sentence in require_instance(sentences, Sequence, repair):  # type: ignore[type-abstract]
         require_instance(sentence, Sentence, repair)
     if not sentences:
-        raise DataError("there are no sentences to score heads on", "give some, or leave them out")
+        raise DataError("the list of sentences is empty", "add some, or remove the argument")
     return sentences

@@ -38,8 +38,8 @@ class Alignment(AnalysisResult):
     even: Array | None = field(default=None, metadata=PICTURE_ONLY)  # weights of even attention
 
     note = (
-        "Cross-attention while each target token was written, as a mean over the heads. "
-        "Not a certain alignment."
+        "Cross-attention while each target token was generated, averaged over the heads. "
+        "Not a reliable word alignment."
     )
 
     @property
@@ -47,7 +47,7 @@ class Alignment(AnalysisResult):
         heads = ", ".join(map(str, self.heads))
         is_choice = self.is_best and self.layers > 1
         chosen = f", which aligns best of {self.layers}" if is_choice else ""
-        return f"alignment by decoder layer {self.layer}{chosen}, heads {heads}"
+        return f"cross-attention alignment, decoder layer {self.layer}{chosen}, heads {heads}"
 
     def numpy(self) -> Array:
         return self.weights
@@ -85,7 +85,7 @@ def alignment(run: Look, layer: int | None = None, heads: Sequence[int] | None =
     require_look(run)
     if spells_frames(run.model.model):
         raise SettingError(
-            "letters of CTC are aligned without attention",
+            "a CTC model has no cross-attention to align with",
             "use `ctc_alignment(model.look(path, ask='logits'), model.decoder.names, "
             "model.decoder.blank)`",
         )

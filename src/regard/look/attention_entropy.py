@@ -26,7 +26,7 @@ class Entropy(AnalysisResult):
     `nats` is the entropy, `share` its ratio to the highest possible one. `favourite` is the share
     of all attention that one key receives. `force` is the norm of what the head adds to the
     residual stream, relative to the mean of its layer. `flags` names heads that have collapsed
-    (every query looks at the same key), are even (uniform) or idle (a force below a tenth).
+    (every query attends to the same key), are uniform, or idle (a force below a tenth).
     """
 
     names: tuple[str, ...]
@@ -36,11 +36,11 @@ class Entropy(AnalysisResult):
     force: Array
     flags: dict[str, str]  # "encoder.0.self head 3" → what is conspicuous
 
-    note = "0 is a single position, 1 an even look at everything visible."
+    note = "0: all attention on one position; 1: uniform attention over all visible positions."
 
     @property
     def title(self) -> str:
-        return "attention entropy of each head, as a share of the highest"
+        return "attention entropy of each head, relative to the maximum"
 
     def numpy(self) -> Array:
         return self.share
@@ -81,11 +81,11 @@ def entropy(run: Look, kind: str = "*") -> Entropy:
 def _flag(share: float, favourite: float, force: float, queries: int) -> str:
     """What is conspicuous about a head, or nothing."""
     if force < IDLE:
-        return f"idle: it adds {force:.0%} of an even share of its layer"
+        return f"idle: its output norm is {force:.0%} of the mean of its layer"
     if favourite > COLLAPSED and queries > 1:
-        return f"collapsed: {favourite:.0%} of all attention goes to one place"
+        return f"collapsed: {favourite:.0%} of all attention goes to one position"
     if share > UNIFORM:
-        return f"even: it looks at everything alike ({share:.0%} of the highest entropy)"
+        return f"uniform: its entropy is {share:.0%} of the maximum"
     return ""
 
 

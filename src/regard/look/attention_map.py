@@ -27,8 +27,8 @@ class AttentionMap(AnalysisResult):
     even: Array | None = field(default=None, metadata=PICTURE_ONLY)  # [heads or 1, rows, columns]
 
     note = (
-        "A row is a query, a column what it looks at. Attention shows where a head looks, not why "
-        "the model says something."
+        "Rows are queries, columns keys. Attention weights show where a head attends, not why the "
+        "model predicts something."
     )
 
     @property
@@ -86,10 +86,10 @@ class AttentionMap(AnalysisResult):
             )
             for panel in self._panels()
         ]
-        title = f"{self.name}: where all positions look"
+        title = f"{self.name}: attention from all positions"
         if self.query is not None:
             who = backdrop.position_name(self.rows[self.query])
-            title = f"{self.name}: where {who} looks"
+            title = f"{self.name}: attention from {who}"
         return backdrop.attended(panels, title=title)
 
     def lines(self, width: int = 100) -> list[str]:

@@ -28,8 +28,8 @@ class Rollout(AnalysisResult):
     even: Array | None = field(default=None, metadata=PICTURE_ONLY)  # [positions, inputs]
 
     note = (
-        "Attention rollout (Abnar and Zuidema 2020): products of (heads' mean + identity) / 2. "
-        "Not an explanation."
+        "Attention rollout (Abnar and Zuidema 2020): product over layers of (mean over heads + "
+        "identity) / 2. Not a causal explanation."
     )
 
     @property

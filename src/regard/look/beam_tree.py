@@ -58,8 +58,8 @@ class BeamTree(AnalysisResult):
     answer: int  # the node that the best hypothesis ends in
 
     note = (
-        "Bold: the answer. Faint: turned down. ● ended and was scored. "
-        "Numbers are log-probabilities of the whole beginning."
+        "Bold: the best hypothesis. Faint: pruned. ●: finished. "
+        "Numbers are log-probabilities of the whole prefix."
     )
 
     @property
@@ -143,7 +143,11 @@ class BeamTree(AnalysisResult):
             terminal.fitted(f"{step:3} " + "  ".join(cells), width).rstrip()
             for step, cells in by_step.items()
         ]
-        return [*lines, "", "★ the answer  ● ended  ✗ pruned  · left when the search was decided"]
+        return [
+            *lines,
+            "",
+            "★ best hypothesis  ● finished  ✗ pruned  · unfinished when the search ended",
+        ]
 
 
 def _label(node: Node) -> str:
@@ -174,9 +178,8 @@ def beam(
     settings = decoding_settings(strategy, BeamSearch())
     if not isinstance(settings.strategy, BeamSearch):
         raise SettingError(
-            "only a beam search has a tree",
-            "search with --beam 2 or more (in Python, give a BeamSearch), or look at the steps: "
-            "--what steps",
+            "the beam tree needs beam search, but decoding is greedy or samples",
+            "set --beam 2 or more (in Python, pass a BeamSearch), or use --what steps",
         )
     tree = _TreeBuilder(model)
     best = translate(model, text, settings, off=off, watch=tree)[0]

@@ -47,14 +47,14 @@ class Circuit(AnalysisResult):
     # The reader's attention to the referent, with all heads and with the circuit off.
     looks: tuple[float, float] | None = None
 
-    note = "Heads are zeroed, and nothing is retrained: what the model as it is relies on."
+    note = "Heads are zeroed without retraining: this shows what the trained model relies on."
 
     @property
     def title(self) -> str:
         names = ", ".join(f"{name} head {head}" for name, head in self.heads)
         choices = f"{self.accuracy:.0%} → {self.ablated_accuracy:.0%}"
         rest = f"{self.rest_accuracy:.0%} → {self.ablated_rest_accuracy:.0%}"
-        return f"{names}: {choices} right, the rest {rest}"
+        return f"{names}: accuracy {choices}, on other texts {rest}"
 
     def numpy(self) -> Array:
         return np.array(
@@ -76,7 +76,7 @@ class Circuit(AnalysisResult):
     def lines(self, width: int = 100) -> list[str]:
         lines = []
         if not self.meets_bounds:
-            lines += ["no such set was found; the nearest:", ""]
+            lines += ["no set of heads meets both bounds; the closest one:", ""]
         rows = [
             ["", "all heads", "circuit off"],
             ["the choice", f"{self.accuracy:.1%}", f"{self.ablated_accuracy:.1%}"],
@@ -85,13 +85,13 @@ class Circuit(AnalysisResult):
         if self.reader is not None and self.looks is not None:
             name, head = self.reader
             shares = [f"{share:.1%}" for share in self.looks]
-            rows.append([f"{name} head {head} looks at the referent", *shares])
+            rows.append([f"{name} head {head} attends to the referent", *shares])
         lines += terminal.table(rows, width=width)
-        which = "all there are" if self.every else "those among the most harmful heads"
+        which = "all of them" if self.every else "only the heads with the largest effect"
         lines += [
             "",
-            f"{self.tried:,} sets of at most {len(self.heads)} heads tried: {which}. "
-            "Right without one head alone:",
+            f"{self.tried:,} sets of at most {len(self.heads)} heads were tried ({which}). "
+            "Accuracy with a single head ablated:",
         ]
         singles = [
             [name, f"{value:.1%}", terminal.bar(value, 1.0)]
@@ -121,8 +121,8 @@ def circuit(
     the heads that matter most alone.
     """
     require_view(model, "circuit")
-    require_instance(ability, Choices, "give what `look.pronouns(model, sentences)` returns")
-    require_instance(rest, LabelledBatch, "give what `look.batch(model, texts, targets)` returns")
+    require_instance(ability, Choices, "pass the result of `look.pronouns(model, sentences)`")
+    require_instance(rest, LabelledBatch, "pass the result of `look.batch(model, texts, targets)`")
     require_count("most", most)
     require_count("tries", tries)
     few_choices = ability.first(SCREEN)
@@ -138,9 +138,9 @@ def circuit(
     rest_baseline = rest_accuracy([])
     if baseline <= near or rest_baseline < keep:
         raise DataError(
-            f"with all heads on, {baseline:.0%} of the choices and {rest_baseline:.0%} of the "
-            "other texts are right: there is no ability to take, or nothing to keep",
-            "look at a model that has learnt this language: regard train --out runs/builtin",
+            f"the accuracy without ablation is too low: {baseline:.0%} of the choices and "
+            f"{rest_baseline:.0%} of the other texts",
+            "use a model trained on the built-in language: regard train --out runs/builtin",
         )
     single_accuracy = {head: accuracy([head]) for head in heads(model.model)}
     singles = {f"{name} head {head}": value for (name, head), value in single_accuracy.items()}
@@ -189,7 +189,10 @@ def stored_circuit(folder: str | Path) -> Circuit | None:
     The file is what `regard look MODEL --what circuit --json` printed.
     """
     if not isinstance(folder, str | Path):
-        raise SettingError(f"{type(folder).__name__} is no folder", "give the path of one")
+        raise SettingError(
+            f"`folder` must be a path, not {type(folder).__name__}",
+            "pass the path of a model folder",
+        )
     path = Path(folder) / "circuit.json"
     if not path.is_file():
         return None
@@ -205,6 +208,7 @@ def stored_circuit(folder: str | Path) -> Circuit | None:
             values["looks"] = (float(usual), float(ablated))
     except (KeyError, TypeError, ValueError, IndexError):
         raise DataError(
-            f"{path} holds no circuit", "write it anew: regard look MODEL --what circuit --json"
+            f"{path} does not contain a circuit",
+            "write it again: regard look MODEL --what circuit --json > circuit.json",
         ) from None
     return Circuit(**values)

@@ -52,7 +52,7 @@ class Steps(AnalysisResult):
     output: str
     steps: tuple[DecodingStep, ...]
 
-    note = "The token that was taken, then the likeliest ones with their probability."
+    note = "The chosen token, then the most probable tokens with their probabilities."
 
     @property
     def title(self) -> str:
@@ -107,8 +107,8 @@ def steps(
     def watch(event: BeamStep | TokenStep) -> None:
         if not isinstance(event, TokenStep):
             raise SettingError(
-                "a beam search has no single step to show",
-                "look at its tree: --what beam; or decode greedily: --beam 1",
+                "this view shows single decoding steps, but decoding uses beam search",
+                "use --what beam, or greedy decoding: --beam 1",
             )
         recorded.append(_step(model, event, settings.strategy, top))
 

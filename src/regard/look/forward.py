@@ -50,8 +50,8 @@ def _require_gradients(model: CoreModel) -> None:
     for part in model.modules():
         if isinstance(part, Linear | LMHead) and part.packed is not None:
             raise SettingError(
-                "this view needs gradients, and weights packed for inference have none",
-                "load the model again, without `prepare_for_inference`",
+                "this view needs gradients, but weights packed for inference have no backward pass",
+                "load the model again without `prepare_for_inference`",
             )
 
 
@@ -111,7 +111,8 @@ def _run(
             return model(inputs, padding_mask, context)[0]
         case Encoder(input=NodeFeatures()) if not side_inputs:
             raise SettingError(
-                "this view gives a model no edges", "look at the attention or the rollout of graphs"
+                "this view does not support graph models: it passes no edges",
+                "use the view attention or rollout",
             )
         case Encoder():
             return model(inputs, padding_mask, context, **side_inputs)[0]

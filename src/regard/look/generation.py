@@ -38,7 +38,7 @@ def translate(
     off: Sequence[Head] = (),
     watch: StepCallback | None = None,
 ) -> list[Hypothesis]:
-    """The hypotheses that a model decodes after one input, best first: by beam search unless said.
+    """The hypotheses that a model decodes after one input, best first; the default is beam search.
 
     `off` are heads to ablate, `watch` is called at every decoding step.
     """
@@ -47,7 +47,7 @@ def translate(
     text = read_input(model, text)
     special_tokens = special_tokens_for(model, text)
     if not isinstance(core, EncoderDecoder | Decoder) or special_tokens is None:
-        raise SettingError("this model writes nothing", other_views(model))
+        raise SettingError("this model does not generate text", other_views(model))
     source = _decoding_source(model, text)
     if isinstance(core, Decoder):
         left = positions_left(core, len(source))
@@ -95,5 +95,5 @@ def positions_left(model: EncoderDecoder | Decoder, used: int) -> int | None:
 def written(model: Inspectable, hypothesis: Hypothesis) -> str:
     """The text of a hypothesis."""
     core_of(model)
-    require_instance(hypothesis, Hypothesis, "give one of those that `look.translate` returns")
+    require_instance(hypothesis, Hypothesis, "pass a hypothesis returned by `look.translate`")
     return model.output_tokenizer.decode(hypothesis.tokens)

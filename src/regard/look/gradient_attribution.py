@@ -40,9 +40,9 @@ class Attribution(AnalysisResult):
     decoder_columns: int = field(default=0, metadata=PICTURE_ONLY)  # the last ones
 
     note = (
-        "Attention is not explanation: a weight shows where a head looks, not what the answer "
-        "depends on. Gradient × input asks the answer itself, to first order: blue raises its "
-        "score, brown lowers it."
+        "Attention is not explanation: a weight shows where a head attends, not what the "
+        "prediction depends on. Gradient × input is the first-order effect on its logit: blue "
+        "raises it, brown lowers it."
     )
 
     @property

@@ -39,15 +39,15 @@ class Ablation(AnalysisResult):
     baseline: float | None  # the loss with all heads
 
     note = (
-        "Each head alone is zeroed, in the model that runs. Heads can stand in for each other, "
-        "so small is not useless."
+        "Each head is zeroed separately, without retraining. Heads can replace each other, so a "
+        "small effect does not mean that a head is useless."
     )
 
     @property
     def title(self) -> str:
-        title = f"what each head is worth: {self.measure}"
+        title = f"effect of ablating each head: {self.measure}"
         if self.baseline is not None:
-            title += f", {self.baseline:.3f} with all"
+            title += f", {self.baseline:.3f} with all heads"
         return title
 
     def numpy(self) -> Array:
@@ -86,19 +86,22 @@ def ablation(
     data = batch(model, texts, targets)
     ablated_heads = heads(core, names)
     if not ablated_heads:
-        raise SettingError("no head passes the filter", "leave `names` out, or let one pass")
+        raise SettingError(
+            "the filter `names` selects no attention",
+            "remove `names`, or let it accept at least one name",
+        )
     attention_names = list(dict.fromkeys(name for name, _ in ablated_heads))
     head_count = max(head for _, head in ablated_heads) + 1
     # Layers may have different numbers of heads: what is missing stays NaN.
     effect = np.full((len(attention_names), head_count), np.nan)
     if isinstance(core, EncoderDecoder | Decoder):
-        measure = "rise of the loss in nats a token"
+        measure = "increase of the loss (nats per token)"
         baseline = loss(model, data)
         for name, head in ablated_heads:
             row = attention_names.index(name)
             effect[row, head] = loss(model, data, [(name, head)]) - baseline
         return Ablation(tuple(attention_names), effect, measure, baseline)
-    measure = "share by which the output moves"
+    measure = "relative change of the output"
     output = ablated_logits(model, data)
     for name, head in ablated_heads:
         row = attention_names.index(name)
@@ -110,7 +113,7 @@ def ablation(
 def ablated_logits(model: Inspectable, data: LabelledBatch, off: Sequence[Head] = ()) -> Tensor:
     """The output of a model on a batch with some heads ablated; zero at padding."""
     core = core_of(model)
-    require_instance(data, LabelledBatch, "give what `look.batch(model, texts)` returns")
+    require_instance(data, LabelledBatch, "pass the result of `look.batch(model, texts)`")
     with evaluation_mode(core):
         probe = ablation_probe(core, off)
         logits = forward(core, data.inputs, data.decoder_inputs, data.padding_mask, probe)

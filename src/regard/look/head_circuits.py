@@ -30,7 +30,10 @@ class HeadCircuits(NamedTuple):
 def head_circuits(stack: nn.Module) -> HeadCircuits:
     """The QK and OV circuits of a stack's self-attention."""
     if not isinstance(stack, Stack):
-        raise ModelError("only a Transformer stack has heads with circuits", "give one")
+        raise ModelError(
+            f"QK and OV circuits need a Transformer stack, not {type(stack).__name__}",
+            "pass a stack of Transformer blocks (regard.core.stack.Stack)",
+        )
     qk = []
     ov = []
     for block in stack.blocks:
@@ -46,8 +49,8 @@ def head_weights(attention: Attention) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     project = attention.project
     if not isinstance(project, SelfProjection) or project.groups != project.heads:
         raise ModelError(
-            "circuits are of heads with queries, keys and values of their own",
-            "give a model without grouped or shared projections",
+            "QK and OV circuits need separate queries, keys and values for each head",
+            "use a model without grouped or shared projections",
         )
     heads = project.heads
     q, k, v = project.qkv.weight.split(project.qkv.parts)  # [H·K, D] each

@@ -38,7 +38,7 @@ class Importance(AnalysisResult):
 
     note = (
         "An estimate to first order, of all heads in one backward pass. "
-        "`ablation` switches each off instead."
+        "`ablation` removes each one instead."
     )
 
     @property

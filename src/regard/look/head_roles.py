@@ -52,7 +52,7 @@ class Roles(AnalysisResult):
 
     @property
     def title(self) -> str:
-        return "head roles against known structure"
+        return "head roles, scored on parsed sentences"
 
     def numpy(self) -> Array:
         return self.scores
@@ -93,7 +93,9 @@ def roles(
     stack = stack_name(core, stack)
     # Links of the grammar are between words of the source.
     if isinstance(core, EncoderDecoder) and stack == "decoder":
-        raise SettingError("the grammar parses the source, not the target", "ask for the encoder")
+        raise SettingError(
+            "head roles need parsed sentences, and only the source is parsed", "set stack='encoder'"
+        )
     if sentences is None:
         plain = islice(builtin.sentences("test", pronouns=False), 100)
         ambiguous = islice(builtin.sentences("test", pronouns=True), 100)
@@ -102,7 +104,7 @@ def roles(
     attentions = stacks(core)[stack].attentions()
     names = [f"{stack}.{name}" for name in attentions if name.endswith(".self")]
     if not names:
-        raise SettingError(f"the {stack} of this model does not look at itself", other_views(model))
+        raise SettingError(f"the {stack} of this model has no self-attention", other_views(model))
     _require_room(model, sentences)
     tally = _Tally(names)
     for first in range(0, len(sentences), size):
@@ -118,8 +120,8 @@ def _require_room(model: Inspectable, sentences: Sequence[Sentence]) -> None:
     longest = max(len(token_ids(model, sentence.source)) for sentence in sentences)
     if limit is not None and longest > limit:
         raise DataError(
-            f"the longest sentence has {longest} tokens, and this model reads {limit}",
-            "give shorter ones, parsed: --conllu FILE, in Python `sentences`",
+            f"the longest sentence has {longest} tokens, but this model reads at most {limit}",
+            "pass shorter parsed sentences: --conllu FILE, in Python `sentences`",
         )
 
 

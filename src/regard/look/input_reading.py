@@ -26,10 +26,13 @@ def read_input(model: Inspectable, text: Input) -> Prepared:
     if isinstance(text, Path):
         return _file_of(model, text)
     if not isinstance(text, str | Tensor | MediaInput):
-        raise SettingError(f"{type(text).__name__} is no input", "give one text, or a tensor")
+        raise SettingError(
+            f"the input must be a string or a tensor, not {type(text).__name__}",
+            "pass one text, or a tensor",
+        )
     if isinstance(text, Tensor):
         return _checked_tensor(model, text)
-    # Nothing at all is refused where texts are.
+    # An empty text is refused later, together with the other texts.
     if isinstance(text, MediaInput) or model.medium is None or not text.strip():
         return text
     if model.accepts_text:
@@ -41,8 +44,8 @@ def _checked_tensor(model: Inspectable, inputs: Tensor) -> Tensor:
     """The inputs of one example as a tensor, if they have the form that the model reads."""
     if inputs.dim() < 2 or inputs.numel() == 0 or len(inputs) != 1:
         raise SettingError(
-            f"a tensor of the shape {tuple(inputs.shape)} is no batch of one input",
-            "give [1, …], as in torch.tensor([ids])",
+            f"a tensor of shape {tuple(inputs.shape)} is not a batch of one input",
+            "pass a tensor of shape [1, …], as in torch.tensor([ids])",
         )
     # Two towers read token ids or an image.
     reads_ids = model.spec.main_input_name == "input_ids" and not isinstance(
@@ -50,8 +53,8 @@ def _checked_tensor(model: Inspectable, inputs: Tensor) -> Tensor:
     )
     if reads_ids and (inputs.dim() != 2 or inputs.is_floating_point()):
         raise SettingError(
-            f"a tensor of {inputs.dtype} and the shape {tuple(inputs.shape)} holds no token ids",
-            "give whole numbers of the shape [1, tokens]",
+            f"a {inputs.dtype} tensor of shape {tuple(inputs.shape)} cannot hold token ids",
+            "pass an integer tensor of shape [1, tokens]",
         )
     return inputs
 
@@ -61,7 +64,7 @@ def _file_of(model: Inspectable, path: Path) -> Prepared:
         return _read_medium(model, path)
     if model.accepts_text:
         raise SettingError(
-            f"this model reads texts, and {str(path)!r} is a path", "give what the file holds"
+            f"this model reads text, but {str(path)!r} is a path", "pass the content of the file"
         )
     return str(path)
 
@@ -73,7 +76,7 @@ def _read_medium(model: Inspectable, path: Path) -> MediaInput:
         problem = f"there is no file {str(path)!r}"
     except (OSError, ValueError) as error:  # a name with a zero byte is a ValueError
         problem = f"cannot read {str(path)!r}: {getattr(error, 'strerror', error)}"
-    raise DataError(problem, f"give the path of a file: this model reads {model.medium}s")
+    raise DataError(problem, f"pass the path of a readable {model.medium} file")
 
 
 def _caption(text: str) -> str:
@@ -82,7 +85,7 @@ def _caption(text: str) -> str:
     is_one_word = not any(character.isspace() for character in text)
     if is_one_word and text.lower().endswith(MEDIA_SUFFIXES):
         raise DataError(
-            f"{text!r} is no text, but the name of a file",
-            f"give a file that exists as Path({text!r}); as a text, write a space behind it",
+            f"{text!r} looks like a file name, not a text",
+            f"pass Path({text!r}) to open the file, or append a space to use it as a text",
         )
     return text

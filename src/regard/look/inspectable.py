@@ -121,8 +121,8 @@ def token_ids(model: Inspectable, text: str) -> list[int]:
 def empty_input(model: Inspectable) -> DataError:
     """The error of an input without content; series and graphs are given by their path."""
     if model.accepts_text:
-        return DataError("there is nothing to read in this text", "give at least one word")
-    return DataError("there is no input to read", "give the path of a file")
+        return DataError("the text is empty", "pass at least one word")
+    return DataError("the input is empty", "pass the path of a file")
 
 
 def special_tokens_for(model: Inspectable, text: Prepared) -> SpecialTokens | None:

@@ -46,15 +46,15 @@ class KVCacheGrowth(AnalysisResult):
     parts: dict[str, int] = field(default_factory=dict)  # bytes of each layer at the end
 
     note = (
-        "Keys and values of one sequence. A search holds this once for each beam, "
-        "less the source's, which beams share."
+        "Keys and values of one sequence. Beam search stores them once for each hypothesis, except "
+        "those of the source, which all hypotheses share."
     )
 
     @property
     def title(self) -> str:
         tokens = max(1, self.tokens[-1] - self.tokens[0])
         per_token = (self.used[-1] - self.used[0]) / tokens
-        return f"decoding state: {per_token:,.0f} bytes a token, {self.source:,} of the source"
+        return f"KV cache: {per_token:,.0f} bytes per token, {self.source:,} bytes for the source"
 
     def numpy(self) -> Array:
         return np.array(self.used)

@@ -35,12 +35,12 @@ class Lens(AnalysisResult):
 
     note = (
         "Final norm and vocabulary on the residual stream after each layer. "
-        "The last layer is what the model says."
+        "The last layer is the output of the model."
     )
 
     @property
     def title(self) -> str:
-        return "logit lens: the likeliest next token, layer by layer"
+        return "logit lens: the most probable next token after each layer"
 
     def numpy(self) -> Array:
         return self.probabilities
@@ -74,7 +74,10 @@ def lens(run: Look, *, top: int = 5, positions: Sequence[int] | None = None) -> 
     probes = residual_probes(core, run.stack())
     for name in probes:
         if name not in run.probe.tensors:
-            raise SettingError(f"{name} was not recorded", "ask for '*.embedded' and '*.residual'")
+            raise SettingError(
+                f"{name} was not recorded",
+                "record it: model.look(…, ask=['*.embedded', '*.residual'])",
+            )
     # A position is named by the token that is read there; what is predicted is the next one.
     position_tokens = run.model_inputs.input_tokens
     if isinstance(core, EncoderDecoder):

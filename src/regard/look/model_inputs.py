@@ -75,11 +75,11 @@ def prepare_inputs(
     core = core_of(model)
     text = read_input(model, text)
     if target is not None:
-        require_text(target, "give the target as a text")
+        require_text(target, "pass the target as a string")
     side_inputs: dict[str, Tensor] = {}
     backdrop = text.backdrop if isinstance(text, MediaInput) else None
     if isinstance(text, str):
-        # An end token alone is no text.
+        # An end token alone is not a text.
         if not text.strip():
             raise empty_input(model)
         backdrop = model.backdrop(text)
@@ -134,7 +134,8 @@ def prepare_inputs(
 def no_target() -> SettingError:
     """The error of a target that is given to a model which reads one sequence."""
     return SettingError(
-        "this model writes no target", "leave the target out, or give an encoder–decoder"
+        "this model is not an encoder–decoder, so it has no target",
+        "remove the target, or use an encoder–decoder",
     )
 
 
@@ -222,7 +223,7 @@ def batch(
         labels[:, :-1] = inputs[:, 1:].masked_fill(~padding_mask[:, 1:], IGNORED)
         return LabelledBatch(inputs, padding_mask, None, labels)
     if targets is None:
-        raise DataError("an encoder–decoder needs the targets of its texts", "give pairs of texts")
+        raise DataError("an encoder–decoder needs targets", "pass one target per text")
     target_rows = [model.output_tokenizer.input_ids(text) for text in targets]
     start_ids = decoder_start(model.special_tokens)
     # A prompt of several start tokens is given, not predicted: it has no labels but the last.

@@ -65,8 +65,8 @@ class PositionEncodings(AnalysisResult):
     products: Array  # [positions, positions]
 
     note = (
-        "Where there is a band along the diagonal, near places are alike; "
-        "where it is the same all along, only the distance counts."
+        "A band along the diagonal: nearby positions are similar. "
+        "The same values along each diagonal: only the relative distance matters."
     )
 
     @property
@@ -78,7 +78,7 @@ class PositionEncodings(AnalysisResult):
 
     def scene(self) -> drawing.Scene:
         names = [str(i) for i in range(len(self.products))]
-        title = f"{self.title}, each with each"
+        title = f"{self.title}, inner products of all pairs"
         scenes = [drawing.heat(self.products, names, names, title=title, signed=True)]
         if self.encodings is not None:
             dimensions = [str(i) for i in range(self.encodings.shape[1])]
@@ -119,7 +119,7 @@ def _encodings(model: Inspectable, length: int, stack: str | None) -> PositionEn
     match input_position(core, name), part.position:
         case Sinusoidal2D() as grid, _:
             # Of the patches, row by row; the class token in front has none.
-            what = f"sines and cosines of row and column added at the input of the {name}"
+            what = f"2D sinusoidal vectors added at the input of the {name}"
             return _of_vectors(what, grid.rows(length)[:length].float())
         case Sinusoidal() | LearnedPosition() | FixedPosition() | AxialPosition() as table, _:
             kind = TABLES[type(table)]
@@ -131,19 +131,19 @@ def _encodings(model: Inspectable, length: int, stack: str | None) -> PositionEn
             # Products of these vectors are Σ cos of the angles between two positions.
             cos, sin = rope.angles(numbers)
             vectors = torch.cat([cos, sin], dim=-1)
-            return _of_vectors(f"angles of the rotation of q and k in the {name}", vectors)
+            return _of_vectors(f"rotation angles (RoPE) of q and k in the {name}", vectors)
         case None, (T5Bias() | Alibi()) as bias:
             mean_bias = bias(numbers, numbers)[0].mean(dim=0)  # [T, T] from [1, H, T, T]
-            what = f"what distance adds to the scores in the {name}"
+            what = f"position bias added to the attention scores in the {name}"
             return PositionEncodings(what, None, array(mean_bias))
         case None, Disentangled() as distances:
             vectors = distances.table
             if distances.norm is not None:
                 vectors = distances.norm(vectors)
-            return _of_vectors(f"vectors of distances in the {name}", vectors[:length])
+            return _of_vectors(f"relative position embeddings in the {name}", vectors[:length])
     concatenated = concatenated_position(core, name)
     if concatenated is not None:
-        what = f"sinusoidal vectors next to the embeddings at the input of the {name}"
+        what = f"sinusoidal vectors concatenated with the embeddings at the input of the {name}"
         return _of_vectors(what, concatenated.rows(length)[:length].float())
     if isinstance(part, UniversalStack) and part.universal.timing:
         vectors = sinusoids(numbers, part.universal.d_model, "halves", 10_000.0).float()
@@ -168,14 +168,14 @@ def _of_layers(
                 )
                 sizes = part.table.float().norm(dim=-1)  # [2k + 1]
                 terms.append(sizes[distance + part.distance])  # [T, T]
-                what = f"length of Shaw's vector of each distance in the {name}"
+                what = f"norm of the relative position embeddings (Shaw et al. 2018) in the {name}"
             case RelativeSinusoids():
                 # Term (d) of Dai et al. 2019, Section 3.3: v · W r, for no query at all.
                 heads, _, width = part.position.shape
                 query = part.position.new_zeros(1, heads, len(numbers), width)
                 _, scores = part(query, numbers, numbers)  # [1, H, T, T]
                 terms.append(scores[0].float().mean(dim=0) / width**0.5)
-                what = f"what distance alone adds to the scores (Transformer-XL) in the {name}"
+                what = f"relative position bias of the scores (Transformer-XL) in the {name}"
             case None:
                 pass
     return PositionEncodings(what, None, array(torch.stack(terms).mean(dim=0)))

@@ -1,4 +1,4 @@
-"""Where a stack has its positions from: what is added at its input, and what its layers add."""
+"""The position encodings of a stack: those added at its input, and those of its layers."""
 
 from __future__ import annotations
 
@@ -51,20 +51,22 @@ def has_positions(model: CoreModel, stack: str) -> bool:
 
 
 def without_positions(model: CoreModel, stack: str) -> str:
-    """How a stack tells positions apart that has no encodings of them."""
+    """Why a stack has no position encodings to show."""
     if isinstance(front_end(model, stack), Waveform):
-        return f"a convolution over the frames tells the {stack} their positions, without vectors"
+        return f"the {stack} has convolutional position embeddings, which cannot be shown"
     match stacks(model)[stack]:
         case RecurrentEncoder() | RecurrentDecoder():
-            return f"the {stack} reads one token after the other: the order needs no encoding"
+            return f"the {stack} is recurrent, which needs no position encodings"
         case MemoryHops():
-            return "each sentence has a learned vector of its age, and each word a weight by place"
+            return (
+                "a memory network has temporal and word position encodings inside its memory only"
+            )
         case _:
-            return f"the {stack} of this model knows nothing of places"
+            return f"the {stack} of this model has no position encodings"
 
 
 def self_attentions(part: nn.Module) -> list[Attention]:
-    """The self-attention of each block of a stack; cross-attention knows no positions."""
+    """The self-attention of each block of a stack; cross-attention has no positions."""
     if not isinstance(part, Stack):
         return []
     return [block.attention for block in part.blocks if isinstance(block.attention, Attention)]

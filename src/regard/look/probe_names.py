@@ -9,6 +9,7 @@ from torch import Tensor
 
 from regard.baselines.linear_forecaster import LinearForecaster
 from regard.baselines.memory_network import MemoryHops, MemoryNetwork
+from regard.core.feedforward import FeedForward, GatedFeedForward
 from regard.core.probe import PARTS, Edit, HasHeads
 from regard.core.stack import Stack
 from regard.decoder import Decoder
@@ -88,10 +89,19 @@ def probes(model: CoreModel | Inspectable) -> list[str]:
                 if attention in attention_names:
                     names += [f"{attention}.{part}" for part in _attention_probes(stack)]
             if isinstance(stack, Stack):
-                names += [f"{prefix}.{i}.feedforward.input", f"{prefix}.{i}.feedforward.output"]
+                feedforward = f"{prefix}.{i}.feedforward"
+                names += [f"{feedforward}.{part}" for part in _feedforward_probes(stack, i)]
             names.append(f"{prefix}.{i}.residual")
         names.append(f"{prefix}.output")
     return [*names, "logits"]
+
+
+def _feedforward_probes(stack: Stack, layer: int) -> tuple[str, ...]:
+    """The probes of a feed-forward network, in forward order."""
+    # The activations inside are those of one network: experts and convolutions have none to show.
+    if isinstance(stack.block(layer).feedforward, FeedForward | GatedFeedForward):
+        return ("input", "hidden", "output")
+    return ("input", "output")
 
 
 def _attention_probes(stack: EncoderSide | DecoderSide | MemoryHops) -> tuple[str, ...]:
@@ -111,19 +121,20 @@ def switched_off(model: CoreModel, off: Sequence[Head]) -> dict[str, Edit]:
     known_attentions = attentions(model)
     heads_of: dict[str, list[int]] = {}
     if not isinstance(off, Sequence) or isinstance(off, str):
-        off = (off,)  # which is no head, and is said below
+        off = (off,)  # not a list of heads: refused below
     for one in off:
         if not is_head(one):
             raise SettingError(
-                f"{one!r} is no head", 'give a list of them, as in [("decoder.1.cross", 3)]'
+                f"{one!r} is not a head (attention name, index)",
+                'pass a list of pairs, as in [("decoder.1.cross", 3)]',
             )
         name, head = one
         if name not in known_attentions:
             repair = did_you_mean(name, known_attentions)
-            raise SettingError(f"there is no attention {name!r} in this model", repair)
+            raise SettingError(f"this model has no attention {name!r}", repair)
         count = known_attentions[name].heads
         if not 0 <= head < count:
-            raise SettingError(f"{name} has no head {head}", f"its heads are 0 to {count - 1}")
+            raise SettingError(f"{name} has no head {head}", f"use a head from 0 to {count - 1}")
         heads_of.setdefault(name, []).append(head)
     return {f"{name}.mixed": _zero_heads(numbers) for name, numbers in heads_of.items()}
 

@@ -45,8 +45,8 @@ def pronouns(model: Inspectable, sentences: Sequence[Sentence]) -> Choices:
     ambiguous = [sentence for sentence in sentences if sentence.triple is not None]
     if not ambiguous:
         raise DataError(
-            "none of these sentences has a pronoun to resolve",
-            "ask the built-in language for pronouns",
+            "none of the sentences has an ambiguous pronoun",
+            "generate some: regard.data.builtin.sentences(split, pronouns=True)",
         )
     # At position p of the target, the decoder has read the start tokens and p tokens.
     shift = len(decoder_start(model.special_tokens)) - 1
@@ -82,8 +82,8 @@ def _choice(model: Inspectable, sentence: Sentence) -> tuple[int, tuple[int, ...
     position = next(differing, None)
     if position is None:
         raise DataError(
-            f"to this model, {right!r} and {wrong!r} are the same token",
-            "look at a model that has learnt this language: regard train --out runs/builtin",
+            f"the tokenizer of this model encodes {right!r} and {wrong!r} as the same tokens",
+            "use a model trained on the built-in language: regard train --out runs/builtin",
         )
     return position, tuple(version[position] for version in versions)
 
@@ -91,7 +91,7 @@ def _choice(model: Inspectable, sentence: Sentence) -> tuple[int, tuple[int, ...
 def chosen_right(model: Inspectable, choices: Choices, off: Sequence[Head] = ()) -> Array:
     """[B] whether the right option has the highest logit, with some heads ablated."""
     core = core_of(model)
-    require_instance(choices, Choices, "give what `look.pronouns(model, sentences)` returns")
+    require_instance(choices, Choices, "pass the result of `look.pronouns(model, sentences)`")
     data = choices.data
     with evaluation_mode(core):
         probe = ablation_probe(core, off)

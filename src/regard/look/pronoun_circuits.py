@@ -25,7 +25,7 @@ from regard.look.recording import array
 from regard.look.result import AnalysisResult, Array
 from regard.look.view_requirements import require_view
 
-WORDS = ("what it stands for", "the other noun", "it", "the adjective")
+WORDS = ("the referent", "the other noun", "it", "the adjective")
 
 
 @dataclass(frozen=True)
@@ -40,10 +40,10 @@ class Referents(AnalysisResult):
     words: tuple[str, ...] = WORDS
 
     note = (
-        "Only the adjective tells which of the two nouns is meant. Attention shows where, "
-        "an ablation whether it matters."
+        "Only the adjective determines which noun is the referent. Attention shows where a head "
+        "attends; an ablation shows whether it matters."
     )
-    title = "where each head looks while a pronoun is resolved"
+    title = "attention of each head from an ambiguous pronoun"
 
     @property
     def reader(self) -> Head:

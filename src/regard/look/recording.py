@@ -95,10 +95,10 @@ class Look:
     def tensor(self, name: str) -> Tensor:
         """A recorded probe as it is on the device: [1, …]."""
         if not self._has(name):
-            repair = did_you_mean(name, self.names) + "; see `ask`"
+            repair = did_you_mean(name, self.names) + "; `ask` selects what is recorded"
             if name in probes(self.model.model):
                 repair = f"record it: model.look(…, ask=[{name!r}])"
-            raise SettingError(f"nothing was asked of {name!r}", repair)
+            raise SettingError(f"{name!r} was not recorded", repair)
         if name in self.probe.tensors:
             return self.probe.tensors[name]
         # Of an attention only its arguments are recorded; weights are computed when asked for.
@@ -111,7 +111,7 @@ class Look:
     def call(self, name: str) -> AttentionCall:
         """The recorded arguments of an attention, such as `encoder.3.self`."""
         if not isinstance(name, str) or name not in self.probe.attentions:
-            repair = "ask for '*.weights'"
+            repair = "record it: model.look(…, ask=['*.weights'])"
             if self.probe.attentions:
                 repair = did_you_mean(name, self.probe.attentions)
             raise SettingError(f"the attention {name!r} was not recorded", repair)
@@ -242,7 +242,9 @@ def look(
     patterns = (ask,) if isinstance(ask, str) else ask
     is_list = isinstance(patterns, Sequence)
     if not is_list or not all(isinstance(pattern, str) for pattern in patterns):
-        raise SettingError(f"`ask` is {ask!r}", 'name probes, as in ask=["*.weights"]')
+        raise SettingError(
+            f"ask = {ask!r} is not a list of probe names", 'pass names, as in ask=["*.weights"]'
+        )
     _check_patterns(model, patterns)
     with evaluation_mode(core):
         # The translation is made with the same heads off as the pass that is recorded.
@@ -275,7 +277,7 @@ def _check_patterns(model: Inspectable, patterns: Sequence[str]) -> None:
         if pattern in PATTERNS_OF_VIEWS:
             require_view(model, PATTERNS_OF_VIEWS[pattern])
         repair = did_you_mean(pattern, names)
-        raise SettingError(f"no probe of this model is called {pattern!r}", repair)
+        raise SettingError(f"this model has no probe {pattern!r}", repair)
 
 
 # ------------------------------------------------------------------ for the analyses
@@ -302,10 +304,11 @@ def weights_in_chunks(call: AttentionCall) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def require_look(run: object) -> None:
-    """Raises `SettingError` for a model or a text in the place of a recording."""
+    """Raises `SettingError` if the argument is not a recording (a `Look`)."""
     if not isinstance(run, Look):
         raise SettingError(
-            f"{type(run).__name__} is no recording", "give what `model.look(text)` returns"
+            f"expected a recording, not {type(run).__name__}",
+            "pass the result of `model.look(text)`",
         )
 
 
@@ -316,7 +319,9 @@ def recorded_attentions(run: Look, kind: str) -> list[str]:
     """
     require_look(run)
     if not isinstance(kind, str):
-        raise SettingError(f"{kind!r} is no kind of attention", "give 'self', 'cross' or '*'")
+        raise SettingError(
+            f"kind = {kind!r} is not a kind of attention", "set it to 'self', 'cross' or '*'"
+        )
     # "self" is short for the self-attention of every stack.
     pattern = kind if "." in kind else f"*.{kind}"
     # Longformer's global tokens are rows of the attention around them, not one of their own.
@@ -326,8 +331,13 @@ def recorded_attentions(run: Look, kind: str) -> list[str]:
     ]
     if not names:
         if not any(fnmatchcase(name, pattern) for name in known_names):
-            raise SettingError(f"this model has no attention like {kind!r}", other_views(run.model))
-        raise SettingError(f"no attention like {kind!r} was recorded", "ask for '*.weights'")
+            raise SettingError(
+                f"this model has no attention that matches {kind!r}", other_views(run.model)
+            )
+        raise SettingError(
+            f"no attention that matches {kind!r} was recorded",
+            "record it: model.look(…, ask=['*.weights'])",
+        )
     return names
 
 

@@ -77,7 +77,7 @@ def _checked_path(path: str | Path) -> Path:
     """The path of a file to write."""
     # "" would be the folder that Python runs in.
     if not isinstance(path, str | Path) or not Path(path).name:
-        raise SettingError(f"{path!r} is no file to write", "give a path, as in 'attention.html'")
+        raise SettingError(f"{path!r} is not a file name", "pass a path, as in 'attention.html'")
     return Path(path)
 
 

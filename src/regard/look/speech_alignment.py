@@ -29,7 +29,7 @@ class CTCAlignment(AnalysisResult):
     seconds: float
     backdrop: Backdrop | None = field(default=None, metadata=PICTURE_ONLY)
 
-    note = "The likeliest label of each frame (best path decoding, Graves et al. 2006)."
+    note = "The most probable label of each frame (best path decoding, Graves et al. 2006)."
 
     @property
     def title(self) -> str:
@@ -58,17 +58,19 @@ class CTCAlignment(AnalysisResult):
 def ctc_alignment(run: Look, names: Mapping[int, str], blank: int) -> CTCAlignment:
     """The alignment of a recorded pass that asked for `logits`; `names` are those of the labels."""
     require_look(run)
-    require_instance(names, Mapping, "give `model.decoder.names`")  # type: ignore[type-abstract]
+    require_instance(names, Mapping, "pass `model.decoder.names`")  # type: ignore[type-abstract]
     logits = run.tensor("logits")[0]  # [frames, labels]
     backdrop = run.model_inputs.backdrop
     if logits.ndim != 2 or not isinstance(backdrop, SoundBackdrop):
-        raise SettingError("only transcripts of sound are aligned", "give a CTC model a recording")
+        raise SettingError(
+            "CTC alignment needs a CTC model and an audio input", "run a CTC model on an audio file"
+        )
     [blank] = require_indices("label", [blank], logits.shape[-1])
     shares = array(logits.float().softmax(dim=-1))
     best = shares.argmax(axis=-1).tolist()
     for label in best:
         if label != blank and label not in names:
-            raise SettingError(f"label {label} has no name", "give `model.decoder.names`")
+            raise SettingError(f"label {label} has no name", "pass `model.decoder.names`")
     letters = []
     spans = []
     rows = []

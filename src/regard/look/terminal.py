@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 SHADES = " ░▒▓█"
-_ATTENTION_LEGEND = f"blank: even attention or less; {SHADES[1:]} up to all of it (logarithmic)"
+_ATTENTION_LEGEND = f"blank: uniform attention or less; {SHADES[1:]}: up to 1 (logarithmic)"
 MAX_LABEL = 16  # columns of the terminal for the name of a row
 MAX_STRONGEST = 14  # … for the name of the strongest column
 

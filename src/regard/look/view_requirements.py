@@ -1,6 +1,6 @@
-"""Which views fit a model, and what keeps the others from it.
+"""Which views support a model, and why the others do not.
 
-A view that does not fit is refused here, before anything runs, and the repair names those that do.
+An unsupported view is refused here, before anything runs, and the repair lists the supported ones.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ def require_view(model: Inspectable, view: str) -> None:
 
 
 def other_views(model: Inspectable) -> str:
-    """The repair of a view that does not fit: those that do, or else what else there is to see."""
+    """The repair for an unsupported view: the supported views, or other commands."""
     fitting = fitting_views(model)
     if not fitting:
-        return "no view fits this model: regard show prints its parts, regard studio its forecast"
-    repair = f"views that fit this model: {', '.join(fitting)}"
+        return "no view supports this model; try `regard show`, or `regard studio` for its forecast"
+    repair = f"use a view that supports this model: {', '.join(fitting)}"
     if not attentions(model.model):
-        repair += "; in Python ask for '*.residual'"
+        repair += "; in Python, record the residual stream: ask='*.residual'"
     if spells_frames(model.model):
-        repair += "; in Python its alignment is `ctc_alignment`"
+        repair += "; in Python, use `ctc_alignment`"
     return repair
 
 
@@ -81,15 +81,19 @@ def _without_self_attention(model: Inspectable) -> Obstacle:
 
 def _without_tokens(model: Inspectable) -> Obstacle:
     if isinstance(model.model, MemoryNetwork):
-        return "this view goes token by token, and the model reads sentences"
-    return None if model.accepts_text else "this view compares texts, and the model reads none"
+        return "this view needs tokens, but the model reads whole sentences"
+    return (
+        None
+        if model.accepts_text
+        else "this view needs text inputs, but the model does not read text"
+    )
 
 
 def _without_roles(model: Inspectable) -> Obstacle:
     # Links of the grammar are between words of the source, which the first stack reads.
     first = next(iter(stacks(model.model)), "")
     if not any(name.startswith(f"{first}.") for name in _self_attentions(model)):
-        return "roles are of self-attention, and what reads the text has none"
+        return "head roles need self-attention, which the stack that reads the text lacks"
     return _without_tokens(model)
 
 
@@ -111,9 +115,11 @@ def _without_lens(model: Inspectable) -> Obstacle:
     core = model.model
     without_scores = DualEncoder | LinearForecaster | SeriesEncoderDecoder
     if isinstance(core, without_scores) or core.head is None:
-        return "this model has no scores over a vocabulary"
+        return "this model has no LM head (logits over a vocabulary)"
     last = list(stacks(core).values())[-1]
-    return None if isinstance(last, Stack) else "only a stack of blocks has a residual stream"
+    return (
+        None if isinstance(last, Stack) else "the last stack of this model has no residual stream"
+    )
 
 
 def _without_attribution(model: Inspectable) -> Obstacle:
@@ -136,13 +142,13 @@ def _without_decoding(model: Inspectable) -> Obstacle:
     is_framed = model.special_tokens is not None or model.medium is not None
     if isinstance(model.model, EncoderDecoder | Decoder) and is_framed:
         return None
-    return "this model writes nothing"
+    return "this model does not generate text"
 
 
 def _without_cache(model: Inspectable) -> Obstacle:
     if isinstance(model.model, EncoderDecoder | Decoder):
         return None
-    return "this model keeps nothing between steps"
+    return "this model has no KV cache or other decoding state"
 
 
 # The name of a view → what keeps it from a model. The order is that of `regard look --help`.

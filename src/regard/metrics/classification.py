@@ -37,7 +37,9 @@ class TopKAccuracy(Metric):
 
     def __post_init__(self) -> None:
         if self.k < 1:
-            raise SettingError(f"top-k accuracy with k = {self.k}", "give a k of at least 1")
+            raise SettingError(
+                f"top-k accuracy is undefined for k = {self.k}", "set k to 1 or more"
+            )
 
     @property
     def name(self) -> str:

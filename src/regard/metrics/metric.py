@@ -49,7 +49,7 @@ class Metric(ABC):
         """The sufficient statistics, additive over examples: [examples, counts]."""
         check_lengths(predictions, references)
         if not len(references):
-            raise DataError(f"no examples to compute {self.name} of", "give at least one")
+            raise DataError(f"{self.name} needs at least one example", "pass at least one example")
         return np.asarray(self.counts(predictions, references), dtype=np.float64)
 
     @final
@@ -63,7 +63,7 @@ def check_lengths(predictions: Sequence[Any], references: Sequence[Any]) -> None
     if len(predictions) != len(references):
         raise DataError(
             f"{len(predictions)} predictions but {len(references)} references",
-            "give as many of one as of the other, in the same order",
+            "pass one reference per prediction, in the same order",
         )
 
 

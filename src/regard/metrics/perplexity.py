@@ -110,5 +110,5 @@ def perplexity(nll: float, tokens: int) -> float:
 def corpus_perplexity(nll: float, tokens: int) -> float:
     """The perplexity of texts; of no token at all there is none."""
     if not tokens:
-        raise DataError("there is no token to score", "give texts of at least two tokens")
+        raise DataError("the texts have no token to score", "pass texts of at least two tokens")
     return perplexity(nll, tokens)

@@ -48,5 +48,5 @@ METRICS: dict[str, Callable[..., Metric]] = {
 
 def metric(text: str) -> Metric:
     """The metric of a name with its options."""
-    usage = "write a name alone or with its option, like bleu:none, rougeL:porter or top_k:5"
+    usage = "use a name, optionally with its option: bleu:none, rougeL:porter or top_k:5"
     return parse_option(text, METRICS, subject="metric", usage=usage)

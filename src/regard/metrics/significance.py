@@ -100,5 +100,5 @@ def _check_shapes(first: Array, second: Array) -> None:
     if first.shape != second.shape:
         raise DataError(
             f"statistics of shapes {first.shape} and {second.shape} are not paired",
-            "compute them together, with system_statistics",
+            "compute both with `system_statistics`",
         )

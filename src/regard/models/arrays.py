@@ -15,7 +15,7 @@ from regard.errors import DataError
 def as_array(values: Any, subject: str, repair: str) -> NDArray[Any]:
     """An array of numbers; a tensor may have a gradient, and be on any device.
 
-    Anything else is no `subject`, as a list of rows of different lengths is none.
+    Anything else, such as rows of different lengths, is a `DataError` that names the `subject`.
     """
     if isinstance(values, Tensor):
         values = values.detach().to("cpu")

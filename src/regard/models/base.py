@@ -185,8 +185,8 @@ class Model(Tasks):
             cast(self.model, torch.bfloat16)
         elif precision is not None:
             raise SettingError(
-                f"{precision} weights are for CPUs",
-                "leave it out on a GPU, give bf16, or choose the device cpu",
+                f"{precision} weights are supported on CPUs only",
+                "remove the option, use bf16, or use the device cpu",
             )
         return self
 
@@ -196,8 +196,8 @@ class Model(Tasks):
         """Refuses what can be done with weights only that are not packed for inference."""
         if edit.is_frozen(self.model):
             raise ModelError(
-                f"weights that were prepared for inference cannot be {change}",
-                "load the model again, and do it before `prepare_for_inference`",
+                f"weights prepared for inference cannot be {change}",
+                "load the model again, and change it before `prepare_for_inference`",
             )
 
     def save(self, folder: str | Path) -> Path:
@@ -207,7 +207,8 @@ class Model(Tasks):
         """
         if not isinstance(folder, str | Path):
             raise SettingError(
-                f"{type(folder).__name__} is not a folder", "give the path of one to write"
+                f"`folder` must be a path, not {type(folder).__name__}",
+                "pass the path of the folder to write",
             )
         self._require_unpacked("saved")
         # A model from a folder has its companion files there; another one brings its own.
@@ -297,7 +298,7 @@ class Model(Tasks):
 
     def read_medium(self, data: bytes) -> MediaInput:
         """Prepares the contents of an image or sound file as an input."""
-        raise SettingError("this model reads text only", "give it a sentence")
+        raise SettingError("this model reads text only", "pass a text")
 
 
 class TokenizerModel(Model):
@@ -323,7 +324,7 @@ class TokenizerModel(Model):
             if self.folder is None:
                 raise DataError(
                     "this model has no tokenizer",
-                    "give one when it is made, or open it from a folder",
+                    "pass one to the constructor, or load the model from a folder",
                 )
             self._tokenizer = self._for_vocabulary(open_encoder_tokenizer(self.folder))
         return self._tokenizer
@@ -353,15 +354,15 @@ class TokenizerModel(Model):
 def no_targets() -> SettingError:
     """The error of a model that reads one sequence and is given targets as well."""
     return SettingError(
-        "this model reads one sequence, and no targets", "give `targets` to an encoder–decoder"
+        "this model is not an encoder–decoder, so it takes no `targets`", "remove `targets`"
     )
 
 
 def no_tokenizer() -> SettingError:
     """The error of a model that has no tokenizer for its inputs."""
     return SettingError(
-        "this model has no tokenizer to read text with",
-        "put its tokenizer.json into the folder; in Python, or give a tensor of its inputs",
+        "this model has no tokenizer, so it cannot read text",
+        "put its tokenizer.json into the folder, or (in Python) pass a tensor",
     )
 
 
@@ -372,10 +373,12 @@ def choose_device(name: str | torch.device) -> torch.device:
     try:
         device = torch.device(name)
     except (RuntimeError, TypeError):  # a word, or no word at all
-        raise SettingError(f"there is no device {name!r}", "auto, cpu, cuda or cuda:N") from None
+        raise SettingError(f"unknown device {name!r}", "use auto, cpu, cuda or cuda:N") from None
     # torch would fail later, at the first tensor, and say less.
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise SettingError(f"PyTorch finds no GPU for {name!r} here", "use cpu or auto")
+        raise SettingError(
+            f"device {name!r} is not available: PyTorch finds no GPU", "use cpu or auto"
+        )
     if device.type not in ("cpu", "cuda"):
         _check_other_device(device)
     return device
@@ -388,7 +391,8 @@ def _check_other_device(device: torch.device) -> None:
         torch.ones(1, device=device).item()
     except (RuntimeError, AssertionError, NotImplementedError, AttributeError, ImportError):
         raise SettingError(
-            f"this PyTorch cannot compute on {device.type!r} here", "use cpu or auto"
+            f"device {device.type!r} is not available in this PyTorch installation",
+            "use cpu or auto",
         ) from None
 
 

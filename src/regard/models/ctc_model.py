@@ -43,8 +43,8 @@ class CTCModel(WaveformModel):
         if self._decoder is None:
             if self.folder is None:
                 raise DataError(
-                    "this model has no letters",
-                    "give them when it is made, or open it from a folder",
+                    "this CTC model has no vocabulary",
+                    "pass one to the constructor, or load the model from a folder",
                 )
             self._decoder = CTCDecoder.open(self.folder)
         return self._decoder

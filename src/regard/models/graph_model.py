@@ -106,7 +106,8 @@ class GraphModel(Model):
             nodes = surroundings(data, number, self.spec.stack.layers)
         if not nodes or len(nodes) > _MAX_NODES_SHOWN:
             raise DataError(
-                f"{len(nodes):,} nodes cannot be shown at once", "choose one: FOLDER:NUMBER"
+                f"the graph has too many nodes to show ({len(nodes):,})",
+                "choose one node: FOLDER:NUMBER",
             )
         return subgraph(data, nodes), nodes
 
@@ -115,7 +116,9 @@ class GraphModel(Model):
     def classify(self, graphs: str | Path | GraphData) -> list[Scores]:  # type: ignore[override]
         """Label → probability, likeliest first, of each node or of each graph."""
         if not isinstance(graphs, str | Path | GraphData):
-            raise DataError(f"{type(graphs).__name__} is not a graph", "give the path of a folder")
+            raise DataError(
+                f"expected a graph folder, not {type(graphs).__name__}", "pass the path of a folder"
+            )
         data = graphs if isinstance(graphs, GraphData) else read_graphs(graphs)
         return [label_scores(row, self.labels) for row in self.logits(data)]
 
@@ -128,7 +131,7 @@ class GraphModel(Model):
         if number >= len(scores):
             raise DataError(
                 f"{folder} has no number {number}: there are {len(scores):,} {self.level}",
-                "they are counted from 0",
+                f"use a number from 0 to {len(scores) - 1:,}",
             )
         return {text: scores[number]}
 
@@ -138,7 +141,7 @@ class GraphModel(Model):
         if data.level != self.level:
             raise DataError(
                 f"this model classifies {self.level}, but the data has labels for {data.level}",
-                "give other data, or another model",
+                f"pass data with labels for {self.level}, or use another model",
             )
         self.model.eval()
         parts = []
@@ -201,7 +204,7 @@ def graph_tensors(spec: kinds.Encoder, data: GraphData, graphs: Sequence[int]) -
         raise DataError(
             f"a node has {data.features.shape[1]} features, but the model reads "
             f"{front_end.features}",
-            "give graphs with the features that it was trained on",
+            "pass graphs with the features of its training data",
         )
     # Where the nodes of each graph begin, and the last one ends.
     starts = np.searchsorted(data.graph, np.arange(data.graphs + 1))

@@ -53,7 +53,7 @@ def count_heads(model: Model, amount: str) -> int:
     heads = prunable_attentions(model)
     if not heads:
         raise SettingError(
-            "this model has no heads that can be removed", "give one with plain attention"
+            "this model has no heads that can be removed", "use a model with standard attention"
         )
     total = sum(heads.values())
     removable = total - len(heads)  # each attention keeps at least one
@@ -64,15 +64,18 @@ def count_heads(model: Model, amount: str) -> int:
         else:
             count = int(amount)
     except (ValueError, OverflowError):  # the rounding of infinity
-        raise SettingError(f"{amount!r} is not a number of heads", "write it as 8 or 25%") from None
+        raise SettingError(
+            f"{amount!r} is not a number of heads", "use a number or a percentage, such as 8 or 25%"
+        ) from None
     if count == 0:
         raise SettingError(
-            f"{amount} of {total} heads removes no head", "give 1 or more, or a larger share"
+            f"{amount} of {total} heads is less than one head",
+            "use 1 or more, or a larger percentage",
         )
     if not 0 < count <= removable:
         raise SettingError(
             f"{count} of {total} heads cannot be removed",
-            f"one of each attention stays: at most {removable}",
+            f"remove at most {removable}: each attention keeps one head",
         )
     return count
 
@@ -89,7 +92,7 @@ def prune_heads(model: M, heads: Sequence[Head]) -> M:
         if name not in head_counts:
             raise SettingError(
                 f"heads cannot be removed from {name}",
-                f"those of {', '.join(head_counts) or 'no attention'} can",
+                f"choose from: {', '.join(head_counts) or 'none'}",
             )
     # Tokenizer, config and folder are shared with the original; the weights are not.
     pruned = copy.copy(model)
@@ -101,7 +104,7 @@ def prune_heads(model: M, heads: Sequence[Head]) -> M:
     for name, removed_heads in removed.items():
         remaining = [head for head in range(head_counts[name]) if head not in removed_heads]
         if not remaining:
-            raise SettingError(f"no head of {name} would be left", "leave at least one")
+            raise SettingError(f"all heads of {name} would be removed", "keep at least one")
         edit.prune(parts[name], torch.tensor(remaining))
     # The spec follows the weights, so that config.json describes what was saved.
     pruned_stacks: dict[str, Any] = stacks(pruned.model)  # type: ignore[arg-type,assignment]

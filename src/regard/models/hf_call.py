@@ -54,7 +54,7 @@ class ModelOutput(dict[str, Any]):
         try:
             return self[name]
         except KeyError:
-            raise AttributeError(f"this output has {', '.join(self)}, and no {name}") from None
+            raise AttributeError(f"this output has no {name}, only {', '.join(self)}") from None
 
     def __getitem__(self, name: str | int) -> Any:
         if isinstance(name, int):
@@ -83,7 +83,8 @@ def bind_arguments(
     required = spec.inputs
     if len(positional) > len(required):
         raise SettingError(
-            f"this model takes {len(required)} arguments", f"known: {', '.join(required)}"
+            f"this model takes {len(required)} arguments",
+            f"pass at most these: {', '.join(required)}",
         )
     for name in keywords:
         if name not in required:
@@ -97,7 +98,7 @@ def bind_arguments(
     for name, value in tensors.items():
         if not isinstance(value, Tensor):
             raise SettingError(
-                f"{name} is not a tensor, but of type {type(value).__name__}",
+                f"{name} is not a tensor but {type(value).__name__}",
                 _tensor_repair(spec, name),
             )
     return tensors
@@ -106,10 +107,10 @@ def bind_arguments(
 def _tensor_repair(spec: kinds.Model, name: str) -> str:
     """How the tensor of an argument is made."""
     if name == "pixel_values":
-        return "give a tensor; `model.image_processor.batch(images)` makes that of images"
+        return "pass a tensor, such as `model.image_processor.batch(images)`"
     if spec.main_input_name in ("input_ids", "story"):
-        return "give a tensor; `model(**model.tokens(texts))` makes those of texts"
-    return "give a tensor; `torch.as_tensor(numbers)` makes one of an array or of lists"
+        return "pass tensors, as in `model(**model.tokens(texts))`"
+    return "pass a tensor, such as `torch.as_tensor(values)`"
 
 
 def call(
@@ -243,8 +244,8 @@ def _global_tokens(spec: EncoderSpec, inputs: Mapping[str, Tensor]) -> Tensor | 
         has_separator = (inputs["input_ids"] == default.separator).any(dim=1)
         if not bool(has_separator.all()):
             raise SettingError(
-                f"a row has no separator ({default.separator}) that ends its question",
-                "give question and context with their special tokens, or global_attention_mask",
+                f"a row of input_ids has no separator ({default.separator}) after its question",
+                "add the special tokens of question and context, or pass global_attention_mask",
             )
     return None
 
@@ -284,7 +285,9 @@ def _call_contrastive(
     if "sampled_negative_indices" not in inputs:
         return output
     if masked is None:
-        raise SettingError("negatives are for masked positions", "give mask_time_indices")
+        raise SettingError(
+            "sampled_negative_indices needs mask_time_indices", "pass mask_time_indices"
+        )
     negatives = inputs["sampled_negative_indices"].long()
     contrastive, diversity = model.contrastive.losses(both, masked, negatives)
     loss = contrastive + model.contrastive.diversity * diversity
@@ -296,8 +299,8 @@ def _question_segments(spec: EncoderSpec, separator: int, tokens: Tensor) -> Ten
     """BigBird: a question is segment 0, its context segment 1, unless the caller says otherwise."""
     if isinstance(spec, kinds.Encoder) and spec.tokens.segments < 2:
         raise ModelError(
-            "a question and its context are two segments, and there is one (type_vocab_size 1)",
-            "give token_type_ids",
+            "type_vocab_size is 1, so the model cannot tell question and context apart",
+            "pass token_type_ids",
         )
     positions = torch.arange(tokens.shape[1], device=tokens.device)
     return (positions > question_ends(tokens, separator)).long()  # [B, T]
@@ -384,7 +387,7 @@ def _call_encoder_decoder(
     target_mask = inputs.get("decoder_attention_mask")
     if target_mask is not None and bool((target_mask[:, 1:] > target_mask[:, :-1]).any()):
         raise SettingError(
-            "decoder_attention_mask has padding in front of tokens", "pad the targets behind"
+            "decoder_attention_mask has padding on the left", "pad the targets on the right"
         )
     # Padding behind the targets needs no mask: the causal mask hides it from all tokens before.
     # Whisper attends to its spectrogram as a whole, silence included, as it did in training.
@@ -428,7 +431,7 @@ def _check_end_token(model: EncoderDecoder, ids: Tensor) -> None:
     end = model.pool.end if model.pool is not None else None
     if end is not None and not bool((ids == end).any(dim=1).all()):
         raise SettingError(
-            f"a row has no end token ({end}), at which the labels are read",
+            f"a row of input_ids has no end token ({end}), where the class is predicted",
             "end each row of input_ids with it",
         )
 

@@ -48,7 +48,7 @@ def fetch(name: str, say: Callable[[str], None]) -> Path:
     HF_ENDPOINT names.
     """
     if not is_name(name):
-        raise ModelError(f"{name!r} is not a model name on the Hub", "give it as owner/name")
+        raise ModelError(f"{name!r} is not a model name on the Hub", "use the form owner/name")
     cache = cache_folder()
     folder = cache / name.replace("/", "--")
     # A folder in the cache is complete: it was renamed only then.
@@ -58,8 +58,8 @@ def fetch(name: str, say: Callable[[str], None]) -> Path:
     hub = os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
     if not hub.startswith(("https://", "http://")):
         raise ModelError(
-            f"HF_ENDPOINT is {hub!r}, which is not a web address",
-            "give one that begins with https://",
+            f"HF_ENDPOINT = {hub!r} is not a URL",
+            "set it to a URL that starts with https://",
         )
     # The same name each time, so that a second attempt resumes what the first one left.
     incomplete = cache / f".{folder.name}.arriving"
@@ -88,15 +88,16 @@ class _Download:
         """Downloads config.json, the weights, and whatever else of the known files exists."""
         if not self._fetch("config.json"):
             raise ModelError(
-                f"{self.address} has no config.json that anyone may read",
-                "check the name; fetch a private model with its owner's tools, and give the folder",
+                f"{self.address} has no public config.json",
+                "check the name; for a private model, download it yourself and pass the folder",
             )
         # One file of weights, or an index that names several.
         if not self._fetch(WEIGHTS):
             for shard in self._shards():
                 if not self._fetch(shard):
                     raise ModelError(
-                        f"{self.name} lacks {shard}, which its index names", "ask its owner"
+                        f"{self.name} has no {shard}, which its weight index lists",
+                        "ask the owner of the model",
                     )
         # Most models have few of these; a missing one is no error.
         for file in (*COMPANION_FILES, *SENTENCEPIECE_FILES):
@@ -108,8 +109,8 @@ class _Download:
         if not self._fetch(index):
             raise ModelError(
                 f"{self.name} has no {WEIGHTS}",
-                "its weights may be a pickle, which can run any code: convert it where you trust "
-                "it, and give the folder",
+                "its weights may be pickled, which can run any code: convert them to safetensors "
+                "yourself, and pass the folder",
             )
         path = self.folder / index
         try:
@@ -120,7 +121,9 @@ class _Download:
         # A name with a slash could lead out of the folder.
         if not all(isinstance(file, str) and _SHARD_NAME.fullmatch(file) for file in files):
             path.unlink()
-            raise CheckpointError(f"the index of {self.name} is damaged", "try again")
+            raise CheckpointError(
+                f"the weight index of {self.name} is damaged", "download the model again"
+            )
         return sorted(files)
 
     def _fetch(self, file: str) -> bool:
@@ -145,7 +148,7 @@ class _Download:
             ConnectionError,
         ) as error:
             raise ModelError(
-                f"fetching {url} failed: {error}",
+                f"the download of {url} failed: {error}",
                 "check the connection and try again: the download resumes",
             ) from None
         etag.unlink(missing_ok=True)
@@ -208,4 +211,4 @@ def _receive(
             file.write(chunk)
     received = part.stat().st_size
     if size is not None and received != size:
-        raise ConnectionError(f"{received} of {size} bytes came")
+        raise ConnectionError(f"received {received} of {size} bytes")

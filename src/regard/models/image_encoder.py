@@ -56,7 +56,8 @@ class ImageEncoder(Model):
         """The names of the labels, in the order of the logits."""
         if self.spec.labels is None:
             raise ModelError(
-                "this model has no classes", "it can: embed; fine-tune it for the rest"
+                "this model has no classification head",
+                "use `embed`, or fine-tune it for classification",
             )
         return label_names(self.config, self.spec.labels.count)
 
@@ -91,7 +92,8 @@ class ImageEncoder(Model):
         decoder = self.model.pixels
         if decoder is None:
             raise ModelError(
-                "this model reconstructs no pixels", "give a masked autoencoder, such as ViT-MAE"
+                "this model does not reconstruct pixels",
+                "use a masked autoencoder, such as ViT-MAE",
             )
         front = self.model.input
         assert isinstance(front, Patches), "such a decoder reads images"
@@ -140,8 +142,8 @@ def open_image_processor(model: Model) -> ImageProcessor:
     """The preprocessing that a model's folder describes."""
     if model.folder is None:
         raise ModelError(
-            "this model does not know how pictures are prepared",
-            "open it from a folder that says so",
+            "this model has no image processor",
+            "load it from a folder with a preprocessor_config.json",
         )
     return read_image_processor(model.folder)
 

@@ -61,8 +61,8 @@ def check_inputs(
     for name, value in tensors.items():
         if value.device != device:
             raise SettingError(
-                f"{name} is on the device {value.device}, and the model on {device}",
-                f"make it there: device={str(device)!r}",
+                f"{name} is on device {value.device}, but the model is on {device}",
+                f"move it: {name}.to({str(device)!r})",
             )
         if name in _IDS:
             _check_ids(name, value)
@@ -72,8 +72,8 @@ def check_inputs(
         has_own_batch = name in _GRAPH or isinstance(spec, kinds.DualEncoder)
         if not has_own_batch and value.shape[:1] != main_input.shape[:1]:
             raise SettingError(
-                f"{name} has the shape {list(value.shape)}, and there are {len(main_input)} inputs",
-                "give one row for each",
+                f"{name} has shape {list(value.shape)}, but the batch has {len(main_input)} rows",
+                "pass one row per input",
             )
     _check_mels(spec, tensors)
     for name, is_required in spec.inputs.items():
@@ -82,9 +82,9 @@ def check_inputs(
 
 
 def _missing(name: str) -> SettingError:
-    repair = "give it"
+    repair = f"pass {name}"
     if name.startswith("decoder"):
-        repair = "give the target tokens, start token first"
+        repair = "pass the target tokens, start token first"
     return SettingError(f"this model needs {name}", repair)
 
 
@@ -93,8 +93,8 @@ def _check_ids(name: str, value: Tensor) -> None:
     is_whole = value.dtype in (torch.int64, torch.int32)
     if value.ndim != dimensions or value.numel() == 0 or not is_whole:
         raise SettingError(
-            f"{name} has the shape {list(value.shape)} and the dtype {value.dtype}",
-            f"give whole numbers {_IDS[name]} of the dtype torch.int64, at least one token",
+            f"{name} has shape {list(value.shape)} and dtype {value.dtype}",
+            f"pass a torch.int64 tensor {_IDS[name]} with at least one token",
         )
 
 
@@ -104,13 +104,13 @@ def _check_numbers(name: str, value: Tensor, dtype: torch.dtype, *, is_flat: boo
         dimensions.append(2)  # [series, steps]
     if value.ndim not in dimensions or value.numel() == 0:
         raise SettingError(
-            f"{name} has the shape {list(value.shape)}", f"give {_NUMBERS[name]}, at least one"
+            f"{name} has shape {list(value.shape)}", f"pass {_NUMBERS[name]}, not empty"
         )
     # Autocast casts what is a fraction by itself.
     casts = torch.is_autocast_enabled(value.device.type) and value.is_floating_point()
     if value.dtype != dtype and not casts:
         raise SettingError(
-            f"{name} has the dtype {value.dtype}, and the model {dtype}",
+            f"{name} has dtype {value.dtype}, but the model has {dtype}",
             f"cast it: {name}.to({dtype})",
         )
 
@@ -133,7 +133,7 @@ def _check_companion(name: str, value: Tensor, tensors: Mapping[str, Tensor]) ->
     if value.shape != expected:
         words = "as the ids" if owner in _IDS else f"as {owner}"
         raise SettingError(
-            f"{name} has the shape {list(value.shape)}", f"give {list(expected)}, {words}"
+            f"{name} has shape {list(value.shape)}", f"pass {list(expected)}, {words}"
         )
 
 
@@ -149,8 +149,8 @@ def _check_mels(spec: kinds.Model, tensors: Mapping[str, Tensor]) -> None:
     shape = tensors["input_features"].shape
     if shape[1] != front_end.mels:
         raise SettingError(
-            f"input_features has {shape[1]} mels",
-            f"this model reads {front_end.mels}: [B, mels, N]",
+            f"input_features has {shape[1]} mel bins",
+            f"pass {front_end.mels} mel bins: [B, mels, N]",
         )
 
 
@@ -168,8 +168,8 @@ def require_known_ids(spec: kinds.Model, tensors: Mapping[str, Tensor]) -> None:
         wrong = ids[(ids < 0) | (ids >= size)]
         if wrong.numel():
             raise SettingError(
-                f"{name} has the token id {int(wrong.flatten()[0])}",
-                f"this model's ids are 0 to {size - 1}",
+                f"{name} has the token id {int(wrong.flatten()[0])}, outside the vocabulary",
+                f"use ids from 0 to {size - 1}",
             )
 
 

@@ -111,8 +111,8 @@ def _warn_of_empty_inputs(texts: Sequence[Text], numbers: Iterable[int], unit: s
     ]
     if empty:
         message = (
-            f"{unit} {empty[0]} is empty ({len(empty):,} of {len(texts):,}): an answer to it means "
-            "nothing\n  → leave empty texts out"
+            f"{unit} {empty[0]} is empty ({len(empty):,} of {len(texts):,}): its output is "
+            "meaningless\n  → remove empty texts"
         )
         warnings.warn(EmptyInputWarning(message), stacklevel=_STACK_LEVEL)
 
@@ -137,10 +137,10 @@ def _warn_of_unknown_words(
         names += f", … ({len(words):,} in all)"
     message = (
         f"the model does not know these words: {names}\n"
-        "  → do not trust what it makes of them; write other words, or train on text that has them"
+        "  → replace them, or train on text that contains them; the output may be wrong"
     )
     if any(repr(space) in words for space in _ODD_SPACES):
-        message += "; write a space in place of white space, or give each line as a text of its own"
+        message += "; replace white space by single spaces, or pass each line as a separate text"
     warnings.warn(UnknownWordsWarning(message, list(words)), stacklevel=_STACK_LEVEL)
 
 
@@ -164,7 +164,7 @@ def _warn_of_long_inputs(
     message = (
         f"{problem}: {unit} {number} has {length:,} tokens, the longest in training had "
         f"{coverage.longest_source:,}\n"
-        "  → do not trust what the model makes of it; split it, or train on longer texts"
+        "  → split it, or train on longer texts; the output may be wrong"
     )
     warnings.warn(LongInputWarning(message), stacklevel=_STACK_LEVEL)
 

@@ -22,7 +22,7 @@ def label_names(config: Mapping[str, Any], count: int) -> list[str]:
     if not isinstance(id2label, Mapping):
         raise ModelError(
             f"id2label of config.json is a {type(id2label).__name__}, not an object",
-            "write it as number → name",
+            "write it as an object {index: name}",
         )
     names = [label_name(config, i) for i in range(count)]
     # Names are the keys of a result: equal ones get their number.

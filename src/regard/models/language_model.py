@@ -97,7 +97,7 @@ class LanguageModel(TokenizerModel):
         if self._tokenizer is None:
             raise ModelError(
                 "this model's folder has no tokenizer.json",
-                "put it there, or call the model with ids",
+                "put it there, or call the model with token ids",
             )
         return self._tokenizer
 
@@ -182,12 +182,12 @@ class LanguageModel(TokenizerModel):
         """
         if stream is not None and not isinstance(text, str):
             raise SettingError(
-                "only one text can be streamed", "give one text, or leave `stream` out"
+                "`stream` supports one text only", "pass one text, or remove `stream`"
             )
         if stream is not None and not callable(stream):
             raise SettingError(
-                f"`stream` is called with each piece of text, and {stream!r} cannot be",
-                "give a function, such as `print`",
+                f"`stream` must be callable, not {stream!r}",
+                "pass a function, such as `print`",
             )
         if max_new_tokens is not None:
             max_new_tokens = whole_number("max_new_tokens", max_new_tokens, least=1)
@@ -333,17 +333,19 @@ class LanguageModel(TokenizerModel):
         """The draft of speculative decoding, which must read what this model reads."""
         if not isinstance(other, LanguageModel):
             raise ModelError(
-                f"a draft is a language model, and no {type(other).__name__}",
-                "open it: draft=regard.load(folder)",
+                f"`draft` must be a language model, not {type(other).__name__}",
+                "load it: draft=regard.load(folder)",
             )
         if not self.tokenizer.same_vocabulary(other.tokenizer):
             raise ModelError(
-                "the draft has another vocabulary", "use a smaller model with the same tokenizer"
+                "the draft and the model have different vocabularies",
+                "use a smaller model with the same tokenizer",
             )
         # The draft reads the same context.
         if (other.positions or math.inf) < (self.positions or math.inf):
             raise ModelError(
-                "the draft can see less than the model", "use a draft with as many positions"
+                "the draft has fewer positions than the model",
+                "use a draft with at least as many positions",
             )
         return DraftModel(other.model.eval())
 
@@ -357,7 +359,7 @@ class LanguageModel(TokenizerModel):
         if isinstance(bos_token_id, int) and bos_token_id < self.spec.vocab_size:
             return [bos_token_id]
         if self.special_tokens.end == _NO_END_TOKEN:
-            raise DataError("the prompt is empty", "give a prompt of at least one character")
+            raise DataError("the prompt is empty", "pass a prompt of at least one character")
         return [self.special_tokens.end]
 
     # ------------------------------------------------------------------ perplexity
@@ -447,7 +449,8 @@ class LanguageModel(TokenizerModel):
         has_both = isinstance(template, str) and "{text}" in template and "{label}" in template
         if not has_both:
             raise SettingError(
-                f"the template {template!r} has no place for both", "write {text} and {label} in it"
+                f"the template {template!r} lacks {{text}} or {{label}}",
+                "add {text} and {label} to it",
             )
         prompt = "".join(_fill_template(template, example, label) for example, label in examples)
         # The first character after the label is scored with it, so that "new" does not match the
@@ -474,7 +477,7 @@ class LanguageModel(TokenizerModel):
             raise DataError(
                 f"the prompt with this text has {longest:,} tokens, and this model reads "
                 f"{self.positions:,}: {queries[0][:40]!r}",
-                "give fewer or shorter examples" if prompt else "shorten the text",
+                "pass fewer or shorter examples" if prompt else "shorten the text",
             )
         # A token may reach over the end of the prompt: scores begin where the rows differ.
         first = 0
@@ -483,7 +486,8 @@ class LanguageModel(TokenizerModel):
             first += 1
         if first == 0:
             raise DataError(
-                "nothing comes before the labels", "write something before {label} in the template"
+                "the template begins with the label",
+                "put {text} or other text before {label} in the template",
             )
         # The part that all rows share cancels out in the softmax.
         log_probabilities = [sum(row) for row in self._log_probabilities(rows, first)]
@@ -499,8 +503,8 @@ def _labelled_examples(examples: Sequence[tuple[str, str]]) -> list[tuple[str, s
         pairs = [example for example in examples if _is_labelled(example)]
     if not isinstance(examples, Sequence) or len(pairs) != len(examples):
         raise DataError(
-            "examples are not a list of texts with their labels",
-            'give a tuple for each, as in [("a good film", "positive")]',
+            "`examples` is not a list of (text, label) pairs",
+            'pass pairs, as in [("a good film", "positive")]',
         )
     return pairs
 

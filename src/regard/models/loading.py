@@ -116,14 +116,14 @@ def load(
 def _check_arguments(say: object, kinds: object) -> None:
     if say is not None and not callable(say):
         raise SettingError(
-            f"`say` is called with each message, and {say!r} cannot be",
-            "give a function: say=print",
+            f"`say` must be callable, not {say!r}",
+            "pass a function: say=print",
         )
     if isinstance(kinds, type):
-        raise SettingError("`kinds` is a list of classes", f"write kinds=[{kinds.__name__}]")
+        raise SettingError("`kinds` must be a list of classes", f"pass kinds=[{kinds.__name__}]")
     if not isinstance(kinds, Sequence) or not all(isinstance(one, type) for one in kinds):
         raise SettingError(
-            f"{kinds!r} is not a list of classes", "write kinds=[A, B], or leave it out"
+            f"kinds = {kinds!r} is not a list of classes", "pass kinds=[A, B], or remove it"
         )
 
 
@@ -157,9 +157,9 @@ def load_translator(
         # The right kind of model, so that only its tokenizer can be missing.
         open_translation_tokenizers(model.folder)  # raises an error that names the missing file
     raise ModelError(
-        f"{folder} holds a model that does not translate ({model.family})",
+        f"{folder} contains a model that does not translate ({model.family})",
         f"it can: {', '.join(model.tasks) or 'be called with tensors'}; try `regard predict`, or "
-        "give an encoder–decoder over text",
+        "use an encoder–decoder over text",
     )
 
 
@@ -174,9 +174,9 @@ def load_language_model(
     model = load(folder, device=device, download=download, say=say)
     if not isinstance(model, LanguageModel):
         raise ModelError(
-            f"{folder} holds a model that does not generate text ({model.family})",
+            f"{folder} contains a model that does not generate text ({model.family})",
             f"it can: {', '.join(model.tasks) or 'be called with tensors'}; try `regard predict`, "
-            "or give a language model, such as GPT-2",
+            "or use a language model, such as GPT-2",
         )
     return model
 
@@ -185,8 +185,8 @@ def find_folder(folder: str | Path, download: bool, say: Callable[[str], None]) 
     """The path of a folder; a name on the hub is downloaded if that is asked for."""
     if not isinstance(folder, str | Path):
         raise ModelError(
-            f"{type(folder).__name__} is not a folder",
-            "give the path of one, as a string or a Path",
+            f"`folder` must be a path, not {type(folder).__name__}",
+            "pass the path of a model folder, as a string or a Path",
         )
     # A folder wins over a name on the hub; a Path is always a folder.
     name = str(folder)
@@ -195,9 +195,9 @@ def find_folder(folder: str | Path, download: bool, say: Callable[[str], None]) 
     if download:
         return hub.fetch(name, say)
     raise ModelError(
-        f"there is no folder {name}",
-        "check the path; --download (in Python download=True) fetches a model of this name from "
-        "the hub",
+        f"the folder {name} does not exist",
+        "check the path, or download a model of this name from the Hub: --download (in Python "
+        "download=True)",
     )
 
 

@@ -58,7 +58,7 @@ class MemoryNetworkModel(TokenizerModel):
         max_length = smaller_limit(max_length)
         stories = [self.sentence_ids(text) for text in single_texts(texts)]
         if not stories:
-            raise DataError("there is no story", "give one, or a list of some")
+            raise DataError("the list of stories is empty", "pass a story, or a list of stories")
         for story in stories:
             # Tokens of a sentence: its end may be cut off, its words are a set.
             for i in texts_to_truncate([len(s) for s in story], max_length, truncation, self.say):
@@ -71,7 +71,9 @@ class MemoryNetworkModel(TokenizerModel):
         """Word → probability of being the answer, likeliest first."""
         for text in (question, story):
             if not isinstance(text, str):
-                raise DataError(f"{type(text).__name__} is not text", "give question and story")
+                raise DataError(
+                    f"{type(text).__name__} is not text", "pass a question and a story as strings"
+                )
         # The full stop ends the story's last sentence, should it have none.
         text = f"{story.strip()} . {question}"
         sentences = self.sentence_ids(text)
@@ -80,9 +82,11 @@ class MemoryNetworkModel(TokenizerModel):
         with torch.inference_mode():
             hidden, _ = self.model(*MemoryNetwork.split_inputs(rows))
             logits = require_finite(self.model.head(hidden)[0].float(), self.model)  # [V]
-        # An answer is one word: a softmax over the vocabulary.
+        # An answer is one word: a softmax over the vocabulary, without padding and the like.
         words = [self.tokenizer.id_to_token(i) for i in range(len(logits))]
-        return label_scores(logits, words)
+        special = set(self.tokenizer.special_tokens.values())
+        scores = label_scores(logits, words)
+        return {word: score for word, score in scores.items() if word not in special}
 
     def warn_of_input(self, text: str) -> None:
         story = [id for ids in self.sentence_ids(text) for id in ids]
@@ -98,7 +102,7 @@ class MemoryNetworkModel(TokenizerModel):
     @property
     def input_tokenizer(self) -> Tokenizer:
         raise SettingError(
-            "this view goes token by token, and the model reads sentences", "look at its attention"
+            "this view needs tokens, but the model reads whole sentences", "use the view attention"
         )
 
     def labelled_input(self, text: str) -> tuple[Tensor, tuple[str, ...]]:

@@ -18,10 +18,12 @@ def choose_dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:
         return None
     if isinstance(dtype, torch.dtype):
         if not dtype.is_floating_point:
-            raise SettingError(f"weights cannot be {dtype}", f"known: {', '.join(DTYPES)}")
+            raise SettingError(
+                f"weights cannot have dtype {dtype}", f"use one of: {', '.join(DTYPES)}"
+            )
         return dtype
     if not isinstance(dtype, str) or dtype not in DTYPES:
-        raise SettingError(f"there is no dtype {dtype!r}", did_you_mean(str(dtype), DTYPES))
+        raise SettingError(f"unknown dtype {dtype!r}", did_you_mean(str(dtype), DTYPES))
     return DTYPES[dtype]
 
 

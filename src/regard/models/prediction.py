@@ -78,9 +78,11 @@ class PredictionOptions:
         if self.samples is not None:
             whole_number("samples", self.samples, least=1)
         if self.context is not None and not isinstance(self.context, str):
-            raise SettingError(f"context = {self.context!r} is not text", "give a string")
+            raise SettingError(f"context = {self.context!r} is not a string", "pass a string")
         if isinstance(self.labels, str) or not isinstance(self.labels, Sequence):
-            raise SettingError(f"labels = {self.labels!r} is not a list", 'give some: ["a", "b"]')
+            raise SettingError(
+                f"labels = {self.labels!r} is not a list", 'pass a list, as in ["a", "b"]'
+            )
 
 
 def predict(
@@ -116,7 +118,7 @@ def chosen_task(model: Model, task: str | None, options: PredictionOptions) -> s
         return default_task(model, options)
     able = predicted_tasks(model)
     if task not in _TASKS:
-        raise SettingError(f"there is no task {task!r}", did_you_mean(task, able))
+        raise SettingError(f"unknown task {task!r}", did_you_mean(task, able))
     if task not in able:
         raise ModelError(f"this model ({model!r}) cannot `{task}`", f"it can: {', '.join(able)}")
     return task
@@ -142,7 +144,7 @@ def _check_options(model: Model, task: str, options: PredictionOptions) -> None:
     for flag, is_given, fits in flags:
         if is_given and not fits:
             raise SettingError(
-                f"{flag} is not for `{task}` of this model ({model!r})", "leave it out"
+                f"{flag} has no effect on `{task}` of this model ({model!r})", f"remove {flag}"
             )
 
 
@@ -163,7 +165,7 @@ def default_task(model: Model, options: PredictionOptions) -> str:
     for name in _PREFERENCE:
         if name in able:
             return name
-    raise ModelError(f"this model ({model!r}) answers tensors only", "call it in Python")
+    raise ModelError(f"this model ({model!r}) takes and returns tensors only", "call it in Python")
 
 
 # --- tasks ----------------------------------------------------------------------------------------
@@ -173,7 +175,9 @@ def _classify(model: Any, inputs: list[str], options: PredictionOptions) -> list
     scores: list[dict[str, float]]
     if isinstance(model, LanguageModel | DualEncoderModel):
         if not options.labels:
-            raise SettingError("this model has no classes of its own", "give --label for each")
+            raise SettingError(
+                "this model has no classification head", "set --label for each class"
+            )
         scores = _classify_by_labels(model, inputs, options.labels)
     elif model.medium is not None:
         scores = model.classify(inputs)
@@ -218,7 +222,7 @@ def _follows(model: Any, inputs: list[str], options: PredictionOptions) -> list[
     # A tab, as in TSV: it does not occur inside a text, so that nothing needs quotes.
     pairs = [one.partition("\t") for one in inputs]
     if not all(tab for _, tab, _ in pairs):
-        raise DataError("this model compares two texts", "write them with a tab between")
+        raise DataError("this model compares two texts", "separate them with a tab")
     first = [text for text, _, _ in pairs]
     second = [text for _, _, text in pairs]
     answers: list[Any] = model.follows(first, second)
@@ -341,8 +345,8 @@ def _check_not_labelled(texts: Sequence[str | tuple[str, str]], labels: Sequence
     seconds = [text[1].strip() for text in texts if isinstance(text, tuple)]
     if seconds and all(second in labels for second in seconds):
         raise DataError(
-            f"after the tab of each line is a class of this model ({seconds[0]!r}), not a text",
-            "give the texts alone (cut -f1 FILE), or score the labels: regard evaluate --data FILE",
+            f"the second column has classes of this model ({seconds[0]!r}), not texts",
+            "pass the texts only (cut -f1 FILE), or use regard evaluate --data FILE",
         )
 
 
@@ -351,8 +355,8 @@ def _question_and_context(line: str, options: PredictionOptions) -> tuple[str, s
     context = context or options.context or ""
     if not context.strip():
         raise DataError(
-            "a question needs a text to look for its answer in",
-            "give --context, or write question and text with a tab between",
+            "question answering needs a context",
+            "set --context, or separate question and context with a tab",
         )
     return question, context
 

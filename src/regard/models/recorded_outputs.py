@@ -98,7 +98,7 @@ class RecordedOutputs:
         # The fused kernels return no weights: a probe records their arguments instead.
         calls = self.probe.attentions
         if not calls:
-            raise SettingError("this model has no attention", "leave output_attentions out")
+            raise SettingError("this model has no attention", "remove output_attentions")
         names = [f"{stack}.{i}.{kind}" for i in self._output_layers(stack)]
         weights = [_weights(calls, name) for name in names if name in calls]
         # The sides of recurrent models have no self-attention.
@@ -110,7 +110,7 @@ def _weights(calls: dict[str, AttentionCall], name: str) -> Tensor:
     call = calls[name]
     if not isinstance(call.mixer, HasWeights):
         raise SettingError(
-            f"{type(call.mixer).__name__} ({name}) computes no attention weights",
-            "leave output_attentions out, or give the kernel a method `weights`",
+            f"{type(call.mixer).__name__} ({name}) does not compute attention weights",
+            "remove output_attentions, or add a method `weights` to the kernel",
         )
     return call.weights()

@@ -147,7 +147,7 @@ def _check_replaceable(target: Path) -> None:
     if not target.exists():
         return
     if not target.is_dir():
-        raise DiskError(f"{target} is a file", "give the name of a new folder")
+        raise DiskError(f"{target} is a file", "choose the name of a new folder")
     names = [path.relative_to(target).as_posix() for path in target.rglob("*") if path.is_file()]
     foreign = sorted(name for name in names if not _belongs_to_model(name))
     if foreign:
@@ -157,7 +157,7 @@ def _check_replaceable(target: Path) -> None:
     else:
         return
     raise DiskError(
-        f"{target} is not just a model: it holds {problem}", "give the name of a new folder"
+        f"{target} contains other files than a model: {problem}", "choose the name of a new folder"
     )
 
 

@@ -103,8 +103,8 @@ class SentencePooling:
         names = [module["type"].split(".")[-1] for module in modules]
         if names not in (_MODULES, _MODULES[:2]):
             raise ModelError(
-                f"{folder} makes its vectors by {', '.join(names)}",
-                "only Transformer, Pooling and Normalize are understood",
+                f"{folder} has unsupported modules: {', '.join(names)}",
+                "use a model with Transformer, Pooling and Normalize only",
             )
         transformer = _module_config(
             folder, str(modules[0].get("path", "")), "sentence_bert_config.json"
@@ -114,7 +114,7 @@ class SentencePooling:
         max_seq_length = transformer.get("max_seq_length")
         if max_seq_length is not None and not is_whole(max_seq_length, 1):
             raise ModelError(
-                f"sentence_bert_config.json: max_seq_length cannot be {max_seq_length!r}",
+                f"sentence_bert_config.json: max_seq_length = {max_seq_length!r} is invalid",
                 "correct it, or remove it",
             )
         # A model may name several prompts, one of them as the default.
@@ -149,7 +149,7 @@ def _read_modules(folder: Path) -> list[dict[str, Any]]:
     """The list of modules, each with its type."""
     modules = disk.read_json(folder / "modules.json", ModelError)
     problem = ModelError(
-        f"{folder}/modules.json is not a list of modules", "fetch the folder again"
+        f"{folder}/modules.json is not a list of modules", "download the folder again"
     )
     if not isinstance(modules, list):
         raise problem
@@ -170,8 +170,8 @@ def _pooling_modes(config: Mapping[str, Any]) -> tuple[str, ...]:
     # include_prompt=false would leave the prompt's tokens out of the mean.
     if unknown_key or unknown_mode or not modes or config.get("include_prompt") is False:
         raise ModelError(
-            f"this way of pooling is not understood: {dict(config)}",
-            f"known: {', '.join(_POOLING)}",
+            f"unsupported pooling: {dict(config)}",
+            f"use one of: {', '.join(_POOLING)}",
         )
     return tuple(modes)
 
@@ -181,5 +181,7 @@ def _module_config(folder: Path, path: str, name: str) -> dict[str, Any]:
     file = (folder / path / name).resolve()
     # modules.json comes from elsewhere: its paths must not lead out of the folder.
     if not file.is_relative_to(folder.resolve()):
-        raise ModelError(f"modules.json leads out of {folder}: {path}", "fetch the folder again")
+        raise ModelError(
+            f"modules.json refers to a path outside {folder}: {path}", "download the folder again"
+        )
     return disk.read_json_object(file, ModelError)

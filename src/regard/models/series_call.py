@@ -147,9 +147,8 @@ def covariates_of(inputs: Mapping[str, Tensor], spec: kinds.SeriesEncoderDecoder
             column = categories[:, number]
             if bool(((column < 0) | (column >= category.count)).any()):
                 raise DataError(
-                    f"static categorical feature {number + 1} has {category.count} values, "
-                    "numbered from 0",
-                    "give numbers below that",
+                    f"static categorical feature {number + 1} has only {category.count} categories",
+                    f"pass indices from 0 to {category.count - 1}",
                 )
     return Covariates(
         categories,
@@ -178,7 +177,7 @@ def _check_support(output: kinds.Distribution, future: Tensor) -> None:
     if output.name != "negative_binomial":
         return
     if bool((future < 0).any()) or bool((future != future.round()).any()):
-        raise DataError("negative_binomial is for counts", "give whole numbers from 0 on")
+        raise DataError("negative_binomial needs counts", "pass integers of at least 0")
 
 
 def _mean_loss(losses: Tensor, observed: Tensor | None) -> Tensor:

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 _BATCH_VALUES = 1 << 20  # numbers in the windows of one batch
 _BYTES_PER_SAMPLE = 16  # of a number: drawn, stacked, and in float64
-_SERIES_FORMS = "give a CSV file, or an array [steps, channels]"
+_SERIES_FORMS = "pass a CSV file, or an array [steps, channels]"
 _SAMPLES = 100  # trajectories, where config.json does not say how many
 
 AnySeries = str | Path | Series | NDArray[Any]
@@ -263,12 +263,12 @@ class SeriesModel(Model):
         if series.values.shape[1] != self.channels:
             raise DataError(
                 f"the series has {series.values.shape[1]} channels, the model {self.channels}",
-                "give the columns that the model was trained on",
+                "pass the columns of its training data",
             )
         if np.isinf(series.values).any():
             raise DataError(
-                "the series has infinite values, or some that float32 cannot hold",
-                "write NaN where a value is missing",
+                "the series has values that are infinite or overflow float32",
+                "use NaN for missing values",
             )
         return series.values if self.processor is None else self.processor.standardized(series)
 
@@ -286,7 +286,7 @@ class SeriesModel(Model):
             return read_series(series, columns or None)
         values = as_array(series, "series", _SERIES_FORMS)
         if values.ndim not in (1, 2) or not values.size or np.iscomplexobj(values):
-            raise DataError(f"an array of the shape {values.shape} is not a series", _SERIES_FORMS)
+            raise DataError(f"an array of shape {values.shape} is not a series", _SERIES_FORMS)
         # An array has no names: its columns are taken to be the model's.
         with np.errstate(
             over="ignore"
@@ -304,15 +304,15 @@ class SeriesModel(Model):
         names = self.processor.time_features if self.processor else ()
         if part.categories or part.static_features or part.covariates != len(names):
             raise DataError(
-                "this model reads features that a table of values does not have",
-                "give it tensors: model(past_values=…, past_time_features=…)",
+                "this model needs features that a table of values does not have",
+                "pass tensors: model(past_values=…, past_time_features=…)",
             )
         if not names:
             return None
         if series.dates is None:
             raise DataError(
-                f"this model reads the calendar ({', '.join(names)}), but the series has no dates",
-                "give a CSV file with dates as 2016-07-01 00:00:00 in its first column",
+                f"the series has no dates for the calendar features ({', '.join(names)})",
+                "pass a CSV file with dates such as 2016-07-01 00:00:00 in its first column",
             )
         dates = series.dates
         if future:
@@ -325,8 +325,8 @@ class SeriesModel(Model):
         values = self.standardized(series)
         if len(values) < self.length:
             raise DataError(
-                f"the series has {len(values)} steps, but this model looks back {self.length}",
-                "give a longer one",
+                f"the series has {len(values)} steps, but this model reads {self.length}",
+                "pass a longer series",
             )
         self._check_observed(values[-self.length :])
         features = self.time_features(series, self.horizon)
@@ -340,7 +340,7 @@ class SeriesModel(Model):
         if all(is_missing):
             raise DataError(
                 f"the last {len(window)} steps of the series have no value",
-                "give a series whose last steps have some",
+                "pass a series with values in its last steps",
             )
         names = zip(self.channel_names, is_missing, strict=True)
         missing = [name for name, has_none in names if has_none]
@@ -417,7 +417,7 @@ class SeriesModel(Model):
         memory.require_bytes(
             _BYTES_PER_SAMPLE * values,
             f"{count:,} trajectories of {self.horizon:,} steps",
-            "draw fewer: a hundred are enough for quantiles",
+            "draw fewer samples: a hundred are enough for quantiles",
         )
 
     def _scaling(self, values: Tensor, mask: Tensor | None) -> Scaling:
@@ -429,7 +429,7 @@ class SeriesModel(Model):
     def _distribution(self) -> kinds.Distribution:
         if not isinstance(self.output, kinds.Distribution):
             raise ModelError(
-                "this model forecasts no distribution to draw from",
+                "this model does not forecast a distribution, so it has no samples",
                 "train one with --forecast student_t",
             )
         return self.output
@@ -442,5 +442,6 @@ class SeriesModel(Model):
 
 def _no_forecaster() -> ModelError:
     return ModelError(
-        "this model does not forecast", "give one with a head for it, such as PatchTSTForPrediction"
+        "this model does not forecast",
+        "use a model with a forecasting head, such as PatchTSTForPrediction",
     )

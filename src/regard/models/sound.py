@@ -23,7 +23,7 @@ from regard.models.arrays import as_array
 from regard.models.base import Model
 
 Sound = str | Path | bytes | Samples
-_SOUND_FORMS = "give a WAV file, or an array of 16,000 samples a second, from -1 to 1"
+_SOUND_FORMS = "pass a WAV file, or an array at 16,000 samples per second, from -1 to 1"
 # The only spectrogram that is implemented: frames of 25 ms every 10 ms.
 _FEATURES = {"sampling_rate": RATE, "n_fft": 400, "hop_length": 160}
 
@@ -37,17 +37,15 @@ def read_samples(sound: Sound) -> Samples:
         samples = as_array(sound, "recording", _SOUND_FORMS)
         if not np.issubdtype(samples.dtype, np.floating):
             raise DataError(
-                f"samples of the type {samples.dtype} are not a recording",
-                "give numbers from -1 to 1: divide whole numbers of 16 bits by 32768",
+                f"samples of dtype {samples.dtype} are not floating-point audio",
+                "pass values from -1 to 1: divide 16-bit integers by 32768",
             )
         samples = samples.astype(np.float32, copy=False)
     name = str(sound) if isinstance(sound, str | Path) else "the recording"
     if samples.ndim != 1:
-        raise DataError(
-            f"{name} has the shape {samples.shape}, not [samples]", "give one channel of sound"
-        )
+        raise DataError(f"{name} has shape {samples.shape}, not [samples]", "pass a mono recording")
     if not len(samples):
-        raise DataError(f"{name} has no samples", "give a recording that is not empty")
+        raise DataError(f"{name} is empty", "pass a recording that is not empty")
     if not np.isfinite(samples).all():
         raise DataError(f"{name} has NaN or infinite samples", "record or convert it again")
     return samples
@@ -72,7 +70,7 @@ def say_resampled(rates: set[int], say: Callable[[str], None]) -> None:
     others = sorted(rates - {RATE})
     if others:
         names = " and ".join(f"{rate:,}" for rate in others)
-        say(f"sound of {names} samples per second is resampled to {RATE:,}")
+        say(f"audio at {names} samples per second is resampled to {RATE:,}")
 
 
 def spectrogram_image(features: Tensor) -> NDArray[np.uint8]:
@@ -106,9 +104,8 @@ def check_spectrogram(model: Model) -> None:
     for key, value in _FEATURES.items():
         if config.get(key, value) != value:
             raise ModelError(
-                f"preprocessor_config.json: {key} is {config[key]}, but only {value} is understood",
-                "this model needs other features and cannot be used here; "
-                "correct the key if it is wrong",
+                f"preprocessor_config.json: {key} is {config[key]}, but only {value} is supported",
+                "use another model, or correct the key if it is wrong",
             )
 
 

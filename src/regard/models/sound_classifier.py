@@ -81,8 +81,8 @@ class SpectrogramClassifier(Model):
         windows = spectrogram(samples, self.spec.spectrogram)
         if len(windows) > 1:
             raise DataError(
-                f"a recording is longer than the {self.seconds:g} seconds that this model hears",
-                "cut it into parts",
+                f"a recording is longer than the {self.seconds:g} seconds that this model reads",
+                "split it into parts",
             )
         return windows
 

@@ -163,7 +163,7 @@ def best_answer(context: str, encodings: list[Encoding], logits: list[Tensor]) -
 
 
 def _has_words(context: str, encoding: Encoding) -> Tensor:
-    """Which spans [start, end] are of more than white space, which is no answer."""
+    """Which spans [start, end] contain more than white space."""
     is_word = torch.tensor([bool(context[start:end].strip()) for start, end in encoding.offsets])
     count = is_word.cumsum(dim=0)  # of the tokens up to each
     return count - (count - is_word.long())[:, None] > 0

@@ -205,7 +205,10 @@ class SpeechToText(TokenizerModel):
         require_memory(settings.strategy, self.spec, max_tokens)
         results = decode(self.model, windows, self._special_tokens(prompt), settings)
         best = [hypotheses[0] for hypotheses in results]
-        warn_of_cut_off(best, "do not trust their ends: the decoder has no more positions")
+        warn_of_cut_off(
+            best,
+            "use shorter recordings: the decoder has no more positions, so their ends are missing",
+        )
         hypotheses = iter(results)
         texts = []
         for recording in recordings:
@@ -243,7 +246,7 @@ class SpeechToText(TokenizerModel):
         if start is None:
             if language is not None or task != "transcribe":
                 raise SettingError(
-                    "this model does not take a language or a task", "leave them out"
+                    "this model does not take a language or a task", "remove `language` and `task`"
                 )
             return (self.ids.start,)
         # Radford et al. 2022, figure 1: the multitask format.
@@ -252,7 +255,7 @@ class SpeechToText(TokenizerModel):
             prompt.append(self._language_id(windows, language))
             prompt.append(self._task_id(task))
         elif language not in (None, "en") or task != "transcribe":
-            raise SettingError("this model knows English only", "leave language and task out")
+            raise SettingError("this model supports English only", "remove `language` and `task`")
         no_timestamps = self.tokenizer.token_to_id(_NO_TIMESTAMPS)
         if no_timestamps is not None:
             prompt.append(no_timestamps)
@@ -261,20 +264,21 @@ class SpeechToText(TokenizerModel):
     def _task_id(self, task: str) -> int:
         token_id = self.tokenizer.token_to_id(f"<|{task}|>")
         if token_id is None or task not in ("transcribe", "translate"):
-            raise SettingError(f"there is no task {task!r}", "known: transcribe, translate")
+            raise SettingError(f"unknown task {task!r}", "use transcribe or translate")
         return token_id
 
     def _language_id(self, windows: Tensor | None, language: str | None) -> int:
         if language is None:
             if windows is None:
                 raise SettingError(
-                    f"this model knows {len(self.languages)} languages",
-                    "set `languages` to that of the transcripts",
+                    f"this model supports {len(self.languages)} languages",
+                    "set `languages` to the language of the transcripts",
                 )
             return self._detect_language(windows)
         if language not in self.languages:
             raise SettingError(
-                f"this model knows no language {language!r}", f"known: {', '.join(self.languages)}"
+                f"this model does not support the language {language!r}",
+                f"use one of: {', '.join(self.languages)}",
             )
         return int(self.tokenizer.token_to_id(f"<|{language}|>") or 0)
 

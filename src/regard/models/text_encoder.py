@@ -5,6 +5,7 @@ Each method takes one text or a list; a list is batched by length, and its resul
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import NoReturn, overload
@@ -224,17 +225,18 @@ class TextEncoder(TokenizerModel):
         mask_id = self.tokenizer.special_token_id("mask")
         if mask_id is None:
             raise ModelError(
-                "the tokenizer of this model has no mask token", "name it in tokenizer_config.json"
+                "the tokenizer of this model has no mask token",
+                "set mask_token in tokenizer_config.json",
             )
         texts = single_texts(text)
         encodings = self._encode(texts)
-        for number, encoding in enumerate(encodings, 1):
+        for one, encoding in zip(texts, encodings, strict=True):
             masks = encoding.ids.count(mask_id)
             if masks != 1:
                 mask_token = self.tokenizer.special_tokens["mask"]
                 raise DataError(
-                    f"text {number} has {masks} masks, not one",
-                    f"write {mask_token} where a word is missing; fill several one after the other",
+                    f"{reprlib.repr(one)} has {masks} masks, not one",
+                    f"write {mask_token} once, in place of the missing word",
                 )
 
         def mask_logits(hidden: Tensor, padding_mask: Tensor | None, ids: Tensor) -> Tensor:
@@ -327,7 +329,7 @@ class TextEncoder(TokenizerModel):
     def _cannot(self, method: str) -> NoReturn:
         raise ModelError(
             f"this model has no head for `{method}`",
-            f"it can: {', '.join(self.tasks)}; fine-tune it for the rest",
+            f"it can: {', '.join(self.tasks)}; fine-tune it for other tasks",
         )
 
     def _positions(self) -> int | None:

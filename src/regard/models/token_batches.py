@@ -15,9 +15,9 @@ from regard.text.tokenizer import Text, Tokenizer
 
 # Repairs of texts that are too long, by what the method that read them offers.
 SPLIT = "split them"
-SPLIT_OR_CUT = "split them, or cut their ends off: --cut, in Python cut=True"
-SHORTEN_OR_CUT = "shorten them, or cut their beginnings off: --cut, in Python cut=True"
-SAY_TRUNCATION = "split them, or say truncation=True"
+SPLIT_OR_CUT = "split them, or truncate their ends: --cut, in Python cut=True"
+SHORTEN_OR_CUT = "shorten them, or truncate their beginnings: --cut, in Python cut=True"
+SAY_TRUNCATION = "split them, or set truncation=True"
 
 
 def smaller_limit(*limits: int | None) -> int | None:
@@ -59,7 +59,7 @@ def texts_to_truncate(
     # Never silently: what is cut off may be what the answer depends on.
     places = "ends" if prompt_tokens is None else "beginnings"
     dropped = sum(lengths[i] - (prompt_tokens or limit) for i in too_long)
-    say(f"{problem}; {dropped:,} tokens at their {places} are cut off")
+    say(f"{problem}; {dropped:,} tokens at their {places} are truncated")
     return too_long
 
 
@@ -118,19 +118,19 @@ def text_pairs(first: str | Sequence[str], second: str | Sequence[str]) -> list[
     seconds = text_list(second)
     if isinstance(first, str) != isinstance(second, str) or len(firsts) != len(seconds):
         raise DataError(
-            "one list is not as long as the other",
-            "give two texts, or two lists of the same length",
+            "the two lists of texts differ in length",
+            "pass two texts, or two lists of the same length",
         )
     return list(zip(firsts, seconds, strict=True))
 
 
 def different_texts(name: str, texts: Sequence[str], least: int = 1) -> list[str]:
-    """So many texts or more, none blank, no two of them equal: they are the keys of a result."""
+    """At least `least` texts, all different and not blank: they are keys of a result."""
     several = [] if isinstance(texts, str) else text_list(texts)
     different = {text for text in several if text.strip()}
     if len(several) < least or len(different) != len(several):
         raise SettingError(
-            f"{name} must be different texts, none of them empty, {least} or more", "give others"
+            f"{name} must be {least} or more different texts, none of them empty", f"change {name}"
         )
     return several
 
@@ -141,8 +141,8 @@ def single_texts(texts: Text | Sequence[Text]) -> list[str]:
     for one in singles:
         if isinstance(one, tuple):
             raise DataError(
-                "this model reads one text at a time, not pairs",
-                "give a text or a list of texts",
+                "this model reads single texts, not pairs",
+                "pass a text or a list of texts",
             )
     return [one for one in singles if isinstance(one, str)]
 
@@ -161,19 +161,21 @@ def texts_and_pairs(texts: Text | Sequence[Text]) -> tuple[list[Text], bool]:
                 raise _no_text(part)
         if isinstance(one, tuple) and len(one) != 2:
             raise DataError(
-                f"a tuple of {len(one)} texts is not a pair", "give several texts as a list"
+                f"a tuple of {len(one)} texts is not a pair", "pass several texts as a list"
             )
     return several, is_single
 
 
 def _no_text(value: object) -> DataError:
-    return DataError(f"{type(value).__name__} is not text", "give a string, or a list of strings")
+    return DataError(
+        f"expected a string, not {type(value).__name__}", "pass a string, or a list of strings"
+    )
 
 
 def padded_inputs(rows: Sequence[Sequence[int]], pad_token_id: int) -> dict[str, Tensor]:
     """input_ids and attention_mask (1 = token, 0 = padding) [B, T], padded on the right."""
     if not rows:
-        raise DataError("there are no texts", "give one or more")
+        raise DataError("the list of texts is empty", "pass at least one text")
     ids, padding_mask = pad_rows(rows, pad_token_id)
     # 0 and 1, as the tokenizers of transformers have them, although the models take booleans.
     return {"input_ids": ids, "attention_mask": padding_mask.long()}

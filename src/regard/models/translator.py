@@ -76,8 +76,8 @@ class Translator(Model):
         for key, token in (("decoder_start_token_id", start), ("forced_bos_token_id", opening)):
             if token is not None and token >= spec.vocab_size:
                 raise ModelError(
-                    f"{key} is {token:,}, and the model has {spec.vocab_size:,} tokens",
-                    "write the id of one of them there",
+                    f"{key} = {token:,} is outside the vocabulary of {spec.vocab_size:,} tokens",
+                    f"set {key} to a token id of the model",
                 )
         self.start = start  # Marian: the padding token; BART: the end token
         pad = source.required_token_id("pad")
@@ -124,7 +124,8 @@ class Translator(Model):
             target_texts = single_texts(targets)
             if len(target_texts) != len(sources):
                 raise DataError(
-                    f"{len(target_texts)} targets for {len(sources)} sources", "give one for each"
+                    f"{len(target_texts)} targets for {len(sources)} sources",
+                    "pass one target per source",
                 )
             labels = framed_rows(self.output_tokenizer, target_texts, limit, truncation, self.say)
             # Teacher forcing: the decoder reads the labels shifted right, behind the start token.
@@ -265,7 +266,8 @@ class Translator(Model):
             return [], self.special_tokens
         if not isinstance(language, str):
             raise SettingError(
-                f"{language!r} names no language", "write it in quotes, or leave it out"
+                f"language = {language!r} is not a string",
+                "pass a language code as a string, or remove it",
             )
         # opus-mt: a token before the source. mBART: the first token of the target.
         source_token = self.source_tokenizer.token_to_id(f">>{language}<<")
@@ -274,8 +276,8 @@ class Translator(Model):
         target_token = self.target_tokenizer.token_to_id(language)
         if target_token is None:
             raise SettingError(
-                f"this model has no token of the language {language!r}",
-                "write it as the vocabulary does, or leave it out if the model knows one language",
+                f"this model has no language token for {language!r}",
+                "use a language code of the vocabulary, or remove it if the model has one language",
             )
         return [], replace(self.special_tokens, forced_bos=target_token)
 
@@ -371,9 +373,9 @@ def _check_id_rows(
         # A row may be an array as well; the items of a text are texts, those of bytes numbers.
         if not is_list or any(isinstance(row, str) or not isinstance(row, Sized) for row in rows):
             raise DataError(
-                "these are not rows of token ids", "give lists of them; `nll` takes texts"
+                "expected lists of token ids", "pass lists of token ids; `nll` takes texts"
             )
     if len(source_ids) != len(target_ids):
         raise DataError(
-            f"{len(target_ids)} targets for {len(source_ids)} sources", "give one for each"
+            f"{len(target_ids)} targets for {len(source_ids)} sources", "pass one target per source"
         )

@@ -50,7 +50,7 @@ class WaveformModel(Model):
         if config.get("sampling_rate", RATE) != RATE:
             raise ModelError(
                 f"this model expects {config['sampling_rate']} samples per second",
-                f"only {RATE} are understood",
+                f"use a model with a sampling_rate of {RATE}",
             )
         return bool(config.get("do_normalize", True))
 

@@ -72,12 +72,12 @@ ACCELERATORS = {
 
 
 def find_accelerator(name: str) -> Accelerator:
-    """An accelerator by its name; an unknown one is answered by the nearest."""
+    """An accelerator by its name; the error for an unknown name suggests the closest one."""
     accelerator = ACCELERATORS.get(name.lower())
     if accelerator is None:
         names = [one.name for one in ACCELERATORS.values()]
         raise SettingError(
-            f"there is no device {name!r} in the table",
+            f"unknown device {name!r}",
             f"{did_you_mean(name, ['cpu', 'cuda', *names])}",
         )
     return accelerator

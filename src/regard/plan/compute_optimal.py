@@ -39,7 +39,7 @@ class LossFit:
 # Approach 3 as published (Hoffmann et al. 2022), and fitted again by Besiroglu et al. (2024), who
 # found that the published coefficients do not follow from the paper's own data.
 PUBLISHED = LossFit("approach 3 as published", 1.69, 406.4, 410.7, 0.34, 0.28)
-REFITTED = LossFit("approach 3, fitted again", 1.8172, 482.01, 2085.43, 0.3478, 0.3658)
+REFITTED = LossFit("approach 3, refitted", 1.8172, 482.01, 2085.43, 0.3478, 0.3658)
 
 
 @dataclass(frozen=True)
@@ -57,8 +57,8 @@ def compute_optimal(flops: float) -> list[Optimum]:
     # Written so that nan is refused as well.
     if not LEAST_FLOPS <= flops < math.inf:
         raise SettingError(
-            f"no law is known for a budget of {flops:g} FLOPs",
-            f"give {LEAST_FLOPS:g} or more, for example --flops 1e21",
+            f"--flops {flops:g} is outside the range of the scaling laws",
+            f"use {LEAST_FLOPS:g} or more, for example --flops 1e21",
         )
     return list(_optima(flops))
 
@@ -66,7 +66,7 @@ def compute_optimal(flops: float) -> list[Optimum]:
 def _optima(flops: float) -> Iterator[Optimum]:
     parameters = math.sqrt(flops / (FLOPS_PER_PARAMETER_AND_TOKEN * TOKENS_PER_PARAMETER))
     tokens = TOKENS_PER_PARAMETER * parameters
-    yield Optimum("20 tokens a parameter", parameters, tokens, REFITTED.loss(parameters, tokens))
+    yield Optimum("20 tokens per parameter", parameters, tokens, REFITTED.loss(parameters, tokens))
     for fit in (PUBLISHED, REFITTED):
         parameters, tokens = fit.optimum(flops)
         yield Optimum(fit.source, parameters, tokens, REFITTED.loss(parameters, tokens))

@@ -181,7 +181,7 @@ def find_device(name: str) -> Device:
     if name.partition(":")[0] == "cuda":
         if not torch.cuda.is_available():
             raise SettingError(
-                "there is no CUDA device here", "name one of the table: --device H100"
+                "this machine has no CUDA device", "plan for a known device: --device H100"
             )
         device = torch.device(name)
         properties = torch.cuda.get_device_properties(device)
@@ -201,16 +201,16 @@ def make_plan(
 ) -> Plan:
     """Predicts the cost of a training; `calibrate` times operations on the device that is here."""
     if devices < 1:
-        raise SettingError(f"{devices} devices train nothing", "give --devices 1 or more")
+        raise SettingError(f"--devices {devices} is less than 1", "use --devices 1 or more")
     if devices > 1 and device.accelerator is None:
         raise SettingError(
-            "how fast the devices here are connected is not known",
-            "name one of the table: --device H100 --devices N",
+            "--devices needs a known interconnect bandwidth, which the local device does not have",
+            "plan for a known device: --device H100 --devices N",
         )
     if utilisation is not None and device.accelerator is None:
         raise SettingError(
-            "steps are timed on the device that is here, and its utilisation is not assumed",
-            "leave --utilisation out, or name a device of the table: --device H100",
+            "--utilisation has no effect on the local device, where steps are timed",
+            "remove --utilisation, or plan for a known device: --device H100",
         )
     if device.accelerator is not None:
         _check_precision(subject, device.accelerator)
@@ -276,7 +276,7 @@ def _trace(subject: Subject) -> StepTrace:
 
 def _check_precision(subject: Subject, accelerator: Accelerator) -> None:
     if subject.settings.precision == "bf16" and not accelerator.has_bf16:
-        raise SettingError(f"{accelerator.name} has no bf16", "give --precision fp16")
+        raise SettingError(f"{accelerator.name} does not support bf16", "use --precision fp16")
 
 
 def _needed(trace: StepTrace, device: Device) -> int:
@@ -307,7 +307,7 @@ def _remedies(subject: Subject, device: Device, trace: StepTrace) -> Iterator[Re
     room = HEADROOM * (device.memory or 0) - working
     if room > 0:
         count = -(-states // int(room))
-        change = f"all states sharded over {count} devices (FSDP), besides the above"
+        change = f"FSDP over {count} devices, in addition to the above"
         yield Remedy(change, int(states / count + working), True, 1.0)
 
 

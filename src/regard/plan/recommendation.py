@@ -17,7 +17,7 @@ class Wiring:
     why: str
     sizes: tuple[tuple[float, str], ...]  # (examples up to which it is the one, NAME:SIZE)
     few: str  # what to do with few examples
-    enough: int  # examples from which training from nothing pays
+    enough: int  # examples from which training from scratch pays
     evidence: str
 
 
@@ -56,16 +56,16 @@ _DECODER = Wiring(
     ),
     "fine-tune a pretrained language model, with LoRA if memory is short",
     1_000_000,
-    "20 tokens a parameter are compute-optimal (Hoffmann et al. 2022); below that, more data helps "
-    "more than more parameters. Examples are tokens here",
+    "20 tokens per parameter are compute-optimal (Hoffmann et al. 2022); below that, more data "
+    "helps more than more parameters. Examples are tokens here",
 )
 _IMAGE = Wiring(
     "image encoder (ViT's wiring)",
     "an image is a sequence of patches, and its class is read from one token",
     ((50_000, "vit:tiny"), (1_500_000, "vit:small/16"), (float("inf"), "vit:base/16")),
-    "fine-tune a pretrained ViT or CLIP; patches know nothing of neighbourhood until they learn it",
+    "fine-tune a pretrained ViT or CLIP; a ViT has no built-in notion of neighbouring patches",
     100_000,
-    "ViT, Figures 3 and 4: below some ten million images it is behind convolutional networks; "
+    "ViT, Figures 3 and 4: below about ten million images it is worse than convolutional networks; "
     "augmentation closes much of that (DeiT)",
 )
 _MASKED_IMAGE = Wiring(
@@ -87,7 +87,7 @@ _DUAL = Wiring(
 )
 _SPEECH = Wiring(
     "encoder–decoder over spectrograms (Whisper's wiring)",
-    "the transcript is text with a language model's order, and its length is free",
+    "the transcript is text with a language model's order, and its length is not fixed",
     ((100_000, "whisper:tiny"), (float("inf"), "whisper:base")),
     "fine-tune a pretrained Whisper",
     100_000,
@@ -95,7 +95,7 @@ _SPEECH = Wiring(
 )
 _CTC = Wiring(
     "encoder over waveforms with CTC (wav2vec 2.0's wiring)",
-    "letters come in the order of the sound, one frame after the other",
+    "letters are in the same order as the audio frames (monotonic alignment)",
     ((100_000, "wav2vec2:tiny"), (float("inf"), "wav2vec2:base")),
     "fine-tune a pretrained wav2vec 2.0: ten minutes of labels give a usable recognizer",
     100_000,
@@ -122,7 +122,7 @@ _NODES = Wiring(
     "attention along the edges of a graph (GAT's wiring)",
     "a node is classified from itself and its neighbours",
     ((float("inf"), "graph:small"),),
-    "a small one with much dropout and R-Drop, from nothing: the unlabelled nodes help too",
+    "a small one with much dropout and R-Drop, from scratch: the unlabelled nodes help too",
     1,
     "Cora, 140 labelled papers: GAT 83.0 % (Veličković et al. 2018)",
 )
@@ -205,9 +205,11 @@ def recommend(task: str, examples: int | None) -> Recommendation:
     name = _OTHER_WORDS.get(task.lower(), task.lower())
     if name not in _WIRINGS:
         words = [*OBJECTIVES, *_OTHER_WORDS]
-        raise SettingError(f"there is no task {task!r}", did_you_mean(task, words))
+        raise SettingError(f"unknown task {task!r}", did_you_mean(task, words))
     if examples is None or examples < 1:
-        raise SettingError("how much there is to learn from decides the size", "give --examples N")
+        raise SettingError(
+            "the recommended size depends on the number of examples", "set --examples N"
+        )
     wiring = _WIRINGS[name]
     # The last limit is infinite: there is always one.
     model = next(model for limit, model in wiring.sizes if examples <= limit)
@@ -215,7 +217,7 @@ def recommend(task: str, examples: int | None) -> Recommendation:
     pretrained = examples < wiring.enough
     start = f"fewer than {wiring.enough:,} examples: {wiring.few.format(task=name)}"
     if not pretrained:
-        start = f"{wiring.enough:,} examples or more are enough to train from nothing"
+        start = f"{wiring.enough:,} examples or more are enough to train from scratch"
     why = (wiring.why, start, wiring.evidence)
     # The flag of `regard train` that takes this kind of data.
     kind = OBJECTIVES[name].data

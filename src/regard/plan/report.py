@@ -65,18 +65,19 @@ def _parameters(plan: Plan) -> Iterator[str]:
                 share = 100 * child.parameters / plan.trace.parameters
                 yield _line(name, f"{child.parameters:,}", f"{share:.1f} %")
     if plan.subject.generator is not None:
-        yield "  (without its own embeddings, the generator's parameters are in the total)"
+        yield "  (the total includes the generator without its own embeddings)"
 
 
 def _flops(plan: Plan) -> Iterator[str]:
     trace = plan.trace
     positions = plan.subject.sizes.positions
     # 2 N forward and 6 N with backward: Kaplan et al. 2020, Section 2.1.
-    yield "FLOPs, counted operation by operation (a multiplication and an addition are two)"
-    yield _line("forward", f"{trace.forward_flops:.4g}", f"{trace.forward_flops / positions:.4g} a "
-                f"position; 2 N = {2 * trace.parameters:.4g}")  # fmt: skip
+    yield "FLOPs, summed over all operations (a multiply-add counts as two)"
+    yield _line("forward", f"{trace.forward_flops:.4g}",
+                f"{trace.forward_flops / positions:.4g} per position; 2 N = "
+                f"{2 * trace.parameters:.4g}")  # fmt: skip
     yield _line("forward and backward", f"{trace.flops:.4g}",
-                f"{trace.flops / positions:.4g} a position; 6 N = "
+                f"{trace.flops / positions:.4g} per position; 6 N = "
                 f"{6 * trace.parameters:.4g}")  # fmt: skip
     yield _line("update", f"{plan.flops_per_step:.4g}")
     if plan.total_flops is not None and plan.six_n_d is not None:
@@ -90,7 +91,7 @@ def _flops(plan: Plan) -> Iterator[str]:
 
 def _memory(plan: Plan) -> Iterator[str]:
     memory = plan.memory
-    yield f"memory of an update at its peak, on {plan.device.name}"
+    yield f"peak memory of an update on {plan.device.name}"
     yield _line("weights", amount(memory.weights))
     yield _line("gradients", amount(memory.gradients), "at the peak")
     yield _line("optimizer", amount(memory.optimizer), "Adam's two moments")
@@ -99,17 +100,19 @@ def _memory(plan: Plan) -> Iterator[str]:
     # cuBLAS and cuDNN allocate these themselves, outside of the tensors that are traced.
     extra = plan.needed - memory.total
     if extra:
-        yield _line("workspaces", amount(extra), "of the matrix libraries")
+        yield _line("workspaces", amount(extra), "of cuBLAS and cuDNN")
     yield _line("peak", amount(plan.needed), _verdict(plan))
-    yield _line("after forward", amount(plan.trace.saved), "activations that backward reads")
+    yield _line("after forward", amount(plan.trace.saved), "activations stored for backward")
     if plan.attention_bytes_per_layer:
         yield _line(
             "attention weights",
             amount(plan.attention_bytes_per_layer),
-            "a layer in float32, if they were stored; fused kernels do not",
+            "per layer in float32, if stored; fused kernels do not store them",
         )
     if plan.kv_cache_bytes:
-        yield _line("KV cache", amount(plan.kv_cache_bytes), "decoding this batch at this length")
+        yield _line(
+            "KV cache", amount(plan.kv_cache_bytes), "for decoding this batch at this length"
+        )
 
 
 def _verdict(plan: Plan) -> str:
@@ -123,14 +126,14 @@ def _remedies(plan: Plan) -> Iterator[str]:
     if not plan.remedies:
         return
     yield ""
-    yield "to make it fit, each on top of the ones before"
+    yield "changes to make it fit, cumulative"
     for remedy in plan.remedies:
         mark = "fits" if remedy.fits else "does not fit"
         # Below one per cent it is rounding: only recomputation costs operations.
         cost = "" if remedy.flops < 1.01 else f", {remedy.flops:.2f} × the FLOPs"
         yield f"  {remedy.change}: {amount(remedy.memory)}, {mark}{cost}"
     if not plan.remedies[-1].fits:
-        yield "  a smaller model or a device with more memory"
+        yield "  use a smaller model or a device with more memory"
 
 
 def _time(plan: Plan) -> Iterator[str]:
@@ -147,25 +150,25 @@ def _time(plan: Plan) -> Iterator[str]:
         yield (
             f"  assumed: {MATRIX_EFFICIENCY:.0%} of the peak rate in matrix products, "
             f"{BANDWIDTH_EFFICIENCY:.0%} of the memory bandwidth, {KERNEL_SECONDS * 1e6:.0f} µs "
-            "a kernel"
+            "per kernel"
         )
     else:
-        yield "  each operation of the step was timed here by itself"
+        yield "  sum of the times of all operations, each measured on this device"
     if plan.hours is not None and plan.steps is not None:
         yield _line("training", _duration(3600 * plan.hours), f"{plan.steps:,.0f} updates")
         if plan.cost is not None:
-            yield _line("cost", f"${plan.cost:,.0f}", f"at ${plan.price:.2f} a device and hour; "
-                        f"default prices are rough ones of {PRICES_OF} (--price)")  # fmt: skip
+            yield _line("cost", f"${plan.cost:,.0f}", f"at ${plan.price:.2f} per device-hour; "
+                        f"default prices are approximate, as of {PRICES_OF} (--price)")  # fmt: skip
 
 
 def _devices(plan: Plan) -> Iterator[str]:
-    yield f"{plan.devices:,} × {plan.device.name}, each with a batch of its own"
+    yield f"{plan.devices:,} × {plan.device.name}, each with its own batch"
     for parallel in plan.parallel:
         fits = "" if plan.parallel_fits(parallel) else ", does not fit"
         yield (
-            f"  {parallel.name}: {amount(parallel.memory)} a device{fits}; sends "
-            f"{amount(parallel.traffic)} an update, {_duration(parallel.seconds)}; "
-            f"{parallel.efficiency:.0%} of the time computes if nothing overlaps"
+            f"  {parallel.name}: {amount(parallel.memory)} per device{fits}; sends "
+            f"{amount(parallel.traffic)} per update, {_duration(parallel.seconds)}; "
+            f"{parallel.efficiency:.0%} of the time is computation without overlap"
             f"{_utilisation(plan, parallel)}"
         )
     yield (
@@ -174,13 +177,13 @@ def _devices(plan: Plan) -> Iterator[str]:
     )
     checkpoints = plan.checkpoints
     yield (
-        f"  failures: one in {checkpoints.failure_hours:,.1f} h (a device fails every "
+        f"  failures: one every {checkpoints.failure_hours:,.1f} h (a device fails every "
         f"{DEVICE_HOURS_PER_FAILURE:,.0f} h, as in Llama 3's training); a checkpoint takes "
         f"{_duration(checkpoints.write_seconds)}"
     )
     yield (
         f"  save every {_duration(checkpoints.interval_seconds)} (Young, Daly); saving and "
-        f"failures lose {checkpoints.lost_hours_per_day:.2f} h a day"
+        f"failures lose {checkpoints.lost_hours_per_day:.2f} h per day"
     )
 
 
@@ -189,7 +192,7 @@ def _utilisation(plan: Plan, parallel: Parallel) -> str:
     best = plan.utilisation(parallel.overlapped_seconds)
     if worst is None or best is None:
         return ""
-    return f"; MFU {worst:.0%}, {best:.0%} if all of it overlaps"
+    return f"; MFU {worst:.0%}, {best:.0%} with full overlap"
 
 
 def comparison_lines(plan: Plan, measured: Measurement) -> Iterator[str]:

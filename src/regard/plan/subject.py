@@ -80,7 +80,9 @@ def resolve(target: str, request: Request) -> Subject:
     if path.is_dir() or path.is_file():
         return _of_file(path, request)
     if target not in presets.names():
-        raise ModelError(f"{target!r} is no recipe, model, config.json or folder", _closest(target))
+        raise ModelError(
+            f"{target!r} is not a recipe, preset, config.json or model folder", _closest(target)
+        )
     return _of_preset(target, request)
 
 
@@ -139,8 +141,8 @@ def _of_file(path: Path, request: Request) -> Subject:
         name = path.parent.name if path.name == "config.json" else path.stem
     else:
         raise ModelError(
-            f"{path} is no recipe, config.json or spec",
-            "give a file in .json or .toml, or the folder of a model",
+            f"{path} is not a recipe, config.json or spec",
+            "pass a .json or .toml file, or a model folder",
         )
     objective = _objective(description)
     _require_effect(request, str(path), objective, has_vocabulary=True)
@@ -208,19 +210,21 @@ def _default_length(objective: str, description: Any, context: int) -> int:
 def _sizes(objective: str, description: Any, rows: int, length: int) -> Sizes:
     if rows < 1 or length < 1:
         raise SettingError(
-            f"no batch has {rows} rows of {length} positions", "give numbers of 1 or more"
+            f"a batch of {rows} rows of {length} positions is empty",
+            "set --batch and --length to 1 or more",
         )
     if rows * length > MOST_POSITIONS:
         raise SettingError(
-            f"no device holds {rows:,} rows of {length:,} positions at once",
-            "give a smaller --batch or --length; --accumulate N makes larger updates",
+            f"{rows:,} rows of {length:,} positions do not fit on any device",
+            "reduce --batch or --length, and use --accumulate N for larger updates",
         )
     if objective in IMAGE_OBJECTIVES:  # an image has one size
         length = description.patches.positions
     limit = description.max_length
     if objective not in ("images", "ctc", "stories") and limit is not None and length > limit:
         raise SettingError(
-            f"this model has {limit} positions, not {length}", f"give --length {limit} or less"
+            f"--length {length} exceeds the {limit} positions of this model",
+            f"use --length {limit} or less",
         )
     source = _speech_positions(description) if objective == "transcribe" else length
     return Sizes(rows, length, source)
@@ -233,14 +237,14 @@ def _speech_positions(description: Any) -> int:
 
 
 def _require_effect(request: Request, name: str, objective: str, has_vocabulary: bool) -> None:
-    """Refuses settings that this model does not leave open."""
+    """Refuses options that have no effect on this model."""
     if request.vocabulary is not None and has_vocabulary:
         raise SettingError(
-            f"{name} has its vocabulary: --vocabulary changes nothing", "leave it out"
+            f"--vocabulary has no effect: {name} has a fixed vocabulary", "remove --vocabulary"
         )
     if request.length is not None and objective in IMAGE_OBJECTIVES:
         raise SettingError(
-            f"{name} reads images of one size: --length changes nothing", "leave it out"
+            f"--length has no effect: {name} reads images of a fixed size", "remove --length"
         )
 
 

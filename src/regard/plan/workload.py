@@ -254,8 +254,8 @@ def workload(objective: str, model: Any, sizes: Sizes) -> Workload:
     make = _BATCHES.get(objective)
     if make is None:
         raise SettingError(
-            f"no batches are planned for the objective {objective!r}",
-            f"plan a model of another one: {', '.join(_BATCHES)}",
+            f"the planner does not support the objective {objective!r}",
+            f"choose another objective: {', '.join(_BATCHES)}",
         )
     inputs, labels, loss = make(model, sizes)
     return Workload(objective, sizes, inputs, labels, loss)
@@ -357,8 +357,8 @@ def _pixels(patches: Any, rows: int) -> Input:
 def _recordings(model: Any, sizes: Sizes) -> Made:
     if model.labels.count < 2:
         raise ModelError(
-            "a head with one class has no character beside the blank",
-            "give its ClassifierHead a larger count",
+            "a CTC head with one class has only the blank",
+            "set a larger `count` in its ClassifierHead",
         )
     samples = (sizes.rows, sizes.length)
     characters = max(1, CTC_LABELS_PER_SECOND * sizes.length // SAMPLES_PER_SECOND)

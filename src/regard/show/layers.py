@@ -65,7 +65,7 @@ def _encoder_decoder(
     encoder = (
         *_front_end(model.source, d_model, "S", counts.under("source"), source_note),
         _encoder_or_decoder(model, "encoder", counts.under("encoder")),
-        ModuleSummary("memory", "what the decoder looks at", "[B, S, D]"),
+        ModuleSummary("memory", "what the decoder attends to", "[B, S, D]"),
     )
     if isinstance(model, spec.EncoderDecoder) and model.labels is not None:
         head = iter(_classifier(model, counts))
@@ -240,12 +240,10 @@ def _memory_network(model: spec.MemoryNetwork, counts: ParameterCounts) -> list[
     tables = model.hops + 1  # adjacent weight sharing: a hop's output table is the next's input
     sizes = f"{tables} of {model.vocabulary:,} × {model.d_model:,}"
     ages = f"{tables} of {model.sentences} × {model.d_model:,}"
-    hop = "what is known + softmax(known · sentences) · sentences"
+    hop = "u + softmax(u · m) · c: u the query, m and c the embedded sentences"
     return [
-        ModuleSummary("question", "sum of its words, each weighed by its place", "[B, D]"),
-        ModuleSummary(
-            "tables", f"{sizes}, a hop takes from the next one", "", counts["hops.tables"]
-        ),
+        ModuleSummary("question", "sum of word embeddings, weighted by position", "[B, D]"),
+        ModuleSummary("tables", f"{sizes}, shared by adjacent hops", "", counts["hops.tables"]),
         ModuleSummary("ages", ages, "", counts["hops.ages"]),
         ModuleSummary("hop", hop, "[B, N]", times=model.hops),
         ModuleSummary("head", "the last table", "[B, V]"),
@@ -259,7 +257,7 @@ def _linear_forecaster(
     text = f"a linear map to {model.horizon} steps, for all channels"
     forecast = f"[B, {model.horizon}, {model.channels}]"
     if model.moving_average is None:
-        less = ModuleSummary("window", "less its last value, which is added again", window)
+        less = ModuleSummary("window", "minus its last value, which is added back", window)
         return [less, ModuleSummary("forecast", text, forecast, counts["seasonal"])]
     trend = f"mean of {model.moving_average} steps: {text}"
     return [
@@ -385,8 +383,8 @@ def _convolutional(
     children = [ModuleSummary("convolutions", text, shape, convolutions, times=part.layers)]
     if part.sees is not None:
         text = {
-            "attention": "each layer looks at the memory",
-            "aligned": "place t is told the memory's place t",
+            "attention": "each layer attends to the memory",
+            "aligned": "position t reads position t of the memory",
         }[part.sees]
         children.append(ModuleSummary("memory", text, shape, from_memory))
     return ModuleSummary(name, "", shape, children=tuple(children))
@@ -404,15 +402,15 @@ def _recurrent(
     shape = f"[B, {length}, D]"
     children = []
     if memory:  # the decoder starts from the encoder's last state
-        text = "first state: tanh of a map of the encoder's end"
+        text = "initial state: tanh of a linear map of the last encoder state"
         children.append(ModuleSummary("bridge", text, "[B, D]", counts["bridge"]))
     if part.looks is not None:
         scores = f"[B, {length}, {memory}]"
         text = wording.recurrent_attention(part.looks)
         children.append(ModuleSummary("attention", text, scores, attention_count))
-    direction = "forwards"
+    direction = "forward"
     if part.bidirectional:
-        direction = "forwards and backwards, half the width each"
+        direction = "bidirectional, half the width each"
     text = f"{part.layers} of {part.cell}, {direction}"
     if part.dropout:
         text += f"; dropout {part.dropout:g}"

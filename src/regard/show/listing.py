@@ -27,7 +27,7 @@ def lines() -> Iterator[str]:
             f"{preset.context:,}",
         )
     yield ""
-    yield "`regard show NAME:SIZE` says why two counts differ; without a size it is the usual one."
+    yield "`regard show NAME:SIZE` explains why two counts differ; SIZE is optional."
 
 
 def data() -> list[dict[str, Any]]:

@@ -69,7 +69,7 @@ def page(model: NamedModel, width: int = WIDTH) -> Iterator[Text]:
     cached = model.spec.kv_cache_size
     if cached:  # neither None nor 0: the cache grows with the text
         size = amount(2 * cached)
-        yield Text(f"decoding     remembers {cached:,} numbers a token: {size} in bfloat16")
+        yield Text(f"KV cache     {cached:,} values per token: {size} in bfloat16")
     letters = dimension_letters(model.spec)
     legend = " · ".join(f"{letter} {meaning}" for letter, meaning in letters.items())
     for line in textwrap.wrap(f"letters      {legend}", width, subsequent_indent=" " * 13):
@@ -129,7 +129,7 @@ def _architecture(model: NamedModel) -> str:
 
 def _family(model: NamedModel) -> str:
     if model.family == "regard":
-        return "no family of Hugging Face's has all of these choices; stored in regard's own format"
+        return "no Hugging Face architecture supports this model; stored in regard's own format"
     return f"Hugging Face: family {model.family}, {model.architecture}"
 
 

@@ -32,7 +32,9 @@ def resolve(model: str) -> NamedModel:
     if Path(model).is_dir():
         return _from_folder(Path(model))
     if Path(model).is_file():
-        raise ModelError(f"{model} is a file", f"give the folder of a model: {Path(model).parent}")
+        raise ModelError(
+            f"{model} is a file, not a model folder", f"pass the folder: {Path(model).parent}"
+        )
     names = list(presets.names())
     if model not in names:
         raise ModelError(
@@ -49,7 +51,7 @@ def _closest_preset(model: str, names: list[str]) -> str:
     answer = did_you_mean(model, names)
     if answer.startswith("did you mean"):
         return answer
-    return "`regard show` lists all presets"  # two hundred names are no repair
+    return "`regard show` lists all presets"  # a list of two hundred names would not help
 
 
 def _from_folder(folder: Path) -> NamedModel:

@@ -28,13 +28,13 @@ def summarize_stack(
         positions = counts["position"] + _in_all_blocks(part, counts, "attention.relative")
         children.append(ModuleSummary("positions", text, "", positions))
     if part.memory is not None:  # Transformer-XL
-        text = f"{part.memory:,} places before a segment"
+        text = f"{part.memory:,} positions before a segment"
         if part.compressed is not None:
-            text += f"; what leaves: {wording.named(part.compressed)}"
+            text += f"; older ones: {wording.named(part.compressed)}"
         compression = _in_all_blocks(part, counts, "attention.compression")
         children.append(ModuleSummary("memory", text, "", compression))
     if part.universal is not None and part.universal.timing:
-        text = "sines and cosines of position and of step, added before each step"
+        text = "sinusoidal encodings of position and of step, added before each step"
         children.append(ModuleSummary("positions, steps", text, shape))
     if part.stages is not None:  # Swin
         children.append(_stages(part.stages, d_model, counts))
@@ -99,9 +99,9 @@ def _blocks(
 
 def _block_notes(part: spec.Stack) -> Iterator[str]:
     if part.shared:
-        yield "the same one each time"
+        yield "shared by all layers"
     if part.alternating_blocks:
-        yield "takes turns with others"
+        yield "alternates with others"
     if part.block.dropout:
         yield f"dropout {part.block.dropout:g}"
 
@@ -165,10 +165,10 @@ def _sublayers(
         wording.scores(part.attention, stack.position),
     )
     if counts["attention.bias"]:
-        text = f"{text} in its window, by the distance too"
+        text = f"{text} in its window, with relative position bias"
     yield replace(steps, name="self-attention", text=text)
     if part.cross is not None:
-        text = f"{wording.attention(part.cross)}; of the memory"
+        text = f"{wording.attention(part.cross)}; over the memory"
         steps = _attention(
             part.cross,
             d_model,

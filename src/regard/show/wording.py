@@ -117,7 +117,7 @@ def recurrent_attention(part: spec.BahdanauAttention | spec.LuongAttention) -> s
         when = "after each step"
         if part.feeding:  # input feeding (Luong et al. 2015, section 3.3)
             when += ", fed into the next"
-    return f"{named(part.score)} over the memory {when}; tanh(W [found; state])"
+    return f"{named(part.score)} over the memory {when}; tanh(W [context; state])"
 
 
 def _count(number: int, noun: str) -> str:
@@ -157,16 +157,20 @@ def _stack_position(part: Any) -> str:
         case spec.Rope():
             return _rope(part)
         case spec.T5Bias(count, distance):
-            return f"a bias for each of {count} distances up to {distance}"
+            return f"a bias for each of {count} distance buckets up to {distance}"
         case spec.Alibi():
-            return "a penalty that grows with distance (ALiBi)"
+            return "ALiBi: a linear penalty on distance"
         case spec.Disentangled(distance, buckets, terms):
             kinds = "c2p + p2c" if terms == "both" else terms
-            return f"vectors of {2 * (buckets or distance)} distances, {kinds}"
+            return f"embeddings of {2 * (buckets or distance)} relative positions, {kinds}"
         case spec.RelativeKeys(distance):
-            return f"Shaw's: a vector in each layer for each distance up to {distance}, on the keys"
+            return (
+                f"relative (Shaw et al.): a key vector per layer for each distance up to {distance}"
+            )
         case spec.RelativeSinusoids():
-            return "Transformer-XL's: sines and cosines of distances, a key of them in each layer"
+            return (
+                "relative (Transformer-XL): sinusoids of distances, projected to keys in each layer"
+            )
         case spec.ShortestPathBias(distance):
             return f"a bias for each shortest path up to {distance}"
         case spec.RepeatedBlockBias(_, times):
@@ -176,7 +180,7 @@ def _stack_position(part: Any) -> str:
 
 
 def _rope(part: spec.Rope) -> str:
-    text = f"rotary: q and k turned by angles, base {part.base:,.0f}"
+    text = f"rotary (RoPE) on q and k, base {part.base:,.0f}"
     if part.share != 1:  # GPT-NeoX rotates only a quarter of each head
         text += f", {part.share:.0%} of each head"
     return f"{text}, pairs in {part.pairs}{_rope_scaling(part.scaling)}"
@@ -187,9 +191,9 @@ def _rope_scaling(part: spec.RopeScaling | None) -> str:
         case None:
             return ""
         case spec.LinearScaling(factor):
-            return f", stretched × {factor:g}"
+            return f", linear scaling × {factor:g}"
         case spec.BandedScaling(factor, _, _, length):
-            return f", long waves stretched × {factor:g} beyond {length:,}"
+            return f", low frequencies scaled × {factor:g} beyond {length:,}"
         case _:
             return f", {named(part)}"
 
@@ -323,7 +327,7 @@ def _pool_steps(part: spec.Pool) -> Iterator[str]:
 def classifier(part: spec.ClassifierHead | spec.DistilledHead) -> str:
     classes = "1 class" if part.count == 1 else f"{part.count:,} classes"
     if isinstance(part, spec.DistilledHead):  # DeiT: the class token's head and the teacher's
-        return f"mean of what the first {part.voters} positions say of {classes}"
+        return f"mean of the predictions at the first {part.voters} positions: {classes}"
     text = f"{part.task}: "
     if part.hidden:  # RoBERTa and ELECTRA have a layer before the classes
         text += f"dense, {activation(part.hidden)}, then "

@@ -137,7 +137,8 @@ class LshAttention(Part):
             not factors or any(factor < 2 or factor % 2 for factor in factors)
         ):
             raise ModelError(
-                f"{self.buckets} buckets cannot come in opposite pairs", "give even numbers"
+                f"LSH needs an even number of buckets, not {self.buckets}",
+                "set `buckets` to even numbers",
             )
 
     @property
@@ -151,9 +152,9 @@ class LshAttention(Part):
 def _check_chunks(part: ChunkedAttention | LshAttention) -> None:
     if part.ring is not None and (part.ring.multiple % part.chunk or part.ring.beyond > part.chunk):
         raise ModelError(
-            f"a ring of {part.ring.multiple} places beyond {part.ring.beyond} "
-            f"has no whole chunks of {part.chunk}",
-            "give a multiple of `chunk`, beyond `chunk` at most",
+            f"a ring of a multiple of {part.ring.multiple} positions beyond "
+            f"{part.ring.beyond} does not divide into chunks of {part.chunk}",
+            "set `multiple` to a multiple of `chunk`, and `beyond` to `chunk` or less",
         )
 
 
@@ -220,12 +221,13 @@ class Attention(Part):
     def validate(self) -> None:
         if not set(self.bias) <= set("qkvo"):
             raise ModelError(
-                f"bias={self.bias!r} names no projections", "use letters of 'qkvo'; '' is none"
+                f"bias={self.bias!r} does not name projections",
+                "use letters of 'qkvo', or '' for none",
             )
         shared = self.projection == "shared"
         if isinstance(self.mixer, LshAttention) and not shared:
             raise ModelError(
-                "hashing needs queries and keys that are the same", "say projection='shared'"
+                "LSH attention needs shared queries and keys", "set projection='shared'"
             )
         if (
             isinstance(self.mixer, LinearAttention)
@@ -233,18 +235,22 @@ class Attention(Part):
             and self.scale is not None
         ):
             raise ModelError(
-                "features of elu have no scale", "leave `scale` out, or use FavorFeatures"
+                "linear attention with elu features has no scale",
+                "remove `scale`, or use FavorFeatures",
             )
         if isinstance(self.mixer, AdditiveAttention) and self.scale is not None:
-            raise ModelError("additive scores have no scale", "leave `scale` out")
+            raise ModelError("additive attention has no scale", "remove `scale`")
         _check_tied(self)
         _check_groups(self)
         if self.global_tokens is not None and self.projection != "global":
             raise ModelError(
-                "global tokens have projections of their own", "say projection='global'"
+                "`global_tokens` needs the projections of global attention",
+                "set projection='global'",
             )
         if self.projection == "global" and not isinstance(self.mixer, SoftmaxAttention):
-            raise ModelError("only softmax attention has global tokens", "use the softmax mixer")
+            raise ModelError(
+                "projection='global' needs softmax attention", "set mixer=SoftmaxAttention()"
+            )
 
     @property
     def key_heads(self) -> int:
@@ -264,30 +270,32 @@ class Attention(Part):
 
 
 def _check_tied(part: Attention) -> None:
-    """Tied projections: what one matrix makes has one width and one number of heads."""
+    """Tied projections: outputs of one matrix have equal widths and numbers of heads."""
     if not part.projection.startswith("tied"):
         return
     tied = part.projection.removeprefix("tied_")
     if "v" in tied and part.d_k != part.d_v:
         raise ModelError(
-            f"values of one matrix with keys have their width, {part.d_k}, and not {part.d_v}",
+            (f"tied keys and values have one width, but d_k is {part.d_k} and d_v is {part.d_v}"),
             "set d_v = d_k",
         )
     if "q" in tied and part.key_heads != part.heads:
-        raise ModelError("keys that are queries have as many heads", "leave `groups` out")
+        raise ModelError(
+            ("tied queries and keys have the same number of heads, so `groups` cannot be set"),
+            "remove `groups`",
+        )
 
 
 def _check_groups(attention: Attention) -> None:
-    """Grouped queries: as many query heads for each head of keys and values."""
+    """Grouped-query attention: each key-value head serves equally many query heads."""
     if attention.heads % attention.key_heads:
         raise ModelError(
-            f"{attention.heads} heads cannot share {attention.key_heads} heads of keys and values "
-            "evenly",
-            "give a number of them that divides the heads",
+            f"{attention.heads} heads are not divisible by groups={attention.key_heads}",
+            "choose `groups` so that it divides the number of heads",
         )
     one_number = attention.projection == "shared" or isinstance(attention.mixer, ChunkedAttention)
     if one_number and attention.key_heads != attention.heads:
         raise ModelError(
-            "shared queries and keys, and chunks, have one number of heads",
-            "leave `groups` out",
+            "shared queries and keys, and chunked attention, do not support grouped heads",
+            "remove `groups`",
         )

@@ -118,5 +118,5 @@ class Convolutional(Part):
     def validate(self) -> None:
         if not self.unit.dilations:
             raise ModelError(
-                "layers of convolutions need distances", "give `dilations` such as (1, 2, 4)"
+                "a convolutional stack needs dilations", "set `dilations`, for example (1, 2, 4)"
             )

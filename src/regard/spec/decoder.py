@@ -1,4 +1,4 @@
-"""Decoders: language models of stacks, and recurrent ones."""
+"""Decoder-only language models: Transformers and recurrent networks."""
 
 from __future__ import annotations
 
@@ -44,8 +44,10 @@ class Decoder(ModelSpec):
             raise chunks_shift()
         if self.stack.memory is not None and self.tokens.position is not None:
             raise ModelError(
-                "positions that are counted at the input begin anew in each segment",
-                "tell them inside the stack",
+                "positions added at the input start again in each segment, so they do not "
+                "work with a segment memory",
+                "set `position` of the stack, for example RelativeSinusoids, and "
+                "tokens.position=None",
             )
 
     @property
@@ -84,11 +86,9 @@ class RecurrentDecoder(ModelSpec):
 
     def validate(self) -> None:
         if self.stack.bidirectional:
-            raise ModelError(
-                "a language model cannot read backwards what follows", "say bidirectional=False"
-            )
+            raise ModelError("a language model cannot be bidirectional", "set bidirectional=False")
         if self.stack.looks is not None:
-            raise ModelError("a language model has no memory to look at", "leave `looks` out")
+            raise ModelError("a language model has no encoder to attend to", "remove `looks`")
 
     @property
     def embeddings(self) -> dict[str, Tokens]:

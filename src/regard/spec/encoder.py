@@ -1,4 +1,4 @@
-"""Encoders of text, images, sound, series and graphs; and two of them, compared."""
+"""Encoders of text, images, audio, time series and graphs, and dual encoders."""
 
 from __future__ import annotations
 
@@ -60,20 +60,24 @@ class Encoder(ModelSpec):
         )
         if needs_pool and self.pool is None:
             raise ModelError(
-                "labels for a whole input need one vector of it",
-                "give a `pool`, or a task such as 'tag'",
+                "a sequence classification head needs a pooled vector",
+                "set `pool`, or use a token-level task such as 'tag'",
             )
         if not isinstance(self.input, Tokens) and self.head is not None:
             raise ModelError(
-                "a head over the vocabulary needs tokens as input",
-                "give `labels` instead of a `head`",
+                "a language-model head needs tokens as input",
+                "set `labels` instead of `head`",
             )
         if isinstance(self.input, Waveform) and self.d_model % self.input.position.groups:
             groups = self.input.position.groups
-            problem = f"d_model {self.d_model} does not divide by {groups} groups of channels"
-            raise ModelError(problem, "correct one of them")
+            problem = (
+                f"d_model {self.d_model} is not divisible by {groups}, the number of channel groups"
+            )
+            raise ModelError(problem, "change one of them")
         if self.contrastive is not None and not isinstance(self.input, Waveform):
-            raise ModelError("only sound is pre-trained by contrasts", "give it a Waveform")
+            raise ModelError(
+                "contrastive pre-training needs a Waveform as input", "set input=Waveform(…)"
+            )
         _check_pixels(self)
         if self.head is not None and self.head.transform is None:
             check_tied(self.tied, self.stack, self.d_model)
@@ -101,7 +105,7 @@ class Encoder(ModelSpec):
         if isinstance(self.input, SeriesPatches):
             return {name: True, "past_observed_mask": False}
         if isinstance(self.input, Spectrogram):
-            # Silence up to the end of the window is heard like all else (Whisper).
+            # Whisper has no attention mask: padding is silence, and is attended to.
             return {name: True}
         if isinstance(self.input, NodeFeatures):
             return {
@@ -188,44 +192,48 @@ class Encoder(ModelSpec):
 
 
 def _check_series(model: Encoder) -> None:
-    """Heads of time series and their front end belong together."""
+    """A time-series head needs a time-series front end, and the other way round."""
     if not isinstance(model.input, SeriesPatches):
         if model.series is not None:
-            raise ModelError("only time series have a head `series`", "give `labels` instead")
+            raise ModelError("the head `series` needs time series as input", "set `labels` instead")
         return
     if model.labels is not None or model.pool is not None:
-        raise ModelError("time series have no `labels` and no `pool`", "give `series` instead")
+        raise ModelError(
+            "models of time series do not have `labels` and `pool`", "set `series` instead"
+        )
     if isinstance(model.series, PatchHead):
         if len(model.input.scales) > 1:
-            raise ModelError("patches of several lengths have no one head", "give one scale")
+            raise ModelError("a PatchHead needs patches of one length", "set one scale")
     elif model.series is not None:
         first = model.series.pool == "first"
         if first != model.input.class_token:
             raise ModelError(
-                "a head pools at the class token if there is one, and only then",
-                "give both, or neither: class_token=True, pool='first'",
+                "pool='first' of the head and class_token=True of the input belong together",
+                "set both, or neither",
             )
 
 
 def _check_pixels(model: Encoder) -> None:
-    """A decoder of pixels reads images whose patches are hidden in its own way."""
+    """A pixel decoder needs images, with mask tokens only if it is a PixelShuffleHead."""
     if model.pixels is None:
         return
     if not isinstance(model.input, Patches):
-        raise ModelError("only images have pixels to reconstruct", "give it Patches")
+        raise ModelError("pixel reconstruction needs images as input", "set input=Patches(…)")
     if isinstance(model.pixels, PixelShuffleHead) != model.input.mask_token:
         raise ModelError(
-            "mask tokens stand for the hidden patches of a PixelShuffleHead, and only of that",
-            "say mask_token=True for it, and mask_token=False for a PixelDecoder",
+            "PixelShuffleHead needs a mask token, and PixelDecoder works without one",
+            "set mask_token=True for PixelShuffleHead, mask_token=False for PixelDecoder",
         )
 
 
 def _check_graph(model: Encoder) -> None:
-    """What attends along edges reads graphs."""
+    """Neighbour masks and shortest-path biases need graphs."""
     stack = model.stack
     along_edges = stack.pattern == NeighbourMask() or isinstance(stack.position, ShortestPathBias)
     if along_edges and not isinstance(model.input, NodeFeatures):
-        raise ModelError("only graphs have neighbours and paths", "give it NodeFeatures")
+        raise ModelError(
+            "NeighbourMask and ShortestPathBias need graphs as input", "set input=NodeFeatures(…)"
+        )
 
 
 @dataclass(frozen=True)
@@ -242,8 +250,8 @@ class RecurrentEncoder(ModelSpec):
         check_recurrent_encoder(self.stack, self.d_model)
         if self.labels is not None and not self.labels.each and self.pool is None:
             raise ModelError(
-                "labels for a whole input need one vector of it",
-                "give a `pool`, or a task such as 'tag'",
+                "a sequence classification head needs a pooled vector",
+                "set `pool`, or use a token-level task such as 'tag'",
             )
 
     @property
@@ -265,7 +273,7 @@ class RecurrentEncoder(ModelSpec):
 
     @property
     def head(self) -> None:
-        """There is no masked language modelling with cells."""
+        """None: recurrent encoders have no masked-LM head."""
 
     @property
     def tokens(self) -> Tokens:
@@ -287,15 +295,16 @@ class DualEncoder(ModelSpec):
     def validate(self) -> None:
         if not isinstance(self.text.input, Tokens) or not isinstance(self.image.input, Patches):
             raise ModelError(
-                "a pair is one tower of texts and one of images", "give it Tokens and Patches"
+                "a dual encoder needs a text encoder and an image encoder",
+                "set text.input=Tokens(…) and image.input=Patches(…)",
             )
         widths = [
             tower.pool and (tower.pool.width or tower.d_model) for tower in (self.text, self.image)
         ]
         if widths[0] is None or widths[0] != widths[1]:
             raise ModelError(
-                "a pair needs vectors of one width from both towers",
-                "give both a Pool with that `width`",
+                "both encoders of a dual encoder need pooled vectors of the same width",
+                "set the same Pool(width=…) for both",
             )
 
     @property

@@ -1,4 +1,4 @@
-"""Encoder–decoders: of stacks, recurrent and convolutional, and of time series."""
+"""Encoder–decoders: Transformers, recurrent and convolutional ones, and for time series."""
 
 from __future__ import annotations
 
@@ -57,8 +57,9 @@ class EncoderDecoder(ModelSpec):
     def validate(self) -> None:
         if self.looks == "matching" and self.encoder.layers != self.decoder.layers:
             raise ModelError(
-                f"{self.encoder.layers} and {self.decoder.layers} layers do not match",
-                "give both sides as many layers",
+                "looks='matching' needs as many encoder as decoder layers, not "
+                f"{self.encoder.layers} and {self.decoder.layers}",
+                "set the same number of layers",
             )
         check_no_cross(self.encoder)
         # Speech has no vocabulary, and no embedding to share.
@@ -66,22 +67,23 @@ class EncoderDecoder(ModelSpec):
         _check_vocabulary(self.share, source_vocabulary, self.target.vocabulary)
         if (self.pool is None) != (self.labels is None):
             raise ModelError(
-                "the labels of an encoder–decoder are scored from a pooled vector",
-                "give both `pool` and `labels`, or neither",
+                "classification by an encoder–decoder needs both `pool` and `labels`",
+                "set both, or neither",
             )
         if self.decoder.compressed is not None:
             raise ModelError(
-                "only language models read one segment after the other", "leave `compressed` out"
+                ("compressed memory is for language models, which read a text segment by segment"),
+                "remove `compressed`",
             )
         if self.decoder.block.cross is None:
             raise ModelError(
                 "the decoder of an encoder–decoder has no cross-attention",
-                "give decoder.block a `cross`",
+                "set decoder.block.cross",
             )
         if any(stack.width(self.d_model) != self.d_model for stack in (self.encoder, self.decoder)):
             raise ModelError(
-                "what one side gives must be as wide as what the other takes",
-                "let Reversible give 'mean'",
+                "the outputs of the encoder and the decoder must have d_model dimensions",
+                "set Reversible(gives='mean')",
             )
         if any(
             isinstance(block.attention.mixer, ChunkedAttention | LshAttention)
@@ -156,23 +158,25 @@ class SequenceToSequence(ModelSpec):
         if isinstance(encoder, Recurrent):
             check_recurrent_encoder(encoder, self.d_model)
         if isinstance(decoder, Recurrent) and decoder.bidirectional:
-            raise ModelError(
-                "a decoder cannot read backwards what it has not written", "say bidirectional=False"
-            )
+            raise ModelError("a decoder cannot be bidirectional", "set bidirectional=False")
         if isinstance(encoder, Convolutional) and encoder.sees is not None:
-            raise ModelError("an encoder has no memory to see", "leave `sees` out of it")
+            raise ModelError(
+                "an encoder has no other sequence to attend to", "remove `sees` from the encoder"
+            )
         if isinstance(encoder, Convolutional) and encoder.unit.kernel % 2 == 0:
             raise ModelError(
-                f"a convolution of width {encoder.unit.kernel} has no middle", "give an odd kernel"
+                (f"the kernel of an encoder's convolution must be odd, not {encoder.unit.kernel}"),
+                "set an odd kernel size",
             )
         if isinstance(decoder, Convolutional) and decoder.sees is None:
             raise ModelError(
-                "a decoder of convolutions must see the memory", "say sees='attention' or 'aligned'"
+                "a convolutional decoder must attend to the encoder",
+                "set sees='attention' or sees='aligned'",
             )
         if isinstance(encoder, Convolutional) != isinstance(decoder, Convolutional):
             raise ModelError(
-                "recurrent and convolved parts hand on different memories",
-                "use one kind on both sides",
+                "a recurrent and a convolutional side cannot be combined",
+                "use the same kind for encoder and decoder",
             )
 
     @property
@@ -215,12 +219,12 @@ class SeriesEncoderDecoder(ModelSpec):
         if self.decoder.block.cross is None:
             raise ModelError(
                 "the decoder of an encoder–decoder has no cross-attention",
-                "give decoder.block a `cross`",
+                "set decoder.block.cross",
             )
         if any(stack.width(self.d_model) != self.d_model for stack in (self.encoder, self.decoder)):
             raise ModelError(
-                "what one side gives must be as wide as what the other takes",
-                "let Reversible give 'mean'",
+                "the outputs of the encoder and the decoder must have d_model dimensions",
+                "set Reversible(gives='mean')",
             )
         check_decoder(self.decoder)
 
@@ -258,6 +262,7 @@ class SeriesEncoderDecoder(ModelSpec):
 def _check_vocabulary(share: str, source: int, target: int) -> None:
     if share in ("all", "inputs") and source != target:
         raise ModelError(
-            f"share={share!r} needs one vocabulary, not {source} and {target} tokens",
-            "learn a joint tokenizer, or share='target'",
+            f"share={share!r} needs one vocabulary, but source has {source} tokens and "
+            f"target {target}",
+            "train a joint tokenizer, or set share='target'",
         )

@@ -54,7 +54,7 @@ class ConvFeedForward(Part):
     def validate(self) -> None:
         if any(width % 2 == 0 for width in self.kernels):
             raise ModelError(
-                f"convolutions of widths {self.kernels} have no middle", "give odd widths"
+                f"kernel sizes must be odd, not {self.kernels}", "set odd kernel sizes"
             )
 
     @property
@@ -80,7 +80,7 @@ class MixtureOfExperts(Part):
     def validate(self) -> None:
         if self.top > self.count:
             raise ModelError(
-                f"{self.top} of {self.count} experts cannot be asked",
+                f"top={self.top} is more than count={self.count}, the number of experts",
                 "lower `top`, or raise `count`",
             )
 

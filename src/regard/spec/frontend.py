@@ -92,12 +92,13 @@ class Patches(Part):
     def validate(self) -> None:
         if self.patch > self.size:
             raise ModelError(
-                f"no patch of {self.patch} pixels fits into {self.size}", "give a smaller `patch`"
+                f"a patch of {self.patch} pixels does not fit into an image of {self.size}",
+                "set a smaller `patch`",
             )
         if self.interpolated and self.position != "learned":
-            raise ModelError("only learned positions are interpolated", "leave `interpolated` out")
+            raise ModelError("only learned positions can be interpolated", "remove `interpolated`")
         if self.mask_unit > 1 and not self.mask_token:
-            raise ModelError("squares of patches are hidden by mask tokens", "say mask_token=True")
+            raise ModelError("masking squares of patches needs a mask token", "set mask_token=True")
 
     @property
     def positions(self) -> int:
@@ -172,7 +173,7 @@ class Waveform(Part):
 
     def validate(self) -> None:
         if not self.convolutions:
-            raise ModelError("sound needs at least one convolution", "give `convolutions`")
+            raise ModelError("a Waveform needs at least one convolution", "set `convolutions`")
 
     @property
     def normalizes_over_time(self) -> bool:
@@ -235,15 +236,15 @@ class SeriesPatches(Part):
 
     def validate(self) -> None:
         if not self.scales:
-            raise ModelError("series have at least one length of patches", "give `scales`")
+            raise ModelError("SeriesPatches needs at least one patch length", "set `scales`")
         for scale in self.scales:
             if scale.length > self.length:
                 raise ModelError(
-                    f"no patch of {scale.length} steps fits into {self.length}",
-                    "give a smaller `patch`, or a longer `context`",
+                    f"a patch of {scale.length} steps does not fit into a series of {self.length}",
+                    "set a smaller `patch`",
                 )
         if self.masking is not None and len(self.scales) > 1:
-            raise ModelError("masked patches are of one length", "give one scale")
+            raise ModelError("masked patches must have the same length", "set one scale")
 
     @property
     def patches(self) -> int:
@@ -294,8 +295,8 @@ class LaggedValues(Part):
     def validate(self) -> None:
         if not self.lags:
             raise ModelError(
-                "without lags a step reads nothing of what came before it",
-                "give at least one number of time steps",
+                "at least one lag is needed, since each step reads earlier ones by them",
+                "set `lags` to at least one number of time steps",
             )
 
     @property

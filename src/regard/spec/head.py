@@ -42,7 +42,7 @@ class EndToken(Part):
 
     def validate(self) -> None:
         if self.token is None and self.which == "last":
-            raise ModelError("the last end token has no id to look for", "give `token`")
+            raise ModelError("pooling at the last end token needs its id", "set `token`")
 
 
 @dataclass(frozen=True)
@@ -117,8 +117,8 @@ class ClassifierHead(Part):
         expected = {"next": 2, "answer": 2, "detect": 1}.get(self.task, self.count)
         if self.count != expected:
             raise ModelError(
-                f"the task {self.task!r} has {expected} scores, not {self.count}",
-                f"say count={expected}",
+                f"the task {self.task!r} needs count={expected}, not {self.count}",
+                f"set count={expected}",
             )
 
     @property
@@ -169,8 +169,8 @@ class ContrastiveHead(Part):
     def validate(self) -> None:
         if self.code_width % self.groups:
             raise ModelError(
-                f"the width {self.code_width} does not divide by {self.groups} groups of codes",
-                "correct one of them",
+                f"code_width {self.code_width} is not divisible by groups={self.groups}",
+                "change one of them",
             )
 
 
@@ -194,8 +194,8 @@ class Quantiles(Part):
         inside = all(0 < level < 1 for level in self.levels)
         if not self.levels or not inside or list(self.levels) != sorted(set(self.levels)):
             raise ModelError(
-                f"{self.levels} are no levels of quantiles",
-                "give numbers between 0 and 1 that grow, such as 0.1, 0.5, 0.9",
+                f"quantile levels must increase between 0 and 1, not {self.levels}",
+                "set levels such as (0.1, 0.5, 0.9)",
             )
 
 

@@ -21,14 +21,17 @@ def masked_image_model(
     give the image. What one position reconstructs is hidden as a whole.
     """
     if not isinstance(encoder.input, Patches):
-        raise ModelError("only images have pixels to reconstruct", "give it Patches")
+        raise ModelError(
+            "masked image modelling needs an encoder of images",
+            "use an Encoder with input=Patches(…)",
+        )
     patches = encoder.input
     stride = stride or image_stride(encoder)
     if stride is None:
         raise ModelError(
-            f"images of {patches.size} × {patches.size} pixels do not divide into the squares that "
-            "the positions of the last layer reconstruct",
-            "give another --image-size, another --patch, or a stack with fewer stages",
+            f"the image size {patches.size} is not divisible by the patch size {patches.patch}, "
+            "or by the grid of the last stage",
+            "change --image-size or --patch, or use fewer stages",
         )
     unit = 1 if stride % patches.patch else stride // patches.patch
     masked = dataclasses.replace(patches, mask_token=True, masked_share=share, mask_unit=unit)

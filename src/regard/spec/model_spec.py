@@ -1,4 +1,4 @@
-"""What every model has, and what its stacks must be."""
+"""The base class of model specs, and checks of their stacks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from regard.spec.validation import Part
 
 
 class ModelSpec(Part, ABC):
-    """What every architecture answers, so that nobody has to ask which one it is."""
+    """Base class of model specs: the properties that all architectures have."""
 
     d_model: int  # of all but a dual encoder, whose towers have one each
 
@@ -86,17 +86,22 @@ class ModelSpec(Part, ABC):
 def check_recurrent_encoder(encoder: Recurrent, d_model: int) -> None:
     """A recurrent encoder reads one sequence, in both directions with a half of the width each."""
     if encoder.looks is not None:
-        raise ModelError("an encoder has no memory to look at", "leave `looks` out of it")
+        raise ModelError(
+            "a recurrent encoder has no other sequence to attend to",
+            "remove `looks` from the encoder",
+        )
     if encoder.bidirectional and d_model % 2:
-        raise ModelError(f"half of d_model {d_model} cannot go backwards", "give an even d_model")
+        raise ModelError(
+            f"a bidirectional encoder needs an even d_model, not {d_model}", "set an even d_model"
+        )
 
 
 def check_no_cross(stack: Stack) -> None:
     """A stack that reads one sequence has no memory to attend to."""
     if any(block.cross is not None for block in stack.blocks):
         raise ModelError(
-            "cross-attention has nothing to attend to in a stack that reads one sequence",
-            "leave `cross` out, or describe an EncoderDecoder",
+            "a stack that reads a single sequence cannot have cross-attention",
+            "remove `cross`, or describe an EncoderDecoder",
         )
 
 
@@ -104,12 +109,12 @@ def check_decoder(stack: Stack) -> None:
     """Autoregressive decoding: the mask is causal, and the same for every length of the text."""
     if not is_causal(stack.pattern):
         raise ModelError(
-            "a decoder must not see what follows",
+            "the mask of a decoder must be causal",
             "combine its pattern with a causal mask: And(CausalMask(), …)",
         )
     if counts_from_the_end(stack.pattern):
         raise ModelError(
-            "what a decoder sees must not change when the text grows",
+            "the mask of a decoder must not depend on the length of the text",
             "use GlobalMask(last=0) and RandomBlockMask(of='before')",
         )
 
@@ -117,7 +122,7 @@ def check_decoder(stack: Stack) -> None:
 def chunks_shift() -> ModelError:
     """The error of a decoder whose attention sorts the text into chunks anew as it grows."""
     return ModelError(
-        "hashed chunks change when the text grows, so a decoder's past could not be kept",
+        "LSH attention cannot be cached in a decoder: the chunks change as the text grows",
         "use LshAttention in an Encoder (whose pattern may be causal), "
         "and another mixer in decoders",
     )
@@ -126,4 +131,7 @@ def chunks_shift() -> ModelError:
 def check_tied(tied: bool, stack: Stack, d_model: int) -> None:
     """An output matrix that is the embedding's has the width of what the stack puts out."""
     if tied and stack.width(d_model) != d_model:
-        raise ModelError("an embedding is narrower than both streams of a stack", "say tied=False")
+        raise ModelError(
+            "weight tying needs hidden states of width d_model, but the stack returns both streams",
+            "set tied=False",
+        )

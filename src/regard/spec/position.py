@@ -92,8 +92,9 @@ class AxialPosition(Part):
             or min((*self.shape, *self.widths, self.most), default=0) < 1
         ):
             raise ModelError(
-                f"axes of {self.shape} positions cannot have vectors of {self.widths}",
-                "give each axis one width",
+                f"axial positions need one width for each axis: {self.shape} positions, widths "
+                f"{self.widths}",
+                "set as many widths as axes",
             )
 
     @property
@@ -185,10 +186,9 @@ class Disentangled(Part):
         exact = None if self.buckets is None else self.buckets // 2
         if exact is not None and exact in (0, self.distance - 1):
             raise ModelError(
-                f"{self.buckets} buckets of distances up to {self.distance} leave nothing for "
-                f"logarithmic ones beyond {exact} exact ones",
-                "give more than one bucket, and another distance: position_buckets, "
-                "max_relative_positions",
+                f"{self.buckets} buckets (position_buckets) of distances up to {self.distance} "
+                f"(max_relative_positions) leave no logarithmic ones beyond {exact} exact ones",
+                "set position_buckets to 2 or more, or change max_relative_positions",
             )
 
 

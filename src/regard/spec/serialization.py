@@ -140,22 +140,24 @@ def from_dict(data: Any, kinds: Iterable[type] = ()) -> Any:
     """
     if not isinstance(data, dict | list):
         raise ModelError(
-            f"{reprlib.repr(data)} is no model's description",
-            "give the dictionary that `to_dict` makes, or json.load of its file",
+            f"{reprlib.repr(data)} is not a serialized spec",
+            "pass the dictionary that `to_dict` returns, or that json.load reads from its file",
         )
     if isinstance(kinds, type):
-        raise ModelError("`kinds` is one class", f"give a list: kinds=[{kinds.__name__}]")
+        raise ModelError("`kinds` must be a list of classes", f"write kinds=[{kinds.__name__}]")
     custom = {}
     for kind in kinds:
         if not isinstance(kind, type) or not dataclasses.is_dataclass(kind):
-            raise ModelError(f"{kind!r} is no kind of part", "give the classes of your dataclasses")
+            raise ModelError(
+                f"{kind!r} is not a spec class", "pass the classes of your dataclasses"
+            )
         _refuse_known_name(kind.__name__)
         custom[kind.__name__] = kind
     try:
         return _read(data, _KINDS | custom)
     except RecursionError:
         raise ModelError(
-            "the model's description has too many parts inside each other", "nest fewer of them"
+            "the serialized spec is nested too deeply", "use fewer levels of parts"
         ) from None
 
 
@@ -191,14 +193,13 @@ def _read(data: Any, kinds: Mapping[str, type]) -> Any:
         name = _FORMER_NAMES.get(name, name)
     if not isinstance(name, str):
         raise ModelError(
-            f"a part of the model's description has no kind: {reprlib.repr(data)}",
-            'name its class, as in {"kind": "FeedForward", "d_ff": 2048}',
+            f"a part of the serialized spec has no kind: {reprlib.repr(data)}",
+            'add its class name, as in {"kind": "FeedForward", "d_ff": 2048}',
         )
     if name not in kinds:
         raise ModelError(
-            f"the model's description has an unknown kind {name!r}",
-            f"if that is a part of your own, give its class: kinds=[{name}]; "
-            + did_you_mean(str(name), kinds),
+            f"the serialized spec has an unknown kind {name!r}",
+            f"if it is a class of yours, pass kinds=[{name}]; " + did_you_mean(str(name), kinds),
         )
     kind = kinds[name]
     hints = type_hints(kind)

@@ -82,17 +82,18 @@ class Block(Part):
         changes_outputs = self.layer_scale is not None or self.drop_path > 0
         if changes_outputs and isinstance(self.residual, Parallel | Reversible):
             raise ModelError(
-                "LayerScale and stochastic depth are of sublayers one after the other",
-                "use PreNorm or PostNorm, or leave `layer_scale` and `drop_path` out",
+                "LayerScale and stochastic depth need PreNorm or PostNorm blocks",
+                "use PreNorm or PostNorm, or remove `layer_scale` and `drop_path`",
             )
         if self.cross is not None and self.cross.projection != "apart":
             raise ModelError(
-                "queries of one sequence are no keys of another",
-                "let cross-attention project them apart",
+                "cross-attention cannot share or tie its projections: queries and keys come "
+                "from different sequences",
+                "set projection='apart' for `cross`",
             )
         if self.cross is not None and isinstance(self.residual, Parallel):
             raise ModelError(
-                "a parallel block has no place for cross-attention", "use PreNorm or PostNorm"
+                "a parallel block cannot have cross-attention", "use PreNorm or PostNorm"
             )
 
 
@@ -112,7 +113,7 @@ class ConvLayer(Part):
     def validate(self) -> None:
         if self.width % 2 == 0:
             raise ModelError(
-                f"a convolution of width {self.width} has no middle", "give an odd width"
+                f"the width of the convolution must be odd, not {self.width}", "set an odd `width`"
             )
 
 
@@ -143,14 +144,14 @@ class Stages(Part):
     def validate(self) -> None:
         if not self.depths or len(self.depths) != len(self.heads):
             raise ModelError(
-                f"{len(self.depths)} stages have {len(self.heads)} numbers of heads",
-                "give `depths` and `heads` for each stage",
+                f"`depths` has {len(self.depths)} stages and `heads` {len(self.heads)}",
+                "set one depth and one number of heads for each stage",
             )
         if min(self.sides) < self.window:
             raise ModelError(
-                f"windows of {self.window} × {self.window} do not fit the last of "
-                f"{len(self.depths)} stages, which has {self.sides[-1]} × {self.sides[-1]} patches",
-                "give a smaller window, fewer stages, smaller patches or larger images",
+                f"a window of {self.window} × {self.window} patches is larger than the last of "
+                f"{len(self.depths)} stages, {self.sides[-1]} × {self.sides[-1]}",
+                "use a smaller window, fewer stages, smaller patches or larger images",
             )
 
     @property
@@ -211,26 +212,30 @@ class Stack(Part):
             _check_alternating(self)
         if self.compressed is not None and (self.memory is None or self.pattern != CausalMask()):
             raise ModelError(
-                "what is compressed has left a memory, and is seen wherever it was",
-                "give a `memory`, and pattern=CausalMask()",
+                "compressed memory needs a segment memory and a causal mask without a window",
+                "set `memory`, and pattern=CausalMask()",
             )
         if isinstance(self.block.residual, Reversible):
             _check_reversible(self)
         if self.universal is not None and not self.shared:
-            raise ModelError("steps are told to one layer that makes them all", "say shared=True")
+            raise ModelError(
+                "a Universal Transformer applies one layer repeatedly, so its weights must be "
+                "shared",
+                "set shared=True",
+            )
         if self.memory is not None and (
             isinstance(self.position, Rope)
             or not isinstance(self.block.attention.mixer, SoftmaxAttention)
         ):
             raise ModelError(
-                "a memory holds places whose numbers change from segment to segment, "
-                "and needs softmax attention",
-                "use a position that knows distances: RelativeSinusoids, RelativeKeys, "
+                "a segment memory needs softmax attention and relative positions",
+                "set mixer=SoftmaxAttention() and position=RelativeSinusoids, RelativeKeys, "
                 "T5Bias or Alibi",
             )
         if self.conv_layer is not None and self.pattern != FullMask():
             raise ModelError(
-                "a convolution sees what follows", "use it in a stack that may see everything"
+                "`conv_layer` reads later positions, so it needs an unmasked stack",
+                "set pattern=FullMask(), or remove `conv_layer`",
             )
         for block in (self.block, *self.alternating_blocks):
             _check_mixer(self, block.attention)
@@ -297,7 +302,11 @@ def _check_layer_drop(stack: Stack) -> None:
     others = (stack.stages, stack.universal, stack.memory, stack.conv_layer)
     reversible = isinstance(stack.block.residual, Reversible)
     if stack.layer_drop and (reversible or any(part is not None for part in others)):
-        raise ModelError("only plain stacks skip layers", "leave `layer_drop` out")
+        raise ModelError(
+            "LayerDrop does not work with stages, reversible or Universal stacks, a "
+            "segment memory or a convolution",
+            "remove `layer_drop`",
+        )
 
 
 def _check_stages(stack: Stack, stages: Stages) -> None:
@@ -308,22 +317,28 @@ def _check_stages(stack: Stack, stages: Stages) -> None:
     )
     if any(part is not None for part in others) or stack.pattern != FullMask() or not plain:
         raise ModelError(
-            "stages have plain softmax attention in windows, and positions of their own",
-            "leave other patterns, positions, mixers and shared blocks out",
+            "a stack with stages needs softmax attention with a full mask, and neither "
+            "positions nor shared blocks",
+            "remove the other patterns, positions, mixers and shared blocks",
         )
     if not isinstance(stack.block.feedforward, FeedForward | GatedFeedForward):
-        raise ModelError("the feed-forward of a stage has its width", "use a FeedForward")
+        raise ModelError(
+            "a stack with stages needs a FeedForward or GatedFeedForward, whose width "
+            "grows with the stage",
+            "use one of them",
+        )
     if stack.layers != sum(stages.depths):
         raise ModelError(
-            f"stages of {stages.depths} layers are not {stack.layers}", "correct `layers`"
+            f"depths={stages.depths} do not add up to layers={stack.layers}",
+            f"set layers={sum(stages.depths)}",
         )
     width = stack.block.attention.heads * stack.block.attention.d_k
     for number, heads in enumerate(stages.heads):
         if 2**number * width % heads:
             raise ModelError(
-                f"the width {2**number * width} of stage {number + 1} does not divide by "
+                f"the width {2**number * width} of stage {number + 1} is not divisible by "
                 f"{heads} heads",
-                "correct one of them",
+                "change one of them",
             )
 
 
@@ -355,16 +370,17 @@ def _check_alternating(stack: Stack) -> None:
     )
     if stack.shared or stack.position is not None or stack.memory is not None or lengths:
         raise ModelError(
-            "layers that differ share no parts, no positions and no memory",
-            "leave `alternating_blocks` out",
+            "alternating blocks cannot have shared weights, positions of the stack or a "
+            "segment memory",
+            "remove these, or `alternating_blocks`",
         )
     if any(
         (b.residual, b.cross is None) != (stack.block.residual, stack.block.cross is None)
         for b in blocks
     ):
         raise ModelError(
-            "layers that take turns hand on different things",
-            "give all of them one residual scheme",
+            ("alternating blocks need the same residual scheme, and all or none cross-attention"),
+            "set the same `residual` for all of them",
         )
 
 
@@ -376,13 +392,13 @@ def _check_pruned_heads(stack: Stack) -> None:
         if counts is None:
             continue
         if part is None or len(counts) != blocks or min(counts) < 1 or max(counts) > part.heads:
-            problem = f"{counts} are no numbers of heads for {blocks} blocks"
-            raise ModelError(problem, f"give each block 1 to {part.heads if part else 0}")
+            problem = f"{counts} are not valid numbers of heads for {blocks} blocks"
+            raise ModelError(problem, f"set 1 to {part.heads if part else 0} heads for each block")
         if not prunable(stack, cross):
             raise ModelError(
-                "layers of this stack cannot have heads of their own number: "
-                "a part tells all of them apart",
-                "prune attention without T5Bias, Alibi, groups of heads, Linformer or hashing",
+                "the layers of this stack cannot have different numbers of heads: they share "
+                "a part with one entry per head",
+                "prune attention without T5Bias, Alibi, grouped heads, Linformer or LSH",
             )
 
 
@@ -394,18 +410,21 @@ def _check_reversible(stack: Stack) -> None:
     """
     if isinstance(stack.block.norm, BatchNorm):
         raise ModelError(
-            "a reversible stack makes its sublayers again, and would count a batch twice",
+            "a reversible stack computes each sublayer twice, so BatchNorm would count "
+            "each batch twice",
             "use LayerNorm or RMSNorm, or PreNorm",
         )
     experts = any(isinstance(block.feedforward, MixtureOfExperts) for block in stack.blocks)
     if isinstance(stack.position, T5Bias | Disentangled | BuildsPosition) or experts:
         raise ModelError(
-            "a reversible stack makes its sublayers again, "
-            "and with them no shared tables and no losses beside",
+            "a reversible stack recomputes its sublayers, so it supports neither T5Bias, "
+            "Disentangled and custom positions nor experts",
             "use another position or feed-forward, or PreNorm",
         )
     if stack.conv_layer is not None or stack.universal is not None:
-        raise ModelError("both streams of a reversible stack are plain layers", "use PreNorm")
+        raise ModelError(
+            "a reversible stack cannot have `conv_layer` or `universal`", "use PreNorm"
+        )
 
 
 def _check_mixer(stack: Stack, attention: Attention) -> None:
@@ -415,8 +434,8 @@ def _check_mixer(stack: Stack, attention: Attention) -> None:
         is_causal(stack.pattern) or stack.position is not None
     ):
         raise ModelError(
-            "global tokens see what follows, and their projections know no positions",
-            "use an encoder with input positions, or attention `global`, which has one projection",
+            "projection='global' needs an encoder without positions inside the stack",
+            ("add positions at the input, or use attention `global`, which has one projection"),
         )
     if isinstance(mixer, SoftmaxAttention):
         return
@@ -429,21 +448,21 @@ def _check_mixer(stack: Stack, attention: Attention) -> None:
     name = type(mixer).__name__
     if isinstance(mixer, Linformer) and is_causal(stack.pattern):
         raise ModelError(
-            "Linformer mixes all places before a query looks, "
-            "so nothing can be hidden from it: it has no causal form",
+            ("Linformer has no causal form: it projects all positions before a query reads them"),
             "use it in encoders, and softmax, window, linear or performer attention in decoders",
         )
     if stack.pattern not in (FullMask(), CausalMask()):
         raise ModelError(
-            f"{name} attention knows no pattern but FullMask() and CausalMask()",
-            "use the softmax mixer, which computes a sparse pattern at its own cost",
+            f"{name} supports no masks other than FullMask() and CausalMask()",
+            ("use softmax attention, which computes only the allowed blocks of a sparse mask"),
         )
     # RoPE acts on q and k, not on scores, so linear attention can use it (Su et al. 2021).
     if stack.position is not None and not (
         isinstance(stack.position, Rope) and isinstance(mixer, LinearAttention)
     ):
         raise ModelError(
-            f"{name} attention has no scores to which {type(stack.position).__name__} could add",
+            f"{name} computes no scores, so {type(stack.position).__name__} cannot be "
+            "added to them",
             "add positions at the input",
         )
 
@@ -452,8 +471,7 @@ def _check_additive(stack: Stack) -> None:
     """Additive scores are no products: what positions add must be a bias."""
     if isinstance(stack.position, Rope | RelativeKeys | RelativeSinusoids | Disentangled):
         raise ModelError(
-            f"{type(stack.position).__name__} is made for products of queries and keys, "
-            "not for additive scores",
+            f"{type(stack.position).__name__} needs dot-product scores, not additive ones",
             "use T5Bias, Alibi, or positions at the input",
         )
 
@@ -466,14 +484,15 @@ def _check_convolution(stack: Stack, feedforward: PositionWise) -> None:
         and stack.memory is not None
     ):
         raise ModelError(
-            "a segment memory holds no inputs of a convolution", "use kernels of 1, or no memory"
+            "a segment memory does not store the inputs of convolutions",
+            "use kernels of size 1, or remove `memory`",
         )
 
 
 def _check_custom_mixer(stack: Stack, mixer: BuildsAttention) -> None:
     """Custom mixers support all masks, RoPE and score biases, but no positions of single layers.
 
-    These add scores of their own, and nobody knows how a custom mixer would scale them.
+    These add scores of their own, whose scale in a custom mixer is not defined.
     """
     if isinstance(stack.position, RelativeKeys | RelativeSinusoids | Disentangled):
         raise ModelError(
@@ -519,7 +538,7 @@ def prunable(stack: Stack, cross: bool = False) -> bool:
 
 
 def with_heads(stack: Stack, heads: tuple[int, ...], cross_heads: tuple[int, ...] = ()) -> Stack:
-    """The stack with pruned heads: so many are left in each block.
+    """The stack with pruned heads; `heads` are the numbers of heads left in each block.
 
     Where all blocks have equally many, the number is written into the block itself.
     """

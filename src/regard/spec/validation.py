@@ -93,7 +93,7 @@ class Part:
         self.validate()
 
     def validate(self) -> None:
-        """Raises a ModelError where values contradict each other; each by itself fits by then."""
+        """Raises a ModelError for values that do not fit together; each one has been checked."""
 
 
 def check_fields(part: Any) -> None:
@@ -109,7 +109,7 @@ def check_field(owner: str, name: str, value: Any, hint: Any) -> None:
     if fits(value, hint):
         return
     problem = f"{owner}.{name} cannot be {_shorten(value)}"
-    raise ModelError(problem, f"what fits there: {describe(hint)}")
+    raise ModelError(problem, f"use {describe(hint)}")
 
 
 def _shorten(value: Any) -> str:

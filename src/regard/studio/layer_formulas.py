@@ -51,6 +51,9 @@ def layer_formulas(core: CoreModel, name: str) -> Formulas:
         formulas["input"] = norm_formula(norm)
     formulas["sum"] = _residual_formula(block, norm)
     formulas["feedforward"] = feedforward_formula(block.feedforward)
+    hidden = hidden_formula(block.feedforward)
+    if hidden is not None:
+        formulas["hidden"] = hidden
     formulas["output"] = "x" if stack.final_norm is None else f"{_name(stack.final_norm)}(x)"
     return formulas
 
@@ -119,16 +122,26 @@ def feedforward_formula(part: nn.Module) -> str:
     """The network at each position, with its activation."""
     match part:
         case FeedForward():
-            inner = _affine("W₁ x", part.inner, "b₁")
-            return _affine(f"W₂ {_activation(part)}({inner})", part.outer, "b₂")
+            return _affine(f"W₂ {hidden_formula(part)}", part.outer, "b₂")
         case GatedFeedForward():
-            return f"W₂ ({_activation(part)}(W x) ⊙ V x)"
+            return f"W₂ ({hidden_formula(part)})"
         case ConvFeedForward():
             return f"conv₂({_activation(part)}(conv₁(x)))"
         case MixtureOfExperts():
             return f"Σ pᵢ FFNᵢ(x), the {part.top} likeliest of {len(part.experts)} experts"
         case _:
             return "FFN(x)"
+
+
+def hidden_formula(part: nn.Module) -> str | None:
+    """The activations inside the network at each position; None where it has several of them."""
+    match part:
+        case FeedForward():
+            return f"{_activation(part)}({_affine('W₁ x', part.inner, 'b₁')})"
+        case GatedFeedForward():
+            return f"{_activation(part)}(W x) ⊙ V x"
+        case _:
+            return None
 
 
 def _affine(product: str, linear: nn.Module, bias: str) -> str:

@@ -10,7 +10,7 @@ from regard.training.model_card import toml_value
 
 def recipe_toml(values: Mapping[str, Mapping[str, Any]], name: str) -> str:
     """The text of a recipe: its sections with the settings that are set."""
-    lines = [f"# {name}, as `regard tune` found it."]
+    lines = [f"# {name}, tuned by `regard tune`."]
     for section, entries in values.items():
         # None is no value of TOML: such keys keep their defaults.
         settings = {key: value for key, value in entries.items() if value is not None}

@@ -90,15 +90,15 @@ def stages(recipe: Recipe, order: Sequence[str], sizes: Sizes) -> list[Stage]:
     result = []
     for word in order:
         if word not in SETTINGS:
-            raise SettingError(
-                f"there is nothing to tune by the name {word!r}", did_you_mean(word, SETTINGS)
-            )
+            raise SettingError(f"unknown setting {word!r} in --order", did_you_mean(word, SETTINGS))
         if order.count(word) > 1:
-            raise SettingError(f"{word} is tuned twice", "name each setting once")
+            raise SettingError(f"{word} is listed twice in --order", "list each setting once")
         if fixed and word in _ARCHITECTURE:
             continue
         key, candidates = SETTINGS[word]
         result.append(Stage(key, candidates(recipe, sizes)))
     if not result:
-        raise SettingError("nothing is left to tune", f"choose: {', '.join(SETTINGS)}")
+        raise SettingError(
+            "--order has no setting that can be tuned", f"choose from: {', '.join(SETTINGS)}"
+        )
     return result

@@ -56,7 +56,8 @@ class Budget:
         # Written so that nan is refused as well.
         if len(amounts) != 1 or not 0 < amounts[0] < math.inf:
             raise SettingError(
-                "a search needs one budget", "give --minutes M, --flops F or --updates N"
+                "a search needs exactly one positive budget",
+                "set --minutes M, --flops F or --updates N",
             )
 
 
@@ -125,7 +126,7 @@ class Tuned:
 def tune(
     recipe: Recipe, name: str, folder: Path, budget: Budget, order: Sequence[str], say: Say = print
 ) -> Tuned:
-    """Begins a search in a new folder."""
+    """Starts a search in a new folder."""
     if folder.exists() and not folder.is_dir():
         raise SettingError(f"{folder} is a file, not a folder", "choose another --out")
     preflight.check(recipe)
@@ -144,8 +145,8 @@ def _take_again(folder: Path) -> None:
     has_trained = any(folder.glob("trials/*/metrics.jsonl"))
     if has_trained or not _is_search(folder / STATE):
         raise SettingError(
-            f"there is a search in {folder}",
-            f"go on with it: regard tune --resume {quote(str(folder))}",
+            f"{folder} already contains a search",
+            f"resume it: regard tune --resume {quote(str(folder))}",
         )
     shutil.rmtree(folder / "trials", ignore_errors=True)
     (folder / STATE).unlink()
@@ -160,18 +161,18 @@ def _is_search(path: Path) -> bool:
 
 
 def resume(folder: Path, say: Say = print) -> Tuned:
-    """Goes on with a search that was stopped."""
+    """Resumes a search that was stopped."""
     path = folder / STATE
     if not path.is_file():
         raise CheckpointError(
-            f"{folder} holds no search: it has no {STATE}", "begin one: regard tune RECIPE"
+            f"{folder} does not contain a search ({STATE})", "start one: regard tune RECIPE"
         )
     content = disk.read_json_object(path, CheckpointError)
     try:
         trials = [Trial(**trial) for trial in content.pop("trials")]
         state = State(**content, trials=trials)
     except (TypeError, KeyError) as error:
-        raise CheckpointError(f"{path} cannot be read: {error}", "begin a new search") from None
+        raise CheckpointError(f"{path} cannot be read: {error}", "start a new search") from None
     return _Search(folder, state, say).run()
 
 
@@ -197,12 +198,14 @@ class _Search:
         if self.most < MIN_UPDATES:
             raise SettingError(
                 f"the budget is {state.updates:,} updates, too few for this search",
-                "raise it, or tune less: --order rate",
+                "raise it, or tune fewer settings: --order rate",
             )
         if state.updates >= LARGEST_SIZE:
-            raise SettingError(f"the budget is {state.updates:,} updates", "give a smaller one")
+            raise SettingError(
+                f"the budget of {state.updates:,} updates is too large", "use a smaller one"
+            )
         self._save()  # not before: a budget that was refused must not stand in the way of another
-        self.say(f"{state.updates:,} updates in all, {self.most:,} for the longest run")
+        self.say(f"{state.updates:,} updates in total, {self.most:,} for the longest run")
         self.stages = self._stages(self.most)
         best = search(self.stages, self.most, self._evaluate)
         state.best = best
@@ -306,8 +309,8 @@ class _Search:
             # Nothing in it is of value, and it would stand in the way of the corrected command.
             shutil.rmtree(folder)
             raise SettingError(
-                "settings are compared on a validation set, and there is none",
-                "give validation data (valid_… in `regard tune --help`), or more training data",
+                "tuning needs a validation set",
+                "add validation data (valid_… in `regard tune --help`), or more training data",
             ) from None
         except DivergenceError:
             return math.inf  # the worst score: a rate that is too high is a result, too
@@ -339,9 +342,7 @@ class _Search:
             if entry.get("event") == "validation" and entry["step"] == updates:
                 value = float(entry[self.metric])
                 return sign * value if math.isfinite(value) else math.inf
-        raise SettingError(
-            f"{folder} was not validated at update {updates}", "give validation data"
-        )
+        raise SettingError(f"{folder} was not validated at update {updates}", "add validation data")
 
 
 class _NoValidation(Exception):

@@ -129,14 +129,14 @@ def _cached_is_uncached(model: CoreModel, batch: RandomBatch, compare: OutputCom
     if not isinstance(model, EncoderDecoder | Decoder):
         return Finding(name, None, 0.0, "this model does not decode")
     if isinstance(model, EncoderDecoder) and model.labels is not None:
-        return Finding(name, None, 0.0, "this model classifies")
+        return Finding(name, None, 0.0, "this model classifies instead of decoding")
     with torch.inference_mode():
         if isinstance(model, Decoder):
             tokens = batch.inputs["input_ids"]  # [B, T]
             # `start` leaves out the last token of a prompt: with one token the cache is empty.
             state = model.start(model.encode(tokens[:, :1]), capacity=tokens.shape[1])
             if isinstance(state.layers[0].self_attention, TokenHistory):
-                note = "this model reads the whole text anew for each token"
+                note = "this model has no KV cache: it reads the whole text again for each token"
                 return Finding(name, None, 0.0, note)
         else:
             tokens = batch.inputs["decoder_input_ids"]  # [B, T]
@@ -204,21 +204,21 @@ def _why_not_padded(model: specs.Model) -> str:
         case specs.Patches():
             return "images have no padding"
         case specs.NodeFeatures():
-            return "the nodes of a graph belong to its edges"
+            return "batches of graphs are not padded"
         case specs.SeriesPatches() | specs.LaggedValues():
             return "windows of time series have no padding"
         case specs.Spectrogram():
-            return "sound is filled with silence to one length, which this model hears"
+            return "audio is padded with silence to a fixed length, which this model reads"
         case specs.Waveform(normalizes_over_time=True):
             # The group norm of wav2vec 2.0 base takes its mean over all samples of a row.
             return (
-                "this model normalises over time, padding included: give it one recording at a time"
+                "this model normalizes over time, including padding: pass one recording at a time"
             )
     text = model.text if isinstance(model, specs.DualEncoder) else model
     if isinstance(text, specs.Encoder) and text.pool is not None and text.pool.which == "final":
-        return "texts are padded to one length, and the model reads the padding"
+        return "texts are padded to a fixed length, and the model reads the padding"
     if isinstance(model, specs.Encoder | specs.Decoder) and model.stack.rings:
-        return "chunks on a ring meet the padding at its end"
+        return "circular chunked attention reads the padding"
     return ""
 
 
@@ -233,7 +233,7 @@ def _saved_is_loaded(opened: folders.ModelFolder) -> Finding:
                 return Finding(name, math.inf, 0.0, tensor_name)
         same_config = loaded.spec == opened.spec and loaded.ids == opened.ids
     difference = 0.0 if same_config else math.inf
-    return Finding(name, difference, 0.0, f"{len(opened.weights)} tensors, byte for byte")
+    return Finding(name, difference, 0.0, f"{len(opened.weights)} identical tensors")
 
 
 def _same_bytes(tensor: Tensor, other: Tensor | None) -> bool:

@@ -52,7 +52,7 @@ def parity(
     if opened.model_type == "regard":
         raise ModelError(
             f"{folder} is in regard's own format, which transformers does not know",
-            "leave --against out",
+            "remove --against",
         )
     theirs = _open(transformers, folder, opened)
     theirs.to(next(model.parameters()).device)
@@ -66,7 +66,7 @@ def parity(
     ]
     if not pairs:
         raise ModelError(
-            f"{type(theirs).__name__} gives none of {', '.join(actual)}",
+            f"{type(theirs).__name__} has none of the outputs {', '.join(actual)}",
             "report this with its config.json",
         )
     return float32_comparison(model, batch, opened.model_type)(NAME, *pairs)
@@ -111,7 +111,7 @@ def _open(transformers: Any, folder: str | Path, opened: folders.ModelFolder) ->
         )
     except Exception as error:  # whatever it is, it is theirs, and the answer to the question
         raise ModelError(
-            f"transformers cannot open {folder}: {error}", "open it without --against"
+            f"transformers cannot load {folder}: {error}", "remove --against"
         ) from None
     return model.eval()
 

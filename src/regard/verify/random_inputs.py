@@ -117,11 +117,9 @@ def front_end(model: specs.Model) -> specs.FrontEnd | specs.LaggedValues:
         case specs.DualEncoder():
             return front_end(model.text)
         case specs.MemoryNetwork():
-            raise ModelError(
-                "a memory network reads stories, not one text", "write it with --to regard"
-            )
+            raise ModelError("this format does not support memory networks", "use --to regard")
         case specs.LinearForecaster():
-            raise ModelError("a linear forecaster has no front end", "write it with --to regard")
+            raise ModelError("this format does not support linear forecasters", "use --to regard")
 
 
 def fixed_length(model: specs.Model) -> bool:
@@ -308,7 +306,7 @@ def _waveform_lengths(part: specs.Waveform) -> tuple[int, ...]:
 def _normal(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
     """Normal random numbers; `ModelError` where the inputs of a model do not fit into memory."""
     count = math.prod(shape)
-    memory.require_bytes(4 * count, f"inputs of the shape {shape}", "correct the sizes in its spec")
+    memory.require_bytes(4 * count, f"inputs of shape {shape}", "correct the sizes in its spec")
     return torch.randn(shape, generator=generator)
 
 
@@ -345,7 +343,7 @@ def _with_end_tokens(batch: RandomBatch, end: specs.EndToken, vocabulary: int) -
     token = vocabulary - 1 if end.token is None else end.token
     if token >= vocabulary:
         raise ModelError(
-            f"the model pools at the token {token}, and its vocabulary has {vocabulary:,}",
+            f"the pooling token {token} is outside the vocabulary of {vocabulary:,} tokens",
             "correct eos_token_id in config.json",
         )
     tokens = batch.inputs["input_ids"].clone()

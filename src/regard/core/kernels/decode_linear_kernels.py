@@ -41,7 +41,7 @@ def _norm_statistics(x, K, eps, NORM: tl.constexpr, ROW: tl.constexpr):
 
 @triton.jit
 def _row_or_zeros(row, at, valid, PRESENT: tl.constexpr):
-    """What a row has at these places, in float32; zeros if there is none."""
+    """The values of a row at these indices, in float32; zeros if there is no row."""
     values = tl.zeros_like(at).to(tl.float32)
     if PRESENT:
         values = tl.load(row + at, mask=valid, other=0.0).to(tl.float32)

@@ -19,7 +19,7 @@ _INDEX = f"{WEIGHTS}.index.json"
 _PICKLES = ("bin", "pt", "pth", "ckpt")
 # Files of the formats that other programs read, and their programs.
 _EXPORTS = {"*.onnx": "ONNX Runtime", "*vocabulary.json": "CTranslate2"}
-_FETCH_AGAIN = "fetch it again, or go back to an earlier checkpoint"
+_FETCH_AGAIN = "download it again, or use an earlier checkpoint"
 
 # ------------------------------------------------------------------ JSON
 
@@ -29,7 +29,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     path = folder / "config.json"
     if not path.is_file():
         raise ModelError(
-            f"{folder} is not a model or run folder", "give the folder that holds config.json"
+            f"{folder} is not a model or run folder", "pass the folder that contains config.json"
         )
     return disk.read_json_object(path, ModelError)
 
@@ -53,14 +53,14 @@ def weight_files(folder: Path) -> list[Path]:
     if pickles:
         raise ModelError(
             f"{folder} holds its weights as a pickle ({pickles[0]}), "
-            "which can run any code when it is opened",
-            "convert it where you trust it, with transformers: "
+            "which can run any code when it is loaded",
+            "if you trust it, convert it with transformers: "
             "AutoModelForSeq2SeqLM.from_pretrained(folder)"
             ".save_pretrained(other, safe_serialization=True)",
         )
     raise ModelError(
         f"{folder} holds no {WEIGHTS}",
-        "train until the first checkpoint, or fetch the folder again",
+        "train until the first checkpoint, or download the folder again",
     )
 
 
@@ -69,20 +69,20 @@ def require_no_export(folder: Path) -> None:
     for pattern, program in _EXPORTS.items():
         if any(folder.glob(pattern)):
             raise ModelError(
-                f"{folder} is an export for {program}", "give the folder that it was made from"
+                f"{folder} is an export for {program}", "pass the folder that it was exported from"
             )
 
 
 def _shards(folder: Path, index: Any) -> list[Path]:
     weight_map = index.get("weight_map") if isinstance(index, dict) else None
     if not isinstance(weight_map, dict) or not all(map(_is_plain_name, weight_map.values())):
-        raise CheckpointError(f"{folder}/{_INDEX} is damaged", "fetch the folder again")
+        raise CheckpointError(f"{folder}/{_INDEX} is damaged", "download the folder again")
     paths = [folder / file for file in sorted(set(weight_map.values()))]
     different = sorted(set(tensor_names(paths)) ^ weight_map.keys())
     if different:
         raise CheckpointError(
-            f"the index of {folder} and its files disagree about {different[0]}",
-            "fetch the folder again",
+            f"the index of {folder} and its files do not list the same tensors: {different[0]}",
+            "download the folder again",
         )
     return paths
 
@@ -121,7 +121,7 @@ def _checking(path: Path) -> Iterator[None]:
     try:
         # Opening a pipe would wait for a writer, who may never come.
         if path.exists() and not path.is_file():
-            raise CheckpointError(f"{path} is no regular file", _FETCH_AGAIN)
+            raise CheckpointError(f"{path} is not a regular file", _FETCH_AGAIN)
         yield
     except (SafetensorError, OSError, MemoryError) as error:
         raise CheckpointError(f"{path} is damaged or incomplete: {error}", _FETCH_AGAIN) from None

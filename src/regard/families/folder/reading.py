@@ -80,7 +80,7 @@ def peek(folder: str | Path, kinds: Sequence[type] = ()) -> ModelFolder:
 
 
 def read(folder: str | Path, weights: Mapping[str, Tensor] | None = None) -> ModelFolder:
-    """A model folder, checked completely: every key understood, every tensor used.
+    """A model folder, checked completely: every key is supported, every tensor is used.
 
     `weights`, under our names, stand in for the folder's own.
     """
@@ -155,8 +155,9 @@ def _check_same_architecture(content: ModelFolder, error: ModelError) -> None:
     other = _written_architecture(content.config, content.spec)
     if architectures[0] != other:
         raise ModelError(
-            f"a {architectures[0]} is not understood, and it is no {other}: {error.problem}",
-            f"known: {other}; save it as that, or fetch the folder again",
+            f"the architecture {architectures[0]!r} is not supported, "
+            f"and its weights are not those of {other}: {error.problem}",
+            f"known: {other}; save it as that, or download the folder again",
         ) from None
 
 
@@ -173,17 +174,15 @@ def _read_config(folder: Path) -> dict[str, Any]:
     if not isinstance(architectures, list) or not all(isinstance(n, str) for n in architectures):
         raise ModelError(
             f"{folder}/config.json: architectures cannot be {architectures!r}",
-            'give a list of names, such as ["BertModel"]',
+            'set it to a list of names, such as ["BertModel"]',
         )
     if config.get("model_type") is None:  # the first files have none
         require_no_export(folder)
-        raise ModelError(
-            f"{folder}/config.json does not say its model_type", "add it, such as bert or gpt2"
-        )
+        raise ModelError(f"{folder}/config.json has no model_type", "add it, such as bert or gpt2")
     model_type = str(config.get("model_type"))
     if model_type not in FAMILIES:
         raise ModelError(
-            f"{folder} holds a model of the unknown type {model_type!r}",
+            f"{folder} has a model of the unknown type {model_type!r}",
             _known_families(model_type),
         )
     return config
@@ -212,7 +211,7 @@ def _from_config(
     if unknown:
         keys = ", ".join(unknown)
         # Seen from the caller of `open_model`, `read` or `peek`.
-        message = f"{folder}/config.json has keys that nobody knows, which are ignored: {keys}"
+        message = f"{folder}/config.json has unknown keys, which are ignored: {keys}"
         warnings.warn(message, UnknownKeyWarning, stacklevel=4)
     _check_architecture(config, model)
     ids = None
@@ -232,7 +231,7 @@ def _to_spec(config: Mapping[str, Any], stored: Sequence[str]) -> tuple[specs.Mo
         try:
             return FAMILIES[model_type].to_spec(config, stored), unknown
         except UnknownKeyError as error:
-            # Of a key that was taken out already, there is nothing left to take out.
+            # A key that was removed already and is still an error cannot be removed again.
             if is_unsupported(model_type, error.key) or error.key in unknown:
                 raise
             unknown.append(error.key)
@@ -265,7 +264,7 @@ def _check_architecture(config: Mapping[str, Any], model: specs.Model) -> None:
     endings = ("ForConditionalGeneration", "ForCausalLM")
     if "For" in name and not name.endswith(endings):
         raise ModelError(
-            f"a {name} is not understood: its head is not one over the vocabulary",
+            f"the architecture {name!r} is not supported: its head is not a language-model head",
             f"known: {_written_architecture(config, model)}",
         )
 
@@ -295,8 +294,8 @@ def with_classifier(
     class_prefix = _class_prefix(config.get("architectures"))
     if class_prefix is None or model_type not in FAMILIES or task not in suffixes:
         raise ModelError(
-            f"a model of the type {model_type!r} cannot have labels to {task}",
-            "give an encoder, such as BERT",
+            f"a model of the type {model_type!r} has no head for the task {task!r}",
+            "use an encoder, such as BERT",
         )
     # What belongs to the old head.
     dropped = ("num_labels", "regard_pooler", "problem_type", "id2label", "label2id")
@@ -309,8 +308,8 @@ def with_classifier(
     _check_architecture(changed, model)
     if not isinstance(model, specs.Encoder):
         raise ModelError(
-            f"labels of an encoder–decoder ({model_type}) cannot be trained here",
-            "give an encoder, such as BERT",
+            f"training a classifier on an encoder–decoder ({model_type}) is not supported",
+            "use an encoder, such as BERT",
         )
     return model, changed
 

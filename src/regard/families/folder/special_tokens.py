@@ -51,7 +51,7 @@ def read_generation_config(folder: Path) -> dict[str, Any] | None:
 
 
 def check_token_ids(config: Mapping[str, Any], file: str) -> None:
-    """Refuses token ids that are none: each is null, a whole number, or a list of whole numbers.
+    """Refuses invalid token ids: each is null, a whole number, or a list of whole numbers.
 
     The first LLaMA folders say −1 where there is no padding.
     """
@@ -61,7 +61,7 @@ def check_token_ids(config: Mapping[str, Any], file: str) -> None:
         ids = value if isinstance(value, list) else [value]
         if not all(is_whole(i, -1) for i in ids):
             raise ModelError(
-                f"{file}: {key} is {value!r}, which no token has", "write the id of a token there"
+                f"{file}: {key} is {value!r}, not a token id", "set it to the id of a token"
             )
 
 
@@ -117,8 +117,8 @@ def _token_id(config: Mapping[str, Any], key: str) -> int:
         value = value[0]
     if not is_whole(value):
         raise ModelError(
-            f"config.json: {key} is {value!r}, not one token's id",
-            "write the id of the token there",
+            f"config.json: {key} is {value!r}, not a token id",
+            "set it to the id of one token",
         )
     return int(value)
 
@@ -194,7 +194,7 @@ def append_end_token(tokenizer_json: str, end_token: str) -> str:
     end = tokenizer.token_to_id(end_token)
     if end is None:
         raise DataError(
-            f"the tokenizer has no token {end_token!r}", "name the token that ends its sentences"
+            f"the tokenizer has no token {end_token!r}", "pass its end-of-sentence token"
         )
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"$A {end_token}",

@@ -171,7 +171,7 @@ def attention_scale(x: float, y: float, strip: NDArray[np.uint8] | None = None) 
     return [
         Text(x, y + 11, even),
         Pixels(start, y, 80, 14, strip),
-        Text(start + 86, y + 11, "all of it (logarithmic)"),
+        Text(start + 86, y + 11, "all attention (logarithmic)"),
     ]
 
 

@@ -37,7 +37,8 @@ def write_png(path: str | Path, scene: Scene) -> None:
         from PIL import Image
     except ImportError:
         raise SettingError(
-            "pictures need Pillow", "pip install 'regard[image]', or write HTML instead"
+            "PNG files need the package Pillow",
+            "pip install 'regard[image]', or write HTML instead",
         ) from None
     width = scene.width + 2 * MARGIN
     height = scene.height + 2 * MARGIN

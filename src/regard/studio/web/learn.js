@@ -88,10 +88,15 @@ const SO_FAR = [
 ];
 const FEED = {
   input: STATIONS.input,
+  hidden: [
+    "Hidden layer of the feed-forward network",
+    "activation(W₁ x)",
+    "Each {one} by itself is projected to a wider vector. Each number in it answers to a pattern of its own, and the activation keeps those that are found.",
+  ],
   output: [
     "Feed-forward",
     "FFN(x)",
-    "The same small network at every {one}, each by itself. It is wider inside than the stream.",
+    "The same small network at every {one}, each by itself: what was found in the hidden layer is projected back to the width of the stream.",
   ],
 };
 // What a formula of the model itself adds to the words.
@@ -102,7 +107,7 @@ const REMARKS = [
     "R turns each pair of numbers by an angle that grows with the place: that is how this model tells places apart.",
   ],
   [/^BatchNorm/, "Mean and deviation are those of each feature in training, not of the vector."],
-  [/^W₂ \(/, "It is gated: each number inside is multiplied by another one."],
+  [/⊙ V x$/, "It is gated: each number is multiplied by another one."],
   [/experts$/, "A router chooses who reads a {one}."],
 ];
 const OTHERS = {
@@ -184,7 +189,7 @@ function ownFormula(name, path, model) {
     [kind, part] = parts.slice(-2),
     own = model.formulas[path.stack];
   if (name === `${path.stack}.output`) return own.output;
-  if (kind === "feedforward") return part === "output" ? own.feedforward : own.input;
+  if (kind === "feedforward") return part === "output" ? own.feedforward : own[part];
   if (kind === "cross" && (part === "q" || part === "k")) return undefined; // no rotation between two sequences
   if (part === "residual") return model.layers[path.stack] === "transformer" ? own.sum : undefined;
   return part === "output" ? undefined : own[part];

@@ -215,7 +215,7 @@ function overview(attentions, off) {
       h("h2", { text: "All heads" }),
       h("span", {
         class: "note",
-        text: "Shades are against even attention, so a head that looks everywhere alike is almost blank. ⚑: collapsed, even or idle. Arrow keys go from head to head.",
+        text: "Shades are against even attention, so a head that looks everywhere alike is almost blank. ⚑: collapsed, uniform or idle. Arrow keys go from head to head.",
       }),
     ),
     grid,

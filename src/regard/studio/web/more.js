@@ -58,7 +58,7 @@ async function entropy(question) {
     flags = Object.entries(found.flags);
   return [
     words(
-      "How widely each head looks: 0 is a single position, 1 everything alike. A head has collapsed if all look at the same place, is even if it only takes the mean, and idle if it adds next to nothing.",
+      "How widely each head looks: 0 is a single position, 1 everything alike. A head has collapsed if all look at the same place, is uniform if it only takes the mean, and idle if it adds next to nothing.",
     ),
     table(
       found.names,
@@ -82,7 +82,7 @@ async function entropy(question) {
             return h("li", {}, goTo(name, Number(k)), " ", what);
           }),
         )
-      : h("p", { class: "note", text: "No head of this sentence has collapsed, is even or idle." }),
+      : h("p", { class: "note", text: "No head of this sentence has collapsed, is uniform or idle." }),
   ];
 }
 
@@ -224,7 +224,7 @@ async function attribution(question, model, found) {
     "p",
     { class: "explains" },
     h("strong", { text: "Attention is not explanation. " }),
-    "A weight shows where a head looks, not what the answer hangs on. Gradient × input asks the answer itself, to first order: how much each place adds to the score of what is said",
+    "A weight shows where a head looks, not what the answer hangs on. Gradient × input is the first-order effect of each position on the score of the prediction",
     question.file
       ? ". Bright places matter most, for or against it."
       : " (blue raises it, brown lowers it).",

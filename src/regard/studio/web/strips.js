@@ -84,6 +84,9 @@ const MAPS = {
   input: "norm →",
 };
 
+// The hidden layer has an activation, whose name is in the formula.
+const FEED_MAPS = { hidden: "× W₁, activation →", output: "× W₂ →" };
+
 // The vector of a station as the sum, the map or the norm of others; null where it has no vector of its own.
 export function equation(column, list, path, { marked, names, memory, norms }) {
   const station = path.stations[column.name];
@@ -124,6 +127,7 @@ export function equation(column, list, path, { marked, names, memory, norms }) {
       own,
     );
   const stack = column.name === `${path.stack}.output`;
-  const between = column.kind === "feed" || stack ? "→" : (MAPS[part] ?? "→");
+  const map = column.kind === "feed" ? FEED_MAPS[part] : MAPS[part];
+  const between = stack ? "→" : (map ?? "→");
   return h("div", { class: "equation", id: "equation" }, strip(inputs[0]), operator(between), own);
 }

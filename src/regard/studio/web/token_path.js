@@ -69,6 +69,7 @@ export function columns(path, model) {
   }
   if (norms === "pre" || norms === "parallel")
     add(`${at}.feedforward.input`, "Norm", NARROW, { kind: "norm", branch: true });
+  add(`${at}.feedforward.hidden`, "Hidden", NARROW, { kind: "feed" });
   add(`${at}.feedforward.output`, "Feed-forward", STRIP, { kind: "feed" });
   // The state of a recurrent cell is not added to its input: it goes from row to row.
   add(`${at}.residual`, residualTitle(kind, norms, layer), STRIP, {
