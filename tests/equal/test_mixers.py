@@ -311,7 +311,7 @@ def test_documents_in_one_row_are_as_if_alone() -> None:
         torch.testing.assert_close(
             together[:, part], model(tokens[:, part])[0], rtol=1e-9, atol=1e-9
         )
-    with pytest.raises(ModelError, match="restricted to DocumentMask"):
+    with pytest.raises(ModelError, match="does not support the mask DocumentMask"):
         made(ENCODERS["elu"])(
             tokens, context=Context(documents=DocumentMask(torch.tensor([[0] * 4 + [1] * 7])))
         )

@@ -289,13 +289,13 @@ def test_arguments(tmp_path: Path) -> None:
     assert torch.equal(out[0], out.last_hidden_state)
     assert torch.equal(out[1], loaded(**inputs)["pooler_output"])
     assert out.last_hidden_state.requires_grad  # as in transformers, the caller decides
-    with pytest.raises(AttributeError, match="has last_hidden_state, pooler_output"):
+    with pytest.raises(AttributeError, match="no logits, only last_hidden_state, pooler_output"):
         _ = out.logits
     _, inputs = whisper(tmp_path / "whisper")
     loaded = quiet(tmp_path / "whisper")
     with pytest.raises(SettingError, match="start token first"):
         loaded(input_features=inputs["input_features"])
-    with pytest.raises(SettingError, match="behind"):
+    with pytest.raises(SettingError, match="padding on the left"):
         loaded(**inputs, decoder_attention_mask=torch.arange(17).expand(3, -1) > 2)
 
 

@@ -339,7 +339,7 @@ def test_what_else(studio: Studio, tab: str, visible: str) -> None:
         page.fill("#patched", "The dog sleeps.")
         page.keyboard.press("Enter")
         page.wait_for_selector("#more .error")
-        assert "as many tokens" in page.inner_text("#more .error")
+        assert "the same number of tokens" in page.inner_text("#more .error")
         assert page.locator("#patched").count() == 1
         studio.complaints[:] = [texts for texts in studio.complaints if "400" not in texts]
     for each in (page, restored):
@@ -949,7 +949,7 @@ def test_a_memory_network_in_its_own_words(studio: Studio) -> None:
     assert heads[:3] == ["key of", "q · k", "softmax"]  # nothing is scaled
     assert page.locator("svg.anatomy .dim", has_text="Mary went to the kitchen").count() == 1
     assert "The line is the question" in page.inner_text("[aria-label=Path]")
-    assert "Each sentence has a learned vector of its age" in page.inner_text(
+    assert "Each sentence has a learned vector for its age" in page.inner_text(
         "[aria-label=Positions]"
     )
     page.click("[data-station='memory.0.cross.v']")

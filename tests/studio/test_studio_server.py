@@ -416,7 +416,7 @@ def test_patching_is_at_the_first_place_where_the_outputs_part(demo: TestClient)
         np.array(view["effect"])[0, column], 1.0, atol=1e-4
     )  # the only word that differs
     other = ask(demo, "patching", expect=400, model="demo", text=tired, other="The dog sleeps.")
-    assert "as many tokens" in other["error"]["repair"]
+    assert "the same number of tokens" in other["error"]["repair"]
 
 
 def test_places_and_the_memory_of_decoding(demo: TestClient) -> None:

@@ -524,7 +524,7 @@ def test_wrong_settings_are_refused(images: Path, tmp_path: Path) -> None:
     settings = QUICK | {"text": __file__, "model": "gpt2:tiny", "patch": 4}
     with pytest.raises(SettingError, match="no option 'patch'"):
         regard.train(settings, out=tmp_path / "run")
-    with pytest.raises(SettingError, match=r"no patch of 16 pixels fits"):
+    with pytest.raises(SettingError, match=r"a patch of 16 pixels does not fit"):
         regard.train(QUICK | vit | {"images": str(images), "image_size": 8}, out=tmp_path / "run")
 
 

@@ -438,7 +438,7 @@ def test_a_multilingual_model_learns_in_a_language(tmp_path: Path) -> None:
     labels = tensors["labels"][0].tolist()
     assert labels[:3] == [IGNORED] * 3
     assert tokenizer.tokens(labels[3:]) == [*"low", "</s>"]
-    with pytest.raises(SettingError, match="knows 2 languages"):
+    with pytest.raises(SettingError, match="supports 2 languages"):
         regard.train(
             base=str(multilingual), objective="transcribe", data=Tones(0.4), device="cpu",
             out=tmp_path / "other",

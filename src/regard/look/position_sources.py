@@ -59,7 +59,8 @@ def without_positions(model: CoreModel, stack: str) -> str:
             return f"the {stack} is recurrent, which needs no position encodings"
         case MemoryHops():
             return (
-                "a memory network has temporal and word position encodings inside its memory only"
+                "each sentence has a learned vector for its age (temporal encoding), "
+                "and each word a weight by its position"
             )
         case _:
             return f"the {stack} of this model has no position encodings"
