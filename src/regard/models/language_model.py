@@ -219,6 +219,7 @@ class LanguageModel(TokenizerModel):
             on_token,
             None if draft is None else self._draft_model(draft),
             before,
+            streaming=stream is not None,
         )
         # An incomplete character at the end becomes a replacement character.
         for row, decoder in enumerate(decoders):
@@ -253,10 +254,14 @@ class LanguageModel(TokenizerModel):
         on_token: OnToken,
         draft: DraftModel | None = None,
         before: int = 0,
+        *,
+        streaming: bool = False,
     ) -> None:
         """Decodes up to `max_new_tokens` for each prompt and passes every token to `on_token`.
 
-        Where the context is full, decoding stops and starts again with a shorter one: a segment.
+        Tokens are passed at the end of a batch or, if `streaming`, at each step, which cannot be
+        replayed from a CUDA graph. Where the context is full, decoding stops and starts again with
+        a shorter one: a segment.
         """
         sequences = [list(prompt) for prompt in prompts]  # prompts with what has been decoded
         remaining = dict(enumerate(max_new_tokens))  # of the prompts that are not done
@@ -281,7 +286,7 @@ class LanguageModel(TokenizerModel):
                 require_memory(strategy, self.spec, longest + limit)
                 # A beam has no final tokens before its end.
                 on_step = None
-                if not isinstance(strategy, BeamSearch):
+                if streaming and not isinstance(strategy, BeamSearch):
                     on_step = functools.partial(_pass_tokens, on_token, rows)
                 results = decode(
                     self.model,
