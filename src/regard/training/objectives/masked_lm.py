@@ -14,6 +14,7 @@ from torch.nn import functional
 
 from regard import spec
 from regard.core.context import Context
+from regard.core.head import LMHead
 from regard.core.probe import NO_PROBE, NullProbe
 from regard.data.batching import Batch, Rows
 from regard.data.corpus import Corpus
@@ -29,7 +30,10 @@ from regard.training import model_spec
 from regard.training.data.plain_text import TextCorpora, max_row_tokens
 from regard.training.engine.attention_entropy import ROWS, attention_entropy
 from regard.training.objectives.corrupted_text import CorruptedText
-from regard.training.objectives.label_smoothed_cross_entropy import cross_entropy
+from regard.training.objectives.label_smoothed_cross_entropy import (
+    cross_entropy,
+    linear_cross_entropy,
+)
 from regard.training.objectives.text_model_files import special_token_ids
 from regard.training.setup import Setup
 
@@ -169,26 +173,30 @@ class MaskedLM(MaskedText):
     def model(self) -> Encoder:
         return self.trained_model.model
 
+    @property
+    def _head(self) -> LMHead:
+        assert isinstance(self.model.head, LMHead), "checked before"
+        return self.model.head
+
     def _forward(
         self, tensors: Mapping[str, Tensor], probe: NullProbe = NO_PROBE
     ) -> tuple[Tensor, Tensor | None, dict[str, Tensor]]:
-        """Logits of tokens [B, T, V], of the next sentence [B, 2] if asked, auxiliary losses."""
+        """Hidden states [B, T, D], logits of the next sentence [B, 2] or None, auxiliary losses."""
         segments = {"segments": tensors["segments"]} if "segments" in tensors else {}
         padding_mask = tensors["padding_mask"]
         hidden, auxiliary = self.model(
             tensors["tokens"], padding_mask, Context(probe=probe), **segments
         )
-        assert self.model.head is not None
         next_sentence = None
         if "stranger" in tensors:
             next_sentence = self.model.classes(hidden, padding_mask)
-        return self.model.head(hidden), next_sentence, auxiliary
+        return hidden, next_sentence, auxiliary
 
     def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """The mean over masked tokens plus the mean over pairs, times the number of tokens."""
-        logits, next_sentence, auxiliary = self._forward(tensors)
+        hidden, next_sentence, auxiliary = self._forward(tensors)
         # Labels are IGNORED but at masked tokens: the mean is over these (BERT, Appendix A.2).
-        loss, nll = cross_entropy(logits, tensors["labels"])
+        loss, nll = linear_cross_entropy(self._head, hidden, tensors["labels"])
         if next_sentence is not None:
             pairs = functional.cross_entropy(next_sentence.float(), tensors["stranger"])
             # A mean over pairs, which `add_auxiliary_losses` scales up to the sum over tokens.
@@ -208,7 +216,8 @@ class MaskedLM(MaskedText):
         samples: list[dict[str, Any]] = []
         for batch in self.validation_batches():
             with autocast:
-                logits, next_sentence, _ = self._forward(batch.tensors)
+                hidden, next_sentence, _ = self._forward(batch.tensors)
+                logits = self._head(hidden)  # [B, T, V]
             labels = batch.tensors["labels"]
             predicted = logits.argmax(dim=-1)  # [B, T]
             nll += cross_entropy(logits, labels)[1].item()
