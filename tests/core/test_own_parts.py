@@ -377,3 +377,33 @@ def test_a_name_of_the_package_is_refused() -> None:
 def test_what_json_has_not_is_refused() -> None:
     with pytest.raises(ModelError, match="cannot be written to JSON"):
         spec.to_dict(replace(Cosine(), start=torch.tensor(5.0)))  # type: ignore[arg-type]
+
+
+class MeanOfValues(nn.Module):
+    """A kernel without weights and without a cache."""
+
+    def forward(
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Any, bias: Any = None, cache: Any = None
+    ) -> Tensor:
+        groups = q.shape[1] // v.shape[1]
+        return v.mean(2, keepdim=True).repeat_interleave(groups, 1).expand(*q.shape[:3], -1)
+
+
+@dataclass(frozen=True)
+class Mean:
+    dropout: float = 0.0
+
+    def build(self, sizes: spec.AttentionSizes) -> nn.Module:
+        return MeanOfValues()
+
+
+def test_what_a_kernel_lacks_is_named_when_it_is_needed() -> None:
+    model = build(decoder(Mean())).eval()
+    tokens = torch.randint(VOCABULARY, (1, 4))
+    assert model(tokens)[0].shape == (1, 4, 16)
+    with pytest.raises(ModelError, match=r"(?s)no method `start`.*ExplicitAttention"):
+        model.start(model.encode(tokens), capacity=2)
+    probe = Probe(["decoder.0.self"])
+    model(tokens, None, Context(probe=probe))
+    with pytest.raises(ModelError, match="no method `weights`"):
+        probe.weights("decoder.0.self")

@@ -6,9 +6,10 @@ shape at the first call.
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 from torch import Tensor, nn
 
@@ -23,8 +24,8 @@ _KERNEL_METHODS = {
     "weights": ("q", "k", "mask", "rows", "heads", "bias"),
     "start": ("like", "rows", "capacity", "shape", "max_lookback"),
 }
-# Only probes ask for weights, and only decoding for a cache: a kernel may lack them.
-_OPTIONAL_METHODS = ("weights", "start")
+# A kernel may lack these, and what they are for: calling them is then an error.
+_OPTIONAL_METHODS = {"weights": "show attention weights", "start": "decode with a KV cache"}
 _POSITION_METHODS = {"terms": ("mask", "ids", "length")}
 
 
@@ -69,6 +70,9 @@ def _check_methods(
     for method, arguments in methods.items():
         function = getattr(module, method, _ABSENT)
         if function is _ABSENT and method in _OPTIONAL_METHODS:
+            setattr(
+                module, method, functools.partial(_raise_missing, _kind(module), method, advice)
+            )
             continue
         if not _takes(function, arguments):
             called = f"{method}({', '.join(arguments)})"
@@ -76,6 +80,12 @@ def _check_methods(
                 f"{type(part).__name__}.build returned {_kind(module)}, which has no {called}",
                 advice,
             )
+
+
+def _raise_missing(kind: str, method: str, advice: str, *_: Any, **__: Any) -> NoReturn:
+    """Stands for an optional method that a kernel lacks."""
+    purpose = _OPTIONAL_METHODS[method]
+    raise ModelError(f"{kind} has no method `{method}`, which is needed to {purpose}", advice)
 
 
 def _takes(function: Any, arguments: tuple[str, ...]) -> bool:
