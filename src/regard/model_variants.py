@@ -31,7 +31,7 @@ class LayerMatchedEncoderDecoder(EncoderDecoder):
         context = dataclasses.replace(context or Context(), layer_outputs=layers)
         memory = super().encode(source, padding_mask, context)
         # The last layer is finished (final norm and dropout) already: it is the output.
-        finished = [self.encoder.finish(layer) for layer in layers[:-1]]
+        finished = [self.encoder.finish(layer, memory.padding_mask) for layer in layers[:-1]]
         return memory._replace(layers=(*finished, memory.hidden))
 
 

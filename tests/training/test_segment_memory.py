@@ -177,3 +177,15 @@ def test_what_does_not_exist_is_refused(text: str, tmp_path: Path) -> None:
             trained(tmp_path / word, text, attention=word)
     with pytest.raises(SettingError, match="softmax"):
         trained(tmp_path / "linear", text, attention="linear", memory=8)
+
+
+def test_the_estimate_before_the_first_step_changes_nothing(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even the running statistics of BatchNorm, which every forward pass in training moves."""
+    weights = []
+    for least_steps in (1, 10**9):
+        monkeypatch.setattr("regard.training.engine.loop.STEPS_WORTH_AN_ESTIMATE", least_steps)
+        place = trained(tmp_path / str(least_steps), text, norm="batch", steps=3)
+        weights.append((place.folder / "model.safetensors").read_bytes())
+    assert weights[0] == weights[1]

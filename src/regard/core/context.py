@@ -42,7 +42,7 @@ class LayerContext(NamedTuple):
     probe: NullProbe = NO_PROBE
     losses: Losses | None = None
     cache: LayerCache | None = None
-    # [B, T], True at tokens: where parts besides attention meet padding (BatchNorm, convolutions).
+    # [B, T], True at tokens: for parts besides attention (BatchNorm, convolutions, experts).
     padding_mask: Tensor | None = None
 
     @property
@@ -89,6 +89,10 @@ class Context:
     documents: MaskPattern | None = None
     # The same for the target sequence of an encoder–decoder.
     target_documents: DocumentMask | None = None
+    # [B, T], True at target tokens. Attention needs none: a causal mask hides padding on the right.
+    target_padding_mask: Tensor | None = None
+    # The padding mask of the decoder at hand, for BatchNorm and experts only.
+    token_mask: Tensor | None = None
     # Graphs: edges [E, 3] (row, from, to), and shortest paths [B, N, N], −1 where there is none.
     edges: Tensor | None = None
     distances: Tensor | None = None
@@ -124,7 +128,12 @@ class Context:
 
     def target(self) -> Context:
         """The context of the decoder of an encoder–decoder."""
-        inner = dataclasses.replace(self, documents=self.target_documents, global_tokens=None)
+        inner = dataclasses.replace(
+            self,
+            documents=self.target_documents,
+            global_tokens=None,
+            token_mask=self.target_padding_mask,
+        )
         return inner.scope("decoder")
 
     def positions(self, length: int) -> Positions:

@@ -21,7 +21,8 @@ class MixtureOfExperts(nn.Module):
 
     In training an expert takes `capacity` times its even share of the batch; first choices come
     before second ones, and what comes too late is dropped: the residual alone goes on. Evaluation
-    drops nothing, so that what a token gets does not depend on its neighbours.
+    drops nothing, so that what a token gets does not depend on its neighbours. Padding is sent to
+    no expert and does not count.
     """
 
     def __init__(
@@ -54,8 +55,14 @@ class MixtureOfExperts(nn.Module):
             gates = gates / gates.sum(dim=-1, keepdim=True)
         choices = experts.T.flatten()  # [top·N], all first choices before all second ones
         one_hot = nn.functional.one_hot(choices, len(self.experts))  # [top·N, E]
+        is_token = None
+        if context.padding_mask is not None:
+            is_token = context.padding_mask.reshape(-1, 1)  # [N, 1]
+            one_hot = one_hot * is_token.repeat(self.top, 1)
+            probabilities = probabilities * is_token
         if context.losses is not None:
-            context.add_loss("balance", self.balance * self._load_balance(one_hot, probabilities))
+            loss = self._load_balance(one_hot, probabilities, is_token)
+            context.add_loss("balance", self.balance * loss)
         batch_slots = self._slots(one_hot, self._batch_tokens(len(tokens)))  # of each expert
         slots = min(batch_slots, len(tokens))
         # How many came before, at the expert that is asked.
@@ -63,6 +70,7 @@ class MixtureOfExperts(nn.Module):
         dropped = queue + self._queue_elsewhere(one_hot) >= batch_slots
         if context.probe.active:
             context.probe.through("dropped", dropped.float().mean())
+        dropped = dropped | (queue < 0)  # padding: it is in no queue
         # Dropped tokens share one slot behind all others, which is never read.
         index = (choices * slots + queue).masked_fill(dropped, slots * len(self.experts))
         outputs = self._run_experts(tokens, index, slots)  # [top·N, D]
@@ -70,13 +78,25 @@ class MixtureOfExperts(nn.Module):
         weighted = outputs * gates.T.reshape(-1, 1).to(outputs.dtype)  # [top·N, D]
         return weighted.unflatten(0, (self.top, -1)).sum(dim=0).view(x.shape)
 
-    def _load_balance(self, one_hot: Tensor, probabilities: Tensor) -> Tensor:
+    def _load_balance(
+        self, one_hot: Tensor, probabilities: Tensor, is_token: Tensor | None
+    ) -> Tensor:
         """The load-balancing loss: 1 where experts are asked evenly."""
         # Fedus et al. 2022, equations 4 to 6: E · Σ fᵢ Pᵢ; both are [E].
-        fraction = one_hot.float().mean(dim=0)
+        asked = one_hot.float().sum(dim=0)
+        if is_token is None:
+            tokens = asked.new_tensor(len(probabilities))
+        else:
+            tokens = is_token.sum().float()
+        row_share = 1.0
         if self.share is not None and self.share.shares_batch:
-            fraction = self.share.sum(fraction * self.share.row_share)
-        return (fraction * probabilities.mean(dim=0)).sum() * len(self.experts)
+            asked = self.share.sum(asked)
+            tokens = self.share.sum(tokens)
+            row_share = self.share.row_share  # by which this rank's loss is weighted
+        tokens = tokens.clamp_min(1.0)
+        fraction = asked / (self.top * tokens)
+        mean_probability = probabilities.sum(dim=0) / (tokens * row_share)
+        return (fraction * mean_probability).sum() * len(self.experts)
 
     def _batch_tokens(self, tokens: int) -> int:
         """The tokens of the whole batch, where this process computes a share of it."""
@@ -120,4 +140,4 @@ class MixtureOfExperts(nn.Module):
             return min(tokens, math.ceil(self.capacity * even_share))
         if one_hot.is_cuda:
             return tokens
-        return int(one_hot.sum(dim=0).max())
+        return max(1, int(one_hot.sum(dim=0).max()))  # at least one, for a batch of padding alone

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
@@ -49,8 +51,7 @@ class RMSNorm(nn.Module):
 class BatchNorm(nn.Module):
     """Batch normalisation (Ioffe and Szegedy 2015) over all tokens of a batch, padding left out.
 
-    As `nn.BatchNorm1d` of the tokens alone, without gathering them: a step keeps its shape. With
-    activation checkpointing the second forward pass moves the running statistics once more.
+    As `nn.BatchNorm1d` of the tokens alone, without gathering them: a step keeps its shape.
     """
 
     def __init__(self, width: int, eps: float, momentum: float, *, counts: bool = False) -> None:
@@ -63,6 +64,7 @@ class BatchNorm(nn.Module):
         self.running_variance = nn.Parameter(torch.ones(width), requires_grad=False)
         self.eps = eps
         self.momentum = momentum
+        self.updates_statistics = True  # see `fixed_running_statistics`
         self.share: BatchShare | None = None  # where several processes compute a batch
 
     def extra_repr(self) -> str:
@@ -89,20 +91,37 @@ class BatchNorm(nn.Module):
         count = self._sum(is_token.sum()).clamp_min(1.0)
         mean = self._sum((x * is_token).sum(dim=0)) / count
         variance = self._sum(((x - mean).square() * is_token).sum(dim=0)) / count
+        if self.updates_statistics:
+            self._update_statistics(mean, variance, count)
+        return mean, variance
+
+    @torch.no_grad()
+    def _update_statistics(self, mean: Tensor, variance: Tensor, count: Tensor) -> None:
         if self.batches is not None:
             self.batches.add_(1)
-        with torch.no_grad():
-            # The running variance is the unbiased one, as in PyTorch.
-            unbiased = variance * count / (count - 1.0).clamp_min(1.0)
-            self.running_mean.lerp_(mean, self.momentum)
-            self.running_variance.lerp_(unbiased, self.momentum)
-        return mean, variance
+        # The running variance is the unbiased one, as in PyTorch.
+        unbiased = variance * count / (count - 1.0).clamp_min(1.0)
+        self.running_mean.lerp_(mean, self.momentum)
+        self.running_variance.lerp_(unbiased, self.momentum)
 
     def _sum(self, x: Tensor) -> Tensor:
         return x if self.share is None else self.share.sum(x)
 
 
 Norm = LayerNorm | RMSNorm | BatchNorm
+
+
+@contextmanager
+def fixed_running_statistics(model: nn.Module) -> Iterator[None]:
+    """Forward passes in training do not update the running statistics of BatchNorm."""
+    norms = [part for part in model.modules() if isinstance(part, BatchNorm)]
+    for norm in norms:
+        norm.updates_statistics = False
+    try:
+        yield
+    finally:
+        for norm in norms:
+            norm.updates_statistics = True
 
 
 def normalize(norm: nn.Module, x: Tensor, padding_mask: Tensor | None) -> Tensor:

@@ -28,6 +28,7 @@ from regard.core.graph_mask import GraphMask, NeighbourMask
 from regard.core.kv_cache import LayerCache
 from regard.core.local_chunk_attention import ChunkedAttention
 from regard.core.mask import MaskPattern
+from regard.core.mixture_of_experts import MixtureOfExperts
 from regard.core.norm import BatchNorm, Norm, normalize
 from regard.core.padding_mask import padding_pattern
 from regard.core.position_terms import PositionTerms, StackPosition, position_terms
@@ -176,6 +177,8 @@ class Stack(nn.Module):
             )
         # What follows a prompt is never padding.
         begins = context.state is None or context.state.position == 0
+        if padding_mask is None:
+            padding_mask = context.token_mask
         if padding_mask is None or not begins:
             return None
         return padding_mask[:, -x.shape[1] :]
@@ -326,9 +329,11 @@ class Stack(nn.Module):
 
     @cached_property
     def meets_padding(self) -> bool:
-        """Whether padding concerns parts besides attention: convolutions and BatchNorm."""
-        norms = [part for part in self.modules() if isinstance(part, BatchNorm)]
-        return bool(norms) or self.mixes_positions
+        """Whether padding concerns parts besides attention: BatchNorm, experts, convolutions."""
+        across_tokens = [
+            part for part in self.modules() if isinstance(part, BatchNorm | MixtureOfExperts)
+        ]
+        return bool(across_tokens) or self.mixes_positions
 
     @property
     def device(self) -> torch.device:

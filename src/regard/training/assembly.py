@@ -58,7 +58,7 @@ def assemble(setup: Setup, objective: type[Objective] | None = None) -> Objectiv
         _write_base_files(setup.run_folder.folder, model)
     else:
         _write_json_files(setup.run_folder.folder, objective.files(model, setup))
-    created = _created(objective, model, data, setup)
+    created = _create_objective(objective, model, data, setup)
     _note_coverage(created)
     return created
 
@@ -85,7 +85,7 @@ def reassemble(
     """
     objective = objective or objective_class(setup.recipe.objective)
     model, data = _model_and_data(setup, objective, description)
-    return _created(objective, model, data, setup)
+    return _create_objective(objective, model, data, setup)
 
 
 def _model_and_data(
@@ -100,7 +100,9 @@ def _model_and_data(
     return _prepare_base(setup, adapted), data
 
 
-def _created(objective: type[Objective], model: Model, data: Any, setup: Setup) -> Objective:
+def _create_objective(
+    objective: type[Objective], model: Model, data: Any, setup: Setup
+) -> Objective:
     created = objective.create(model, data, setup)
     batch_tokens = _batch_tokens_for(created, setup)
     if batch_tokens == setup.recipe.train.batch_tokens:

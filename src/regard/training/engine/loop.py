@@ -32,6 +32,7 @@ from regard.checkpoint import (
 )
 from regard.core.global_attention import counts_global_tokens
 from regard.core.linear_attention import redraw
+from regard.core.norm import fixed_running_statistics
 from regard.data.batching import Batch, prefetch
 from regard.edit import compiled
 from regard.errors import (
@@ -499,9 +500,10 @@ class Loop:
         # The first pass also allocates memory and chooses kernels; a slow model is tried once.
         for _ in range(2):
             started = time.perf_counter()
-            with self._autocast():
-                loss, _ = self.objective.loss(tensors)
-            loss.backward()
+            with fixed_running_statistics(self.model):
+                with self._autocast():
+                    loss, _ = self.objective.loss(tensors)
+                loss.backward()
             for parameter in self.model.parameters():
                 parameter.grad = None
             if self.device.type == "cuda":

@@ -27,6 +27,7 @@ from regard.training import model_spec
 from regard.training.data.plain_text import TextCorpora
 from regard.training.objectives.corrupted_text import CorruptedText
 from regard.training.objectives.label_smoothed_cross_entropy import linear_cross_entropy
+from regard.training.objectives.target_padding import target_context
 from regard.training.setup import Setup
 
 SENTINELS = 100  # T5 has <extra_id_0> to <extra_id_99>
@@ -140,10 +141,11 @@ class Denoising(CorruptedText):
 
     def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         # [B, T, D]
-        hidden, auxiliary = self.model(
-            tensors["source"], tensors["target"], tensors["padding_mask"]
-        )
         labels = tensors["labels"]
+        context = target_context(self.model, labels)
+        hidden, auxiliary = self.model(
+            tensors["source"], tensors["target"], tensors["padding_mask"], context
+        )
         loss, nll = linear_cross_entropy(self.model.head, hidden, labels)
         return self.with_auxiliary(loss, auxiliary, (labels >= 0).sum()), nll
 

@@ -42,6 +42,7 @@ from regard.training.objectives.label_smoothed_cross_entropy import (
     linear_cross_entropy,
 )
 from regard.training.objectives.objective import Objective
+from regard.training.objectives.target_padding import target_context
 from regard.training.setup import Setup
 
 
@@ -173,7 +174,9 @@ class SequenceToSequence(Objective):
         return self.with_auxiliary(loss, auxiliary, tokens), nll
 
     def _forward(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        return self.model(tensors["source"], tensors["target"], tensors.get("padding_mask"))
+        source_mask = tensors.get("padding_mask")
+        context = target_context(self.model, tensors["labels"])
+        return self.model(tensors["source"], tensors["target"], source_mask, context)
 
     def examples(self, rows: Sequence[int]) -> list[dict[str, Any]]:
         source = self.translator.source_tokenizer

@@ -32,6 +32,7 @@ from regard.training.objectives.label_smoothed_cross_entropy import linear_cross
 from regard.training.objectives.sound_objective import LabelledSound, SoundData
 from regard.training.objectives.speech_files import POSITIONS_PER_SECOND, feature_extractor_config
 from regard.training.objectives.speech_objective import SpeechObjective
+from regard.training.objectives.target_padding import target_context
 from regard.training.setup import Setup
 
 _SPECTROGRAM = "input_features"  # the main input of encoder–decoders over spectrograms
@@ -163,8 +164,10 @@ class Transcription(SpeechObjective[Tokenizer]):
 
     def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         model = self.trained_model.model
-        hidden, auxiliary = model(tensors["features"], tensors["target"])  # [B, T, D]
         labels = tensors["labels"]
+        context = target_context(model, labels)
+        # [B, T, D]
+        hidden, auxiliary = model(tensors["features"], tensors["target"], None, context)
         loss, nll = linear_cross_entropy(model.head, hidden, labels, self.settings.label_smoothing)
         return self.with_auxiliary(loss, auxiliary, (labels >= 0).sum()), nll
 
