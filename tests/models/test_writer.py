@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import regard
+from regard.decode.batch_decoding import DecodingSettings, decode
 from regard.decode.strategy import BeamSearch, Greedy, Sampling
 from regard.errors import DataError, ModelError, SettingError
 from regard.models import LanguageModel
@@ -95,6 +96,24 @@ def test_streamed_is_whole_and_batched_is_single(model: LanguageModel, strategy:
         assert together[1:] == [
             model.generate(t, strategy, max_new_tokens=40) for t in ("A", "The cat sees a bird")
         ]
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_no_step_is_watched(
+    model: LanguageModel, streamed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A callback inside each step would rule out CUDA graphs, the fused step and CPU workers."""
+    calls: list[tuple[DecodingSettings, Any]] = []
+
+    def recorded(core: Any, sources: Any, special: Any, settings: Any, **options: Any) -> Any:
+        calls.append((settings, options.get("on_step")))
+        return decode(core, sources, special, settings, **options)
+
+    monkeypatch.setattr("regard.models.language_model.decode", recorded)
+    model.generate("The dog", max_new_tokens=3, stream=(lambda _: None) if streamed else None)
+    for settings, on_step in calls:
+        assert on_step is None
+        assert (settings.stream is not None) == streamed
 
 
 def test_it_goes_on_from_what_it_can_see(model: LanguageModel) -> None:

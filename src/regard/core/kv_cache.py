@@ -286,9 +286,8 @@ class DecoderState:
 
     layers: list[LayerCache]
     width: int = 1
-    padding_mask: Tensor | None = (
-        None  # [B, S] of the source or the prompt; None: nothing is padded
-    )
+    # [B, S] of the source or the prompt; None: nothing is padded.
+    padding_mask: Tensor | None = None
     position: int = 0
     # Once the state is static: the position of the next token, on the device [1].
     device_position: Tensor | None = None
@@ -355,9 +354,9 @@ class DecoderState:
         # [B, W, L]: at first each beam continues itself.
         self.ancestry = beams.expand(sentences, -1, shared[0].capacity).contiguous()
 
-    def beam_ancestry(self, end: int) -> Tensor | None:
-        """The ancestry up to `end` [B, W, end], with the next position written by each beam
-        itself."""
+    def extend_ancestry(self, end: int) -> Tensor | None:
+        """Writes that each beam itself continues at the next position, and returns the ancestry up
+        to `end` [B, W, end]."""
         if self.ancestry is None:
             return None
         beams = torch.arange(self.width, device=self.ancestry.device)[:, None]

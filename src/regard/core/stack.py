@@ -194,7 +194,7 @@ class Stack(nn.Module):
         ancestry = None
         batch = x.shape[0]
         if context.state is not None:
-            ancestry = context.state.beam_ancestry(positions.end)
+            ancestry = context.state.extend_ancestry(positions.end)
             batch = batch // context.state.beams_per_row  # rows of keys
         # What no pattern may uncover: padding, other documents, other beams.
         visible = padding_pattern(padding_mask)

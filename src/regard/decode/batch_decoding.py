@@ -26,7 +26,7 @@ from regard.decode import (
     worker_pool,
 )
 from regard.decode.constraints import Constraints, HistoryRules
-from regard.decode.events import BeamStep, StepCallback, TokenStep
+from regard.decode.events import BeamStep, StepCallback, TokenCallback, TokenStep
 from regard.decode.strategy import BeamSearch, Hypothesis, Limit, Strategy
 from regard.decode.worker_count import default_workers
 from regard.decoder import Decoder
@@ -72,6 +72,8 @@ class DecodingSettings:
       none of its settings; more fork it, and set one thread each while they work. None is 1, or
       one a thread inside `worker_count.one_worker_per_thread`.
     `probe`: what is recorded or edited inside the model, as ablated heads.
+    `stream`: receives each token as soon as it is decoded, with the number of its source. A beam
+      has no final tokens before its end, and streams nothing.
     """
 
     strategy: Strategy = field(default_factory=BeamSearch)
@@ -81,6 +83,7 @@ class DecodingSettings:
     no_repeat_ngram_size: int = 0
     workers: int | None = None
     probe: NullProbe = NO_PROBE
+    stream: TokenCallback | None = None
 
     def __post_init__(self) -> None:
         if self.workers is not None and self.workers < 1:
@@ -101,9 +104,10 @@ def decode(
 ) -> list[list[Hypothesis]]:
     """The hypotheses of each source (token ids with the end token, or frames), best first.
 
-    `progress` is told how many sources were finished. `keys`: the random stream that each source
-    is sampled from, its index by default. `on_step` is shown every step. With a `draft`, which
-    language models can have, sources are decoded one by one by speculative decoding.
+    `progress(n)` is called after each batch with the number of sources in it, `on_step(event)`
+    inside each decoding step. `keys`: the random stream that each source is sampled from, its index
+    by default. With a `draft`, which language models can have, sources are decoded one by one by
+    speculative decoding.
     """
     if draft is not None:
         # A budget of one token: each source is a batch of its own.
@@ -116,7 +120,12 @@ def decode(
         callback = None
         if on_step is not None:
             callback = functools.partial(_with_source_numbers, on_step, torch.tensor(rows))
-        batch = _Batch(model, [sources[row] for row in rows], group_keys, special_tokens, settings)
+        group_settings = settings
+        if settings.stream is not None:
+            stream = functools.partial(_stream_with_source_number, settings.stream, rows)
+            group_settings = replace(settings, stream=stream)
+        group = [sources[row] for row in rows]
+        batch = _Batch(model, group, group_keys, special_tokens, group_settings)
         with cuda_graphs.exclusive(device):
             return batch.decode(callback, draft)
 
@@ -124,7 +133,8 @@ def decode(
     lengths = [_length(source) for source in sources]
     groups = batch_by_length(lengths, settings.batch_tokens, width)
     workers = 1
-    if device.type == "cpu" and on_step is None and draft is None:
+    has_callback = on_step is not None or settings.stream is not None
+    if device.type == "cpu" and draft is None and not has_callback:
         workers = settings.workers or default_workers(torch.get_num_threads())
     # Cut further, so that no worker of a CPU is idle.
     groups = worker_pool.split_groups(groups, workers)
@@ -151,6 +161,13 @@ def decode(
 def _with_source_numbers(on_step: StepCallback, rows: Tensor, event: BeamStep | TokenStep) -> None:
     """Shows an event with the numbers of the sources in place of those inside the batch."""
     on_step(replace(event, sentences=rows.to(event.sentences.device)[event.sentences]))
+
+
+def _stream_with_source_number(
+    stream: TokenCallback, rows: list[int], sentence: int, token: int
+) -> None:
+    """Streams a token with the number of its source in place of that inside the batch."""
+    stream(rows[sentence], token)
 
 
 def batch_by_length(lengths: Sequence[int], batch_tokens: int, width: int = 1) -> list[list[int]]:
@@ -206,14 +223,21 @@ class _Batch:
                     "remove the draft or these settings",
                 )
             hypothesis = speculative_decoding.generate(
-                model, draft, tokens, strategy, constraints, self.keys[0], on_step
+                model,
+                draft,
+                tokens,
+                strategy,
+                constraints,
+                self.keys[0],
+                on_step,
+                self.settings.stream,
             )
             return [[hypothesis]]
         encoded: Any = model.encode(tokens, padding_mask, Context(probe=self.settings.probe))
         if isinstance(strategy, BeamSearch):
             return beam_search.search(model, encoded, strategy, constraints, on_step)
         hypotheses = greedy_and_sampling.generate(
-            model, encoded, strategy, constraints, self.keys, on_step
+            model, encoded, strategy, constraints, self.keys, on_step, self.settings.stream
         )
         return [[hypothesis] for hypothesis in hypotheses]
 

@@ -40,3 +40,6 @@ class TokenStep:
 
 
 StepCallback = Callable[[BeamStep | TokenStep], None]
+# Streaming: called with the number of a sentence and its next token. It is called between steps and
+# needs no logits, so that steps can be replayed from a CUDA graph.
+TokenCallback = Callable[[int, int], None]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 import functools
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from regard.core.causal_mask import CausalMask
 from regard.core.finite_outputs import non_finite_error
@@ -19,7 +21,7 @@ from regard.core.stack import Stack
 from regard.decode import cuda_graphs, fused_step
 from regard.decode.constraints import NEG_INF, Constraints
 from regard.decode.cuda_graphs import GraphedLoop
-from regard.decode.events import StepCallback, TokenStep
+from regard.decode.events import StepCallback, TokenCallback, TokenStep
 from regard.decode.strategy import Greedy, Hypothesis, Sampling
 from regard.decode.topk import has_greedy_kernel, top_tokens
 from regard.decoder import Decoder
@@ -61,6 +63,7 @@ def generate(
     constraints: Constraints,
     keys: list[int],
     on_step: StepCallback | None = None,
+    stream: TokenCallback | None = None,
 ) -> list[Hypothesis]:
     """One hypothesis of each sentence. `keys`: the random stream that each sentence draws from."""
     device = constraints.limits.device
@@ -110,15 +113,24 @@ def generate(
         step(state, first=True)
         state.last = state.tokens[:, :1].clone()
         graphed = graphed and state.cache.make_static()
-    graphed = (
-        graphed and state.cache.device_position is not None
-    )  # whether the KV cache became static
+        if stream is not None:
+            _stream_tokens(model, state, 0, stream)
+    # Whether the KV cache became static.
+    graphed = graphed and state.cache.device_position is not None
     loop = GraphedLoop(step, state, graphed=graphed, model=model, key=graph_key)
     first_step = 0 if regular else 1
-    return _run(loop, range(first_step, constraints.max_steps), count)
+    after_step = None
+    if stream is not None:
+        after_step = functools.partial(_stream_tokens, model, stream=stream)
+    return _run(loop, range(first_step, constraints.max_steps), count, after_step)
 
 
-def _run(loop: GraphedLoop[GenerationState], steps: range, count: int) -> list[Hypothesis]:
+def _run(
+    loop: GraphedLoop[GenerationState],
+    steps: range,
+    count: int,
+    after_step: Callable[[GenerationState, int], None] | None = None,
+) -> list[Hypothesis]:
     """All steps of a loop; rows that are done leave the batch on the way."""
     hypotheses: dict[int, Hypothesis] = {}
     for step in steps:
@@ -136,8 +148,22 @@ def _run(loop: GraphedLoop[GenerationState], steps: range, count: int) -> list[H
                 state.select(rows)
                 loop.restart(state)
         loop()
+        if after_step is not None:
+            after_step(loop.state, step)
     hypotheses |= _hypotheses(loop.state)
     return [hypotheses[sentence] for sentence in range(count)]
+
+
+def _stream_tokens(
+    model: nn.Module, state: GenerationState, step: int, stream: TokenCallback
+) -> None:
+    """Passes the token of this step in each row that has not ended to `stream`."""
+    columns = (state.sentences, state.tokens[:, step], state.sums)
+    for sentence, token, total in zip(*cuda_graphs.to_lists(columns), strict=True):
+        if math.isnan(total):
+            raise non_finite_error(model)
+        if token != state.constraints.end:
+            stream(sentence, token)
 
 
 def _prefill_is_capturable(model: EncoderDecoder | Decoder) -> bool:
@@ -197,7 +223,7 @@ def generation_step(
     state.tokens.index_copy_(1, t, tokens[:, None])
     state.ended |= ends
     if on_step is not None:
-        # Before the token is shown to anyone; unwatched texts are checked at their end.
+        # Before the token is shown to anyone; other texts are checked at their end.
         if bool(logits.isnan().any()):
             raise non_finite_error(model)
         on_step(TokenStep(int(t), state.sentences, logits.float(), tokens))
@@ -267,12 +293,13 @@ def sample_tokens(logits: Tensor, strategy: Sampling, noise: Tensor) -> Tensor:
 def filtered_distribution(logits: Tensor, strategy: Sampling) -> tuple[Tensor, Tensor]:
     """The distribution after temperature, top-k, top-p and min-p: probabilities and tokens [B, V].
 
-    Probabilities are in descending order.
+    Probabilities are in descending order. With top-k there are k of them: [B, k].
     """
     scaled = logits / strategy.temperature
-    ordered, tokens = scaled.sort(dim=-1, descending=True, stable=True)
     if strategy.top_k:
-        ordered[:, strategy.top_k :] = NEG_INF
+        ordered, tokens = scaled.topk(min(strategy.top_k, scaled.shape[-1]), dim=-1)
+    else:
+        ordered, tokens = scaled.sort(dim=-1, descending=True, stable=True)
     probabilities = ordered.double().softmax(dim=-1)
     mass_before = probabilities.cumsum(dim=-1) - probabilities
     probabilities = probabilities.masked_fill(mass_before >= strategy.top_p, 0.0)

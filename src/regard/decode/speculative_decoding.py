@@ -18,7 +18,7 @@ from regard.core.finite_outputs import require_finite
 from regard.core.kv_cache import DecoderState
 from regard.core.seeding import philox
 from regard.decode.constraints import Constraints
-from regard.decode.events import StepCallback, TokenStep
+from regard.decode.events import StepCallback, TokenCallback, TokenStep
 from regard.decode.greedy_and_sampling import filtered_distribution
 from regard.decode.strategy import Greedy, Hypothesis, Sampling
 from regard.decoder import Decoder
@@ -67,7 +67,8 @@ class _Reader:
             return functional.one_hot(best, allowed.shape[-1]).double(), allowed
         probabilities, tokens = filtered_distribution(allowed, self.strategy)
         # From descending order back to the order of token ids.
-        return torch.zeros_like(probabilities).scatter(1, tokens, probabilities), allowed
+        every_token = torch.zeros_like(allowed, dtype=probabilities.dtype)  # [count, V]
+        return every_token.scatter(1, tokens, probabilities), allowed
 
     def rewind(self, length: int) -> None:
         """Forgets cached tokens at `length` and after it."""
@@ -82,6 +83,7 @@ def generate(
     constraints: Constraints,
     key: int,
     on_step: StepCallback | None = None,
+    stream: TokenCallback | None = None,
 ) -> Hypothesis:
     """The continuation of one prompt [1, P]. `key`: the random stream that it is sampled from."""
     seed = strategy.seed if isinstance(strategy, Sampling) else 0
@@ -124,6 +126,8 @@ def generate(
                 sentence = torch.zeros(1, dtype=torch.long, device=prompt.device)
                 step = len(text) - prompt_length - 1
                 on_step(TokenStep(step, sentence, logits[i : i + 1], sentence + token))
+            if stream is not None and not finished:
+                stream(0, token)
             if finished or not accepted:
                 break
         # Rejected proposals leave the caches; the newest token is read in the next round.

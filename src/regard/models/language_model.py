@@ -17,7 +17,6 @@ from regard.data.padding import pad_rows
 from regard.decode.arguments import whole_number
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, batch_by_length, decode
 from regard.decode.beam_memory import require_memory
-from regard.decode.events import BeamStep, TokenStep
 from regard.decode.length_warnings import warn_of_long_output
 from regard.decode.speculative_decoding import DraftModel
 from regard.decode.strategy import (
@@ -259,9 +258,8 @@ class LanguageModel(TokenizerModel):
     ) -> None:
         """Decodes up to `max_new_tokens` for each prompt and passes every token to `on_token`.
 
-        Tokens are passed at the end of a batch or, if `streaming`, at each step, which cannot be
-        replayed from a CUDA graph. Where the context is full, decoding stops and starts again with
-        a shorter one: a segment.
+        Tokens are passed at the end of a batch or, if `streaming`, after each step. Where the
+        context is full, decoding stops and starts again with a shorter one: a segment.
         """
         sequences = [list(prompt) for prompt in prompts]  # prompts with what has been decoded
         remaining = dict(enumerate(max_new_tokens))  # of the prompts that are not done
@@ -274,32 +272,32 @@ class LanguageModel(TokenizerModel):
                 minimum = self._min_new_tokens(len(prompts[row]), len(sequences[row]))
                 batches.setdefault((limit, minimum), []).append(row)
             for (limit, minimum), rows in sorted(batches.items()):
+                stream = None
+                # A beam has no final tokens before its end.
+                if streaming and not isinstance(strategy, BeamSearch):
+                    stream = functools.partial(_pass_token, on_token, rows)
                 # Limit: 0 times the length of the prompt, and so many tokens more.
                 settings = DecodingSettings(
                     strategy,
                     Limit(0.0, limit),
                     min_new_tokens=minimum,
                     no_repeat_ngram_size=self.defaults.no_repeat_ngram_size,
+                    stream=stream,
                 )
                 contexts = [self._context(sequences[row]) for row in rows]
                 longest = max(len(context) for context in contexts)
                 require_memory(strategy, self.spec, longest + limit)
-                # A beam has no final tokens before its end.
-                on_step = None
-                if streaming and not isinstance(strategy, BeamSearch):
-                    on_step = functools.partial(_pass_tokens, on_token, rows)
                 results = decode(
                     self.model,
                     contexts,
                     self.special_tokens,
                     settings,
                     keys=[before + row + segment * _SEGMENT_KEYS for row in rows],
-                    on_step=on_step,
                     draft=draft,
                 )
                 for row, hypotheses in zip(rows, results, strict=True):
                     best = hypotheses[0]
-                    if on_step is None:
+                    if stream is None:
                         for token in best.tokens:
                             on_token(row, token)
                     sequences[row] += best.tokens
@@ -526,8 +524,6 @@ def _fill_template(template: str, text: str, label: str) -> str:
     return before.replace("{text}", text) + label + after.replace("{text}", text)
 
 
-def _pass_tokens(on_token: OnToken, rows: list[int], event: BeamStep | TokenStep) -> None:
-    """Passes each token of a decoding step to the prompt that it continues."""
-    if isinstance(event, TokenStep):
-        for sentence, token in zip(event.sentences.tolist(), event.tokens.tolist(), strict=True):
-            on_token(rows[sentence], token)
+def _pass_token(on_token: OnToken, rows: list[int], source: int, token: int) -> None:
+    """Passes a token to the prompt that it continues."""
+    on_token(rows[source], token)
