@@ -1,4 +1,4 @@
-"""An attention from outside the package: sigmoid attention (Ramapuram et al. 2024).
+"""An attention defined outside the package: sigmoid attention (Ramapuram et al. 2024).
 
 Run it: python examples/own_attention.py
 """
@@ -48,7 +48,7 @@ if __name__ == "__main__":
     model = build(description := replace(BASE, decoder=with_attention(BASE.decoder, sigmoid)))
     losses = train(model, steps=100)
     assert losses[-1] < losses[0]
-    # Decoding with a KV cache gives what one forward pass over the whole target gives.
+    # Decoding with a KV cache gives the same result as one forward pass over the whole target.
     source = copying(rows=20)
     copy = greedy(model.eval(), source)
     inputs = functional.pad(copy, (1, -1), value=BOS)
@@ -56,5 +56,5 @@ if __name__ == "__main__":
     assert (output.logits.argmax(dim=-1) == copy).all()
     print("weights of a head, which need not sum to 1:", output.decoder_attentions[1][0, 0].data)
     assert all((weights.triu(1) == 0).all() for weights in output.decoder_attentions)  # causal
-    # Files name no code: whoever reads a spec says which class this kind is.
+    # A saved spec contains names, not code: pass the class when you read it.
     assert spec.from_dict(spec.to_dict(description), kinds=[Sigmoid]) == description

@@ -1,4 +1,4 @@
-"""A training loop of one's own around a model from `regard.build`: it learns to copy, then decodes.
+"""Your own training loop around a model from `regard.build`: it learns to copy, then decodes.
 
 Run it: python examples/own_training_loop.py
 """

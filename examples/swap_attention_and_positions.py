@@ -1,4 +1,4 @@
-"""One model, other attention, other positions: `dataclasses.replace` swaps parts of a spec.
+"""One model with other attentions and positions: `dataclasses.replace` swaps parts of a spec.
 
 Run it: python examples/swap_attention_and_positions.py
 """
@@ -15,7 +15,7 @@ from regard import build, spec
 
 BASE = transformer(VOCABULARY, d_model=32, d_ff=64, heads=4, layers=2, dropout=0.0)
 ATTENTION = BASE.encoder.block.attention
-# Reformer hashes queries that are their own keys.
+# Reformer's LSH attention uses one vector as both query and key.
 LSH = replace(ATTENTION, mixer=spec.LshAttention(4, chunk=4, after=1), projection="shared")
 
 

@@ -1,4 +1,4 @@
-"""A model from parts handed to `regard.train`, which brings tokenizer, schedule and checkpoints.
+"""A model built from parts, trained by `regard.train` with tokenizer, schedule and checkpoints.
 
 Run it: python examples/train_from_spec.py
 """
@@ -31,12 +31,12 @@ def run(folder: Path) -> None:
     result = regard.train(settings, model=description, out=folder / "run")
     print(f"{result.parameters:,} parameters in {result.folder}")
 
-    # The run folder opens as any other, given the class of the part that the package has not.
+    # The run folder opens like any other; pass the class of the part that is not in the package.
     translator = regard.load(result.folder, kinds=[Sigmoid])
     assert isinstance(translator, regard.Translator)
     assert translator.spec == description
 
-    # A size beside a model would contradict it.
+    # A size given together with a complete model would contradict it.
     try:
         regard.train(settings, model=description, d_model=64)
     except SettingError as error:

@@ -100,7 +100,7 @@ def notebook_page(path: Path) -> str:
     for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
         text = "".join(cell["source"])
         parts.append(text if cell["cell_type"] == "markdown" else f"```python\n{text}\n```")
-    parts.append(f"[Download this notebook]({path.name})")
+    parts.append(f"[Download this notebook]({path.name}). To run it: `pip install jupyter`.")
     return "\n\n".join(parts)
 
 

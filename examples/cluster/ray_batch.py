@@ -4,8 +4,8 @@
     ray job submit --address http://HEAD:8265 --working-dir . -- \
         python examples/cluster/ray_batch.py /shared/model s3://bucket/texts/ out.txt --workers 64
 
-Where Ray runs is Ray's affair: on a cluster it finds its address in the environment of the job.
-Lines go out in the order in which they came in, each once, also where a worker is lost on the way.
+On a cluster, Ray finds its address in the environment of the job. Answers are written in the order
+of the inputs, each exactly once, even if a worker is lost.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import os
 
-os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is reported to anybody
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no usage statistics
 
 import ray
 
@@ -24,10 +24,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", help="a model folder that every machine can read")
     parser.add_argument("texts", help="text or Parquet files; paths as Ray Data takes them")
-    parser.add_argument("output", help="a file of this machine: one answer a line")
+    parser.add_argument("output", help="a local file: one answer per line")
     parser.add_argument("--task", default="translate")
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--gpus", type=float, default=0, help="of each worker")
+    parser.add_argument("--gpus", type=float, default=0, help="number per worker")
     parser.add_argument("--beam", type=int, default=None)
     arguments = parser.parse_args()
 
