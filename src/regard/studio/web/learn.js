@@ -582,9 +582,9 @@ function placing(state, model, question, gone) {
   ask("positions", { model: state.model, stack, length: PLACES }).then(
     async (found) => {
       const count = (list) => list.map((_, i) => String(i));
-      // Sines of row and column are of the patches alone; tables begin with the class token.
+      // 2D sinusoidal encodings are of the patches alone; tables begin with the class token.
       const namer =
-        ofPicture && found.what && !found.what.startsWith("sines")
+        ofPicture && found.what && !found.what.startsWith("2D sinusoidal")
           ? await placeNamer(question, PLACES)
           : String;
       if (gone()) return;
