@@ -291,7 +291,7 @@ export async function seen(
     const places_seen = alike
       ? "all positions equally"
       : `${named(columns, best, true)} (${(100 * row[best]).toFixed(1)} %)`;
-    const text = `${named(rows, marked, own)} ${alike ? verb.replace(" most", "") : verb} ${places_seen}${extras && image ? `; ${extras > 1 ? "the extra tokens receive" : "the class token receives"} ${(100 * rest).toFixed(1)} %` : ""}.`;
+    const text = `${named(rows, marked, own)} ${alike ? verb.replace(" most", "") : verb} ${places_seen}${extras && image ? `; ${extras > 1 ? "extra tokens" : "class token"}: ${(100 * rest).toFixed(1)} %` : ""}.`;
     summary.textContent = text[0].toUpperCase() + text.slice(1);
     canvas.dataset.title = title;
     if (own) {
