@@ -23,7 +23,7 @@ def test_mistakes_are_answered_in_two_lines(tmp_path: Path) -> None:
     assert "there is no folder" in missing.stderr
     empty = regard(str(tmp_path))
     assert empty.returncode == 2
-    assert "neither a model nor a run is there" in empty.stderr
+    assert "no model and no run found" in empty.stderr
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

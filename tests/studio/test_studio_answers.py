@@ -463,10 +463,10 @@ def test_a_folder_is_opened_and_remembered(opening: tuple[TestClient, Path]) -> 
 @pytest.mark.parametrize(
     ("path", "problem"),
     [
-        ("empty", "holds no model"),
+        ("empty", "contains no model"),
         ("nowhere", "there is no folder"),
-        ("models/second/config.json", "is a file, no folder"),
-        ("a\0b", "no path"),
+        ("models/second/config.json", "is a file, not a folder"),
+        ("a\0b", "not a valid path"),
     ],
 )
 def test_what_is_no_model_is_refused(
@@ -531,7 +531,7 @@ def test_on_the_network_no_other_folder_can_be_reached(tmp_path: Path) -> None:
         assert ask(studio, "shelf")["opens"] is False
         for view in ("open", "folders"):
             refused = ask(studio, view, expect=400, path=str(tmp_path))["error"]
-            assert "only what it was started with" in refused["problem"]
+            assert "only the folders it was started with" in refused["problem"]
     assert all(is_loopback(host) for host in ("127.0.0.1", "127.8.8.8", "::1", "localhost"))
     assert not any(is_loopback(host) for host in ("0.0.0.0", "::", "192.168.0.7", "my.machine"))
 
@@ -567,7 +567,7 @@ def test_a_run_tells_its_settings_and_how_it_ended(tmp_path: Path) -> None:
         ),
         ("forecast", {"model": "time-series-transformer:tiny"}, "negative log-likelihood"),
         ("regress", {}, "mean squared error"),
-        ("masked_images", {}, "error of the masked pixels"),
+        ("masked_images", {}, "reconstruction error of masked pixels"),
     ],
 )
 def test_a_loss_is_called_what_it_is(
@@ -660,4 +660,4 @@ def test_a_series_is_answered_and_drawn_but_not_read_from_elsewhere(
             json={"model": "it", "text": "/etc/passwd"},
             headers={"x-regard-token": TOKEN},
         )
-        assert "only what it was started with" in refused.json()["error"]["problem"]
+        assert "only the folders it was started with" in refused.json()["error"]["problem"]

@@ -226,7 +226,7 @@ def test_who_resolves_it(studio: Studio) -> None:
     ready(page)
     # Without the circuit "it" is the animal in both; what the model said before stands beside it.
     until(page, "document.querySelector('main').innerText.includes('weil es zu breit war')")
-    usual = "With all heads on: Das Tier überquerte die Straße nicht, weil sie zu breit war."
+    usual = "With all heads: Das Tier überquerte die Straße nicht, weil sie zu breit war."
     assert usual in page.locator("main").inner_text()
     page.screenshot(path=studio.shots / "unresolved.png", full_page=True)
 
@@ -248,7 +248,7 @@ def test_look(studio: Studio) -> None:
     it = page.locator("g.token[data-row='8']")
     assert it.text_content() == "it"
     it.focus()
-    assert "“it” looks most at" in page.inner_text("[aria-label=Attention]")
+    assert "“it” attends most to" in page.inner_text("[aria-label=Attention]")
     page.keyboard.press("Enter")
     ready(page)
     assert page.get_attribute("g.token[data-row='8']", "aria-pressed") == "true"
@@ -264,11 +264,11 @@ def test_heads_off_and_on_again(studio: Studio) -> None:
     off = ",".join(f"decoder.1.cross.{head}" for head in range(3))
     page = studio.page(link("look", off=off, at="decoder.1.cross", head="3"))
     page.click("#switch")
-    until(page, "document.querySelector('#switched')?.textContent.startsWith('4 heads off')")
+    until(page, "document.querySelector('#switched')?.textContent.startsWith('4 heads ablated')")
     assert page.inner_text("#output") != "Die Katze saß auf der Matte."
-    assert "With all heads on: Die Katze saß auf der Matte." in page.inner_text("#switched")
+    assert "With all heads: Die Katze saß auf der Matte." in page.inner_text("#switched")
     page.screenshot(path=studio.shots / "look-off.png", full_page=True)
-    page.click("text=all on")
+    page.click("text=restore all")
     page.wait_for_selector("#switched", state="detached")
     ready(page)
     assert page.inner_text("#output") == "Die Katze saß auf der Matte."
@@ -305,21 +305,21 @@ def test_another_head_costs_one_small_request(studio: Studio) -> None:
     ("tab", "visible"),
     [
         ("roles", "pronoun→referent"),
-        ("patching", "Score of “er” against “es”"),
-        pytest.param("entropy", "How widely each head looks", marks=pytest.mark.slow),
+        ("patching", "Logit of “er” − “es”"),
+        pytest.param("entropy", "Attention entropy of each head", marks=pytest.mark.slow),
         pytest.param("lens", "layer 1", marks=pytest.mark.slow),
         pytest.param("rollout", "attention rollout of the encoder", marks=pytest.mark.slow),
         pytest.param("attribution", "Attention is not explanation.", marks=pytest.mark.slow),
     ],
 )
-def test_what_else(studio: Studio, tab: str, visible: str) -> None:
+def test_more_analyses(studio: Studio, tab: str, visible: str) -> None:
     text = "The dog does not enter the house because it is too tired."
     page = studio.page(link("look", text=text))
-    page.locator(f"[aria-label='What else'] [data-value={tab}]").focus()
+    page.locator(f"[aria-label='More analyses'] [data-value={tab}]").focus()
     page.keyboard.press("Enter")
     until(
         page,
-        "document.querySelector('[aria-label=\"What else\"]')"
+        "document.querySelector('[aria-label=\"More analyses\"]')"
         ".getAttribute('aria-busy') === 'false'",
     )
     assert visible in page.inner_text("#more")
@@ -327,7 +327,7 @@ def test_what_else(studio: Studio, tab: str, visible: str) -> None:
     restored = studio.page(page.url.partition("#/")[2])
     until(
         restored,
-        "document.querySelector('[aria-label=\"What else\"]')"
+        "document.querySelector('[aria-label=\"More analyses\"]')"
         ".getAttribute('aria-busy') === 'false'",
     )
     assert restored.inner_text("#more") == page.inner_text("#more")
@@ -384,7 +384,9 @@ def test_a_head_that_looks_everywhere_alike_leaves_the_picture_dim(studio: Studi
                 weights[name] = torch.zeros_like(tensor)
         safetensors.torch.save_file(weights, folder / "model.safetensors", {"format": "pt"})
     page = studio.page(link("look", model="even"))
-    assert "The class token looks at all places alike" in page.inner_text("[aria-label=Attention]")
+    assert "The class token attends to all positions equally" in page.inner_text(
+        "[aria-label=Attention]"
+    )
     page.wait_for_selector("#seen")
     # The picture is of mean brightness 110 by itself; an even veil takes half of it.
     assert 30 < page.evaluate(BRIGHTNESS) < 75
@@ -394,8 +396,8 @@ def test_a_picture(studio: Studio, tmp_path: Path) -> None:
     from looked import png
 
     page = studio.page(link("look", model=sensing(studio, "vit")))
-    assert "the example picture" in page.inner_text("section.files")
-    assert "The class token looks most at patch" in page.inner_text("[aria-label=Attention]")
+    assert "example image" in page.inner_text("section.files")
+    assert "The class token attends most to patch" in page.inner_text("[aria-label=Attention]")
     page.set_input_files("#file", [{"name": HOSTILE, "mimeType": "image/png", "buffer": png()}])
     until(page, "location.hash.includes('file=')")
     ready(page)
@@ -407,7 +409,7 @@ def test_a_picture(studio: Studio, tmp_path: Path) -> None:
     until(
         page, "document.querySelector('#seen').getAttribute('aria-valuenow') === '25'"
     )  # 3 rows of 7, 3, and the class
-    assert "Patch 4 · 4 looks most at" in page.inner_text("[aria-label=Attention]")
+    assert "Patch 4 · 4 attends most to" in page.inner_text("[aria-label=Attention]")
     page.locator("#seen").focus()
     page.keyboard.press("ArrowDown")
     until(page, "document.querySelector('#seen').getAttribute('aria-valuenow') === '32'")
@@ -415,8 +417,11 @@ def test_a_picture(studio: Studio, tmp_path: Path) -> None:
     assert page.evaluate("document.activeElement.id") == "seen"
     restored = studio.page(page.url.partition("#/")[2])
     assert restored.inner_text("main") == page.inner_text("main")
-    for tab, words in (("rollout", "is made most of"), ("attribution", "hangs most on")):
-        page.click(f"[aria-label='What else'] [data-value={tab}]")
+    for tab, words in (
+        ("rollout", "accumulates most attention on"),
+        ("attribution", "depends most on"),
+    ):
+        page.click(f"[aria-label='More analyses'] [data-value={tab}]")
         until(page, f"document.querySelector('#more').innerText.includes('{words}')")
     page.screenshot(path=studio.shots / "look-picture.png", full_page=True)
     page.set_input_files(
@@ -426,7 +431,7 @@ def test_a_picture(studio: Studio, tmp_path: Path) -> None:
     assert "cannot be read" in page.inner_text("main > .error")
     assert page.locator("#file").count() == 1
     studio.complaints[:] = [texts for texts in studio.complaints if "400" not in texts]
-    page.click("text=Show the example")
+    page.click("text=Use the example")
     page.wait_for_selector("#seen")
     ready(page)
     page.evaluate(PASTE, list(png(20, 20)))
@@ -510,14 +515,12 @@ def test_a_recording(studio: Studio, name: str) -> None:
     page.keyboard.press("ArrowRight")
     until(page, "document.querySelector('#seen').getAttribute('aria-valuenow') === '1'")
     assert re.search(
-        r"0\.0\d s looks most at \d\.\d\d s", page.inner_text("[aria-label=Attention]")
+        r"0\.0\d s attends most to \d\.\d\d s", page.inner_text("[aria-label=Attention]")
     )
     if name == "whisper":
-        page.click("text=Decoder → encoder")
-        until(
-            page, "document.querySelectorAll('[aria-label=\"Tokens that look\"] button').length > 2"
-        )
-        page.click("[aria-label='Tokens that look'] button >> nth=1")
+        page.click("[data-value='decoder.cross']")
+        until(page, "document.querySelectorAll('[aria-label=\"Query tokens\"] button').length > 2")
+        page.click("[aria-label='Query tokens'] button >> nth=1")
         until(page, "location.hash.includes('pin=1')")
     page.screenshot(path=studio.shots / f"look-{name}.png", full_page=True)
     page.goto(page.url.replace("#/look", "#/learn"))
@@ -555,7 +558,7 @@ def test_empty_input_unknown_words_and_300_tokens(studio: Studio) -> None:
     before = page.url
     page.fill("input[name=text]", "  ")
     page.keyboard.press("Enter")
-    assert "There is nothing to read" in page.inner_text("#empty")
+    assert "The input is empty" in page.inner_text("#empty")
     assert page.url == before
     page = studio.page(link("look", text="The cat sat on the mat. " * 43))
     until(page, "document.querySelector('[aria-label=Alignment] svg') !== null")
@@ -571,7 +574,7 @@ def test_empty_input_unknown_words_and_300_tokens(studio: Studio) -> None:
     )
     assert all(after - before < 250 for before, after in itertools.pairwise(lower))
     assert len(page.inner_text(".model-output")) < 600
-    assert "Longer than anything in its training: 302 tokens" in page.inner_text("#overlong")
+    assert "Longer than any training example: 302 tokens" in page.inner_text("#overlong")
     page.screenshot(path=studio.shots / "look-300.png", full_page=True)
     page = studio.page(link("decode", text="The xylophone sat on the mat."))
     until(page, "document.querySelector('#unknown')?.innerText.includes('xylophone')")
@@ -605,30 +608,30 @@ APART = """() => [...document.querySelectorAll('svg.tree g')].every((node) => {
 
 def test_decode(studio: Studio) -> None:
     page = studio.page(link("decode"))
-    assert page.inner_text("#which") == "Step 1 of 8: “Die” is written"
+    assert page.inner_text("#which") == "Step 1 of 8: “Die” is chosen"
     page.click("text=Next")
     assert "“Katze”" in page.inner_text("#which")
     assert page.locator("#bars .track").count() == 8
-    assert page.locator("#bars .drawn").count() == 0  # nothing is drawn by chance
-    page.click("text=by chance")
+    assert page.locator("#bars .drawn").count() == 0  # nothing is sampled
+    page.click("[data-value=sample]")
     ready(page)
     assert page.locator("#bars .drawn").count() == 8
     page.locator("input[aria-label=Temperature]").press("ArrowRight")
     until(page, "location.hash.includes('temperature=1.1')")
     ready(page)
     page.screenshot(path=studio.shots / "decode.png", full_page=True)
-    page.click("text=Beam tree")
+    page.click("text=Beam search")
     page.wait_for_selector("svg.tree")
     best = page.locator("svg.tree [data-fate=best] .name").all_text_contents()
     assert best[:3] == ["start", "Die", "Katze"]
     assert page.locator("svg.tree [data-fate=pruned]").count() > 5
     assert page.evaluate(APART)
-    page.click("text=Pruned branches")
+    page.click("text=Pruned hypotheses")
     until(page, "document.querySelectorAll('svg.tree [data-fate=pruned]').length === 0")
     page.screenshot(path=studio.shots / "beam.png", full_page=True)
-    page.click("text=Memory")
+    page.click("text=KV cache")
     page.wait_for_selector("#cached")
-    assert page.inner_text("#cached") == "1,024 bytes for each token written"
+    assert page.inner_text("#cached") == "1,024 bytes per generated token"
     assert page.locator(".memory .track").count() == 33
 
 
@@ -653,8 +656,8 @@ def test_train_follows_a_run(studio: Studio) -> None:
         ".length === 2",
     )
     # The demo has label smoothing: what it minimises is another line than its log-likelihood.
-    minimised = page.locator("section[aria-label^=Loss] path[data-line$=minimised]")
-    assert minimised.count() == 1
+    objective = page.locator("section[aria-label^=Loss] path[data-line$=objective]")
+    assert objective.count() == 1
     titles = page.locator(".charts h2").all_text_contents()
     assert titles[0] == "Loss: negative log-likelihood"
     assert {"Learning rate", "Gradient norm", "Throughput"} <= set(titles)
@@ -781,13 +784,13 @@ def test_the_tour_goes_through_all_layers_to_the_word(studio: Studio) -> None:
     # From the encoder to the decoder, and back.
     page.click("#forward")
     until(page, f"{open_station} === 'decoder.embedded'")
-    assert "is token 1 of the vocabulary" not in page.inner_text("#caption")
-    assert "of the vocabulary" in page.inner_text("#caption")
+    assert "has token id 1." not in page.inner_text("#caption")
+    assert "has token id" in page.inner_text("#caption")
     page.click("#back")
     until(page, f"{open_station} === 'encoder.output'")
     # From layer to layer: what leaves one is what the next one reads.
     page = studio.page(link("learn", row="1", station="decoder.0.words"))
-    assert "What it would say so far" in page.inner_text("#caption")
+    assert "Logit lens" in page.inner_text("#caption")
     page.click("#forward")
     until(page, f"{open_station} === 'decoder.0.residual'")
     assert "layer 1" in page.inner_text("[aria-label=Path] h2")
@@ -812,11 +815,11 @@ def test_the_tour_goes_through_all_layers_to_the_word(studio: Studio) -> None:
 def test_learn_shows_the_picture_and_what_the_followed_patch_looks_at(studio: Studio) -> None:
     page = studio.page(link("learn", model=sensing(studio, "vit")))
     until(page, "document.querySelectorAll('.loading').length === 0")
-    assert page.inner_text("#pictured .read").startswith("The class token looks")
+    assert page.inner_text("#pictured .read").startswith("The class token attends")
     # Its class after each layer is read from the class token alone.
     assert page.locator("svg.anatomy .out").count() == 1
     said = page.text_content("svg.anatomy [data-station$='.words'] text")
-    assert said in ("Class", "So far")
+    assert said in ("Class", "Logit lens")
     # A patch of the picture is followed by pressing it.
     page.locator("#pictured canvas").click(position={"x": 5, "y": 5})
     until(page, "document.querySelector('[aria-label=Path] h2')?.innerText.includes('“1 · 1”')")
@@ -879,7 +882,7 @@ def test_learn(studio: Studio) -> None:
     ]
     assert page.inner_text("#mixed") == "[.22 .14 .24 .57]"
     page.click("[data-token='2']")  # the path of another token, and what follows it
-    until(page, "document.querySelector('#out')?.innerText.includes('After “Katze” comes')")
+    until(page, "document.querySelector('#out')?.innerText.includes('Next token after “Katze”')")
     page.locator("input[aria-label=Temperature]").press("ArrowRight")
     until(page, "location.hash.includes('temperature=1.1')")
     # The shares of a query, key by key: products, scaled, masked, and softmax, which sum to 1.
@@ -928,7 +931,7 @@ def test_a_memory_network_in_its_own_words(studio: Studio) -> None:
     page = studio.page("look?model=memory")
     until(page, "document.querySelectorAll('.loading').length === 0")
     assert not page.evaluate(INKED_EDGE)
-    assert page.inner_text("#more") == "how widely each head looks"
+    assert page.inner_text("#more") == "attention entropy per head"
     # Two stories side by side, each with its answer.
     second = "Mary went to the garden. Where is Mary?"
     page = studio.page(f"look?model=memory&compare=1&text2={second.replace(' ', '+')}")
@@ -944,7 +947,7 @@ def test_a_memory_network_in_its_own_words(studio: Studio) -> None:
     assert chip["x"] <= name["x"]
     assert name["x"] + name["width"] <= chip["x"] + chip["width"]
     assert page.inner_text("#caption .formula") == "A = softmax(Q Kᵀ + mask)"
-    assert "each sentence answers with its key" in page.inner_text("#station")
+    assert "the key k of each sentence" in page.inner_text("#station")
     heads = page.locator("#scores th").all_text_contents()
     assert heads[:3] == ["key of", "q · k", "softmax"]  # nothing is scaled
     assert page.locator("svg.anatomy .dim", has_text="Mary went to the kitchen").count() == 1
@@ -975,15 +978,18 @@ def test_the_towers_of_a_dual_encoder_each_in_its_own_words(studio: Studio) -> N
     settings.write_text(json.dumps({**preprocessor, "crop_size": {"height": 16, "width": 16}}))
     page = studio.page("learn?model=towers")
     until(page, "document.querySelectorAll('.loading').length === 0")
-    assert page.locator(".chips [aria-pressed=true]").count() == 0  # the picture is shown
-    assert page.inner_text("[aria-label=Positions] h2") == "Where a patch stands"
+    assert page.locator(".asks .chips [aria-pressed=true]").count() == 0  # the picture is shown
+    assert page.inner_text("[aria-label=Positions] h2") == "Position encoding of patches"
     page.click("button:text-is('a red circle')")
-    until(page, "document.querySelector('.answer')?.innerText.includes('This is the text tower')")
+    until(
+        page,
+        "document.querySelector('.answer')?.innerText.includes('This is the embedding of the text encoder')",
+    )
     ready(page)
-    assert "a red circle→a vector of 64 numbers" in page.inner_text(".answer")
-    assert page.inner_text("[aria-label=Positions] h2") == "Where a token stands"
+    assert "a red circle→a 64-dimensional vector" in page.inner_text(".answer")
+    assert page.inner_text("[aria-label=Positions] h2") == "Position encoding of tokens"
     page.click("button:text-is('Match')")  # leads back to the picture
-    until(page, "document.querySelector('.answer h2')?.innerText === 'It matches'")
+    until(page, "document.querySelector('.answer h2')?.innerText === 'Best caption'")
     page = studio.page("learn?model=towers", 320)
     until(page, "document.querySelectorAll('.loading').length === 0")
     tracks = page.locator(".answer .track").evaluate_all("(all) => all.map((e) => e.offsetWidth)")
@@ -997,7 +1003,7 @@ def test_the_towers_of_a_dual_encoder_each_in_its_own_words(studio: Studio) -> N
     page.click("button:text-is('Compare')")
     until(page, "document.querySelectorAll('canvas.seen').length === 2")
     ready(page)
-    assert "This is image.encoder.0.self" in page.inner_text("[aria-label=Attention]")
+    assert "Showing image.encoder.0.self" in page.inner_text("[aria-label=Attention]")
     assert not page.inner_text("[aria-label=Attention] .model-output").startswith("→")
     page = studio.page("look?model=towers", 900)
     assert page.locator("body > header").bounding_box()["height"] < 70  # one line
@@ -1016,7 +1022,7 @@ def test_a_recurrent_decoder_remembers_the_same_however_much_it_writes(studio: S
     Translator(build(description), description, words, words, start).save(studio.folder / "cells")
     page = studio.page("decode?model=cells&view=cache")
     page.wait_for_selector("#cached")
-    assert "however long the sentence" in page.inner_text("#cached")
+    assert "independent of the length" in page.inner_text("#cached")
     assert page.locator(".memory .track").count() == 2  # the source, and one state
     assert "keys" not in page.inner_text("main").lower()
 
@@ -1071,13 +1077,15 @@ def test_a_linear_forecaster_on_every_page(studio: Studio, tmp_path: Path) -> No
     }  # fmt: skip
     regard.train(settings, out=studio.folder / "linear")
     page = studio.page("look?model=linear")
-    assert page.inner_text(".answer h2") == "It forecasts"
+    assert page.inner_text(".answer h2") == "Forecast"
     assert page.inner_text("summary") == "Compare two series or two models"
     assert page.locator("#overlay svg line").count() > 20
     page = studio.page("learn?model=linear")
-    assert page.inner_text("[aria-label=Path] h2") == "One step, and no layers"
+    assert page.inner_text("[aria-label=Path] h2") == "A linear map without layers"
     assert "trend" in page.inner_text("[aria-label=Path] .formula")
-    assert "gives its answer at once" in studio.page("decode?model=linear").inner_text("main")
+    assert "computes its output in one pass" in studio.page("decode?model=linear").inner_text(
+        "main"
+    )
     page = studio.page("train?runs=linear")
     assert page.locator(".charts h2").first.inner_text() == "Loss: mean squared error"
     assert "NLL" not in page.inner_text("main")
@@ -1089,7 +1097,7 @@ def test_a_linear_forecaster_on_every_page(studio: Studio, tmp_path: Path) -> No
     # A sentence is not handed on to a model that reads files.
     page = studio.page(link("look", model="demo", text="The dog sees a cat."))
     page.select_option("#model", "linear")
-    until(page, "document.querySelector('.answer h2')?.innerText === 'It forecasts'")
+    until(page, "document.querySelector('.answer h2')?.innerText === 'Forecast'")
     assert page.locator(".error").count() == 0
 
 
@@ -1112,7 +1120,7 @@ def test_a_mistake_is_told_and_can_be_repaired(studio: Studio) -> None:
     page = studio.browser.new_context().new_page()
     page.goto(studio.base)
     page.wait_for_selector("#key")
-    assert "asks for its key" in page.inner_text("main")
+    assert "Access key required" in page.inner_text("main")
     page.fill("#key", studio.address.partition("token=")[2])
     page.keyboard.press("Enter")
     page.wait_for_selector("#output")

@@ -307,7 +307,7 @@ def test_512_tokens_and_144_heads_stay_small_to_send() -> None:
         refused = ask(
             studio, "attention", expect=400, model="long", text=text, name="encoder.3.self"
         )
-        assert refused["error"]["repair"] == "ask for fewer rows"
+        assert refused["error"]["repair"] == "request fewer rows"
 
 
 def test_small_pictures_of_a_long_input_hold_the_largest_of_each_square(
@@ -572,7 +572,7 @@ def test_files_are_few_and_bounded(demo: TestClient) -> None:
     files = UploadedFiles()
     names = [files.add(bytes([i])) for i in range(12)]
     assert files.get(names[-1], "image") == bytes([11])
-    with pytest.raises(DataError, match="any more"):
+    with pytest.raises(DataError, match="no longer holds"):
         files.get(names[0], "image")
     assert demo.post("/api/file", content=b"x").status_code == 401
     foreign = {"x-regard-token": TOKEN, "origin": "http://evil.example"}

@@ -256,12 +256,12 @@ def _caption(
     if isinstance(text, str):
         width = run.tensor("logits").shape[-1]
         note = (
-            "This is the text tower: its vector is compared with that of a picture. Match captions "
-            "with one to see how."
+            "This is the embedding of the text encoder. Match captions with an image to compare "
+            "it with the embedding of the image."
         )
-        return ModelAnswer("embed", f"a vector of {width:,} numbers", note=note)
+        return ModelAnswer("embed", f"a {width:,}-dimensional vector", note=note)
     if not model.accepts_text:
-        return ModelAnswer("caption", "", note="The folder has no tokenizer to read captions with.")
+        return ModelAnswer("caption", "", note="The folder has no tokenizer, which captions need.")
     image = run.tensor("logits")  # [1, D], a unit vector
     vectors = []
     with evaluation_mode(core):
@@ -292,10 +292,10 @@ def _of_encoder(
     if task == "embed":
         width = run.tensor("logits").shape[-1]
         note = (
-            "This model has no head: it gives a vector for each token. Fine-tune it, and it "
-            "answers."
+            "This model has no task head: its output is one vector per token. Fine-tune it to "
+            "get predictions."
         )
-        return ModelAnswer("embed", f"a vector of {width:,} numbers", note=note)
+        return ModelAnswer("embed", f"a {width:,}-dimensional vector", note=note)
     logits = run.tensor("logits")[0].float()  # [L], or [T, L]
     if isinstance(model, CTCModel):
         return _letters(model, logits)
@@ -321,11 +321,11 @@ def _forecast(run: Look) -> ModelAnswer:
     """The first steps that follow, of the channel that is drawn."""
     backdrop = run.model_inputs.backdrop
     if not isinstance(backdrop, SeriesBackdrop) or not len(backdrop.forecast):
-        return ModelAnswer("forecast", "", note="This model has no head that forecasts.")
+        return ModelAnswer("forecast", "", note="This model has no forecasting head.")
     steps = backdrop.forecast.tolist()
     text = ", ".join(f"{value:.4g}" for value in steps[:_STEPS_SHOWN])
     dots = " …" if len(steps) > _STEPS_SHOWN else ""
-    note = f"{backdrop.name}: {len(steps)} steps from the end of the series on."
+    note = f"{backdrop.name}: {len(steps)} steps after the end of the series."
     return ModelAnswer("forecast", text + dots, note=note)
 
 
@@ -404,7 +404,7 @@ def _marked(task: str, spans: Sequence[tuple[str, str, float]]) -> ModelAnswer:
     spans = tuple(spans[:MAX_SPANS])
     usual = {"O", "original"}
     marked = [f"{piece} ({label})" for piece, label, _ in spans if label not in usual]
-    return ModelAnswer(task, ", ".join(marked) or "nothing marked", spans=spans)
+    return ModelAnswer(task, ", ".join(marked) or "none", spans=spans)
 
 
 def _extracted(model: Model, text: str) -> ModelAnswer:
@@ -412,7 +412,7 @@ def _extracted(model: Model, text: str) -> ModelAnswer:
     # One text box for both: the question ends with the first question mark.
     question, mark, context = text.partition("?")
     if not mark or not context.strip():
-        return ModelAnswer("answer", "", note="Write a question, and after it a text: Who? Text.")
+        return ModelAnswer("answer", "", note="Enter a question, then a text: Who? Text.")
     span = model.answer(f"{question}?", context.strip())
     shares = (Share(span.text or "no answer", span.probability), Share("no answer", span.none))
     return ModelAnswer("answer", span.text or "no answer", shares, distribution=False)
@@ -427,7 +427,7 @@ def _filled(model: Model, run: Look, text: str | MediaInput, off: Sequence[Head]
     if mask not in text:
         spans = [match.span() for match in _WORD.finditer(text)]
         if not spans:
-            return ModelAnswer("fill", "", note=f"Write {mask} where a word is to be filled in.")
+            return ModelAnswer("fill", "", note=f"Put {mask} where a word is missing.")
         # The last word is what a reader would guess too.
         masked = masked_text(model, text, *spans[-1])
         run = model.look(masked, ask=answer_probes(model.model), off=tuple(off))

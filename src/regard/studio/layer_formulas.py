@@ -63,8 +63,8 @@ def linear_formula(core: CoreModel) -> str | None:
     if not isinstance(core, LinearForecaster):
         return None
     if core.trend is None:
-        return "y = W (x − x_L) + b + x_L, x_L the last value"
-    return "y = W_s (x − trend) + W_t trend + b, the trend a moving average"
+        return "y = W (x − x_L) + b + x_L, where x_L is the last value"
+    return "y = W_s (x − trend) + W_t trend + b, where trend is a moving average"
 
 
 # ------------------------------------------------------------------ parts
@@ -113,9 +113,9 @@ def norm_formula(norm: Norm) -> str:
         case RMSNorm():
             return "RMSNorm(x) = x / √mean(x²) · γ"
         case LayerNorm(bias=None):
-            return "LayerNorm(x) = (x − mean) / deviation · γ"
+            return "LayerNorm(x) = (x − mean) / std · γ"
         case _:
-            return f"{_name(norm)}(x) = (x − mean) / deviation · γ + β"
+            return f"{_name(norm)}(x) = (x − mean) / std · γ + β"
 
 
 def feedforward_formula(part: nn.Module) -> str:

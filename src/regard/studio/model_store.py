@@ -55,8 +55,8 @@ class UploadedFiles:
         with self._lock:
             if name not in self._contents:
                 raise DataError(
-                    "the studio does not hold this file any more",
-                    "choose it again, or try the example",
+                    "the studio no longer holds this file",
+                    "choose it again, or use the example",
                 )
             self._contents.move_to_end(name)
             return self._contents[name]
@@ -102,7 +102,7 @@ class OpenModel:
         if file is None and (self.model.accepts_text or medium is None):
             return text
         if medium is None:
-            raise SettingError("this model reads text only", "give it a sentence")
+            raise SettingError("this model reads text only", "enter a sentence")
         name = file or EXAMPLE
         with self.lock:
             if name not in self.media:
@@ -149,12 +149,12 @@ class ModelStore:
             if not folder.is_dir():
                 raise SettingError(
                     f"there is no folder {folder}",
-                    "name a run, a model folder, or a folder of runs",
+                    "give a run, a model folder or a folder of runs",
                 )
         if not self.models() and not self.runs():
             raise DataError(
-                f"{', '.join(map(str, self.folders))}: neither a model nor a run is there",
-                "name a folder with config.json or metrics.jsonl in it, or one above such folders",
+                f"{', '.join(map(str, self.folders))}: no model and no run found",
+                "give a folder with config.json or metrics.jsonl, or a parent of such folders",
             )
 
     def models(self) -> dict[str, Path]:
@@ -178,8 +178,8 @@ class ModelStore:
         folder = self.opener.folder(path, self.say)
         if not any(_is_model(each) for each in (folder, *_subfolders(folder))):
             raise DataError(
-                f"{folder} holds no model: config.json and *.safetensors are missing",
-                "choose a folder that has them, or one above such folders",
+                f"{folder} contains no model: config.json and *.safetensors are missing",
+                "choose a folder with these files, or a parent of such folders",
             )
         listed = self._model_in(folder)
         if listed is None:
@@ -212,16 +212,16 @@ class ModelStore:
         """The metrics file of a run."""
         runs = self.runs()
         if name not in runs:
-            repair = did_you_mean(name, runs) if runs else "start one"
-            raise SettingError(f"there is no run {name!r} here", repair)
+            repair = did_you_mean(name, runs) if runs else "start a run"
+            raise SettingError(f"there is no run {name!r}", repair)
         return runs[name] / "metrics.jsonl"
 
     def model(self, name: str) -> OpenModel:
         """A model, opened when first asked for and again when its weights have changed."""
         models = self.models()
         if name not in models:
-            repair = did_you_mean(name, models) if models else "name one"
-            raise SettingError(f"there is no model {name!r} here", repair)
+            repair = did_you_mean(name, models) if models else "open a model"
+            raise SettingError(f"there is no model {name!r}", repair)
         folder = models[name]
         # A run writes new weights while the studio is open.
         times = [file.stat().st_mtime for file in folder.glob("*.safetensors*")]
@@ -272,11 +272,11 @@ class FolderOpener:
             return hub.fetch(path, say)
         folder = _absolute(path)
         if folder.is_file():
-            raise SettingError(f"{folder} is a file, no folder", f"open {folder.parent}")
+            raise SettingError(f"{folder} is a file, not a folder", f"open {folder.parent}")
         if not folder.is_dir():
-            repair = "choose one that exists"
+            repair = "choose an existing folder"
             if hub.is_name(path) and not self.download:
-                repair += "; for names of the hub start the studio with --download"
+                repair += "; to open models from the Hub, start the studio with --download"
             raise SettingError(f"there is no folder {folder}", repair)
         return folder
 
@@ -307,28 +307,30 @@ class FolderOpener:
         """A folder, and the names of those in it, each with whether it can be opened."""
         folder = _absolute(path)
         if not folder.is_dir():
-            raise SettingError(f"there is no folder {folder}", "choose one that exists")
+            raise SettingError(f"there is no folder {folder}", "choose an existing folder")
         try:
             inside = _subfolders(folder)[:MAX_LISTED]
         except PermissionError:
-            raise SettingError(f"{folder} may not be read", "choose another one") from None
+            raise SettingError(f"no permission to read {folder}", "choose another folder") from None
         return folder, [(each.name, _is_model(each)) for each in inside]
 
 
 def _absolute(path: str) -> Path:
     # No path of an operating system holds a zero byte; Python would raise a ValueError.
     if "\0" in path:
-        raise SettingError("this is no path", "choose a folder")
+        raise SettingError("this is not a valid path", "choose a folder")
     try:
         return Path(path).expanduser().resolve()
     except (RuntimeError, OSError):  # an unknown user, or a loop of links
-        raise SettingError(f"{path} is no path on this machine", "choose a folder") from None
+        raise SettingError(
+            f"{path} is not a valid path on this machine", "choose a folder"
+        ) from None
 
 
 def not_allowed() -> SettingError:
     return SettingError(
-        "this studio opens only what it was started with",
-        "name the folder when you start it: regard studio FOLDER",
+        "this studio opens only the folders it was started with",
+        "start it with this folder: regard studio FOLDER",
     )
 
 

@@ -57,7 +57,7 @@ def loss_name(recipe: dict[str, Any]) -> str:
         case "regress", _:
             return "mean squared error"
         case "masked_images", _:
-            return "error of the masked pixels"
+            return "reconstruction error of masked pixels"
         case _:
             return NEGATIVE_LOG_LIKELIHOOD
 

@@ -82,7 +82,7 @@ class SecurityMiddleware:
             refusal = error(
                 403,
                 "Refused",
-                "this address is not the studio's",
+                "the studio does not accept requests for this host",
                 "open the address that `regard studio` printed",
             )
             return await refusal(scope, receive, send_with_headers)
@@ -130,7 +130,7 @@ def application(store: ModelStore, token: str, hosts: Sequence[str] = LOCAL_HOST
         if path == "/":
             path = "/index.html"
         if path not in pages:
-            return error(404, "NotFound", "there is no such page", "go back to /")
+            return error(404, "NotFound", "page not found", "open /")
         media_type = MEDIA_TYPES[Path(path).suffix]
         return Response(pages[path], media_type=f"{media_type}; charset=utf-8")
 
@@ -141,18 +141,18 @@ def application(store: ModelStore, token: str, hosts: Sequence[str] = LOCAL_HOST
             return error(
                 401,
                 "Token",
-                "the studio asks for its key, and this page has none or another",
+                "the access key is missing or wrong",
                 "open the address that `regard studio` printed",
             )
         name = request.path_params["view"]
         if name == UPLOAD:
             return await _upload(store, request)
         if name not in VIEWS:
-            return error(404, "NotFound", "there is no such view", "reload the page")
+            return error(404, "NotFound", "view not found", "reload the page")
         return await _view(store, name, request)
 
     def wrong_method(request: Request, exception: Exception) -> Response:
-        return error(405, "Method", "ask otherwise", "reload the page")
+        return error(405, "Method", "method not allowed", "reload the page")
 
     routes = [
         Route("/api/{view}", view, methods=["POST"]),
@@ -181,7 +181,7 @@ async def _view(store: ModelStore, name: str, request: Request) -> Response:
     except ValidationError as problem:
         first = problem.errors(include_url=False, include_context=False, include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"])
-        return error(422, "Request", f"{where}: {first['msg']}", "correct it")
+        return error(422, "Request", f"{where}: {first['msg']}", "correct the request")
     try:
         # In a thread, so that the server answers others while a model runs.
         answer = await run_in_threadpool(function, store, question)
@@ -195,13 +195,13 @@ async def _view(store: ModelStore, name: str, request: Request) -> Response:
             500,
             "Unexpected",
             f"{name} failed ({type(problem).__name__})",
-            "the terminal says more",
+            "see the terminal for details",
         )
 
 
 def _too_large(what: str, most: int) -> JSONResponse:
     return error(
-        413, "TooLarge", f"a {what} may have {most:,} bytes here", f"give a shorter {what}"
+        413, "TooLarge", f"the {what} has more than {most:,} bytes", f"use a smaller {what}"
     )
 
 
@@ -256,11 +256,11 @@ def is_loopback(host: str) -> bool:
 
 def _warn_of_network(port: int, token: str) -> None:
     print(
-        f"warning: every machine that reaches port {port} can use this studio if it has the key\n"
+        f"warning: anyone who can reach port {port} can use this studio with the key\n"
         f"  {token}\n"
-        "  → the connection is not encrypted: on a network that others share, rather keep the\n"
-        f"    default host and forward the port, ssh -L {port}:127.0.0.1:{port} THIS_MACHINE\n"
-        "    Pages cannot open other folders than those named here.",
+        "  → the connection is not encrypted. On a shared network, keep the default host and\n"
+        f"    forward the port instead: ssh -L {port}:127.0.0.1:{port} THIS_MACHINE\n"
+        "    Pages can open only the folders given here.",
         file=sys.stderr,
     )
 
@@ -279,7 +279,7 @@ def serve(store: ModelStore, host: str, port: int) -> None:
             listener.bind((host, port))
         except OSError as problem:
             raise SettingError(
-                f"{host}:{port} cannot be used: {problem.strerror}", "choose another --port"
+                f"cannot listen on {host}:{port}: {problem.strerror}", "choose another --port"
             ) from None
         bound = f"[{host}]" if ":" in host else host
         # Bound to every address of the machine, its names are unknown; the token still protects it.
@@ -291,6 +291,6 @@ def serve(store: ModelStore, host: str, port: int) -> None:
         print(f"studio: http://{url_host}:{port}/#token={token}", flush=True)
         if not is_loopback(host):
             _warn_of_network(port, token)
-        print("stop it with Ctrl-C", file=sys.stderr)
+        print("press Ctrl-C to stop", file=sys.stderr)
         config = uvicorn.Config(app, log_level="warning", access_log=False)
         uvicorn.Server(config).run(sockets=[listener])

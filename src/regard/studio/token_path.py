@@ -217,7 +217,7 @@ def weights_formula(call: AttentionCall) -> str:
         case AdditiveAttention() | baseline_attention.AdditiveAttention():
             scores = "wᵀ tanh(Q + K)"
         case LinearAttention():
-            return "A = φ(Q) φ(K)ᵀ, each row over its sum"
+            return "A = φ(Q) φ(K)ᵀ, each row divided by its sum"
         case SoftmaxAttention(scale=scale):
             width = call.q.shape[-1]
             if scale == 1.0:

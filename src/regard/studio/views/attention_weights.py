@@ -39,8 +39,8 @@ def attention(store: ModelStore, request: AttentionRequest) -> Answer:
     columns = call.k.shape[2]
     if heads * rows * columns > MAX_WEIGHTS:
         raise SettingError(
-            f"{heads} heads × {rows} rows × {columns} columns are too many at once",
-            "ask for fewer rows",
+            f"{heads} heads × {rows} rows × {columns} columns are too many for one request",
+            "request fewer rows",
         )
     result = run.attention(request.name, rows=request.rows, heads=request.heads)
     header = {
@@ -70,7 +70,7 @@ def overlay(store: ModelStore, request: AttentionRequest) -> Answer:
         backdrop = run.model_inputs.backdrop
         scene = drawing.Scene(0, 0, ()) if backdrop is None else backdrop.overlay(np.zeros(0))
     if backdrop is None:
-        raise SettingError("this input has nothing to draw on", "look at its attention map")
+        raise SettingError("attention cannot be drawn on this input", "use the heat map")
     return {
         "version": opened.version,
         "width": scene.width,
@@ -129,7 +129,7 @@ def alignment(store: ModelStore, request: AlignmentRequest) -> Answer:
     layers = sum(name.endswith(".cross") for name in run.probe.attentions)
     result = analyses.alignment(run, request.layer)
     if result.weights.size > MAX_WEIGHTS:
-        raise SettingError("this translation is too long to show whole", "give a shorter text")
+        raise SettingError("this translation is too long to show", "use a shorter text")
     shades = np.round(result.shades().astype(np.float64), 4)
     clear = drawing.is_clear(result.weights, result.even)
     return {
@@ -149,7 +149,7 @@ def rollout(store: ModelStore, request: StackRequest) -> Answer:
     positions = max(call.q.shape[2] for call in run.probe.attentions.values())
     if positions**2 > MAX_WEIGHTS:
         raise SettingError(
-            f"{positions} places, each with each, are too many at once", "give a shorter text"
+            f"{positions} × {positions} positions are too many to show", "use a shorter text"
         )
     result = analyses.rollout(run, request.stack)
     header = {

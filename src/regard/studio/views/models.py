@@ -53,7 +53,7 @@ KINDS: dict[type[nn.Module], str] = {
     SeriesEncoderDecoder: "encoder–decoder",
     Decoder: "decoder",
     Encoder: "encoder",
-    DualEncoder: "two towers",
+    DualEncoder: "dual encoder",
     MemoryNetwork: "memory network",
     LinearForecaster: "linear forecaster",
 }
@@ -211,7 +211,9 @@ def next_tokens(store: ModelStore, request: NextRequest) -> Answer:
     opened, run = record(store, request)
     core = opened.model.model
     if isinstance(core, MemoryNetwork) or not _has_lm_head(core):
-        raise SettingError("this model writes no tokens", "give a translator or a language model")
+        raise SettingError(
+            "this model does not generate tokens", "open a translation or language model"
+        )
     length = run.tensor(answers.answer_probes(core)[0]).shape[1]
     # Beyond the end is the last position: a page may hold a number of a longer text.
     position = request.position if 0 <= request.position < length else length - 1

@@ -7,19 +7,19 @@ import { go, offList, offText } from "./route.js";
 const MOST = 240; // letters of a heading
 
 const TITLES = {
-  translate: "It translates",
-  transcribe: "It hears",
-  generate: "It goes on with",
-  fill: "It fills in",
-  classify: "It says",
-  answer: "It answers",
-  caption: "It matches",
-  embed: "It gives",
-  tag: "It marks",
-  detect: "It suspects",
-  follows: "It says",
-  regress: "It says",
-  forecast: "It forecasts",
+  translate: "Translation",
+  transcribe: "Transcript",
+  generate: "Next token",
+  fill: "Masked word",
+  classify: "Predicted class",
+  answer: "Answer",
+  caption: "Best caption",
+  embed: "Embedding",
+  tag: "Labels",
+  detect: "Replaced tokens",
+  follows: "Next sentence prediction",
+  regress: "Predicted value",
+  forecast: "Forecast",
 };
 
 export const captionsOf = (state, model) =>
@@ -73,7 +73,7 @@ function headline(answer, usual, question, model) {
       "“",
       output(text || " "),
       "”",
-      text ? null : h("span", { class: "note", text: " no word was heard" }),
+      text ? null : h("span", { class: "note", text: " empty transcript" }),
     );
   const source = question.text
     ? [clipped(question.text, MOST), answer.text ? [arrow, h("wbr")] : null]
@@ -94,24 +94,24 @@ function ablation(answer, usual, surprise, off, compares) {
   const same = usual && usual.text === answer.text;
   const changedShare =
     same && answer.shares[0]
-      ? `: ${percent(usual.shares[0].probability)} before, ${percent(answer.shares[0].probability)} now`
+      ? ` (${percent(usual.shares[0].probability)} before, ${percent(answer.shares[0].probability)} now)`
       : "";
   const cost =
     surprise && surprise.usual !== null && surprise.off !== null
       ? h("span", {
           class: "note",
-          text: ` The model is ${Math.max(0, surprise.off - surprise.usual).toFixed(2)} nats a token less sure of the usual output (0: the heads do nothing here).`,
+          text: ` Loss of the original output: +${Math.max(0, surprise.off - surprise.usual).toFixed(2)} nats per token (0: no effect).`,
         })
       : null;
   return [
     h(
       "p",
       { id: "switched" },
-      h("strong", { text: `${off.length} head${off.length > 1 ? "s" : ""} off. ` }),
+      h("strong", { text: `${off.length} head${off.length > 1 ? "s" : ""} ablated. ` }),
       usual
         ? same
-          ? `The answer${compares ? " to the first sentence" : ""} stays the same${changedShare}.`
-          : `With all heads on: ${best(usual)}`
+          ? `The answer${compares ? " to the first sentence" : ""} is unchanged${changedShare}.`
+          : `With all heads: ${best(usual)}`
         : "",
       cost,
     ),
@@ -122,11 +122,11 @@ function ablation(answer, usual, surprise, off, compares) {
         h("button", {
           type: "button",
           text: `${name} ${head} ×`,
-          "aria-label": `switch ${name} head ${head} on`,
+          "aria-label": `restore ${name} head ${head}`,
           onclick: () => go({ off: offText(off.filter(([n, k]) => n !== name || k !== head)) }),
         }),
       ),
-      h("button", { type: "button", text: "all on", onclick: () => go({ off: "" }) }),
+      h("button", { type: "button", text: "restore all", onclick: () => go({ off: "" }) }),
     ),
   ];
 }
@@ -137,7 +137,7 @@ function hiding(answer) {
   return h(
     "div",
     { class: "chips" },
-    h("span", { class: "label", text: "Hide another word" }),
+    h("span", { class: "label", text: "Mask another word" }),
     answer.words.map(([word, text]) =>
       h("button", { type: "button", text: word, onclick: () => go({ text, pin: "" }) }),
     ),
@@ -150,7 +150,7 @@ function captions(state, model) {
   const input = h("textarea", {
     id: "captions",
     rows: 4,
-    "aria-label": "Captions, one a line",
+    "aria-label": "Captions, one per line",
     value: captionsOf(state, model).join("\n"),
   });
   return h(
@@ -169,7 +169,7 @@ function captions(state, model) {
         });
       },
     },
-    h("label", { class: "label", for: "captions", text: "Captions, one a line" }),
+    h("label", { class: "label", for: "captions", text: "Captions, one per line" }),
     input,
     h("button", { class: "main", text: "Match" }),
   );
@@ -204,26 +204,26 @@ export function inputWarnings({ unknown, tokens, longest, silent }) {
       ? h(
           "p",
           { class: "warning", role: "alert", id: "silent" },
-          h("strong", { text: "There is no sound in this recording. " }),
-          "Whatever the model hears, it makes up.",
+          h("strong", { text: "This recording is silent. " }),
+          "Any output is made up.",
         )
       : null,
     unknown.length
       ? h(
           "p",
           { class: "warning", role: "alert", id: "unknown" },
-          h("strong", { text: "Never seen by this model: " }),
+          h("strong", { text: "Not seen in training: " }),
           named,
           unknown.length > 12 ? ` and ${unknown.length - 12} more` : "",
-          ". Do not trust what it makes of that.",
+          ". The output may be wrong.",
         )
       : null,
     longest
       ? h(
           "p",
           { class: "warning", role: "alert", id: "overlong" },
-          h("strong", { text: "Longer than anything in its training: " }),
-          `${tokens.toLocaleString("en")} tokens, where the longest had ${longest.toLocaleString("en")}. Split it into sentences.`,
+          h("strong", { text: "Longer than any training example: " }),
+          `${tokens.toLocaleString("en")} tokens; the longest had ${longest.toLocaleString("en")}. Split it into sentences.`,
         )
       : null,
   ];
@@ -239,7 +239,7 @@ export function answerCard(
   const card = h(
     "section",
     { class: "card answer", "aria-label": "Answer" },
-    loading("The model reads…"),
+    loading("Running the model…"),
   );
   const body = h("div");
   const captionList = model.task === "caption" ? { captions: captionsOf(state, model) } : {};
@@ -265,11 +265,11 @@ export function answerCard(
         h(
           "header",
           {},
-          h("h2", { text: TITLES[answer.task] ?? "It answers" }),
+          h("h2", { text: TITLES[answer.task] ?? "Answer" }),
           answer.masked
             ? h("span", {
                 class: "note",
-                text: `No ${model.mask} in the sentence: its last word was hidden.`,
+                text: `No ${model.mask} in the sentence, so its last word is masked.`,
               })
             : null,
         ),

@@ -48,7 +48,11 @@ async function send(view, body) {
       headers: { "x-regard-token": localStorage.getItem(KEY) || "" },
     });
   } catch {
-    throw new Failure("Gone", "the studio does not answer", "is it still running in its terminal?");
+    throw new Failure(
+      "Gone",
+      "the studio does not respond",
+      "check that it is still running in its terminal",
+    );
   }
   const packed = response.headers.get("content-type") === "application/octet-stream";
   const answer = await (packed ? response.arrayBuffer().then(unpacked) : response.json()).catch(
@@ -58,7 +62,7 @@ async function send(view, body) {
   const error = answer?.error || {};
   throw new Failure(
     error.type || "Answer",
-    error.problem || `the studio answered ${response.status}`,
+    error.problem || `the studio returned HTTP status ${response.status}`,
     error.repair || "reload the page",
   );
 }

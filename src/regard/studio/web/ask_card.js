@@ -11,13 +11,13 @@ const readsFile = (state, model) =>
   Boolean(model.medium && (state.file || !model.reads || state.text === undefined));
 
 const HINTS = {
-  fill: (model) => `write ${model.mask ?? "[MASK]"} where a word is missing`,
+  fill: (model) => `a sentence with ${model.mask ?? "[MASK]"} for the missing word`,
   generate: () => "the beginning of a sentence",
   forecast: () => "the path of a CSV file",
   answer: (model) =>
     model.kind === "memory network"
-      ? "a story, and at its end the question"
-      : "a question? and then the text that answers it",
+      ? "a story, then a question"
+      : "a question ending in “?”, then the text with the answer",
 };
 
 function sentence(state, model, button, extras) {
@@ -25,7 +25,7 @@ function sentence(state, model, button, extras) {
   const [what] = readsWhat(model);
   const hint =
     model.unit === "node"
-      ? "the folder of a graph, a colon, and the number of a node"
+      ? "the folder of a graph, a colon and a node number"
       : (HINTS[model.task]?.(model) ?? "a sentence");
   const input = h("input", {
     type: "text",
@@ -46,7 +46,7 @@ function sentence(state, model, button, extras) {
       there(input.value.trim());
       return;
     }
-    put(problem, `There is nothing to read: write ${hint}.`);
+    put(problem, `The input is empty: enter ${hint}.`);
     input.focus();
   }
   return h(
@@ -62,7 +62,7 @@ function sentence(state, model, button, extras) {
     h(
       "div",
       { class: "chips" },
-      h("span", { class: "label", text: "Try" }),
+      h("span", { class: "label", text: "Examples" }),
       model.examples.map((each) =>
         h("button", {
           type: "button",
@@ -92,7 +92,7 @@ export function asked(state, model) {
 }
 
 // The words for what a model reads, one place at a time.
-const MEDIA_UNITS = { image: "patch", sound: "moment" };
+const MEDIA_UNITS = { image: "patch", sound: "frame" };
 export const unit = (model, question, count = 1) => {
   const usual = model.kind === "memory network" ? "sentence" : model.unit;
   const one = question.file ? (MEDIA_UNITS[model.medium] ?? usual) : usual;

@@ -150,7 +150,7 @@ export function chart(
       viewBox: `0 0 ${W} ${H}`,
       width: "100%",
       role: "img",
-      "aria-label": `${title} over steps`,
+      "aria-label": `${title} by step`,
       onpointermove: point,
       onpointerdown: (event) => {
         began = stepAt(event);
@@ -218,7 +218,7 @@ export function chart(
               fill: line.colour,
             },
             "×",
-            s("title", { text: `${line.label}: no finite loss at step ${step}` }),
+            s("title", { text: `${line.label}: loss not finite at step ${step}` }),
           ),
         ),
       line.dots || line.points.length === 1
@@ -285,7 +285,7 @@ export function chart(
         ? h("button", {
             type: "button",
             class: "small",
-            text: "Whole run",
+            text: "Reset zoom",
             onclick: () => select(null),
           })
         : null,

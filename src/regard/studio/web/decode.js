@@ -1,4 +1,4 @@
-// Decode: how the next token is chosen, step by step, and what a beam search turned down.
+// Decode: how the next token is chosen, step by step, and what a beam search pruned.
 
 import { ask } from "./api.js";
 import { answerCard, inputWarnings } from "./answer.js";
@@ -82,10 +82,10 @@ async function stepping(place, { state, model, question, gone, atEnd }) {
     { class: "bar" },
     scaleSegment(state),
     segment(
-      "Choose",
+      "Method",
       [
-        ["greedy", "the likeliest"],
-        ["sample", "by chance"],
+        ["greedy", "greedy"],
+        ["sample", "sampling"],
       ],
       sample ? "sample" : "greedy",
       (how) => go({ how, step: "" }),
@@ -115,19 +115,19 @@ async function stepping(place, { state, model, question, gone, atEnd }) {
           ),
           h("button", {
             type: "button",
-            text: `Draw again (seed ${settings.seed})`,
+            text: `Sample again (seed ${settings.seed})`,
             onclick: () => go({ seed: settings.seed + 1, step: "" }),
           }),
         ]
       : null,
   );
-  const body = h("div", {}, loading("The model writes…"));
+  const body = h("div", {}, loading("Decoding…"));
   put(place, controls, body);
   const found = await ask("steps", { ...question, ...settings });
   if (gone()) return;
   let at = Math.min(count(state.step, 0), found.steps.length - 1),
     timer = 0;
-  const words = h("div", { class: "words", role: "group", "aria-label": "Tokens written" });
+  const words = h("div", { class: "words", role: "group", "aria-label": "Generated tokens" });
   const picture = h("div", { id: "bars" });
   const title = h("h3", { id: "which" });
   const back = h("button", { type: "button", text: "◂ Back", onclick: () => move(at - 1) });
@@ -169,7 +169,7 @@ async function stepping(place, { state, model, question, gone, atEnd }) {
         }),
       ),
     );
-    title.textContent = `Step ${at + 1} of ${found.steps.length}: “${shown(step.token)}” is written`;
+    title.textContent = `Step ${at + 1} of ${found.steps.length}: “${shown(step.token)}” is chosen`;
     put(picture, bars(step, state.scale === "log" ? logarithmic : (share) => share, sample));
     back.disabled = at === 0;
     next.disabled = at === found.steps.length - 1;
@@ -185,21 +185,30 @@ async function stepping(place, { state, model, question, gone, atEnd }) {
           h(
             "p",
             { class: "bar" },
-            h("span", { class: "key" }, h("i", { class: "own" }), "what the model says"),
-            h("span", { class: "key" }, h("i", { class: "drawn" }), "what is left to draw from"),
+            h("span", { class: "key" }, h("i", { class: "own" }), "model probability"),
+            h("span", { class: "key" }, h("i", { class: "drawn" }), "sampling distribution"),
           ),
           h("p", {
             class: "note",
-            text: "Temperature flattens or sharpens the model's own shares; top-k and top-p then drop the unlikely tokens, and what is left is drawn from.",
+            text: "A low temperature sharpens the distribution, a high one flattens it. Top-k and top-p then remove improbable tokens, and one of the others is sampled.",
           }),
         ]
       : h("p", {
           class: "note",
-          text: `At each step the likeliest token is written.${model.task === "translate" ? " The answer on Look comes from a beam search, which may find a likelier sentence." : ""}`,
+          text: `Each step chooses the most probable token.${model.task === "translate" ? " Look uses beam search, which may find a more probable sentence." : ""}`,
         }),
   );
   move(at);
 }
+
+// What became of a prefix.
+const FATES = {
+  open: "extended",
+  finished: "finished hypothesis",
+  pruned: "pruned",
+  left: "unfinished when the search stopped",
+  best: "best hypothesis",
+};
 
 function tree(found, pruned) {
   const nodes = found.nodes.map((node, i) => ({
@@ -236,7 +245,7 @@ function tree(found, pruned) {
   const kind = (node) => (node.fate === "best" ? "best" : node.faint ? "faint" : "");
   return h(
     "div",
-    { class: "scroll tall", tabindex: 0, "aria-label": "Beam tree, scrolls" },
+    { class: "scroll tall", tabindex: 0, "aria-label": "Beam search tree, scrollable" },
     s(
       "svg",
       {
@@ -267,7 +276,7 @@ function tree(found, pruned) {
             "data-fate": node.fate,
           },
           s("title", {
-            text: `${node.fate}; log-probability ${node.log_probability.toFixed(3)}${node.score === null ? "" : `, score ${node.score.toFixed(3)}`}`,
+            text: `${FATES[node.fate]}; log-probability ${node.log_probability.toFixed(3)}${node.score === null ? "" : `, score ${node.score.toFixed(3)}`}`,
           }),
           s("rect", { x: x(node), y: y(node) - 12, width: box, height: 24, rx: 7 }),
           s("text", { class: "name", x: x(node) + 9, y: y(node) + 5, text: name(node) }),
@@ -290,7 +299,7 @@ async function searching(place, { state, model, question, gone }) {
   const width = Math.floor(number(state.width, 4, [1, 10])),
     alpha = number(state.alpha, 0.6, [0, 2]),
     pruned = state.pruned !== "no";
-  const body = h("div", {}, loading("The search runs…"));
+  const body = h("div", {}, loading("Running beam search…"));
   put(
     place,
     h(
@@ -307,7 +316,7 @@ async function searching(place, { state, model, question, gone }) {
       h("button", {
         type: "button",
         "aria-pressed": String(pruned),
-        text: "Pruned branches",
+        text: "Pruned hypotheses",
         onclick: () => go({ pruned: pruned ? "no" : "" }),
       }),
     ),
@@ -321,7 +330,7 @@ async function searching(place, { state, model, question, gone }) {
     tree(found, pruned),
     h("p", {
       class: "note",
-      text: `${found.note} Dashed: pruned, or left when the search was decided.`,
+      text: `${found.note} Dashed: pruned, or unfinished when the search stopped.`,
     }),
   );
 }
@@ -337,16 +346,16 @@ const bytes = (n) =>
 // Of a decoder that remembers the same, however much it has written.
 const FIXED = {
   recurrent: [
-    "A step reads only the newest token and the state of the cell. All that was written before is in that state.",
+    "Each step reads only the newest token and the state of the cell, which summarizes all tokens before it.",
     "The state of one sequence",
   ],
   convolutional: [
-    "A step reads only the newest token and the last ones before it, as far as the window of each layer reaches.",
-    "The inputs in the windows of one sequence",
+    "Each step reads only the newest token and those before it within the window of each layer.",
+    "The layer inputs within the windows, for one sequence",
   ],
 };
 async function remembering(place, { model, question, gone }) {
-  put(place, loading("The model writes…"));
+  put(place, loading("Decoding…"));
   const found = await ask("cache", question);
   if (gone()) return;
   const most = Math.max(...found.used, found.source);
@@ -368,7 +377,7 @@ async function remembering(place, { model, question, gone }) {
       h("p", {
         class: "model-output",
         id: "cached",
-        text: `${bytes(found.used.at(-1))}, however long the sentence`,
+        text: `${bytes(found.used.at(-1))}, independent of the length`,
       }),
       h(
         "div",
@@ -378,7 +387,7 @@ async function remembering(place, { model, question, gone }) {
       ),
       h("p", {
         class: "note",
-        text: `${what}; a beam search holds it once for each beam.${found.source ? " What the encoder gave is kept beside it, for the attention." : ""}`,
+        text: `${what}. Beam search needs as much for each hypothesis.${found.source ? " The encoder output is stored as well, for attention." : ""}`,
       }),
     );
     return;
@@ -388,12 +397,12 @@ async function remembering(place, { model, question, gone }) {
   put(
     place,
     h("p", {
-      text: "A step reads only the newest token. The keys and values of those before it are kept, so that nothing is computed twice: the price is memory that grows with the length.",
+      text: "Each step reads only the newest token. The keys and values of earlier tokens are cached, so nothing is computed twice; in return, memory grows with the length.",
     }),
     h("p", {
       class: "model-output",
       id: "cached",
-      text: `${bytes(Math.round(each))} for each token written`,
+      text: `${bytes(Math.round(each))} per generated token`,
     }),
     h(
       "div",
@@ -403,7 +412,7 @@ async function remembering(place, { model, question, gone }) {
     ),
     h("p", {
       class: "note",
-      text: `${found.note}${found.source ? " The source's part stays as it is." : ""}`,
+      text: `${found.note}${found.source ? " The part of the source does not grow." : ""}`,
     }),
   );
 }
@@ -416,14 +425,14 @@ export default async function decode({ main, state, gone, atEnd }) {
       answered = answerCard(state, model, question, { gone });
     put(
       main,
-      asking(state, model, "Ask"),
+      asking(state, model, "Run"),
       answered.node,
       h(
         "section",
         { class: "card" },
-        h("h2", { text: "This model does not write word by word" }),
+        h("h2", { text: "This model does not generate tokens" }),
         h("p", {
-          text: `${state.model} (${model.kind}) gives its answer at once, above. To see tokens chosen one after the other, open a translator or a language model.`,
+          text: `${state.model} (${model.kind}) computes its output in one pass, shown above. To see decoding step by step, open a translation or language model.`,
         }),
       ),
     );
@@ -433,8 +442,8 @@ export default async function decode({ main, state, gone, atEnd }) {
   const question = asked(state, model);
   const views = {
     steps: ["Step by step", stepping],
-    beam: ["Beam tree", searching],
-    cache: ["Memory", remembering],
+    beam: ["Beam search", searching],
+    cache: [FIXED[model.layers.decoder] ? "State" : "KV cache", remembering],
   };
   const how = views[state.view] ? state.view : "steps";
   const place = h("div", {}, loading()),

@@ -172,13 +172,13 @@ export function shareBars(
   );
 }
 
-export const loading = (text = "Working…") => h("div", { class: "loading", role: "status", text });
+export const loading = (text = "Loading…") => h("div", { class: "loading", role: "status", text });
 
 export function failure(error) {
   return h(
     "div",
     { class: "error", role: "alert" },
-    h("strong", { text: error.problem || "Something failed" }),
+    h("strong", { text: error.problem || "Something went wrong" }),
     error.repair ? h("div", { class: "repair", text: "→ " + error.repair }) : null,
     // Nothing was wrong with what was asked: it can be asked again.
     error.type === "Gone"

@@ -34,9 +34,9 @@ export const scale = () =>
   h(
     "span",
     { class: "scale" },
-    "even or less",
+    "uniform or less",
     paint(h("canvas", { "aria-hidden": "true" }), 1, 64, (i) => i / 63),
-    "all of it (logarithmic, against even attention)",
+    "all attention (log scale, relative to uniform)",
   );
 
 // ------------------------------------------------------------------ pixels
@@ -166,7 +166,7 @@ export function heat(
     canvas.dataset.title = title;
     canvas.setAttribute(
       "aria-label",
-      `heat map of ${rows.length} by ${columns.length}: ${title}; arrow keys move, Enter picks a row`,
+      `heat map of ${rows.length} by ${columns.length}: ${title}; arrow keys move, Enter selects a row`,
     );
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
     context.clearRect(0, 0, ...total);

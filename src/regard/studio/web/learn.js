@@ -32,99 +32,99 @@ const STATIONS = {
   embedded: [
     "Embedding",
     "x = E[token]",
-    "Each {one} becomes a vector. From here on the input is a matrix: one row a {one}. This row is the beginning of the residual stream.",
+    "Each {one} becomes a vector, and the input a matrix with one row per {one}. This row is the start of the residual stream.",
   ],
   input: [
     "Norm",
     "norm(x)",
-    "Each vector is brought to the same size before the sublayer reads it. The stream itself goes on as it was.",
+    "Each vector is normalized before the sublayer reads it. The residual stream itself stays unchanged.",
   ],
   q: [
     "Queries",
     "Q = x W_Q",
-    "What each {one} asks for. Each head has its own small projection, so heads can ask different things.",
+    "What each {one} looks for. Each head has its own projection, so heads can look for different things.",
   ],
   k: [
     "Keys",
     "K = x W_K",
-    "What each {one} answers to. A query and a key that point the same way give a high score.",
+    "What each {one} is matched by. A query and a key that point in the same direction have a high score.",
   ],
-  v: ["Values", "V = x W_V", "What a {one} hands over when it is looked at."],
+  v: ["Values", "V = x W_V", "What each {one} passes on to those that attend to it."],
   weights: [
     "Attention weights",
     "A = softmax(Q Kᵀ / √d + mask)",
-    "Scores become shares: each row sums to 1. What the mask hides gets nothing: {hidden}.",
+    "Softmax turns the scores of each query into weights that sum to 1. The mask sets some weights to 0: {hidden}.",
   ],
   mixed: [
-    "Mixed values",
+    "Weighted sum of the values",
     "A V",
-    "Each {one} takes the mean of the values it looks at, in the shares of its row.",
+    "Each {one} gets the mean of all values, weighted by its attention weights.",
   ],
   output: [
     "Output projection",
     "concat(heads) W_O",
-    "The heads are put side by side and projected back to the width of the stream.",
+    "The outputs of all heads are concatenated and projected back to the width of the residual stream.",
   ],
   sum: [
     "Residual connection",
     "x + sublayer(x)",
-    "What the sublayer found is added to the stream. Nothing is replaced: later layers can still read what was there before.",
+    "The output of the sublayer is added to the residual stream. Nothing is overwritten: later layers can still read what was there before.",
   ],
   residual: [
-    "Out of the layer",
+    "Output of the layer",
     "x + sublayer(x)",
-    "The stream as it leaves the layer: what came in, and what each sublayer has added.",
+    "The residual stream after this layer: its input plus the output of each sublayer.",
   ],
   words: [
-    "What comes out",
+    "Output probabilities",
     "p = softmax(W x)",
-    "W has a row for each {said}. Softmax makes shares of the products of the vector with all of them.",
+    "W has one row per {said}. Softmax turns the dot products of the vector with these rows into probabilities.",
   ],
 };
 const SO_FAR = [
-  "What it would say so far",
+  "Logit lens: the prediction after this layer",
   "p = softmax(W norm(x))",
-  "The logit lens: final norm and output head are put on the stream as it leaves this layer, as if none followed. Only the last layer was trained to be read like that, so early guesses may be odd.",
+  "Final norm and output head are applied to the residual stream after this layer, as if no layer followed. Only the last layer was trained for this, so early predictions may be odd.",
 ];
 const FEED = {
   input: STATIONS.input,
   hidden: [
     "Hidden layer of the feed-forward network",
     "activation(W₁ x)",
-    "Each {one} by itself is projected to a wider vector. Each number in it answers to a pattern of its own, and the activation keeps those that are found.",
+    "Each {one} is projected to a wider vector, independently of the others. Each entry (a neuron) responds to its own pattern; the activation suppresses those that do not match.",
   ],
   output: [
     "Feed-forward",
     "FFN(x)",
-    "The same small network at every {one}, each by itself: what was found in the hidden layer is projected back to the width of the stream.",
+    "The hidden layer is projected back to the width of the residual stream. The same network is applied to every {one} separately.",
   ],
 };
 // What a formula of the model itself adds to the words.
 const REMARKS = [
-  [/^x = .*\bposition/, "A vector of its place is part of it."],
+  [/^x = .*\bposition/, "It includes an encoding of the position."],
+  [/R\(x/, "R rotates each pair of entries by an angle proportional to the position (RoPE)."],
   [
-    /R\(x/,
-    "R turns each pair of numbers by an angle that grows with the place: that is how this model tells places apart.",
+    /^BatchNorm/,
+    "Mean and standard deviation are those of each feature in training, not of the vector.",
   ],
-  [/^BatchNorm/, "Mean and deviation are those of each feature in training, not of the vector."],
-  [/⊙ V x$/, "It is gated: each number is multiplied by another one."],
-  [/experts$/, "A router chooses who reads a {one}."],
+  [/⊙ V x$/, "It is gated: each entry is multiplied by one of a second projection."],
+  [/experts$/, "A router chooses the experts for each {one}."],
 ];
 const OTHERS = {
   recurrent: [
     "Recurrent cell",
     "hₜ = cell(xₜ, hₜ₋₁)",
-    "The state goes from {one} to {one}: each step reads its input and what the step before remembered. Nothing can be computed out of order.",
+    "The state is passed from {one} to {one}: each step reads its input and the previous state, so the steps cannot run in parallel.",
   ],
   convolutional: [
     "Gated convolution",
     "x + (A ⊙ σ(B)),  [A B] = conv(x)",
-    "Each {one} reads its neighbours through a window; with each layer the window of what it has seen grows. Half of the numbers are gates for the other half.",
+    "Each {one} reads its neighbours within a window; the receptive field grows with each layer. Half of the channels gate the other half.",
   ],
   memory: [
     "Next hop",
     "u + o",
-    "What the hop found is added to the question. The next hop asks with the sum.",
+    "The output of the hop is added to the question. The sum is the query of the next hop.",
   ],
 };
 // Attention before the Transformer: where its queries, keys and values come from.
@@ -133,53 +133,57 @@ const BASELINE_ATTENTION = {
     q: [
       "Queries",
       "Q = s W_Q",
-      "The state of the decoder asks, projected unless the score is a plain product (Luong's “dot”).",
+      "The query is the decoder state, projected unless the score is a plain dot product (Luong's “dot”).",
     ],
     k: [
       "Keys",
       "K = h W_K",
-      "The states of the encoder answer, projected likewise: one a {input}.",
+      "The keys are the encoder states, projected likewise: one per {input}.",
     ],
-    v: ["Values", "V = h", "What is handed over are the states of the encoder themselves."],
+    v: ["Values", "V = h", "The values are the encoder states themselves."],
     mixed: [
       "Context vector",
       "c = A V",
-      "The mean of the encoder's states, in the shares of its row. The cell reads it beside its input.",
+      "The mean of the encoder states, weighted by attention. The cell reads it together with its input.",
     ],
   },
   convolutional: {
     q: [
       "Queries",
       "Q = (h W_Q + g) / √2",
-      "What the convolution found, together with the embedding g of the token written before.",
+      "The output of the convolution, plus the embedding g of the previous token.",
     ],
-    k: ["Keys", "K = z", "What the encoder gives at each {input}."],
+    k: ["Keys", "K = z", "The encoder output at each {input}."],
     v: [
       "Values",
       "V = (z + e) / √2",
-      "What the encoder gives, together with the embedding e of the {input} itself.",
+      "The encoder output, plus the embedding e of the {input} itself.",
     ],
   },
   memory: {
-    q: ["Query", "Q = u", "The question itself asks."],
+    q: ["Query", "Q = u", "The query is the vector of the question."],
     k: [
       "Keys",
       "K = Σ l ∘ A[word] + T_A",
-      "The words of each sentence, weighed by their place and summed, and a vector of the sentence's age.",
+      "The word embeddings of each sentence, weighted by position and summed, plus a vector for the age of the sentence.",
     ],
     v: [
       "Values",
       "V = Σ l ∘ C[word] + T_C",
-      "The same sentences, read through another table: what the question gets, and the keys of the next hop.",
+      "The same sentences with a second embedding table, which also gives the keys of the next hop.",
     ],
     mixed: [
-      "What the hop found",
+      "Output of the hop",
       "o = A V",
-      "The mean of the sentences' values, in the shares of the row.",
+      "The mean of the values of all sentences, weighted by attention.",
     ],
   },
 };
-const STACK_OUTPUT = ["Out of the stack", "x", "What the last layer gives: one vector a {one}."];
+const STACK_OUTPUT = [
+  "Output of the stack",
+  "x",
+  "The output of the last layer: one vector per {one}.",
+];
 
 const titleOf = (stack) => stack.replace(".", " "); // image.encoder
 
@@ -217,29 +221,28 @@ function about(name, path, model, words) {
     entry = [
       "The question",
       "u = Σ l ∘ B[word]",
-      "The words of the question, each weighed by its place, are summed into one vector. It asks the sentences of the story.",
+      "The word embeddings of the question, weighted by position and summed. This vector is the query for the sentences of the story.",
     ];
   let [title, formula, text] = entry;
   if (!baseline && !(part === "embedded" && layered === "memory"))
     formula = ownFormula(name, path, model) ?? formula;
   for (const [sign, remark] of REMARKS) if (sign.test(formula)) text += ` ${remark}`;
-  if (name === "encoder.output" && model.stacks.decoder)
-    text += " This is what the decoder looks at.";
+  if (name === "encoder.output" && model.stacks.decoder) text += " The decoder attends to it.";
   if (kind === "cross" && (part === "k" || part === "v") && !baseline) {
     formula = formula.replace("x ", "memory ");
-    text += " In cross-attention, keys and values come from the encoder's output.";
+    text += " In cross-attention, keys and values come from the encoder output.";
   }
   if (part === "weights") {
     formula = path.weights[parts.slice(0, -1).join(".")].formula;
     if (formula.includes(" B "))
-      text += " B is what the distance of two places adds to their score.";
+      text += " B is a bias that depends on the distance between query and key.";
   }
-  if (part === "weights" && layered === "memory") title += ": the question looks at the story";
+  if (part === "weights" && layered === "memory") title += ": from the question to the story";
   else if (part === "weights")
     title +=
       kind === "self"
-        ? `: looks at ${words.many} of its own input`
-        : ": looks at the input of the encoder";
+        ? `: self-attention between ${words.many}`
+        : ": cross-attention to the encoder";
   text = text.replaceAll("{hidden}", hiddenBy(kind, path, words));
   return {
     title,
@@ -254,10 +257,8 @@ function about(name, path, model, words) {
 
 // What the mask of an attention hides.
 function hiddenBy(kind, path, words) {
-  if (words.one === "node") return "nodes that no edge leads to";
-  return path.stack === "decoder" && kind === "self"
-    ? "padding, and each {one} after the one that looks"
-    : "padding";
+  if (words.one === "node") return "nodes without an edge from the query";
+  return path.stack === "decoder" && kind === "self" ? "padding and later {many}" : "padding";
 }
 
 // What a stack reads. A decoder behind an encoder reads the tokens that it has written, whatever the encoder reads.
@@ -268,19 +269,19 @@ function wordsOf(model, question, stack) {
 }
 
 const STRIPS =
-  "Strips are numbers of the vectors: blue above zero, brown (in the dark: amber) below.";
+  "Each strip shows entries of a vector: blue is positive, brown (amber in dark mode) is negative.";
 const outNote = (model) =>
   saidWhat(model) === "class"
-    ? "On the right: the likeliest class after this layer; it is read from the class token."
-    : `On the right: the likeliest ${saidWhat(model)} at each row after this layer.`;
+    ? "On the right: the most probable class after this layer, read from the class token."
+    : `On the right: the most probable ${saidWhat(model)} of each row after this layer.`;
 const STREAMS = {
   transformer:
-    "The line along a row is the residual stream; arcs show where it passes a sublayer, ⊕ where what the sublayer found is added.",
+    "The line along a row is the residual stream; arcs show where it bypasses a sublayer, ⊕ where the output of the sublayer is added.",
   recurrent:
-    "The arrows from row to row are the state that the cell hands on; there is no residual stream that passes it.",
+    "The arrows from row to row are the state that the cell passes on; no residual stream bypasses it.",
   convolutional:
-    "The line along a row is the residual stream; each layer reads the neighbouring rows too, and ⊕ adds what it found.",
-  memory: "The line is the question; ⊕ adds to it what the hop found in the story.",
+    "The line along a row is the residual stream; each layer also reads the neighbouring rows, and ⊕ adds its output.",
+  memory: "The line is the question; ⊕ adds the output of the hop.",
 };
 
 // ------------------------------------------------------------------ numbers
@@ -299,7 +300,7 @@ function numbers(values, rows, columnNames, { shades = null, marked, cut }) {
   const few = Math.min(values[0]?.length || 0, 16);
   return h(
     "div",
-    { class: "scroll tall", tabindex: 0, "aria-label": "Values, scrolls" },
+    { class: "scroll tall", tabindex: 0, "aria-label": "Values, scrollable" },
     h(
       "table",
       { class: "numbers" },
@@ -350,10 +351,10 @@ function scoreTable({ width, scale, dots, bias, visible, weights }, who, labels,
   const masks = places.some((j) => !visible[j]);
   const hidden = (text, j) => h("td", { class: visible[j] ? null : "faint", text });
   return [
-    h("p", { text: `“${shown(who)}” asks with its query q; each ${key} answers with its key k:` }),
+    h("p", { text: `The query q of “${shown(who)}” is compared with the key k of each ${key}:` }),
     h(
       "div",
-      { class: "scroll", tabindex: 0, "aria-label": "Scores, scrolls" },
+      { class: "scroll", tabindex: 0, "aria-label": "Scores, scrollable" },
       h(
         "table",
         { class: "plain scores", id: "scores" },
@@ -390,7 +391,10 @@ function scoreTable({ width, scale, dots, bias, visible, weights }, who, labels,
       ),
     ),
     weights.length > places.length
-      ? h("p", { class: "note", text: `The ${places.length} largest of ${weights.length} shares.` })
+      ? h("p", {
+          class: "note",
+          text: `The ${places.length} largest of ${weights.length} weights.`,
+        })
       : null,
   ];
 }
@@ -418,13 +422,8 @@ function nextTokens(state, model, question, path, marked, names, gone) {
       const position = isLast ? path.rows[marked][0] : -1;
       const result = await ask("next", { ...question, position, temperature, top: 6 });
       if (gone() || mine !== last) return;
-      const name = isLast ? names[marked] : "the last place of the decoder";
-      put(
-        title,
-        model.task === "fill"
-          ? `At “${shown(name)}” it would write`
-          : `After “${shown(name)}” comes`,
-      );
+      const name = isLast ? `“${shown(names[marked])}”` : "the last decoder position";
+      put(title, model.task === "fill" ? `Prediction at ${name}` : `Next token after ${name}`);
       put(
         bars,
         shareBars(result.shares, {
@@ -432,7 +431,7 @@ function nextTokens(state, model, question, path, marked, names, gone) {
           write: (text) => go({ text, row: "", pin: "", step: "" }),
         }),
       );
-      put(hint, result.continued?.some(Boolean) ? "Press a word to write it." : "");
+      put(hint, result.continued?.some(Boolean) ? "Click a token to append it." : "");
     } catch (error) {
       if (!gone()) put(bars, failure(error));
     }
@@ -456,7 +455,7 @@ function nextTokens(state, model, question, path, marked, names, gone) {
       }),
       h("span", {
         class: "note",
-        text: "p = softmax(W x / T): low sharpens the choice, high evens it out.",
+        text: "p = softmax(W x / T): low temperature sharpens the distribution, high temperature flattens it.",
       }),
     ),
   );
@@ -551,7 +550,7 @@ function placing(state, model, question, gone) {
     h(
       "header",
       {},
-      h("h2", { text: `Where a ${words.one} stands` }),
+      h("h2", { text: `Position encoding of ${words.many}` }),
       stacks.length > 1
         ? segment(
             "Stack",
@@ -567,7 +566,7 @@ function placing(state, model, question, gone) {
     const status = h("p", {
       class: "read faint",
       role: "status",
-      text: "Point at a cell for its number.",
+      text: "Point at a cell to see its value.",
     });
     const map = heat(rows, columns, {
       signed: true,
@@ -583,9 +582,9 @@ function placing(state, model, question, gone) {
   ask("positions", { model: state.model, stack, length: PLACES }).then(
     async (found) => {
       const count = (list) => list.map((_, i) => String(i));
-      // Sines of row and column are of the patches alone; tables begin with the class token.
+      // 2D sinusoidal encodings are of the patches alone; tables begin with the class token.
       const namer =
-        ofPicture && found.what && !found.what.startsWith("sines")
+        ofPicture && found.what && !found.what.startsWith("2D sinusoidal")
           ? await placeNamer(question, PLACES)
           : String;
       if (gone()) return;
@@ -594,14 +593,14 @@ function placing(state, model, question, gone) {
         return;
       }
       const places = found.products.map((_, i) => namer(i));
-      const few = places.length === PLACES ? ` The first ${PLACES} places are shown.` : "";
+      const few = places.length === PLACES ? ` First ${PLACES} positions shown.` : "";
       const note = ofPicture
-        ? "Patches are in reading order: a band beside the diagonal, a row of patches away, shows that the patch below is known to be near."
+        ? "Patches are in reading order: a band parallel to the diagonal, one row of patches away, shows that vertical neighbours are similar."
         : found.note;
       put(
         body,
         h("p", {
-          text: `Attention alone does not see the order of its ${words.many}. This model tells places apart by ${found.what.replace(stack, titleOf(stack))}. ${note}${few}`,
+          text: `Attention alone ignores the order of its ${words.many}. Position encoding of this model: ${found.what.replace(stack, titleOf(stack))}. ${note}${few}`,
         }),
         h(
           "div",
@@ -611,7 +610,7 @@ function placing(state, model, question, gone) {
                 places,
                 count(found.encodings[0]),
                 Float32Array.from(found.encodings.flat()),
-                "A row a place, a column a dimension",
+                "One row per position, one column per dimension",
               )
             : null,
           drawn(
@@ -619,8 +618,8 @@ function placing(state, model, question, gone) {
             places,
             Float32Array.from(found.products.flat()),
             found.encodings
-              ? "Dot products: each place with each"
-              : "Added to the scores: each place with each",
+              ? "Dot products of all pairs of positions"
+              : "Added to the scores of all pairs of positions",
           ),
         ),
       );
@@ -648,7 +647,7 @@ function overview(model, path, marked) {
     { class: "whole-model", "aria-label": "Layers" },
     stacks.map(([stack, layers]) => [
       segment(
-        `${titleOf(stack)} · ${layers} ${word(model.layers[stack])}${layers > 1 ? "s" : ""}${stack === path.stack && path.words?.[0][marked] ? ", and what each would say" : ""}`,
+        `${titleOf(stack)} · ${layers} ${word(model.layers[stack])}${layers > 1 ? "s" : ""}${stack === path.stack && path.words?.[0][marked] ? ", with the prediction after each (logit lens)" : ""}`,
         [...Array(layers).keys()].map((k) => [`${stack}.${k}`, `${k}${guess(stack, k)}`]),
         stack === path.stack ? `${stack}.${path.layer}` : null,
         (name) => {
@@ -686,7 +685,7 @@ function guesses(path, names, marked) {
   const layers = path.words.map((_, k) => (k ? `layer ${k - 1}` : "embedding"));
   return h(
     "div",
-    { class: "scroll tall", tabindex: 0, "aria-label": "Words after each layer, scrolls" },
+    { class: "scroll tall", tabindex: 0, "aria-label": "Predictions after each layer, scrollable" },
     h(
       "table",
       { class: "numbers", id: "guesses" },
@@ -714,7 +713,7 @@ function guesses(path, names, marked) {
           ),
       ),
     ),
-    h("p", { class: "note", text: "The darker (at night: the brighter), the surer." }),
+    h("p", { class: "note", text: "Darker (brighter in dark mode) means more probable." }),
   );
 }
 
@@ -733,7 +732,7 @@ function caption(name, { path, model, words, names, marked }) {
     ),
     h("p", {
       text: isToken
-        ? `${text} “${shown(names[marked])}” is token ${path.ids[marked].toLocaleString("en")} of the vocabulary.`
+        ? `${text} “${shown(names[marked])}” has token id ${path.ids[marked].toLocaleString("en")}.`
         : text,
     }),
   );
@@ -817,8 +816,8 @@ async function stationPanel(
     h("p", {
       class: "note",
       text: isWeights
-        ? "One row a query, one column a key: shares of 1."
-        : `One row a ${/cross\.[kv]$/.test(name) ? words.input : words.one}${found.shape.at(-1) > 16 ? "; the first 16 columns" : ""}. Blue is above zero, brown (in the dark: amber) below.`,
+        ? "One row per query, one column per key; each row sums to 1."
+        : `One row per ${/cross\.[kv]$/.test(name) ? words.input : words.one}${found.shape.at(-1) > 16 ? "; the first 16 columns" : ""}. Blue is positive, brown (amber in dark mode) is negative.`,
     }),
   ];
   put(
@@ -834,7 +833,7 @@ function lookedAt(row, who, labels) {
     .map((probability, j) => ({ label: labels[j] ?? String(j), probability: probability ?? 0 }))
     .filter(({ probability }) => probability > 0);
   return [
-    h("p", { text: `“${shown(who)}” looks at:` }),
+    h("p", { text: `“${shown(who)}” attends to:` }),
     shareBars(shares.sort((a, b) => b.probability - a.probability).slice(0, 8)),
   ];
 }
@@ -893,7 +892,7 @@ function tour(stations, open, { path, model, atEnd, playing }) {
       type: "button",
       id: "forward",
       class: "main",
-      text: "Next station ▸",
+      text: "Next step ▸",
       disabled: !after,
       onclick: () => to(after),
     }),
@@ -909,7 +908,7 @@ function tour(stations, open, { path, model, atEnd, playing }) {
     }),
     h("span", {
       class: "note",
-      text: `Station ${at + 1} of ${stations.length} in this layer. Choose a row to follow another one.`,
+      text: `Step ${at + 1} of ${stations.length}. Select a row to follow it.`,
     }),
   );
 }
@@ -918,14 +917,14 @@ export default async function learn({ main, state, gone, atEnd }) {
   const model = await ask("model", { model: state.model });
   if (gone()) return;
   const question = (({ off, ...rest }) => rest)(asked(state, model));
-  const stage = h("section", { class: "card", "aria-label": "Path" }, loading("The model reads…"));
-  const panel = h(
+  const stage = h(
     "section",
-    { class: "card", id: "station", "aria-label": "Station" },
-    loading(""),
+    { class: "card", "aria-label": "Path" },
+    loading("Running the model…"),
   );
+  const panel = h("section", { class: "card", id: "station", "aria-label": "Step" }, loading(""));
   const answered = answerCard(state, model, question, { gone, bars: !writesTokens(model) });
-  const asks = asking(state, model, "Follow it");
+  const asks = asking(state, model, "Trace");
   if (!Object.keys(model.stacks).length) {
     // a linear map has no path to follow
     put(
@@ -938,7 +937,7 @@ export default async function learn({ main, state, gone, atEnd }) {
         h(
           "header",
           {},
-          h("h2", { text: "One step, and no layers" }),
+          h("h2", { text: "A linear map without layers" }),
           h("span", {
             class: "note",
             text: `${model.kind}, ${model.family}, ${model.parameters.toLocaleString("en")} parameters.`,
@@ -946,7 +945,7 @@ export default async function learn({ main, state, gone, atEnd }) {
         ),
         h("p", { class: "formula" }, subscripts(model.linear)),
         h("p", {
-          text: "Each value that is forecast is a weighted sum of the window, the same weights for every channel. There is no attention, no norm and no residual stream: whatever a Transformer is worth on a series, it has to be better than this.",
+          text: "Each forecast value is a weighted sum of the window, with the same weights for every channel. There is no attention, no norm and no residual stream: it is the baseline that a Transformer for time series has to beat.",
         }),
       ),
       example(),
@@ -985,7 +984,7 @@ export default async function learn({ main, state, gone, atEnd }) {
     };
     const few =
       path.count > path.rows.length
-        ? ` Of ${path.count} ${words.many}, ${path.rows.length} are drawn.`
+        ? ` Showing ${path.rows.length} of ${path.count} ${words.many}.`
         : "";
     const ownHead = Math.min(head, ...Object.values(path.weights).map((each) => each.head));
     const out = nextTokens(state, model, question, path, marked, names, gone),
@@ -1003,7 +1002,7 @@ export default async function learn({ main, state, gone, atEnd }) {
             "header",
             {},
             h("h2", {
-              text: `The path of “${shown(names[marked])}” through ${titleOf(path.stack)}, ${model.layers[path.stack] === "memory" ? "hop" : "layer"} ${path.layer}`,
+              text: `The path of “${shown(names[marked])}” through ${titleOf(path.stack)} ${model.layers[path.stack] === "memory" ? "hop" : "layer"} ${path.layer}`,
             }),
             h("span", {
               class: "note",

@@ -1,4 +1,4 @@
-// Tokens on both sides and lines between them: who looks at whom. A token is hovered, focused or pinned.
+// Tokens on both sides and lines between them: which attend to which. A token is hovered, focused or pinned.
 
 import { clipped, h, roving, s, shown } from "./dom.js";
 
@@ -28,7 +28,7 @@ function largest(weights, [first, step, count], most, faintest) {
 export function links(
   rows,
   columns,
-  { pin = () => {}, names = ["looks", "is looked at"], room = 640, letters = 16 } = {},
+  { pin = () => {}, names = ["query", "key"], room = 640, letters = 16 } = {},
 ) {
   const textWidth = (tokens) =>
     Math.max(...tokens.map((token) => Math.min(letters, shown(token).length)), 6) * 8.6 + 26;
@@ -89,15 +89,14 @@ export function links(
     );
     if (row >= 0) {
       const [share, best] = largest(weights, places, 1, -1)[0];
-      status.textContent = `“${shown(rows[row])}” looks most at “${shown(columns[best % many])}” (${(100 * share).toFixed(1)} %)`;
+      status.textContent = `“${shown(rows[row])}” attends most to “${shown(columns[best % many])}” (${(100 * share).toFixed(1)} %)`;
     } else if (column >= 0) {
       const sum = rows.reduce((total, _, i) => total + weights[i * many + column], 0);
-      status.textContent = `“${shown(columns[column])}” gets ${((100 * sum) / rows.length).toFixed(1)} % of all attention`;
+      status.textContent = `“${shown(columns[column])}” receives ${((100 * sum) / rows.length).toFixed(1)} % of all attention`;
     } else if (!clear)
       status.textContent =
-        "This head looks everywhere alike: no link is above even attention. Point at a token for its shares.";
-    else
-      status.textContent = "Point at a token, or tab to it and use the arrow keys; Enter pins it.";
+        "No weight of this head is clearly above uniform attention. Point at a token to see its weights.";
+    else status.textContent = "Point at a token, or use Tab and the arrow keys; Enter pins it.";
   }
   const rest = () => draw(pinned, -1);
   const token = (text, i, side) => {
@@ -233,7 +232,7 @@ export function alignment(result, room) {
     );
   return h(
     "div",
-    { class: "scroll", tabindex: scrolls ? 0 : null, "aria-label": "Alignment, scrolls" },
+    { class: "scroll", tabindex: scrolls ? 0 : null, "aria-label": "Alignment, scrollable" },
     s(
       "svg",
       {

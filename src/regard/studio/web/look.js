@@ -1,4 +1,4 @@
-// Look: what a model answers, and what it looks at while it reads, head by head.
+// Look: what a model answers, and its attention, head by head.
 
 import { ask } from "./api.js";
 import { answerCard } from "./answer.js";
@@ -15,7 +15,7 @@ import { count, go, offList, offText } from "./route.js";
 const KINDS = {
   "encoder.self": "Encoder",
   "decoder.self": "Decoder",
-  "decoder.cross": "Decoder → encoder",
+  "decoder.cross": "Cross-attention",
   "image.encoder.self": "Image",
   "text.encoder.self": "Text",
   "memory.cross": "Question → story",
@@ -59,7 +59,7 @@ function overlaid(question) {
       "div",
       {},
       place,
-      h("p", { class: "note", text: "Pick a row of the map: then it is that place which looks." }),
+      h("p", { class: "note", text: "Select a row of the heat map to choose the query." }),
     ),
   };
 }
@@ -74,7 +74,7 @@ function pane(place, question, found, { compare, titles, room }) {
   const status = h("p", {
     class: "read faint",
     role: "status",
-    text: "Point at a cell for its weight, or use the arrow keys in it.",
+    text: "Point at a cell to see its weight, or use the arrow keys.",
   });
   const note = h("p", { class: "note" }),
     key = h("div", {}, scale());
@@ -86,10 +86,10 @@ function pane(place, question, found, { compare, titles, room }) {
     const part = found.attentions[name],
       media = question.file && !written;
     const names = name.startsWith("memory.")
-      ? ["asks", "story"]
+      ? ["question", "story"]
       : name.endsWith(".cross")
-        ? ["writes", "reads"]
-        : ["looks", "is looked at"];
+        ? ["target", "source"]
+        : ["query", "key"];
     const letters = name.startsWith("memory.") ? 34 : 16; // sentences are longer than tokens
     const ofColumns = ofSource(name) || name.endsWith(".cross");
     const nameOf = media ? await placeNamer(question, part.columns.length) : null; // patches and moments have names of their own
@@ -115,7 +115,7 @@ function pane(place, question, found, { compare, titles, room }) {
       room: media && left.wide ? room : half,
       say: (i, j) => {
         const weight = weights[i * map.columns.length + j];
-        status.textContent = `“${shown(rows[i])}” → “${shown(columns[j])}”: ${weight.toFixed(4)}, ${(weight * map.columns.length).toFixed(1)} × even`;
+        status.textContent = `“${shown(rows[i])}” → “${shown(columns[j])}”: ${weight.toFixed(4)}, ${(weight * map.columns.length).toFixed(1)} × uniform`;
       },
     });
     put(
@@ -141,7 +141,7 @@ function pane(place, question, found, { compare, titles, room }) {
         titles,
         failure({
           problem: `this model has no ${wanted}`,
-          repair: "choose an attention that both models have",
+          repair: "choose a layer that both models have",
         }),
       );
       return true;
@@ -163,8 +163,8 @@ function pane(place, question, found, { compare, titles, room }) {
     left.show(weights, { marked, title, shades, clear, name, head: map.heads[0] });
     right.show(shades, { marked, title });
     note.textContent =
-      (name === wanted ? "" : `This is ${name}: the model has no ${wanted}. `) +
-      (rows ? `The first ${most} of ${part.rows.length} rows. ` : "") +
+      (name === wanted ? "" : `Showing ${name}: this model has no ${wanted}. `) +
+      (rows ? `First ${most} of ${part.rows.length} rows. ` : "") +
       map.note;
     return true;
   };
@@ -215,7 +215,7 @@ function overview(attentions, off) {
       h("h2", { text: "All heads" }),
       h("span", {
         class: "note",
-        text: "Shades are against even attention, so a head that looks everywhere alike is almost blank. ⚑: collapsed, uniform or idle. Arrow keys go from head to head.",
+        text: "Colour is relative to uniform attention: a head that attends to everything equally is almost blank. ⚑: collapsed, uniform or idle. Arrow keys move between heads.",
       }),
     ),
     grid,
@@ -256,7 +256,7 @@ function overview(attentions, off) {
               "aria-pressed": String(last === `${each}.${k}`),
               "data-head": `${each}.${k}`,
               tabindex: -1,
-              "aria-label": `${each}, head ${k}${out ? ", off" : ""}${flag ? ", " + flag : ""}`,
+              "aria-label": `${each}, head ${k}${out ? ", ablated" : ""}${flag ? ", " + flag : ""}`,
               title: `${each} head ${k} · entropy ${fixed(result.entropy[k], 2)}${flag ? " · " + flag : ""}`,
               onclick: () => go({ at: each, head: k }),
             },
@@ -324,7 +324,7 @@ function comparing(state, model, shelf, question) {
     type: "text",
     value: state.text2 || "",
     "aria-label": `Second ${readsWhat(model)[0]}`,
-    placeholder: `another ${readsWhat(model)[0]} (or leave it, and choose another model)`,
+    placeholder: `another ${readsWhat(model)[0]} (or leave empty and choose another model)`,
   });
   const models = h(
     "select",
@@ -359,7 +359,7 @@ function comparing(state, model, shelf, question) {
         state.compare
           ? h("button", {
               type: "button",
-              text: "Stop",
+              text: "Stop comparing",
               onclick: () => go({ compare: "", text2: "", model2: "" }),
             })
           : null,
@@ -400,7 +400,7 @@ async function whole({ main, state, shelf, gone }, key) {
   const waiting = h(
     "section",
     { class: "card", "aria-label": "Result" },
-    loading("The model reads…"),
+    loading("Running the model…"),
   );
   const before = main.querySelectorAll(":scope > section.asks");
   if (!before.length || main.querySelector(":scope > .error")) put(main, asks, waiting);
@@ -433,10 +433,10 @@ async function whole({ main, state, shelf, gone }, key) {
         h(
           "header",
           {},
-          h("h2", { text: "Nobody looks at anybody" }),
+          h("h2", { text: "No attention" }),
           h("span", {
             class: "note",
-            text: "This model has no attention. Learn says what it computes.",
+            text: "This model has no attention layers. Learn shows what it computes.",
           }),
         ),
         series,
@@ -460,7 +460,7 @@ async function whole({ main, state, shelf, gone }, key) {
                 "p",
                 {},
                 h("span", { class: "changed", text: "changed" }),
-                ` With all heads on: ${clipped(found.usual, MOST)}`,
+                ` With all heads: ${clipped(found.usual, MOST)}`,
               )
             : null,
           second.model !== state.model ? h("p", { class: "note", text: asked.model }) : null,
@@ -485,7 +485,7 @@ async function whole({ main, state, shelf, gone }, key) {
   const root = h(
     "section",
     { class: "card", "aria-label": "Attention" },
-    h("header", {}, h("h2", { text: "Who looks at whom" }), controls),
+    h("header", {}, h("h2", { text: "Attention weights" }), controls),
     h("div", { class: places.length > 1 ? "two" : "" }, places),
   );
 
@@ -531,7 +531,7 @@ async function whole({ main, state, shelf, gone }, key) {
         class: "off",
         id: "switch",
         "aria-pressed": String(isOff),
-        text: isOff ? `Head ${head} is off` : `Switch head ${head} off`,
+        text: isOff ? `Head ${head} ablated` : `Ablate head ${head}`,
         onclick: () =>
           go({
             at: name,

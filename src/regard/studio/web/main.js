@@ -60,9 +60,9 @@ function askForKey() {
     h(
       "section",
       { class: "card" },
-      h("h2", { text: "The studio asks for its key" }),
+      h("h2", { text: "Access key required" }),
       h("p", {
-        text: "Open the address that `regard studio` printed in its terminal; it ends with the key. Or copy what stands behind “token=” in that address:",
+        text: "Open the address that `regard studio` printed in the terminal: it contains the key. Or paste the part after “token=” here:",
       }),
       h(
         "form",
@@ -75,7 +75,7 @@ function askForKey() {
           },
         },
         input,
-        h("button", { class: "main", text: "Go in" }),
+        h("button", { class: "main", text: "Continue" }),
       ),
     ),
   );
@@ -127,7 +127,7 @@ async function show() {
   models.closest("label").hidden = !shelf.models.length || page === "train";
   document.title = `${PAGES[page][0]} · ${model ?? "regard studio"}`;
   document.getElementById("title").textContent =
-    page === "train" ? "Train: the runs" : `${PAGES[page][0]}: ${model ?? "no model"}`;
+    page === "train" ? "Train: runs" : `${PAGES[page][0]}: ${model ?? "no model"}`;
   leave();
   const fresh = main.dataset.page !== page;
   main.dataset.page = page;
@@ -157,9 +157,9 @@ async function show() {
         h(
           "section",
           { class: "card" },
-          h("h2", { text: "No model here yet" }),
+          h("h2", { text: "No model yet" }),
           h("p", {
-            text: "A run writes its weights at its first checkpoint. Until then, Train shows how it goes.",
+            text: "A run saves its weights at the first checkpoint. Until then, Train shows its progress.",
           }),
           h(
             "div",
@@ -168,7 +168,7 @@ async function show() {
               class: "main",
               type: "button",
               onclick: () => go({ page: "train" }),
-              text: "Watch the run",
+              text: "Show the run",
             }),
             h("button", { type: "button", onclick: openModel, text: "Open a model" }),
           ),

@@ -9,13 +9,13 @@ import { go } from "./route.js";
 const KINDS = {
   image: {
     types: "image/png,image/jpeg",
-    text: "A picture (PNG or JPEG): choose it, drop it here, or paste it.",
-    none: "the example picture",
+    text: "Image (PNG or JPEG): choose a file, drop it here, or paste it.",
+    none: "example image",
   },
   sound: {
     types: ".wav,audio/wav,audio/x-wav",
-    text: "A recording (WAV; other rates are resampled to 16,000 samples a second): choose it, or drop it here.",
-    none: "the example recording",
+    text: "Recording (WAV, resampled to 16 kHz): choose a file or drop it here.",
+    none: "example recording",
   },
 };
 const LARGEST = 1 << 23;
@@ -36,10 +36,10 @@ export function chooser(kind, state, reads, extras = null) {
     try {
       if (file.size > LARGEST)
         throw {
-          problem: `this file has ${(file.size / 1e6).toFixed(1)} million bytes`,
-          repair: "the studio takes 8 million",
+          problem: `this file has ${(file.size / 1e6).toFixed(1)} MB`,
+          repair: "choose a file of at most 8 MB",
         };
-      put(problem, h("div", { class: "loading", text: "The file is handed over…" }));
+      put(problem, h("div", { class: "loading", text: "Uploading the file…" }));
       go({ file: await hand(file), name: file.name || "pasted", pin: "" });
     } catch (error) {
       put(problem, failure(error));
@@ -74,7 +74,7 @@ export function chooser(kind, state, reads, extras = null) {
     h(
       "div",
       { class: "chips" },
-      h("span", { class: "label", text: "Shown:" }),
+      h("span", { class: "label", text: "Input:" }),
       h("strong", {
         id: "filename",
         text:
@@ -82,12 +82,12 @@ export function chooser(kind, state, reads, extras = null) {
             ? state.name || "a file"
             : showsFile
               ? none
-              : "the sentence",
+              : "sentence",
       }),
       (state.file && state.file !== "example") || (reads && !showsFile)
         ? h("button", {
             type: "button",
-            text: "Show the example",
+            text: "Use the example",
             onclick: () => go({ file: "example", name: "", pin: "", text: "" }),
           })
         : null,
@@ -101,7 +101,7 @@ export function chooser(kind, state, reads, extras = null) {
 
 // The recording, to be listened to. A file that cannot be had is a matter of the views, which say so.
 function player(file) {
-  const audio = h("audio", { controls: true, "aria-label": "The recording" });
+  const audio = h("audio", { controls: true, "aria-label": "Recording" });
   ask("recording", { file }).then(
     ({ values }) => {
       audio.src = URL.createObjectURL(new Blob([values], { type: "audio/wav" }));
@@ -156,7 +156,7 @@ export async function seen(
   question,
   rows,
   columns,
-  { pin, own, verb = "looks most at", how = null, id = null, size = null },
+  { pin, own, verb = "attends most to", how = null, id = null, size = null },
 ) {
   const found = await ask("picture", {
     model: question.model,
@@ -197,7 +197,7 @@ export async function seen(
     role: own ? "slider" : "img",
     "aria-valuemin": own ? 0 : null,
     "aria-valuemax": own ? rows.length - 1 : null,
-    "aria-label": own ? "The place that looks; arrow keys move it" : "What is looked at",
+    "aria-label": own ? "Query position; arrow keys move it" : "Attention over the input",
   });
   const summary = h("p", { class: "read", role: "status" });
   const context = canvas.getContext("2d");
@@ -289,9 +289,9 @@ export async function seen(
     // Of equal weights, the first is not the largest.
     const alike = row.every((weight) => weight > 0.99 * most);
     const places_seen = alike
-      ? "all places alike"
+      ? "all positions equally"
       : `${named(columns, best, true)} (${(100 * row[best]).toFixed(1)} %)`;
-    const text = `${named(rows, marked, own)} ${alike ? verb.replace(" most", "") : verb} ${places_seen}${extras && image ? `; ${extras > 1 ? "the extra tokens get" : "the class token gets"} ${(100 * rest).toFixed(1)} %` : ""}.`;
+    const text = `${named(rows, marked, own)} ${alike ? verb.replace(" most", "") : verb} ${places_seen}${extras && image ? `; ${extras > 1 ? "extra tokens" : "class token"}: ${(100 * rest).toFixed(1)} %` : ""}.`;
     summary.textContent = text[0].toUpperCase() + text.slice(1);
     canvas.dataset.title = title;
     if (own) {
@@ -332,7 +332,7 @@ export async function seen(
     {
       class: "chips",
       role: "group",
-      "aria-label": own ? "Tokens without a place" : "Tokens that look",
+      "aria-label": own ? "Tokens without a position" : "Query tokens",
     },
     buttons.map((i) =>
       h("button", {
@@ -346,9 +346,9 @@ export async function seen(
   );
   how ||= own
     ? image
-      ? "Pick a patch, or move with the arrow keys: bright is where it looks more than evenly."
-      : "Pick a moment, or move with the arrow keys: bright and high is where it looks, against even attention."
-    : "Pick a token: bright is what it looks at while it is written.";
+      ? "Select a patch, or move with the arrow keys. Brighter patches receive more of its attention, relative to uniform."
+      : "Select a frame, or move with the arrow keys. Brightness and bars show its attention, relative to uniform."
+    : "Select a token. Brighter parts receive more of its attention while it is generated.";
   return {
     wide: !image,
     node: h(

@@ -1,4 +1,4 @@
-// What else one run can tell: a panel with tabs, each with a few plain words.
+// More analyses of the same run: a panel with tabs, each with a short explanation.
 
 import { ask } from "./api.js";
 import { failure, fixed, h, loading, put, segment, shown } from "./dom.js";
@@ -12,7 +12,7 @@ const FIRST = 64;
 function table(rows, columns, cell, { signed = false, head = "" } = {}) {
   return h(
     "div",
-    { class: "scroll tall", tabindex: 0, "aria-label": "Table, scrolls" },
+    { class: "scroll tall", tabindex: 0, "aria-label": "Table, scrollable" },
     h(
       "table",
       { class: "numbers" },
@@ -58,7 +58,7 @@ async function entropy(question) {
     flags = Object.entries(found.flags);
   return [
     words(
-      "How widely each head looks: 0 is a single position, 1 everything alike. A head has collapsed if all look at the same place, is uniform if it only takes the mean, and idle if it adds next to nothing.",
+      "Attention entropy of each head, relative to the maximum: 0 is all attention on one position, 1 is uniform attention. A head is collapsed if all queries attend to the same position, uniform if it only averages, and idle if it adds almost nothing to the residual stream.",
     ),
     table(
       found.names,
@@ -70,7 +70,7 @@ async function entropy(question) {
               found.share[i][j],
               found.share[i][j].toFixed(2) +
                 (found.flags[`${found.names[i]} head ${j}`] ? " ⚑" : ""),
-              `${found.nats[i][j].toFixed(3)} nats; its favourite place gets ${(100 * found.favourite[i][j]).toFixed(0)} %; it adds ${found.force[i][j].toFixed(2)} × an even share`,
+              `${found.nats[i][j].toFixed(3)} nats; ${(100 * found.favourite[i][j]).toFixed(0)} % of all attention on one position; output norm ${found.force[i][j].toFixed(2)} × the mean of the layer`,
             ],
     ),
     flags.length
@@ -82,7 +82,7 @@ async function entropy(question) {
             return h("li", {}, goTo(name, Number(k)), " ", what);
           }),
         )
-      : h("p", { class: "note", text: "No head of this sentence has collapsed, is uniform or idle." }),
+      : h("p", { class: "note", text: "On this input, no head is collapsed, uniform or idle." }),
   ];
 }
 
@@ -94,7 +94,7 @@ async function roles(question) {
   };
   return [
     words(
-      "Which head looks from one word to the word that grammar joins it with, on 200 sentences of the built-in language, whose parse is known. Chance is a head that looks everywhere alike.",
+      "Mean attention from one word to another that is grammatically related to it, on 200 sentences of the built-in language, whose parse is known. Chance is uniform attention.",
     ),
     h(
       "div",
@@ -139,7 +139,7 @@ async function lens(question) {
   const found = await ask("lens", question);
   return [
     words(
-      "What the model would say next if it stopped after each layer: its final norm and vocabulary, put on the stream between the layers. The top row is what it says. Point at a cell for the runners-up.",
+      "The prediction after each layer: final norm and output head are applied to the residual stream, as if no layer followed. The top row is the output of the model. Point at a cell to see the next candidates.",
     ),
     table(
       [...found.layers].reverse(),
@@ -154,10 +154,10 @@ async function lens(question) {
             .join(" · "),
         ];
       },
-      { head: "reads →" },
+      { head: "position →" },
     ),
     found.positions.length === FIRST
-      ? h("p", { class: "note", text: `The first ${FIRST} places.` })
+      ? h("p", { class: "note", text: `The first ${FIRST} positions.` })
       : null,
   ];
 }
@@ -173,7 +173,7 @@ function mapped(
   const status = h("p", {
     class: "read faint",
     role: "status",
-    text: "Point at a cell for its number.",
+    text: "Point at a cell to see its value.",
   });
   const map = heat(rows, columns, {
     signed: shades === null,
@@ -201,12 +201,12 @@ async function rollout(question) {
   const found = await ask("rollout", question);
   return [
     words(
-      "How much of each input place reaches each place after the last layer, if attention were all that moves things: the layers' mean attention, half of each place kept, multiplied up. It is a summary, not an explanation.",
+      "How much each input position contributes to each position after the last layer if only attention moved information: attention averaged over heads, mixed equally with the identity (the residual connection), multiplied over the layers. It is a summary, not an explanation.",
     ),
     question.file
       ? await overlaid(question, found.rows, found.columns, found, found.title, {
           own: true,
-          verb: "is made most of",
+          verb: "accumulates most attention on",
         })
       : mapped(found.rows, found.columns, found.values, {
           shades: found.shades,
@@ -224,16 +224,16 @@ async function attribution(question, model, found) {
     "p",
     { class: "explains" },
     h("strong", { text: "Attention is not explanation. " }),
-    "A weight shows where a head looks, not what the answer hangs on. Gradient × input is the first-order effect of each position on the score of the prediction",
+    "A weight shows where a head attends, not what the prediction depends on. Gradient × input is the first-order effect of each position on the logit of the prediction",
     question.file
-      ? ". Bright places matter most, for or against it."
-      : " (blue raises it, brown lowers it).",
+      ? ". Brighter positions have a larger effect, positive or negative."
+      : ": blue raises it, brown (amber in dark mode) lowers it.",
   );
   const few =
     asked.predictions.length === FIRST
-      ? h("p", { class: "note", text: `The first ${FIRST} places.` })
+      ? h("p", { class: "note", text: `The first ${FIRST} positions.` })
       : null;
-  const title = "Gradient × input: what the answer hangs on";
+  const title = "Attribution: gradient × input";
   if (question.file) {
     const places = found.source.length,
       shares = new Float32Array(asked.predictions.length * places), // shares of the whole
@@ -261,8 +261,8 @@ async function attribution(question, model, found) {
           title,
           {
             own: false,
-            verb: "hangs most on",
-            how: "The brighter, the larger the share of a place in the score.",
+            verb: "depends most on",
+            how: "Brighter positions have a larger share of the attribution.",
           },
         ),
         await overlaid(
@@ -270,8 +270,8 @@ async function attribution(question, model, found) {
           rolled.rows,
           rolled.columns,
           rolled,
-          "Attention rollout: where the layers look",
-          { own: true, verb: "is made most of" },
+          "Attention rollout over all layers",
+          { own: true, verb: "accumulates most attention on" },
         ),
       ),
       few,
@@ -289,18 +289,18 @@ async function attribution(question, model, found) {
       model.translates
         ? mapped(other.target, other.source, Float32Array.from(other.weights.flat()), {
             shades: Float32Array.from(other.shades.flat()),
-            title: `Attention: where decoder layer ${other.layer} looks`,
+            title: `Cross-attention of decoder layer ${other.layer}`,
           })
         : mapped(other.rows, other.columns, other.values, {
             shades: other.shades,
-            title: "Attention rollout: where the layers look",
+            title: "Attention rollout over all layers",
           }),
     ),
     few,
   ];
 }
 
-// The sentence at hand, to be changed: the adjective of a pronoun sentence already is.
+// The current sentence, to be changed: the adjective of a pronoun sentence already is.
 const OPPOSITES = { tired: "empty", empty: "tired", wide: "tired" };
 const alternative = (text) =>
   text.replace(/\b(tired|empty|wide)\b(?=[^a-z]*$)/, (word) => OPPOSITES[word]);
@@ -311,7 +311,7 @@ async function patching(question, model, found, state, place) {
   const input = h("input", {
     type: "text",
     id: "patched",
-    "aria-label": "Another sentence of as many tokens",
+    "aria-label": "Another sentence with the same number of tokens",
     value: other,
     maxlength: 8000,
   });
@@ -330,7 +330,7 @@ async function patching(question, model, found, state, place) {
   const stacks = Object.keys(model.stacks),
     stack = stacks.includes(state.stack) ? state.stack : stacks[0];
   const explains = words(
-    "Run the model on another sentence, but carry over what this sentence's run had at one layer and place. Where that restores this sentence's answer (1), the difference between the two was there. 0: it changes nothing. With every head on.",
+    "Activation patching runs the model on another sentence, but copies the residual stream of this one at a single layer and position. 1: this restores the prediction for this sentence, so the difference is carried there. 0: no effect. No head is ablated.",
   );
   put(place, explains, form);
   if (other === text)
@@ -339,7 +339,7 @@ async function patching(question, model, found, state, place) {
       form,
       h("p", {
         class: "note",
-        text: "This is the sentence at hand. Change a word of it, so that it has as many tokens as before, and patch.",
+        text: "Both sentences are the same. Change a word without changing the number of tokens, then patch.",
       }),
     ];
   const asked = await ask("patching", {
@@ -352,7 +352,7 @@ async function patching(question, model, found, state, place) {
   const names = asked.tokens.map((token, i) =>
     token === asked.others[i] ? shown(token) : `${shown(asked.others[i])} ← ${shown(token)}`,
   );
-  const answer = `“${shown(asked.answer)}”${asked.instead ? ` against “${shown(asked.instead)}”` : ""}`;
+  const answer = `“${shown(asked.answer)}”${asked.instead ? ` − “${shown(asked.instead)}”` : ""}`;
   return [
     explains,
     form,
@@ -361,7 +361,7 @@ async function patching(question, model, found, state, place) {
       { class: "bar" },
       asked.target.length
         ? segment(
-            "Answer at",
+            "Output position",
             asked.target.map((token, i) => [i, shown(token)]),
             asked.at,
             (i) => go({ place: i }),
@@ -369,7 +369,7 @@ async function patching(question, model, found, state, place) {
         : null,
       stacks.length > 1
         ? segment(
-            "Patch the",
+            "Stack",
             stacks.map((name) => [name, name]),
             stack,
             (name) => go({ stack: name }),
@@ -379,7 +379,7 @@ async function patching(question, model, found, state, place) {
     h(
       "p",
       {},
-      `Score of ${answer}: ${fixed(asked.corrupted, 2)} in the other sentence, ${fixed(asked.clean, 2)} in this one.`,
+      `Logit of ${answer}: ${fixed(asked.corrupted, 2)} for the other sentence, ${fixed(asked.clean, 2)} for this one.`,
     ),
     table(
       [...asked.layers].reverse(),
@@ -389,17 +389,17 @@ async function patching(question, model, found, state, place) {
         return [
           0.5 + Math.max(-1, Math.min(1, value)) / 2,
           value.toFixed(2).replace(/^-(0\.00)$/, "$1"),
-          `score ${asked.scores[asked.layers.length - 1 - i][j].toFixed(3)}`,
+          `logit ${asked.scores[asked.layers.length - 1 - i][j].toFixed(3)}`,
         ];
       },
-      { signed: true, head: "carried over at →" },
+      { signed: true, head: "patched at →" },
     ),
   ];
 }
 
 const TABS = {
   entropy: ["Entropy", entropy],
-  roles: ["Roles of heads", roles],
+  roles: ["Head roles", roles],
   lens: ["Logit lens", lens],
   rollout: ["Rollout", rollout],
   attribution: ["Attribution", attribution],
@@ -407,12 +407,12 @@ const TABS = {
 };
 // What each of them shows, as long as none is open.
 const HINTS = {
-  entropy: "how widely each head looks",
-  roles: "which head joins which words",
-  lens: "what each layer would say",
-  rollout: "what reaches where",
-  attribution: "what the answer really hangs on",
-  patching: "where two sentences differ inside",
+  entropy: "attention entropy per head",
+  roles: "which head links which words",
+  lens: "the prediction after each layer",
+  rollout: "attention over all layers",
+  attribution: "what the prediction depends on",
+  patching: "where two sentences differ",
 };
 const TEXT_ONLY = new Set(["roles", "patching"]);
 
@@ -422,8 +422,8 @@ export function more(model, question, found) {
     bar = h("div", { class: "bar" });
   const node = h(
     "section",
-    { class: "card", "aria-label": "What else" },
-    h("header", {}, h("h2", { text: "What else" }), bar),
+    { class: "card", "aria-label": "More analyses" },
+    h("header", {}, h("h2", { text: "More analyses" }), bar),
     place,
   );
   let last = null;

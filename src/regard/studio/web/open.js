@@ -15,7 +15,7 @@ export function openDialog(shelf, current, choose) {
     spellcheck: "false",
     "aria-label": "Folder",
     placeholder: shelf.downloads
-      ? "a folder on this machine, or owner/name on the hub"
+      ? "a folder on this machine, or owner/name on the Hub"
       : "a folder on this machine",
   });
   const dialog = h("dialog", {
@@ -33,11 +33,14 @@ export function openDialog(shelf, current, choose) {
     if (!where.trim()) {
       put(
         problem,
-        failure({ problem: "there is no folder named", repair: "write one, or choose it below" }),
+        failure({
+          problem: "no folder was entered",
+          repair: "enter a path, or choose a folder below",
+        }),
       );
       return;
     }
-    put(problem, loading("The model is opened…"));
+    put(problem, loading("Opening the model…"));
     try {
       const { model } = await ask("open", { path: where.trim() }, { keep: false });
       pick(model);
@@ -64,7 +67,7 @@ export function openDialog(shelf, current, choose) {
                 h("button", {
                   type: "button",
                   class: "small",
-                  text: "↑ the folder above",
+                  text: "↑ parent folder",
                   onclick: () => browse(parent),
                 }),
               ),
@@ -87,7 +90,7 @@ export function openDialog(shelf, current, choose) {
                   }),
             ),
           ),
-          folders.length ? null : h("li", { class: "note", text: "no folders in it" }),
+          folders.length ? null : h("li", { class: "note", text: "no subfolders" }),
         ),
       );
     } catch (error) {
@@ -131,10 +134,10 @@ export function openDialog(shelf, current, choose) {
         onclick: close,
       }),
     ),
-    list(shelf.models, "In this studio", pick),
+    list(shelf.models, "Available models", pick),
     shelf.opens
       ? [
-          list(shelf.recent, "Opened lately", open),
+          list(shelf.recent, "Recently opened", open),
           h("h3", { text: "Another folder" }),
           h(
             "form",
@@ -155,14 +158,14 @@ export function openDialog(shelf, current, choose) {
           ),
           h("p", {
             class: "note",
-            text: "A model is data: nothing in its folder is run. Pickles are refused.",
+            text: "No code from a model folder is executed; pickle files are refused.",
           }),
           problem,
           browser,
         ]
       : h("p", {
           class: "note",
-          text: "This studio is open to the network, so it shows only what it was started with: regard studio FOLDER …",
+          text: "This studio can be reached from the network, so it opens only the folders it was started with: regard studio FOLDER …",
         }),
   );
   document.body.append(dialog);

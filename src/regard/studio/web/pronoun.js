@@ -1,4 +1,4 @@
-// Who resolves "it": opens the head that looks at what the pronoun stands for, on two sentences that differ in one adjective.
+// Who resolves "it": opens the head that attends to what the pronoun refers to, on two sentences that differ in one adjective.
 
 import { ask } from "./api.js";
 import { h, put } from "./dom.js";
@@ -34,19 +34,19 @@ function circuitButtons(model, circuit) {
       id: "resolves",
       class: "main",
       text: "Who resolves “it”?",
-      title: `${circuit.reader[0]} head ${circuit.reader[1]} looks at what “it” stands for`,
+      title: `${circuit.reader[0]} head ${circuit.reader[1]} attends to the noun that “it” refers to`,
       onclick: () => openCircuit(model, circuit, []),
     }),
     h("button", {
       type: "button",
       id: "unresolved",
-      text: `… and without ${names}`,
-      title: `pronouns ${share(circuit.accuracy)} → ${share(circuit.ablated_accuracy)} right, other sentences ${share(circuit.rest_accuracy)} → ${share(circuit.ablated_rest_accuracy)}`,
+      text: `Ablate ${names}`,
+      title: "The same two sentences with these heads ablated",
       onclick: () => openCircuit(model, circuit, circuit.heads),
     }),
     h("span", {
       class: "note",
-      text: `Without these heads ${share(circuit.ablated_accuracy)} of the pronouns are right instead of ${share(circuit.accuracy)}, and ${share(circuit.ablated_rest_accuracy)} of all other sentences.`,
+      text: `Accuracy without them: pronouns ${share(circuit.accuracy)} → ${share(circuit.ablated_accuracy)}, other sentences ${share(circuit.rest_accuracy)} → ${share(circuit.ablated_rest_accuracy)}.`,
     }),
   ];
 }
@@ -76,7 +76,7 @@ function headButton(found) {
     }),
     h("span", {
       class: "note",
-      text: `${found.name} head ${found.head}: ${mean(found.right)} on the noun that is meant, ${mean(found.wrong)} on the other.`,
+      text: `${found.name} head ${found.head}: ${mean(found.right)} of its attention on the correct noun, ${mean(found.wrong)} on the other.`,
     }),
   ];
 }

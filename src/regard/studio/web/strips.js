@@ -37,7 +37,7 @@ function term(label, station, row) {
       { width: WIDTH, height: HEIGHT, viewBox: `0 0 ${WIDTH} ${HEIGHT}`, "aria-hidden": "true" },
       cells(station, row, WIDTH, HEIGHT),
     ),
-    h("span", { class: "note", text: length === undefined ? "" : `length ${length.toFixed(2)}` }),
+    h("span", { class: "note", text: length === undefined ? "" : `L2 norm ${length.toFixed(2)}` }),
   );
 }
 
@@ -80,7 +80,7 @@ const MAPS = {
   q: "× W_Q →",
   k: "× W_K →",
   v: "× W_V →",
-  output: "× W_O, with all other heads →",
+  output: "concat all heads, × W_O →",
   input: "norm →",
 };
 
@@ -121,7 +121,7 @@ export function equation(column, list, path, { marked, names, memory, norms }) {
       "div",
       { class: "equation", id: "equation" },
       norms === "post" ? operator("norm (") : null,
-      strip(inputs[0], "stream"),
+      strip(inputs[0], "residual stream"),
       inputs.slice(1).map((input) => [operator("+"), strip(input)]),
       operator(norms === "post" ? ") =" : "="),
       own,

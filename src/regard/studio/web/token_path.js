@@ -88,7 +88,7 @@ export function columns(path, model) {
   if (path.words)
     list.push({
       name: `${at}.words`,
-      title: layer === model.stacks[stack] - 1 ? outTitle(model) : "So far",
+      title: layer === model.stacks[stack] - 1 ? outTitle(model) : "Logit lens",
       width: WORD,
       own: true,
       words: true,
@@ -528,8 +528,8 @@ export function drawPath(path, model, { names, memory, marked, open, choose, pic
       marked,
       rowHeight,
     ),
-    s("g", { class: "stations", role: "group", "aria-label": "Stations" }, heads),
-    s("g", { class: "rows", role: "group", "aria-label": "Rows" }, tokens),
+    s("g", { class: "stations", role: "group", "aria-label": "Steps of the layer" }, heads),
+    s("g", { class: "rows", role: "group", "aria-label": "Positions to follow" }, tokens),
   );
   roving(svg.querySelector(".stations"), [heads]);
   roving(

@@ -19,7 +19,7 @@ const DASHES = ["", "7 4", "2 4", "10 4 2 4", "14 4", "4 2"]; // a second sign b
 const CURVES = [
   ["learning_rate", "Learning rate", ""],
   ["gradient_norm", "Gradient norm", ""],
-  ["tokens_per_second", "Throughput", "tokens or examples a second"],
+  ["tokens_per_second", "Throughput", "tokens or examples per second"],
 ];
 // What validations measure besides their loss, by the names of the field.
 const METRICS = {
@@ -41,7 +41,7 @@ const NOT_METRICS = new Set(["step", "loss", "nll", "best", "examples", "seconds
 const STATUS = {
   training: "● training",
   finished: "✓ finished",
-  stopped: "◼ stopped before its end",
+  stopped: "◼ interrupted",
   failed: "✗ failed",
 };
 const NOTES = new Set(["note", "finding", "skipped", "overflow"]);
@@ -102,7 +102,7 @@ const lossNames = (runs) => [...new Set(runs.map(([, known]) => known.run.loss))
 // is another number (label smoothing, auxiliary losses).
 function minimised(known) {
   const smoothing = known.run.settings.train?.label_smoothing;
-  return smoothing ? `training, label smoothing ${smoothing}` : "training, as minimised";
+  return smoothing ? `training, label smoothing ${smoothing}` : "training objective";
 }
 
 function lossLines(runs, colours) {
@@ -294,7 +294,7 @@ function settings(runs, colours, state) {
       ? segment(
           "Show",
           [
-            ["differences", "what differs"],
+            ["differences", "differences"],
             ["all", "all"],
           ],
           onlyDifferences ? "differences" : "all",
@@ -455,7 +455,7 @@ function unlike(runs) {
   return objectives.size > 1
     ? h("p", {
         class: "warning",
-        text: `These runs learn different things (${[...objectives].join(", ")}): their losses cannot be compared.`,
+        text: `These runs have different objectives (${[...objectives].join(", ")}), so their losses cannot be compared.`,
       })
     : null;
 }
@@ -464,8 +464,8 @@ function unlike(runs) {
 function sameQuantity(runs) {
   const losses = lossNames(runs);
   if (losses.length !== 1)
-    return "Training and validation loss of a run are the same quantity, without label smoothing.";
-  return `Training and validation loss are the same quantity: ${losses[0] === NLL ? "−log p of what is right" : losses[0]}, without label smoothing.`;
+    return "The training and validation loss of a run are the same quantity, without label smoothing.";
+  return `Training and validation loss are the same quantity: ${losses[0] === NLL ? "−log p of the target" : losses[0]}, without label smoothing.`;
 }
 
 function controls(list, chosen, live, colours, state, runs) {
@@ -481,7 +481,7 @@ function controls(list, chosen, live, colours, state, runs) {
       h("h2", { text: "Runs" }),
       h("span", {
         class: live ? "live" : "note",
-        text: live ? "● live" : "follows the log, every 2 s",
+        text: live ? "● live" : "updates every 2 s",
       }),
     ),
     h(
@@ -515,7 +515,7 @@ function controls(list, chosen, live, colours, state, runs) {
       ),
       h("span", {
         class: "note",
-        text: `Drag over a chart to zoom all of them, double-click to see all again. ${sameQuantity(runs)}`,
+        text: `Drag across a chart to zoom all charts; double-click to reset. ${sameQuantity(runs)}`,
       }),
     ),
   ];
@@ -540,9 +540,9 @@ const noRuns = () =>
   h(
     "section",
     { class: "card" },
-    h("h2", { text: "No runs here" }),
+    h("h2", { text: "No runs yet" }),
     h("p", {
-      text: "Start one, and name its folder, or the folder above it. A run that begins appears here by itself.",
+      text: "Start a run and open its folder, or the parent folder. New runs appear here automatically.",
     }),
     h("p", { class: "mono", text: "regard train --out runs/first   ·   regard studio runs" }),
   );

@@ -1,4 +1,4 @@
-// The worked example: one query asks six tokens, with numbers that can be followed by hand.
+// The worked example: one query attends to six tokens, with numbers that can be followed by hand.
 
 import { h, put, slider } from "./dom.js";
 
@@ -39,7 +39,7 @@ export function attend(query) {
 
 export function example() {
   const query = [...QUERY],
-    body = h("div", { class: "scroll", tabindex: 0, "aria-label": "Worked example, scrolls" });
+    body = h("div", { class: "scroll", tabindex: 0, "aria-label": "Worked example, scrollable" });
   function draw() {
     const { scores, weights, output, exact } = attend(query);
     put(
@@ -83,7 +83,7 @@ export function example() {
       ),
       h("p", {
         class: "note",
-        text: `As by hand, with weights of two digits; unrounded weights give [${exact.map(two).join(" ")}].`,
+        text: `Computed from weights rounded to two digits; unrounded weights give [${exact.map(two).join(" ")}].`,
       }),
     );
   }
@@ -107,7 +107,7 @@ export function example() {
       }),
       h("button", {
         type: "button",
-        text: "Back to q = [.9, .1, .2, .3]",
+        text: "Reset to q = [.9, .1, .2, .3]",
         onclick: () => {
           query.splice(0, 4, ...QUERY);
           again();
@@ -120,9 +120,9 @@ export function example() {
   return h(
     "section",
     { class: "card", id: "worked", "aria-label": "Worked example" },
-    h("header", {}, h("h2", { text: "By hand: “The cat sat on the mat”" })),
+    h("header", {}, h("h2", { text: "Attention by hand: “The cat sat on the mat”" })),
     h("p", {
-      text: "One query asks six tokens. Its product with each key is a score, softmax makes shares of the scores, and the output is the mean of the values in these shares. Here “cat” fits best. Move the query, and see where it looks.",
+      text: "One query attends to six tokens. Its dot product with each key is a score, softmax turns the scores into attention weights, and the output is the sum of the values with these weights. Here “cat” gets the largest weight. Change the query to see the weights change.",
     }),
     h("p", { class: "formula", text: "output = softmax(q Kᵀ / √d) V,   d = 4" }),
     sliders,
