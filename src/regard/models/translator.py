@@ -59,12 +59,12 @@ class Translator(Model):
         start: int,
         config: dict[str, Any] | None = None,
         *,
-        opening: int | None = None,
-        closing: bool = False,
+        forced_bos: int | None = None,
+        forced_eos: bool = False,
     ) -> None:
         """`start` is the first token that the decoder reads.
 
-        `opening` and `closing` force the first and the last token, as in `SpecialTokens`.
+        `forced_bos` and `forced_eos` force the first and the last token, as in `SpecialTokens`.
         """
         super().__init__(model, spec, config)
         share_tokenizer = target is source
@@ -73,7 +73,7 @@ class Translator(Model):
         target = source if share_tokenizer else target.for_model(spec.vocab_size)
         self.source_tokenizer = source
         self.target_tokenizer = target
-        for key, token in (("decoder_start_token_id", start), ("forced_bos_token_id", opening)):
+        for key, token in (("decoder_start_token_id", start), ("forced_bos_token_id", forced_bos)):
             if token is not None and token >= spec.vocab_size:
                 raise ModelError(
                     f"{key} = {token:,} is outside the vocabulary of {spec.vocab_size:,} tokens",
@@ -84,7 +84,7 @@ class Translator(Model):
         eos = target.required_token_id("eos")
         # Special tokens that frame texts are never generated, all but the end token.
         banned = tuple(sorted((target.framing_ids | {start}) - {eos}))
-        self.special_tokens = SpecialTokens(pad, start, eos, banned, opening, closing)
+        self.special_tokens = SpecialTokens(pad, start, eos, banned, forced_bos, forced_eos)
         self.defaults = GenerationDefaults()  # of generation_config.json
 
     def files(self) -> Mapping[str, str | dict[str, Any]]:
