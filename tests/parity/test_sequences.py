@@ -309,9 +309,9 @@ def test_a_classifier_of_text(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="truncation=True"):
         model.tokens(texts, max_length=4)
     long = "ab " * 40
-    with pytest.raises(DataError, match="cut=True"):
+    with pytest.raises(DataError, match="truncation=True"):
         model.classify(long)
     messages: list[str] = []
     model.say = messages.append
-    assert len(model.classify(long, cut=True)) == 3
+    assert len(model.classify(long, truncation=True)) == 3
     assert "truncated" in messages[0]

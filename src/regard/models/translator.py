@@ -230,20 +230,20 @@ class Translator(Model):
         settings: DecodingSettings,
         progress: Callable[[int], None] | None = None,
         *,
-        before: int = 0,
+        first_index: int = 0,
         language: str | None = None,
     ) -> list[list[Hypothesis]]:
         """The n-best hypotheses of each line, best first; none for an empty line.
 
-        `before` is the number of lines of the same text that came before these, so that line
-        numbers in errors and the random draws of sampling do not depend on the chunks.
+        `first_index` is the index of the first line in the whole job; it seeds sampling and counts
+        the lines in errors, so that neither depends on how a job is split into chunks.
         """
         # Empty lines are not translated: a model would invent something.
         rows = [i for i, line in enumerate(lines) if line.strip()]
         prefix, special_tokens = self._target_language(language)
         texts = [lines[i] for i in rows]
         sources = [prefix + ids for ids in self.encode(texts)]
-        line_numbers = [before + i for i in rows]
+        line_numbers = [first_index + i for i in rows]
         self._check_lengths(sources, line_numbers)
         warn_of_inputs(
             self.source_tokenizer, texts, sources, self.coverage, line_numbers, unit="line"
@@ -308,7 +308,7 @@ class Translator(Model):
         return self.target_tokenizer.decode(hypothesis.tokens)
 
     def nll(
-        self, sources: str | Sequence[str], targets: str | Sequence[str], tokens: int = 4096
+        self, sources: str | Sequence[str], targets: str | Sequence[str], batch_tokens: int = 4096
     ) -> tuple[float, int]:
         """Negative log-likelihood of the targets given their sources, by teacher forcing.
 
@@ -320,25 +320,25 @@ class Translator(Model):
         source_ids = self.encode([source for source, _ in pairs])
         contents = self.target_tokenizer.encode_batch([target for _, target in pairs])
         target_ids = [[*ids, eos] for ids in contents]
-        return corpus_nll(self.row_nlls(source_ids, target_ids, tokens))
+        return corpus_nll(self.row_nlls(source_ids, target_ids, batch_tokens))
 
     @torch.inference_mode()
     def row_nlls(
         self,
         source_ids: Sequence[Sequence[int]],
         target_ids: Sequence[Sequence[int]],
-        tokens: int = 4096,
+        batch_tokens: int = 4096,
     ) -> list[tuple[float, int]]:
         """Negative log-likelihood in nats, and number of tokens, of each target given its source.
 
         Both are token ids with their special tokens, the start token of the decoder left out.
         """
-        tokens = whole_number("tokens", tokens, least=1)
+        batch_tokens = whole_number("batch_tokens", batch_tokens, least=1)
         _check_id_rows(source_ids, target_ids)
         self.model.eval()
         lengths = [max(len(a), len(b)) for a, b in zip(source_ids, target_ids, strict=True)]
         results = [(0.0, 0)] * len(lengths)
-        for rows in batch_by_length(lengths, tokens):
+        for rows in batch_by_length(lengths, batch_tokens):
             # Any id may stand in the padding of the source: the mask hides it.
             source, padding_mask = pad_rows([source_ids[i] for i in rows], 0)  # [B, S]
             labels, _ = pad_rows([target_ids[i] for i in rows], IGNORED)  # [B, T]

@@ -371,7 +371,7 @@ def _teacher_translations(run_folder: RunFolder, recipe: Recipe, train: Split, s
         def translations() -> Iterator[Pair]:
             count = 0
             while chunk := list(itertools.islice(sources, TRANSLATED_AT_ONCE)):
-                hypotheses = teacher.hypotheses(chunk, settings, before=count)
+                hypotheses = teacher.hypotheses(chunk, settings, first_index=count)
                 for source, best in zip(chunk, hypotheses, strict=True):
                     yield source, teacher.text(best[0]) if best else ""
                 count += len(chunk)
