@@ -364,7 +364,7 @@ def _teacher_translations(run_folder: RunFolder, recipe: Recipe, train: Split, s
     path = run_folder.data / f"{_TAUGHT}.jsonl"
     if not path.exists():
         teacher = load_translator(teacher_folder(recipe), device=recipe.train.device, say=say)
-        teacher.freeze()  # packed weights for inference
+        teacher.prepare_for_inference()  # packed weights for inference
         settings = teacher.settings(BeamSearch(recipe.decode.beam, recipe.length_penalty))
         sources = (source for source, _ in train())
 
