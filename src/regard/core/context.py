@@ -118,7 +118,7 @@ class Context:
     def document_ids(self) -> Tensor | None:
         """Which of the documents in its row each position belongs to: [B, S]."""
         if isinstance(self.documents, DocumentMask):
-            return self.documents.of
+            return self.documents.document_ids
         return None
 
     def output(self, hidden: Tensor, padding_mask: Tensor | None) -> EncoderOutput:

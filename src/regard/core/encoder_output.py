@@ -40,9 +40,10 @@ class EncoderOutput(NamedTuple):
             assert self.documents is None, "sources and targets are packed alike"
             assert target_documents is None, "sources and targets are packed alike"
             return cross_mask(self.padding_mask, keys, batch)
-        by = target_documents.of  # [B, T]
-        pattern = padding_pattern(self.padding_mask) & DocumentMask(self.documents, by)
-        return AttentionMask(pattern, torch.arange(by.shape[1], device=by.device), keys, batch)
+        query_ids = target_documents.document_ids  # [B, T]
+        pattern = padding_pattern(self.padding_mask) & DocumentMask(self.documents, query_ids)
+        queries = torch.arange(query_ids.shape[1], device=query_ids.device)  # [T]
+        return AttentionMask(pattern, queries, keys, batch)
 
 
 def cross_attention_mask(
