@@ -131,7 +131,7 @@ def masked_rows(
             share=reading.corrupted_share or MASKED_SHARE,
             token=tokenizer.required_token_id("mask"),
             ordinary=np.array(ordinary, dtype=np.int64),
-            fate=rates,
+            rates=rates,
         )
         row = MaskedRow([start], [IGNORED], [0])
         first = 0
