@@ -62,7 +62,8 @@ def test_packed_models_decode_the_same(wiring: str, strategy: Greedy | BeamSearc
     sources = [[5, 6, 7, 2], [9, 2], [11, 12, 13, 14, 15, 2]]
     ends = SpecialTokens(0, None if wiring == "decoder" else 1, 2, (0,))
     wanted, found = (
-        decode(m, sources, ends, DecodingSettings(strategy, Limit(0, 12))) for m in (plain, packed)
+        decode(m, sources, ends, DecodingSettings(strategy, Limit.fixed(12)))
+        for m in (plain, packed)
     )
     assert [[h.tokens for h in row] for row in wanted] == [[h.tokens for h in row] for row in found]
 

@@ -183,7 +183,7 @@ def regard_decoder(
     strategy = Greedy() if case.beam == 1 else BeamSearch(case.beam, PowerPenalty(1.0))
     settings = DecodingSettings(
         strategy,
-        Limit(0, case.new),
+        Limit.fixed(case.new),
         batch_tokens=10**9,  # one batch, whatever its size
         workers=torch.get_num_threads(),  # as the commands do
     )

@@ -189,6 +189,11 @@ class Limit:
     extra: int = 50
     maximum: int | None = None  # how many positions the model itself has
 
+    @classmethod
+    def fixed(cls, new_tokens: int) -> Limit:
+        """The same limit for every source."""
+        return cls(0.0, new_tokens)
+
     def __call__(self, source_length: int) -> int:
         limit = max(1, int(self.factor * source_length) + self.extra)
         if self.maximum is None:

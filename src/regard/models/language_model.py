@@ -275,10 +275,9 @@ class LanguageModel(TokenizerModel):
                 # A beam has no final tokens before its end.
                 if streaming and not isinstance(strategy, BeamSearch):
                     stream = functools.partial(_pass_token, on_token, rows)
-                # Limit: 0 times the length of the prompt, and so many tokens more.
                 settings = DecodingSettings(
                     strategy,
-                    Limit(0.0, limit),
+                    Limit.fixed(limit),
                     min_new_tokens=minimum,
                     no_repeat_ngram_size=self.defaults.no_repeat_ngram_size,
                     stream=stream,

@@ -190,8 +190,7 @@ class Translator(Model):
         lines = text_list(text)
         limit = None
         if max_new_tokens is not None:
-            # 0 times the length of the source, and so many more.
-            limit = Limit(0.0, whole_number("max_new_tokens", max_new_tokens, 1))
+            limit = Limit.fixed(whole_number("max_new_tokens", max_new_tokens, 1))
         strategy = choose_strategy(strategy, options, ("language", "max_new_tokens"))
         results = self.hypotheses(lines, self.settings(strategy, limit), language=language)
         best = [hypotheses[0] for hypotheses in results if hypotheses]
@@ -213,8 +212,7 @@ class Translator(Model):
         if max_new_tokens is None and defaults.max_length is not None:
             max_new_tokens = max(1, defaults.max_length - 1)
         if limit is None:
-            # A fixed number of tokens: 0 times the source length, and so many more.
-            limit = Limit() if max_new_tokens is None else Limit(0.0, max_new_tokens)
+            limit = Limit() if max_new_tokens is None else Limit.fixed(max_new_tokens)
         return DecodingSettings(
             strategy or defaults.strategy or BeamSearch(),
             limit,

@@ -175,7 +175,7 @@ class Denoising(CorruptedText):
         frame = self.frame
         special = SpecialTokens(frame.pad, frame.start, frame.end, forced_bos=frame.forced_bos)
         # At most the context: BART restores the whole text, T5 the spans alone.
-        settings = DecodingSettings(Greedy(), Limit(0.0, self.context))
+        settings = DecodingSettings(Greedy(), Limit.fixed(self.context))
         hypotheses = decode(self.model, [source], special, settings)
         best = hypotheses[0][0]
         return {
