@@ -40,8 +40,10 @@ class DeviceLimit(NamedTuple):
 
 
 class AttentionMask:
-    """Who may attend to whom, True = may attend. `keys` may be a number: that many, from position 0
-    on."""
+    """Which query positions may attend to which key positions; True = may attend.
+
+    `keys` are positions, or their number, counted from position 0.
+    """
 
     def __init__(
         self,
@@ -66,11 +68,11 @@ class AttentionMask:
             return torch.arange(self._keys, device=self.queries.device)
         return self._keys
 
-    # ------------------------------------------------------------------ what kernels know by name
+    # ------------------------------------------------------------------ masks without a tensor
 
     @cached_property
     def is_full(self) -> bool:
-        """Nothing is hidden. The last query of a causal sequence sees all that came before it."""
+        """Whether nothing is masked; the last query of a causal sequence may attend to all keys."""
         if isinstance(self.pattern, FullMask):
             return True
         # A shape and not len(): exporters take the latter for a number that never changes.
@@ -79,14 +81,13 @@ class AttentionMask:
 
     @cached_property
     def is_causal(self) -> bool:
-        """Exactly the triangle that kernels know by name: queries and keys are the same
-        positions."""
+        """Plain causal mask (PyTorch's `is_causal`): queries and keys are the same positions."""
         # The same tensor, not an equal one: comparing values would wait for the GPU.
         return self.pattern == CausalMask() and self.queries is self._keys
 
     @property
     def is_bounded(self) -> bool:
-        """Everything up to the device's position is seen: kernels that stop there need no mask."""
+        """Causal mask whose limit is a device tensor (CUDA graph)."""
         return self.limit is not None and self.pattern == CausalMask()
 
     @property

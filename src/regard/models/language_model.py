@@ -463,7 +463,7 @@ class LanguageModel(TokenizerModel):
         for one in texts:
             queries = [_fill_template(query, one, label) for label in labels]
             results.append(self._label_probabilities(prompt, queries, labels))
-        # Behind the answers: of a text that is refused, its length is said once.
+        # After the scores, so that a text that is too long gives an error and no warning besides.
         rows = [self.tokenizer.input_ids(one) for one in texts]
         warn_of_inputs(self.tokenizer, texts, rows, self.coverage)
         return results[0] if isinstance(text, str) else results
