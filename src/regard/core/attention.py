@@ -181,7 +181,7 @@ class Attention(nn.Module):
 
 
 def _stored_rows(x: Tensor, cache: Cache | None, memory: Tensor | CrossKV | None) -> int:
-    """How many rows of keys there are: fewer than x has where beams share them."""
+    """The number of rows of keys: fewer than those of x if beams share them."""
     if isinstance(memory, CrossKV):
         return memory.k.shape[0]
     if cache is not None:

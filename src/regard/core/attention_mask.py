@@ -1,8 +1,8 @@
 """The attention mask of one call: a mask pattern laid over actual query and key positions.
 
 It is made once per forward pass, outside the layers, and all layers of a stack share it. Kernels
-ask it what they need: whether nothing is hidden, whether it is exactly the causal triangle, the
-boolean tensor, or the blocks that can be seen.
+ask it what they need: whether nothing is masked, whether it is exactly the causal mask, the boolean
+tensor, or the non-empty blocks.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class AttentionMask:
 
     @property
     def never_fully_masked(self) -> bool:
-        """In a decoding step each query sees at least itself."""
+        """Whether surely no query is fully masked: in a decoding step each attends to itself."""
         return self.limit is not None
 
     # ------------------------------------------------------------------ as tensors
@@ -120,7 +120,7 @@ class AttentionMask:
         return self.at_positions(self.queries[rows.clamp_max(len(self.queries) - 1)])
 
     def between(self, queries: Tensor, keys: Tensor) -> Tensor:
-        """Who may attend to whom, of positions shaped [.., 1, 1, T, 1] and [.., 1, 1, 1, S]."""
+        """The mask between positions shaped [.., 1, 1, T, 1] and [.., 1, 1, 1, S]."""
         # Indices that broadcast: [B, 1, 1, 1], and head 0 for all heads.
         batch = torch.arange(self.batch, device=self.keys.device)[:, None, None, None]
         head = torch.zeros_like(batch[:1])
@@ -128,7 +128,7 @@ class AttentionMask:
 
     def causal_and_padding(self) -> tuple[bool, Tensor]:
         """Whether the mask is causal, and the padding mask of the keys [B or 1, S], for kernels
-        that know no more."""
+        that take nothing else."""
         causal = False
         padding: Tensor | None = None
         # Walks through nested conjunctions; what an Or or a Not hides is not of this form.
@@ -157,7 +157,7 @@ class AttentionMask:
 
     @cached_property
     def is_sparse(self) -> bool:
-        """Whether so little can be seen that a block-sparse kernel pays."""
+        """Whether the mask is so sparse that a block-sparse kernel is faster."""
         length = self.queries.shape[0]
         if isinstance(length, torch.SymInt):
             return False  # blocks follow from the length, and an exported graph has none
@@ -167,7 +167,7 @@ class AttentionMask:
 
     @property
     def stride(self) -> int:
-        """Positions whose distance is no multiple of it never see each other."""
+        """Positions whose distance is no multiple of it never attend to each other."""
         return self.pattern.outline().stride
 
     @cached_property
@@ -185,8 +185,7 @@ class AttentionMask:
         return min(costs)[1]
 
     def blocks(self, size: int) -> tuple[Blocks, ...] | None:
-        """Which blocks of `size` keys each block of queries could see; None where that are most of
-        them."""
+        """The blocks of `size` keys that each block of queries attends to; None if most."""
         return block_plan(self.pattern.outline(), size, self.grid, self.keys.device)
 
     @property

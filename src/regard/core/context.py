@@ -77,7 +77,7 @@ class LayerContext(NamedTuple):
 
 @dataclass
 class Context:
-    """What one call of a model carries: a probe, auxiliary losses, packed documents, caches."""
+    """The context of one call of a model: a probe, auxiliary losses, packed documents, caches."""
 
     # What is recorded and edited on the way.
     probe: NullProbe = NO_PROBE

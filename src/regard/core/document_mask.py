@@ -1,4 +1,4 @@
-"""The document mask: texts that are packed into one row do not see each other."""
+"""The document mask: texts that are packed into one row do not attend to each other."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ class FullMask(MaskPattern):
 
 @dataclass(frozen=True)
 class And(MaskPattern):
-    """What both patterns allow."""
+    """Intersection: pairs that both patterns allow."""
 
     first: MaskPattern
     second: MaskPattern
@@ -132,7 +132,7 @@ class And(MaskPattern):
 
 @dataclass(frozen=True)
 class Or(MaskPattern):
-    """What one of two patterns allows."""
+    """Union: pairs that either pattern allows."""
 
     first: MaskPattern
     second: MaskPattern
@@ -176,7 +176,7 @@ class Or(MaskPattern):
 
 @dataclass(frozen=True)
 class Not(MaskPattern):
-    """What a pattern does not allow."""
+    """Complement: pairs that a pattern does not allow."""
 
     inner: MaskPattern
 

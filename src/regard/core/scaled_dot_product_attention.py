@@ -177,8 +177,7 @@ def attention_weights(
     bias: Tensor | None = None,
     top: int | None = None,
 ) -> Tensor:
-    """Softmax over the keys that may be seen, or the `top` of them; a row without any is all
-    zeros."""
+    """Softmax over the allowed keys, or the `top` of them; a fully masked row is all zeros."""
     scores = (q * scale) @ per_query_head(k, q.shape[1]).transpose(-1, -2)  # [B, H, T, S]
     if bias is not None:
         scores = scores + bias

@@ -106,7 +106,7 @@ Strategy = Greedy | Sampling | BeamSearch
 
 
 class DecodingOptions(TypedDict, total=False):
-    """The keywords of `translate` and `generate` that stand for a strategy.
+    """The keywords of `translate` and `generate` that set the strategy.
 
     `beam` and `length_penalty` (`gnmt:0.6`, `power:1.0`) are of beam search, a beam of 1 is greedy;
     the others are of sampling: any of them, or `sample=True`, draws by chance.
