@@ -25,7 +25,7 @@ PROJECTIONS = ("qkv", "qv", "q", "kv")
 # ------------------------------------------------------------------ inference on a CPU
 
 
-def freeze(model: nn.Module, precision: str = "float32") -> None:
+def pack_weights(model: nn.Module, precision: str = "float32") -> None:
     """Packs the weights of a model for inference on a CPU.
 
     Below float32 (bf16, int8) they are smaller and a little less exact. A packed model can neither
@@ -41,7 +41,7 @@ def freeze(model: nn.Module, precision: str = "float32") -> None:
     give_back()  # the heap is full of holes where the float32 weights were
 
 
-def is_frozen(model: nn.Module) -> bool:
+def is_packed(model: nn.Module) -> bool:
     """Whether weights of a model are packed."""
     return any(part.packed is not None for part in _matrices(model))
 

@@ -112,7 +112,7 @@ def test_contenders_decode_the_same_tokens(tmp_path: Path) -> None:
         model.build(),  # type: ignore[arg-type]
         [prompt],
         SpecialTokens(0, None, 2, (0, 2)),
-        DecodingSettings(Greedy(), Limit(0, 8)),
+        DecodingSettings(Greedy(), Limit.fixed(8)),
     )[0][0].tokens
     theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path).generate(
         torch.tensor([prompt]),

@@ -195,7 +195,7 @@ def test_memory_is_that_of_a_window(tmp_path: Path) -> None:
     def inputs() -> Iterator[str]:
         return (Input(str(i)) for i in range(20_000))
 
-    work = batch_work.BatchWork(100, lambda window, before: f"{before} {len(window)}\n")
+    work = batch_work.BatchWork(100, lambda window, first_index: f"{first_index} {len(window)}\n")
     work.run(inputs(), str(tmp_path / "out.txt"), {})
     assert most <= 202  # a window, and the next one while it is read
     assert len((tmp_path / "out.txt").read_text().splitlines()) == 200
@@ -205,7 +205,7 @@ def test_progress_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(batch_work, "SECONDS_BETWEEN_LINES", 0.0)
-    work = batch_work.BatchWork(10, lambda window, before: "")
+    work = batch_work.BatchWork(10, lambda window, first_index: "")
     work.run(iter(["x"] * 30), str(tmp_path / "out.txt"), {}, total=30)
     told = capsys.readouterr().err.splitlines()
     assert [line.partition(" inputs")[0] for line in told] == ["10 of 30", "20 of 30", "30 of 30"]

@@ -228,7 +228,8 @@ def test_ctranslate2_translates_a_model_of_our_own(tmp_path: Path) -> None:
     theirs = ct2.Translator(str(tmp_path / "out"), compute_type="float32").translate_batch(
         [[f"w{i}" for i in row] for row in sources], beam_size=1, max_decoding_length=9
     )
-    ours = decode(model, sources, SpecialTokens(0, 1, 2), DecodingSettings(Greedy(), Limit(0.0, 9)))  # type: ignore[arg-type]
+    settings = DecodingSettings(Greedy(), Limit.fixed(9))
+    ours = decode(model, sources, SpecialTokens(0, 1, 2), settings)  # type: ignore[arg-type]
     assert [row.hypotheses[0] for row in theirs] == [
         [f"w{i}" for i in row[0].tokens] for row in ours
     ]

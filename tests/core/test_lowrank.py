@@ -57,7 +57,7 @@ def test_freezing_merges_first() -> None:
     model, tokens = encoder(), torch.randint(50, (2, 5))
     edit.lora(model, rank=2, which=["all"])
     wanted = stirred(model)(tokens)[0]
-    edit.freeze(model)
+    edit.pack_weights(model)
     torch.testing.assert_close(model(tokens)[0], wanted, rtol=0, atol=1e-5)
 
 

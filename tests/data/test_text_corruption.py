@@ -48,7 +48,7 @@ def test_masks_ask_only_where_something_is_hidden(ids: np.ndarray, row: int) -> 
         share=0.15,
         token=MASK,
         ordinary=np.arange(10, 801),
-        fate=MaskingRates(),
+        rates=MaskingRates(),
     )
     asked = labels != IGNORED
     assert asked.sum() == max(1, round(0.15 * len(ids)))
@@ -69,7 +69,7 @@ def test_masks_are_80_10_10() -> None:
             share=0.15,
             token=MASK,
             ordinary=np.arange(10, 801),
-            fate=MaskingRates(),
+            rates=MaskingRates(),
         )
         asked = labels != IGNORED
         shown, truth = seen[asked], ids[asked]

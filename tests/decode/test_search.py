@@ -173,7 +173,7 @@ def test_long_outputs_of_many_rows_are_those_of_one_row() -> None:
             model,
             texts,
             SPECIAL_TOKENS,
-            DecodingSettings(Greedy(), Limit(0.0, 40), batch_tokens),
+            DecodingSettings(Greedy(), Limit.fixed(40), batch_tokens),
         )
         for batch_tokens in (1, 4096)
     )
@@ -328,7 +328,7 @@ def test_a_beam_wide_enough_finds_the_best_of_all() -> None:
         for ids in itertools.product(vocabulary, repeat=n)
         if 2 not in ids[:-1] and (ids[-1] == 2 or n == longest)
     ]
-    decoding = DecodingSettings(BeamSearch(100, penalty, 5), Limit(0, longest))
+    decoding = DecodingSettings(BeamSearch(100, penalty, 5), Limit.fixed(longest))
     with torch.inference_mode():
         best = sorted(everything, key=score, reverse=True)[:5]
         hypotheses = decode(model, [[4, 5, 6, 2]], SPECIAL_TOKENS, decoding)[0]
@@ -427,6 +427,6 @@ def test_prefill_computes_no_logits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model.head, "forward", recording)
     special_tokens = SpecialTokens(0, None, 2)
     for strategy in (Greedy(), BeamSearch(3)):
-        decoding = DecodingSettings(strategy, Limit(0, 4))
+        decoding = DecodingSettings(strategy, Limit.fixed(4))
         decode(model, [[5, 6, 7, 8, 9]] * 2, special_tokens, decoding)
     assert set(lengths) == {1}

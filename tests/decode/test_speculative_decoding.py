@@ -58,7 +58,7 @@ def test_greedy_text_is_the_same(seed: int, proposals: int) -> None:
     model = small_decoder(seed, layers=2)
     draft = DraftModel(small_decoder(seed + 100), proposals)
     sources = [[3, 4, 5], [6], [7, 8, 3, 4]]
-    settings = DecodingSettings(Greedy(), Limit(0, 13))
+    settings = DecodingSettings(Greedy(), Limit.fixed(13))
     expected = decode(model, sources, SPECIAL_TOKENS, settings)
     results = decode(model, sources, SPECIAL_TOKENS, settings, draft=draft)
     assert [h[0].tokens for h in results] == [h[0].tokens for h in expected]
@@ -72,7 +72,7 @@ def test_a_draft_that_agrees_saves_steps() -> None:
     model = small_decoder(1)
     twin = small_decoder(1)
     counter = StepCounter(model)
-    settings = DecodingSettings(Greedy(), Limit(0, 20))
+    settings = DecodingSettings(Greedy(), Limit.fixed(20))
     endless = SpecialTokens(0, None, 2, (0, 2))
     decode(model, [[3, 4]], endless, settings)
     assert counter.calls >= 20
@@ -115,7 +115,7 @@ def test_sampled_texts_have_the_distribution_of_the_model_alone() -> None:
                 longer[(*text, token)] = probability * share
         exact = longer
     count = 3000
-    settings = DecodingSettings(strategy, Limit(0, 3))
+    settings = DecodingSettings(strategy, Limit.fixed(3))
     results = decode(model, [[1]] * count, special_tokens, settings, draft=draft)
     counts = Counter(h[0].tokens for h in results)
     assert set(counts) <= {text for text, probability in exact.items() if probability > 0}
@@ -129,14 +129,14 @@ def test_sampled_texts_have_the_distribution_of_the_model_alone() -> None:
 def test_what_cannot_have_a_draft_is_refused() -> None:
     model = small_decoder(1)
     draft = DraftModel(small_decoder(2))
-    beam = DecodingSettings(BeamSearch(2), Limit(0, 3))
+    beam = DecodingSettings(BeamSearch(2), Limit.fixed(3))
     with pytest.raises(SettingError, match="beam"):
         decode(model, [[3]], SPECIAL_TOKENS, beam, draft=draft)
     block = spec.Block(spec.Attention(2, 8, 8), spec.FeedForward(16), dropout=0.0)
     stack = spec.Stack(1, block, spec.CausalMask(2))
     window = build(spec.Decoder(16, spec.Tokens(9, None, dropout=0.0), stack)).eval()
     assert isinstance(window, Decoder)
-    greedy = DecodingSettings(Greedy(), Limit(0, 9))
+    greedy = DecodingSettings(Greedy(), Limit.fixed(9))
     with pytest.raises(ModelError, match="cannot be rewound"):
         decode(window, [[3]], SPECIAL_TOKENS, greedy, draft=draft)
 

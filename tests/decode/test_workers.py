@@ -39,7 +39,9 @@ def test_a_call_neither_forks_nor_sets_threads_unless_asked(
     torch.set_num_threads(2)
     monkeypatch.setattr(torch, "set_num_threads", lambda _: pytest.fail("threads were changed"))
     try:
-        hypotheses = decode(model, sources, SPECIAL_TOKENS, DecodingSettings(Greedy(), Limit(0, 3)))
+        hypotheses = decode(
+            model, sources, SPECIAL_TOKENS, DecodingSettings(Greedy(), Limit.fixed(3))
+        )
     finally:
         monkeypatch.undo()
         torch.set_num_threads(threads)

@@ -142,7 +142,7 @@ def test_beam_search_reports_the_probability_of_what_it_gives(name: str) -> None
         )
     )
     sources = [[5, 6, 7, 2], [9, 2], [11, 12, 13, 14, 15, 2]]
-    settings = DecodingSettings(BeamSearch(3), Limit(0, 8))
+    settings = DecodingSettings(BeamSearch(3), Limit.fixed(8))
     found = decode(model, sources, SpecialTokens(0, 1, 2, ()), settings)
     for source, hypotheses in zip(sources, found, strict=True):
         best = hypotheses[0]

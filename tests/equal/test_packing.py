@@ -155,9 +155,10 @@ def test_an_encoder_decoder(name: str) -> None:
     assert not torch.allclose(other[0], wanted[0], rtol=1e-4), "another source is another loss"
 
 
-def replace_documents(of: DocumentMask) -> DocumentMask:
+def replace_documents(mask: DocumentMask) -> DocumentMask:
     """The first two texts of a row, each with the other's number."""
-    return DocumentMask(torch.where(of.of < 2, 1 - of.of, of.of))
+    ids = mask.document_ids
+    return DocumentMask(torch.where(ids < 2, 1 - ids, ids))
 
 
 def test_an_encoder() -> None:

@@ -110,7 +110,7 @@ def test_beams_are_told_the_position_they_are_at() -> None:
     model = build(described).double().eval()
     assert isinstance(model, EncoderDecoder)
     source = [3, 4, 5, 6, 7]
-    settings = DecodingSettings(BeamSearch(3), Limit(0.0, 6))
+    settings = DecodingSettings(BeamSearch(3), Limit.fixed(6))
     (hypotheses,) = decode(model, [source], SpecialTokens(0, 1, 2), settings)
     assert hypotheses
     for hypothesis in hypotheses:

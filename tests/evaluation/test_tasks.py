@@ -164,7 +164,7 @@ def test_windows_of_other_lengths(texts: Path, tmp_path: Path) -> None:
     assert isinstance(model, LanguageModel)
     text = (texts / "valid.txt").read_text()
     whole = evaluate(model, [text], settings=Settings(reading=TextReading(context=10_000)))
-    nll, count = model.nll(text, tokens=10_000)
+    nll, count = model.nll(text, batch_tokens=10_000)
     assert whole["loss"] == pytest.approx(nll / count, rel=1e-5)
     assert len(whole.results["loss"].outputs.values) == 1
     short = evaluate(model, [text], settings=Settings(reading=TextReading(context=3)))

@@ -130,7 +130,7 @@ def test_of_frozen_weights_nothing_is_left_in_memory(folder: Path, precision: st
     del stored
     assert turned
     assert len(mappings(path)) > left
-    edit.freeze(model, precision)
+    edit.pack_weights(model, precision)
     gc.collect()
     assert len(mappings(path)) <= left
     assert isinstance(model, Decoder)
@@ -148,7 +148,7 @@ def test_freezing_keeps_what_was_learnt_since_the_file_was_opened(folder: Path) 
     for one in (model, plain):
         one.head(one(tokens)[0]).logsumexp(-1).sum().backward()
         torch.optim.SGD(one.parameters(), 0.1).step()
-    edit.freeze(model)
+    edit.pack_weights(model)
     with torch.inference_mode():
         wanted, result = (one.head(one(tokens)[0]) for one in (plain, model))
     assert (wanted - result).abs().max() <= 1e-5 * wanted.abs().max()

@@ -79,7 +79,7 @@ def test_translations_are_those_of_a_bare_generate(said: dict[str, Any], tmp_pat
         found = ours.hypotheses([line], ours.settings())[0][0]
         assert [*found.tokens, *[ours.special_tokens.end] * found.finished] == wanted
         assert ours.translate(line) == ours.target_tokenizer.decode(wanted)
-    assert ours.settings(Greedy(), Limit(0.0, 3)).limit == Limit(0.0, 3)
+    assert ours.settings(Greedy(), Limit.fixed(3)).limit == Limit.fixed(3)
 
 
 def test_what_is_not_obeyed_is_said_once(tmp_path: Path) -> None:

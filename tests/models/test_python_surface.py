@@ -66,7 +66,7 @@ def test_a_model_shows_its_family_size_dtype_and_device() -> None:
 def test_a_packed_model_shows_the_same_size() -> None:
     model = looked.translator()
     before = model.parameter_count
-    assert f"{before / 1000:.1f}K" in repr(model.freeze())
+    assert f"{before / 1000:.1f}K" in repr(model.prepare_for_inference())
 
 
 def test_a_loaded_model_has_the_dtype_asked_for(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_on_a_gpu_half_precision_stays_as_it_is_stored(tmp_path: Path) -> None:
     assert cast.dtype == torch.bfloat16
     assert isinstance(cast.translate(SENTENCE), str)
     with pytest.raises(SettingError, match="int8"):
-        regard.load(tmp_path / "model", device="cuda").freeze("int8")
+        regard.load(tmp_path / "model", device="cuda").prepare_for_inference("int8")
 
 
 def test_a_task_that_a_model_lacks_is_an_error_that_names_those_it_has() -> None:

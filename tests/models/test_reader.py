@@ -157,7 +157,7 @@ def test_nothing_is_cut_in_silence(tmp_path: Path) -> None:
     assert not told
     x, w = states(tmp_path, TEXTS, most=12)
     torch.testing.assert_close(
-        ours.embed(TEXTS, cut=True), (x * w).sum(1) / w.sum(1), rtol=0, atol=1e-5
+        ours.embed(TEXTS, truncation=True), (x * w).sum(1) / w.sum(1), rtol=0, atol=1e-5
     )
     assert told == [
         "1 of 4 texts have more than the 12 tokens that this model reads; "

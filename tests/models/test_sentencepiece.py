@@ -81,7 +81,7 @@ def test_opus_mt(tmp_path: Path) -> None:
         search: dict[str, Any] = {"num_beams": 3, "early_stopping": True, "max_new_tokens": 9}
         out = model.generate(**given, **search, bad_words_ids=bad, renormalize_logits=True)
         settings = ours.settings(
-            BeamSearch(3, PowerPenalty(1.0), 1, "refilled", "full"), Limit(0.0, 9)
+            BeamSearch(3, PowerPenalty(1.0), 1, "refilled", "full"), Limit.fixed(9)
         )
         best = ours.hypotheses([line], settings, language="fra")[0][0]
         assert [*best.tokens, *[0] * best.finished] == out[0, 1:].tolist()

@@ -112,7 +112,7 @@ def test_the_same_tokens_as_generate(kind: str, width: int, tmp_path: Path) -> N
     strategy: Strategy = (
         Greedy() if width == 1 else BeamSearch(width, PowerPenalty(1.0), 1, "refilled", "certain")
     )
-    found = ours.hypotheses(LINES, DecodingSettings(strategy, Limit(0.0, 9)), language=code)
+    found = ours.hypotheses(LINES, DecodingSettings(strategy, Limit.fixed(9)), language=code)
     for line, hypotheses in zip(LINES, found, strict=True):
         assert hypotheses[0].tokens[0] == first
         assert list(hypotheses[0].tokens) == generated(

@@ -128,8 +128,8 @@ def test_texts_and_choices_of_texts(run: Run, models: Models) -> None:
 NUMBERS: dict[str, Run] = {
     "a likelihood of -1 tokens": lambda m: m.lm.nll("The dog", -1),
     "a translation's of 0": lambda m: m.mt.nll("a", "b", 0),
-    "nothing before": lambda m: m.lm.generate("a", before=None),
-    "-1 before": lambda m: m.lm.generate("a", before=-1),
+    "no first index": lambda m: m.lm.generate("a", first_index=None),
+    "a first index of -1": lambda m: m.lm.generate("a", first_index=-1),
     "top is true": lambda m: m.bert.fill("The [MASK].", top=True),
     "0 fillings": lambda m: m.bert.fill("The [MASK].", top=0),
     "no trajectories": lambda m: m.series.sample(STEPS, 0),
@@ -138,7 +138,7 @@ NUMBERS: dict[str, Run] = {
     "a billion trajectories": lambda m: m.series.sample(STEPS, 10**12),
     "no seed": lambda m: m.series.sample(STEPS, 2, seed=None),
     "0 sequences": lambda m: m.series.generate_sequences(0, past_values=torch.zeros(1, 24, 2)),
-    "cut is no": lambda m: m.lm.generate("a", cut="no"),
+    "truncation is no": lambda m: m.lm.generate("a", truncation="no"),
     "truncation is 1": lambda m: m.mt.tokens(S, truncation=1),
     "a label below 0": lambda m: m.cls.label_name(-1),
     "a dtype in a list": lambda m: m.mt.to(dtype=[4]),
@@ -397,7 +397,7 @@ def test_the_options_of_a_stage_are_of_the_models_own_task(models: Models) -> No
 
 
 @pytest.mark.parametrize(
-    "options", [{"beam": 2}, {"top": "x"}, {"cut": "no"}, 3, {"labels": 3}], ids=repr
+    "options", [{"beam": 2}, {"top": "x"}, {"truncation": "no"}, 3, {"labels": 3}], ids=repr
 )
 def test_options_of_another_kind(options: Any, models: Models) -> None:
     folder = models.cls.folder

@@ -124,7 +124,7 @@ class Case(NamedTuple):
             self.ours,
             self.prompts,
             ends or self.ends,
-            DecodingSettings(strategy, Limit(0.0, STEPS), **rules),
+            DecodingSettings(strategy, Limit.fixed(STEPS), **rules),
         )
         return [self.row(hypothesis) for hypotheses in result for hypothesis in hypotheses]
 

@@ -238,7 +238,7 @@ def test_greedy_generation_gives_the_same_tokens(tmp_path: Path) -> None:
     ours, _ = folders.open_model(tmp_path)
     chance = torch.Generator().manual_seed(1)
     prompts = [torch.randint(3, 61, (n,), generator=chance).tolist() for n in (1, 4, 7, 15, 4)]
-    ends, limit = SpecialTokens(pad=0, start=None, end=2), Limit(0.0, 12)
+    ends, limit = SpecialTokens(pad=0, start=None, end=2), Limit.fixed(12)
     greedy = decode(ours, prompts, ends, DecodingSettings(Greedy(), limit))  # type: ignore[arg-type]
     for prompt, best in zip(prompts, greedy, strict=True):
         sequence = torch.tensor([prompt])

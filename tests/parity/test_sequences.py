@@ -141,7 +141,9 @@ def test_open_run_and_write_back(name: str, seed: int, tmp_path: Path) -> None:
         assert torch.equal(again.eval()(**batch).logits, wanted)
     assert (folders.read(back).spec, folders.read(back).ids) == (opened.spec, opened.ids)
     if "bart" in name:
-        assert opened.ids == folders.SpecialTokenIds(pad=1, start=2, end=2, opening=5, closing=True)
+        assert opened.ids == folders.SpecialTokenIds(
+            pad=1, start=2, end=2, forced_bos=5, forced_eos=True
+        )
         assert (
             again.generation_config.forced_bos_token_id,
             again.generation_config.forced_eos_token_id,
@@ -307,9 +309,9 @@ def test_a_classifier_of_text(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="truncation=True"):
         model.tokens(texts, max_length=4)
     long = "ab " * 40
-    with pytest.raises(DataError, match="cut=True"):
+    with pytest.raises(DataError, match="truncation=True"):
         model.classify(long)
     messages: list[str] = []
     model.say = messages.append
-    assert len(model.classify(long, cut=True)) == 3
+    assert len(model.classify(long, truncation=True)) == 3
     assert "truncated" in messages[0]

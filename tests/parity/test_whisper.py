@@ -140,7 +140,7 @@ def test_the_same_tokens(seed: int, tmp_path: Path) -> None:
             ours,  # type: ignore[arg-type]
             list(features),
             SpecialTokens(0, start, end),
-            DecodingSettings(strategy, Limit(0.0, 8)),
+            DecodingSettings(strategy, Limit.fixed(8)),
         )
         return [list(hypothesis.tokens) for hypotheses in result for hypothesis in hypotheses]
 

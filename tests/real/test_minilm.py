@@ -54,7 +54,7 @@ def test_the_vectors_of_sentence_transformers() -> None:
     ours = regard.load(folder(), say=lambda text: None)
     assert isinstance(ours, TextEncoder)
     long = " ".join(SENTENCES) * 9
-    found = ours.embed([*SENTENCES, long], cut=True)
+    found = ours.embed([*SENTENCES, long], truncation=True)
     assert (found - reference([*SENTENCES, long])).abs().max().item() <= 1e-5
     ours.budget = 40  # other neighbours, other padding
     assert (ours.embed(SENTENCES) - found[:-1]).abs().max().item() <= 1e-5

@@ -43,11 +43,11 @@ def test_python_refuses_it_or_says_what_is_cut(model: LanguageModel) -> None:
     with pytest.raises(DataError, match=r"1 of 2 .* 32 tokens .* text 2, which has 80\W.*cut"):
         model.generate(["abc", LONG], max_new_tokens=2)
     assert not told
-    cut = model.generate(["abc", LONG], max_new_tokens=2, cut=True)
+    truncated = model.generate(["abc", LONG], max_new_tokens=2, truncation=True)
     assert len(told) == 1
     assert "64 tokens at their beginnings are truncated" in told[0]
     # What is left is the end of the prompt: half a context.
-    assert cut[1] == model.generate(LONG[-CONTEXT // 2 :], max_new_tokens=2)
+    assert truncated[1] == model.generate(LONG[-CONTEXT // 2 :], max_new_tokens=2)
 
 
 @pytest.mark.parametrize("length", [CONTEXT - 1, CONTEXT])

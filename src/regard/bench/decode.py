@@ -177,13 +177,13 @@ def regard_decoder(
     else:
         model = description.build(device)
     if device.type == "cpu":
-        edit.freeze(model, precision)  # weights packed for inference, and int8 if asked
+        edit.pack_weights(model, precision)  # weights packed for inference, and int8 if asked
     else:
         model.to(device, {"bf16": torch.bfloat16, "float32": torch.float32}[precision])
     strategy = Greedy() if case.beam == 1 else BeamSearch(case.beam, PowerPenalty(1.0))
     settings = DecodingSettings(
         strategy,
-        Limit(0, case.new),
+        Limit.fixed(case.new),
         batch_tokens=10**9,  # one batch, whatever its size
         workers=torch.get_num_threads(),  # as the commands do
     )

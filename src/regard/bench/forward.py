@@ -35,7 +35,7 @@ class ForwardCase:
 def run(
     case: ForwardCase, against: list[str], device: torch.device, command: str
 ) -> BenchmarkReport:
-    """Times the model as loaded, the same model frozen, and the peers."""
+    """Times the model as loaded, the same model with packed weights, and the peers."""
     model = benchmark_model(case.model)
     torch.manual_seed(0)
     tokens = torch.randint(4, model.vocabulary, (case.batch, case.length), device=device)
@@ -43,7 +43,7 @@ def run(
         path = model.write(Path(folder))
         loaded = regard.load(path).to(device)
         # The same weights, packed for inference.
-        frozen = regard.load(path).to(device).freeze()
+        frozen = regard.load(path).to(device).prepare_for_inference()
         forwards: dict[str, Callable[[], Tensor]] = {
             "regard": lambda: loaded(input_ids=tokens)["logits"],
             "regard, frozen": lambda: frozen(input_ids=tokens)["logits"],

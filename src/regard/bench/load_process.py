@@ -25,7 +25,7 @@ def first_output(request: dict[str, Any]) -> dict[str, float]:
         clocks.append(time.perf_counter())
         model = regard.load(request["folder"])
         clocks.append(time.perf_counter())
-        settings = DecodingSettings(BeamSearch(4), Limit(0, request["new"]))
+        settings = DecodingSettings(BeamSearch(4), Limit.fixed(request["new"]))
         hypotheses = model.hypotheses([request["text"]], settings)[0]  # type: ignore[attr-defined]
         translation = model.text(hypotheses[0])  # type: ignore[attr-defined]
     else:

@@ -1,4 +1,4 @@
-"""build(spec) → model: the only room that matches on kinds of specs, one file a subject."""
+"""Builds models from specs: one file per kind of part."""
 
 from __future__ import annotations
 

@@ -44,9 +44,9 @@ def check_column(column: str | None, reads_files: bool) -> None:
 
 
 class BatchWork:
-    """Windows of inputs: `answer(window, before)` gives the lines of output of each.
+    """Windows of inputs: `answer(window, first_index)` gives the lines of output of each.
 
-    `before` inputs came before the window. `settings` are what the output depends on.
+    `first_index` is the index of the window's first input. The output depends on `settings`.
     """
 
     def __init__(self, window: int, answer: Callable[[list[str], int], str]) -> None:

@@ -115,12 +115,12 @@ def command(
     options: dict[str, Any] = {
         "max_new_tokens": max_new_tokens,
         "draft": draft_model,
-        "cut": flags["cut"],
+        "truncation": flags["cut"],
     }
     if path is not None:
 
-        def answer(prompts: list[str], before: int) -> str:
-            texts = language_model.generate(prompts, strategy, before=before, **options)
+        def answer(prompts: list[str], first_index: int) -> str:
+            texts = language_model.generate(prompts, strategy, first_index=first_index, **options)
             pairs = zip(prompts, texts, strict=True)
             return "".join(f"{_json_line(one, text)}\n" for one, text in pairs)
 

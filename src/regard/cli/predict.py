@@ -124,7 +124,7 @@ def run_task(model: str, inputs: tuple[str, ...], task: str | None, flags: dict[
         _text_of(flags["context"]),
         flags["top"],
         samples=flags["samples"],
-        cut=flags["cut"],
+        truncation=flags["cut"],
     )
     if task == "embed" and isinstance(loaded, DualEncoderModel):
         # It embeds texts and images: files are images.

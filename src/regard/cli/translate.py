@@ -96,9 +96,9 @@ def command(
     n_best = settings.strategy.n_best if isinstance(settings.strategy, BeamSearch) else 1
     unfinished = 0
 
-    def answer(lines: list[str], before: int) -> str:
+    def answer(lines: list[str], first_index: int) -> str:
         nonlocal unfinished
-        results = translator.hypotheses(lines, settings, before=before, language=language)
+        results = translator.hypotheses(lines, settings, first_index=first_index, language=language)
         output = []
         for line, hypotheses in zip(lines, results, strict=True):
             texts = [translator.text(hypothesis) for hypothesis in hypotheses]

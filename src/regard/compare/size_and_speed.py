@@ -23,12 +23,12 @@ def evaluate_language_model(model: LanguageModel, texts: Sequence[str]) -> dict[
     """
     nll, count = model.nll(texts)
     loss = nll / max(1, count)
-    model.freeze()
+    model.prepare_for_inference()
     # The first quarter of each text, in characters.
     prompts = [text[: len(text) // 4 + 1] for text in texts[:PROMPTS]]
-    model.generate(prompts, Greedy(), max_new_tokens=WARMUP, cut=True)
+    model.generate(prompts, Greedy(), max_new_tokens=WARMUP, truncation=True)
     start = time.perf_counter()
-    continuations = model.generate(prompts, Greedy(), max_new_tokens=NEW_TOKENS, cut=True)
+    continuations = model.generate(prompts, Greedy(), max_new_tokens=NEW_TOKENS, truncation=True)
     seconds = time.perf_counter() - start
     tokens = sum(len(model.tokenizer.encode(text)) for text in continuations)
     return {

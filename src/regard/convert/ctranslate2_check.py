@@ -85,7 +85,7 @@ def _compare_generation(
         include_prompt_in_result=False,
     )
     special_tokens = SpecialTokens(0, None, end, ())
-    settings = DecodingSettings(Greedy(), Limit(0.0, new_tokens))
+    settings = DecodingSettings(Greedy(), Limit.fixed(new_tokens))
     expected = decode(model, prompts.tolist(), special_tokens, settings)
     different = 0
     for result, hypotheses in zip(results, expected, strict=True):

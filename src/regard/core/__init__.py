@@ -1,1 +1,1 @@
-"""The parts: modules and functions that take plain arguments and know no family."""
+"""The parts: modules and functions that take plain arguments, for all families."""

@@ -16,7 +16,7 @@ def run_checkpointed(block: nn.Module, *arguments: Any) -> Tensor:
     """block(*arguments), of which only the arguments are stored for the backward pass."""
 
     def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-        """Those of the first and of the second forward pass."""
+        """The contexts of the first and of the second forward pass."""
         return nullcontext(), fixed_running_statistics(block)
 
     options: dict[str, Any] = {}

@@ -80,7 +80,8 @@ class Attention(nn.Module):
         self.mixer = mixer
         self.output = output
         self.relative = relative
-        self.position_project = position_project  # of distance vectors; None: as content
+        # Projection of distance vectors; None: that of the content.
+        self.position_project = position_project
 
     def forward(
         self,
@@ -164,11 +165,11 @@ class Attention(nn.Module):
 
     @property
     def out_weight(self) -> Tensor:
-        """The output projection of what the heads find: [D, H·E]."""
+        """The weight of the output projection W^O: [D, H·E]."""
         return self.output.weight
 
     def keep(self, heads: Tensor) -> None:
-        """Head pruning: all but these heads are gone, as if what they find were zero."""
+        """Head pruning: removes all but these heads, as if the outputs of the others were zero."""
         assert not isinstance(self.project, SharedProjection), "hashes are drawn for each head"
         self.project.keep(heads)
         # W^O reads E numbers of each head.
@@ -180,7 +181,7 @@ class Attention(nn.Module):
 
 
 def _stored_rows(x: Tensor, cache: Cache | None, memory: Tensor | CrossKV | None) -> int:
-    """How many rows of keys there are: fewer than x has where beams share them."""
+    """The number of rows of keys: fewer than those of x if beams share them."""
     if isinstance(memory, CrossKV):
         return memory.k.shape[0]
     if cache is not None:

@@ -1,8 +1,8 @@
 """The attention mask of one call: a mask pattern laid over actual query and key positions.
 
 It is made once per forward pass, outside the layers, and all layers of a stack share it. Kernels
-ask it what they need: whether nothing is hidden, whether it is exactly the causal triangle, the
-boolean tensor, or the blocks that can be seen.
+ask it what they need: whether nothing is masked, whether it is exactly the causal mask, the boolean
+tensor, or the non-empty blocks.
 """
 
 from __future__ import annotations
@@ -40,8 +40,10 @@ class DeviceLimit(NamedTuple):
 
 
 class AttentionMask:
-    """Who may attend to whom, True = may attend. `keys` may be a number: that many, from position 0
-    on."""
+    """Which query positions may attend to which key positions; True = may attend.
+
+    `keys` are positions, or their number, counted from position 0.
+    """
 
     def __init__(
         self,
@@ -66,11 +68,11 @@ class AttentionMask:
             return torch.arange(self._keys, device=self.queries.device)
         return self._keys
 
-    # ------------------------------------------------------------------ what kernels know by name
+    # ------------------------------------------------------------------ masks without a tensor
 
     @cached_property
     def is_full(self) -> bool:
-        """Nothing is hidden. The last query of a causal sequence sees all that came before it."""
+        """Whether nothing is masked; the last query of a causal sequence may attend to all keys."""
         if isinstance(self.pattern, FullMask):
             return True
         # A shape and not len(): exporters take the latter for a number that never changes.
@@ -79,19 +81,18 @@ class AttentionMask:
 
     @cached_property
     def is_causal(self) -> bool:
-        """Exactly the triangle that kernels know by name: queries and keys are the same
-        positions."""
+        """Plain causal mask (PyTorch's `is_causal`): queries and keys are the same positions."""
         # The same tensor, not an equal one: comparing values would wait for the GPU.
         return self.pattern == CausalMask() and self.queries is self._keys
 
     @property
     def is_bounded(self) -> bool:
-        """Everything up to the device's position is seen: kernels that stop there need no mask."""
+        """Causal mask whose limit is a device tensor (CUDA graph)."""
         return self.limit is not None and self.pattern == CausalMask()
 
     @property
     def never_fully_masked(self) -> bool:
-        """In a decoding step each query sees at least itself."""
+        """Whether surely no query is fully masked: in a decoding step each attends to itself."""
         return self.limit is not None
 
     # ------------------------------------------------------------------ as tensors
@@ -119,7 +120,7 @@ class AttentionMask:
         return self.at_positions(self.queries[rows.clamp_max(len(self.queries) - 1)])
 
     def between(self, queries: Tensor, keys: Tensor) -> Tensor:
-        """Who may attend to whom, of positions shaped [.., 1, 1, T, 1] and [.., 1, 1, 1, S]."""
+        """The mask between positions shaped [.., 1, 1, T, 1] and [.., 1, 1, 1, S]."""
         # Indices that broadcast: [B, 1, 1, 1], and head 0 for all heads.
         batch = torch.arange(self.batch, device=self.keys.device)[:, None, None, None]
         head = torch.zeros_like(batch[:1])
@@ -127,7 +128,7 @@ class AttentionMask:
 
     def causal_and_padding(self) -> tuple[bool, Tensor]:
         """Whether the mask is causal, and the padding mask of the keys [B or 1, S], for kernels
-        that know no more."""
+        that take nothing else."""
         causal = False
         padding: Tensor | None = None
         # Walks through nested conjunctions; what an Or or a Not hides is not of this form.
@@ -156,7 +157,7 @@ class AttentionMask:
 
     @cached_property
     def is_sparse(self) -> bool:
-        """Whether so little can be seen that a block-sparse kernel pays."""
+        """Whether the mask is so sparse that a block-sparse kernel is faster."""
         length = self.queries.shape[0]
         if isinstance(length, torch.SymInt):
             return False  # blocks follow from the length, and an exported graph has none
@@ -166,7 +167,7 @@ class AttentionMask:
 
     @property
     def stride(self) -> int:
-        """Positions whose distance is no multiple of it never see each other."""
+        """Positions whose distance is no multiple of it never attend to each other."""
         return self.pattern.outline().stride
 
     @cached_property
@@ -184,8 +185,7 @@ class AttentionMask:
         return min(costs)[1]
 
     def blocks(self, size: int) -> tuple[Blocks, ...] | None:
-        """Which blocks of `size` keys each block of queries could see; None where that are most of
-        them."""
+        """The blocks of `size` keys that each block of queries attends to; None if most."""
         return block_plan(self.pattern.outline(), size, self.grid, self.keys.device)
 
     @property

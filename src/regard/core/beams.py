@@ -2,8 +2,8 @@
 
 In beam search, W hypotheses of a sentence attend to the same encoder memory, and most of their past
 is the same. Instead of W copies, one row is kept and the beams become W query positions of it.
-Their own pasts stand side by side, one column of the cache each, and `BeamMask` hides from each
-beam the columns that it does not descend from; changing the order of beams then copies nothing.
+Their own pasts are columns of the cache, and `BeamMask` hides from each beam the columns that it
+does not descend from; changing the order of beams then copies nothing.
 """
 
 from __future__ import annotations

@@ -21,6 +21,10 @@ from regard.core.residual import LayerScale, ParallelResidual, SequentialResidua
 PositionWise = FeedForward | GatedFeedForward | ConvFeedForward | MixtureOfExperts
 Memory = Tensor | CrossKV
 
+# Of a sublayer in `layer_scales`, whose parameters are stored by index. The feed-forward's is the
+# last one, with cross-attention and without.
+LAYER_SCALE_INDEX = {"self": 0, "cross": 1, "feedforward": -1}
+
 
 class AnyBlock(nn.Module, ABC):
     """Abstract: the sublayers of a block, and the cache they need."""
@@ -46,7 +50,7 @@ class AnyBlock(nn.Module, ABC):
     ) -> Tensor:
         context = context.scope("self")
         x = context.probe.through("input", x)
-        attended = self.scaled(0, self.attention(x, mask, positions, context))
+        attended = self.scaled("self", self.attention(x, mask, positions, context))
         return context.probe.through("output", attended)
 
     def cross_attention(
@@ -62,7 +66,7 @@ class AnyBlock(nn.Module, ABC):
         x = context.probe.through("input", x)
         # No position terms: positions of source and target are not comparable.
         attended = self.cross(x, memory_mask, None, context, memory=context.cross_cache or memory)
-        return context.probe.through("output", self.scaled(1, attended))
+        return context.probe.through("output", self.scaled("cross", attended))
 
     def feed_forward(self, x: Tensor, context: LayerContext) -> Tensor:
         probe = context.scope("feedforward").probe
@@ -73,9 +77,9 @@ class AnyBlock(nn.Module, ABC):
             y = self.feedforward(x, context.padding_mask, context.convolutions)
         else:
             y = self.feedforward(x, probe)
-        return probe.through("output", self.scaled(-1, y))
+        return probe.through("output", self.scaled("feedforward", y))
 
-    def scaled(self, sublayer: int, y: Tensor) -> Tensor:
+    def scaled(self, sublayer: str, y: Tensor) -> Tensor:
         """A sublayer's output [B, T, D] as the residual connection adds it."""
         return y
 
@@ -117,10 +121,10 @@ class Block(AnyBlock):
         self.layer_scales = None if layer_scales is None else nn.ModuleList(layer_scales)
         self.drop_path = DropPath(drop_path) if drop_path else None
 
-    def scaled(self, sublayer: int, y: Tensor) -> Tensor:
-        """LayerScale and stochastic depth; the sublayers are counted, -1 is the feed-forward."""
+    def scaled(self, sublayer: str, y: Tensor) -> Tensor:
+        """LayerScale and stochastic depth of a sublayer's output [B, T, D]."""
         if self.layer_scales is not None:
-            y = self.layer_scales[sublayer](y)
+            y = self.layer_scales[LAYER_SCALE_INDEX[sublayer]](y)
         if self.drop_path is not None:
             y = self.drop_path(y)
         return y

@@ -103,8 +103,8 @@ def _by_residue(
     bias: ScoreBias | None,
     size: int | None,
 ) -> Tensor:
-    """Dilated patterns: where only distances that are multiples of a stride may be seen, each
-    residue is a sequence of its own."""
+    """Dilated patterns: if only distances that are multiples of a stride are allowed, each residue
+    is a sequence of its own."""
     stride = mask.stride
     length = q.shape[2]
     parts = []
@@ -176,7 +176,7 @@ def _attend(
 def _as_four_dimensions(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """[N, B, H, size, ·] each as four dimensions: rows and heads are one where all see alike."""
+    """[N, B, H, size, ·] each as four dimensions: rows and heads are one if they share a mask."""
     if mask.shape[1] == mask.shape[2] == 1:
         # [N, B·H, size, ·], the mask [N, 1, size, M·size]
         return q.flatten(1, 2), k.flatten(1, 2), v.flatten(1, 2), mask[:, 0]
@@ -259,7 +259,7 @@ def _pieces(plan: tuple[Blocks, ...], q: Tensor) -> Iterator[Blocks]:
 def _kernel_arguments(
     q: Tensor, k: Tensor, v: Tensor, rows: Tensor, columns: Tensor, mask: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """What PyTorch's CPU flash attention takes for a piece: four dimensions each, a float mask."""
+    """Arguments of PyTorch's CPU flash attention for a piece: four dimensions, a float mask."""
     q, k, v, mask = _as_four_dimensions(
         q.index_select(0, rows), _gather_blocks(k, columns), _gather_blocks(v, columns), mask
     )
@@ -276,8 +276,8 @@ def _gather_blocks(blocks: Tensor, columns: Tensor) -> Tensor:
 def _block_mask(
     mask: AttentionMask, bias: ScoreBias | None, rows: Tensor, columns: Tensor, size: int
 ) -> Tensor:
-    """What the blocks see of each other [N, B or 1, H or 1, size, M·size]: booleans, or a bias with
-    −∞ where nothing may be seen."""
+    """The mask of the blocks [N, B or 1, H or 1, size, M·size]: booleans, or a bias with −∞ at
+    masked pairs."""
     inside = torch.arange(size, device=rows.device)
     query_index = rows[:, None] * size + inside  # [N, size]
     key_index = (columns[:, :, None] * size + inside).flatten(1)  # [N, M·size]
@@ -490,7 +490,7 @@ def _is_full_block(
     allows: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor],
     heads: int,
 ) -> Tensor:
-    """[N] True where every query of block rows[n] sees every key of block columns[n], in all
+    """[N] True where every query of block rows[n] attends to every key of block columns[n], in all
     heads."""
     inside = torch.arange(FLEX_BLOCK, device=rows.device)
     head = torch.arange(heads, device=rows.device)[None, :, None, None]

@@ -1,4 +1,4 @@
-"""The causal mask: a position sees itself and what is before it."""
+"""The causal mask: a position attends to itself and to earlier ones."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ class LayerContext(NamedTuple):
 
 @dataclass
 class Context:
-    """What one call of a model carries: a probe, auxiliary losses, packed documents, caches."""
+    """The context of one call of a model: a probe, auxiliary losses, packed documents, caches."""
 
     # What is recorded and edited on the way.
     probe: NullProbe = NO_PROBE
@@ -118,7 +118,7 @@ class Context:
     def document_ids(self) -> Tensor | None:
         """Which of the documents in its row each position belongs to: [B, S]."""
         if isinstance(self.documents, DocumentMask):
-            return self.documents.of
+            return self.documents.document_ids
         return None
 
     def output(self, hidden: Tensor, padding_mask: Tensor | None) -> EncoderOutput:

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 @dataclass
 class ConvState:
-    """Last inputs of a causal convolution, as many as its receptive field needs."""
+    """The last inputs of a causal convolution, within its receptive field."""
 
     x: Tensor  # [B, reach, D]
 

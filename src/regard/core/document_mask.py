@@ -1,4 +1,4 @@
-"""The document mask: texts that are packed into one row do not see each other."""
+"""The document mask: texts that are packed into one row do not attend to each other."""
 
 from __future__ import annotations
 
@@ -15,17 +15,19 @@ from regard.core.mask import MaskPattern, Ranges
 class DocumentMask(MaskPattern):
     """Packing: several documents in one row, each of which attends to itself only.
 
-    `of[b, s]` numbers the document of each position. Where queries belong to other rows, as in
-    cross-attention, their documents are `by[b, t]`.
+    `document_ids[b, s]` is the document of each position. Where queries belong to other rows, as
+    in cross-attention, their documents are `query_document_ids[b, t]`.
     """
 
     per_row = True
-    of: Tensor  # [B, S] int, from 0
-    by: Tensor | None = None  # [B, T]
+    document_ids: Tensor  # [B, S] int, from 0
+    query_document_ids: Tensor | None = None  # [B, T]
 
     def allows(self, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        query_documents = self.of if self.by is None else self.by
-        return query_documents[batch, query] == self.of[batch, key]
+        query_ids = self.query_document_ids
+        if query_ids is None:
+            query_ids = self.document_ids
+        return query_ids[batch, query] == self.document_ids[batch, key]
 
     @property
     def positions(self) -> Tensor:
@@ -42,10 +44,10 @@ class DocumentMask(MaskPattern):
     @cached_property
     def _bounds(self) -> tuple[Tensor, Tensor]:
         """[B, S] each: first and last position of the document that each position belongs to."""
-        of = self.of.long()
-        positions = torch.arange(of.shape[1], device=of.device).expand_as(of)
-        count = int(of.max()) + 1
-        first = positions.new_full((len(of), count), of.shape[1])  # [B, documents]
-        first = first.scatter_reduce(1, of, positions, "amin")
-        last = positions.new_zeros(len(of), count).scatter_reduce(1, of, positions, "amax")
-        return first.gather(1, of), last.gather(1, of)
+        ids = self.document_ids.long()
+        positions = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
+        count = int(ids.max()) + 1
+        first = positions.new_full((len(ids), count), ids.shape[1])  # [B, documents]
+        first = first.scatter_reduce(1, ids, positions, "amin")
+        last = positions.new_zeros(len(ids), count).scatter_reduce(1, ids, positions, "amax")
+        return first.gather(1, ids), last.gather(1, ids)

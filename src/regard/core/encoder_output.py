@@ -26,13 +26,13 @@ class EncoderOutput(NamedTuple):
     probe: NullProbe = NO_PROBE  # that decoding from here goes on with
 
     def for_layer(self, layer: int) -> Tensor:
-        """What the decoder layer of this number attends to."""
+        """The encoder states that this decoder layer attends to."""
         if self.layers:
             return self.layers[layer]
         return self.hidden
 
     def mask(self, target_documents: DocumentMask | None = None) -> AttentionMask:
-        """The cross-attention mask: every query sees all source tokens, or those of its
+        """The cross-attention mask: every query attends to all source tokens, or to those of its
         document."""
         batch, length = self.hidden.shape[:2]
         keys = torch.arange(length, device=self.hidden.device)  # [S]
@@ -40,9 +40,10 @@ class EncoderOutput(NamedTuple):
             assert self.documents is None, "sources and targets are packed alike"
             assert target_documents is None, "sources and targets are packed alike"
             return cross_mask(self.padding_mask, keys, batch)
-        by = target_documents.of  # [B, T]
-        pattern = padding_pattern(self.padding_mask) & DocumentMask(self.documents, by)
-        return AttentionMask(pattern, torch.arange(by.shape[1], device=by.device), keys, batch)
+        query_ids = target_documents.document_ids  # [B, T]
+        pattern = padding_pattern(self.padding_mask) & DocumentMask(self.documents, query_ids)
+        queries = torch.arange(query_ids.shape[1], device=query_ids.device)  # [T]
+        return AttentionMask(pattern, queries, keys, batch)
 
 
 def cross_attention_mask(
@@ -63,5 +64,5 @@ def cross_attention_mask(
 
 
 def cross_mask(padding_mask: Tensor | None, keys: Tensor, batch: int) -> AttentionMask:
-    """All queries, wherever they are, see all source tokens: one query position stands for all."""
+    """The cross-attention mask: all queries attend to all source tokens; one row serves all."""
     return AttentionMask(padding_pattern(padding_mask), keys[:1], keys, batch)

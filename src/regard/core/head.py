@@ -43,7 +43,7 @@ class LMHead(nn.Module):
         self.packed: PackedWeight | None = None
 
     def transformed(self, x: Tensor) -> Tensor:
-        """What is multiplied with the table."""
+        """The hidden states that are multiplied with the table."""
         if self.transform is not None:
             x = self.transform(x)
         if self.scale != 1.0:

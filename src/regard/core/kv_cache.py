@@ -1,4 +1,4 @@
-"""KV caches: what decoding remembers between steps. The caller owns them; no module keeps any.
+"""KV caches: the state of decoding between steps. The caller owns them; no module keeps any.
 
 A `DecoderState` holds one `LayerCache` for each application of a block: the cache of its
 self-attention (growing, static, sliding window, prefix sums, …), and the keys and values of the
@@ -24,16 +24,16 @@ MOST_SHARED_BEAMS = 64
 
 
 class Cache(Protocol):
-    """What an attention remembers of the tokens so far."""
+    """The cache of one attention over the tokens so far."""
 
     @property
     def rows(self) -> int:
-        """How many sequences it is of."""
+        """The number of sequences."""
         ...
 
     @property
     def stored_rows(self) -> int:
-        """How many rows of keys are kept: fewer where the beams of a sentence share one."""
+        """The number of rows of keys: fewer if the beams of a sentence share one."""
         ...
 
     def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
@@ -271,8 +271,8 @@ class CrossKV:
 
 @dataclass
 class LayerCache:
-    """What one application of a block remembers: for its self- and for its cross-attention, and
-    for the convolutions of its feed-forward network, if it has any."""
+    """The cache of one application of a block: of its self- and its cross-attention, and of the
+    convolutions of its feed-forward network, if it has any."""
 
     self_attention: Cache
     cross_attention: CrossKV | None = None
@@ -281,7 +281,7 @@ class LayerCache:
 
 @dataclass
 class DecoderState:
-    """Everything a decoder needs to go on. Each sentence has `width` rows (beams) that share the
+    """The state of a decoder between steps. Each sentence has `width` rows (beams) that share the
     keys and values of its encoder memory."""
 
     layers: list[LayerCache]
@@ -298,7 +298,7 @@ class DecoderState:
 
     @property
     def beams_per_row(self) -> int:
-        """How many rows of tokens share a row of the caches."""
+        """The number of rows of tokens that share a row of the caches."""
         if self.ancestry is None:
             return 1
         return self.width
@@ -325,7 +325,7 @@ class DecoderState:
         return torch.cat([mask, mask.new_ones(mask.shape[0], end - mask.shape[1])], dim=1)
 
     def end(self, new: int) -> int:
-        """How many positions are attended to when `new` tokens come: those so far, or all slots."""
+        """The number of positions attended to with `new` tokens: those so far, or all slots."""
         cache = self.layers[0].self_attention
         # Fixed shapes: all L slots; the mask hides those that are still empty.
         if isinstance(cache, StaticKVCache):
@@ -419,7 +419,7 @@ class DecoderState:
             self.width = width
 
     def keep(self, sentences: Tensor) -> None:
-        """Only these sentences go on."""
+        """Keeps only these sentences."""
         beams = torch.arange(self.width, device=sentences.device)
         # All W rows of each sentence that goes on.
         rows = (sentences[:, None] * self.width + beams).flatten()

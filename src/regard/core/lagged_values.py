@@ -22,7 +22,7 @@ from regard.errors import DataError
 
 
 class Covariates(NamedTuple):
-    """What is known of a series besides its values; None where a model does not ask for it."""
+    """Covariates of a series; None if a model does not use them."""
 
     categories: Tensor | None = None  # [B, K] whole numbers
     static: Tensor | None = None  # [B, R]
@@ -31,7 +31,7 @@ class Covariates(NamedTuple):
 
 
 class SeriesState(NamedTuple):
-    """What the steps of a window have in common: its scale, its values and its features."""
+    """The state that the steps of a window share: its scale, values and features."""
 
     scaling: Scaling
     normalized: Tensor  # [B, P, C], and as many steps more as are known

@@ -105,7 +105,7 @@ def directions(count: int, d_k: int, seed: int, draw: int) -> Tensor:
 
 
 def redraw(model: nn.Module, step: int) -> None:
-    """What training calls before each update: random features are a function of the step."""
+    """Redraws random features, a function of the step; training calls it before each update."""
     for part in model.modules():
         if isinstance(part, FavorFeatures) and part.every:
             part.redraw(step // part.every)

@@ -93,8 +93,7 @@ class Linformer(nn.Module):
         heads: Tensor | None = None,
         bias: ScoreBias | None = None,
     ) -> Tensor:
-        """What each position's value is multiplied with in the end. These need not be positive nor
-        sum to one."""
+        """The effective weight of each position's value; need not be positive nor sum to one."""
         _, padding_mask = mask.causal_and_padding()
         projected = self.lengths.of_keys(k.shape[2]) @ (k * padding_mask[:, None, :, None])
         projected = per_query_head(projected, q.shape[1])  # [B, H, rank, K]

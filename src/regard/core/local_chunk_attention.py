@@ -87,7 +87,7 @@ class ChunkedAttention(nn.Module):
         return self._weigh_rounds(out, log_sum)
 
     def _weigh_rounds(self, out: Tensor, log_sum: Tensor) -> Tensor:
-        """Each round counts by how much it has seen: [B, H, R, T, E] → [B, H, T, E]."""
+        """Weights each round by its sum of exponentials: [B, H, R, T, E] → [B, H, T, E]."""
         fully_masked = (log_sum == NEVER).all(dim=2, keepdim=True)
         # A softmax over −∞ alone would be NaN.
         log_sum = log_sum.masked_fill(fully_masked, 0.0)
@@ -135,8 +135,8 @@ class ChunkedAttention(nn.Module):
         padding_mask: Tensor,
         causal: bool,
     ) -> tuple[Tensor, Tensor]:
-        """What each chunk [.., size, ·] finds in itself and its neighbours, and the logarithm of
-        the sum of its exponentials."""
+        """Attention of each chunk [.., size, ·] to itself and its neighbours, and the log-sum-exp
+        of its scores."""
         q, k, v = qkv
         k = self._with_neighbours(k)  # [.., M, K]
         v = self._with_neighbours(v)  # [.., M, E]
@@ -186,7 +186,7 @@ class ChunkedAttention(nn.Module):
         heads: Tensor | None = None,
         bias: ScoreBias | None = None,
     ) -> Tensor:
-        """What each position's value counts: the output when values are one-hot positions."""
+        """The weight of each position's value: the output for values that are one-hot positions."""
         one_hot = torch.eye(k.shape[2], dtype=q.dtype, device=q.device)
         weights = self(q, k, one_hot.expand(*k.shape[:2], -1, -1), mask)[:, :, rows]
         if heads is None:
@@ -194,8 +194,8 @@ class ChunkedAttention(nn.Module):
         return weights[:, heads]
 
     def visible(self, q: Tensor, k: Tensor, mask: AttentionMask, rows: Tensor) -> Tensor:
-        """[B, H, rows, S]: the keys that stand, in any round, in a query's own chunk or in those
-        that it sees too."""
+        """[B, H, rows, S]: the keys that are, in any round, in a query's own chunk or in its
+        neighbours."""
         if self._padded_length(q.shape[2]) <= self.chunk:
             return mask.for_rows(rows)
         _, padding_mask = mask.causal_and_padding()

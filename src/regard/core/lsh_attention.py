@@ -28,7 +28,7 @@ class Hashing(NamedTuple):
 
 class LshAttention(ChunkedAttention):
     """Positions are sorted by the bucket of their hash before they are cut into chunks. Several
-    rounds of other hashes are weighed by how much each has seen.
+    rounds of other hashes are weighted by their sums of exponentials.
 
     Training draws hashes anew in every call, evaluation has those of the seed. Unlike in the paper,
     the first chunk does not see the last, so that padding changes nothing, unless a `ring` is asked

@@ -1,4 +1,4 @@
-"""Mask patterns: who may attend to whom. True means "may attend", everywhere.
+"""Mask patterns: which query positions may attend to which key positions; True = may attend.
 
 A pattern is a predicate on (batch row, head, query position, key position), made of tensors that
 broadcast against each other; patterns combine with & | ~. `attention_mask.AttentionMask` lays one
@@ -6,7 +6,7 @@ over the actual positions of a call. Here are what all patterns have in common, 
 combined; `causal_mask`, `padding_mask`, `sliding_window_mask`, `document_mask` and `graph_mask`
 are files of their own, blocks and global tokens are in `sparse_masks`.
 
-Besides the predicate, a pattern tells what sparse kernels and KV caches need to know: which keys a
+Besides the predicate, a pattern has what sparse kernels and KV caches need: which keys a
 run of queries could `reach` at all, how far back a query looks (`max_lookback`), and at which
 `stride`. These may promise too much, never too little: the predicate decides.
 """
@@ -30,11 +30,11 @@ class MaskPattern:
     stride = 1
     # How many positions before its own a query may attend to; None: no limit.
     max_lookback: int | None = None
-    # Whether it matters where a sequence begins, and not only how far apart two positions are.
+    # Whether the pattern depends on absolute positions, and not only on distances.
     anchored = False
     # Whether no position attends to what follows it.
     causal = False
-    # Whether it is another one in each row of a batch.
+    # Whether the pattern depends on the batch row.
     per_row = False
     # Whether `allows` is arithmetic on each pair, as compiled kernels need it.
     pointwise = True
@@ -89,7 +89,7 @@ class FullMask(MaskPattern):
 
 @dataclass(frozen=True)
 class And(MaskPattern):
-    """What both patterns allow."""
+    """Intersection: pairs that both patterns allow."""
 
     first: MaskPattern
     second: MaskPattern
@@ -132,7 +132,7 @@ class And(MaskPattern):
 
 @dataclass(frozen=True)
 class Or(MaskPattern):
-    """What one of two patterns allows."""
+    """Union: pairs that either pattern allows."""
 
     first: MaskPattern
     second: MaskPattern
@@ -176,7 +176,7 @@ class Or(MaskPattern):
 
 @dataclass(frozen=True)
 class Not(MaskPattern):
-    """What a pattern does not allow."""
+    """Complement: pairs that a pattern does not allow."""
 
     inner: MaskPattern
 

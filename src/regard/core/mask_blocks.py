@@ -1,4 +1,4 @@
-"""Block plans: which blocks of keys each block of queries can see at all, for block-sparse kernels.
+"""Block plans for block-sparse kernels: the blocks of keys that a block of queries may attend to.
 
 A plan is made on the host from the ranges that a mask pattern can reach, in time proportional to
 the number of blocks that are not empty. It may promise too much, never too little: the pattern's
@@ -24,7 +24,7 @@ Sizes = tuple[Any, ...]  # numbers and shapes of a pattern, and the sizes of its
 
 
 class Blocks(NamedTuple):
-    """Blocks of queries that could see equally many blocks of keys."""
+    """Blocks of queries that may attend to equally many blocks of keys."""
 
     queries: Tensor  # [N]
     keys: Tensor  # [N, M]
@@ -81,8 +81,8 @@ def plan_cost(size: int, plan: tuple[Blocks, ...]) -> int:
 def block_plan(
     pattern: MaskPattern, size: int, grid: BlockGrid, device: torch.device
 ) -> tuple[Blocks, ...] | None:
-    """The blocks that can be seen, grouped by how many each row of blocks sees; None if that are
-    most of all blocks.
+    """The non-empty blocks, grouped by their number in each row of blocks; None if most blocks are
+    non-empty.
 
     Made once for each pattern and length, on the host; a captured CUDA graph must find it on its
     device.
@@ -111,7 +111,7 @@ def block_plan(
 def _visible_blocks(
     pattern: MaskPattern, size: int, grid: BlockGrid, low: int, high: int
 ) -> list[int]:
-    """The blocks of keys that queries from position `low` to `high` could see."""
+    """The blocks of keys that queries from position `low` to `high` may attend to."""
     columns: set[int] = set()
     for begin, end in pattern.reach(low, high):
         first = _key_index(grid, begin)

@@ -73,7 +73,7 @@ class NodeFeatures(nn.Module):
         return self.dropout(x)
 
     def _degrees(self, edges: Tensor, x: Tensor) -> Tensor:
-        """How many neighbours each node has, without itself, as rows of the table: [B, N]."""
+        """The degree of each node, without itself, as rows of the table: [B, N]."""
         assert self.degrees is not None, "this model has no embedding of degrees"
         rows, nodes = x.shape[:2]
         # The loop at each node is no neighbour.

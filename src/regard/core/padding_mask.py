@@ -11,7 +11,10 @@ from regard.core.mask import FullMask, MaskPattern
 
 @dataclass(frozen=True, eq=False)
 class PaddingMask(MaskPattern):
-    """The padding mask: `padding_mask[b, s]` is True where row b holds a token at position s."""
+    """The padding mask: `padding_mask[b, s]` is True where row b holds a token at position s.
+
+    True at tokens, unlike `nn.MultiheadAttention`'s `key_padding_mask`, which is True at padding.
+    """
 
     per_row = True
     padding_mask: Tensor  # [B, S] bool

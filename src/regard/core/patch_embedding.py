@@ -43,7 +43,7 @@ class PatchShape(NamedTuple):
 
 
 class VisiblePatches(NamedTuple):
-    """Random masking by shuffling (He et al. 2022, MAE): which patches an encoder sees.
+    """Random masking by shuffling (He et al. 2022, MAE): which patches an encoder reads.
 
     Where mask tokens stand for the others (SimMIM), only `masked` is read.
     """
@@ -137,7 +137,7 @@ class Patches(nn.Module):
 
     @property
     def maskable(self) -> int:
-        """How many squares of an image are hidden or not: patches, or units of several."""
+        """The number of squares of an image that can be masked: patches, or units of several."""
         return (-(-self.side // self.mask_unit)) ** 2
 
     def random_masking(self, noise: Tensor) -> VisiblePatches:
@@ -150,7 +150,7 @@ class Patches(nn.Module):
         return VisiblePatches(shuffled[:, :count], restore, restore >= count)
 
     def encoder_inputs(self, order: VisiblePatches) -> dict[str, Tensor]:
-        """What `forward` takes besides an image: mask tokens hide patches if there are such."""
+        """The arguments of `forward` besides an image: masked patches if there are mask tokens."""
         if self.mask_token is not None:
             return {"masked": order.masked}
         return {"visible": order.visible}

@@ -56,7 +56,7 @@ class PixelDecoder(nn.Module):
         return self.output(self.stack(x)[:, self.extras :])
 
     def targets(self, patches: Tensor) -> Tensor:
-        """What the loss compares with: pixels [B, N, P] of unfolded patches, normalized or not."""
+        """The targets of the loss: pixels [B, N, P] of unfolded patches, normalized or not."""
         # A patch is unfolded as channel, row, column.
         pixels = patches.unflatten(-1, (self.channels, -1)).mT.flatten(-2)
         if not self.normalized:
@@ -103,7 +103,7 @@ class PixelShuffleHead(nn.Module):
         return functional.unfold(image, self.patch, stride=self.patch).mT
 
     def targets(self, patches: Tensor) -> Tensor:
-        """What the loss compares with: the pixels [B, N, P] themselves."""
+        """The targets of the loss: the pixels [B, N, P] themselves."""
         return patches
 
     def error(self, predicted: Tensor, patches: Tensor, masked: Tensor) -> Tensor:

@@ -115,7 +115,7 @@ class LearnedPosition(nn.Module):
 
     @property
     def length(self) -> int:
-        """How many positions have an embedding."""
+        """The number of positions that have an embedding."""
         return len(self.table) - self.offset
 
     def rows(self, length: int) -> Tensor:
@@ -189,7 +189,7 @@ class AxialPosition(nn.Module):
         return f"shape={self.shape}, positions={self.length}"
 
     def rows(self, length: int) -> Tensor:
-        """Of the first `length` positions at least, and of no more of the first axis than
+        """The rows of at least the first `length` positions, and of no more of the first axis than
         needed."""
         if length > self.length:
             raise DataError(

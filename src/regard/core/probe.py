@@ -49,8 +49,7 @@ class SelectsKeys(Protocol):
 
 
 class HasHeads(Protocol):
-    """A part with attention heads. `out_weight` [D, H·E] is the output projection of what they
-    find."""
+    """A part with attention heads. `out_weight` [D, H·E] is the weight of the output projection."""
 
     @property
     def heads(self) -> int: ...
@@ -106,7 +105,7 @@ class NullProbe:
         return self
 
     def through(self, name: str, value: Tensor) -> Tensor:
-        """The value that goes on from the point called `name`."""
+        """Records or edits the value at the point `name`, and returns it."""
         return value
 
     def attention(

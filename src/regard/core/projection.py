@@ -94,7 +94,7 @@ class CrossProjection(_Projection):
         self.kv = Linear(d_model, sum(widths), bias=biased, parts=widths)
 
     def keys_and_values(self, memory: Tensor) -> CrossKV:
-        """Of the encoder memory [B, S, D]: [B, G, S, K] and [B, G, S, E]."""
+        """Keys and values of the encoder memory [B, S, D]: [B, G, S, K] and [B, G, S, E]."""
         k, v = self.kv(memory).split(self.kv.parts, dim=-1)
         return CrossKV(split_heads(k, self.groups), split_heads(v, self.groups))
 

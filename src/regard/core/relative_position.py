@@ -54,7 +54,7 @@ class RepeatedBlockBias(nn.Module):
         self.most = most
 
     def over(self, length: int) -> Callable[[Tensor, Tensor], Tensor] | None:
-        """What is added to the scores of a sequence of `length` positions; None: nothing."""
+        """The bias on the scores of a sequence of `length` positions; None if there is none."""
         if length <= self.most:
             return None
         last = (length - 1) // self.size * self.size

@@ -1,4 +1,4 @@
-"""Residual connections: dropout, the sum, and where the norm stands (pre-norm, post-norm,
+"""Residual connections: dropout, the sum, and the place of the norm (pre-norm, post-norm,
 parallel), or no sum at all."""
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class SequentialResidual(nn.Module):
 
 
 class ParallelResidual(nn.Module):
-    """x + Σ Dropout(Sublayer(norm(x))): all sublayers see the same input, through one norm or one
+    """x + Σ Dropout(Sublayer(norm(x))): all sublayers read the same input, through one norm or one
     each."""
 
     def __init__(self, norms: list[Norm], dropout: float) -> None:

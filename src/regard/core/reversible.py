@@ -41,7 +41,7 @@ class ReversibleResidual(nn.Module):
         self.dropout = Dropout(dropout)
 
     def around(self, number: int, sublayer: Sublayer) -> Sublayer:
-        """What a sublayer adds to the other stream: Dropout(Sublayer(norm(x)))."""
+        """The term that a sublayer adds to the other stream: Dropout(Sublayer(norm(x)))."""
         norm = self.norms[number]
         return lambda x: self.dropout(sublayer(norm(x)))
 
@@ -87,7 +87,7 @@ class ReversibleBlock(AnyBlock):
         memory: Memory | None,
         memory_mask: AttentionMask | None,
     ) -> list[Sublayer]:
-        """What each sublayer adds to the other stream, in order."""
+        """The functions of the sublayers, each added to the other stream, in order."""
         residual = self.residual
         attend = partial(self.self_attention, mask=mask, positions=positions, context=context)
         steps = [residual.around(0, attend)]

@@ -1,8 +1,8 @@
 """Scaled dot-product attention: softmax(q kᵀ · scale) v over pairs that may attend (equation 1).
 
-The only door to the kernels. `explicit` is the definition, written out; `fused` is the same
+Selects the attention kernel. `explicit` is the definition, written out; `fused` is the same
 function through PyTorch's kernels (FlashAttention and others) or our own; `dispatch` takes a
-block-sparse kernel where little may be seen. All take q [B,H,T,K], k [B,G,S,K], v [B,G,S,E] and
+block-sparse kernel if the mask is sparse. All take q [B,H,T,K], k [B,G,S,K], v [B,G,S,E] and
 return [B,H,T,E]. A query that may attend to nothing gets zeros, never NaN.
 """
 
@@ -39,7 +39,7 @@ class Kernel(Protocol):
 
 HAS_TRITON = find_spec("triton") is not None
 MAX_FEW_QUERIES = 16  # queries of a head in a decoding step
-LEAST_DROPOUT = 1e-9  # what is less is none
+MIN_DROPOUT = 1e-9  # smaller rates count as 0
 MAX_SHORT = 64  # positions of a short sequence, of which one Triton program holds all
 
 
@@ -55,8 +55,8 @@ def dispatch(
     dropout: float,
     bias: ScoreBias | None = None,
 ) -> Tensor:
-    """The fastest kernel: along edges or block-sparse where little may be seen, else a fused dense
-    one."""
+    """Attention by the fastest kernel: along edges or block-sparse if the mask is sparse, otherwise
+    a fused dense one."""
     edges = edge_attention.edges_of(mask)
     if edges is not None:
         return edge_attention.attend(q, k, v, edges, mask, scale, dropout, bias)
@@ -80,8 +80,8 @@ def fused(
     # PyTorch takes `is_causal` or `attn_mask`, never both.
     causal = bias is None and mask.is_causal
     tensor = _mask_tensor(mask, bias)
-    # PyTorch takes it for none when it chooses a kernel, and for some inside.
-    if dropout < LEAST_DROPOUT:
+    # PyTorch takes a tiny rate for 0 when it selects a kernel, but not inside the kernel.
+    if dropout < MIN_DROPOUT:
         dropout = 0.0
     if q.is_cuda and HAS_TRITON:
         if dropout == 0 and _has_few_queries(q, k, v) and (q.shape[2] == 1 or not causal):
@@ -107,7 +107,7 @@ def fused(
 
 
 def _mask_tensor(mask: AttentionMask, bias: ScoreBias | None) -> Tensor | None:
-    """The mask as kernels take it; None where they know it by name."""
+    """The mask as an additive tensor; None if a kernel needs no tensor (full or causal)."""
     if bias is None and (mask.is_full or mask.is_causal):
         return None
     return additive_mask(mask, bias)
@@ -177,8 +177,7 @@ def attention_weights(
     bias: Tensor | None = None,
     top: int | None = None,
 ) -> Tensor:
-    """Softmax over the keys that may be seen, or the `top` of them; a row without any is all
-    zeros."""
+    """Softmax over the allowed keys, or the `top` of them; a fully masked row is all zeros."""
     scores = (q * scale) @ per_query_head(k, q.shape[1]).transpose(-1, -2)  # [B, H, T, S]
     if bias is not None:
         scores = scores + bias

@@ -16,7 +16,7 @@ class ScoreBias:
     """A bias [B or 1, H, T, S] on the scores: as a tensor, or as the `term` that computes it for
     any positions.
 
-    Sparse kernels ask the term for the few pairs that can be seen. Whatever is made for a whole
+    Sparse kernels ask the term for the few allowed pairs. Whatever is made for a whole
     mask is kept, because all layers of a stack share one bias.
     """
 
@@ -48,7 +48,7 @@ class ScoreBias:
 
 
 def additive_mask(mask: AttentionMask, bias: ScoreBias | None) -> Tensor:
-    """What kernels take as a mask: booleans, or the bias with −∞ where nothing may be seen."""
+    """The mask argument of kernels: booleans, or the bias with −∞ at masked pairs."""
     if bias is None:
         return mask.allowed
     return bias.additive(mask)

@@ -55,7 +55,7 @@ class SegmentAttention(Attention):
     def _project_with_memory(
         self, x: Tensor, segments: SegmentMemory
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries of x, and keys and values of what is remembered and of x."""
+        """Queries of x, and keys and values of the segment memory and x."""
         if segments.k is None or segments.v is None:
             everything = torch.cat([segments.x.to(x.dtype), x], dim=1)  # [B, M + T, D]
             q, k, v = self.project(everything, None)

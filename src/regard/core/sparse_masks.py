@@ -74,7 +74,7 @@ class GlobalMask(MaskPattern):
 
     @property
     def _bounds(self) -> tuple[int, int]:
-        """Where the first ones end, and where the last ones begin."""
+        """The end of the first global tokens, and the beginning of the last."""
         assert self.length is not None or not self.last, "call `over` with the length first"
         begin = self.first * self.size
         if self.length is None:

@@ -40,7 +40,7 @@ from regard.errors import ModelError
 
 
 class LayerInputs(NamedTuple):
-    """What all layers of a stack share in one forward pass."""
+    """Inputs that all layers of a stack share in one forward pass."""
 
     mask: AttentionMask
     positions: PositionTerms
@@ -125,11 +125,11 @@ class Stack(nn.Module):
         return cast(AnyBlock, self.blocks[number % len(self.blocks)])
 
     def residual_stream(self, embedded: Tensor) -> Tensor:
-        """What the first block reads, of the embeddings."""
+        """The input of the first block, from the embeddings."""
         return embedded
 
     def finish(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
-        """What comes after the last block."""
+        """The final norm, if there is one, and dropout."""
         if self.final_norm is not None:
             x = normalize(self.final_norm, x, padding_mask)
         return self.dropout(x)
@@ -318,7 +318,7 @@ class Stack(nn.Module):
 
     @property
     def carries_state(self) -> bool:
-        """Whether layers remember earlier segments of a text."""
+        """Whether layers carry state (segment memory) from one segment to the next."""
         return self.segment_length is not None
 
     @property
@@ -343,7 +343,7 @@ class Stack(nn.Module):
 
     @property
     def max_lookback(self) -> int | None:
-        """How many positions before the new ones are needed; None: all."""
+        """The number of positions before the new ones that are needed; None: all."""
         limits = (self.pattern.max_lookback, self.segment_length)
         return min((limit for limit in limits if limit is not None), default=None)
 

@@ -81,7 +81,7 @@ class ConvPosition(nn.Module):
         return torch.linalg.vector_norm(self.direction, dim=(0, 1), keepdim=True)
 
     def forward(self, x: Tensor) -> Tensor:
-        """What to add to x [B, T, D]."""
+        """The positional term [B, T, D] to add to x."""
         weight = self.direction * (self.length / self._norm())  # [D, D / groups, kernel]
         near = functional.conv1d(
             x.mT, weight, self.bias, padding=self.kernel // 2, groups=self.groups
@@ -161,7 +161,7 @@ class Waveform(nn.Module):
         return self.dropout(x)
 
     def latents(self, waves: Tensor) -> Tensor:
-        """What the convolutions make of waves [B, samples], normalised: [B, T, channels]."""
+        """Normalised convolution features of waves [B, samples]: [B, T, channels]."""
         self._check(waves.shape[1])
         x = waves[:, None]  # [B, 1, samples]
         for convolution in self.convolutions:

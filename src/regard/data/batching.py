@@ -103,7 +103,7 @@ def _similar_lengths(lengths: NDArray[Any], budget: int) -> Rows:
 
     Sorting by (target, source) alone mixes short and long sources wherever a batch spans several
     target lengths. So the last column is sorted into strips, and each strip by the other columns,
-    up and down in turn, as one mows a lawn. Twice the root of the number of batches is about the
+    in alternating (serpentine) order. Twice the root of the number of batches is about the
     best number of strips (found by trying).
     """
     by_last = np.argsort(lengths[:, -1], kind="stable")
@@ -224,8 +224,8 @@ class BlockSampler:
 
     def _choose_block_rows(self) -> int:
         """Large batches need large blocks: rows of so many batches, by their mean length."""
-        longest = max(len(column.tokens) for column in self._corpus.columns.values())
-        rows = BATCHES_PER_BLOCK * self._budget * len(self._corpus) // max(1, longest)
+        total_tokens = max(len(column.tokens) for column in self._corpus.columns.values())
+        rows = BATCHES_PER_BLOCK * self._budget * len(self._corpus) // max(1, total_tokens)
         return max(BLOCK_ROWS, -(-rows // CHUNK_ROWS) * CHUNK_ROWS)
 
     def block(self, epoch: int, number: int) -> list[Rows]:
@@ -387,7 +387,8 @@ def collate(
     if empty > 0:
         source = _with_empty_rows(source, empty, source_pad)
         source_mask = _with_empty_rows(source_mask, empty, False)
-        source_mask[len(rows) :, 0] = True  # softmax needs one position to attend to
+        # Our attention gives zeros if all keys are masked; softmax in a user's model gives NaN.
+        source_mask[len(rows) :, 0] = True
         decoder_input = _with_empty_rows(decoder_input, empty, target_pad)
         labels = _with_empty_rows(labels, empty, IGNORED)
     tensors = {"source": source, "target": decoder_input, "labels": labels}

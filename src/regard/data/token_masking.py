@@ -22,7 +22,7 @@ class MaskingRates:
 
 
 def mask_tokens(
-    ids: Ids, chance: RandomStream, *, share: float, token: int, ordinary: Ids, fate: MaskingRates
+    ids: Ids, chance: RandomStream, *, share: float, token: int, ordinary: Ids, rates: MaskingRates
 ) -> tuple[Ids, Ids]:
     """Masking: `share` of the tokens are to be predicted.
 
@@ -36,7 +36,7 @@ def mask_tokens(
     originals = ids[positions]
     labels = np.full_like(ids, IGNORED)
     labels[positions] = originals
-    swapped = np.where(draws < fate.masked + fate.swapped, random_tokens, originals)
+    swapped = np.where(draws < rates.masked + rates.swapped, random_tokens, originals)
     corrupted = ids.copy()
-    corrupted[positions] = np.where(draws < fate.masked, token, swapped)
+    corrupted[positions] = np.where(draws < rates.masked, token, swapped)
     return corrupted, labels

@@ -63,7 +63,7 @@ class SpecialTokens:
 
 @dataclass(frozen=True)
 class DecodingSettings:
-    """How to decode: strategy, length limit, token budget of a batch, and history rules.
+    """Decoding settings: strategy, length limit, token budget of a batch, and history rules.
 
     `batch_tokens`: how many positions (source tokens × beams) are decoded at once.
     `min_new_tokens`: how many tokens come before an end token.

@@ -21,9 +21,9 @@ _BETTER = "above about 10, translation quality usually drops"
 
 
 def require_memory(strategy: Strategy, model: spec.ModelSpec, positions: int) -> None:
-    """Raises `ModelError` if one sentence's hypotheses of so many tokens do not fit into memory.
+    """Raises `ModelError` if the hypotheses of one sentence do not fit into memory.
 
-    Of very many that do, it warns: nothing else is said until the first sentence is done.
+    Warns of a very wide beam, which takes long and prints nothing until the first sentence is done.
     """
     if not isinstance(strategy, BeamSearch):
         return
@@ -43,7 +43,7 @@ def require_memory(strategy: Strategy, model: spec.ModelSpec, positions: int) ->
 
 
 def bytes_per_hypothesis(model: spec.ModelSpec, positions: int) -> int:
-    """An estimate: the logits of a step, and what decoding remembers of the tokens before."""
+    """Estimated memory of one hypothesis: the logits of a step, and its KV cache."""
     vocabulary = max((tokens.vocabulary for tokens in model.embeddings.values()), default=0)
     cache = (model.kv_cache_size or 0) * positions
     return _BYTES * (_ROWS_OF_LOGITS * vocabulary + _CACHES * cache)

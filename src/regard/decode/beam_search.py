@@ -173,7 +173,7 @@ def _step(
     *,
     first: bool,
 ) -> None:
-    """One step of every sentence: logits, candidates, the new beam, and whether to go on."""
+    """One step of every sentence: logits, candidates, the new beam, and whether to continue."""
     constraints = state.constraints
     width = strategy.width
     row_sentences = state.sentences.repeat_interleave(
@@ -248,7 +248,7 @@ def _advance(
 
 
 def _slot_count(state: SearchState, strategy: BeamSearch) -> Tensor | int:
-    """How many hypotheses of each sentence may go on: [B, 1], or one number for all."""
+    """The number of hypotheses of each sentence to continue: [B, 1], or one number for all."""
     if strategy.slots == "refilled":
         return strategy.width
     return strategy.width - state.finished.count(state.sentences)[:, None]

@@ -56,7 +56,7 @@ class Constraints:
 
     @property
     def graph_key(self) -> tuple[Hashable, ...]:
-        """What a captured CUDA graph depends on besides the shapes of tensors."""
+        """The key of a captured CUDA graph, besides the shapes of tensors."""
         rules = None
         if self.rules is not None:
             rules = (self.rules.min_new_tokens, self.rules.no_repeat_ngram_size)
@@ -64,12 +64,12 @@ class Constraints:
 
     @cached_property
     def max_steps(self) -> int:
-        """How many tokens the longest output may have."""
+        """The maximum number of tokens of an output."""
         return int(self.limits.max())
 
     @property
     def cache_capacity(self) -> int:
-        """How many positions the KV cache must have room for."""
+        """The number of positions that the KV cache must hold."""
         return self.max_steps + self.start_tokens.shape[1] - 1
 
     def is_end(self, tokens: Tensor) -> Tensor:

@@ -63,7 +63,7 @@ def exclusive(device: torch.device) -> AbstractContextManager[Any]:
 
 
 def padded_length(steps: int, device: torch.device) -> int:
-    """How many steps buffers have room for: on a GPU a round number, so that shapes are few."""
+    """The number of steps that buffers hold: rounded up on a GPU, so that shapes are few."""
     if not enabled(device):
         return steps
     return -(-steps // LENGTH_MULTIPLE) * LENGTH_MULTIPLE
@@ -238,7 +238,7 @@ def tensors_in(structure: Any) -> Iterator[Tensor]:
 
 
 def _graph_key(model: nn.Module, key: Hashable, tensors: list[Tensor]) -> Hashable:
-    """What two searches must share to share a graph: the weights' addresses, and all shapes."""
+    """The key of a captured graph: the weights' addresses, and all shapes."""
     shapes = tuple((x.shape, x.stride(), x.dtype, x.device) for x in tensors)
     autocast = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else None
     return key, autocast, tuple(_weight_addresses(model)), shapes

@@ -100,7 +100,7 @@ def _compiles_fast(x: Tensor) -> bool:
 
 
 def _fits(stack: Stack, x: Tensor, caches: Sequence[LayerCache]) -> bool:
-    """Whether `run_stack` knows all the parts of this stack, and its caches."""
+    """Whether `run_stack` supports all parts of this stack, and its caches."""
     if stack.training or not _compiles_fast(x) or not is_usual(stack):
         return False
     return all(_is_static(cache, len(x)) for cache in caches)

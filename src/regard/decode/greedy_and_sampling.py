@@ -247,7 +247,7 @@ def _next_tokens(
 
 
 def _hypotheses(state: GenerationState) -> dict[int, Hypothesis]:
-    """What each sentence of the state has so far."""
+    """The hypothesis of each sentence so far."""
     columns = (state.sentences, state.tokens, state.limits, state.sums, state.ended)
     end = state.constraints.end
     hypotheses: dict[int, Hypothesis] = {}

@@ -20,7 +20,7 @@ class GNMTPenalty:
     alpha: float = 0.6
 
     def divisor(self, n: float) -> float:
-        """What the log-probability of n tokens, the end token included, is divided by."""
+        """The divisor of the log-probability of n tokens, the end token included."""
         return ((5.0 + n) / 6.0) ** self.alpha
 
 
@@ -34,7 +34,7 @@ class PowerPenalty:
     alpha: float = 1.0
 
     def divisor(self, n: float) -> float:
-        """What the log-probability of n tokens, the end token included, is divided by."""
+        """The divisor of the log-probability of n tokens, the end token included."""
         return float(n**self.alpha)
 
 
@@ -42,7 +42,7 @@ LengthPenalty = GNMTPenalty | PowerPenalty
 
 
 def parse_length_penalty(text: str) -> LengthPenalty:
-    """The penalty that `gnmt:0.6` or `power:1.0` stands for."""
+    """Parses a length penalty such as `gnmt:0.6` or `power:1.0`."""
     constructors: dict[str, Callable[..., LengthPenalty]] = {
         "gnmt": lambda alpha="0.6": GNMTPenalty(_exponent(alpha)),  # Wu et al. 2016, Equation 14
         "power": lambda alpha="1.0": PowerPenalty(_exponent(alpha)),  # that of Hugging Face

@@ -10,10 +10,9 @@ from regard.decode.arguments import real_number, switch, whole_number
 from regard.decode.length_penalty import GNMTPenalty, LengthPenalty, parse_length_penalty
 from regard.errors import SettingError, did_you_mean
 
-_COLDEST = 1e-6  # logits divided by less are infinite
-_HOTTEST = (
-    1e18  # logits divided by much more are no numbers of float32; all tokens are alike before
-)
+MIN_TEMPERATURE = 1e-6  # logits divided by less are infinite
+# Logits divided by much more underflow in float32; all tokens are equally likely long before that.
+MAX_TEMPERATURE = 1e18
 
 
 @dataclass(frozen=True)
@@ -42,14 +41,14 @@ class Sampling:
         for name in ("temperature", "top_p", "min_p"):
             object.__setattr__(self, name, real_number(name, getattr(self, name)))
         # Written so that nan is refused as well.
-        if self.temperature > _HOTTEST:
+        if self.temperature > MAX_TEMPERATURE:
             raise SettingError(
                 f"temperature = {self.temperature} is too high",
-                f"use {_HOTTEST:g} at most; 1 is usual",
+                f"use {MAX_TEMPERATURE:g} at most; 1 is usual",
             )
-        if not self.temperature >= _COLDEST:
+        if not self.temperature >= MIN_TEMPERATURE:
             raise SettingError(
-                f"temperature must be a number above 0 (at least {_COLDEST}), "
+                f"temperature must be a number above 0 (at least {MIN_TEMPERATURE}), "
                 f"not {self.temperature}",
                 "use greedy decoding instead of temperature 0",
             )
@@ -107,7 +106,7 @@ Strategy = Greedy | Sampling | BeamSearch
 
 
 class DecodingOptions(TypedDict, total=False):
-    """The keywords of `translate` and `generate` that stand for a strategy.
+    """The keywords of `translate` and `generate` that set the strategy.
 
     `beam` and `length_penalty` (`gnmt:0.6`, `power:1.0`) are of beam search, a beam of 1 is greedy;
     the others are of sampling: any of them, or `sample=True`, draws by chance.
@@ -129,9 +128,9 @@ _SEARCH_OPTIONS = ("beam", "length_penalty")
 def choose_strategy(
     strategy: Strategy | None, options: DecodingOptions, other_keywords: Sequence[str] = ()
 ) -> Strategy | None:
-    """The strategy that was given, or that of the keywords; None where neither says anything.
+    """Returns `strategy`, or one built from `options`, or None if both are empty.
 
-    `other_keywords` of the method are named to who has misspelt one.
+    `other_keywords` are included in the suggestions for a misspelt option.
     """
     # A misspelt keyword reaches this point only without a type checker.
     for name in options:
@@ -188,6 +187,11 @@ class Limit:
     factor: float = 1.0
     extra: int = 50
     maximum: int | None = None  # how many positions the model itself has
+
+    @classmethod
+    def fixed(cls, new_tokens: int) -> Limit:
+        """The same limit for every source."""
+        return cls(0.0, new_tokens)
 
     def __call__(self, source_length: int) -> int:
         limit = max(1, int(self.factor * source_length) + self.extra)

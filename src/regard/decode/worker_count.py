@@ -1,4 +1,4 @@
-"""How many worker processes decode: one, unless the caller asks for more. No torch here.
+"""The number of worker processes: one, unless the caller asks for more. No torch here.
 
 Decoding steps consist of many small operations that several threads cannot share well. Workers
 decode groups of sentences of their own instead, one thread each. That forks the process, which a
@@ -29,5 +29,5 @@ def one_worker_per_thread() -> Iterator[None]:
 
 
 def default_workers(threads: int) -> int:
-    """The number of workers where settings give none, when PyTorch has so many threads."""
+    """The default number of workers for this number of PyTorch threads."""
     return threads if _PER_THREAD.get() else 1

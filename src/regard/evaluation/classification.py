@@ -46,9 +46,9 @@ def rank_labels(
     check_labels(labels, model.labels)
     inputs: list[Any] = [example.whole for example in examples]  # texts, or pairs of texts
     if isinstance(model, SequenceClassifier):
-        scores = model.classify(inputs, cut=True)
+        scores = model.classify(inputs, truncation=True)
     else:
-        logits = model.logits(inputs, cut=True, max_length=settings.max_length)
+        logits = model.logits(inputs, truncation=True, max_length=settings.max_length)
         scores = [label_scores(row, model.labels) for row in logits]
     return Outputs([list(ranking) for ranking in scores], labels)
 
@@ -74,7 +74,7 @@ def predict_numbers(
 ) -> Outputs:
     """The number of each text, by a head with one output."""
     inputs = [example.whole for example in examples]
-    logits = model.logits(inputs, cut=True, max_length=settings.max_length)  # [1] each
+    logits = model.logits(inputs, truncation=True, max_length=settings.max_length)  # [1] each
     return Outputs([float(row[0]) for row in logits], [example.score for example in examples])
 
 
@@ -89,7 +89,7 @@ def tag_words(model: TextEncoder, examples: Sequence[TaggedWords], settings: Set
         limit = min(limit or positions, positions)
     aligned = align_words(model.tokenizer, examples, limit)
     texts = [" ".join(example.tokens) for example in examples]
-    logits = model.logits(texts, cut=True, max_length=limit)  # [T, labels] each
+    logits = model.logits(texts, truncation=True, max_length=limit)  # [T, labels] each
     names = model.labels
     references = [example.tags for example in examples]
     check_labels([tag for tags in references for tag in tags], names)

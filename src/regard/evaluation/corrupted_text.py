@@ -131,7 +131,7 @@ def masked_rows(
             share=reading.corrupted_share or MASKED_SHARE,
             token=tokenizer.required_token_id("mask"),
             ordinary=np.array(ordinary, dtype=np.int64),
-            fate=rates,
+            rates=rates,
         )
         row = MaskedRow([start], [IGNORED], [0])
         first = 0
@@ -240,7 +240,7 @@ def denoising_likelihood(model: Translator, examples: Examples, settings: Settin
 def _restored_likelihood(model: Translator, pairs: Sequence[tuple[Ids, Ids]]) -> Outputs:
     """−log p of targets given corrupted sources, both with their special tokens."""
     special = model.special_tokens
-    opening = [] if special.forced_bos is None else [special.forced_bos]
-    sources = [[*opening, *source.tolist(), special.end] for source, _ in pairs]
-    targets = [[*opening, *target.tolist(), special.end] for _, target in pairs]
+    prefix = [] if special.forced_bos is None else [special.forced_bos]
+    sources = [[*prefix, *source.tolist(), special.end] for source, _ in pairs]
+    targets = [[*prefix, *target.tolist(), special.end] for _, target in pairs]
     return Outputs(model.row_nlls(sources, targets), [0] * len(pairs))

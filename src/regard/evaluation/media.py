@@ -68,7 +68,7 @@ def rank_captions(
     """The different captions of the examples for each image, the most similar first."""
     captions = [example.text for example in examples]
     candidates = sorted(set(captions))
-    texts = functional.normalize(model.text_encoder.embed(candidates, cut=True), dim=-1)
+    texts = functional.normalize(model.text_encoder.embed(candidates, truncation=True), dim=-1)
     images = model.embed_image([example.image for example in examples])
     similarity = images @ texts.mT  # [images, candidates]
     nearest = similarity.topk(min(MAX_CANDIDATES, len(candidates)), dim=1).indices

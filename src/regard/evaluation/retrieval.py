@@ -32,8 +32,12 @@ def rank_pairs(
     Similarity is the cosine of sentence vectors; the references are the numbers of the pairs.
     """
     encoder = model.text_encoder if isinstance(model, DualEncoderModel) else model
-    first = functional.normalize(encoder.embed([pair.text for pair in pairs], cut=True), dim=-1)
-    second = functional.normalize(encoder.embed([pair.text2 for pair in pairs], cut=True), dim=-1)
+    first = functional.normalize(
+        encoder.embed([pair.text for pair in pairs], truncation=True), dim=-1
+    )
+    second = functional.normalize(
+        encoder.embed([pair.text2 for pair in pairs], truncation=True), dim=-1
+    )
     similarity = first @ second.mT  # [N, N]
     nearest = similarity.topk(min(MAX_CANDIDATES, len(pairs)), dim=1).indices
     return Outputs(nearest.tolist(), list(range(len(pairs))))

@@ -94,7 +94,7 @@ class Model(Tasks):
 
     def _repr_html_(self) -> str:
         """For a notebook: parameters by module, the tasks, and the tree of modules."""
-        # Imported late: who only translates need not wait for the analyses.
+        # Imported lazily to keep startup fast.
         from regard.look import drawing
 
         counts = parameters_by_module(self.spec)
@@ -180,7 +180,7 @@ class Model(Tasks):
         if self.device.type == "cpu":
             if precision is not None:
                 edit.require_precision(self.model, precision)
-            edit.freeze(self.model, precision or "float32")
+            edit.pack_weights(self.model, precision or "float32")
         elif precision == "bf16":
             cast(self.model, torch.bfloat16)
         elif precision is not None:
@@ -190,11 +190,9 @@ class Model(Tasks):
             )
         return self
 
-    freeze = prepare_for_inference  # the name that it had before
-
     def _require_unpacked(self, change: str) -> None:
         """Refuses what can be done with weights only that are not packed for inference."""
-        if edit.is_frozen(self.model):
+        if edit.is_packed(self.model):
             raise ModelError(
                 f"weights prepared for inference cannot be {change}",
                 "load the model again, and change it before `prepare_for_inference`",

@@ -39,7 +39,7 @@ _EARLY_STOPPING: dict[bool | str, Literal["full", "likely", "certain"]] = {
 # Bounds of what a file may say. n^32 of 2³¹ tokens is the largest power that a float has room for.
 _STRONGEST_PENALTY = 32.0
 _MOST_BEAMS = 1024
-_HOTTEST = 1e6  # temperature
+_MAX_TEMPERATURE = 1e6
 _DEFAULT_TOP_K = 50  # of transformers, where sampling is on and top_k is not set
 _LENGTH_PENALTIES: dict[str, type[LengthPenalty]] = {"gnmt": GNMTPenalty, "power": PowerPenalty}
 
@@ -147,7 +147,7 @@ def _strategy(settings: Mapping[str, Any], num_beams: int | None) -> Strategy | 
     if settings.get("do_sample") is True:
         top_k = _integer(settings, "top_k")  # 0 switches it off, and is not the default
         return Sampling(
-            temperature=_number(settings, "temperature", 1.0, 0.0, _HOTTEST),
+            temperature=_number(settings, "temperature", 1.0, 0.0, _MAX_TEMPERATURE),
             top_k=_DEFAULT_TOP_K if top_k is None else top_k,
             top_p=_number(settings, "top_p", 1.0, 0.0, 1.0),
             min_p=_number(settings, "min_p", 0.0, 0.0, 1.0),

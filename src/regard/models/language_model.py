@@ -34,7 +34,7 @@ from regard.models.base import TokenizerModel, no_targets
 from regard.models.generation_config import GenerationDefaults, warn_of_unsupported
 from regard.models.input_warnings import warn_of_inputs
 from regard.models.token_batches import (
-    SHORTEN_OR_CUT,
+    SHORTEN_OR_TRUNCATE,
     different_texts,
     framed_rows,
     padded_inputs,
@@ -52,7 +52,7 @@ _DEFAULT_NEW_TOKENS = 100
 # each, which must not be that of another text.
 _SEGMENT_KEYS = 1 << 32
 _NO_END_TOKEN = -1
-_GENERATE_KEYWORDS = ("max_new_tokens", "stream", "draft", "before", "cut")
+_GENERATE_KEYWORDS = ("max_new_tokens", "stream", "draft", "first_index", "truncation")
 
 # Receives the number of a prompt and the next token of its continuation.
 OnToken = Callable[[int, int], None]
@@ -136,8 +136,8 @@ class LanguageModel(TokenizerModel):
         max_new_tokens: int | None = None,
         stream: Callable[[str], None] | None = None,
         draft: LanguageModel | None = None,
-        before: int = 0,
-        cut: bool = False,
+        first_index: int = 0,
+        truncation: bool = False,
         **options: Unpack[DecodingOptions],
     ) -> str: ...
     @overload
@@ -149,8 +149,8 @@ class LanguageModel(TokenizerModel):
         max_new_tokens: int | None = None,
         stream: Callable[[str], None] | None = None,
         draft: LanguageModel | None = None,
-        before: int = 0,
-        cut: bool = False,
+        first_index: int = 0,
+        truncation: bool = False,
         **options: Unpack[DecodingOptions],
     ) -> list[str]: ...
     def generate(
@@ -161,23 +161,22 @@ class LanguageModel(TokenizerModel):
         max_new_tokens: int | None = None,
         stream: Callable[[str], None] | None = None,
         draft: LanguageModel | None = None,
-        before: int = 0,
-        cut: bool = False,
+        first_index: int = 0,
+        truncation: bool = False,
         **options: Unpack[DecodingOptions],
     ) -> str | list[str]:
         """The continuation of each text, up to an end token or `max_new_tokens`.
 
-        What is not given is as generation_config.json says, or greedy search and 100 tokens. How to
-        decode is said by a `strategy` or by keywords (`temperature=0.8, top_p=0.9, seed=7`, or
-        `beam=4`).
+        Decoding is set by `strategy` or keywords (`temperature=0.8, top_p=0.9, seed=7`, or
+        `beam=4`); by default by generation_config.json, or greedy search and 100 tokens.
 
         With one text, `stream` receives the pieces as they are decoded, complete characters only
         (after a beam search, all at once). When the context is full, the model goes on from its
-        last half. A prompt that is longer than the context is an error, or is cut to that half,
-        with a message, if `cut`. A `draft` is a smaller model with the same tokenizer, for
-        speculative decoding: faster where it guesses well, and the distribution of the text stays
-        the same. `before` is the number of texts that came before these: each has random draws of
-        its own, whatever the chunks that they come in.
+        last half. A prompt that is longer than the context is an error, or is truncated to that
+        half, with a message, if `truncation`. A `draft` is a smaller model with the same tokenizer,
+        for speculative decoding: faster where it guesses well, and the distribution of the text
+        stays the same. `first_index` is the index of the first text in the whole job; it seeds
+        sampling, so that results do not depend on how a job is split into chunks.
         """
         if stream is not None and not isinstance(text, str):
             raise SettingError(
@@ -191,11 +190,11 @@ class LanguageModel(TokenizerModel):
         if max_new_tokens is not None:
             max_new_tokens = whole_number("max_new_tokens", max_new_tokens, least=1)
             warn_of_long_output(max_new_tokens)
-        before = whole_number("before", before, least=0)
+        first_index = whole_number("first_index", first_index, least=0)
         strategy = choose_strategy(strategy, options, _GENERATE_KEYWORDS)
         inputs = text_list(text)
         prompts = [self._prompt_ids(one) for one in inputs]
-        self._check_lengths(prompts, cut)
+        self._check_lengths(prompts, truncation)
         decoders = [StreamingDecoder(self.tokenizer, prompt) for prompt in prompts]
         texts = [""] * len(prompts)
 
@@ -217,7 +216,7 @@ class LanguageModel(TokenizerModel):
             [max_new_tokens or self._max_new_tokens(len(prompt)) for prompt in prompts],
             on_token,
             None if draft is None else self._draft_model(draft),
-            before,
+            first_index,
             streaming=stream is not None,
         )
         # An incomplete character at the end becomes a replacement character.
@@ -225,14 +224,14 @@ class LanguageModel(TokenizerModel):
             append(row, decoder.end())
         return texts[0] if isinstance(text, str) else texts
 
-    def _check_lengths(self, prompts: Sequence[Sequence[int]], cut: bool) -> None:
-        """Refuses prompts that are longer than the context; if they are `cut`, says so."""
+    def _check_lengths(self, prompts: Sequence[Sequence[int]], truncation: bool) -> None:
+        """Refuses prompts that are longer than the context, or reports their `truncation`."""
         texts_to_truncate(
             [len(prompt) for prompt in prompts],
             self.positions,
-            cut,
+            truncation,
             self.say,
-            SHORTEN_OR_CUT,
+            SHORTEN_OR_TRUNCATE,
             prompt_tokens=self._tokens_of_full_context,
         )
 
@@ -252,7 +251,7 @@ class LanguageModel(TokenizerModel):
         max_new_tokens: list[int],
         on_token: OnToken,
         draft: DraftModel | None = None,
-        before: int = 0,
+        first_index: int = 0,
         *,
         streaming: bool = False,
     ) -> None:
@@ -276,10 +275,9 @@ class LanguageModel(TokenizerModel):
                 # A beam has no final tokens before its end.
                 if streaming and not isinstance(strategy, BeamSearch):
                     stream = functools.partial(_pass_token, on_token, rows)
-                # Limit: 0 times the length of the prompt, and so many tokens more.
                 settings = DecodingSettings(
                     strategy,
-                    Limit(0.0, limit),
+                    Limit.fixed(limit),
                     min_new_tokens=minimum,
                     no_repeat_ngram_size=self.defaults.no_repeat_ngram_size,
                     stream=stream,
@@ -292,7 +290,7 @@ class LanguageModel(TokenizerModel):
                     contexts,
                     self.special_tokens,
                     settings,
-                    keys=[before + row + segment * _SEGMENT_KEYS for row in rows],
+                    keys=[first_index + row + segment * _SEGMENT_KEYS for row in rows],
                     draft=draft,
                 )
                 for row, hypotheses in zip(rows, results, strict=True):
@@ -367,22 +365,22 @@ class LanguageModel(TokenizerModel):
 
     # ------------------------------------------------------------------ perplexity
 
-    def nll(self, texts: str | Sequence[str], tokens: int = 2048) -> tuple[float, int]:
+    def nll(self, texts: str | Sequence[str], batch_tokens: int = 2048) -> tuple[float, int]:
         """Negative log-likelihood of the texts: its sum in nats, and the number of tokens.
 
         A first token that nothing precedes is not counted. Texts that are longer than the context,
-        or than `tokens`, are read in parts.
+        or than `batch_tokens`, are read in parts.
         """
-        tokens = whole_number("tokens", tokens, least=1)
+        batch_tokens = whole_number("batch_tokens", batch_tokens, least=1)
         rows = [self.tokenizer.input_ids(text) for text in text_list(texts)]
         # Tokens that a part reads; it predicts as many.
-        size = min(self.positions or tokens, tokens)
+        size = min(self.positions or batch_tokens, batch_tokens)
         # Parts overlap by one token, which the next part reads and the last one has predicted.
         parts = [
             row[i : i + size + 1] for row in rows for i in range(0, max(1, len(row) - 1), size)
         ]
         log_probabilities = self._log_probabilities(
-            [part for part in parts if len(part) > 1], 1, tokens
+            [part for part in parts if len(part) > 1], 1, batch_tokens
         )
         return corpus_nll((-sum(row), len(row)) for row in log_probabilities)
 
@@ -393,12 +391,12 @@ class LanguageModel(TokenizerModel):
 
     @torch.inference_mode()
     def _log_probabilities(
-        self, rows: Sequence[Sequence[int]], first: int, tokens: int = 2048
+        self, rows: Sequence[Sequence[int]], first: int, batch_tokens: int = 2048
     ) -> list[list[float]]:
         """log p of each row's tokens from position `first` on, given those before."""
         self.model.eval()
         results: list[list[float]] = [[] for _ in rows]
-        for batch in batch_by_length([len(row) for row in rows], tokens):
+        for batch in batch_by_length([len(row) for row in rows], batch_tokens):
             ids, padding_mask = pad_rows([rows[i] for i in batch], 0)  # [B, T]
             ids = ids.to(self.device)
             padding_mask = padding_mask.to(self.device)
@@ -465,7 +463,7 @@ class LanguageModel(TokenizerModel):
         for one in texts:
             queries = [_fill_template(query, one, label) for label in labels]
             results.append(self._label_probabilities(prompt, queries, labels))
-        # Behind the answers: of a text that is refused, its length is said once.
+        # After the scores, so that a text that is too long gives an error and no warning besides.
         rows = [self.tokenizer.input_ids(one) for one in texts]
         warn_of_inputs(self.tokenizer, texts, rows, self.coverage)
         return results[0] if isinstance(text, str) else results

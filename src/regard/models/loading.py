@@ -240,7 +240,14 @@ def _translator(
     """An encoder–decoder over text with its tokenizers and decoding defaults."""
     source, target = open_translation_tokenizers(folder)
     translator = Translator(
-        model, spec, source, target, ids.start, config, opening=ids.opening, closing=ids.closing
+        model,
+        spec,
+        source,
+        target,
+        ids.start,
+        config,
+        forced_bos=ids.forced_bos,
+        forced_eos=ids.forced_eos,
     )
     # bad_words_ids of Marian's files name the padding token, which is never generated anyway.
     banned_ids = frozenset(translator.special_tokens.banned)

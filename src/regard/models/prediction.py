@@ -63,18 +63,18 @@ class PredictionOptions:
     """`labels` of a model that has none of its own, `context` of questions, `top` answers each.
 
     With `samples`, a forecast has the quantiles of so many sample trajectories.
-    `cut`: texts that are longer than the model reads are truncated, not refused.
+    `truncation`: texts that are longer than the model reads are truncated, not refused.
     """
 
     labels: Sequence[str] = ()
     context: str | None = None
     top: int = DEFAULT_TOP
     samples: int | None = None
-    cut: bool = False
+    truncation: bool = False
 
     def __post_init__(self) -> None:
         whole_number("top", self.top, least=1)
-        switch("cut", self.cut)
+        switch("truncation", self.truncation)
         if self.samples is not None:
             whole_number("samples", self.samples, least=1)
         if self.context is not None and not isinstance(self.context, str):
@@ -135,7 +135,7 @@ def _check_options(model: Model, task: str, options: PredictionOptions) -> None:
     is_story = task == "answer" and isinstance(model, MemoryNetworkModel)
     # flag, whether it is given, whether the task reads it
     flags = (
-        ("--cut", options.cut, isinstance(model, _CUT_MODELS.get(task, ()))),
+        ("--cut", options.truncation, isinstance(model, _TRUNCATING_MODELS.get(task, ()))),
         ("--label", bool(options.labels), task == "classify" and chooses_by_labels),
         ("--context", options.context is not None, task == "answer"),
         ("--samples", options.samples is not None, task == "forecast"),
@@ -184,7 +184,7 @@ def _classify(model: Any, inputs: list[str], options: PredictionOptions) -> list
     else:
         texts = [_text_or_pair(one) for one in inputs]
         _check_not_labelled(texts, model.labels)
-        scores = model.classify(texts, cut=options.cut)
+        scores = model.classify(texts, truncation=options.truncation)
     return [_first(one, options.top) for one in scores]
 
 
@@ -265,7 +265,7 @@ def _plain(method: str) -> Callable[[Any, list[str], PredictionOptions], list[An
 def _embed(model: Any, inputs: list[str], options: PredictionOptions) -> list[Any]:
     """Vectors of texts, or of files of the model's medium."""
     if isinstance(model, TextEncoder):
-        vectors: list[Any] = model.embed(inputs, cut=options.cut).tolist()
+        vectors: list[Any] = model.embed(inputs, truncation=options.truncation).tolist()
         return vectors
     return _vectors("embed")(model, inputs, options)
 
@@ -300,7 +300,7 @@ def _forecast(model: SeriesModel, inputs: list[str], options: PredictionOptions)
 
 
 def _generate(model: Any, inputs: list[str], options: PredictionOptions) -> list[Any]:
-    return list(model.generate(inputs, max_new_tokens=_NEW_TOKENS, cut=options.cut))
+    return list(model.generate(inputs, max_new_tokens=_NEW_TOKENS, truncation=options.truncation))
 
 
 _TASKS: dict[str, Callable[[Any, list[str], PredictionOptions], list[Any]]] = {
@@ -321,7 +321,7 @@ _TASKS: dict[str, Callable[[Any, list[str], PredictionOptions], list[Any]]] = {
 }
 _RANKING_TASKS = ("classify", "fill")  # whose answers are several, the likeliest first
 # The models that can truncate a text, by task.
-_CUT_MODELS: dict[str, tuple[type[Model], ...]] = {
+_TRUNCATING_MODELS: dict[str, tuple[type[Model], ...]] = {
     "classify": (TextEncoder, SequenceClassifier),
     "embed": (TextEncoder,),
     "generate": (LanguageModel,),

@@ -18,7 +18,7 @@ from regard.models.hf_call import shift_right
 from regard.models.input_warnings import warn_of_inputs
 from regard.models.labels import Scores, label_names, label_scores
 from regard.models.token_batches import (
-    SPLIT_OR_CUT,
+    SPLIT_OR_TRUNCATE,
     padded_inputs,
     smaller_limit,
     template_encodings,
@@ -69,24 +69,28 @@ class SequenceClassifier(TokenizerModel):
         return label_names(self.config, self.spec.labels.count)
 
     @overload
-    def classify(self, text: Text, *, cut: bool = False) -> Scores: ...
+    def classify(self, text: Text, *, truncation: bool = False) -> Scores: ...
     @overload
     def classify(
-        self, text: list[str] | list[tuple[str, str]], *, cut: bool = False
+        self, text: list[str] | list[tuple[str, str]], *, truncation: bool = False
     ) -> list[Scores]: ...
-    def classify(self, text: Text | Sequence[Text], *, cut: bool = False) -> Scores | list[Scores]:
+    def classify(
+        self, text: Text | Sequence[Text], *, truncation: bool = False
+    ) -> Scores | list[Scores]:
         """Label → probability, likeliest first, of a text, a pair (a tuple), or each of a list."""
         texts, is_single = texts_and_pairs(text)
         names = self.labels
         problem_type = self.config.get("problem_type")
-        logits = self._logits(self._encode(texts, cut))
+        logits = self._logits(self._encode(texts, truncation))
         scores = [label_scores(row, names, problem_type) for row in logits]
         return scores[0] if is_single else scores
 
-    def _encode(self, texts: Sequence[Text], cut: bool) -> list[list[int]]:
-        """Token ids with special tokens; what is longer than the positions is cut or refused."""
+    def _encode(self, texts: Sequence[Text], truncation: bool) -> list[list[int]]:
+        """Token ids with special tokens; longer than the positions: truncated, or an error."""
         limit = self.spec.source.max_length
-        encodings = template_encodings(self.tokenizer, texts, limit, cut, self.say, SPLIT_OR_CUT)
+        encodings = template_encodings(
+            self.tokenizer, texts, limit, truncation, self.say, SPLIT_OR_TRUNCATE
+        )
         rows = [encoding.ids for encoding in encodings]
         warn_of_inputs(self.tokenizer, texts, rows, self.coverage)
         return rows

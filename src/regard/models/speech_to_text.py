@@ -200,7 +200,7 @@ class SpeechToText(TokenizerModel):
             max_tokens = self.spec.target.max_length - len(prompt)
         frames = windows[0].shape[-1]
         settings = DecodingSettings(
-            strategy or Greedy(), Limit(0.0, max_tokens), batch_tokens=_WINDOWS_AT_ONCE * frames
+            strategy or Greedy(), Limit.fixed(max_tokens), batch_tokens=_WINDOWS_AT_ONCE * frames
         )
         require_memory(settings.strategy, self.spec, max_tokens)
         results = decode(self.model, windows, self._special_tokens(prompt), settings)

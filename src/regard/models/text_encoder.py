@@ -39,7 +39,7 @@ from regard.models.spans import (
 from regard.models.token_batches import (
     SAY_TRUNCATION,
     SPLIT,
-    SPLIT_OR_CUT,
+    SPLIT_OR_TRUNCATE,
     padded_inputs,
     single_texts,
     smaller_limit,
@@ -106,17 +106,19 @@ class TextEncoder(TokenizerModel):
 
     # -------------------------------------------------------------- sentence vectors
 
-    def embed(self, text: str | Sequence[str], *, cut: bool = False) -> Tensor:
+    def embed(self, text: str | Sequence[str], *, truncation: bool = False) -> Tensor:
         """The vector of a text, [D], or [N, D] for a list.
 
         Pooled as a sentence-transformers folder says, the projected vector of a CLIP tower,
         otherwise the mean over the text's tokens. A text that is too long is an error, or is
-        truncated with a warning if `cut`.
+        truncated with a warning if `truncation`.
         """
         # No pairs here: a sentence vector is of one text.
         texts = text_list(text)
         prepared = [self.sentence.prepare_text(one) for one in texts]
-        encodings = self._encode(prepared, cut, self.sentence.max_seq_length, SPLIT_OR_CUT)
+        encodings = self._encode(
+            prepared, truncation, self.sentence.max_seq_length, SPLIT_OR_TRUNCATE
+        )
         vectors = self._map(encodings, self._pool)
         if isinstance(text, str):
             return vectors[0]
@@ -137,18 +139,20 @@ class TextEncoder(TokenizerModel):
     # -------------------------------------------------------------- classification
 
     @overload
-    def classify(self, text: Text, *, cut: bool = False) -> Scores: ...
+    def classify(self, text: Text, *, truncation: bool = False) -> Scores: ...
     @overload
     def classify(
-        self, text: list[str] | list[tuple[str, str]], *, cut: bool = False
+        self, text: list[str] | list[tuple[str, str]], *, truncation: bool = False
     ) -> list[Scores]: ...
-    def classify(self, text: Text | Sequence[Text], *, cut: bool = False) -> Scores | list[Scores]:
+    def classify(
+        self, text: Text | Sequence[Text], *, truncation: bool = False
+    ) -> Scores | list[Scores]:
         """Label → probability, likeliest first, of a text, a pair (a tuple), or each of a list."""
         self._require("classify")
         texts, is_single = texts_and_pairs(text)
         names = self.labels
         problem_type = self.config.get("problem_type")
-        logits = self.logits(texts, cut=cut)
+        logits = self.logits(texts, truncation=truncation)
         scores = [label_scores(row, names, problem_type) for row in logits]
         return scores[0] if is_single else scores
 
@@ -309,14 +313,16 @@ class TextEncoder(TokenizerModel):
     # -------------------------------------------------------------- running the encoder
 
     def logits(
-        self, texts: Sequence[Text], *, cut: bool = False, max_length: int | None = None
+        self, texts: Sequence[Text], *, truncation: bool = False, max_length: int | None = None
     ) -> list[Tensor]:
         """The logits of the classification head: [labels] of each text, or [T, labels].
 
-        Those of tokens end with what the head says of the padding. `cut` and `max_length` are the
-        truncation: without it, a text that is too long is an error.
+        Those of tokens end with what the head says of the padding. A text of more than `max_length`
+        tokens, or more than the model reads, is an error unless `truncation`.
         """
-        return self._map(self._encode(texts, cut, max_length, SPLIT_OR_CUT), self._logits)
+        return self._map(
+            self._encode(texts, truncation, max_length, SPLIT_OR_TRUNCATE), self._logits
+        )
 
     def _logits(self, hidden: Tensor, padding_mask: Tensor | None, ids: Tensor) -> Tensor:
         return self.model.classes(hidden, padding_mask, ids)
@@ -339,17 +345,17 @@ class TextEncoder(TokenizerModel):
     def _encode(
         self,
         texts: Sequence[Text],
-        cut: bool = False,
+        truncation: bool = False,
         max_length: int | None = None,
         repair: str = SPLIT,
     ) -> list[Encoding]:
         """Token ids of texts, with special tokens.
 
         A text with more than `max_length` tokens, or than there are positions, is an error, or is
-        truncated if `cut`.
+        truncated if `truncation`.
         """
         limit = smaller_limit(max_length, self._positions())
-        encodings = template_encodings(self.tokenizer, texts, limit, cut, self.say, repair)
+        encodings = template_encodings(self.tokenizer, texts, limit, truncation, self.say, repair)
         rows = [encoding.ids for encoding in encodings]
         warn_of_inputs(self.tokenizer, texts, rows, self.coverage)
         return encodings

@@ -59,12 +59,12 @@ class Translator(Model):
         start: int,
         config: dict[str, Any] | None = None,
         *,
-        opening: int | None = None,
-        closing: bool = False,
+        forced_bos: int | None = None,
+        forced_eos: bool = False,
     ) -> None:
         """`start` is the first token that the decoder reads.
 
-        `opening` and `closing` force the first and the last token, as in `SpecialTokens`.
+        `forced_bos` and `forced_eos` force the first and the last token, as in `SpecialTokens`.
         """
         super().__init__(model, spec, config)
         share_tokenizer = target is source
@@ -73,7 +73,7 @@ class Translator(Model):
         target = source if share_tokenizer else target.for_model(spec.vocab_size)
         self.source_tokenizer = source
         self.target_tokenizer = target
-        for key, token in (("decoder_start_token_id", start), ("forced_bos_token_id", opening)):
+        for key, token in (("decoder_start_token_id", start), ("forced_bos_token_id", forced_bos)):
             if token is not None and token >= spec.vocab_size:
                 raise ModelError(
                     f"{key} = {token:,} is outside the vocabulary of {spec.vocab_size:,} tokens",
@@ -84,7 +84,7 @@ class Translator(Model):
         eos = target.required_token_id("eos")
         # Special tokens that frame texts are never generated, all but the end token.
         banned = tuple(sorted((target.framing_ids | {start}) - {eos}))
-        self.special_tokens = SpecialTokens(pad, start, eos, banned, opening, closing)
+        self.special_tokens = SpecialTokens(pad, start, eos, banned, forced_bos, forced_eos)
         self.defaults = GenerationDefaults()  # of generation_config.json
 
     def files(self) -> Mapping[str, str | dict[str, Any]]:
@@ -190,8 +190,7 @@ class Translator(Model):
         lines = text_list(text)
         limit = None
         if max_new_tokens is not None:
-            # 0 times the length of the source, and so many more.
-            limit = Limit(0.0, whole_number("max_new_tokens", max_new_tokens, 1))
+            limit = Limit.fixed(whole_number("max_new_tokens", max_new_tokens, 1))
         strategy = choose_strategy(strategy, options, ("language", "max_new_tokens"))
         results = self.hypotheses(lines, self.settings(strategy, limit), language=language)
         best = [hypotheses[0] for hypotheses in results if hypotheses]
@@ -213,8 +212,7 @@ class Translator(Model):
         if max_new_tokens is None and defaults.max_length is not None:
             max_new_tokens = max(1, defaults.max_length - 1)
         if limit is None:
-            # A fixed number of tokens: 0 times the source length, and so many more.
-            limit = Limit() if max_new_tokens is None else Limit(0.0, max_new_tokens)
+            limit = Limit() if max_new_tokens is None else Limit.fixed(max_new_tokens)
         return DecodingSettings(
             strategy or defaults.strategy or BeamSearch(),
             limit,
@@ -230,20 +228,20 @@ class Translator(Model):
         settings: DecodingSettings,
         progress: Callable[[int], None] | None = None,
         *,
-        before: int = 0,
+        first_index: int = 0,
         language: str | None = None,
     ) -> list[list[Hypothesis]]:
         """The n-best hypotheses of each line, best first; none for an empty line.
 
-        `before` is the number of lines of the same text that came before these, so that line
-        numbers in errors and the random draws of sampling do not depend on the chunks.
+        `first_index` is the index of the first line in the whole job; it seeds sampling and counts
+        the lines in errors, so that neither depends on how a job is split into chunks.
         """
         # Empty lines are not translated: a model would invent something.
         rows = [i for i, line in enumerate(lines) if line.strip()]
         prefix, special_tokens = self._target_language(language)
         texts = [lines[i] for i in rows]
         sources = [prefix + ids for ids in self.encode(texts)]
-        line_numbers = [before + i for i in rows]
+        line_numbers = [first_index + i for i in rows]
         self._check_lengths(sources, line_numbers)
         warn_of_inputs(
             self.source_tokenizer, texts, sources, self.coverage, line_numbers, unit="line"
@@ -308,7 +306,7 @@ class Translator(Model):
         return self.target_tokenizer.decode(hypothesis.tokens)
 
     def nll(
-        self, sources: str | Sequence[str], targets: str | Sequence[str], tokens: int = 4096
+        self, sources: str | Sequence[str], targets: str | Sequence[str], batch_tokens: int = 4096
     ) -> tuple[float, int]:
         """Negative log-likelihood of the targets given their sources, by teacher forcing.
 
@@ -320,25 +318,25 @@ class Translator(Model):
         source_ids = self.encode([source for source, _ in pairs])
         contents = self.target_tokenizer.encode_batch([target for _, target in pairs])
         target_ids = [[*ids, eos] for ids in contents]
-        return corpus_nll(self.row_nlls(source_ids, target_ids, tokens))
+        return corpus_nll(self.row_nlls(source_ids, target_ids, batch_tokens))
 
     @torch.inference_mode()
     def row_nlls(
         self,
         source_ids: Sequence[Sequence[int]],
         target_ids: Sequence[Sequence[int]],
-        tokens: int = 4096,
+        batch_tokens: int = 4096,
     ) -> list[tuple[float, int]]:
         """Negative log-likelihood in nats, and number of tokens, of each target given its source.
 
         Both are token ids with their special tokens, the start token of the decoder left out.
         """
-        tokens = whole_number("tokens", tokens, least=1)
+        batch_tokens = whole_number("batch_tokens", batch_tokens, least=1)
         _check_id_rows(source_ids, target_ids)
         self.model.eval()
         lengths = [max(len(a), len(b)) for a, b in zip(source_ids, target_ids, strict=True)]
         results = [(0.0, 0)] * len(lengths)
-        for rows in batch_by_length(lengths, tokens):
+        for rows in batch_by_length(lengths, batch_tokens):
             # Any id may stand in the padding of the source: the mask hides it.
             source, padding_mask = pad_rows([source_ids[i] for i in rows], 0)  # [B, S]
             labels, _ = pad_rows([target_ids[i] for i in rows], IGNORED)  # [B, T]

@@ -135,9 +135,8 @@ class DistilledHead(Part):
     """
 
     count: Size  # classes
-    voters: Depth = (
-        2  # the class token, trained on labels, and the distillation token, on a teacher
-    )
+    # The class token, trained on labels, and the distillation token, trained on a teacher.
+    voters: Depth = 2
 
     @property
     def task(self) -> HeadTask:

@@ -26,7 +26,7 @@ def workers_find_what_one_process_finds(strategy: Strategy) -> None:
     sources = [torch.randint(4, 900, (3 + i % 5,)).tolist() for i in range(40)]
     results = []
     for workers in (1, 2):
-        settings = DecodingSettings(strategy, Limit(0, 9), workers=workers)
+        settings = DecodingSettings(strategy, Limit.fixed(9), workers=workers)
         progress: list[int] = []
         threads = torch.get_num_threads()
         hypotheses = decode(model, sources, SPECIAL_TOKENS, settings, progress.append)
@@ -76,12 +76,12 @@ def errors_come_through(broken: int) -> None:
 def commands_take_a_worker_for_each_thread() -> None:
     model: Any = benchmark_model("tiny").build()
     sources = [[4, 5, 6]] * 40
-    settings = DecodingSettings(Greedy(), Limit(0, 2))
+    settings = DecodingSettings(Greedy(), Limit.fixed(2))
     progress: list[int] = []
     decode(model, sources, SPECIAL_TOKENS, settings, progress.append)
     with one_worker_per_thread():
         decode(model, sources, SPECIAL_TOKENS, settings, progress.append)
-        one = DecodingSettings(Greedy(), Limit(0, 2), workers=1)
+        one = DecodingSettings(Greedy(), Limit.fixed(2), workers=1)
         decode(model, sources, SPECIAL_TOKENS, one, progress.append)
     assert progress == [40, 20, 20, 40]
 

@@ -23,16 +23,17 @@ POSITIONS = 1024
 class SpecialTokenIds:
     """The ids of the tokens that frame sequences: padding, start and end of targets, unknown.
 
-    `opening` is forced to be the first generated token; `closing` says that the last one which a
-    length limit allows is forced to be the end. BART's and mBART's files ask for that.
+    `forced_bos`: the first generated token, whatever the logits.
+    `forced_eos`: whether the last token that a length limit allows is the end token.
+    BART's and mBART's files set both.
     """
 
     pad: int
     start: int
     end: int
     unk: int | None = None
-    opening: int | None = None
-    closing: bool = False
+    forced_bos: int | None = None
+    forced_eos: bool = False
 
 
 # ------------------------------------------------------------------ reading
@@ -87,8 +88,8 @@ def special_token_ids(
         start=start_token_id(config),
         end=end,
         unk=_optional_token_id(config, "unk_token_id"),
-        opening=_optional_token_id(forcing, "forced_bos_token_id"),
-        closing=forced_end == end,
+        forced_bos=_optional_token_id(forcing, "forced_bos_token_id"),
+        forced_eos=forced_end == end,
     )
 
 
@@ -215,9 +216,9 @@ def _frame(ids: SpecialTokenIds) -> dict[str, Any]:
 
 def _forced(ids: SpecialTokenIds) -> dict[str, int | None]:
     config: dict[str, int | None] = {}
-    if ids.opening is not None:
-        config["forced_bos_token_id"] = ids.opening
+    if ids.forced_bos is not None:
+        config["forced_bos_token_id"] = ids.forced_bos
     # Written even if it is null: transformers would otherwise force its own default, some other
     # token, onto the end of long outputs.
-    config["forced_eos_token_id"] = ids.end if ids.closing else None
+    config["forced_eos_token_id"] = ids.end if ids.forced_eos else None
     return config

@@ -27,7 +27,7 @@ def steps(store: ModelStore, request: StepsRequest) -> Answer:
     strategy: Strategy = Greedy()
     if request.sample:
         strategy = Sampling(request.temperature, request.top_k, request.top_p, seed=request.seed)
-    settings = DecodingSettings(strategy, Limit(0.0, request.most))
+    settings = DecodingSettings(strategy, Limit.fixed(request.most))
     with opened.lock:
         result = analyses.steps(opened.model, text, settings, top=request.top, off=request.off)
     return result.to_dict()
@@ -36,7 +36,7 @@ def steps(store: ModelStore, request: StepsRequest) -> Answer:
 def beam(store: ModelStore, request: BeamRequest) -> Answer:
     opened, text = open_input(store, request)
     strategy = BeamSearch(request.width, GNMTPenalty(request.alpha))
-    settings = DecodingSettings(strategy, Limit(0.0, request.most))
+    settings = DecodingSettings(strategy, Limit.fixed(request.most))
     with opened.lock:
         return with_note(analyses.beam(opened.model, text, settings, off=request.off))
 

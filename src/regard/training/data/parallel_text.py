@@ -364,14 +364,14 @@ def _teacher_translations(run_folder: RunFolder, recipe: Recipe, train: Split, s
     path = run_folder.data / f"{_TAUGHT}.jsonl"
     if not path.exists():
         teacher = load_translator(teacher_folder(recipe), device=recipe.train.device, say=say)
-        teacher.freeze()  # packed weights for inference
+        teacher.prepare_for_inference()  # packed weights for inference
         settings = teacher.settings(BeamSearch(recipe.decode.beam, recipe.length_penalty))
         sources = (source for source, _ in train())
 
         def translations() -> Iterator[Pair]:
             count = 0
             while chunk := list(itertools.islice(sources, TRANSLATED_AT_ONCE)):
-                hypotheses = teacher.hypotheses(chunk, settings, before=count)
+                hypotheses = teacher.hypotheses(chunk, settings, first_index=count)
                 for source, best in zip(chunk, hypotheses, strict=True):
                     yield source, teacher.text(best[0]) if best else ""
                 count += len(chunk)

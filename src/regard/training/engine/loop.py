@@ -133,7 +133,7 @@ class Loop:
         self.window = torch.zeros(3, dtype=torch.float64, device=self.device)
         self.gradient_norm = 0.0  # of the last inspected step, before clipping
         self.stop_signal = 0  # number of the signal, 0 for none
-        self._requested_signal = int(signal.SIGTERM)  # of this rank, if any was received
+        self._requested_signal = int(signal.SIGTERM)  # reported if another rank asked to stop
         self._pending: _PendingStep | None = None
         self._background_save = BackgroundSave()
         self.spikes = LossSpikes(self.settings.spike_threshold, self.settings.rollback_steps)

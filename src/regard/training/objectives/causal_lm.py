@@ -201,7 +201,7 @@ class CausalLM(Objective):
         longest = max(len(ids) for ids in self.language_model.tokenizer.encode_batch(targets))
         # + 1: the line end, which the model must write too.
         texts = self.language_model.generate(
-            prompts, Greedy(), max_new_tokens=longest + 1, cut=True
+            prompts, Greedy(), max_new_tokens=longest + 1, truncation=True
         )
         return [text.partition(LINE_END)[0].strip() for text in texts]
 

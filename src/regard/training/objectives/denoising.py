@@ -69,7 +69,7 @@ class Denoising(CorruptedText):
             end,
             end,
             tokenizer.special_token_id("unk"),
-            opening=tokenizer.required_token_id("bos"),
+            forced_bos=tokenizer.required_token_id("bos"),
         )
 
     @classmethod
@@ -82,7 +82,7 @@ class Denoising(CorruptedText):
         ids = cls.special_token_ids(tokenizer)
         config = folders.describe(description, ids, model_type=setup.recipe.model_name)
         return Translator(
-            model, description, tokenizer, tokenizer, ids.start, config, opening=ids.opening
+            model, description, tokenizer, tokenizer, ids.start, config, forced_bos=ids.forced_bos
         )
 
     @classmethod
@@ -119,10 +119,10 @@ class Denoising(CorruptedText):
     def _corrupt(self, corpus: Corpus, row: int, epoch: int) -> tuple[list[int], list[int]]:
         """Source and target of a row, with their special tokens."""
         source, target = self._corrupted_row(corpus, row, self.random_numbers(epoch, row))
-        opening = [] if self.frame.opening is None else [self.frame.opening]
+        prefix = [] if self.frame.forced_bos is None else [self.frame.forced_bos]
         return (
-            [*opening, *source.tolist(), self.frame.end],
-            [*opening, *target.tolist(), self.frame.end],
+            [*prefix, *source.tolist(), self.frame.end],
+            [*prefix, *target.tolist(), self.frame.end],
         )
 
     def _corrupted_row(
@@ -173,9 +173,9 @@ class Denoising(CorruptedText):
         # Always epoch 0: samples of different validations show the same holes.
         source, _ = self._corrupt(self.validation_corpus, row, 0)
         frame = self.frame
-        special = SpecialTokens(frame.pad, frame.start, frame.end, forced_bos=frame.opening)
+        special = SpecialTokens(frame.pad, frame.start, frame.end, forced_bos=frame.forced_bos)
         # At most the context: BART restores the whole text, T5 the spans alone.
-        settings = DecodingSettings(Greedy(), Limit(0.0, self.context))
+        settings = DecodingSettings(Greedy(), Limit.fixed(self.context))
         hypotheses = decode(self.model, [source], special, settings)
         best = hypotheses[0][0]
         return {

@@ -151,7 +151,7 @@ def _load_teacher(recipe: Recipe) -> Model | None:
     # Not the student's: a sharded one is on no device yet.
     device = rank_device(choose_device(recipe.train.device))
     teacher = load(teacher_folder(recipe), device=str(device))
-    teacher.freeze()
+    teacher.prepare_for_inference()
     teacher.model.requires_grad_(False)  # no graph is built for it
     return teacher
 

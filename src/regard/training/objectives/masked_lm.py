@@ -51,7 +51,7 @@ class MaskedRow:
 class MaskedText(CorruptedText):
     """Rows framed by the start and the end token, with some of their tokens masked."""
 
-    fate = MaskingRates()  # BERT: 80 % masked, 10 % replaced, 10 % kept
+    rates = MaskingRates()  # BERT: 80 % masked, 10 % replaced, 10 % kept
 
     model_classes = (TextEncoder,)
     spec_classes = (spec.Encoder,)
@@ -70,8 +70,8 @@ class MaskedText(CorruptedText):
     def collate(self, corpus: Corpus, rows: Rows, epoch: int) -> Batch:
         """`tokens`, `labels`, `padding_mask` [B, T].
 
-        With next-sentence prediction, also `segments` [B, T] and `stranger` [B], 1 for a second
-        sentence that is not the next one.
+        With next-sentence prediction, also `segments` [B, T] and `next_sentence_labels` [B], 1 for
+        a second sentence that is not the next one.
         """
         masked = [self._mask(corpus, int(row), epoch) for row in rows]
         width = self.min_width
@@ -83,7 +83,7 @@ class MaskedText(CorruptedText):
         if self.settings.next_sentence:
             segments, _ = self.pad([row.segments for row in masked], 0, min_width=width)
             tensors["segments"] = segments
-            tensors["stranger"] = torch.tensor([row.is_random for row in masked])
+            tensors["next_sentence_labels"] = torch.tensor([row.is_random for row in masked])
         return Batch(tensors, int((labels >= 0).sum()), np.asarray(rows))
 
     def _mask(self, corpus: Corpus, row: int, epoch: int) -> MaskedRow:
@@ -110,7 +110,7 @@ class MaskedText(CorruptedText):
             share=self.corrupted_share,
             token=self.mask_id,
             ordinary=self.ordinary_ids,
-            fate=self.fate,
+            rates=self.rates,
         )
         # [CLS] A [SEP], or [CLS] A [SEP] B [SEP]
         tokens = [self.start_id]
@@ -188,7 +188,7 @@ class MaskedLM(MaskedText):
             tensors["tokens"], padding_mask, Context(probe=probe), **segments
         )
         next_sentence = None
-        if "stranger" in tensors:
+        if "next_sentence_labels" in tensors:
             next_sentence = self.model.classes(hidden, padding_mask)
         return hidden, next_sentence, auxiliary
 
@@ -198,7 +198,7 @@ class MaskedLM(MaskedText):
         # Labels are IGNORED but at masked tokens: the mean is over these (BERT, Appendix A.2).
         loss, nll = linear_cross_entropy(self._head, hidden, tensors["labels"])
         if next_sentence is not None:
-            pairs = functional.cross_entropy(next_sentence.float(), tensors["stranger"])
+            pairs = functional.cross_entropy(next_sentence.float(), tensors["next_sentence_labels"])
             # A mean over pairs, which `add_auxiliary_losses` scales up to the sum over tokens.
             auxiliary = {**auxiliary, "pairs": pairs}
         masked = (tensors["labels"] >= 0).sum()
@@ -225,7 +225,7 @@ class MaskedLM(MaskedText):
             correct += int((predicted == labels).sum())  # IGNORED equals no token
             if next_sentence is not None:
                 pairs += len(next_sentence)
-                right = next_sentence.argmax(dim=-1) == batch.tensors["stranger"]
+                right = next_sentence.argmax(dim=-1) == batch.tensors["next_sentence_labels"]
                 correct_pairs += int(right.sum())
             if len(samples) < self.settings.samples:
                 samples.append(self._sample(batch, predicted[0]))

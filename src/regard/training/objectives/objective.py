@@ -42,7 +42,7 @@ class Objective(ABC):
 
     name: ClassVar[str]  # the word of --objective
     unit: ClassVar[str] = "tokens"  # what `Batch.tokens` counts and the loss is a mean over
-    cuda_graphs: ClassVar[bool] = True  # whether its loss can be captured: no value is waited for
+    cuda_graphs: ClassVar[bool] = True  # whether the loss can be captured: no device sync
     # Whether a model that knows label frequencies alone has their entropy as its loss.
     labels_are_classes: ClassVar[bool] = True
     model_classes: ClassVar[tuple[type[Model], ...]]  # the models that can be fine-tuned for it
@@ -139,12 +139,12 @@ class Objective(ABC):
     # --- training ---------------------------------------------------------------------------------
 
     def input_statistics(self) -> InputStatistics | None:
-        """Tokens of all texts to train on, for warnings of inputs unlike them; None of no text."""
+        """Token statistics of training texts, for warnings of unlike inputs; None without text."""
         return None
 
     @property
     def model(self) -> nn.Module:
-        """What is trained."""
+        """The module that is trained."""
         return self.trained_model.model
 
     @property
@@ -193,9 +193,9 @@ class Objective(ABC):
         return add_auxiliary_losses(loss, auxiliary, count)
 
     def auxiliary_count(self, labels: Tensor, averaged: Tensor) -> Tensor:
-        """What a mean over `averaged` units counts in a loss that is a sum over so many labels.
+        """The weight of a mean over `averaged` units in a loss that is a sum over `labels`.
 
-        Ranks have a part of both each: a rank's mean counts by its share of the units.
+        With several ranks, a rank's mean is weighted by its share of all units.
         """
         ranks = self.setup.ranks
         if not ranks.shares_batch:

@@ -54,9 +54,8 @@ class ReplacedTokenDetection(MaskedText):
     through sampling.
     """
 
-    fate = MaskingRates(
-        1.0, 0.0
-    )  # every chosen token is masked; none is kept or replaced at random
+    # Every chosen token is masked; none is kept or replaced at random.
+    rates = MaskingRates(1.0, 0.0)
 
     name = "replaced"
     labels_are_classes = False  # those of the generator alone, which stays weak on purpose
@@ -118,7 +117,7 @@ class ReplacedTokenDetection(MaskedText):
         """The generator's loss + λ · the discriminator's, means, times the masked tokens."""
         output = self._forward(tensors)
         discriminator_loss = _binary_loss(output, tensors["padding_mask"])
-        auxiliary = {"judged": DISCRIMINATOR_WEIGHT * discriminator_loss} | output.auxiliary
+        auxiliary = {"discriminator": DISCRIMINATOR_WEIGHT * discriminator_loss} | output.auxiliary
         masked = (tensors["labels"] >= 0).sum()
         count = self.auxiliary_count(masked, tensors["padding_mask"].sum())
         loss = add_auxiliary_losses(output.generator_loss, auxiliary, count)
@@ -180,7 +179,7 @@ class ReplacedTokenDetection(MaskedText):
             "loss": loss,
             "perplexity": perplexity(loss, 1),
             "accuracy": 100.0 * correct / tokens,
-            "found": 100.0 * detected / max(1, replaced),  # recall
+            "recall": 100.0 * detected / max(1, replaced),
             "generator_loss": generator_nll / masked,
             "tokens": tokens,
         }

@@ -149,8 +149,8 @@ class SegmentLM(CausalLM):
 
 
 class LanguageModelling(CausalLM):
-    """The objective `causal`: segments for a model that carries state from one to the next,
-    otherwise windows at random positions."""
+    """Factory of the objective `causal`: a SegmentLM if the model carries state between segments,
+    otherwise a CausalLM. Here because `causal_lm` cannot import its own subclass."""
 
     @classmethod
     def create(cls, model: Model, data: TextCorpora, setup: Setup) -> Objective:

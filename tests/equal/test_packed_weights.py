@@ -42,36 +42,37 @@ def made(wiring: str) -> EncoderDecoder | Decoder:
 @pytest.mark.parametrize(
     ("precision", "tolerance"), [("float32", 1e-5), ("bf16", 0.05), ("int8", 0.1)]
 )
-def test_frozen_models_compute_the_same_up_to_their_precision(
+def test_packed_models_compute_the_same_up_to_their_precision(
     wiring: str, precision: str, tolerance: float
 ) -> None:
-    plain, frozen = made(wiring), made(wiring)
-    edit.freeze(frozen, precision)
+    plain, packed = made(wiring), made(wiring)
+    edit.pack_weights(packed, precision)
     with torch.inference_mode():
         tokens, target = torch.randint(0, 50, (3, 7)), torch.randint(0, 50, (3, 5))
         inputs = (tokens,) if wiring == "decoder" else (tokens, target)
-        wanted, found = (model.head(model(*inputs)[0]) for model in (plain, frozen))
+        wanted, found = (model.head(model(*inputs)[0]) for model in (plain, packed))
     assert (wanted - found).abs().max() <= tolerance * wanted.abs().max()
 
 
 @pytest.mark.parametrize("strategy", [Greedy(), BeamSearch(3)])
 @pytest.mark.parametrize("wiring", ["encoder–decoder", "decoder"])
 def test_packed_models_decode_the_same(wiring: str, strategy: Greedy | BeamSearch) -> None:
-    plain, frozen = made(wiring), made(wiring)
-    edit.freeze(frozen)
+    plain, packed = made(wiring), made(wiring)
+    edit.pack_weights(packed)
     sources = [[5, 6, 7, 2], [9, 2], [11, 12, 13, 14, 15, 2]]
     ends = SpecialTokens(0, None if wiring == "decoder" else 1, 2, (0,))
     wanted, found = (
-        decode(m, sources, ends, DecodingSettings(strategy, Limit(0, 12))) for m in (plain, frozen)
+        decode(m, sources, ends, DecodingSettings(strategy, Limit.fixed(12)))
+        for m in (plain, packed)
     )
     assert [[h.tokens for h in row] for row in wanted] == [[h.tokens for h in row] for row in found]
 
 
-def test_what_is_frozen_holds_less_and_stays_frozen() -> None:
+def test_packed_weights_take_less_memory_and_stay_packed() -> None:
     model = made("decoder")
     before = sum(p.numel() for p in model.parameters())
-    edit.freeze(model, "int8")
-    edit.freeze(model)  # once is enough
+    edit.pack_weights(model, "int8")
+    edit.pack_weights(model)  # once is enough
     assert sum(p.numel() for p in model.parameters()) < before / 3  # embeddings and norms
     with pytest.raises(SettingError, match="int4"):
-        edit.freeze(made("decoder"), "int4")
+        edit.pack_weights(made("decoder"), "int4")
