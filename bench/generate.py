@@ -59,7 +59,7 @@ def main() -> None:
     for name, strategy in STRATEGIES.items():
 
         def watched(strategy: Any = strategy) -> object:
-            settings = DecodingSettings(strategy, Limit(0.0, tokens))
+            settings = DecodingSettings(strategy, Limit.fixed(tokens))
             return decode(
                 model.model, [ids], model.special_tokens, settings, on_step=lambda event: None
             )
