@@ -623,7 +623,9 @@ class MaskedPaddingCounts(MaskedLM):
     """Counts all positions that are padded besides the masked ones."""
 
     def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        logits, _, _ = self._forward(tensors)
+        hidden, _, _ = self._forward(tensors)
+        assert self.model.head is not None
+        logits = self.model.head(hidden)
         labels = tensors["labels"].masked_fill(~tensors["padding_mask"], self.pad_id)
         loss = functional.cross_entropy(
             logits.float().flatten(0, 1), labels.flatten(), reduction="sum"

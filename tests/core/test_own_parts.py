@@ -403,7 +403,3 @@ def test_what_a_kernel_lacks_is_named_when_it_is_needed() -> None:
     assert model(tokens)[0].shape == (1, 4, 16)
     with pytest.raises(ModelError, match=r"(?s)no method `start`.*ExplicitAttention"):
         model.start(model.encode(tokens), capacity=2)
-    probe = Probe(["decoder.0.self"])
-    model(tokens, None, Context(probe=probe))
-    with pytest.raises(ModelError, match="no method `weights`"):
-        probe.weights("decoder.0.self")

@@ -24,8 +24,8 @@ _KERNEL_METHODS = {
     "weights": ("q", "k", "mask", "rows", "heads", "bias"),
     "start": ("like", "rows", "capacity", "shape", "max_lookback"),
 }
-# A kernel may lack these, and what they are for: calling them is then an error.
-_OPTIONAL_METHODS = {"weights": "show attention weights", "start": "decode with a KV cache"}
+# Only probes ask for weights, and only decoding for a cache: a kernel may lack them.
+_OPTIONAL_METHODS = ("weights", "start")
 _POSITION_METHODS = {"terms": ("mask", "ids", "length")}
 
 
@@ -34,6 +34,8 @@ def build_own_kernel(part: spec.BuildsAttention, sizes: spec.AttentionSizes) -> 
     kernel = _build(part, sizes)
     advice = "derive it from core.explicit_attention.ExplicitAttention, which has all of them"
     _check_methods(part, kernel, _KERNEL_METHODS, advice)
+    if getattr(kernel, "start", _ABSENT) is _ABSENT:
+        kernel.start = functools.partial(_raise_no_cache, _kind(kernel), advice)  # type: ignore[assignment]
     kernel.register_forward_hook(_check_mixed_values)
     return kernel
 
@@ -70,9 +72,6 @@ def _check_methods(
     for method, arguments in methods.items():
         function = getattr(module, method, _ABSENT)
         if function is _ABSENT and method in _OPTIONAL_METHODS:
-            setattr(
-                module, method, functools.partial(_raise_missing, _kind(module), method, advice)
-            )
             continue
         if not _takes(function, arguments):
             called = f"{method}({', '.join(arguments)})"
@@ -82,10 +81,11 @@ def _check_methods(
             )
 
 
-def _raise_missing(kind: str, method: str, advice: str, *_: Any, **__: Any) -> NoReturn:
-    """Stands for an optional method that a kernel lacks."""
-    purpose = _OPTIONAL_METHODS[method]
-    raise ModelError(f"{kind} has no method `{method}`, which is needed to {purpose}", advice)
+def _raise_no_cache(kind: str, advice: str, *_: Any) -> NoReturn:
+    """Stands for the missing `start` of a kernel."""
+    raise ModelError(
+        f"{kind} has no method `start`, which is needed to decode with a KV cache", advice
+    )
 
 
 def _takes(function: Any, arguments: tuple[str, ...]) -> bool:
