@@ -14,6 +14,7 @@ from regard.core.context import Context, LayerContext
 from regard.core.feedforward import FeedForward
 from regard.core.mixture_of_experts import MixtureOfExperts
 from regard.core.norm import BatchNorm
+from regard.core.probe import Probe
 from regard.data.padding import IGNORED
 from regard.training.objectives.target_padding import target_context
 
@@ -104,6 +105,10 @@ def test_padding_takes_no_place_in_the_queue_of_an_expert() -> None:
     torch.testing.assert_close(output[0, 4:], part.eval()(x, LayerContext())[0, 4:])
     nothing = part(x, LayerContext(padding_mask=torch.zeros(1, 8, dtype=torch.bool)))
     assert (nothing == 0).all()
+    part.train().capacity = 0.5  # two slots for four tokens
+    probe = Probe(["dropped"])
+    part(x, LayerContext(probe, padding_mask=is_token))
+    assert probe.tensors["dropped"] == 0.5
 
 
 def test_recomputed_activations_do_not_count_twice() -> None:

@@ -69,7 +69,8 @@ class MixtureOfExperts(nn.Module):
         queue = (one_hot.cumsum(dim=0) * one_hot).sum(dim=-1) - 1
         dropped = queue + self._queue_elsewhere(one_hot) >= batch_slots
         if context.probe.active:
-            context.probe.through("dropped", dropped.float().mean())
+            asked = one_hot.sum().clamp_min(1)
+            context.probe.through("dropped", dropped.sum() / asked)  # as a share, padding left out
         dropped = dropped | (queue < 0)  # padding: it is in no queue
         # Dropped tokens share one slot behind all others, which is never read.
         index = (choices * slots + queue).masked_fill(dropped, slots * len(self.experts))
