@@ -12,7 +12,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from regard import spec
+from regard import drawing, spec
 from regard.builder import build
 from regard.cli.compare import command
 from regard.compare import experiment
@@ -22,7 +22,6 @@ from regard.compare.report import lines, scene
 from regard.data import builtin
 from regard.errors import SettingError
 from regard.families.recurrent import FAMILIES
-from regard.look import drawing
 from regard.parameter_count import parameter_count
 from regard.training.model_spec import describe
 from regard.training.objectives.label_smoothed_cross_entropy import cross_entropy

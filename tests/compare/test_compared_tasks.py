@@ -11,6 +11,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 
+from regard import drawing
 from regard.cli.compare import command
 from regard.compare import cost
 from regard.compare.contenders import Contender, parse_budget, parse_contenders
@@ -19,7 +20,6 @@ from regard.compare.experiment import compare
 from regard.compare.report import Comparison, lines, scene
 from regard.compare.results import Run
 from regard.errors import SettingError
-from regard.look import drawing
 from regard.parameter_count import parameter_count
 from regard.training.model_spec import describe, describe_with_head
 from regard.training.recipe import loading, schema

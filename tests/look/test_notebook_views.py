@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 import pytest
 
 import regard
-from regard.look import drawing
+from regard import drawing
 from regard.parameter_count import parameter_count, parameters_by_module
 from regard.training import learning_curves
 from regard.training.engine import progress_bar

@@ -15,9 +15,11 @@ import pytest
 from PIL import Image
 
 from looked import TARGET, TEXT, translator
+from regard import drawing
 from regard.data.builtin import Sentence, sentences
 from regard.decode.batch_decoding import DecodingSettings
 from regard.decode.strategy import BeamSearch, Greedy, Limit
+from regard.drawing import png_files, terminal
 from regard.errors import SettingError
 from regard.look import (
     AnalysisResult,
@@ -28,7 +30,6 @@ from regard.look import (
     attribution,
     beam,
     cache,
-    drawing,
     entropy,
     lens,
     patching,
@@ -37,9 +38,7 @@ from regard.look import (
     roles,
     rollout,
     steps,
-    terminal,
 )
-from regard.look.drawing import png_files
 
 EVIL = '<script>alert("1")</script>'
 

@@ -16,7 +16,7 @@ EDGES = import_edges(SOURCE)
 LEVELS = (
     ("errors", "allocator", "tensor_names"),
     ("cache_folder", "disk", "memory", "options", "process_pool", "spec"),
-    ("checkpoint_shards",),
+    ("checkpoint_shards", "drawing"),
     ("checkpoint",),
     ("core",),
     ("core.block",),

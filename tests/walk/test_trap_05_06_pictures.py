@@ -13,6 +13,8 @@ import torch
 import model_kinds as kinds
 import regard
 from command_line import Command
+from regard import drawing
+from regard.drawing import terminal
 from regard.look import (
     Alignment,
     AttentionMap,
@@ -20,10 +22,8 @@ from regard.look import (
     Rollout,
     alignment,
     backdrop,
-    drawing,
     look,
     rollout,
-    terminal,
 )
 from regard.look.attention_alignment import mutual_information
 

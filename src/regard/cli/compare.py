@@ -80,10 +80,9 @@ def compare(
     for contender in contenders:
         contender.recipe(base_recipe)  # reports a wrong setting before anything is trained
     check_settings_are_read(contenders, base_recipe, changes)
-    from regard import disk
+    from regard import disk, drawing
     from regard.compare.experiment import compare as run
     from regard.compare.report import lines, scene
-    from regard.look import drawing
 
     # Progress goes to standard error, so that the table or JSON can be piped.
     def say(text: str) -> None:

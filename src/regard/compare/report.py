@@ -9,9 +9,10 @@ from functools import partial
 from html import escape
 from typing import Any
 
+from regard import drawing
 from regard.compare.contenders import Budget
 from regard.compare.results import ContenderResult
-from regard.look import drawing, terminal
+from regard.drawing import terminal
 from regard.metrics.significance import PairedTest
 
 Measure = Callable[[ContenderResult], float]

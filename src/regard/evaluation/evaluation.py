@@ -11,12 +11,12 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from regard.core.finite_outputs import non_finite_error
+from regard.drawing import terminal
 from regard.errors import DataError, SettingError
 from regard.evaluation.examples import shortened
 from regard.evaluation.table import formatted
 from regard.evaluation.task import DataPath, OutputKind, Outputs, Settings, Task
 from regard.evaluation.tasks import TASKS, task_of
-from regard.look import terminal
 from regard.metrics.bleu import Bleu
 from regard.metrics.bootstrap import ConfidenceInterval, confidence_interval
 from regard.metrics.classification import TopKAccuracy

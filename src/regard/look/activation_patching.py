@@ -9,11 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from regard import drawing
 from regard.core.probe import PARTS, Edit, Probe
 from regard.decoder import Decoder
+from regard.drawing import terminal
 from regard.encoder_decoder import EncoderDecoder
 from regard.errors import DataError
-from regard.look import drawing, terminal
 from regard.look.arguments import (
     core_of,
     require_name,

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from regard import drawing
+from regard.drawing import terminal
 from regard.errors import SettingError
-from regard.look import drawing, terminal
 from regard.look.arguments import require_indices
 from regard.look.backdrop import Backdrop
 from regard.look.recording import (

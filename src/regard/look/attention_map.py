@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from regard.look import drawing, terminal
+from regard import drawing
+from regard.drawing import terminal
 from regard.look.backdrop import Backdrop
 from regard.look.result import PICTURE_ONLY, AnalysisResult, Array
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
-from regard import disk
+from regard import disk, drawing
+from regard.drawing import terminal
 from regard.errors import DataError, SettingError
-from regard.look import drawing, terminal
 from regard.look.arguments import require_count, require_instance
 from regard.look.head_ablation import right
 from regard.look.inspectable import Inspectable

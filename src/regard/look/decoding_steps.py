@@ -9,12 +9,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from regard import drawing
 from regard.decode.batch_decoding import DecodingSettings
 from regard.decode.events import BeamStep, TokenStep
 from regard.decode.greedy_and_sampling import filtered_distribution
 from regard.decode.strategy import Greedy, Sampling, Strategy
+from regard.drawing import terminal
 from regard.errors import SettingError
-from regard.look import drawing, terminal
 from regard.look.arguments import require_count
 from regard.look.generation import decoding_settings, translate, written
 from regard.look.inspectable import Input, Inspectable

@@ -9,11 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from regard import drawing
 from regard.core.probe import Edit, Probe
 from regard.decoder import Decoder
+from regard.drawing import terminal
 from regard.encoder import Encoder
 from regard.encoder_decoder import EncoderDecoder
-from regard.look import drawing, terminal
 from regard.look.arguments import require_positions
 from regard.look.backdrop import Backdrop, GraphBackdrop, SeriesBackdrop, SoundBackdrop
 from regard.look.forward import evaluation_mode, forward

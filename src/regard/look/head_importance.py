@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from regard import drawing
 from regard.core.probe import Edit, Probe
 from regard.decoder import Decoder
+from regard.drawing import terminal
 from regard.encoder_decoder import EncoderDecoder
-from regard.look import drawing, terminal
 from regard.look.arguments import require_texts
 from regard.look.forward import evaluation_mode, forward
 from regard.look.inspectable import CoreModel, Inspectable

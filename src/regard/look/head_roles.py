@@ -12,12 +12,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from regard import drawing
 from regard.core.probe import Probe
 from regard.data import builtin
 from regard.data.builtin import Sentence
+from regard.drawing import terminal
 from regard.encoder_decoder import EncoderDecoder
 from regard.errors import DataError, SettingError
-from regard.look import drawing, terminal
 from regard.look.arguments import core_of, require_count, require_sentences
 from regard.look.forward import evaluation_mode, hidden_states
 from regard.look.inspectable import Inspectable, token_ids

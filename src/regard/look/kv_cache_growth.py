@@ -9,11 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from regard import drawing
 from regard.core.finite_outputs import require_finite
 from regard.core.kv_cache import KVCache, LayerCache
 from regard.decoder import Decoder
+from regard.drawing import terminal
 from regard.encoder_decoder import EncoderDecoder
-from regard.look import drawing, terminal
 from regard.look.arguments import core_of, require_count
 from regard.look.forward import evaluation_mode
 from regard.look.generation import positions_left

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
+from regard import drawing
 from regard.core.finite_outputs import require_finite
 from regard.core.stack import Stack
 from regard.decoder import Decoder
+from regard.drawing import terminal
 from regard.encoder import Encoder
 from regard.encoder_decoder import EncoderDecoder
 from regard.errors import SettingError
-from regard.look import drawing, terminal
 from regard.look.arguments import require_count, require_positions
 from regard.look.forward import evaluation_mode
 from regard.look.inspectable import Inspectable

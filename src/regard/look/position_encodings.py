@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from regard import drawing
 from regard.core.alibi import Alibi
 from regard.core.finite_outputs import non_finite_error
 from regard.core.positional_encoding import (
@@ -28,8 +29,8 @@ from regard.core.relative_position import (
 from regard.core.rotary import Rope
 from regard.core.t5_bias import T5Bias
 from regard.core.universal_transformer import UniversalStack
+from regard.drawing import terminal
 from regard.errors import SettingError
-from regard.look import drawing, terminal
 from regard.look.arguments import core_of, require_count
 from regard.look.inspectable import Inspectable
 from regard.look.position_sources import (

@@ -8,10 +8,11 @@ from itertools import islice
 
 import numpy as np
 
+from regard import drawing
 from regard.core.probe import Probe
 from regard.data.builtin import Sentence, sentences
+from regard.drawing import terminal
 from regard.encoder_decoder import EncoderDecoder
-from regard.look import drawing, terminal
 from regard.look.arguments import require_count
 from regard.look.circuits import Circuit, circuit
 from regard.look.forward import evaluation_mode, hidden_states

@@ -14,12 +14,12 @@ from torch import Tensor
 
 from regard.baselines.memory_network import MemoryNetwork
 from regard.core.probe import PARTS, AttentionCall, Probe
+from regard.drawing import even_attention
 from regard.encoder_decoder import EncoderDecoder
 from regard.errors import SettingError, did_you_mean
 from regard.look.arguments import core_of, require_indices
 from regard.look.attention_map import AttentionMap
 from regard.look.backdrop import Backdrop
-from regard.look.drawing import even_attention
 from regard.look.forward import evaluation_mode, forward, hidden_states
 from regard.look.inspectable import Input, Inspectable
 from regard.look.model_inputs import ModelInputs, prepare_inputs

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from regard import drawing
 from regard.errors import SettingError
-from regard.look import drawing
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

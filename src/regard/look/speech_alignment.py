@@ -8,8 +8,9 @@ from itertools import groupby
 
 import numpy as np
 
+from regard import drawing
+from regard.drawing import terminal
 from regard.errors import SettingError
-from regard.look import drawing, terminal
 from regard.look.arguments import require_indices, require_instance
 from regard.look.backdrop import Backdrop, SoundBackdrop
 from regard.look.recording import Look, array, require_look

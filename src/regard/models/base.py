@@ -95,7 +95,7 @@ class Model(Tasks):
     def _repr_html_(self) -> str:
         """For a notebook: parameters by module, the tasks, and the tree of modules."""
         # Imported lazily to keep startup fast.
-        from regard.look import drawing
+        from regard import drawing
 
         counts = parameters_by_module(self.spec)
         bars = drawing.bars(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from html import escape
 from itertools import groupby
 
-from regard.look import terminal
+from regard.drawing import terminal
 from regard.study.figure import Figure, Table
 from regard.study.study import Outcome, Verdict
 from regard.study.svg import PALETTE, svg

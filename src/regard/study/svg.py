@@ -13,7 +13,7 @@ from html import escape
 
 import numpy as np
 
-from regard.look import drawing
+from regard import drawing
 from regard.study.figure import Axis, BarChart, Bars, Chart, Figure, HeatMap, Series, mean
 
 # Series are told apart in greyscale and by colour-blind readers: dark and bright ones alternate.

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch.nn import functional
 
+from regard import drawing
 from regard import look as analyses
 from regard.errors import SettingError
-from regard.look import drawing
 from regard.look.recording import array, even_weights, weights_in_chunks
 from regard.look.result import to_json
 from regard.studio.model_store import ModelStore

@@ -1,6 +1,6 @@
 """Drawing: pictures as lists of marks, written as SVG, as a self-contained HTML page, or as PNG."""
 
-from regard.look.drawing.charts import (
+from regard.drawing.charts import (
     MOST_CELLS,
     Panel,
     attention_heat,
@@ -13,8 +13,8 @@ from regard.look.drawing.charts import (
     links,
     ticks,
 )
-from regard.look.drawing.html_page import write_page
-from regard.look.drawing.marks import (
+from regard.drawing.html_page import write_page
+from regard.drawing.marks import (
     ROW,
     WIDTH,
     Circle,
@@ -33,7 +33,7 @@ from regard.look.drawing.marks import (
     tiles,
     title_marks,
 )
-from regard.look.drawing.palette import (
+from regard.drawing.palette import (
     EVEN_SHADE,
     FAINT,
     LINES,
@@ -46,8 +46,8 @@ from regard.look.drawing.palette import (
     is_clear,
     over,
 )
-from regard.look.drawing.png_encoding import image
-from regard.look.drawing.png_files import write_png
+from regard.drawing.png_encoding import image
+from regard.drawing.png_files import write_png
 
 __all__ = [
     "EVEN_SHADE",

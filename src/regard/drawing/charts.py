@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from regard.look.drawing.marks import (
+from regard.drawing.marks import (
     CELL,
     FONT,
     PAGE_WIDTH,
@@ -26,7 +26,7 @@ from regard.look.drawing.marks import (
     text_width,
     title_marks,
 )
-from regard.look.drawing.palette import (
+from regard.drawing.palette import (
     EVEN_SHADE,
     FAINT,
     LINES,

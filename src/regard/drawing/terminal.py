@@ -6,7 +6,7 @@ import unicodedata
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from regard.look.drawing import shown
+from regard.drawing import shown
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

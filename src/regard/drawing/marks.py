@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from regard.look.drawing.png_encoding import image
+from regard.drawing.png_encoding import image
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from regard import disk
-from regard.errors import SettingError
-from regard.look.drawing.marks import (
+from regard.drawing.marks import (
     FONT,
     Circle,
     Line,
@@ -21,7 +20,8 @@ from regard.look.drawing.marks import (
     Text,
     moved,
 )
-from regard.look.drawing.palette import INK
+from regard.drawing.palette import INK
+from regard.errors import SettingError
 
 if TYPE_CHECKING:
     pass
