@@ -31,18 +31,6 @@ SIZES: dict[str, Any] = {
     "device": "cpu",
 }
 
-# A program that is `regard`, and says on its last line whether its process has imported torch.
-SHOWS_TORCH = """
-import os, sys
-end = os._exit
-def shown(code):
-    print("torch" in sys.modules, file=sys.stderr)
-    end(code)
-os._exit = shown
-from regard.cli import run
-run()
-"""
-
 
 @dataclass(frozen=True)
 class Outcome:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import random
 import signal
 import warnings
@@ -28,9 +27,6 @@ if TYPE_CHECKING:
 # A busy machine is not a failure, and a red run must be red again.
 hypothesis.settings.register_profile("regard", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("regard")
-
-# No command of a test at a pseudo-terminal leaves a process behind.
-os.environ["REGARD_DAEMON"] = "off"
 
 # On a machine that announces AMX and does not have it: before the first test computes, and for
 # the processes that tests start.

@@ -68,7 +68,11 @@ def _become(arguments: list[str], cwd: Path | None, environment: dict[str, str])
             os.chdir(cwd)
         os.environ.update(environment)
         sys.argv = ["regard", *arguments]
-        cli.run_here()
+        cli.main()
+    except SystemExit as end:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(end.code if isinstance(end.code, int) else 0)
     except BaseException:
         traceback.print_exc()
         sys.stderr.flush()

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
 import gc
 import importlib
 import os
 import re
 import sys
-import threading
-import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NoReturn, TextIO
+from typing import Any, TextIO
 
 import click
 
@@ -95,10 +92,6 @@ VERBS = {
     "study": (
         "regard.cli.study",
         "Test claims from the literature by experiment: figures, numbers and a verdict for each.",
-    ),
-    "daemon": (
-        "regard.cli.daemon",
-        "Keep PyTorch loaded in a background process, so that commands start instantly.",
     ),
     "bench": (
         "regard.cli.bench",
@@ -195,54 +188,11 @@ def regard(context: click.Context, debug: bool) -> None:
 # ------------------------------------------------------------------ entry point and errors
 
 
-def run() -> NoReturn:
-    """Entry point of the shell's command: answered by `regard daemon` if one runs, or here."""
-    started = time.monotonic()
-    code = _answered_by_daemon()
-    if code is not None:
-        os._exit(code)
-    run_here(started)
-
-
-def run_here(started: float | None = None) -> NoReturn:
-    """`main`, then an exit that does not wait. `started`: since when somebody waits for it.
-
-    Python would free every object of every module first, which takes 0.4 s once torch is loaded.
-    """
-    try:
-        main()
-    except SystemExit as end:
-        if started is not None and _is_answering() and not end.code:
-            from regard.cli.automatic_daemon import launch_for_next_command
-
-            launch_for_next_command(started)
-        # The last process of a group of ranks, or a thread that still writes, ends as Python does.
-        threads = set(threading.enumerate()) - {threading.main_thread()}
-        if "RANK" in os.environ or any(not thread.daemon for thread in threads):
-            raise
-        # Temporary folders, loggers, worker processes.
-        atexit._run_exitfuncs()
-        with contextlib.suppress(OSError):  # main has said it, if a reader has gone
-            sys.stdout.flush()
-            sys.stderr.flush()
-        os._exit(end.code if isinstance(end.code, int) else 0)
-    sys.exit(0)
-
-
-def _is_answering() -> bool:
-    return len(sys.argv) > 1 and sys.argv[1] in ANSWERING
-
-
-def _answered_by_daemon() -> int | None:
-    """The exit code of a command that `regard daemon` has answered; None where none runs."""
-    if not _is_answering() or not sys.platform.startswith("linux") or "RANK" in os.environ:
-        return None
-    # The shell asks for completions by a variable of its own.
-    if any(name.startswith("_REGARD") for name in os.environ):
-        return None
-    from regard.cli import fork_server
-
-    return fork_server.answer(sys.argv[1:])
+def run() -> None:
+    """Entry point of the shell's command."""
+    # At its end Python would collect the objects of every module: 0.5 s once torch is loaded.
+    atexit.register(gc.freeze)
+    main()
 
 
 def main() -> None:
