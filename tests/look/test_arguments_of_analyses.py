@@ -49,70 +49,12 @@ def _refused(call: Callable[[], Any], words: str) -> RegardError:
     return refused.value
 
 
-# ------------------------------------------------------------------ what is no model
-
-# Every analysis that takes a model, with the arguments that follow it.
-OF_A_MODEL: dict[str, Call] = {
-    "ablation": lambda m: look.ablation(m, [TEXT], [TARGET]),
-    "attribution": lambda m: look.attribution(m, TEXT),
-    "batch": lambda m: look.batch(m, [TEXT], [TARGET]),
-    "beam": lambda m: look.beam(m, TEXT),
-    "cache": lambda m: look.cache(m, TEXT),
-    "chosen_right": lambda m: look.chosen_right(m, None),  # type: ignore[arg-type]
-    "circuit": lambda m: look.circuit(m, None, None),  # type: ignore[arg-type]
-    "fitting_views": look.fitting_views,
-    "importance": lambda m: look.importance(m, [TEXT], [TARGET]),
-    "look": lambda m: look.look(m, TEXT),
-    "patched": lambda m: look.patched(m, TEXT, OTHER, "encoder.0.residual"),
-    "patching": lambda m: look.patching(m, TEXT, OTHER),
-    "positions": look.positions,
-    "pronoun_circuit": look.pronoun_circuit,
-    "pronouns": lambda m: look.pronouns(m, []),
-    "referents": lambda m: look.referents(m, []),
-    "right": lambda m: look.right(m, None),  # type: ignore[arg-type]
-    "roles": look.roles,
-    "steps": lambda m: look.steps(m, TEXT),
-    "translate": lambda m: look.translate(m, TEXT),
-    "written": lambda m: look.written(m, None),  # type: ignore[arg-type]
-}
-
-
-@pytest.mark.parametrize("analysis", list(OF_A_MODEL))
-@pytest.mark.parametrize("kind", ["core", "recording", "folder", "path", "none"])
-def test_what_is_no_model_is_refused_with_what_to_give(
-    analysis: str, kind: str, translator: Translator, run: look.Look, demo: Path
-) -> None:
-    wrong: dict[str, tuple[Any, str]] = {
-        "core": (translator.model, "regard.load(folder)"),
-        "recording": (run, "pass its `.model`"),
-        "folder": (str(demo), f"regard.load({str(demo)!r})"),
-        "path": (demo, f"regard.load({str(demo)!r})"),
-        "none": (None, "regard.load(folder)"),
-    }
-    value, repair = wrong[kind]
-    problem = "is a core model" if kind == "core" else "not a loaded model"
-    error = _refused(lambda: OF_A_MODEL[analysis](value), problem)
-    assert repair in error.repair
-
-
-@pytest.mark.parametrize("names", [look.probes, look.heads])
-def test_probes_and_heads_are_those_of_a_model_or_of_its_core(
-    names: Call, translator: Translator
-) -> None:
-    assert names(translator) == names(translator.model)
-    _refused(lambda: names(TEXT), "not a loaded model")
-
-
 # ------------------------------------------------------------------ a translator
 
 # What is wrong, with a word of the answer.
 OF_A_TRANSLATOR: dict[str, tuple[Call, str]] = {
     # which probe, position, head or layer
     "an unknown probe": (lambda m: look.patched(m, TEXT, OTHER, "nonsense"), "no probe to patch"),
-    "a probe that is no text": (
-        lambda m: look.patched(m, TEXT, OTHER, None),  # type: ignore[arg-type]
-        "no probe to patch",
-    ),
     "a probe that is read only": (
         lambda m: look.patched(m, TEXT, OTHER, "encoder.0.self.weights"),
         "no probe to patch",
@@ -123,53 +65,18 @@ OF_A_TRANSLATOR: dict[str, tuple[Call, str]] = {
         lambda m: look.attribution(m, TEXT, positions=[-99]),
         "position -99",
     ),
-    "a position, not a list": (lambda m: look.attribution(m, TEXT, positions=3), "[0] for"),  # type: ignore[arg-type]
     "no positions": (
         lambda m: look.attribution(m, TEXT, positions=[]),
         "list of positions is empty",
     ),
     "a position to patch at": (lambda m: look.patching(m, TEXT, OTHER, at=99), "position 99"),
-    "a position in quotes": (
-        lambda m: look.patching(m, TEXT, OTHER, at="1"),  # type: ignore[arg-type]
-        "not an integer",
-    ),
-    "a contrast that is a number": (
-        lambda m: look.patching(m, TEXT, OTHER, instead=3),  # type: ignore[arg-type]
-        "expected a string, not int",
-    ),
-    "a stack that is a number": (
-        lambda m: look.patching(m, TEXT, OTHER, stack=3),  # type: ignore[arg-type]
-        "encoder",
-    ),
-    "a stack in a list": (lambda m: look.positions(m, stack=["encoder"]), "encoder"),  # type: ignore[arg-type]
-    "a probe that is a number": (
-        lambda m: look.look(m, TEXT, ask=[3]),  # type: ignore[list-item]
-        "not a list of probe names",
-    ),
-    "a head of None": (lambda m: look.look(m, TEXT, off=[(None, 0)]), "not a head"),  # type: ignore[list-item]
-    "a head of a list": (lambda m: look.look(m, TEXT, off=[([], 0)]), "not a head"),  # type: ignore[list-item]
-    "a head that is true": (lambda m: look.look(m, TEXT, off=[(CROSS, True)]), "not a head"),
     # which texts
-    "no text to decode": (lambda m: look.steps(m, None), "must be a string or a tensor"),  # type: ignore[arg-type]
-    "no text to search": (lambda m: look.beam(m, None), "must be a string or a tensor"),  # type: ignore[arg-type]
-    "no text to cache": (lambda m: look.cache(m, None), "must be a string or a tensor"),  # type: ignore[arg-type]
     "a path of a text": (lambda m: look.look(m, Path("a.txt")), "reads text"),
     "ids without a batch": (lambda m: look.look(m, torch.tensor([5, 6])), "batch of one"),
     "ids of two texts": (lambda m: look.translate(m, torch.tensor([[5], [6]])), "batch of one"),
     "fractions to cache": (lambda m: look.cache(m, torch.ones(1, 3)), "cannot hold token ids"),
     "no texts at all": (lambda m: look.importance(m, []), "list of texts is empty"),
-    "None for texts": (lambda m: look.ablation(m, None), "list of strings"),  # type: ignore[arg-type]
-    "importance of None": (lambda m: look.importance(m, None), "list of strings"),  # type: ignore[arg-type]
-    "a batch of None": (lambda m: look.batch(m, None), "list of strings"),  # type: ignore[arg-type]
-    "targets that are one text": (
-        lambda m: look.importance(m, [TEXT], TARGET),
-        "list of strings",
-    ),
-    "sentences that are texts": (lambda m: look.roles(m, [TEXT]), "expected a Sentence"),  # type: ignore[list-item]
-    "sentences that are a text": (lambda m: look.roles(m, TEXT), "expected a Sentence"),  # type: ignore[arg-type]
     "no sentences": (lambda m: look.roles(m, []), "list of sentences is empty"),
-    "pronouns of texts": (lambda m: look.pronouns(m, ["x"]), "expected a Sentence"),  # type: ignore[list-item]
-    "referents of None": (lambda m: look.referents(m, None), "expected a Sequence"),  # type: ignore[arg-type]
     # how many
     "a top below 0": (lambda m: look.steps(m, TEXT, top=-1), "top = -1"),
     "a length below 0": (lambda m: look.cache(m, TEXT, length=-1), "length = -1"),
@@ -183,10 +90,6 @@ OF_A_TRANSLATOR: dict[str, tuple[Call, str]] = {
     "settings by number": (lambda m: look.translate(m, TEXT, 4), "not a decoding strategy"),  # type: ignore[arg-type]
     "a beam by number": (lambda m: look.beam(m, TEXT, 4), "not a decoding strategy"),  # type: ignore[arg-type]
     # results of other analyses
-    "no batch": (lambda m: look.right(m, None), "expected a LabelledBatch"),  # type: ignore[arg-type]
-    "no choices": (lambda m: look.chosen_right(m, None), "expected a Choices"),  # type: ignore[arg-type]
-    "no ability": (lambda m: look.circuit(m, None, None), "expected a Choices"),  # type: ignore[arg-type]
-    "a text for a hypothesis": (lambda m: look.written(m, [TEXT]), "expected a Hypothesis"),  # type: ignore[arg-type]
     "no folder of a circuit": (lambda m: look.stored_circuit(None), "must be a path"),  # type: ignore[arg-type]
 }
 
@@ -198,26 +101,13 @@ def test_a_mistake_with_a_translator(mistake: str, translator: Translator) -> No
 
 
 OF_A_RECORDING: dict[str, tuple[Call, str]] = {
-    "a probe by number": (lambda run: run[0], "was not recorded"),
-    "a probe in a list": (lambda run: run[["logits"]], "was not recorded"),
     "a probe that was not recorded": (lambda run: run["logits"], "ask=['logits']"),
-    "weights of None": (lambda run: run.weights(None), "not recorded"),
-    "weights of a list": (lambda run: run.weights([CROSS]), "not recorded"),
-    "a row, not a list": (lambda run: run.weights(CROSS, rows=3), "[0] for"),
-    "half a row": (lambda run: run.attention(CROSS, rows=[1.5]), "not an integer"),
-    "rows in quotes": (lambda run: run.attention(CROSS, rows="12"), "[0] for"),
     "a row below 0": (lambda run: run.weights(CROSS, rows=[-1]), "row -1"),
     "a head of even attention": (lambda run: run.even_weights(CROSS, heads=[99]), "head 99"),
     "alignment by no head": (lambda run: look.alignment(run, heads=[]), "list of heads is empty"),
-    "alignment by a number": (lambda run: look.alignment(run, heads=3), "[0] for"),  # type: ignore[arg-type]
     "alignment by a head": (lambda run: look.alignment(run, heads=[99]), "head 99"),
-    "a layer in quotes": (lambda run: look.alignment(run, layer="x"), "not an integer"),  # type: ignore[arg-type]
-    "entropy of None": (lambda run: look.entropy(run, None), "not a kind of attention"),  # type: ignore[arg-type]
     "a lens beyond the end": (lambda run: look.lens(run, positions=[99]), "position 99"),
     "a lens of nothing": (lambda run: look.lens(run, top=-1), "top = -1"),
-    "a page without a name": (lambda run: look.entropy(run).to_html(""), "not a file name"),
-    "a page to None": (lambda run: look.entropy(run).to_html(None), "not a file name"),  # type: ignore[arg-type]
-    "a picture without a name": (lambda run: look.entropy(run).to_png(""), "not a file name"),
 }
 
 
@@ -385,9 +275,7 @@ def test_letters_of_ctc_name_the_function_that_aligns_them(
     names = {i: chr(97 + i) for i in range(count)}
     assert look.ctc_alignment(recording, names, 0).letters is not None
     call: Any = look.ctc_alignment
-    for blank in ("x", 999, -1, None):
+    for blank in (999, -1):
         _refused(lambda blank=blank: call(recording, names, blank), "label")  # type: ignore[misc]
     heard = set(recording["logits"].argmax(axis=-1).tolist())
     _refused(lambda: call(recording, {}, next(i for i in names if i not in heard)), "has no name")
-    _refused(lambda: call(recording, None, 0), "decoder.names")
-    _refused(lambda: call(model, names, 0), "expected a recording")

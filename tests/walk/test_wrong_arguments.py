@@ -54,16 +54,8 @@ OF_A_TRANSLATOR: dict[str, tuple[Callable[[Any], Any], str]] = {
     "a device that is none": (lambda m: m.to("banana"), "unknown device"),
     "a dtype that is none": (lambda m: m.to(dtype="int7"), "unknown dtype"),
     "looking at nothing": (lambda m: m.look(""), "text"),
-    "looking at a number": (lambda m: m.look(5), "must be a string or a tensor"),
-    "looking at None": (lambda m: m.look(None), "must be a string or a tensor"),
-    "one head, not a list": (lambda m: m.look(TEXT, off=("decoder.1.cross", 3)), "not a head"),
-    "an attention, not a head": (lambda m: m.look(TEXT, off="decoder.1.cross"), "not a head"),
-    "a number for heads": (lambda m: m.look(TEXT, off=3), "not a head"),
-    "alignment of a model": (look.alignment, "expected a recording"),
-    "entropy of a text": (lambda m: look.entropy(TEXT), "expected a recording"),  # type: ignore[arg-type]
     "ablation on one text": (lambda m: look.ablation(m, TEXT, "Hund"), "list of strings"),
     "ablation without targets": (lambda m: look.ablation(m, [TEXT], []), "0 targets"),
-    "patching into a number": (lambda m: look.patching(m, TEXT, 5), "expected a string"),  # type: ignore[arg-type]
     "evaluating on a number": (lambda m: regard.evaluate(m, 5), "not a data set"),  # type: ignore[arg-type]
     "evaluating on one file in a tuple": (
         lambda m: regard.evaluate(m, ("a.txt",)),  # type: ignore[arg-type]
@@ -94,7 +86,6 @@ OF_A_LANGUAGE_MODEL: dict[str, tuple[Callable[[Any], Any], str]] = {
     "tokens in quotes": (lambda m: m.generate("The", max_new_tokens="5"), "not an integer"),
     "half a token": (lambda m: m.generate("The", max_new_tokens=2.5), "not an integer"),
     "a stream that is a number": (lambda m: m.generate("The", stream=5), "a function"),
-    "probes that are a number": (lambda m: m.look("The", ask=5), "*.weights"),
     "the folder of a draft": (lambda m: m.generate("The", draft="gpt2/"), "regard.load"),
     "an id beyond the vocabulary": (lambda m: m(torch.full((1, 3), 10**6)), "0 to"),
     "an id below zero": (lambda m: m(torch.full((1, 3), -1)), "token id -1"),

@@ -16,10 +16,8 @@ from regard.drawing import terminal
 from regard.encoder_decoder import EncoderDecoder
 from regard.errors import DataError
 from regard.look.arguments import (
-    core_of,
     require_name,
     require_positions,
-    require_text,
 )
 from regard.look.forward import evaluation_mode, forward
 from regard.look.inspectable import CoreModel, Inspectable, token_ids
@@ -121,10 +119,8 @@ def patching(
     predicts there. Both runs read the `target`, by default what the model makes of `text`. `stack`
     is by default the first one.
     """
-    core = core_of(model)
+    core = model.model
     require_view(model, "patching")
-    if instead is not None:
-        require_text(instead, "pass one token as a string")
     if stack is None:
         stack = _text_stacks(core)[0]
     stack = require_name("stack of texts", stack, _text_stacks(core))
@@ -186,7 +182,7 @@ def patched(
     model: Inspectable, text: str, other: str, name: str, target: str | None = None
 ) -> tuple[Tensor, Tensor]:
     """The logits of the run on `text`, and of that on `other` with one probe patched wholly."""
-    core = core_of(model)
+    core = model.model
     require_view(model, "patching")
     require_name("probe to patch", name, _patchable_probes(core))
     with evaluation_mode(core):
@@ -253,7 +249,6 @@ def _first_difference(model: CoreModel, answers: Sequence[int], predictions: Seq
 
 def _aligned_inputs(model: Inspectable, clean: ModelInputs, other: str) -> ModelInputs:
     """The inputs of the corrupted text, which must have as many tokens as the clean one."""
-    require_text(other, "pass the second text as `other`")
     ids = token_ids(model, other)
     tokens = tuple(model.input_tokenizer.tokens(ids))
     if len(tokens) != len(clean.input_tokens):

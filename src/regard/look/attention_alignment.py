@@ -17,7 +17,6 @@ from regard.look.recording import (
     even_weights,
     mean_over_heads,
     recorded_attentions,
-    require_look,
 )
 from regard.look.result import PICTURE_ONLY, AnalysisResult, Array
 from regard.look.view_requirements import spells_frames
@@ -83,7 +82,6 @@ def alignment(run: Look, layer: int | None = None, heads: Sequence[int] | None =
     By default of the layer whose attention says most about which source token belongs to which
     target token, and of all heads.
     """
-    require_look(run)
     if spells_frames(run.model.model):
         raise SettingError(
             "a CTC model has no cross-attention to align with",

@@ -10,13 +10,13 @@ import numpy as np
 import torch
 
 from regard import drawing
+from regard.decode.arguments import whole_number
 from regard.decode.batch_decoding import DecodingSettings
 from regard.decode.events import BeamStep, TokenStep
 from regard.decode.greedy_and_sampling import filtered_distribution
 from regard.decode.strategy import Greedy, Sampling, Strategy
 from regard.drawing import terminal
 from regard.errors import SettingError
-from regard.look.arguments import require_count
 from regard.look.generation import decoding_settings, translate, written
 from regard.look.inspectable import Input, Inspectable
 from regard.look.probe_names import Head
@@ -102,7 +102,7 @@ def steps(
     Decoding is greedy by default; `off` are heads to ablate.
     """
     settings = decoding_settings(strategy, Greedy())
-    require_count("top", top)
+    whole_number("top", top, least=1)
     recorded: list[DecodingStep] = []
 
     def watch(event: BeamStep | TokenStep) -> None:

@@ -15,7 +15,6 @@ from regard.decode.strategy import BeamSearch, Hypothesis, Strategy, choose_stra
 from regard.decoder import Decoder
 from regard.encoder_decoder import EncoderDecoder
 from regard.errors import SettingError
-from regard.look.arguments import core_of, require_instance
 from regard.look.input_reading import read_input
 from regard.look.inspectable import (
     Input,
@@ -42,7 +41,7 @@ def translate(
 
     `off` are heads to ablate, `watch` is called at every decoding step.
     """
-    core = core_of(model)
+    core = model.model
     settings = decoding_settings(settings, BeamSearch())
     text = read_input(model, text)
     special_tokens = special_tokens_for(model, text)
@@ -94,6 +93,4 @@ def positions_left(model: EncoderDecoder | Decoder, used: int) -> int | None:
 
 def written(model: Inspectable, hypothesis: Hypothesis) -> str:
     """The text of a hypothesis."""
-    core_of(model)
-    require_instance(hypothesis, Hypothesis, "pass a hypothesis returned by `look.translate`")
     return model.output_tokenizer.decode(hypothesis.tokens)

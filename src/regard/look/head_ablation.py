@@ -16,7 +16,6 @@ from regard.decoder import Decoder
 from regard.drawing import terminal
 from regard.encoder_decoder import EncoderDecoder
 from regard.errors import SettingError
-from regard.look.arguments import core_of, require_instance
 from regard.look.forward import evaluation_mode, forward
 from regard.look.inspectable import CoreModel, Inspectable
 from regard.look.model_inputs import IGNORED, LabelledBatch, batch
@@ -113,8 +112,7 @@ def ablation(
 
 def ablated_logits(model: Inspectable, data: LabelledBatch, off: Sequence[Head] = ()) -> Tensor:
     """The output of a model on a batch with some heads ablated; zero at padding."""
-    core = core_of(model)
-    require_instance(data, LabelledBatch, "pass the result of `look.batch(model, texts)`")
+    core = model.model
     with evaluation_mode(core):
         probe = ablation_probe(core, off)
         logits = forward(core, data.inputs, data.decoder_inputs, data.padding_mask, probe)

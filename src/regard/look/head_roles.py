@@ -16,10 +16,10 @@ from regard import drawing
 from regard.core.probe import Probe
 from regard.data import builtin
 from regard.data.builtin import Sentence
+from regard.decode.arguments import whole_number
 from regard.drawing import terminal
 from regard.encoder_decoder import EncoderDecoder
 from regard.errors import DataError, SettingError
-from regard.look.arguments import core_of, require_count, require_sentences
 from regard.look.forward import evaluation_mode, hidden_states
 from regard.look.inspectable import Inspectable, token_ids
 from regard.look.model_inputs import batch
@@ -86,8 +86,8 @@ def roles(
     They are scored on sentences whose parse is known: by default 100 of the built-in language's
     test split and 100 with pronouns. `size` sentences make a batch.
     """
-    core = core_of(model)
-    require_count("size", size)
+    core = model.model
+    whole_number("size", size, least=1)
     if stack is None:
         require_view(model, "roles")
         stack = next(iter(stacks(core)))
@@ -101,7 +101,8 @@ def roles(
         plain = islice(builtin.sentences("test", pronouns=False), 100)
         ambiguous = islice(builtin.sentences("test", pronouns=True), 100)
         sentences = [*plain, *ambiguous]
-    require_sentences(sentences)
+    if not sentences:
+        raise DataError("the list of sentences is empty", "add some, or remove the argument")
     attentions = stacks(core)[stack].attentions()
     names = [f"{stack}.{name}" for name in attentions if name.endswith(".self")]
     if not names:

@@ -25,11 +25,6 @@ def read_input(model: Inspectable, text: Input) -> Prepared:
     """
     if isinstance(text, Path):
         return _file_of(model, text)
-    if not isinstance(text, str | Tensor | MediaInput):
-        raise SettingError(
-            f"the input must be a string or a tensor, not {type(text).__name__}",
-            "pass one text, or a tensor",
-        )
     if isinstance(text, Tensor):
         return _checked_tensor(model, text)
     # An empty text is refused later, together with the other texts.

@@ -12,10 +12,10 @@ from torch import Tensor
 from regard import drawing
 from regard.core.finite_outputs import require_finite
 from regard.core.kv_cache import KVCache, LayerCache
+from regard.decode.arguments import whole_number
 from regard.decoder import Decoder
 from regard.drawing import terminal
 from regard.encoder_decoder import EncoderDecoder
-from regard.look.arguments import core_of, require_count
 from regard.look.forward import evaluation_mode
 from regard.look.generation import positions_left
 from regard.look.input_reading import read_input
@@ -75,8 +75,8 @@ class KVCacheGrowth(AnalysisResult):
 
 def cache(model: Inspectable, text: Input, *, length: int = 16) -> KVCacheGrowth:
     """The growth of the KV cache over the first `length` tokens of a greedy output."""
-    core = core_of(model)
-    require_count("length", length)
+    core = model.model
+    whole_number("length", length, least=1)
     if not isinstance(core, EncoderDecoder | Decoder):
         require_view(model, "cache")
     assert isinstance(core, EncoderDecoder | Decoder), "others were refused"

@@ -11,16 +11,17 @@ from torch import Tensor
 from regard import drawing
 from regard.core.finite_outputs import require_finite
 from regard.core.stack import Stack
+from regard.decode.arguments import whole_number
 from regard.decoder import Decoder
 from regard.drawing import terminal
 from regard.encoder import Encoder
 from regard.encoder_decoder import EncoderDecoder
 from regard.errors import SettingError
-from regard.look.arguments import require_count, require_positions
+from regard.look.arguments import require_positions
 from regard.look.forward import evaluation_mode
 from regard.look.inspectable import Inspectable
 from regard.look.probe_names import residual_probes, stacks
-from regard.look.recording import Look, array, require_look
+from regard.look.recording import Look, array
 from regard.look.result import AnalysisResult, Array
 from regard.look.view_requirements import require_view
 
@@ -68,8 +69,7 @@ def lens(run: Look, *, top: int = 5, positions: Sequence[int] | None = None) -> 
 
     `positions` picks some of its positions.
     """
-    require_look(run)
-    require_count("top", top)
+    whole_number("top", top, least=1)
     core = run.model.model
     stack, head = _stack_and_head(run.model)
     probes = residual_probes(core, run.stack())

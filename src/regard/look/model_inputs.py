@@ -18,7 +18,7 @@ from regard.dual_encoder import DualEncoder
 from regard.encoder import Encoder
 from regard.encoder_decoder import EncoderDecoder
 from regard.errors import DataError, SettingError
-from regard.look.arguments import core_of, require_text, require_texts
+from regard.look.arguments import require_texts
 from regard.look.backdrop import Backdrop
 from regard.look.generation import translate
 from regard.look.input_reading import read_input
@@ -72,10 +72,8 @@ def prepare_inputs(
     An encoder–decoder reads the `target`, or else its own translation, made with the heads `off`
     ablated.
     """
-    core = core_of(model)
+    core = model.model
     text = read_input(model, text)
-    if target is not None:
-        require_text(target, "pass the target as a string")
     side_inputs: dict[str, Tensor] = {}
     backdrop = text.backdrop if isinstance(text, MediaInput) else None
     if isinstance(text, str):
@@ -210,7 +208,7 @@ def batch(
 
     A language model's labels are the texts themselves, shifted by one.
     """
-    core = core_of(model)
+    core = model.model
     require_texts(texts, targets)
     if targets is not None and not isinstance(core, EncoderDecoder):
         raise no_target()

@@ -29,9 +29,9 @@ from regard.core.relative_position import (
 from regard.core.rotary import Rope
 from regard.core.t5_bias import T5Bias
 from regard.core.universal_transformer import UniversalStack
+from regard.decode.arguments import whole_number
 from regard.drawing import terminal
 from regard.errors import SettingError
-from regard.look.arguments import core_of, require_count
 from regard.look.inspectable import Inspectable
 from regard.look.position_sources import (
     concatenated_position,
@@ -102,8 +102,7 @@ def positions(
     model: Inspectable, length: int = 32, *, stack: str | None = None
 ) -> PositionEncodings:
     """The first `length` positions of a stack, by default the first one."""
-    core_of(model)
-    encodings = _encodings(model, require_count("length", length), stack)
+    encodings = _encodings(model, whole_number("length", length, least=1), stack)
     if not np.isfinite(encodings.products).all():
         raise non_finite_error(model.model)
     return encodings

@@ -16,9 +16,9 @@ from regard.decoder import Decoder
 from regard.dual_encoder import DualEncoder
 from regard.encoder import Encoder
 from regard.encoder_decoder import DecoderSide, EncoderDecoder, EncoderSide
-from regard.errors import SettingError, did_you_mean
-from regard.look.arguments import core_or_core_of, is_head, require_name
-from regard.look.inspectable import CoreModel, Inspectable
+from regard.errors import SettingError
+from regard.look.arguments import require_name
+from regard.look.inspectable import CoreModel
 from regard.series_encoder_decoder import SeriesEncoderDecoder
 
 Head = tuple[str, int]  # the attention's name and the head's number: ("decoder.2.cross", 3)
@@ -41,7 +41,7 @@ def stacks(model: CoreModel) -> dict[str, EncoderSide | DecoderSide | MemoryHops
             return {"text.encoder": model.text.stack, "image.encoder": model.image.stack}
 
 
-def stack_name(model: CoreModel, name: object) -> str:
+def stack_name(model: CoreModel, name: str) -> str:
     """The name of a stack, after a check that the model has it."""
     return require_name("stack", name, stacks(model))
 
@@ -58,13 +58,11 @@ def attentions(model: CoreModel) -> dict[str, HasHeads]:
     }
 
 
-def heads(
-    model: CoreModel | Inspectable, names: Callable[[str], bool] = lambda name: True
-) -> list[Head]:
+def heads(model: CoreModel, names: Callable[[str], bool] = lambda name: True) -> list[Head]:
     """Every head of the attentions whose name passes the filter."""
     return [
         (name, head)
-        for name, attention in attentions(core_or_core_of(model)).items()
+        for name, attention in attentions(model).items()
         if names(name)
         for head in range(attention.heads)
     ]
@@ -76,12 +74,11 @@ def residual_probes(model: CoreModel, stack: str) -> list[str]:
     return [f"{stack}.embedded", *(f"{stack}.{i}.residual" for i in layers)]
 
 
-def probes(model: CoreModel | Inspectable) -> list[str]:
+def probes(model: CoreModel) -> list[str]:
     """The names of everything that can be recorded, in forward order."""
-    core = core_or_core_of(model)
     names = []
-    attention_names = attentions(core)
-    for prefix, stack in stacks(core).items():
+    attention_names = attentions(model)
+    for prefix, stack in stacks(model).items():
         names.append(f"{prefix}.embedded")
         for i in range(stack.layers):
             for kind in ("self", "cross"):
@@ -120,18 +117,8 @@ def switched_off(model: CoreModel, off: Sequence[Head]) -> dict[str, Edit]:
     """
     known_attentions = attentions(model)
     heads_of: dict[str, list[int]] = {}
-    if not isinstance(off, Sequence) or isinstance(off, str):
-        off = (off,)  # not a list of heads: refused below
-    for one in off:
-        if not is_head(one):
-            raise SettingError(
-                f"{one!r} is not a head (attention name, index)",
-                'pass a list of pairs, as in [("decoder.1.cross", 3)]',
-            )
-        name, head = one
-        if name not in known_attentions:
-            repair = did_you_mean(name, known_attentions)
-            raise SettingError(f"this model has no attention {name!r}", repair)
+    for name, head in off:
+        require_name("attention", name, known_attentions)
         count = known_attentions[name].heads
         if not 0 <= head < count:
             raise SettingError(f"{name} has no head {head}", f"use a head from 0 to {count - 1}")

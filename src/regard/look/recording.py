@@ -17,7 +17,7 @@ from regard.core.probe import PARTS, AttentionCall, Probe
 from regard.drawing import even_attention
 from regard.encoder_decoder import EncoderDecoder
 from regard.errors import SettingError, did_you_mean
-from regard.look.arguments import core_of, require_indices
+from regard.look.arguments import require_indices
 from regard.look.attention_map import AttentionMap
 from regard.look.backdrop import Backdrop
 from regard.look.forward import evaluation_mode, forward, hidden_states
@@ -110,7 +110,7 @@ class Look:
 
     def call(self, name: str) -> AttentionCall:
         """The recorded arguments of an attention, such as `encoder.3.self`."""
-        if not isinstance(name, str) or name not in self.probe.attentions:
+        if name not in self.probe.attentions:
             repair = "record it: model.look(…, ask=['*.weights'])"
             if self.probe.attentions:
                 repair = did_you_mean(name, self.probe.attentions)
@@ -195,8 +195,6 @@ class Look:
         return stack_name(core, name)
 
     def _has(self, name: str) -> bool:
-        if not isinstance(name, str):
-            return False
         if name in self.probe.tensors:
             return True
         attention, _, part = name.rpartition(".")
@@ -238,13 +236,8 @@ def look(
     ("decoder.1.cross", 3). Inputs other than text are tensors as the model's front end takes them,
     with a batch of 1.
     """
-    core = core_of(model)
+    core = model.model
     patterns = (ask,) if isinstance(ask, str) else ask
-    is_list = isinstance(patterns, Sequence)
-    if not is_list or not all(isinstance(pattern, str) for pattern in patterns):
-        raise SettingError(
-            f"ask = {ask!r} is not a list of probe names", 'pass names, as in ask=["*.weights"]'
-        )
     _check_patterns(model, patterns)
     with evaluation_mode(core):
         # The translation is made with the same heads off as the pass that is recorded.
@@ -303,25 +296,11 @@ def weights_in_chunks(call: AttentionCall) -> Iterator[tuple[Tensor, Tensor]]:
         yield rows, call.weights(rows)
 
 
-def require_look(run: object) -> None:
-    """Raises `SettingError` if the argument is not a recording (a `Look`)."""
-    if not isinstance(run, Look):
-        raise SettingError(
-            f"expected a recording, not {type(run).__name__}",
-            "pass the result of `model.look(text)`",
-        )
-
-
 def recorded_attentions(run: Look, kind: str) -> list[str]:
     """The names of the recorded attentions of a kind, first layer first.
 
     A kind is `self`, `cross`, or a pattern such as `encoder.*.self`.
     """
-    require_look(run)
-    if not isinstance(kind, str):
-        raise SettingError(
-            f"kind = {kind!r} is not a kind of attention", "set it to 'self', 'cross' or '*'"
-        )
     # "self" is short for the self-attention of every stack.
     pattern = kind if "." in kind else f"*.{kind}"
     # Longformer's global tokens are rows of the attention around them, not one of their own.

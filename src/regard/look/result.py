@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from regard import drawing
-from regard.errors import SettingError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -61,24 +60,16 @@ class AnalysisResult:
 
     def to_html(self, path: str | Path) -> None:
         """Writes a self-contained HTML page."""
-        drawing.write_page(_checked_path(path), self.title, self._repr_html_())
+        drawing.write_page(Path(path), self.title, self._repr_html_())
 
     def to_png(self, path: str | Path) -> None:
-        drawing.write_png(_checked_path(path), self.scene())
+        drawing.write_png(Path(path), self.scene())
 
     def __str__(self) -> str:
         lines = [self.title, "", *self.lines()]
         if self.note:
             lines += ["", self.note]
         return "\n".join(lines)
-
-
-def _checked_path(path: str | Path) -> Path:
-    """The path of a file to write."""
-    # "" would be the folder that Python runs in.
-    if not isinstance(path, str | Path) or not Path(path).name:
-        raise SettingError(f"{path!r} is not a file name", "pass a path, as in 'attention.html'")
-    return Path(path)
 
 
 # Metadata of a field that only the picture needs: JSON has the numbers that are laid over it.

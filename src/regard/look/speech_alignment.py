@@ -11,9 +11,9 @@ import numpy as np
 from regard import drawing
 from regard.drawing import terminal
 from regard.errors import SettingError
-from regard.look.arguments import require_indices, require_instance
+from regard.look.arguments import require_indices
 from regard.look.backdrop import Backdrop, SoundBackdrop
-from regard.look.recording import Look, array, require_look
+from regard.look.recording import Look, array
 from regard.look.result import PICTURE_ONLY, AnalysisResult, Array
 
 
@@ -58,8 +58,6 @@ class CTCAlignment(AnalysisResult):
 
 def ctc_alignment(run: Look, names: Mapping[int, str], blank: int) -> CTCAlignment:
     """The alignment of a recorded pass that asked for `logits`; `names` are those of the labels."""
-    require_look(run)
-    require_instance(names, Mapping, "pass `model.decoder.names`")  # type: ignore[type-abstract]
     logits = run.tensor("logits")[0]  # [frames, labels]
     backdrop = run.model_inputs.backdrop
     if logits.ndim != 2 or not isinstance(backdrop, SoundBackdrop):

@@ -16,7 +16,6 @@ from regard.dual_encoder import DualEncoder
 from regard.encoder import Encoder
 from regard.encoder_decoder import EncoderDecoder
 from regard.errors import SettingError
-from regard.look.arguments import core_of
 from regard.look.inspectable import CoreModel, Inspectable
 from regard.look.position_sources import has_positions, without_positions
 from regard.look.probe_names import attentions, stacks
@@ -27,13 +26,11 @@ Obstacle = str | None  # why a view does not fit a model
 
 def fitting_views(model: Inspectable) -> list[str]:
     """The views that fit a model, by the names that `regard look --what` gives them."""
-    core_of(model)
     return [view for view, obstacle in OBSTACLES.items() if obstacle(model) is None]
 
 
 def require_view(model: Inspectable, view: str) -> None:
     """Raises `SettingError` if a view does not fit a model."""
-    core_of(model)
     obstacle = OBSTACLES[view](model)
     if obstacle is not None:
         raise SettingError(obstacle, other_views(model))
