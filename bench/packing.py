@@ -21,7 +21,7 @@ from torch import Tensor
 
 from regard.builder import build
 from regard.core.context import Context
-from regard.core.document_mask import DocumentMask
+from regard.core.mask import DocumentMask
 from regard.data.batching import batch_indices, padding_share
 from regard.data.padding import IGNORED
 from regard.encoder_decoder import EncoderDecoder

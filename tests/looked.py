@@ -18,10 +18,9 @@ from torch.nn import functional
 
 from regard import spec
 from regard.builder import CoreModel, build
-from regard.core import grouped_query_attention, scaled_dot_product_attention
-from regard.core.attention_mask import AttentionMask
+from regard.core import projection, scaled_dot_product_attention
+from regard.core.attention_mask import AttentionMask, ScoreBias
 from regard.core.linear_attention import LinearAttention as LinearMixer
-from regard.core.score_bias import ScoreBias
 from regard.data.builtin import sentences
 from regard.decode.batch_decoding import SpecialTokens
 from regard.families.transformer import transformer
@@ -161,7 +160,7 @@ def explicit(model: torch.nn.Module) -> list[Tensor]:
         recorded.append(
             scaled_dot_product_attention.attention_weights(q, k, mask.allowed, scale, added)
         )
-        return recorded[-1] @ grouped_query_attention.per_query_head(v, q.shape[1])
+        return recorded[-1] @ projection.per_query_head(v, q.shape[1])
 
     def summed(
         q: Tensor,
@@ -173,11 +172,11 @@ def explicit(model: torch.nn.Module) -> list[Tensor]:
     ) -> Tensor:
         shares = (
             (functional.elu(q) + 1)
-            @ grouped_query_attention.per_query_head(functional.elu(k) + 1, q.shape[1]).mT
+            @ projection.per_query_head(functional.elu(k) + 1, q.shape[1]).mT
             * mask.allowed
         )
         recorded.append(shares / shares.sum(dim=-1, keepdim=True))
-        return recorded[-1] @ grouped_query_attention.per_query_head(v, q.shape[1])
+        return recorded[-1] @ projection.per_query_head(v, q.shape[1])
 
     for part in model.modules():
         if isinstance(part, scaled_dot_product_attention.SoftmaxAttention):

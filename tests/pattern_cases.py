@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import torch
 
-from regard.core.causal_mask import CausalMask
-from regard.core.document_mask import DocumentMask
-from regard.core.graph_mask import GraphMask
-from regard.core.mask import FullMask, MaskPattern
-from regard.core.sliding_window_mask import CausalSlidingWindowMask, SlidingWindowMask
+from regard.core.edge_attention import GraphMask
+from regard.core.mask import CausalMask, DocumentMask, FullMask, MaskPattern
 from regard.core.sparse_masks import (
     BlockLocalMask,
+    CausalSlidingWindowMask,
     GlobalMask,
     GlobalTokenMask,
     RandomBlockMask,
+    SlidingWindowMask,
     StridedMask,
 )
 

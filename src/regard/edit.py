@@ -13,8 +13,7 @@ from regard.core import quantized_linear
 from regard.core.attention import Attention
 from regard.core.block import AnyBlock
 from regard.core.head import LMHead
-from regard.core.linear import Linear
-from regard.core.lora import LoRA
+from regard.core.linear import Linear, LoRA
 from regard.core.stack import Stack
 from regard.errors import ModelError, SettingError, did_you_mean
 

@@ -15,11 +15,13 @@ from regard.builder import build
 from regard.core import block_sparse_attention, scaled_dot_product_attention
 from regard.core.attention_mask import AttentionMask, Span
 from regard.core.block import Block
-from regard.core.causal_mask import CausalMask
-from regard.core.mask import MaskPattern
-from regard.core.padding_mask import PaddingMask
-from regard.core.sliding_window_mask import CausalSlidingWindowMask, SlidingWindowMask
-from regard.core.sparse_masks import BlockLocalMask, GlobalMask
+from regard.core.mask import CausalMask, MaskPattern, PaddingMask
+from regard.core.sparse_masks import (
+    BlockLocalMask,
+    CausalSlidingWindowMask,
+    GlobalMask,
+    SlidingWindowMask,
+)
 from regard.errors import ModelError
 from regard.families import transformer
 

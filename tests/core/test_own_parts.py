@@ -15,14 +15,13 @@ from torch.nn import functional
 
 from regard import LanguageModel, load, spec
 from regard.builder import build
-from regard.core.alibi import alibi_slopes
-from regard.core.attention_mask import AttentionMask
+from regard.core.attention_mask import AttentionMask, ScoreBias
 from regard.core.context import Context
 from regard.core.explicit_attention import ExplicitAttention
 from regard.core.position_terms import PositionTerms
 from regard.core.probe import Probe
+from regard.core.relative_position import alibi_slopes
 from regard.core.scaled_dot_product_attention import attention_weights
-from regard.core.score_bias import ScoreBias
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode
 from regard.decode.strategy import BeamSearch
 from regard.errors import ModelError

@@ -17,9 +17,9 @@ from kernel_programs import assert_same, chosen_dtype, combinations
 from regard import spec as R
 from regard.builder import build
 from regard.core.feedforward import ACTIVATIONS
-from regard.core.grouped_query_attention import per_query_head
 from regard.core.kernels import decode_step, topk
 from regard.core.kv_cache import DecoderState
+from regard.core.projection import per_query_head
 from regard.core.rotary import Rope
 from regard.core.scaled_dot_product_attention import attention_weights
 from regard.decode import fused_step, greedy_and_sampling

@@ -7,9 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.core.attention_mask import AttentionMask
-from regard.core.causal_mask import CausalMask
-from regard.core.mask import FullMask
-from regard.core.padding_mask import PaddingMask
+from regard.core.mask import CausalMask, FullMask, PaddingMask
 from regard.core.scaled_dot_product_attention import (
     SoftmaxAttention,
     attention_weights,

@@ -17,9 +17,8 @@ from regard.builder import build, trainable
 from regard.core import additive_attention
 from regard.core.attention_mask import AttentionMask
 from regard.core.context import Context
-from regard.core.document_mask import DocumentMask
 from regard.core.feedforward import ConvFeedForward, FeedForward
-from regard.core.mask import FullMask
+from regard.core.mask import DocumentMask, FullMask
 from regard.core.norm import BatchNorm
 from regard.core.projection import SelfProjection, TiedProjection
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode

@@ -12,12 +12,10 @@ import torch
 from regard import spec
 from regard.builder import build, trainable
 from regard.core.attention_mask import AttentionMask
-from regard.core.causal_mask import CausalMask
 from regard.core.context import Context
 from regard.core.local_chunk_attention import ChunkedAttention, ChunkRing
 from regard.core.lsh_attention import Hashing, LshAttention, auto_buckets
-from regard.core.mask import FullMask
-from regard.core.padding_mask import PaddingMask
+from regard.core.mask import CausalMask, FullMask, PaddingMask
 from regard.core.positional_encoding import AxialPosition
 from regard.core.probe import NO_PROBE, AttentionCall, Probe
 from regard.errors import DataError, ModelError

@@ -16,19 +16,16 @@ from regard import spec
 from regard.builder import build, trainable
 from regard.core import attention_mask as mask_module
 from regard.core import (
-    grouped_query_attention,
     linear_attention,
     linformer,
     lsh_attention,
+    projection,
     scaled_dot_product_attention,
 )
 from regard.core.attention_mask import AttentionMask
-from regard.core.causal_mask import CausalMask
 from regard.core.context import Context, LayerContext
-from regard.core.document_mask import DocumentMask
 from regard.core.lsh_attention import Hashing
-from regard.core.mask import FullMask
-from regard.core.padding_mask import PaddingMask
+from regard.core.mask import CausalMask, DocumentMask, FullMask, PaddingMask
 from regard.core.probe import AttentionCall, Probe
 from regard.errors import DataError, ModelError
 from regard.parameter_count import parameter_count
@@ -220,7 +217,7 @@ def test_probes_see_the_effective_weights(name: str) -> None:
         mixed = call.mixer(call.q, call.k, call.v, call.mask)  # type: ignore[operator]
         weights = probe.weights(attention)
         torch.testing.assert_close(
-            weights @ grouped_query_attention.per_query_head(call.v, 4), mixed, rtol=1e-9, atol=1e-9
+            weights @ projection.per_query_head(call.v, 4), mixed, rtol=1e-9, atol=1e-9
         )
         rows = torch.tensor([3, 0])
         torch.testing.assert_close(
@@ -337,7 +334,7 @@ def test_global_tokens_look_by_projections_of_their_own() -> None:
     probe = Probe(["*"])
     found = part(x, inputs.mask, inputs.positions, LayerContext(probe.scope("self")))
     mixed = [
-        probe.weights(name) @ grouped_query_attention.per_query_head(probe.attentions[name].v, 4)
+        probe.weights(name) @ projection.per_query_head(probe.attentions[name].v, 4)
         for name in ("self", "self.global")
     ]
     expected = part.output(

@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import pad_sequence
 from regard import spec
 from regard.builder import build
 from regard.core.context import Context
-from regard.core.document_mask import DocumentMask
+from regard.core.mask import DocumentMask
 from regard.data.padding import IGNORED
 from regard.errors import ModelError
 from regard.families.transformer import transformer

@@ -15,22 +15,18 @@ from torch.utils._pytree import tree_leaves
 
 from pattern_cases import mask_patterns
 from regard.core import block_sparse_attention, scaled_dot_product_attention
-from regard.core.alibi import Alibi
-from regard.core.attention_mask import AttentionMask, Span
-from regard.core.causal_mask import CausalMask
-from regard.core.document_mask import DocumentMask
-from regard.core.mask import FullMask, MaskPattern, Or
-from regard.core.padding_mask import PaddingMask
-from regard.core.score_bias import ScoreBias
-from regard.core.sliding_window_mask import CausalSlidingWindowMask, SlidingWindowMask
+from regard.core.attention_mask import AttentionMask, ScoreBias, Span
+from regard.core.mask import CausalMask, DocumentMask, FullMask, MaskPattern, Or, PaddingMask
+from regard.core.relative_position import Alibi, T5Bias
 from regard.core.sparse_masks import (
     BlockLocalMask,
     BlockTableMask,
+    CausalSlidingWindowMask,
     GlobalMask,
     RandomBlockMask,
+    SlidingWindowMask,
     StridedMask,
 )
-from regard.core.t5_bias import T5Bias
 
 LENGTH = 53
 

@@ -23,8 +23,7 @@ from regard.core.attention_mask import AttentionMask
 from regard.core.context import Context
 from regard.core.encoder_output import EncoderOutput
 from regard.core.kv_cache import DecoderState
-from regard.core.mask import FullMask
-from regard.core.padding_mask import PaddingMask
+from regard.core.mask import FullMask, PaddingMask
 from regard.core.probe import NO_PROBE, Probe
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode
 from regard.decode.strategy import BeamSearch, Greedy

@@ -16,7 +16,7 @@ from regard.core.attention_mask import AttentionMask
 from regard.core.context import Context
 from regard.core.kv_cache import StaticKVCache
 from regard.core.probe import Probe
-from regard.core.sliding_window_mask import CausalSlidingWindowMask
+from regard.core.sparse_masks import CausalSlidingWindowMask
 from regard.decoder import Decoder
 from regard.encoder import Encoder
 from regard.errors import ModelError

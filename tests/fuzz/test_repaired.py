@@ -21,8 +21,8 @@ import regard
 from regard import disk, memory, spec
 from regard.checkpoint import Checkpoints, Retention, Snapshots, damage
 from regard.core.attention_mask import AttentionMask
-from regard.core.causal_mask import CausalMask
 from regard.core.dropout import Dropout
+from regard.core.mask import CausalMask
 from regard.core.scaled_dot_product_attention import fused
 from regard.data import file_access, labelled, text_files
 from regard.data.corpus import MANIFEST

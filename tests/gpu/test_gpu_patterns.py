@@ -18,11 +18,9 @@ from regard.bench.attention import KINDS, AttentionCase
 from regard.builder import build
 from regard.core import block_sparse_attention, scaled_dot_product_attention
 from regard.core.attention_mask import AttentionMask, Span
-from regard.core.mask import MaskPattern
-from regard.core.padding_mask import PaddingMask
+from regard.core.mask import MaskPattern, PaddingMask
 from regard.core.scaled_dot_product_attention import Kernel
-from regard.core.sliding_window_mask import CausalSlidingWindowMask, SlidingWindowMask
-from regard.core.sparse_masks import GlobalMask
+from regard.core.sparse_masks import CausalSlidingWindowMask, GlobalMask, SlidingWindowMask
 
 pytestmark = [
     pytest.mark.gpu,

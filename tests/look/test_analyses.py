@@ -17,8 +17,7 @@ from looked import MODELS, TARGET, TEXT, WORDS, Tokenized, reader, target_of, tr
 from regard import spec
 from regard.builder import build
 from regard.core.attention_mask import AttentionMask
-from regard.core.causal_mask import CausalMask
-from regard.core.mask import FullMask
+from regard.core.mask import CausalMask, FullMask
 from regard.core.probe import AttentionCall, Probe
 from regard.data.builtin import sentences
 from regard.decode.batch_decoding import DecodingSettings

@@ -8,8 +8,8 @@ import torch
 
 from looked import TEXT, translator
 from regard.core.context import Context
-from regard.core.grouped_query_attention import per_query_head
 from regard.core.probe import Probe
+from regard.core.projection import per_query_head
 from regard.look import entropy
 
 WORDS = [

@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from regard.core.alibi import alibi_slopes
 from regard.core.feedforward import ACTIVATIONS
 from regard.core.norm import RMSNorm
+from regard.core.relative_position import T5Bias, alibi_slopes
 from regard.core.rotary import Rope, banded_frequencies, rope_frequencies
-from regard.core.t5_bias import T5Bias
 
 pytest.importorskip("transformers")
 

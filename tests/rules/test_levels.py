@@ -23,7 +23,7 @@ LEVELS = (
     ("core.stack",),
     # Variants of a stack, and what is made of one.
     ("core.conv_layer", "core.reversible", "core.universal_transformer", "core.pixel_decoder"),
-    ("core.staged_stack",),
+    ("core.shifted_window_attention",),
     ("baselines",),
     ("encoder_decoder", "series_encoder_decoder", "encoder", "decoder"),
     ("dual_encoder",),

@@ -13,11 +13,10 @@ import torch
 import regard
 from regard import spec
 from regard.core import edge_attention
-from regard.core.attention_mask import AttentionMask
-from regard.core.graph_mask import GraphMask
-from regard.core.padding_mask import PaddingMask
+from regard.core.attention_mask import AttentionMask, ScoreBias
+from regard.core.edge_attention import GraphMask
+from regard.core.mask import PaddingMask
 from regard.core.scaled_dot_product_attention import dispatch, explicit
-from regard.core.score_bias import ScoreBias
 from regard.data.graphs import (
     GraphData,
     laplacian_eigenvectors,

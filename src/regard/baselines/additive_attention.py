@@ -14,12 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from regard.core.additive_attention import additive_scores
-from regard.core.attention_mask import AttentionMask
+from regard.core.attention_mask import AttentionMask, ScoreBias
 from regard.core.kv_cache import CrossKV
 from regard.core.linear import Linear, normal
 from regard.core.probe import NullProbe
 from regard.core.scaled_dot_product_attention import SoftmaxAttention
-from regard.core.score_bias import ScoreBias
 
 
 class AdditiveAttention(nn.Module):

@@ -13,7 +13,7 @@ from regard.core.attention_mask import AttentionMask
 from regard.core.context import Context
 from regard.core.embedding import Table
 from regard.core.linear import normal
-from regard.core.padding_mask import PaddingMask
+from regard.core.mask import PaddingMask
 from regard.core.probe import HasHeads
 from regard.core.scaled_dot_product_attention import SoftmaxAttention
 

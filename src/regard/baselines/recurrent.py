@@ -24,11 +24,11 @@ from regard.baselines.additive_attention import AlignmentAttention
 from regard.baselines.cache import RecurrentState
 from regard.core.attention_mask import AttentionMask
 from regard.core.context import Context
-from regard.core.document_mask import DocumentMask
 from regard.core.dropout import Dropout
 from regard.core.encoder_output import EncoderOutput, cross_attention_mask
 from regard.core.kv_cache import LayerCache
 from regard.core.linear import Linear
+from regard.core.mask import DocumentMask
 from regard.core.probe import HasHeads, NullProbe, Probe
 from regard.errors import ModelError
 

@@ -13,7 +13,6 @@ from regard.builder.positions import build_layer_position
 from regard.core import (
     additive_attention,
     attention,
-    compressive_memory,
     global_attention,
     linear,
     linear_attention,
@@ -26,6 +25,7 @@ from regard.core import (
     rotary,
     scaled_dot_product_attention,
     segment_attention,
+    segment_memory,
     shifted_window_attention,
 )
 
@@ -136,17 +136,17 @@ def _scale(part: spec.Attention, position: position_terms.StackPosition | None) 
     return (terms * part.d_k) ** -0.5
 
 
-def _compression(part: spec.Stack, d_model: int) -> compressive_memory.CompressiveMemory | None:
+def _compression(part: spec.Stack, d_model: int) -> segment_memory.CompressiveMemory | None:
     if part.compressed is None or part.memory is None:
         return None
     kind = part.compressed.function
     factor = part.compressed.factor
-    function: compressive_memory.ConvCompression | compressive_memory.PoolCompression
+    function: segment_memory.ConvCompression | segment_memory.PoolCompression
     if kind == "convolution":
-        function = compressive_memory.ConvCompression(d_model, factor)
+        function = segment_memory.ConvCompression(d_model, factor)
     else:
-        function = compressive_memory.PoolCompression(kind)
-    return compressive_memory.CompressiveMemory(
+        function = segment_memory.PoolCompression(kind)
+    return segment_memory.CompressiveMemory(
         function, d_model, recent=part.memory, length=part.compressed.length, factor=factor
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from regard import spec
-from regard.core import causal_mask, graph_mask, mask, sliding_window_mask, sparse_masks
+from regard.core import edge_attention, mask, sparse_masks
 
 
 def build_mask_pattern(part: spec.MaskPattern) -> mask.MaskPattern:
@@ -11,15 +11,15 @@ def build_mask_pattern(part: spec.MaskPattern) -> mask.MaskPattern:
         case spec.FullMask():
             return mask.FullMask()
         case spec.CausalMask(int(window)):
-            return sliding_window_mask.CausalSlidingWindowMask(window)
+            return sparse_masks.CausalSlidingWindowMask(window)
         case spec.CausalMask():
-            return causal_mask.CausalMask()
+            return mask.CausalMask()
         case spec.WindowMask(reach):
-            return sliding_window_mask.SlidingWindowMask(reach)  # with dilation 1
+            return sparse_masks.SlidingWindowMask(reach)  # with dilation 1
         case spec.NeighbourMask():
-            return graph_mask.NeighbourMask()
+            return edge_attention.NeighbourMask()
         case spec.DilatedMask(reach, step):
-            return sliding_window_mask.SlidingWindowMask(reach, step)
+            return sparse_masks.SlidingWindowMask(reach, step)
         case spec.StridedMask(stride):
             return sparse_masks.StridedMask(stride)
         case spec.BlockLocalMask(block_size, neighbours):

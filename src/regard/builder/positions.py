@@ -9,7 +9,7 @@ from torch import Tensor
 from regard import spec
 from regard.builder.norms import build_norm
 from regard.builder.own_parts import build_own_position
-from regard.core import alibi, position_terms, relative_position, rotary, t5_bias
+from regard.core import position_terms, relative_position, rotary
 from regard.errors import ModelError
 
 
@@ -31,9 +31,9 @@ def build_stack_position(part: spec.Stack, d_model: int) -> position_terms.Stack
             # Decoders need no buckets for later keys.
             both_ways = not spec.is_causal(part.pattern)
             heads = part.block.attention.heads
-            return t5_bias.T5Bias(heads, count, distance, both_ways)
+            return relative_position.T5Bias(heads, count, distance, both_ways)
         case spec.Alibi():
-            return alibi.Alibi(part.block.attention.heads)
+            return relative_position.Alibi(part.block.attention.heads)
         case spec.ShortestPathBias(distance):
             return relative_position.ShortestPathBias(part.block.attention.heads, distance)
         case spec.RepeatedBlockBias(size, times, length):

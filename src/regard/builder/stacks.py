@@ -24,7 +24,6 @@ from regard.core import (
     reversible,
     shifted_window_attention,
     stack,
-    staged_stack,
     universal_transformer,
 )
 from regard.errors import ModelError
@@ -73,7 +72,9 @@ def build_stack(part: spec.Stack, d_model: int) -> stack.Stack:
     )
 
 
-def _staged_stack(part: spec.Stack, stages: spec.Stages, d_model: int) -> staged_stack.StagedStack:
+def _staged_stack(
+    part: spec.Stack, stages: spec.Stages, d_model: int
+) -> shifted_window_attention.StagedStack:
     blocks = iter(part.blocks)
     parts: list[block.AnyBlock] = []
     merges = []
@@ -92,7 +93,7 @@ def _staged_stack(part: spec.Stack, stages: spec.Stages, d_model: int) -> staged
             merges.append(shifted_window_attention.PatchMerging(side, merging_norm, reduce))
     final = build_block_norm(part.final, part.width(d_model)) if part.final else None
     pattern = build_mask_pattern(part.pattern)
-    return staged_stack.StagedStack(
+    return shifted_window_attention.StagedStack(
         parts, stages.depths, merges, final, pattern, dropout=part.dropout
     )
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from regard import spec as specs
 from regard.builder import CoreModel
 from regard.convert.ctranslate2 import Vocabularies, library
-from regard.core.sliding_window_mask import CausalSlidingWindowMask
+from regard.core.sparse_masks import CausalSlidingWindowMask
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode
 from regard.decode.strategy import Greedy, Limit
 from regard.decoder import Decoder

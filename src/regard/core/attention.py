@@ -6,7 +6,7 @@ from typing import Protocol
 
 from torch import Tensor, nn
 
-from regard.core.attention_mask import AttentionMask
+from regard.core.attention_mask import AttentionMask, ScoreBias
 from regard.core.beams import fold_beams
 from regard.core.context import LayerContext
 from regard.core.kv_cache import Cache, CrossKV
@@ -16,7 +16,6 @@ from regard.core.projection import CrossProjection, Projection, SharedProjection
 from regard.core.relative_position import LayerPosition, PositionProjection, RelativeSinusoids
 from regard.core.rotary import Rope
 from regard.core.scaled_dot_product_attention import SoftmaxAttention
-from regard.core.score_bias import ScoreBias
 
 
 # Shapes, here and everywhere: B sequences, H query heads, G key heads (G < H: grouped-query

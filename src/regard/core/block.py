@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from regard.core.attention import Attention
 from regard.core.attention_mask import AttentionMask
@@ -14,7 +17,7 @@ from regard.core.dropout import DropPath
 from regard.core.feedforward import ConvFeedForward, FeedForward, GatedFeedForward
 from regard.core.kv_cache import CrossKV, LayerCache
 from regard.core.mixture_of_experts import MixtureOfExperts
-from regard.core.norm import normalize
+from regard.core.norm import BatchNorm, fixed_running_statistics, normalize
 from regard.core.position_terms import PositionTerms
 from regard.core.residual import LayerScale, ParallelResidual, SequentialResidual
 
@@ -179,3 +182,17 @@ class ParallelBlock(AnyBlock):
         attended = self.self_attention(first, mask, positions, context)
         x = x + self.residual.dropout(attended)
         return x + self.residual.dropout(self.feed_forward(second, context))
+
+
+def run_checkpointed(block: nn.Module, *arguments: Any) -> Tensor:
+    """block(*arguments), of which only the arguments are stored for the backward pass."""
+
+    def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+        """The contexts of the first and of the second forward pass."""
+        return nullcontext(), fixed_running_statistics(block)
+
+    options: dict[str, Any] = {}
+    if any(isinstance(part, BatchNorm) for part in block.modules()):
+        options["context_fn"] = contexts
+    output: Tensor = checkpoint(block, *arguments, use_reentrant=False, **options)
+    return output

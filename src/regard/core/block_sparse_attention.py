@@ -20,7 +20,7 @@ from torch._compile import _disable_dynamo  # `torch.compiler.disable` would imp
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from regard.core.attention_mask import AttentionMask
+from regard.core.attention_mask import AttentionMask, ScoreBias
 from regard.core.mask import MaskPattern
 from regard.core.mask_blocks import (
     BlockGrid,
@@ -33,7 +33,6 @@ from regard.core.mask_blocks import (
     sizes,
     structure,
 )
-from regard.core.score_bias import ScoreBias
 from regard.errors import ModelError
 
 FLEX_BLOCK = 128  # FlexAttention's default

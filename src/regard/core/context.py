@@ -15,10 +15,9 @@ from typing import NamedTuple
 from torch import Tensor
 
 from regard.core.convolution import ConvState
-from regard.core.document_mask import DocumentMask
 from regard.core.encoder_output import EncoderOutput
 from regard.core.kv_cache import Cache, CrossKV, DecoderState, LayerCache
-from regard.core.mask import MaskPattern
+from regard.core.mask import DocumentMask, MaskPattern
 from regard.core.probe import NO_PROBE, NullProbe
 from regard.core.segment_memory import has_segment_memory
 

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from regard.core.batch_share import BatchShare
 from regard.core.dropout import Dropout
 from regard.core.linear import Linear
+from regard.core.norm import BatchShare
 
 GUMBEL_TEMPERATURE = 2.0  # where its annealing begins (Section 4.2)
 

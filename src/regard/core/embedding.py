@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.core.context import Context
-from regard.core.document_mask import DocumentMask
 from regard.core.dropout import Dropout
 from regard.core.linear import Linear, normal
+from regard.core.mask import DocumentMask
 from regard.core.norm import Norm
 from regard.core.positional_encoding import InputPosition, Sinusoidal
 

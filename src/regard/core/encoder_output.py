@@ -8,10 +8,8 @@ import torch
 from torch import Tensor
 
 from regard.core.attention_mask import AttentionMask
-from regard.core.document_mask import DocumentMask
 from regard.core.kv_cache import DecoderState
-from regard.core.mask import MaskPattern
-from regard.core.padding_mask import padding_pattern
+from regard.core.mask import DocumentMask, MaskPattern, padding_pattern
 from regard.core.probe import NO_PROBE, NullProbe
 
 

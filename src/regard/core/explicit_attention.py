@@ -12,10 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from regard.core.attention_mask import AttentionMask
-from regard.core.grouped_query_attention import per_query_head
+from regard.core.attention_mask import AttentionMask, ScoreBias
 from regard.core.kv_cache import Cache, KVCache, SlidingWindowCache, start_kv_cache
-from regard.core.score_bias import ScoreBias
+from regard.core.projection import per_query_head
 
 
 class ExplicitAttention(nn.Module, ABC):

@@ -12,11 +12,10 @@ from torch.nn import functional
 from regard.core.attention import Attention
 from regard.core.attention_mask import AttentionMask
 from regard.core.context import LayerContext
-from regard.core.grouped_query_attention import per_query_head
+from regard.core.head import before_separator
 from regard.core.linear import Linear
 from regard.core.mask import MaskPattern
-from regard.core.projection import Projection, SelfProjection
-from regard.core.question import before_separator
+from regard.core.projection import Projection, SelfProjection, per_query_head
 from regard.core.scaled_dot_product_attention import SoftmaxAttention, attention_weights
 
 

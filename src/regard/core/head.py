@@ -17,7 +17,6 @@ from regard.core.feedforward import ACTIVATIONS, FeedForward
 from regard.core.linear import Linear
 from regard.core.norm import Norm
 from regard.core.quantized_linear import PackedWeight
-from regard.core.question import question_ends
 
 _EXCLUDED = 1e6  # what scores of excluded positions lose; transformers' number
 
@@ -256,3 +255,14 @@ def without_question(logits: Tensor, tokens: Tensor | None, separator: int | Non
     # The first token stays: as start and end it says that there is no answer.
     excluded = excluded & (positions > 0)
     return logits - _EXCLUDED * excluded[..., None]
+
+
+def question_ends(tokens: Tensor, separator: int) -> Tensor:
+    """The position of the first separator in each row, 0 where there is none: [B, T] → [B, 1]."""
+    return (tokens == separator).int().argmax(dim=1, keepdim=True)
+
+
+def before_separator(tokens: Tensor, separator: int) -> Tensor:
+    """True from the first token to the last one of the question: [B, T]."""
+    positions = torch.arange(tokens.shape[1], device=tokens.device)
+    return positions < question_ends(tokens, separator)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from regard.core.dropout import Dropout
 from regard.core.quantized_linear import PackedWeight
 
 
@@ -125,3 +126,25 @@ def _select(part: nn.Module, name: str, dimension: int, index: Tensor) -> None:
     parameter: nn.Parameter = getattr(part, name)
     selected = parameter.detach().index_select(dimension, index.to(parameter.device))
     setattr(part, name, nn.Parameter(selected, requires_grad=parameter.requires_grad))
+
+
+class LoRA(nn.Module):
+    """x → scale · up(down(dropout(x))). `up` starts at zero, so that the model starts as it was."""
+
+    def __init__(self, inputs: int, outputs: int, rank: int, alpha: float, dropout: float) -> None:
+        super().__init__()
+        self.down = nn.Parameter(normal(rank, inputs))  # A of the paper
+        self.up = nn.Parameter(torch.zeros(outputs, rank))  # B of the paper
+        self.scale = alpha / rank
+        self.dropout = Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        narrow = nn.functional.linear(self.dropout(x), self.down)  # [..., rank]
+        return nn.functional.linear(narrow, self.up) * self.scale
+
+    def extra_repr(self) -> str:
+        return f"rank={len(self.down)}, scale={self.scale}"
+
+    def matrix(self) -> Tensor:
+        """The change as one matrix [outputs, inputs], multiplied out in float64."""
+        return self.scale * (self.up.double() @ self.down.double())

@@ -11,9 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from regard.core.attention_mask import AttentionMask
+from regard.core.attention_mask import AttentionMask, ScoreBias
 from regard.core.kv_cache import Cache, PrefixSumCache
-from regard.core.score_bias import ScoreBias
 from regard.core.seeding import generator
 
 CHUNK = 64  # positions whose pairs are written out; sums are kept between chunks only

@@ -6,10 +6,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from regard.core.attention_mask import AttentionMask
-from regard.core.grouped_query_attention import per_query_head
+from regard.core.attention_mask import AttentionMask, ScoreBias
 from regard.core.kv_cache import Cache, KVCache
-from regard.core.score_bias import ScoreBias
+from regard.core.projection import per_query_head
 from regard.errors import DataError
 
 

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from regard.core.attention_mask import AttentionMask
+from regard.core.attention_mask import AttentionMask, ScoreBias
 from regard.core.kv_cache import Cache
-from regard.core.score_bias import ScoreBias
 
 NEVER = float("-inf")
 

@@ -2,9 +2,9 @@
 
 A pattern is a predicate on (batch row, head, query position, key position), made of tensors that
 broadcast against each other; patterns combine with & | ~. `attention_mask.AttentionMask` lays one
-over the actual positions of a call. Here are what all patterns have in common, and how they are
-combined; `causal_mask`, `padding_mask`, `sliding_window_mask`, `document_mask` and `graph_mask`
-are files of their own, blocks and global tokens are in `sparse_masks`.
+over the actual positions of a call. Here are what all patterns have in common, how they are
+combined, and the causal, padding and document masks; windows, blocks and global tokens are in
+`sparse_masks`, graphs in `edge_attention`.
 
 Besides the predicate, a pattern has what sparse kernels and KV caches need: which keys a
 run of queries could `reach` at all, how far back a query looks (`max_lookback`), and at which
@@ -14,6 +14,7 @@ run of queries could `reach` at all, how far back a query looks (`max_lookback`)
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -205,3 +206,83 @@ def merge_ranges(ranges: Ranges) -> Ranges:
         else:
             merged.append((begin, end))
     return merged
+
+
+@dataclass(frozen=True)
+class CausalMask(MaskPattern):
+    """The causal mask: a query attends to its own position and those before it."""
+
+    causal = True
+
+    def allows(self, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        return key <= query
+
+    def reach(self, low: int, high: int) -> Ranges:
+        return [(-FAR, high + 1)]
+
+
+@dataclass(frozen=True, eq=False)
+class PaddingMask(MaskPattern):
+    """The padding mask: `padding_mask[b, s]` is True where row b holds a token at position s.
+
+    True at tokens, unlike `nn.MultiheadAttention`'s `key_padding_mask`, which is True at padding.
+    """
+
+    per_row = True
+    padding_mask: Tensor  # [B, S] bool
+
+    def allows(self, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        return self.padding_mask[batch, key]
+
+    def outline(self) -> MaskPattern:
+        # Padding belongs to a batch; without it more can be reached, never less.
+        return FullMask()
+
+
+def padding_pattern(padding_mask: Tensor | None) -> MaskPattern:
+    """The pattern of a padding mask [B, S]; None: nothing is padded."""
+    if padding_mask is None:
+        return FullMask()
+    return PaddingMask(padding_mask)
+
+
+@dataclass(frozen=True, eq=False)
+class DocumentMask(MaskPattern):
+    """Packing: several documents in one row, each of which attends to itself only.
+
+    `document_ids[b, s]` is the document of each position. Where queries belong to other rows, as
+    in cross-attention, their documents are `query_document_ids[b, t]`.
+    """
+
+    per_row = True
+    document_ids: Tensor  # [B, S] int, from 0
+    query_document_ids: Tensor | None = None  # [B, T]
+
+    def allows(self, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        query_ids = self.query_document_ids
+        if query_ids is None:
+            query_ids = self.document_ids
+        return query_ids[batch, query] == self.document_ids[batch, key]
+
+    @property
+    def positions(self) -> Tensor:
+        """[B, S]: the position inside its document; each document begins at 0."""
+        first, _ = self._bounds
+        return torch.arange(first.shape[1], device=first.device) - first
+
+    def reach(self, low: int, high: int) -> Ranges:
+        first, last = self._bounds
+        begin = int(first[:, low : high + 1].min())
+        end = int(last[:, low : high + 1].max()) + 1
+        return [(begin, end)]
+
+    @cached_property
+    def _bounds(self) -> tuple[Tensor, Tensor]:
+        """[B, S] each: first and last position of the document that each position belongs to."""
+        ids = self.document_ids.long()
+        positions = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
+        count = int(ids.max()) + 1
+        first = positions.new_full((len(ids), count), ids.shape[1])  # [B, documents]
+        first = first.scatter_reduce(1, ids, positions, "amin")
+        last = positions.new_zeros(len(ids), count).scatter_reduce(1, ids, positions, "amax")
+        return first.gather(1, ids), last.gather(1, ids)

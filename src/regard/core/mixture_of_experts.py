@@ -9,10 +9,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from regard.core.batch_share import BatchShare
 from regard.core.context import LayerContext
 from regard.core.feedforward import FeedForward, GatedFeedForward
 from regard.core.linear import Linear
+from regard.core.norm import BatchShare
 
 
 class MixtureOfExperts(nn.Module):

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-
-from regard.core.batch_share import BatchShare
 
 
 class LayerNorm(nn.Module):
@@ -147,3 +145,25 @@ def kernel_norm(norm: Norm) -> KernelNorm:
     if isinstance(norm, LayerNorm):
         return KernelNorm("layer", norm.weight, norm.bias, norm.eps, 0.0)
     return KernelNorm("rms", norm.weight, None, norm.eps, norm.offset)
+
+
+class BatchShare(Protocol):
+    """For parts that need the whole batch: BatchNorm's statistics, the capacity of experts, the
+    codes in use."""
+
+    data_rank: int  # which share this process has
+    data_size: int  # how many there are
+
+    @property
+    def shares_batch(self) -> bool:
+        """Whether others compute other rows of the batch in work."""
+        ...
+
+    @property
+    def row_share(self) -> float:
+        """This process's rows as a share of all rows of the batch."""
+        ...
+
+    def sum(self, x: Tensor) -> Tensor:
+        """The sum over all shares, with its gradient."""
+        ...

@@ -8,17 +8,16 @@ from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
-from regard.core.alibi import Alibi
-from regard.core.attention_mask import AttentionMask
+from regard.core.attention_mask import AttentionMask, ScoreBias
 from regard.core.relative_position import (
+    Alibi,
     Disentangled,
     DistanceVectors,
     RepeatedBlockBias,
     ShortestPathBias,
+    T5Bias,
 )
 from regard.core.rotary import Angles, Rope
-from regard.core.score_bias import ScoreBias
-from regard.core.t5_bias import T5Bias
 from regard.errors import ModelError
 
 

@@ -17,8 +17,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from regard.core.attention_mask import AttentionMask
-from regard.core.score_bias import ScoreBias
+from regard.core.attention_mask import AttentionMask, ScoreBias
 from regard.errors import SettingError, did_you_mean
 
 Edit = Callable[[Tensor], Tensor]

@@ -188,3 +188,10 @@ class TiedProjection(_Projection):
 
 
 Projection = SelfProjection | CrossProjection | SharedProjection | TiedProjection
+
+
+def per_query_head(x: Tensor, heads: int) -> Tensor:
+    """Repeats each key head for the query heads of its group: [B, G, S, K] → [B, H, S, K]."""
+    if x.shape[1] == heads:
+        return x
+    return x.repeat_interleave(heads // x.shape[1], dim=1)

@@ -1,7 +1,5 @@
-"""Relative positions on the attention scores: DeBERTa, Shaw, Transformer-XL, paths in graphs.
-
-T5's bias and ALiBi have files of their own.
-"""
+"""Relative positions on the attention scores: T5, ALiBi, DeBERTa, Shaw, Transformer-XL, paths in
+graphs."""
 
 from __future__ import annotations
 
@@ -17,6 +15,7 @@ from regard.core.linear import Linear, dimensions, keep_rows, normal
 from regard.core.norm import Norm
 from regard.core.positional_encoding import sinusoids
 from regard.core.projection import split_heads
+from regard.errors import ModelError
 
 # ------------------------------------------------------------------ one bias for all layers
 
@@ -235,3 +234,72 @@ class RelativeSinusoids(nn.Module):
 
 
 LayerPosition = RelativeKeys | RelativeSinusoids
+
+
+class Alibi(nn.Module):
+    """ALiBi: −slope · distance, slopes a geometric series over the heads (Press et al. 2022)."""
+
+    slopes: Tensor
+
+    def __init__(self, heads: int) -> None:
+        super().__init__()
+        self.register_buffer("slopes", alibi_slopes(heads), persistent=False)
+
+    def extra_repr(self) -> str:
+        return f"heads={len(self.slopes)}"
+
+    def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
+        distance = (queries[:, None] - keys[None, :]).abs()  # [T, S]
+        return -(self.slopes[:, None, None] * distance)[None]  # [1, H, T, S]
+
+
+def alibi_slopes(heads: int) -> Tensor:
+    """2^(-8i/n) for n a power of two; otherwise those of the power below, and every second of the
+    one above."""
+    power = 2 ** math.floor(math.log2(heads))
+    series = [2.0 ** (-8.0 * (i + 1) / power) for i in range(power)]
+    # 2^(-8j/2n) for odd j: the series of 2n heads without those of n.
+    between = [2.0 ** (-4.0 * (2 * i + 1) / power) for i in range(heads - power)]
+    return torch.tensor(series + between, device="cpu")
+
+
+class T5Bias(nn.Module):
+    """T5's relative position bias: [1, H, T, S] from the bucket of each distance."""
+
+    def __init__(self, heads: int, count: int, distance: int, both_ways: bool) -> None:
+        super().__init__()
+        exact = (count // 2 if both_ways else count) // 2
+        if exact < 1 or distance <= exact:
+            raise ModelError(
+                f"a T5 bias cannot have {count} buckets of distances up to {distance}: {exact} of "
+                "each direction are exact, and the others need larger distances",
+                "set at least 4 buckets, and a distance larger than the number of exact ones",
+            )
+        self.table = nn.Parameter(normal(count, heads))
+        self.count = count
+        self.distance = distance
+        self.both_ways = both_ways
+
+    def extra_repr(self) -> str:
+        return f"heads={self.table.shape[1]}, buckets={self.count}, max_distance={self.distance}"
+
+    def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
+        bucket = self._bucket(keys[None, :] - queries[:, None])  # [T, S]
+        return self.table[bucket].permute(2, 0, 1)[None]  # [1, H, T, S]
+
+    def _bucket(self, ahead: Tensor) -> Tensor:
+        """Half of the buckets are exact distances, the other half logarithmic up to `distance`;
+        one side each if both_ways."""
+        count = self.count
+        first = torch.zeros_like(ahead)
+        if self.both_ways:
+            count //= 2
+            first = (ahead > 0).long() * count
+            far = ahead.abs()
+        else:
+            far = (-ahead).clamp_min(0)  # what is ahead, a causal mask hides
+        exact = count // 2
+        # As T5's `_relative_position_bucket`. Where 0 is clamped to 1, the exact bucket is taken.
+        ratio = torch.log(far.float().clamp_min(1) / exact) / math.log(self.distance / exact)
+        logarithmic = (exact + (ratio * (count - exact)).long()).clamp_max(count - 1)
+        return first + torch.where(far < exact, far, logarithmic)

@@ -16,10 +16,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.core import block_sparse_attention, edge_attention
-from regard.core.attention_mask import AttentionMask
-from regard.core.grouped_query_attention import per_query_head
+from regard.core.attention_mask import AttentionMask, ScoreBias, additive_mask
 from regard.core.kv_cache import Cache, KVCache, SlidingWindowCache, start_kv_cache
-from regard.core.score_bias import ScoreBias, additive_mask
+from regard.core.projection import per_query_head
 
 
 class Kernel(Protocol):

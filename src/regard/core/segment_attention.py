@@ -8,14 +8,13 @@ from torch import Tensor, nn
 
 from regard.core.attention import Attention
 from regard.core.attention_mask import AttentionMask
-from regard.core.compressive_memory import CompressiveMemory
 from regard.core.context import LayerContext
 from regard.core.kv_cache import Cache, CrossKV
 from regard.core.linear import Linear
 from regard.core.position_terms import PositionTerms
 from regard.core.projection import Projection, merge_heads
 from regard.core.relative_position import LayerPosition
-from regard.core.segment_memory import SegmentMemory
+from regard.core.segment_memory import CompressiveMemory, SegmentMemory
 
 
 class SegmentAttention(Attention):

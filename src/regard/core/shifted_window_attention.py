@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -9,16 +10,16 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.core.attention import Attention
-from regard.core.attention_mask import AttentionMask
+from regard.core.attention_mask import AttentionMask, ScoreBias
+from regard.core.block import AnyBlock
 from regard.core.context import LayerContext
-from regard.core.document_mask import DocumentMask
 from regard.core.kv_cache import CrossKV
 from regard.core.linear import Linear
-from regard.core.mask import FullMask, MaskPattern
+from regard.core.mask import DocumentMask, FullMask, MaskPattern
 from regard.core.norm import Norm
 from regard.core.position_terms import PositionTerms
 from regard.core.projection import Projection
-from regard.core.score_bias import ScoreBias
+from regard.core.stack import LayerInputs, Stack
 
 
 class Windows(NamedTuple):
@@ -142,3 +143,34 @@ class PatchMerging(nn.Module):
         # Column after column: the order of the authors' weights.
         parts = [grid[:, row::2, column::2] for column in range(2) for row in range(2)]
         return self.reduce(self.norm(torch.cat(parts, dim=-1).flatten(1, 2)))
+
+
+class StagedStack(Stack):
+    """Blocks in stages of `depths`, with patch merging after each stage but the last."""
+
+    def __init__(
+        self,
+        blocks: Sequence[AnyBlock],
+        depths: Sequence[int],
+        merges: Sequence[PatchMerging],
+        final_norm: Norm | None,
+        pattern: MaskPattern,
+        *,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__(blocks, sum(depths), final_norm, pattern, dropout=dropout)
+        self.merges = nn.ModuleList(merges)
+        self.ends = [sum(depths[: i + 1]) - 1 for i in range(len(depths))]  # layers
+
+    @property
+    def output_layers(self) -> list[int]:
+        return self.ends
+
+    def apply_block(
+        self, number: int, x: Tensor, inputs: LayerInputs, context: LayerContext
+    ) -> Tensor:
+        x = super().apply_block(number, x, inputs, context)
+        if number not in self.ends[:-1]:
+            return x
+        merged: Tensor = self.merges[self.ends.index(number)](x)
+        return merged

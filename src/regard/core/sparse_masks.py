@@ -1,7 +1,4 @@
-"""Sparse masks: strides, blocks, global tokens, random blocks.
-
-Sliding windows, documents and graphs have files of their own.
-"""
+"""Sparse masks: sliding windows, strides, blocks, global tokens, random blocks."""
 
 from __future__ import annotations
 
@@ -237,3 +234,50 @@ class GlobalTokenMask(MaskPattern):
         # Of all rows of the batch together: a plan is for all of them.
         positions = self.which.any(dim=0).nonzero().flatten().tolist()
         return merge_ranges([(position, position + 1) for position in positions])
+
+
+@dataclass(frozen=True)
+class SlidingWindowMask(MaskPattern):
+    """A (dilated) window: `size` neighbours on each side, each `step` apart from the next.
+
+    A plain window where the step is 1.
+    """
+
+    size: int
+    step: int = 1
+
+    @property
+    def stride(self) -> int:  # type: ignore[override]
+        return self.step
+
+    @property
+    def max_lookback(self) -> int:  # type: ignore[override]
+        return self.size * self.step
+
+    def allows(self, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        distance = query - key
+        near = distance.abs() <= self.size * self.step
+        if self.step == 1:
+            return near
+        return near & (distance % self.step == 0)
+
+    def reach(self, low: int, high: int) -> Ranges:
+        return [(low - self.size * self.step, high + self.size * self.step + 1)]
+
+
+@dataclass(frozen=True)
+class CausalSlidingWindowMask(MaskPattern):
+    """A causal window (Mistral): a query attends to the last `window` positions, with its own."""
+
+    causal = True
+    window: int
+
+    @property
+    def max_lookback(self) -> int:  # type: ignore[override]
+        return self.window - 1
+
+    def allows(self, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        return (key <= query) & (key > query - self.window)
+
+    def reach(self, low: int, high: int) -> Ranges:
+        return [(low - self.window + 1, high + 1)]

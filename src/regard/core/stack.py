@@ -9,13 +9,12 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from regard.core.activation_checkpointing import run_checkpointed
 from regard.core.attention_mask import AttentionMask, DeviceLimit, Span
 from regard.core.beams import BeamMask
-from regard.core.block import AnyBlock
+from regard.core.block import AnyBlock, run_checkpointed
 from regard.core.context import Context, LayerContext, Positions
-from regard.core.document_mask import DocumentMask
 from regard.core.dropout import Dropout, LayerDrop
+from regard.core.edge_attention import GraphMask, NeighbourMask
 from regard.core.encoder_output import EncoderOutput, cross_attention_mask
 from regard.core.feedforward import ConvFeedForward
 from regard.core.global_attention import (
@@ -24,13 +23,11 @@ from regard.core.global_attention import (
     GlobalTokenAttention,
     QuestionTokens,
 )
-from regard.core.graph_mask import GraphMask, NeighbourMask
 from regard.core.kv_cache import LayerCache
 from regard.core.local_chunk_attention import ChunkedAttention
-from regard.core.mask import MaskPattern
+from regard.core.mask import DocumentMask, MaskPattern, padding_pattern
 from regard.core.mixture_of_experts import MixtureOfExperts
 from regard.core.norm import BatchNorm, Norm, normalize
-from regard.core.padding_mask import padding_pattern
 from regard.core.position_terms import PositionTerms, StackPosition, position_terms
 from regard.core.probe import HasHeads
 from regard.core.scaled_dot_product_attention import SoftmaxAttention

@@ -18,7 +18,7 @@ from regard.baselines.convolutional import ConvolutionalDecoder
 from regard.baselines.recurrent import RecurrentDecoder
 from regard.core import scaled_dot_product_attention
 from regard.core.attention import Attention
-from regard.core.attention_mask import AttentionMask
+from regard.core.attention_mask import AttentionMask, additive_mask
 from regard.core.block import Block
 from regard.core.context import Context
 from regard.core.embedding import Embedding
@@ -30,7 +30,6 @@ from regard.core.norm import BatchNorm, KernelNorm, kernel_norm
 from regard.core.projection import CrossProjection, SelfProjection
 from regard.core.residual import PostNorm, PreNorm
 from regard.core.scaled_dot_product_attention import SoftmaxAttention
-from regard.core.score_bias import additive_mask
 from regard.core.stack import LayerInputs, Stack
 from regard.decoder import Decoder
 from regard.encoder_decoder import EncoderDecoder

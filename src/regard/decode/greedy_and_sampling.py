@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from regard.core.causal_mask import CausalMask
 from regard.core.finite_outputs import non_finite_error
 from regard.core.kv_cache import DecoderState
+from regard.core.mask import CausalMask
 from regard.core.seeding import philox
 from regard.core.stack import Stack
 from regard.decode import cuda_graphs, fused_step

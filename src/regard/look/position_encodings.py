@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from regard import drawing
-from regard.core.alibi import Alibi
 from regard.core.finite_outputs import non_finite_error
 from regard.core.positional_encoding import (
     AxialPosition,
@@ -21,13 +20,14 @@ from regard.core.positional_encoding import (
     sinusoids,
 )
 from regard.core.relative_position import (
+    Alibi,
     Disentangled,
     LayerPosition,
     RelativeKeys,
     RelativeSinusoids,
+    T5Bias,
 )
 from regard.core.rotary import Rope
-from regard.core.t5_bias import T5Bias
 from regard.core.universal_transformer import UniversalStack
 from regard.decode.arguments import whole_number
 from regard.drawing import terminal

@@ -7,7 +7,6 @@ from torch import nn
 from regard.baselines.linear_forecaster import LinearForecaster
 from regard.baselines.memory_network import MemoryHops, MemoryNetwork
 from regard.baselines.recurrent import RecurrentDecoder, RecurrentEncoder
-from regard.core.alibi import Alibi
 from regard.core.attention import Attention
 from regard.core.embedding import Embedding
 from regard.core.lagged_values import StepEmbedding
@@ -19,12 +18,11 @@ from regard.core.positional_encoding import (
     Sinusoidal,
     Sinusoidal2D,
 )
-from regard.core.relative_position import Disentangled
+from regard.core.relative_position import Alibi, Disentangled, T5Bias
 from regard.core.rotary import Rope
 from regard.core.series_patches import SeriesPatches
 from regard.core.spectrogram_frontend import Spectrogram
 from regard.core.stack import Stack
-from regard.core.t5_bias import T5Bias
 from regard.core.universal_transformer import UniversalStack
 from regard.core.waveform_frontend import Waveform
 from regard.decoder import Decoder

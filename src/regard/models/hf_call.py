@@ -18,10 +18,9 @@ from regard.baselines.linear_forecaster import LinearForecaster
 from regard.baselines.memory_network import MemoryNetwork
 from regard.builder import CoreModel
 from regard.core.context import Context
-from regard.core.head import DistilledHead
+from regard.core.head import DistilledHead, question_ends
 from regard.core.patch_embedding import Patches
 from regard.core.pixel_decoder import PixelShuffleHead
-from regard.core.question import question_ends
 from regard.core.series_patches import SeriesPatches
 from regard.data.padding import IGNORED
 from regard.decoder import Decoder

@@ -14,7 +14,7 @@ from regard.core.embedding import Table
 from regard.core.feedforward import ConvFeedForward, FeedForward, GatedFeedForward
 from regard.core.linear import Linear
 from regard.core.positional_encoding import AxialPosition, LearnedPosition
-from regard.core.t5_bias import T5Bias
+from regard.core.relative_position import T5Bias
 from regard.training.recipe.options import Initialization, Normal, Scaled, Xavier
 
 

@@ -17,14 +17,12 @@ from torch.distributed.tensor import DTensor, Partial, Replicate
 from torch.distributed.tensor.parallel import ParallelStyle, parallelize_module
 
 from regard.checkpoint_shards import Layout, Ranges
-from regard.core.alibi import Alibi
 from regard.core.attention import Attention
 from regard.core.feedforward import FeedForward, GatedFeedForward
 from regard.core.linear import Linear, dimensions
 from regard.core.projection import CrossProjection, SelfProjection
-from regard.core.relative_position import Disentangled, ShortestPathBias
+from regard.core.relative_position import Alibi, Disentangled, ShortestPathBias, T5Bias
 from regard.core.scaled_dot_product_attention import SoftmaxAttention
-from regard.core.t5_bias import T5Bias
 from regard.errors import SettingError
 from regard.training.objectives.objective import Objective
 from regard.training.parallel.distributed_data_parallel import make_ddp
