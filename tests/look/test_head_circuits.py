@@ -1,6 +1,6 @@
 """QK and OV circuits, composition and induction scores, against their definitions by hand.
 
-The same definitions were compared once with TransformerLens on equal weights (LOG.md).
+The same definitions were compared once with TransformerLens on equal weights (docs/log).
 """
 
 from __future__ import annotations

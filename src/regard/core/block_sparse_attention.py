@@ -351,7 +351,7 @@ def flex(
 def _flex_program(kernel: FlexKernel, call_sizes: Sizes) -> Any:
     """A program of its own for the first few sizes of a kernel, then one for all others.
 
-    With its sizes as constants a program is up to 1.6 times as fast (LOG.md), but compiling takes
+    With its sizes as constants a program is up to 1.6 times as fast (docs/log), but compiling takes
     seconds.
     """
     if call_sizes not in _CONSTANT_SIZES[kernel]:

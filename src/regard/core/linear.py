@@ -28,7 +28,7 @@ class Linear(nn.Module):
     """y = x Wᵀ + b. `parts` are the output widths of several maps in one matrix.
 
     The matrix is initialised as one (Xavier): for q, k and v together that is 1/√2 of what each
-    would get alone, without which post-norm stacks diverge at high learning rates (LOG.md). `bias`
+    would get alone, without which post-norm stacks diverge at high learning rates (log). `bias`
     says which parts have one; the vector holds only those. `packed`, once set, stands in for the
     weight (int8, bf16); `added`, once set, is a map whose result is added (LoRA).
     """

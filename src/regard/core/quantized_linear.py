@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from regard.core.amx import require_bfloat16_products
 from regard.errors import SettingError
 
-_ROWS = 8  # oneDNN packs for a number of rows; this one is good for all that decoding has (LOG.md)
+_ROWS = 8  # oneDNN packs for a number of rows; this one is good for all that decoding has (log)
 
 
 class PackedFloat32:

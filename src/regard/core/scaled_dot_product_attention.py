@@ -195,7 +195,7 @@ def attention_weights(
 
 
 def _few_products_fit(q: Tensor, k: Tensor, mask: AttentionMask, bias: ScoreBias | None) -> bool:
-    """Whether `few_query_products` is faster than the kernels for whole texts (LOG.md). All queries
+    """Whether `few_query_products` is faster than the kernels for whole texts (log). All queries
     must see the same."""
     return (
         q.device.type == "cpu"

@@ -27,7 +27,7 @@ _ENCODER = Wiring(
     ((20_000, "bert:tiny"), (500_000, "bert:small"), (float("inf"), "bert:base")),
     "fine-tune a pretrained encoder: regard train --base FOLDER --objective {task} --text FILE",
     100_000,
-    "SST-2, 6,920 examples: a fine-tuned MiniLM reaches 86.9 % (LOG.md); BERT, Table 1 and 5: "
+    "SST-2, 6,920 examples: a fine-tuned MiniLM reaches 86.9 % (docs/log); BERT, Table 1 and 5: "
     "pretraining adds most where a task has few examples",
 )
 _ENCODER_DECODER = Wiring(
@@ -42,7 +42,7 @@ _ENCODER_DECODER = Wiring(
     "fine-tune a pretrained encoder–decoder (Marian, T5, BART), or train a tiny one with dropout "
     "0.3 and R-Drop",
     20_000,
-    "Multi30k, 29,000 pairs: a tiny one reaches 41.4 BLEU (LOG.md); WMT14, 4.5 M pairs: "
+    "Multi30k, 29,000 pairs: a tiny one reaches 41.4 BLEU (docs/log); WMT14, 4.5 M pairs: "
     "base 27.3, big 28.4 BLEU (Vaswani et al., Table 2)",
 )
 _DECODER = Wiring(

@@ -199,7 +199,7 @@ def _launch_few_rows(
 
 
 def _one_row_tile(inputs: int, outputs: int) -> tuple[int, int, int]:
-    """Outputs and inputs that a program takes at once, and its warps; measured on an H200 (LOG.md).
+    """Outputs and inputs that a program takes at once, and its warps; measured on an H200.
 
     Small layers are cut small, so that all of the device has work.
     """
