@@ -150,7 +150,7 @@ def family_settings(family: str, folder: Path, rng: random.Random) -> dict[str, 
     match family:
         case "translator":
             changes = {"model": "transformer:tiny", **pair_settings(data, rng), "steps": 120}
-        case "gpt" | "llama":
+        case "gpt2" | "llama":
             changes = {"model": f"{family}:tiny", "text": write_text(data, rng)}
             changes["tokenizer"] = rng.choice(["characters", "bpe"])
         case "bert":
@@ -344,7 +344,7 @@ def image_leak(folder: Path, rng: random.Random) -> Sick:
 
 def random_letters(folder: Path, rng: random.Random) -> Sick:
     """Text without any order: nothing but frequencies can be learnt."""
-    settings = family_settings("gpt", folder, rng)
+    settings = family_settings("gpt2", folder, rng)
     letters = "".join(rng.choices("abcdefghij", weights=range(1, 11), k=40_000))
     path = folder / "data" / "letters.txt"
     path.write_text(letters)
@@ -403,7 +403,7 @@ def wrong_tokenizer(family: str, kind: str) -> Make:
 
 def exchanged_tokenizer(folder: Path, rng: random.Random) -> Sick:
     """A tokenizer.json that is put into the run folder after training."""
-    settings = family_settings("gpt", folder, rng) | {"tokenizer": "characters"}
+    settings = family_settings("gpt2", folder, rng) | {"tokenizer": "characters"}
     sick = train(folder, settings)
     path = sick.run / "tokenizer.json"
     backend = path.read_text()
@@ -489,7 +489,7 @@ def scale_queries(factor: float) -> Callable[[torch.nn.Module, random.Random], N
 
 def half_precision(folder: Path, rng: random.Random) -> Sick:
     """A base model whose units grow beyond fp16 and are scaled back: the same in float32."""
-    settings = family_settings("gpt", folder, rng) | {"tokenizer": "bpe"}
+    settings = family_settings("gpt2", folder, rng) | {"tokenizer": "bpe"}
     base = train(folder / "base", settings | {"model": "gpt2:tiny", "activation": "relu"})
     model = regard.load(base.run)
     with torch.no_grad():
@@ -547,9 +547,9 @@ def with_mixer(description: Any, mixer: Any) -> Any:
     return replace(description, stack=replace(description.stack, block=block))
 
 
-def own_attention(mixer: Any, family: str = "gpt") -> Make:
+def own_attention(mixer: Any, family: str = "gpt2") -> Make:
     def make(folder: Path, rng: random.Random) -> Sick:
-        settings = family_settings("gpt", folder, rng) | {"tokenizer": "characters"}
+        settings = family_settings("gpt2", folder, rng) | {"tokenizer": "characters"}
         for key in (*SIZES, "model"):
             settings.pop(key)
         settings["objective"] = "causal"
@@ -646,7 +646,7 @@ def own_objective(family: str, objective: Any) -> Make:
 
 HEALTHY = [
     healthy("translator"),
-    healthy("gpt"),
+    healthy("gpt2"),
     healthy("llama"),
     healthy("bert"),
     healthy("t5"),
@@ -655,7 +655,7 @@ HEALTHY = [
     healthy("lstm"),
     healthy("gru"),
     healthy("vit"),
-    healthy("gpt", attention="window:8"),
+    healthy("gpt2", attention="window:8"),
     healthy("translator", generated="copying:4:8", source=None, target=None,
             valid_source=None, valid_target=None, tokenizer="words", steps=200),
     healthy("translator", dropout=0.1, label_smoothing=0.1, position="rope"),
@@ -663,30 +663,30 @@ HEALTHY = [
 
 SICK = [
     # settings
-    Case("gpt, rate too high", ("rate_too_high",), rate("gpt", 0.1, 10)),
+    Case("gpt, rate too high", ("rate_too_high",), rate("gpt2", 0.1, 10)),
     Case("translator, rate too high", ("rate_too_high",), rate("translator", 0.1, 3)),
     Case("bert, rate too high", ("rate_too_high",), rate("bert", 0.1, 3)),
     Case("lstm, rate too high", ("rate_too_high",), rate("lstm", 1, 10)),
     Case("classifier, rate too high", ("rate_too_high",), rate("classifier", 0.1, 3)),
-    Case("gpt, rate too low", ("rate_too_low",), rate("gpt", 1e-7, 3e-6)),
+    Case("gpt, rate too low", ("rate_too_low",), rate("gpt2", 1e-7, 3e-6)),
     Case("translator, rate too low", ("rate_too_low",), rate("translator", 1e-7, 3e-6)),
     Case("vit, rate too low", ("rate_too_low",), rate("vit", 1e-8, 1e-6)),
-    Case("gpt, rate ten times too high", ("rate_too_high",), rate("gpt", 0.03, 0.06)),
+    Case("gpt, rate ten times too high", ("rate_too_high",), rate("gpt2", 0.03, 0.06)),
     Case("bert, rate fifty times too low", ("rate_too_low",), rate("bert", 4e-5, 8e-5)),
     Case("translator, no warm-up", ("no_warmup", "rate_too_high"),
          changed("translator", warmup=1, learning_rate=0.02, layers=4)),
     Case("gpt, initial weights too large", ("bad_initialization",),
-         changed("gpt", start="normal:2")),
+         changed("gpt2", start="normal:2")),
     Case("translator, initial weights too large", ("bad_initialization",),
          changed("translator", start="normal:1")),
     Case("deep post-norm", ("vanishing_gradients",),
          changed("translator", layers=1, decoder_layers=24, residual="post", steps=25,
                  d_model=16, d_ff=32, validate_every=25, batch_tokens=256, log_every=2)),
     Case("huge batch", ("batch_too_large",),
-         changed("gpt", batch_tokens=40_000, steps=8, log_every=1, warmup=1, tokenizer="bpe")),
+         changed("gpt2", batch_tokens=40_000, steps=8, log_every=1, warmup=1, tokenizer="bpe")),
     Case("weight decay", ("weight_decay_too_high",),
-         changed("gpt", weight_decay=100.0, optimizer="adamw")),
-    Case("dropout", ("dropout_too_high",), changed("gpt", dropout=0.95)),
+         changed("gpt2", weight_decay=100.0, optimizer="adamw")),
+    Case("dropout", ("dropout_too_high",), changed("gpt2", dropout=0.95)),
     Case("fp16 overflow", ("half_precision_overflow",), half_precision),
     # data
     Case("validation sides swapped", ("swapped_sides",), pairs_case(swap_valid)),
@@ -696,24 +696,24 @@ SICK = [
     Case("targets shuffled", ("misaligned_sides",), pairs_case(shuffle_targets)),
     Case("validation pairs in training", ("test_in_train",), pairs_case(leak_valid)),
     Case("test pairs in training", ("test_in_train",), test_leak),
-    Case("validation text in training", ("test_in_train",), text_leak("gpt")),
+    Case("validation text in training", ("test_in_train",), text_leak("gpt2")),
     Case("validation text in training, masked", ("test_in_train",), text_leak("bert")),
     Case("labelled validation in training", ("test_in_train",), labelled_case("leak")),
     Case("images of validation in training", ("test_in_train",), image_leak),
     Case("copies of examples", ("duplicate_examples",), labelled_case("copies")),
     Case("text without order", ("plateau",), random_letters),
-    Case("too little data, gpt", ("overfitting",), tiny_data("gpt")),
+    Case("too little data, gpt", ("overfitting",), tiny_data("gpt2")),
     Case("too little data, translator", ("overfitting",), tiny_data("translator")),
     Case("labels at random", ("overfitting",), tiny_data("classifier")),
     # tokenizers
     Case("words of another language", ("tokenizer_mismatch",), wrong_tokenizer("translator", "words")),
-    Case("pieces of another language", ("tokenizer_mismatch",), wrong_tokenizer("gpt", "bpe")),
+    Case("pieces of another language", ("tokenizer_mismatch",), wrong_tokenizer("gpt2", "bpe")),
     Case("tokenizer exchanged", ("tokenizer_mismatch",), exchanged_tokenizer),
     Case("vocabulary too small", ("unknown_tokens",),
          changed("translator", tokenizer="words", vocabulary=20)),
     # weights
     Case("NaN in the weights", ("nonfinite_weights",), edit_exported("translator", put_nan)),
-    Case("NaN by a callback", ("nonfinite_weights",), edit_while_training("gpt", nan_in_model)),
+    Case("NaN by a callback", ("nonfinite_weights",), edit_while_training("gpt2", nan_in_model)),
     Case("weights erased", ("zero_weights",), edit_exported("bert", erase)),
     Case("dead units", ("dead_units",),
          edit_while_training("translator", kill_units, learning_rate=1e-3)),
@@ -724,9 +724,9 @@ SICK = [
     # code from outside
     Case("attention normalized over the future", ("future_leak",), own_attention(Peeking())),
     Case("attention without a mask", ("future_leak",), own_attention(Open())),
-    Case("targets not shifted", ("targets_not_shifted",), own_objective("gpt", Unshifted)),
-    Case("batches not shifted", ("targets_not_shifted",), own_objective("gpt", UnshiftedBatches)),
-    Case("targets shifted twice", ("targets_not_shifted",), own_objective("gpt", ShiftedTwice)),
+    Case("targets not shifted", ("targets_not_shifted",), own_objective("gpt2", Unshifted)),
+    Case("batches not shifted", ("targets_not_shifted",), own_objective("gpt2", UnshiftedBatches)),
+    Case("targets shifted twice", ("targets_not_shifted",), own_objective("gpt2", ShiftedTwice)),
     Case("padding counted", ("padding_in_loss",), own_objective("translator", PaddingCounts)),
     Case("padding counted, masked", ("padding_in_loss",), own_objective("bert", MaskedPaddingCounts)),
     Case("answers not masked", ("answers_in_input",), own_objective("bert", Unmasked)),

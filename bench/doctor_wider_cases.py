@@ -194,7 +194,7 @@ def text_settings(family: str, folder: Path, rng: random.Random) -> dict[str, An
             changes = {"model": "memory:tiny", "objective": "stories", "builtin_lines": 1000}
             changes |= {"test_lines": 100, "learning_rate": 1e-2, "steps": 200}
         case "memory":
-            changes = {"model": "gpt:tiny", **SIZES, "text": write_text(data, rng)}
+            changes = {"model": "gpt2:tiny", **SIZES, "text": write_text(data, rng)}
             changes |= {"memory": 16, "tokenizer": "characters", "batch_tokens": 256}
         case "deberta" | "albert" | "longformer" | "bigbird" | "distilbert" | "mpnet":
             changes = {"model": f"{family}:tiny", **SIZES, "text": write_text(data, rng)}
@@ -309,7 +309,7 @@ def small_vocabulary(folder: Path, rng: random.Random) -> Sick:
 
 def exchanged_base(folder: Path, rng: random.Random) -> Sick:
     """Fine-tuning of a language model whose tokenizer file was exchanged."""
-    settings = family_settings("gpt", folder, rng) | {"tokenizer": "characters", "steps": 200}
+    settings = family_settings("gpt2", folder, rng) | {"tokenizer": "characters", "steps": 200}
     base = train(folder / "base", settings | {"model": "gpt2:tiny", "learning_rate": 1e-2})
     path = base.run / "tokenizer.json"
     content = json.loads(path.read_text())
@@ -379,7 +379,7 @@ class Ahead:
 
 
 def ahead_attention(folder: Path, rng: random.Random) -> Sick:
-    settings = family_settings("gpt", folder, rng) | {"tokenizer": "characters"}
+    settings = family_settings("gpt2", folder, rng) | {"tokenizer": "characters"}
     for key in (*SIZES, "model"):
         settings.pop(key)
     settings["objective"] = "causal"
@@ -511,8 +511,8 @@ HEALTHY = [
     healthy("marian"),
     healthy("qwen2"),
     healthy("mixtral"),
-    healthy("gpt", ", cosine", schedule="cosine", floor=0.1, optimizer="adamw", weight_decay=0.1),
-    healthy("gpt", ", bf16", precision="bf16", accumulate=2, clip=1.0),
+    healthy("gpt2", ", cosine", schedule="cosine", floor=0.1, optimizer="adamw", weight_decay=0.1),
+    healthy("gpt2", ", bf16", precision="bf16", accumulate=2, clip=1.0),
     Case("healthy fine-tuning", (), finetuned),
     Case("healthy, a rare class", (), rare_class),
 ]
@@ -532,9 +532,9 @@ SICK = [
     Case("bert, weight decay", ("weight_decay_too_high",),
          changed("bert", weight_decay=50.0, optimizer="adamw")),
     Case("no residual connections", ("vanishing_gradients",),
-         wider("gpt", residual="none", layers=8, steps=160, tokenizer="characters")),
+         wider("gpt2", residual="none", layers=8, steps=160, tokenizer="characters")),
     Case("deep gpt, post-norm, no warm-up", ("vanishing_gradients", "no_warmup", "rate_too_high"),
-         wider("gpt", layers=16, residual="post", warmup=1, steps=160, tokenizer="characters")),
+         wider("gpt2", layers=16, residual="post", warmup=1, steps=160, tokenizer="characters")),
     Case("recurrent, gradients explode", ("exploding_gradients", "no_clipping", "rate_too_high",
                                           "bad_initialization"),
          wider("lstm", model="rnn_relu", start="normal:0.6", clip=0.0, learning_rate=3e-3)),
@@ -553,15 +553,15 @@ SICK = [
     Case("tokenizer of the base exchanged", ("tokenizer_mismatch",), exchanged_base),
     # weights and steps
     Case("keys erased", ("uniform_attention", "zero_weights"),
-         edit_while_training("gpt", zero_keys, before_end=1)),
+         edit_while_training("gpt2", zero_keys, before_end=1)),
     Case("cross-attention saturated", ("saturated_attention",),
          edit_while_training("translator", sharpen_cross, before_end=1)),
     Case("dead units of a ViT", ("dead_units",),
          edit_while_training("vit", drown_units, learning_rate=1e-3, activation="relu")),
     Case("one update too large", ("loss_spike",),
-         edit_while_training("gpt", shake_weights, before_end=60)),
-    Case("broken batches", ("loss_spike",), own_objective("gpt", BrokenBatch)),
-    Case("logarithm of zero", ("nonfinite",), own_objective("gpt", LogOfZero)),
+         edit_while_training("gpt2", shake_weights, before_end=60)),
+    Case("broken batches", ("loss_spike",), own_objective("gpt2", BrokenBatch)),
+    Case("logarithm of zero", ("nonfinite",), own_objective("gpt2", LogOfZero)),
     # code from outside
     Case("mask off by one", ("future_leak",), ahead_attention),
     Case("decoder reads its labels", ("targets_not_shifted",),

@@ -27,7 +27,6 @@ from torch import Tensor
 from regard import disk
 from regard.checkpoint_shards import merge
 from regard.errors import CheckpointError
-from regard.tensor_names import current_name
 
 Tensors = dict[str, Tensor]
 
@@ -241,7 +240,7 @@ class Checkpoints:
     def _load(self, checkpoint: Path) -> Saved:
         try:
             files = sorted(checkpoint.glob("*.safetensors"))
-            groups = merge({path.stem: _load_tensors(path) for path in files})
+            groups = merge({path.stem: load_file(path) for path in files})
             progress = json.loads(disk.read_bytes(checkpoint / _PROGRESS))
         except (OSError, ValueError, RecursionError, MemoryError, SafetensorError) as error:
             raise CheckpointError(
@@ -296,11 +295,6 @@ def _read_progress(checkpoint: Path) -> dict[str, Any] | None:
     except (OSError, ValueError, RecursionError):
         return None
     return progress if isinstance(progress, dict) else None
-
-
-def _load_tensors(path: Path) -> Tensors:
-    """The tensors of a file under their present names, whichever version wrote it."""
-    return {current_name(name): tensor for name, tensor in load_file(path).items()}
 
 
 # --- asynchronous saving ---
@@ -409,7 +403,7 @@ class Snapshots:
         try:
             if disk.is_altered(path):
                 return f"{path.name} has changed"
-            check_tensors(_load_tensors(path), expected)
+            check_tensors(load_file(path), expected)
         except (OSError, MemoryError, SafetensorError):  # a huge hole cannot be mapped
             return f"{path.name} is missing or damaged"
         except CheckpointError as error:
@@ -420,7 +414,7 @@ class Snapshots:
         """Checkpoint averaging: the mean of these snapshots, summed in float64."""
         total: Tensors = {}
         for step in steps:
-            for name, tensor in _load_tensors(self.path(step)).items():
+            for name, tensor in load_file(self.path(step)).items():
                 if name in total:
                     total[name] = total[name] + tensor.double()
                 else:

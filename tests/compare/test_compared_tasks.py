@@ -198,14 +198,14 @@ def test_what_follows_the_colon_is_a_size_or_an_attention() -> None:
     recipe = loading.load(None, {"objective": "causal", "text": "text.txt", "activation": "relu"})
     # Settings of the recipe's architecture are not those of another.
     assert Contender("llama").recipe(recipe).model.activation is None
-    assert Contender("gpt").recipe(recipe).model.activation == "relu"
+    assert Contender("gpt2").recipe(recipe).model.activation == "relu"
     with pytest.raises(SettingError, match="not for the objective"):
         Contender("bert").recipe(recipe)
 
 
 @pytest.mark.parametrize(
     "word",
-    ["gpt", "gpt2", "gpt_neox", "llama", "mistral", "qwen2", "gemma", "palm", "gru", "lstm"],
+    ["gpt2", "gpt_neox", "llama", "mistral", "qwen2", "gemma", "palm", "gru", "lstm"],
 )
 def test_language_models_get_as_many_parameters(word: str) -> None:
     recipe = loading.load(None, {"objective": "causal", "text": "text.txt", "layers": 2})

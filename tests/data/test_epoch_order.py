@@ -167,13 +167,12 @@ def test_the_order_of_an_epoch_needs_no_memory_for_its_rows() -> None:
     assert peaks[1] < 1.05 * peaks[0]
 
 
-def test_short_and_older_corpora_keep_their_order(tmp_path: Path) -> None:
-    """The list of an epoch, which earlier versions had for every corpus."""
+def test_short_corpora_store_the_list_of_an_epoch(tmp_path: Path) -> None:
     rows = [([1] * (1 + i % 7),) for i in range(500)]
     write_columns(rows, ["text"], ["uint16"], tmp_path / "c")
-    corpus_of_before = Corpus.open(tmp_path / "c")
-    sampler = corpus_sampler(corpus_of_before, 40, seed=3)
-    expected = batching.batch_indices(corpus_of_before.lengths, 40, seed=3, epoch=0)
+    corpus = Corpus.open(tmp_path / "c")
+    sampler = corpus_sampler(corpus, 40, seed=3)
+    expected = batching.batch_indices(corpus.lengths, 40, seed=3, epoch=0)
     for (_, _, rows_now), batch in zip(sampler.iterate(), expected, strict=False):
         assert rows_now.tolist() == batch.tolist()
     assert order_notes({"": 500}, None) == {}

@@ -40,8 +40,8 @@ def checks(objective: Objective) -> list[str]:
     ("family", "changes"),
     [
         ("translator", {}),
-        ("gpt", {}),
-        ("gpt", {"attention": "linear"}),
+        ("gpt2", {}),
+        ("gpt2", {"attention": "linear"}),
         ("bert", {"attention": "reformer:4:8"}),
         ("llama", {"attention": "window:4"}),
         ("bert", {}),
@@ -62,8 +62,8 @@ def test_the_package_sees_what_it_may(family: str, changes: dict[str, Any], tmp_
 @pytest.mark.parametrize(
     ("family", "objective", "check"),
     [
-        ("gpt", "Unshifted", "targets_not_shifted"),
-        ("gpt", "UnshiftedBatches", "targets_not_shifted"),
+        ("gpt2", "Unshifted", "targets_not_shifted"),
+        ("gpt2", "UnshiftedBatches", "targets_not_shifted"),
         ("llama", "ShiftedTwice", "targets_not_shifted"),
         ("translator", "PaddingCounts", "padding_in_loss"),
         ("bert", "MaskedPaddingCounts", "padding_in_loss"),
@@ -79,7 +79,7 @@ def test_an_own_objective_that_is_wrong(
 
 @pytest.mark.parametrize("mixer", [cases.Peeking(), cases.Open()], ids=["peeking", "open"])
 def test_an_own_attention_that_leaks(mixer: Any, tmp_path: Path) -> None:
-    objective = objective_of(tmp_path, "gpt", Parts(), tokenizer="characters")
-    description = presets.preset("gpt:tiny", len(objective.data.tokenizer), 32, **cases.SIZES)
+    objective = objective_of(tmp_path, "gpt2", Parts(), tokenizer="characters")
+    description = presets.preset("gpt2:tiny", len(objective.data.tokenizer), 32, **cases.SIZES)
     objective.trained_model.model = build(cases.with_mixer(description, mixer))
     assert checks(objective) == ["future_leak"]

@@ -22,7 +22,7 @@ cases = load("doctor_cases")
 
 
 def settings(folder: Path, **changes: Any) -> dict[str, Any]:
-    values = cases.family_settings("gpt", folder, random.Random(0))
+    values = cases.family_settings("gpt2", folder, random.Random(0))
     values |= {"tokenizer": "characters", "layers": 1, "steps": 24, "validate_every": 12}
     return values | {"save_every": 12, "log_every": 2, "context": 16} | changes
 

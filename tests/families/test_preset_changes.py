@@ -147,9 +147,9 @@ def test_stochastic_depth_of_every_wiring(name: str) -> None:
 def test_presets_of_before_are_the_same_specs() -> None:
     """What training asked of the families' own functions, it can ask by name."""
     sizes: dict[str, Any] = {"d_model": 32, "heads": 2, "layers": 1, "attention": "window:4"}
-    assert preset("gpt:tiny", 50, 16, **sizes) == gpt2.preset("tiny", 50, 16, **sizes)
+    assert preset("gpt2:tiny", 50, 16, **sizes) == gpt2.preset("tiny", 50, 16, **sizes)
     assert preset("bert:tiny", 50, 16, **sizes) == bert.preset("tiny", 50, 16, **sizes)
-    assert preset("gpt:tiny", 50, 16, memory=8, compressed="4:2") == gpt2.preset(
+    assert preset("gpt2:tiny", 50, 16, memory=8, compressed="4:2") == gpt2.preset(
         "tiny", 50, 16, memory=8, compressed="4:2"
     )
     old = transformer.preset(

@@ -85,11 +85,7 @@ def test_the_rows_of_the_transformer_are_those_of_its_table(
 
 
 def test_the_names_of_gpt_2_are_its_own() -> None:
-    # Before, gpt:large and gpt:xl were GPT-3's: that is said where the number is.
     assert parameter_count(preset("gpt2:xl")) == pytest.approx(1558e6, rel=1e-3)
-    for size in ("large", "xl"):
-        assert preset(f"gpt:{size}", context=1024) == preset(f"gpt2:{size}")
-        assert f"gpt3:{size}" in about(f"gpt:{size}").reason
 
 
 # --- every family ---------------------------------------------------------------------------------
@@ -164,7 +160,6 @@ OTHER_FAMILIES = {
     "clip-image": "clip_vision_model",
     "clip-text": "clip_text_model",
     "deberta-v3": "deberta-v2",
-    "gpt": "gpt2",
     "gpt3": "gpt2",
     "gpt-neox": "gpt_neox",
     "gpt1": "openai-gpt",
@@ -206,4 +201,4 @@ def test_mistakes_are_answered() -> None:
     with pytest.raises(SettingError, match="did you mean 'heads'"):
         preset("llama:tiny", hads=2)
     assert preset("bert") == preset("bert:base")
-    assert preset("vaswani:base") == preset("transformer")
+    assert preset("gpt_neox") == preset("gpt-neox")

@@ -14,7 +14,7 @@ EDGES = import_edges(SOURCE)
 # From the lowest to the highest. An entry is a room, or one file of a room that its other files
 # must not import: the parts do not know the block and the stack that they are assembled into.
 LEVELS = (
-    ("errors", "allocator", "tensor_names"),
+    ("errors", "allocator"),
     ("cache_folder", "disk", "memory", "options", "process_pool", "spec"),
     ("checkpoint_shards", "drawing"),
     ("checkpoint",),

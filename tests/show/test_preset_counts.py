@@ -34,10 +34,6 @@ def test_the_page_says_why_counts_differ() -> None:
     assert "published" not in shown("lstm:tiny")
 
 
-def test_where_a_name_changed_its_meaning() -> None:
-    assert "gpt3:xl" in " ".join(shown("gpt:xl").split())
-
-
 @pytest.mark.parametrize("arguments", [[], pytest.param(["--list"], marks=pytest.mark.slow)])
 def test_without_a_model_all_presets_are_listed(arguments: list[str]) -> None:
     lines = {line.split()[0]: line for line in shown(*arguments).splitlines() if line}

@@ -162,19 +162,3 @@ def test_a_recipe_says_what_the_spec_then_is() -> None:
     assert made.decoder.pattern == spec.And(spec.CausalMask(), spec.WindowMask(5))
     assert made.decoder.block.cross == transformer(50, 50, d_model=128, heads=4).decoder.block.cross
     build(made)
-
-
-def test_a_run_of_the_former_longformer_is_resumed(text: dict[str, str], tmp_path: Path) -> None:
-    """Before, `longformer` had no projections of its own, as `global` has none."""
-    changes = {"attention": "global:3", "steps": 2, "save_every": 2}
-    recipe = loading.load(None, TINY | text | changes)
-    place = begin(recipe, tmp_path / "run", "test")
-    run(place, recipe, "test", quiet=True)
-    saved = place.recipe.read_text()
-    assert '"global:3"' in saved
-    saved = saved.replace('"global:3"', '"longformer:3"').replace('"steps": 2', '"steps": 4')
-    place.recipe.write_text(saved)
-    resume(tmp_path / "run", quiet=True)
-    _, opened = folders.open_model(tmp_path / "run")
-    assert isinstance(opened.spec, spec.EncoderDecoder)
-    assert opened.spec.encoder.block.attention.projection == "apart"

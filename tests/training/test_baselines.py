@@ -105,7 +105,7 @@ def test_a_recipe_of_stacks_lends_what_fits_and_flags_that_do_not_are_refused() 
     assert (recipe.model.heads, recipe.model.layers, recipe.train.steps) == (None, 2, 2850)
     for changes, message in (
         ({"model": "gru", "heads": 4}, "heads is not a setting of gru"), ({"model": "gru", "recompute": True}, "recompute"),
-        ({"model": "gpt"}, "not for the objective"), ({"model": "convs2s", "attention": "linear"}, "attention is not a setting"),
+        ({"model": "gpt2"}, "not for the objective"), ({"model": "convs2s", "attention": "linear"}, "attention is not a setting"),
     ):  # fmt: skip
         with pytest.raises(SettingError, match=message):
             loading.choose("builtin", changes)

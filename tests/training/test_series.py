@@ -330,7 +330,7 @@ def test_an_own_source_of_series(tmp_path: Path) -> None:
     [
         ({"series": None}, "reads time series"),
         ({"text": "a.txt"}, "no other data"),
-        ({"objective": "causal", "model": "gpt"}, "does not learn from time series"),
+        ({"objective": "causal", "model": "gpt2"}, "does not learn from time series"),
         ({"forecast": "guess"}, "there is no forecast"),
         ({"forecast": "quantiles:0.9:0.1"}, "levels"),
         ({"scales": "16:x"}, "scales"),

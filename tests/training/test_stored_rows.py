@@ -52,7 +52,6 @@ def test_numbers_are_labels_too(tmp_path: Path) -> None:
 
 
 def test_batches_are_those_of_the_lengths(tmp_path: Path) -> None:
-    """The order of earlier versions, which had the rows in memory."""
     stored = write(tmp_path / "rows", range(200))
     lengths = np.array([[len(row.ids)] for row in stored])
     ours = corpus_sampler(stored.corpus, 40, seed=3, lengths=stored.lengths)
@@ -62,11 +61,7 @@ def test_batches_are_those_of_the_lengths(tmp_path: Path) -> None:
         np.testing.assert_array_equal(one, other)
 
 
-def test_many_rows_are_shuffled_in_blocks_unless_a_run_has_begun(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_rows_are_shuffled_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("regard.data.corpus.MAX_LISTED_ROWS", 100)
-    for name, may_use_blocks in (("new", True), ("old", False)):
-        stored = write(tmp_path / name, range(200), may_use_blocks=may_use_blocks)
-        sampler = corpus_sampler(stored.corpus, 40, seed=3)
-        assert isinstance(sampler, BlockSampler) == may_use_blocks
+    stored = write(tmp_path / "rows", range(200))
+    assert isinstance(corpus_sampler(stored.corpus, 40, seed=3), BlockSampler)

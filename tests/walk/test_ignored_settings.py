@@ -13,7 +13,7 @@ from command_line import SIZES, Command
 from regard.cli.look import USES, WHAT
 from regard.data.labelled import tagged_words
 from regard.errors import DataError, SettingError
-from regard.training.recipe import loading, schema
+from regard.training.recipe import loading
 
 FLAGS = [w for k, v in SIZES.items() for w in (f"--{k.replace('_', '-')}", str(v))]
 
@@ -58,8 +58,6 @@ def test_one_file_takes_the_place_of_a_recipe_s_two(tmp_path: Path) -> None:
     assert (data.source, data.target, data.pairs) == (None, None, "mine.tsv")
     data = loading.load(two, {"valid_source": "v.en", "valid_target": "v.de"}).data
     assert (data.valid_pairs, data.valid_source) == (None, "v.en")
-    # A run of an earlier version that had both goes on.
-    schema.parse({"data": {"pairs": "p.tsv", "source": "a.en", "target": "a.de"}})
 
 
 @pytest.mark.parametrize(

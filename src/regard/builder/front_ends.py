@@ -208,8 +208,7 @@ def build_embedding(part: spec.Tokens, table: embedding.Table, d_model: int) -> 
     else:
         position = _input_position(part.position, width)
     total_width = width + (concatenated.d_model if concatenated else 0)
-    # Parts are made in the order of random draws that earlier versions had: position, segments,
-    # projection. The same seed gives the same initial weights.
+    # The order of the random draws (position, segments, projection) is part of what a seed means.
     segments = None
     if part.segments:
         segments = embedding.Table(part.segments, width)

@@ -317,7 +317,7 @@ def _train(folder: Path, data: SharedData, recipe: Recipe, name: str, say: Say) 
         seconds=result.seconds,
         losses=losses,
         scores=_scores(result.scores, data.characters),
-        **_translation_results(folder, recipe, result.scores, say),
+        **_translation_results(folder, recipe, result.scores),
     )
     disk.write_json(file, asdict(finished))
     return finished
@@ -338,14 +338,14 @@ def _scores(scores: Mapping[str, AnyScore], characters: int | None) -> Scores:
 
 
 def _translation_results(
-    folder: Path, recipe: Recipe, scores: Mapping[str, AnyScore], say: Say
+    folder: Path, recipe: Recipe, scores: Mapping[str, AnyScore]
 ) -> dict[str, Any]:
     """The quality of translations, by length too, and the speed of decoding."""
     first = scores.get("test", next(iter(scores.values())))
     if not isinstance(first, TranslationScore) or recipe.objective != "translate":
         return {}
     translator = load_translator(folder, device=recipe.train.device, say=_silent)
-    sets = test_sets(Setup(RunFolder(folder), recipe, say))
+    sets = test_sets(RunFolder(folder))
     pairs: Sequence[Pair] = sets.get("test", next(iter(sets.values())))
     if recipe.generated_task is not None:
         # What is longer than in training comes last.

@@ -54,9 +54,6 @@ class Run:
     def read(file: Path) -> Run:
         values = json.loads(file.read_text(encoding="utf-8"))
         values["buckets"] = [Bucket(**bucket) for bucket in values["buckets"]]
-        if "scores" not in values:  # by an earlier version, which compared translators only
-            scores = {key: values[key] for key in ("bleu", "exact_match")}
-            values["scores"] = {"test": scores}
         return Run(**values)
 
 

@@ -170,7 +170,7 @@ class Corpus:
     def in_blocks(self) -> bool:
         """Whether epochs are shuffled block by block (`batching.BlockSampler`).
 
-        The folder says so, not its size: those of earlier versions keep their order.
+        The folder says so, not its size.
         """
         return self.about.get("order") == "blocks"
 

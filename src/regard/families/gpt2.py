@@ -54,7 +54,7 @@ def preset(name: str, vocabulary: int = 50257, context: int = 2048, **changes: A
     With a `memory`, the model reads segments of `context` tokens and has relative positions
     (Transformer-XL); `compressed` is an option for what leaves the memory (Rae et al. 2020).
     """
-    settings = transformer_settings("gpt", PRESETS, name, PRESET_DEFAULTS, changes)
+    settings = transformer_settings("gpt2", PRESETS, name, PRESET_DEFAULTS, changes)
     return decoder(settings, vocabulary, context)
 
 

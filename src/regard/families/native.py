@@ -13,7 +13,6 @@ from regard.builder import outline
 from regard.errors import ModelError
 from regard.families.config_schema import IGNORED_KEYS
 from regard.families.tensor_table import Rename, Rule
-from regard.tensor_names import stored_name
 
 SPEC_TYPES = (object, object)  # any model, over any input
 PREFIX = ""
@@ -59,5 +58,4 @@ def to_spec(
 
 
 def tensor_table(model: spec.Model, positions: int) -> list[Rule]:
-    names = [name for name, _ in outline(model).named_parameters()]
-    return [Rename(name, stored_name(name)) for name in names]
+    return [Rename(name, name) for name, _ in outline(model).named_parameters()]

@@ -207,21 +207,12 @@ def _corrected(millions: int) -> str:
     return f"Table 2 of the paper miscounts; the authors' release says {millions:,} M"
 
 
-def _renamed(size: str) -> str:
-    return f"GPT-3's size, which had this name before, is gpt3:{size}"
-
-
 def _fixed_positions(fixed: float, released: float) -> str:
     return f"{fixed} M of fixed positions are not trained; the released model has {released:,} M"
 
 
 _GPT_OPTIONS = _options(gpt2.PRESETS, gpt_decoder.PRESET_DEFAULTS)
-_GPT3_BILLIONS = {
-    "2.7b": Size(2700, _rounded(2650)),
-    "6.7b": Size(6700, _rounded(6660)),
-    "13b": Size(13_000, _rounded(12_850)),
-    "175b": Size(175_000),
-}
+
 
 # By the names that people use.
 PRESET_FAMILIES: dict[str, PresetFamily] = {
@@ -349,7 +340,10 @@ PRESET_FAMILIES: dict[str, PresetFamily] = {
             "medium": Size(350, _rounded(356)),
             "large": Size(760),
             "xl": Size(1300, _rounded(1320)),
-            **_GPT3_BILLIONS,
+            "2.7b": Size(2700, _rounded(2650)),
+            "6.7b": Size(6700, _rounded(6660)),
+            "13b": Size(13_000, _rounded(12_850)),
+            "175b": Size(175_000),
         },
     ),
     "transformer-xl": PresetFamily(
@@ -796,27 +790,9 @@ PRESET_FAMILIES: dict[str, PresetFamily] = {
         default="tiny",
         sizes={"tiny": Size(), "small": Size()},
     ),
-    # Names of earlier versions.
-    "gpt": PresetFamily(
-        "decoder",
-        gpt2.preset,
-        _GPT_OPTIONS,
-        vocabulary=50_257,
-        context=2048,
-        default="small",
-        sizes={
-            "tiny": Size(),
-            "small": Size(125),
-            "medium": Size(350, _rounded(356)),
-            "large": Size(762, f"{_corrected(774)}; {_renamed('large')}"),
-            "xl": Size(1542, f"{_corrected(1558)}; {_renamed('xl')}"),
-            **_GPT3_BILLIONS,
-        },
-    ),
 }
-# Other names: those of Hugging Face's `model_type`, and one of earlier versions.
+# Other names: those of Hugging Face's `model_type`.
 ALIASES = {
-    "vaswani": "transformer",
     "openai-gpt": "gpt1",
     "gpt_neox": "gpt-neox",
     "big_bird": "bigbird",

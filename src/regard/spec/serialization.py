@@ -45,72 +45,6 @@ _KINDS: dict[str, type] = {
     if isinstance(kind, type) and dataclasses.is_dataclass(kind)
 }
 
-# Names that earlier versions wrote. `Linear` was linear attention, `Gated` a gated feed-forward.
-_FORMER_NAMES = {
-    "Additive": "AdditiveScore",
-    "Axial": "AxialPosition",
-    "Banded": "BandedScaling",
-    "Beyond": "LongerThan",
-    "BlockLocal": "BlockLocalMask",
-    "Both": "And",
-    "Buckets": "T5Bias",
-    "Causal": "CausalMask",
-    "Chunks": "ChunkedAttention",
-    "Compressed": "CompressiveMemory",
-    "Concatenated": "ConcatenatedPosition",
-    "Convolved": "Convolutional",
-    "Dilated": "DilatedMask",
-    "Dot": "DotScore",
-    "Either": "Or",
-    "Elu": "EluFeatures",
-    "End": "EndToken",
-    "Everything": "FullMask",
-    "Experts": "MixtureOfExperts",
-    "Favor": "FavorFeatures",
-    "Fixed": "FixedPosition",
-    "Frames": "Spectrogram",
-    "Gated": "GatedFeedForward",
-    "General": "GeneralScore",
-    "Global": "GlobalMask",
-    "Labels": "ClassifierHead",
-    "LanguageHead": "LMHead",
-    "Learned": "LearnedPosition",
-    "Linear": "LinearAttention",
-    "LooksAfter": "LuongAttention",
-    "LooksBefore": "BahdanauAttention",
-    "Lsh": "LshAttention",
-    "NarrowUnit": "BottleneckUnit",
-    "Nearby": "ConvPosition",
-    "Neighbours": "ConvLayer",
-    "Opposite": "Not",
-    "Pair": "DualEncoder",
-    "Plain": "FeedForward",
-    "RandomBlocks": "RandomBlockMask",
-    "Repeated": "RepeatedBlockBias",
-    "Ring": "ChunkRing",
-    "RmsNorm": "RMSNorm",
-    "ScaledDot": "ScaledDotScore",
-    "Softmax": "SoftmaxAttention",
-    "Stretched": "LinearScaling",
-    "Strided": "StridedMask",
-    "Transform": "HeadTransform",
-    "Twice": "AutoBuckets",
-    "Votes": "DistilledHead",
-    "Waves": "Waveform",
-    "Window": "WindowMask",
-}
-
-# Earlier versions wrote a distribution as {"kind": its name}, without the name of the class.
-_FORMER_DISTRIBUTIONS = ("student_t", "normal", "negative_binomial")
-
-# Fields that earlier versions called otherwise: (kind, former name) → name.
-_FORMER_FIELDS = {
-    ("Stack", "beside"): "conv_layer",
-    ("Stack", "turns"): "alternating_blocks",
-    ("CompressiveMemory", "places"): "length",
-    ("ChunkRing", "places"): "multiple",
-}
-
 
 def to_dict(part: Any) -> Any:
     """Serializes a spec to JSON values; every part has its class name under `kind`.
@@ -175,8 +109,8 @@ def own_kinds(part: Any) -> tuple[type, ...]:
 
 
 def _refuse_known_name(name: str) -> None:
-    """A part from outside must not be mistaken for one of the package, of today or of earlier."""
-    if name in _KINDS or name in _FORMER_NAMES:
+    """A part from outside must not be mistaken for one of the package."""
+    if name in _KINDS:
         raise ModelError(f"{name} is the name of a part of regard.spec", "rename your class")
 
 
@@ -187,10 +121,6 @@ def _read(data: Any, kinds: Mapping[str, type]) -> Any:
     if not isinstance(data, dict):
         return data
     name = data.get("kind")
-    if data == {"kind": name} and name in _FORMER_DISTRIBUTIONS:
-        return head.Distribution(name)
-    if isinstance(name, str):
-        name = _FORMER_NAMES.get(name, name)
     if not isinstance(name, str):
         raise ModelError(
             f"a part of the serialized spec has no kind: {reprlib.repr(data)}",
@@ -208,7 +138,6 @@ def _read(data: Any, kinds: Mapping[str, type]) -> Any:
     for key, value in data.items():
         if key == "kind":
             continue
-        key = str(_FORMER_FIELDS.get((name, key), key))
         if key not in fields:
             raise ModelError(f"{name} has no option {key!r}", did_you_mean(key, fields))
         values[key] = _read(value, kinds)

@@ -101,12 +101,7 @@ def _last_records(path: Path) -> list[dict[str, Any]]:
 
 
 def _status(folder: Path, tail: list[dict[str, Any]], step: int, steps: int | None) -> Status:
-    """The status of a run that has not written how it ended: it goes on, or was stopped.
-
-    Runs of earlier versions never write it: they have finished at their last step.
-    """
-    if steps is not None and step >= steps:
-        return "finished"
+    """The status of a run that has not written how it ended: it goes on, or was stopped."""
     if steps is None and (folder / "config.json").is_file():
         return "finished"  # a model that came with its metrics and nothing else
     return "training" if _is_written(folder / "metrics.jsonl", tail) else "stopped"

@@ -90,9 +90,7 @@ def read(run_folder: RunFolder, kinds: Sequence[type] = ()) -> spec.Model | None
     None for a run that has not yet described its model.
     """
     if not run_folder.model.is_file():
-        # Runs of earlier versions have it in config.json only.
-        has_config = (run_folder.folder / "config.json").is_file()
-        return folders.peek(run_folder.folder).spec if has_config else None
+        return None
     data = disk.read_json(run_folder.model, CheckpointError)
     model: spec.Model = spec.from_dict(data, kinds)
     return model

@@ -311,27 +311,10 @@ def read_run(folder: Path, steps: int | None = None) -> tuple[RunFolder, Recipe,
     name = values.pop("name")
     for key in (_INTERVALS, _OBJECTIVE_CLASS):
         values.pop(key, None)
-    recipe = parse(_in_todays_words(values, folder))
+    recipe = parse(values)
     if steps is not None:
         recipe = run_folder.with_steps(recipe, steps)
     return run_folder, recipe, name
-
-
-def _in_todays_words(values: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """The recipe of a run that an earlier version may have begun.
-
-    There `longformer` was what `global` is now: without projections of its own.
-    """
-    model = values.get("model")
-    if not isinstance(model, dict):
-        return values
-    kind, colon, size = str(model.get("attention")).partition(":")
-    config = folder / "config.json"
-    if kind != "longformer" or not config.is_file():
-        return values
-    if '"projection": "global"' in disk.read_text(config, CheckpointError):
-        return values
-    return {**values, "model": {**model, "attention": f"global{colon}{size}"}}
 
 
 def _unused_folder(name: str) -> Path:

@@ -87,26 +87,11 @@ def parallel_corpora(setup: Setup, base: Translator | None = None) -> ParallelCo
     if (data / "valid").exists():
         valid = Corpus.open(data / "valid")
         valid_pairs = list(text_files.pairs(data / "valid.jsonl"))
-    return ParallelCorpora(source, target, train, valid, valid_pairs, test_sets(setup))
+    return ParallelCorpora(source, target, train, valid, valid_pairs, test_sets(setup.run_folder))
 
 
-def test_sets(setup: Setup) -> dict[str, list[Pair]]:
-    """The pairs that the finished model is scored on, by name of the split."""
-    splits = stored_splits(setup.run_folder)
-    recipe = setup.recipe
-    # The user's own files have no test set unless one is named: they need not be read again.
-    is_file = not (recipe.tune.files or recipe.generated_task or recipe.builtin)
-    has_none = is_file and _scored_pairs(recipe.data, "test") is None
-    # Runs of earlier versions did not store their test sets.
-    if not splits and setup.source is None and not has_none:
-        splits = {
-            name: list(split()) for name, split in pair_splits(setup).items() if name not in _FITTED
-        }
-    return splits
-
-
-def stored_splits(run_folder: RunFolder) -> dict[str, list[Pair]]:
-    """The splits that were stored to be scored after training."""
+def test_sets(run_folder: RunFolder) -> dict[str, list[Pair]]:
+    """The splits that were stored to be scored after training, by name."""
     names = [path.stem for path in sorted(run_folder.data.glob("*.jsonl"))]
     return {
         name: list(text_files.pairs(run_folder.data / f"{name}.jsonl"))

@@ -88,12 +88,10 @@ def stored_rows(
     max_length: int,
     id_type: str,
     workers: int | None,
-    may_use_blocks: bool = True,
 ) -> StoredRows:
     """Tokenizes examples on the first call, in parallel and some at a time; later calls open them.
 
-    `tokenize` makes the rows of some examples, none longer than `max_length`. Without
-    `may_use_blocks` an epoch is one list of batches, however many rows there are.
+    `tokenize` makes the rows of some examples, none longer than `max_length`.
     """
     if (folder / MANIFEST).exists():
         corpus = Corpus.open(folder)
@@ -117,7 +115,7 @@ def stored_rows(
 
     def about() -> dict[str, Any]:
         rows = notes.pop("rows")
-        return notes | (order_notes({"train": rows}, None) if may_use_blocks else {})
+        return notes | order_notes({"train": rows}, None)
 
     write_chunks(chunks(), COLUMNS, [id_type, "uint16", BITS], folder, about)
     return StoredRows(Corpus.open(folder))

@@ -119,7 +119,6 @@ def open_series(run_folder: RunFolder) -> StoredSeries:
     folder = run_folder.data
     content = disk.read_json(folder / _BORDERS, DataError)
     values = _load(folder / _VALUES)
-    # Of runs of earlier versions, and of series without dates, there are none.
     dates = _load(folder / _DATES) if (folder / _DATES).exists() else None
     borders = {name: (begin, end) for name, (begin, end) in content["borders"].items()}
     # The array and its borders are two files: both must be of one run.

@@ -45,8 +45,7 @@ class RunLog:
         match record.get("event"):
             case None if "loss" in record:
                 step = int(record["step"])
-                # Log lines of earlier versions may lack −log p.
-                loss = _number(record.get("nll", record["loss"]))
+                loss = _number(record["nll"])
                 gradient_norm = _number(record.get("gradient_norm", 0.0))
                 learning_rate = _number(record.get("learning_rate", 0.0))
                 self.steps.append(step)

@@ -73,7 +73,7 @@ class Progress:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Progress:
-        """The content of a progress.json, also of an earlier version."""
+        """The content of a progress.json."""
         try:
             return TypeAdapter(cls).validate_python(dict(values))
         except ValidationError as error:

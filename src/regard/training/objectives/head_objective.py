@@ -94,8 +94,6 @@ class HeadObjective(Objective, Generic[Example]):
             max_length=self.max_length,
             id_type=id_type(model.tokenizer),
             workers=setup.recipe.data.preprocessing_workers,
-            # A run that an earlier version began goes on in its order.
-            may_use_blocks=not setup.run_folder.checkpoints.exists(),
         )
         self.validation_examples = data.sets.get("valid", [])
         self.validation_rows = self.rows(self.validation_examples)

@@ -63,7 +63,7 @@ OBJECTIVES: dict[str, ObjectiveSettings] = {
     "causal": ObjectiveSettings(
         "segment_lm:LanguageModelling",
         "text",
-        "gpt",
+        "gpt2",
         ("decoder",),
         initialization="scaled:0.02",  # GPT-2's: smaller in residual branches
     ),

@@ -237,7 +237,7 @@ class ModelSettings(Section):
     model: str | None = Field(
         None,
         description="architecture and size, NAME[:SIZE]: gpt2:small, llama:tiny, …; see `regard "
-        "show`. The default depends on the objective: transformer:small, gpt:tiny, bert:tiny, …",
+        "show`. The default depends on the objective: transformer:small, gpt2:tiny, bert:tiny, …",
     )
     preset: str | None = Field(None, description="SIZE of --model: tiny, small, base, …")
     spec: str | None = Field(

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from pydantic import field_validator
-
 from regard.data.file_access import split_location
 from regard.data.generated_task import GeneratedTask
 from regard.decode.length_penalty import LengthPenalty, parse_length_penalty
@@ -52,12 +48,6 @@ class Settings(Section):
     decode: DecodeSettings = DecodeSettings()
     tune: TuneSettings = TuneSettings()
     parallel: ParallelSettings = ParallelSettings()
-
-    @field_validator("tune", mode="before")
-    @classmethod
-    def _tune(cls, value: Any) -> Any:
-        # Recipes of earlier versions have null where nothing is fine-tuned.
-        return TuneSettings() if value is None else value
 
     # --- derived settings -------------------------------------------------------------------------
 
