@@ -43,7 +43,7 @@ from regard.training.objectives.sequence_to_sequence import SequenceToSequence
 Pair = tuple[str, str]
 
 SETTINGS: dict[str, Any] = {
-    "steps": 120, "warmup": 12, "batch_tokens": 512, "context": 32, "vocabulary": 400,
+    "steps": 120, "warmup_steps": 12, "batch_tokens": 512, "context": 32, "vocabulary": 400,
     "samples": 0, "validate_every": 30, "save_every": 60, "log_every": 4, "threads": 1,
     "device": "cpu", "schedule": "constant", "learning_rate": 3e-3, "label_smoothing": 0.0,
 }  # fmt: skip
@@ -168,7 +168,7 @@ def family_settings(family: str, folder: Path, rng: random.Random) -> dict[str, 
             changes |= {"text": write_labelled(data, "train", lines), "batch_tokens": 512}
         case "lstm" | "gru":
             changes = {"model": family, "text": write_text(data, rng), "objective": "causal"}
-            changes |= {"tokenizer": "characters", "learning_rate": 1e-2, "clip": 1.0}
+            changes |= {"tokenizer": "characters", "learning_rate": 1e-2, "max_grad_norm": 1.0}
             sizes = {"d_model": 32, "layers": 1}
         case "vit":
             changes = {"model": "vit:tiny", "images": write_images(data, rng)}
@@ -462,7 +462,7 @@ def edit_while_training(
                 with torch.no_grad():
                     edit(loop.model, rng)
 
-        return train(folder, settings | {"weights": "last"}, on_step=on_step)
+        return train(folder, settings | {"final_weights": "last"}, on_step=on_step)
 
     return make
 
@@ -674,16 +674,16 @@ SICK = [
     Case("gpt, rate ten times too high", ("rate_too_high",), rate("gpt2", 0.03, 0.06)),
     Case("bert, rate fifty times too low", ("rate_too_low",), rate("bert", 4e-5, 8e-5)),
     Case("translator, no warm-up", ("no_warmup", "rate_too_high"),
-         changed("translator", warmup=1, learning_rate=0.02, layers=4)),
+         changed("translator", warmup_steps=1, learning_rate=0.02, layers=4)),
     Case("gpt, initial weights too large", ("bad_initialization",),
-         changed("gpt2", start="normal:2")),
+         changed("gpt2", init="normal:2")),
     Case("translator, initial weights too large", ("bad_initialization",),
-         changed("translator", start="normal:1")),
+         changed("translator", init="normal:1")),
     Case("deep post-norm", ("vanishing_gradients",),
          changed("translator", layers=1, decoder_layers=24, residual="post", steps=25,
                  d_model=16, d_ff=32, validate_every=25, batch_tokens=256, log_every=2)),
     Case("huge batch", ("batch_too_large",),
-         changed("gpt2", batch_tokens=40_000, steps=8, log_every=1, warmup=1, tokenizer="bpe")),
+         changed("gpt2", batch_tokens=40_000, steps=8, log_every=1, warmup_steps=1, tokenizer="bpe")),
     Case("weight decay", ("weight_decay_too_high",),
          changed("gpt2", weight_decay=100.0, optimizer="adamw")),
     Case("dropout", ("dropout_too_high",), changed("gpt2", dropout=0.95)),

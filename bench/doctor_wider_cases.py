@@ -511,8 +511,10 @@ HEALTHY = [
     healthy("marian"),
     healthy("qwen2"),
     healthy("mixtral"),
-    healthy("gpt2", ", cosine", schedule="cosine", floor=0.1, optimizer="adamw", weight_decay=0.1),
-    healthy("gpt2", ", bf16", precision="bf16", accumulate=2, clip=1.0),
+    healthy(
+        "gpt2", ", cosine", schedule="cosine", min_lr_ratio=0.1, optimizer="adamw", weight_decay=0.1
+    ),
+    healthy("gpt2", ", bf16", precision="bf16", accumulate=2, max_grad_norm=1.0),
     Case("healthy fine-tuning", (), finetuned),
     Case("healthy, a rare class", (), rare_class),
 ]
@@ -534,11 +536,11 @@ SICK = [
     Case("no residual connections", ("vanishing_gradients",),
          wider("gpt2", residual="none", layers=8, steps=160, tokenizer="characters")),
     Case("deep gpt, post-norm, no warm-up", ("vanishing_gradients", "no_warmup", "rate_too_high"),
-         wider("gpt2", layers=16, residual="post", warmup=1, steps=160, tokenizer="characters")),
+         wider("gpt2", layers=16, residual="post", warmup_steps=1, steps=160, tokenizer="characters")),
     Case("recurrent, gradients explode", ("exploding_gradients", "no_clipping", "rate_too_high",
                                           "bad_initialization"),
-         wider("lstm", model="rnn_relu", start="normal:0.6", clip=0.0, learning_rate=3e-3)),
-    Case("initial weights too small", ("bad_initialization",), changed("bert", start="normal:1e-6")),
+         wider("lstm", model="rnn_relu", init="normal:0.6", max_grad_norm=0.0, learning_rate=3e-3)),
+    Case("initial weights too small", ("bad_initialization",), changed("bert", init="normal:1e-6")),
     # data
     Case("tagged validation in training", ("test_in_train",), split_leak("tagger")),
     Case("questions of validation in training", ("test_in_train",), split_leak("answer")),
@@ -567,7 +569,7 @@ SICK = [
     Case("decoder reads its labels", ("targets_not_shifted",),
          own_objective("translator", UnshiftedDecoder)),
     Case("padding counted, denoising", ("padding_in_loss",),
-         wider_objective("bart", DenoisingPadding, multiple=8)),
+         wider_objective("bart", DenoisingPadding, pad_to_multiple_of=8)),
     Case("padding counted, tags", ("padding_in_loss",), wider_objective("tagger", PaddedTags)),
     Case("padding of sources attended", ("padding_attended",),
          own_objective("translator", Unmasked)),

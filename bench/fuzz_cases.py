@@ -28,7 +28,7 @@ TESTS = Path(__file__).parents[1] / "tests"
 DEEP = 100_000  # brackets in brackets
 SMALL: dict[str, Any] = {
     "d_model": 16, "d_ff": 24, "heads": 2, "layers": 1, "vocabulary": 300, "batch_tokens": 128,
-    "steps": 6, "warmup": 2, "save_every": 2, "validate_every": 2, "log_every": 1, "samples": 0,
+    "steps": 6, "warmup_steps": 2, "save_every": 2, "validate_every": 2, "log_every": 1, "samples": 0,
     "threads": 1, "device": "cpu", "beam": 1, "preset": "tiny",
 }  # fmt: skip
 
@@ -62,10 +62,10 @@ def _make_runs(folder: Path) -> None:
     for name, text in files.items():
         paths[name].write_text(text)
     runs: dict[str, dict[str, Any]] = {
-        "translate": {"pairs": str(paths["pairs"]), "weights": "average:2"},
+        "translate": {"pairs": str(paths["pairs"]), "final_weights": "average:2"},
         "causal": {"text": str(paths["text"]), "objective": "causal", "context": 16},
         "classify": {
-            "text": str(paths["classes"]), "objective": "classify", "weights": "ema:0.9",
+            "text": str(paths["classes"]), "objective": "classify", "final_weights": "ema:0.9",
             "keep_best": 1,
         },
         "recurrent": {"text": str(paths["text"]), "model": "lstm", "context": 16},
@@ -120,7 +120,7 @@ def _small_recipes(folder: Path) -> dict[str, str]:
         "text": f'[data]\ntext = "{folder}/text.tsv"\ncontext = 16\n{tokens}{model}'
         f'[train]\nobjective = "causal"\n{train}\n',
         "masked": f'[data]\ntext = "{folder}/text.tsv"\ncontext = 16\n{tokens}{model}'
-        f'[train]\nobjective = "masked"\n{train}\nweights = "average:2"\n',
+        f'[train]\nobjective = "masked"\n{train}\nfinal_weights = "average:2"\n',
         "generated": f'[data]\ngenerated = "copying:1:5"\nbuiltin_lines = 100\n{model}'
         f"[train]\n{train}\n",
         "finetune": f'[tune]\nbase = "{folder}/models/run_causal"\nlora = 2\n'

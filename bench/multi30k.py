@@ -1,6 +1,6 @@
 """Multi30k en→de: several seeds of a packaged recipe, their test BLEU, and what they took.
 
-python bench/multi30k.py --data DIR [--recipe multi30k_raw] [--seeds 1 2 3]
+python bench/multi30k.py --data-dir DIR [--recipe multi30k_raw] [--seeds 1 2 3]
     [-- any flag of regard train]
 """
 
@@ -22,7 +22,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--data", required=True, help="a folder with multi30k/ in it")
+    parser.add_argument("--data-dir", required=True, help="a folder with multi30k/ in it")
     parser.add_argument("--recipe", default="multi30k")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--keep", help="a folder for the runs; without it they are thrown away")
@@ -51,7 +51,7 @@ def main() -> None:
 def train(options: argparse.Namespace, seed: int, folder: Path) -> dict[str, Any]:
     """Trains one seed in a process of its own; what `regard train --json` prints."""
     command = [sys.executable, "-m", "regard", "train", options.recipe]
-    command += ["--data", options.data, "--seed", str(seed), "--out", str(folder), "--json"]
+    command += ["--data-dir", options.data_dir, "--seed", str(seed), "--out", str(folder), "--json"]
     command += options.flags
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     result: dict[str, Any] = json.loads(done.stdout)

@@ -83,9 +83,9 @@ def main() -> None:
     arguments = parser.parse_args()
     settings: dict[str, Any] = {
         "preset": arguments.preset, "steps": arguments.steps, "validate_every": NEVER,
-        "log_every": 100, "samples": 0, "threads": 1, "weights": "last", "builtin_lines": 4000,
+        "log_every": 100, "samples": 0, "threads": 1, "final_weights": "last", "builtin_lines": 4000,
         "batch_tokens": arguments.batch_tokens, "beam": 1, "test_lines": 10,
-        "device": arguments.device, "warmup": 10,
+        "device": arguments.device, "warmup_steps": 10,
     }  # fmt: skip
     clock = []
     processor = []

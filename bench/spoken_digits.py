@@ -1,6 +1,6 @@
 """Spoken digits: the three recipes of sound, by seeds, one run after the other.
 
-python bench/spoken_digits.py --data DIR [--recipes …] [--seeds 0 1 2] [-- any flag of regard train]
+python bench/spoken_digits.py --data-dir DIR [--recipes …] [--seeds 0 1 2] [-- any flag of regard train]
 
 DIR/speech is what scripts/spoken_digits writes. A recording counts as right if its class, or its
 whole transcript, is. Next to the clock stands what the processor did, which a busy machine leaves
@@ -30,7 +30,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--data", required=True, help="the data root, with speech/ in it")
+    parser.add_argument("--data-dir", required=True, help="the data root, with speech/ in it")
     parser.add_argument("--recipes", nargs="+", default=list(RECIPES), choices=RECIPES)
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("flags", nargs="*", help="further flags of regard train")
@@ -40,7 +40,13 @@ def main() -> None:
         for seed in options.seeds:
             with tempfile.TemporaryDirectory() as folder:
                 command = [sys.executable, "-m", "regard", "train", recipe, "--seed", str(seed)]
-                command += ["--data", options.data, "--out", str(Path(folder) / "run"), "--json"]
+                command += [
+                    "--data-dir",
+                    options.data_dir,
+                    "--out",
+                    str(Path(folder) / "run"),
+                    "--json",
+                ]
                 print(f"{recipe}\t{seed}\t{_measure([*command, *options.flags], RECIPES[recipe])}")
                 sys.stdout.flush()
 

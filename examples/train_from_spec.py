@@ -27,7 +27,13 @@ def run(folder: Path) -> None:
     base = transformer(TOKENS, d_model=32, d_ff=64, heads=4, layers=1, dropout=0.0)
     attention = replace(base.decoder.block.attention, mixer=Sigmoid())
     description = replace(base, decoder=with_attention(base.decoder, attention))
-    settings = {"pairs": str(pairs), "vocabulary": TOKENS, "steps": 40, "warmup": 10, "threads": 1}
+    settings = {
+        "pairs": str(pairs),
+        "vocabulary": TOKENS,
+        "steps": 40,
+        "warmup_steps": 10,
+        "threads": 1,
+    }
     result = regard.train(settings, model=description, out=folder / "run")
     print(f"{result.parameters:,} parameters in {result.folder}")
 

@@ -37,7 +37,7 @@ _REGARD = re.compile(
 FILES = ("text", "json", "toml")
 # What is put behind the commands of a page, so that all of them together take seconds. A page shows
 # what a user would type; the last of two equal flags counts.
-_FEW_EXAMPLES = "--builtin-lines 100 --test-lines 8 --warmup 1 --beam 1"
+_FEW_EXAMPLES = "--builtin-lines 100 --test-lines 8 --warmup-steps 1 --beam 1"
 SMALL = {
     "compare": f"--budget steps:2 --validate-every 2 {_FEW_EXAMPLES}",
     "data": "--lines 40",

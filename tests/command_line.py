@@ -88,7 +88,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def trained(files: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run of 8 steps, with the tokenizer of words."""
     out = tmp_path_factory.mktemp("runs") / "words"
-    settings = {**SIZES, "steps": 8, "warmup": 2, "batch_tokens": 512, "validate_every": 4}
+    settings = {**SIZES, "steps": 8, "warmup_steps": 2, "batch_tokens": 512, "validate_every": 4}
     package.train(
         settings,
         source=str(files / "s.en"),

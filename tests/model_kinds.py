@@ -18,7 +18,7 @@ TAGS = "The O\ndog B-ANIMAL\nsees O\n\nThe O\nowl B-ANIMAL\nhears O\n\n"
 STORY = "Mary is in the garden. John is in the office. Where is Mary?"
 STORIES = f"{STORY}\tgarden\nMary is in the office. Where is Mary?\toffice\n"
 QUICK: dict[str, Any] = {
-    "steps": 1, "warmup": 1, "validate_every": 1, "save_every": 1, "schedule": "constant",
+    "steps": 1, "warmup_steps": 1, "validate_every": 1, "save_every": 1, "schedule": "constant",
     "learning_rate": 1e-3, "threads": 1, "device": "cpu", "test_lines": 2, "samples": 0,
     "batch_tokens": 128,
 }  # fmt: skip

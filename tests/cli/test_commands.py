@@ -28,7 +28,7 @@ MODEL = [
     "1",
     "--steps",
     "6",
-    "--warmup",
+    "--warmup-steps",
     "5",
     "--batch-tokens",
     "512",

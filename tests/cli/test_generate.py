@@ -30,7 +30,7 @@ MODEL = [
     "300",
     "--steps",
     "30",
-    "--warmup",
+    "--warmup-steps",
     "5",
     "--schedule",
     "cosine",

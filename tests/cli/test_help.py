@@ -18,23 +18,29 @@ from regard.cli.train import FINETUNE_KEYS
 from regard.families.presets import listing
 from regard.training.recipe import loading, schema
 
+# Flags under the names they had before, with a command that has them.
+FORMER_FLAGS = (
+    ("train", "--warmup", "--warmup-steps"),
+    ("train", "--no-recompute", "--gradient-checkpointing"),
+    ("finetune", "--warm-up", "--warmup-ratio"),
+    ("plan", "--utilisation", "--utilization"),
+    ("look", "--of", "--part"),
+    ("predict", "--cut", "--truncation"),
+)
 THREE_SCREENS = 120  # lines
 # What the field calls the settings that have a name of their own here.
 FIELD_WORDS = {
-    "floor": "minimum learning rate",
-    "agreement": "R-Drop",
-    "start": "initialization",
-    "hidden": "mask ratio",
-    "multiple": "pad to a multiple",
-    "teaching": "distillation weight",
-    "share": "weight tying",
     "residual": "pre-norm",
-    "recompute": "checkpointing",
     "patience": "early stopping",
-    "weights": "checkpoint averaging",
-    "clip": "gradient clipping",
     "d_model": "hidden size",
 }
+
+
+@pytest.mark.parametrize(("verb", "old", "new"), FORMER_FLAGS)
+def test_a_former_flag_is_answered_by_its_new_name(
+    command: Command, verb: str, old: str, new: str
+) -> None:
+    command(verb, "x", old, "1").refused(new)
 
 
 def help_of(*arguments: str) -> str:

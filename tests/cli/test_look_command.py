@@ -43,7 +43,7 @@ def test_attention_in_the_terminal_and_as_files(model: Path, tmp_path: Path) -> 
         TEXT,
         "--target",
         TARGET,
-        "--of",
+        "--part",
         "cross",
         "--layer",
         "1",
@@ -84,7 +84,7 @@ def test_patching_says_which_layer_and_place_makes_the_difference(
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("activation patching: logit of")
     assert "cat←dog" in done.stdout
-    found = json.loads(regard(*asked, "--of", "decoder", "--json", cwd=tmp_path).stdout)
+    found = json.loads(regard(*asked, "--part", "decoder", "--json", cwd=tmp_path).stdout)
     own = patching(translator(), TEXT, OTHER, target=TARGET, stack="decoder")
     assert (found["at"], found["answer"], found["instead"]) == (own.at, own.answer, own.instead)
     for row, mine in zip(found["effect"], own.effect.tolist(), strict=True):
@@ -97,7 +97,7 @@ def test_every_view_and_what_is_refused(model: Path, tmp_path: Path) -> None:
         if what != "circuit":  # this model has learnt nothing that it could look for
             given = [flag for name in names for flag in options.get(name, [])]
             if "part" in names:
-                given += ["--of", "decoder"]
+                given += ["--part", "decoder"]
             if what in ("steps", "beam"):
                 given += ["--max-length", "1,3"]
             text = [] if what in ("roles", "positions") else [TEXT]

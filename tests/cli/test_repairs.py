@@ -96,11 +96,11 @@ def language_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_an_attention_that_there_is(command: Command, language_model: Path) -> None:
-    done = command("look", language_model, "a good film", "--of", "cross")
+    done = command("look", language_model, "a good film", "--part", "cross")
     done.refused("no attention 'cross'")
-    word = re.search(r"use --of (\w+)", done.err)
+    word = re.search(r"use --part (\w+)", done.err)
     assert word is not None
-    assert command("look", language_model, "a good film", "--of", word[1]).code == 0
+    assert command("look", language_model, "a good film", "--part", word[1]).code == 0
 
 
 def test_more_translations_than_the_beam_has(command: Command, demo: Path) -> None:

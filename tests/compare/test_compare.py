@@ -28,7 +28,7 @@ from regard.training.objectives.label_smoothed_cross_entropy import cross_entrop
 from regard.training.recipe import loading, schema
 
 TINY: dict[str, Any] = {
-    "preset": "tiny", "d_model": 36, "d_ff": 40, "heads": 2, "layers": 1, "batch_tokens": 256, "warmup": 2,
+    "preset": "tiny", "d_model": 36, "d_ff": 40, "heads": 2, "layers": 1, "batch_tokens": 256, "warmup_steps": 2,
     "tokenizer": "words", "vocabulary": 300, "beam": 1, "threads": 1, "max_length": 60,
 }  # fmt: skip
 
@@ -85,10 +85,10 @@ def test_all_models_get_as_many_parameters(parameters: int | None) -> None:
 
 
 def test_words_and_budgets() -> None:
-    assert Contender("gru@learning_rate=0.001@clip=1").changes == {
+    assert Contender("gru@learning_rate=0.001@max_grad_norm=1").changes == {
         "model": "gru",
         "learning_rate": "0.001",
-        "clip": "1",
+        "max_grad_norm": "1",
     }
     changes = Contender("transformer:linformer:8+window:4").changes
     assert changes == {
@@ -163,7 +163,7 @@ def test_what_backward_needs_is_counted_once() -> None:
 def test_a_comparison_is_kept_and_goes_on(
     base: schema.Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    contenders = parse_contenders("transformer,bahdanau@clip=1,rnn")
+    contenders = parse_contenders("transformer,bahdanau@max_grad_norm=1,rnn")
     trained: list[Path] = []
     plain = experiment.run  # type: ignore[attr-defined]
 

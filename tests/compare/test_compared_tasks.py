@@ -25,7 +25,7 @@ from regard.training.model_spec import describe, describe_with_head
 from regard.training.recipe import loading, schema
 
 TINY: dict[str, Any] = {
-    "preset": "tiny", "layers": 1, "batch_tokens": 128, "warmup": 2, "builtin_lines": 100, "test_lines": 12, "context": 32,
+    "preset": "tiny", "layers": 1, "batch_tokens": 128, "warmup_steps": 2, "builtin_lines": 100, "test_lines": 12, "context": 32,
     "learning_rate": 0.001, "device": "cpu", "threads": 1, "beam": 1, "metric": "loss",
 }  # fmt: skip
 
@@ -160,7 +160,7 @@ def test_the_first_model_decides_the_objective_of_other_data(tmp_path: Path) -> 
     # The rate is the paper's, whose formula would give far more for a warm-up of one step.
     (run,) = (tmp_path / "out").glob("graph*/1")
     settings = json.loads((run / "state" / "recipe.json").read_text())["train"]
-    assert settings["warmup"] == 1
+    assert settings["warmup_steps"] == 1
     assert settings["learning_rate"] < 0.01
 
 

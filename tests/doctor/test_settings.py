@@ -25,9 +25,9 @@ def write_recipe(folder: Path, rate: float = 1e-3) -> Path:
         f'[data]\ntext = "{text}"\ncontext = 16\n'
         '[tokens]\ntokenizer = "characters"\n'
         '[model]\nmodel = "gpt2:tiny"\nlayers = 1\nd_model = 16\nheads = 2\n'
-        f'[train]\nsteps = 50\nwarmup = 5\nschedule = "constant"\nlearning_rate = {rate}\n'
+        f'[train]\nsteps = 50\nwarmup_steps = 5\nschedule = "constant"\nlearning_rate = {rate}\n'
         # Few rows: the planner traces every smaller batch that might fit.
-        'device = "cpu"\nbatch_tokens = 64\nrecompute = true\n'
+        'device = "cpu"\nbatch_tokens = 64\ngradient_checkpointing = true\n'
     )
     return path
 

@@ -306,7 +306,7 @@ def test_relu_cells_run_elmans_recurrence() -> None:
 
 
 def test_settings_name_the_parts() -> None:
-    model = preset("gpt2:tiny", 50, 16, norm="batch", residual="none", kernel=3)
+    model = preset("gpt2:tiny", 50, 16, norm="batch", residual="none", feedforward_kernel_size=3)
     block = model.stack.block
     assert block.norm == spec.BatchNorm()
     assert block.residual == spec.NoResidual()

@@ -343,7 +343,7 @@ def test_specs_of_uneven_heads(heads: tuple[int, ...]) -> None:
 # ------------------------------------------------------------------ the command
 
 SMALL: dict[str, Any] = {
-    "preset": "tiny", "d_model": 16, "d_ff": 24, "heads": 4, "layers": 2, "steps": 4, "batch_tokens": 256, "warmup": 2,
+    "preset": "tiny", "d_model": 16, "d_ff": 24, "heads": 4, "layers": 2, "steps": 4, "batch_tokens": 256, "warmup_steps": 2,
     "threads": 1, "samples": 0, "save_every": 4, "validate_every": 4,
 }  # fmt: skip
 

@@ -49,7 +49,7 @@ def translation(tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, Path]
     result = regard.train(
         {"source": str(folder / "train.en"), "target": str(folder / "train.de")},
         test_source=str(folder / "test.en"), test_target=str(folder / "test.de"),
-        out=folder / "run", steps=60, warmup=20, batch_tokens=256, vocabulary=80,
+        out=folder / "run", steps=60, warmup_steps=20, batch_tokens=256, vocabulary=80,
         beam=3, length_penalty="power:0.2", tokenize="none",
         preset="tiny", metrics=["chrf", "bleu", "loss"], **TINY,
     )  # fmt: skip
@@ -71,7 +71,7 @@ def classifier(tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, Path]:
         (folder / f"{split}.tsv").write_text("".join(lines))
     result = regard.train(
         objective="classify", text=str(folder / "train.tsv"), test_text=str(folder / "test.tsv"),
-        out=folder / "run", steps=120, learning_rate=1e-2, schedule="cosine", warmup=10,
+        out=folder / "run", steps=120, learning_rate=1e-2, schedule="cosine", warmup_steps=10,
         batch_tokens=256, context=16, preset="tiny", metrics=["accuracy", "top_k:1"], **TINY,
     )  # fmt: skip
     return result, folder

@@ -31,7 +31,7 @@ from regard.models import DualEncoderModel, ImageEncoder, LanguageModel, SpeechT
 
 TINY: dict[str, Any] = {
     "preset": "tiny", "d_model": 16, "d_ff": 24, "heads": 2, "layers": 1, "threads": 1,
-    "samples": 0, "context": 32, "batch_tokens": 128, "steps": 12, "warmup": 3,
+    "samples": 0, "context": 32, "batch_tokens": 128, "steps": 12, "warmup_steps": 3,
     "learning_rate": 1e-2, "schedule": "cosine",
     "log_every": 999, "validate_every": 999, "save_every": 999,
 }  # fmt: skip
@@ -64,7 +64,7 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
         # 30 streams: what the division into streams leaves over has some weight.
         ("causal", {"model": "lstm", "batch_tokens": 960, "steps": 60}),
         ("causal", {"memory": 8}),
-        ("masked", {"hidden": 0.3, "seed": 4}),
+        ("masked", {"mask_ratio": 0.3, "seed": 4}),
         ("masked", {"next_sentence": True}),
         ("span", {"span_length": 2.0, "seed": 5}),
         ("denoise", {}),

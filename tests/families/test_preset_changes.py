@@ -96,7 +96,7 @@ def test_residuals_of_every_wiring(name: str, word: str) -> None:
 @pytest.mark.parametrize("word", ["all", "target", "none"])
 @pytest.mark.parametrize("name", WIRINGS)
 def test_shared_matrices_of_every_wiring(name: str, word: str) -> None:
-    model: Any = preset(name, 50, 32, share=word)
+    model: Any = preset(name, 50, 32, tie_embeddings=word)
     if isinstance(model, spec.EncoderDecoder):
         assert model.share == word
     else:
@@ -187,17 +187,17 @@ def test_presets_of_before_are_the_same_specs() -> None:
             "does not support attention_dropout",
         ),
         ("gpt2:tiny", {"target_vocabulary": 40}, "needs an encoder–decoder"),
-        ("transformer:tiny", {"target_vocabulary": 40, "share": "all"}, "one vocabulary"),
+        ("transformer:tiny", {"target_vocabulary": 40, "tie_embeddings": "all"}, "one vocabulary"),
         ("lstm:tiny", {"position": "rope"}, "setting of Transformers"),
         ("vit:tiny", {"position": "rope"}, "known: learned, sinusoidal"),
         ("wav2vec2:tiny", {"position": "rope"}, "convolutional positional embedding"),
         ("clip:tiny", {"position": "rope"}, "towers"),
         ("graph:tiny", {"position": "learned"}, "nodes of a graph have no order"),
         ("bert:tiny", {"decoder_layers": 2}, "known: "),  # and not another word
-        ("clip:tiny", {"share": "none"}, "no output matrix"),
+        ("clip:tiny", {"tie_embeddings": "none"}, "no output matrix"),
         ("gpt2:tiny", {"position": "rop"}, "rope"),
         ("gpt2:tiny", {"residual": "prenorm"}, "residual cannot be"),
-        ("gpt2:tiny", {"share": "some"}, "share cannot be"),
+        ("gpt2:tiny", {"tie_embeddings": "some"}, "tie_embeddings cannot be"),
         ("t5:tiny", {"attention": "performer"}, "no scores"),
         ("bert:tiny", {"heads": 3}, "is not divisible by 3 heads"),
     ],

@@ -53,7 +53,7 @@ from regard.verify.random_inputs import random_batch
 
 SETTINGS: dict[str, Any] = {
     "preset": "tiny", "d_model": 16, "d_ff": 24, "heads": 2, "layers": 1, "batch_tokens": 64,
-    "context": 16, "tokenizer": "characters", "steps": 4, "warmup": 2, "validate_every": 2,
+    "context": 16, "tokenizer": "characters", "steps": 4, "warmup_steps": 2, "validate_every": 2,
     "save_every": 2, "log_every": 1, "samples": 0, "threads": 1, "device": "cpu",
     "objective": "causal",
 }  # fmt: skip
@@ -206,7 +206,7 @@ def test_stored_data_that_has_changed(run: Path) -> None:
         "[data]\ntext = []\n",
         "[data]\ngenerated = 1.5\n",
         "[train]\nbetas = [0.9, 1e30]\n",
-        '[train]\nweights = "average:0"\n',
+        '[train]\nfinal_weights = "average:0"\n',
         "[data]\n[data]\n",
     ],
 )

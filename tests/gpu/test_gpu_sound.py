@@ -43,7 +43,13 @@ def settings(name: str, folder: Path, table: Path, **changes: Any) -> dict[str, 
     values = test_sound.settings(table, RUNS[name]["model"], **test_sound.AUGMENTED)
     if RUNS[name]["objective"] not in ("ctc", "transcribe"):
         values |= {"sounds": str(folder), "valid_sounds": str(folder)}
-    more = {"steps": 8, "log_every": 1, "validate_every": 8, "save_every": 2, "multiple": 8}
+    more = {
+        "steps": 8,
+        "log_every": 1,
+        "validate_every": 8,
+        "save_every": 2,
+        "pad_to_multiple_of": 8,
+    }
     return values | more | {"device": "cuda"} | RUNS[name] | changes
 
 

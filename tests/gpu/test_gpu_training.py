@@ -85,7 +85,7 @@ def test_recorded_steps_are_plain_steps(
 
 def test_a_gpu_learns_what_a_cpu_learns(text: dict[str, str], tmp_path: Path) -> None:
     """Without dropout, whose random numbers differ between devices."""
-    settings = {"dropout": 0.0, "attention_dropout": 0.0, "steps": 12, "multiple": 8}
+    settings = {"dropout": 0.0, "attention_dropout": 0.0, "steps": 12, "pad_to_multiple_of": 8}
     runs = [
         test_run.start(text, tmp_path / device, device=device, **settings)
         for device in ("cpu", "cuda")

@@ -172,10 +172,10 @@ def test_the_part_that_a_repair_names_is_one(
 ) -> None:
     model: Any = opened(kind)
     asked = ["model", *arguments(kind, "attention", folder)]
-    with pytest.raises(SettingError, match="use --of") as refused:
-        CliRunner().invoke(command, [*asked, "--of", "middle"], catch_exceptions=False)
-    for part in refused.value.repair.removeprefix("use --of ").split(" or "):
-        done = CliRunner().invoke(command, [*asked, "--of", part], catch_exceptions=False)
+    with pytest.raises(SettingError, match="use --part") as refused:
+        CliRunner().invoke(command, [*asked, "--part", "middle"], catch_exceptions=False)
+    for part in refused.value.repair.removeprefix("use --part ").split(" or "):
+        done = CliRunner().invoke(command, [*asked, "--part", part], catch_exceptions=False)
         assert done.exit_code == 0, part
     if kind in ("gpt2", "clip"):
         reads = arguments(kind, "attention", folder)[0]

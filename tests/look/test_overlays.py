@@ -30,7 +30,7 @@ from regard.look.backdrop import (
 from regard.models.sound import spectrogram_image
 
 QUICK: dict[str, Any] = {
-    "steps": 1, "warmup": 1, "validate_every": 1, "save_every": 1, "schedule": "constant",
+    "steps": 1, "warmup_steps": 1, "validate_every": 1, "save_every": 1, "schedule": "constant",
     "learning_rate": 1e-3, "threads": 1, "device": "cpu", "d_model": 8, "d_ff": 8, "heads": 2,
     "layers": 2,
 }  # fmt: skip

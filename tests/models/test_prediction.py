@@ -15,7 +15,7 @@ from regard.cli.predict import command
 from regard.models.prediction import _as_text
 
 QUICK: dict[str, Any] = {
-    "steps": 2, "warmup": 1, "validate_every": 2, "save_every": 2, "schedule": "constant",
+    "steps": 2, "warmup_steps": 1, "validate_every": 2, "save_every": 2, "schedule": "constant",
     "learning_rate": 1e-3, "threads": 1, "device": "cpu", "d_model": 8, "d_ff": 8, "heads": 2,
     "layers": 1,
 }  # fmt: skip

@@ -357,7 +357,7 @@ def test_another_number_of_devices_is_not_traced_again(monkeypatch: pytest.Monke
     lines = "\n".join(report.lines(again))
     assert "MFU" in lines
     assert "HSDP" in lines
-    assert 0 < (again.utilisation(again.parallel[0].step_seconds) or 0) < 1
+    assert 0 < (again.utilization(again.parallel[0].step_seconds) or 0) < 1
 
 
 @pytest.mark.slow

@@ -540,7 +540,7 @@ def test_on_the_network_no_other_folder_can_be_reached(tmp_path: Path) -> None:
 
 
 def test_a_run_tells_its_settings_and_how_it_ended(tmp_path: Path) -> None:
-    quick: dict[str, Any] = {"builtin_lines": 100, "test_lines": 8, "steps": 2, "warmup": 1}
+    quick: dict[str, Any] = {"builtin_lines": 100, "test_lines": 8, "steps": 2, "warmup_steps": 1}
     quick |= {"beam": 1, "max_length": 64}
     sizes = {"d_model": 16, "d_ff": 16, "heads": 2, "layers": 1, "vocabulary": 200}
     regard.train({**quick, **sizes, "device": "cpu", "threads": 1}, out=tmp_path / "run")
@@ -614,7 +614,7 @@ def trained_on_a_series(name: str, folder: Path) -> Any:
     (folder / "load.csv").write_text("load\n" + "".join(rows))
     settings = {
         "model": name, "series": str(folder / "load.csv"), "horizon": 5, "context": 24,
-        "steps": 1, "warmup": 1, "device": "cpu", "threads": 1, "learning_rate": 0.001,
+        "steps": 1, "warmup_steps": 1, "device": "cpu", "threads": 1, "learning_rate": 0.001,
     }  # fmt: skip
     return regard.load(regard.train(settings, out=folder / "run").folder, device="cpu")
 

@@ -1073,7 +1073,7 @@ def test_a_linear_forecaster_on_every_page(studio: Studio, tmp_path: Path) -> No
     series.write_text("load\n" + "".join(f"{i % 7}\n" for i in range(120)))
     settings = {
         "model": "dlinear:tiny", "series": str(series), "horizon": 5, "context": 24, "steps": 2,
-        "warmup": 1, "device": "cpu", "threads": 1, "learning_rate": 0.001,
+        "warmup_steps": 1, "device": "cpu", "threads": 1, "learning_rate": 0.001,
     }  # fmt: skip
     regard.train(settings, out=studio.folder / "linear")
     page = studio.page("look?model=linear")

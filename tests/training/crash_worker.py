@@ -29,9 +29,9 @@ from regard.training.run import resume
 
 SETTINGS: dict[str, Any] = {
     "preset": "tiny", "d_model": 16, "d_ff": 24, "heads": 2, "layers": 1, "dropout": 0.1,
-    "batch_tokens": 64, "context": 16, "tokenizer": "characters", "steps": 40, "warmup": 10,
+    "batch_tokens": 64, "context": 16, "tokenizer": "characters", "steps": 40, "warmup_steps": 10,
     "validate_every": 8, "save_every": 5, "log_every": 3, "samples": 0, "threads": 1,
-    "learning_rate": 0.002, "device": "cpu", "weights": "average:2", "objective": "causal",
+    "learning_rate": 0.002, "device": "cpu", "final_weights": "average:2", "objective": "causal",
 }  # fmt: skip
 
 

@@ -27,7 +27,7 @@ from regard.training.run_folder import RunFolder, begin
 
 ROOT = Path(__file__).parents[2]
 QUICK: dict[str, Any] = {
-    "steps": 2, "warmup": 1, "batch_tokens": 256, "context": 32, "vocabulary": 300, "samples": 0,
+    "steps": 2, "warmup_steps": 1, "batch_tokens": 256, "context": 32, "vocabulary": 300, "samples": 0,
     "validate_every": 2, "save_every": 2, "threads": 1, "device": "cpu",
 }  # fmt: skip
 # A model that is fine-tuned brings its tokenizer.
@@ -118,7 +118,9 @@ def test_settings_of_architecture_hold_for_every_wiring() -> None:
         for stack in description.stacks.values():
             assert stack.position == spec.Rope()
             assert stack.block.residual == spec.PreNorm()
-        untied: Any = model_spec.describe(loading.load(None, settings | {"share": "none"}), 50)
+        untied: Any = model_spec.describe(
+            loading.load(None, settings | {"tie_embeddings": "none"}), 50
+        )
         assert not getattr(untied, "tied", False)
         assert getattr(untied, "share", "none") == "none"
 
@@ -282,13 +284,13 @@ def test_a_fine_tuned_gpt2_resumes_bit_for_bit(
 
 
 def test_epochs_are_counted_for_new_models_too(text: str, tmp_path: Path) -> None:
-    settings = {key: value for key, value in QUICK.items() if key not in ("steps", "warmup")}
+    settings = {key: value for key, value in QUICK.items() if key not in ("steps", "warmup_steps")}
     result = regard.train(
         settings, text=text, model="bert:tiny", epochs=2, **SIZES, out=tmp_path / "run"
     )
     recipe = json.loads(RunFolder(result.folder).recipe.read_text())
     steps = recipe["train"]["steps"]
-    assert recipe["train"]["warmup"] == max(1, int(0.1 * steps))
+    assert recipe["train"]["warmup_steps"] == max(1, int(0.1 * steps))
     assert "intervals_to_count" not in recipe
     lines = [
         json.loads(line) for line in (result.folder / "metrics.jsonl").read_text().splitlines()

@@ -60,8 +60,8 @@ def test_a_language_models_places_all_count() -> None:
 @pytest.mark.slow
 def test_a_run_logs_it_and_is_not_changed_by_it(text: dict[str, str], tmp_path: Path) -> None:  # noqa: F811
     """With dropout and however often it is measured, the weights come out the same, bit for bit."""
-    often = start(text, tmp_path / "often", validate_every=4, weights="last")
-    seldom = start(text, tmp_path / "seldom", validate_every=24, weights="last")
+    often = start(text, tmp_path / "often", validate_every=4, final_weights="last")
+    seldom = start(text, tmp_path / "seldom", validate_every=24, final_weights="last")
     events = [json.loads(line) for line in often.metrics.read_text().splitlines()]
     measured: list[dict[str, Any]] = [line for line in events if line.get("event") == "validation"]
     assert len(measured) == 6

@@ -28,7 +28,7 @@ from regard.training.run_folder import begin
 
 TINY: dict[str, Any] = {
     "preset": "tiny", "d_model": 16, "d_ff": 24, "heads": 2, "layers": 1, "dropout": 0.1, "batch_tokens": 256, "steps": 3,
-    "warmup": 2, "save_every": 9, "validate_every": 9, "samples": 0, "tokenizer": "words", "vocabulary": 300, "beam": 2,
+    "warmup_steps": 2, "save_every": 9, "validate_every": 9, "samples": 0, "tokenizer": "words", "vocabulary": 300, "beam": 2,
     "threads": 1, "max_length": 60,
 }  # fmt: skip
 BOTH = [

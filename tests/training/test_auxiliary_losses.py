@@ -24,7 +24,7 @@ from regard.training.run_folder import begin
 from regard.training.setup import Setup
 
 SIZES: dict[str, Any] = {
-    "preset": "tiny", "d_model": 16, "d_ff": 24, "heads": 2, "layers": 2, "batch_tokens": 256, "steps": 1, "warmup": 1,
+    "preset": "tiny", "d_model": 16, "d_ff": 24, "heads": 2, "layers": 2, "batch_tokens": 256, "steps": 1, "warmup_steps": 1,
     "threads": 1, "device": "cpu", "schedule": "constant", "learning_rate": 0.01,
 }  # fmt: skip
 TEXT = "".join(f"The {a} dog sees the {b} cat.\nIt runs.\n\n" for a in "abcdefgh" for b in "ijklmn")
@@ -34,7 +34,7 @@ OBJECTIVES: dict[str, dict[str, Any]] = {
         "objective": "translate",
         "builtin_lines": 100,
         "vocabulary": 300,
-        "agreement": 1.0,
+        "r_drop": 1.0,
     },
     "causal": {},
     "memory": {"objective": "causal", "memory": 12},

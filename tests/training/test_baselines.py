@@ -24,7 +24,7 @@ from regard.training.run_folder import begin
 from regard.verify.invariants import check_invariants
 
 TINY: dict[str, Any] = {
-    "preset": "tiny", "d_model": 16, "layers": 1, "dropout": 0.1, "batch_tokens": 256, "steps": 4, "warmup": 2,
+    "preset": "tiny", "d_model": 16, "layers": 1, "dropout": 0.1, "batch_tokens": 256, "steps": 4, "warmup_steps": 2,
     "save_every": 2, "validate_every": 9, "samples": 0, "tokenizer": "words", "vocabulary": 300, "beam": 2, "threads": 1,
     "max_length": 60,
 }  # fmt: skip
@@ -83,7 +83,7 @@ def test_bahdanau_learns(tmp_path: Path) -> None:
         "samples": 0,
         "schedule": "constant",
     }
-    settings |= {"learning_rate": 0.01, "warmup": 10}
+    settings |= {"learning_rate": 0.01, "warmup_steps": 10}
     recipe, _ = loading.choose("builtin", settings)
     with pytest.MonkeyPatch.context() as context:
         context.setattr("regard.training.data.parallel_text.test_sets", lambda _: {})
@@ -104,7 +104,7 @@ def test_a_recipe_of_stacks_lends_what_fits_and_flags_that_do_not_are_refused() 
     recipe, _ = loading.choose("builtin", {"model": "gru"})
     assert (recipe.model.heads, recipe.model.layers, recipe.train.steps) == (None, 2, 2850)
     for changes, message in (
-        ({"model": "gru", "heads": 4}, "heads is not a setting of gru"), ({"model": "gru", "recompute": True}, "recompute"),
+        ({"model": "gru", "heads": 4}, "heads is not a setting of gru"), ({"model": "gru", "gradient_checkpointing": True}, "gradient_ch"),
         ({"model": "gpt2"}, "not for the objective"), ({"model": "convs2s", "attention": "linear"}, "attention is not a setting"),
     ):  # fmt: skip
         with pytest.raises(SettingError, match=message):

@@ -20,7 +20,7 @@ from regard.training.run_folder import begin
 from regard.training.setup import Setup
 
 TINY: dict[str, Any] = {
-    "d_model": 16, "d_ff": 24, "heads": 2, "layers": 1, "batch_tokens": 512, "steps": 4, "warmup": 2, "builtin_lines": 100,
+    "d_model": 16, "d_ff": 24, "heads": 2, "layers": 1, "batch_tokens": 512, "steps": 4, "warmup_steps": 2, "builtin_lines": 100,
     "test_lines": 12, "context": 64, "validate_every": 4, "save_every": 4, "threads": 1, "device": "cpu",
 }  # fmt: skip
 
@@ -94,7 +94,9 @@ def test_the_log_says_what_it_counts(
             "text": str(tmp_path / "text.txt"),
             "tokenizer": "characters",
         }
-    recipe = loading.load(name, changes | {"steps": 2, "warmup": 1, "log_every": 2, "samples": 0})
+    recipe = loading.load(
+        name, changes | {"steps": 2, "warmup_steps": 1, "log_every": 2, "samples": 0}
+    )
     place = begin(recipe, tmp_path / "run", "test")
     run(place, recipe, "test", quiet=False)
     said = capsys.readouterr().err

@@ -34,7 +34,7 @@ from regard.training.setup import Setup
 
 SMALL: dict[str, Any] = {
     "preset": "tiny", "d_model": 16, "d_ff": 24, "heads": 2, "layers": 1, "dropout": 0.1, "batch_tokens": 256, "steps": 12,
-    "warmup": 5, "save_every": 4, "validate_every": 6, "log_every": 3, "samples": 0, "tokenizer": "words",
+    "warmup_steps": 5, "save_every": 4, "validate_every": 6, "log_every": 3, "samples": 0, "tokenizer": "words",
     "vocabulary": 900, "beam": 2, "threads": 1, "learning_rate": 0.002,
 }  # fmt: skip
 CAUSAL = SMALL | {
@@ -116,7 +116,7 @@ def taught(
 def test_a_step_mixes_both_losses(text: dict[str, str], teacher: Path, tmp_path: Path) -> None:
     """(1 − a) · smoothed cross-entropy + a · the divergence from a teacher that is asked without dropout."""
     task, tensors = taught(
-        text, tmp_path / "run", teacher=str(teacher), teaching=0.3, temperature=3.0
+        text, tmp_path / "run", teacher=str(teacher), distillation_weight=0.3, temperature=3.0
     )
     given = tensors["source"], tensors["target"], tensors.get("padding_mask")
     held = regard.load(teacher)
@@ -133,7 +133,7 @@ def test_a_step_mixes_both_losses(text: dict[str, str], teacher: Path, tmp_path:
 
 def test_the_student_alone_is_trained(text: dict[str, str], teacher: Path, tmp_path: Path) -> None:
     before = load_file(teacher / "model.safetensors")
-    place = start(text, tmp_path / "run", teacher=str(teacher), teaching=1.0)
+    place = start(text, tmp_path / "run", teacher=str(teacher), distillation_weight=1.0)
     after = load_file(teacher / "model.safetensors")
     assert all(torch.equal(before[name], after[name]) for name in before)
     names = {
@@ -142,7 +142,7 @@ def test_the_student_alone_is_trained(text: dict[str, str], teacher: Path, tmp_p
         for name in load_file(group)
     }
     assert names == {name for name, _ in regard.load(place.folder).model.named_parameters()}
-    task, tensors = taught(text, tmp_path / "again", teacher=str(teacher), teaching=1.0)
+    task, tensors = taught(text, tmp_path / "again", teacher=str(teacher), distillation_weight=1.0)
     task.loss(tensors)[0].backward()
     assert all(parameter.grad is not None for parameter in task.model.parameters())
 
@@ -151,7 +151,7 @@ def test_taught_runs_come_near_their_teacher(
     text: dict[str, str], teacher: Path, tmp_path: Path
 ) -> None:
     """With the teacher's word alone, what is left of the divergence shrinks."""
-    task, tensors = taught(text, tmp_path / "run", teacher=str(teacher), teaching=1.0)
+    task, tensors = taught(text, tmp_path / "run", teacher=str(teacher), distillation_weight=1.0)
     optimizer = torch.optim.Adam(task.model.parameters(), 3e-3)
     losses = []
     for _ in range(30):
@@ -212,7 +212,7 @@ def test_a_teacher_s_translations_are_learnt_from(
     text: dict[str, str], teacher: Path, tmp_path: Path
 ) -> None:
     """Kim and Rush: the training targets are the teacher's; those that validate are not. No tokens need be shared."""
-    changes = {"teacher": str(teacher), "teacher_translates": True, "teaching": 0.0}
+    changes = {"teacher": str(teacher), "teacher_translates": True, "distillation_weight": 0.0}
     place = start(text, tmp_path / "run", **changes, tokenizer="characters")
     pairs = [json.loads(line) for line in (place.data / "taught.jsonl").read_text().splitlines()]
     assert [pair["source"] for pair in pairs] == Path(text["source"]).read_text().splitlines()
@@ -278,11 +278,11 @@ def test_a_teacher_must_have_room(text: dict[str, str], tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"teaching": 0.3}, "give --teacher"),
+        ({"distillation_weight": 0.3}, "give --teacher"),
         ({"temperature": 1.0}, "give --teacher"),
         ({"teacher_translates": True}, "give --teacher"),
-        ({"teacher": "x", "teaching": 0.0}, "teacher has no effect"),
-        ({"teacher": "x", "agreement": 1.0}, "cannot be combined"),
+        ({"teacher": "x", "distillation_weight": 0.0}, "teacher has no effect"),
+        ({"teacher": "x", "r_drop": 1.0}, "cannot be combined"),
         ({"teacher": "x", "objective": "masked", "text": "t"}, "leave --teacher out"),
         ({"teacher": "x", "objective": "causal", "text": "t", "memory": 8}, "leave --teacher out"),
         (

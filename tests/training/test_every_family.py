@@ -34,7 +34,7 @@ STORIES = "".join(
     for place in ("garden", "kitchen", "office")
 )
 QUICK: dict[str, Any] = {
-    "steps": 1, "warmup": 1, "batch_tokens": 128, "context": 32, "samples": 0,
+    "steps": 1, "warmup_steps": 1, "batch_tokens": 128, "context": 32, "samples": 0,
     "tokenizer": "characters", "vocabulary": 160, "validate_every": 1, "save_every": 1,
     "test_lines": 2, "threads": 1, "device": "cpu", "schedule": "constant", "learning_rate": 1e-3,
 }  # fmt: skip

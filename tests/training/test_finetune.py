@@ -46,7 +46,7 @@ QUICK: dict[str, Any] = {"threads": 1, "quiet": True, "batch_tokens": 64}
 FAST = QUICK | {
     "learning_rate": 3e-3,
     "epochs": 40,
-    "weights": "last",
+    "final_weights": "last",
     "save_every": 999,
     "validate_every": 999,
 }
@@ -181,7 +181,7 @@ def test_a_classifier_believes_its_teacher(bert: Path, classifier: Path, tmp_pat
     wrong.write_text(
         "".join(f"{text}\t{'pet' if label == 'beast' else 'beast'}\n" for text, label in SENTENCES)
     )
-    taught: dict[str, Any] = {"teacher": str(classifier), "teaching": 1.0}
+    taught: dict[str, Any] = {"teacher": str(classifier), "distillation_weight": 1.0}
     regard.finetune(bert, "classify", wrong, out=tmp_path / "run", **FAST, **taught)
     found = opened(tmp_path / "run").classify([text for text, _ in SENTENCES])
     assert [next(iter(scores)) for scores in found] == [label for _, label in SENTENCES]
@@ -206,14 +206,15 @@ def test_a_head_for_these_labels_is_kept(classifier: Path, sentences: Path, tmp_
         "classify",
         sentences,
         out=tmp_path / "run",
-        **QUICK | {"epochs": 1, "warm_up": 0.0},
+        **QUICK | {"epochs": 1, "warmup_ratio": 0.0},
     )
     found = opened(tmp_path / "run").classify([text for text, _ in SENTENCES])
     assert [next(iter(scores)) for scores in found] == [label for _, label in SENTENCES]
 
 
 @pytest.mark.parametrize(
-    "changes", [{}, {"lora": 2, "lora_dropout": 0.1, "weights": "average:2", "validate_every": 2}]
+    "changes",
+    [{}, {"lora": 2, "lora_dropout": 0.1, "final_weights": "average:2", "validate_every": 2}],
 )
 def test_resumed_equals_uninterrupted(
     bert: Path,
@@ -437,7 +438,7 @@ def test_a_finder_of_answers(bert: Path, tmp_path: Path) -> None:
 
 TEXT = "".join(f"The {n} {v}.\nThen it {v} too.\n\n" for n in NOUNS for v in VERBS) * 3
 SMALL: dict[str, Any] = {
-    "preset": "tiny", "d_model": 32, "d_ff": 48, "heads": 2, "layers": 1, "context": 32, "steps": 2, "warmup": 1,
+    "preset": "tiny", "d_model": 32, "d_ff": 48, "heads": 2, "layers": 1, "context": 32, "steps": 2, "warmup_steps": 1,
     "threads": 1, "vocabulary": 400, "tokenizer": "bpe", "samples": 0, "learning_rate": 0.001, "batch_tokens": 64,
 }  # fmt: skip
 

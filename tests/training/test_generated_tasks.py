@@ -16,7 +16,7 @@ from regard.training.entry_points import train
 from regard.training.recipe import loading
 
 TINY: dict[str, Any] = {
-    "preset": "tiny", "d_model": 16, "layers": 1, "batch_tokens": 256, "steps": 2, "warmup": 2, "builtin_lines": 400,
+    "preset": "tiny", "d_model": 16, "layers": 1, "batch_tokens": 256, "steps": 2, "warmup_steps": 2, "builtin_lines": 400,
     "test_lines": 8, "learning_rate": 0.001, "validate_every": 2, "save_every": 2, "threads": 1, "device": "cpu",
     "context": 128, "beam": 1, "samples": 0,
 }  # fmt: skip

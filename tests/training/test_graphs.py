@@ -32,7 +32,7 @@ from regard.training.recipe import loading
 from regard.training.run import resume
 
 QUICK: dict[str, Any] = {
-    "steps": 6, "warmup": 1, "validate_every": 3, "save_every": 2, "schedule": "constant",
+    "steps": 6, "warmup_steps": 1, "validate_every": 3, "save_every": 2, "schedule": "constant",
     "learning_rate": 5e-3, "threads": 1, "device": "cpu", "model": "graph:tiny", "d_model": 16,
     "d_ff": 16, "heads": 2, "layers": 2,
 }  # fmt: skip
@@ -319,7 +319,7 @@ def test_an_npz_of_objects_is_not_unpickled(tmp_path: Path) -> None:
 
 
 def test_communities_are_told_apart_by_their_edges(graph: Path, tmp_path: Path) -> None:
-    changes = {"steps": 60, "validate_every": 20, "save_every": 60, "agreement": 1.0}
+    changes = {"steps": 60, "validate_every": 20, "save_every": 60, "r_drop": 1.0}
     scores = {}
     for attention in ("neighbours", "softmax"):
         settings = {**QUICK, **changes, "attention": attention, "graph": str(graph)}
@@ -356,7 +356,7 @@ def test_graphs_are_classified(model: str, tmp_path: Path) -> None:
 
 
 def test_a_resumed_run_is_the_same_bit_for_bit(graph: Path, tmp_path: Path) -> None:
-    settings = {**QUICK, "graph": str(graph), "agreement": 0.5, "laplacian": 2}
+    settings = {**QUICK, "graph": str(graph), "r_drop": 0.5, "laplacian": 2}
     regard.train(settings, out=tmp_path / "whole")
 
     def stop(loop: Any) -> None:

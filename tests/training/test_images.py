@@ -32,7 +32,7 @@ from regard.training.run_folder import RunFolder, begin
 from regard.training.setup import Setup
 
 QUICK: dict[str, Any] = {
-    "steps": 4, "warmup": 1, "batch_tokens": 400, "validate_every": 4, "save_every": 2,
+    "steps": 4, "warmup_steps": 1, "batch_tokens": 400, "validate_every": 4, "save_every": 2,
     "schedule": "constant", "learning_rate": 2e-3, "threads": 1, "device": "cpu",
 }  # fmt: skip
 SIZES: dict[str, Any] = {
@@ -83,7 +83,7 @@ def settings_of(objective: str, images: Path) -> dict[str, Any]:
     if objective == "images":
         return QUICK | SIZES | {"model": "vit:tiny", "images": str(images), "mixup": 0.4}
     if objective == "augmented":
-        more = {"cutmix": 1.0, "augment": "trivial", "weights": "ema:0.9", "drop_path": 0.3}
+        more = {"cutmix": 1.0, "augment": "trivial", "final_weights": "ema:0.9", "drop_path": 0.3}
         return settings_of("images", images) | more
     if objective == "masked_images":
         return masked_settings(images)
@@ -572,7 +572,7 @@ def test_a_model_of_text_is_refused(images: Path, tmp_path: Path) -> None:
 
 
 def test_hidden_patches_follow_from_seed_epoch_and_row(images: Path, tmp_path: Path) -> None:
-    recipe = loading.load(None, masked_settings(images) | {"hidden": 0.5})
+    recipe = loading.load(None, masked_settings(images) | {"mask_ratio": 0.5})
     setup = Setup(begin(recipe, tmp_path / "run", "x"), recipe, lambda text: None)
     objective: Any = assemble(setup)
     rows = np.array([4, 1, 7])
@@ -650,7 +650,7 @@ def test_mask_tokens_are_trained_and_the_encoder_becomes_a_classifier(
     import transformers
 
     run = tmp_path / "run"
-    settings = settings_of(objective, images) | {"hidden": 0.5, "valid_images": str(images)}
+    settings = settings_of(objective, images) | {"mask_ratio": 0.5, "valid_images": str(images)}
     result = regard.train(settings, out=run)
     model: Any = regard.load(run)
     assert model.config["architectures"] == [f"{family}ForMaskedImageModeling"]
@@ -704,7 +704,7 @@ def test_masking_needs_a_decoder_of_pixels_and_patches_to_see(images: Path, tmp_
     with pytest.raises(ModelError, match="no decoder"):
         regard.train(QUICK | classes | {"objective": "masked_images"}, out=tmp_path / "again")
     with pytest.raises(ModelError, match="none is left to see"):
-        regard.train(settings | {"hidden": 0.95}, out=tmp_path / "blind")
+        regard.train(settings | {"mask_ratio": 0.95}, out=tmp_path / "blind")
     with pytest.raises(SettingError, match="mixup"):
         regard.train(settings | {"mixup": 0.5}, out=tmp_path / "mixed")
 

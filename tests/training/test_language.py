@@ -34,9 +34,9 @@ TEXT = "".join(
 )  # fmt: skip
 SMALL: dict[str, Any] = {
     "preset": "tiny", "d_model": 32, "d_ff": 48, "heads": 2, "layers": 1, "dropout": 0.1, "context": 32,
-    "batch_tokens": 256, "steps": 48, "warmup": 5, "save_every": 8, "validate_every": 8, "log_every": 3, "samples": 1,
+    "batch_tokens": 256, "steps": 48, "warmup_steps": 5, "save_every": 8, "validate_every": 8, "log_every": 3, "samples": 1,
     "tokenizer": "characters", "vocabulary": 400, "threads": 1, "learning_rate": 0.01, "schedule": "cosine",
-    "optimizer": "adamw", "clip": 1.0,
+    "optimizer": "adamw", "max_grad_norm": 1.0,
 }  # fmt: skip
 OBJECTIVES: dict[str, dict[str, Any]] = {
     "causal": {},
@@ -271,7 +271,7 @@ def test_bytes_of_any_text_train_too(text: Path, tmp_path: Path) -> None:
         ({"text": None}, SettingError, "--text"),
         ({"metric": "bleu"}, SettingError, "not a score of causal"),
         ({"next_sentence": True}, SettingError, "next_sentence"),
-        ({"hidden": 0.2}, SettingError, "hidden"),
+        ({"mask_ratio": 0.2}, SettingError, "hidden"),
         ({"objective": "translate"}, SettingError, "pairs"),
         ({"source": "a.en"}, SettingError, "one text"),
         ({"text": "/nowhere.txt"}, DataError, "cannot read"),
@@ -283,7 +283,7 @@ def test_bytes_of_any_text_train_too(text: Path, tmp_path: Path) -> None:
         ({"objective": "span", "memory": 8}, SettingError, "memory is not a setting"),
         ({"tokenizer": "bpe", "vocabulary": 40}, SettingError, "bytes"),
         ({"vocabulary": 12}, SettingError, "characters"),
-        ({"start": "scald"}, SettingError, "scaled"),
+        ({"init": "scald"}, SettingError, "scaled"),
     ],
 )
 def test_mistakes_are_answered(

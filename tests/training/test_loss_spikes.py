@@ -25,7 +25,7 @@ from regard.training.run_folder import RunFolder
 
 SETTINGS: dict[str, Any] = {
     "preset": "tiny", "d_model": 16, "d_ff": 24, "heads": 2, "layers": 1, "dropout": 0.1,
-    "batch_tokens": 64, "context": 16, "tokenizer": "characters", "steps": 60, "warmup": 10,
+    "batch_tokens": 64, "context": 16, "tokenizer": "characters", "steps": 60, "warmup_steps": 10,
     "validate_every": 20, "save_every": 7, "log_every": 4, "samples": 0, "threads": 1,
     "learning_rate": 0.002, "spike_threshold": 8.0, "rollback_steps": 6, "device": "cpu",
 }  # fmt: skip

@@ -25,7 +25,7 @@ from regard.training.setup import Setup
 
 TINY: dict[str, Any] = {
     "preset": "tiny", "d_model": 16, "d_ff": 16, "heads": 2, "layers": 1, "context": 16,
-    "batch_tokens": 128, "steps": 12, "warmup": 2, "save_every": 4, "validate_every": 12,
+    "batch_tokens": 128, "steps": 12, "warmup_steps": 2, "save_every": 4, "validate_every": 12,
     "tokenizer": "characters", "vocabulary": 100, "threads": 1, "samples": 0,
     "device": "cpu",
 }  # fmt: skip

@@ -28,7 +28,7 @@ STEPS = 2 * PLACES + 4  # every second update: three in a row would end the run
 BAD_NUMBERS = (math.nan, math.inf, -math.inf)
 SETTINGS: dict[str, Any] = {
     "preset": "tiny", "d_model": 16, "d_ff": 24, "heads": 2, "layers": 2, "dropout": 0.1,
-    "batch_tokens": 48, "context": 16, "tokenizer": "characters", "steps": STEPS, "warmup": 10,
+    "batch_tokens": 48, "context": 16, "tokenizer": "characters", "steps": STEPS, "warmup_steps": 10,
     "validate_every": 1000, "save_every": 1000, "log_every": 50, "samples": 0, "threads": 1,
     "learning_rate": 0.001, "device": "cpu",
 }  # fmt: skip

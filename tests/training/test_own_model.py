@@ -58,7 +58,7 @@ def settings(tmp_path: Path) -> dict[str, Any]:
         "vocabulary": 300,
         "steps": 6,
         "batch_tokens": 300,
-        "warmup": 4,
+        "warmup_steps": 4,
         "threads": 1,
         "beam": 1,
         "device": "cpu",

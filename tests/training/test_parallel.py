@@ -31,9 +31,9 @@ from regard.errors import SettingError
 from regard.training.parallel.ranks import Ranks
 
 SMALL: dict[str, Any] = {
-    "steps": 4, "warmup": 1, "batch_tokens": 128, "context": 32, "samples": 0,
+    "steps": 4, "warmup_steps": 1, "batch_tokens": 128, "context": 32, "samples": 0,
     "tokenizer": "characters", "validate_every": 4, "save_every": 2, "log_every": 1, "threads": 1,
-    "device": "cpu", "schedule": "constant", "learning_rate": 1e-3, "clip": 1.0,
+    "device": "cpu", "schedule": "constant", "learning_rate": 1e-3, "max_grad_norm": 1.0,
     # Gradients that are zero but for rounding (of the biases of keys) stay without effect.
     "adam_eps": 1e-4,
     "d_model": 16, "heads": 4, "layers": 2, "d_ff": 32,
@@ -41,12 +41,12 @@ SMALL: dict[str, Any] = {
 }  # fmt: skip
 # name → settings; FILES are put in place of words in capitals
 CASES: dict[str, dict[str, Any]] = {
-    "translate": {"pairs": "PAIRS", "valid_pairs": "PAIRS", "preset": "tiny", "weights": "ema:0.9"},
+    "translate": {"pairs": "PAIRS", "valid_pairs": "PAIRS", "preset": "tiny", "final_weights": "ema:0.9"},
     "gpt2": {"model": "gpt2:tiny", "text": "TEXT", "objective": "causal"},
     "llama": {"model": "llama:tiny", "text": "TEXT", "objective": "causal", "accumulate": 2},
     "bert": {"model": "bert:tiny", "text": "TEXT", "objective": "masked", "next_sentence": True},
     "albert": {"model": "albert:tiny", "text": "TEXT", "objective": "masked"},
-    "t5": {"model": "t5:tiny", "text": "TEXT", "objective": "span", "recompute": True},
+    "t5": {"model": "t5:tiny", "text": "TEXT", "objective": "span", "gradient_checkpointing": True},
     "vit": {"model": "vit:tiny", "images": "IMAGES", "image_size": 16, "patch": 8},
     "clip": {
         "model": "clip:tiny", "images": "CAPTIONS", "image_size": 16, "patch": 8,
@@ -73,7 +73,7 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "nodes": {
         "model": "graphormer:tiny", "objective": "nodes", "graph": "GRAPH", "degrees": 8,
-        "laplacian": 0, "input_dropout": 0.0, "agreement": 1.0, "label_smoothing": 0.1,
+        "laplacian": 0, "input_dropout": 0.0, "r_drop": 1.0, "label_smoothing": 0.1,
     },
 }  # fmt: skip
 WORKER = Path(__file__).parent / "parallel_worker.py"

@@ -17,8 +17,8 @@ from regard.training.objectives.causal_lm import CausalLM
 from regard.training.objectives.objective import Objective
 from regard.training.run import resume
 
-TINY: dict[str, Any] = {"preset": "tiny", "layers": 1, "vocabulary": 60, "warmup": 1}
-TEXT_MODEL: dict[str, Any] = {"layers": 1, "context": 8, "steps": 2, "warmup": 1}
+TINY: dict[str, Any] = {"preset": "tiny", "layers": 1, "vocabulary": 60, "warmup_steps": 1}
+TEXT_MODEL: dict[str, Any] = {"layers": 1, "context": 8, "steps": 2, "warmup_steps": 1}
 PAIRS = [("a b c", "c d e"), ("b c", "d e")] * 40
 TEXT = ["the cat sees the dog\n", "the dog sees the cat\n"] * 30
 

@@ -22,7 +22,7 @@ def test_flags_stand_over_the_recipe_and_the_recipe_over_defaults(tmp_path: Path
     file = tmp_path / "mine.toml"
     file.write_text('[train]\nsteps = 7\nseed = 3\n[data]\nsource = "a.en"\ntarget = "/b.de"\n')
     recipe = loading.load(file, {"steps": 9})
-    assert (recipe.train.steps, recipe.train.seed, recipe.train.warmup) == (9, 3, 4000)
+    assert (recipe.train.steps, recipe.train.seed, recipe.train.warmup_steps) == (9, 3, 4000)
     assert (recipe.data.source, recipe.data.target) == (str(tmp_path / "a.en"), "/b.de")
 
 
@@ -51,8 +51,9 @@ def test_every_packaged_recipe_is_valid() -> None:
         ("[model]\nsteps = 3\n", r"belongs in \[train\]"),
         ("[train]\nsteps = 0\n", "steps"),
         ('[train]\nsteps = "many"\n', "steps"),
-        ('[train]\nweights = "avrage:3"\n', "did you mean 'average'"),
+        ('[train]\nfinal_weights = "avrage:3"\n', "did you mean 'average'"),
         ('[decode]\nlength_penalty = "gnmt:x"\n', "gnmt:NUMBER"),
+        ("[train]\nwarmup = 3\n", "it is called warmup_steps"),
         ("[train\n", "not valid TOML"),
     ],
 )
@@ -68,6 +69,16 @@ def test_unknown_recipes_and_keys() -> None:
         loading.load("builtins", {})
     with pytest.raises(SettingError, match="did you mean 'batch_tokens'"):
         loading.load(None, {"batch_token": 5})
+
+
+def test_the_training_data_is_of_the_kind_of_the_objective(tmp_path: Path) -> None:
+    recipe = tmp_path / "masked.toml"
+    recipe.write_text('[train]\nobjective = "masked"\n')
+    assert loading.choose(recipe, {"data": "x.txt"})[0].data.text == "x.txt"
+    assert loading.choose(None, {"data": "x.txt", "model": "gpt2:tiny"})[0].data.text == "x.txt"
+    assert loading.choose(None, {"data": "x.tsv"})[0].data.pairs == "x.tsv"
+    with pytest.raises(SettingError, match="both training data"):
+        loading.choose(recipe, {"data": "x.txt", "text": "y.txt"})
 
 
 def test_what_is_asked_for_without_a_recipe() -> None:

@@ -45,7 +45,7 @@ from regard.training.setup import Setup
 
 SMALL: dict[str, Any] = {
     "preset": "tiny", "d_model": 32, "d_ff": 48, "heads": 2, "layers": 1, "dropout": 0.2, "attention_dropout": 0.1,
-    "batch_tokens": 256, "steps": 24, "warmup": 10, "save_every": 8, "validate_every": 8, "log_every": 3, "samples": 1,
+    "batch_tokens": 256, "steps": 24, "warmup_steps": 10, "save_every": 8, "validate_every": 8, "log_every": 3, "samples": 1,
     "tokenizer": "words", "vocabulary": 900, "beam": 2, "threads": 1, "learning_rate": 0.002,
 }  # fmt: skip
 
@@ -109,9 +109,9 @@ def test_resumed_equals_uninterrupted(
     text: dict[str, str], tmp_path: Path, stop_at: Callable[[int], Any], weights: str
 ) -> None:
     """Stopped at a step that no interval divides, twice, and gone on: every bit of state, log and result is the same."""
-    whole = start(text, tmp_path / "whole", weights=weights)
+    whole = start(text, tmp_path / "whole", final_weights=weights)
     with pytest.raises(TrainingInterrupted) as stopped:
-        start(text, tmp_path / "cut", stop_at(5), weights=weights)
+        start(text, tmp_path / "cut", stop_at(5), final_weights=weights)
     assert stopped.value.exit_code == 143
     with pytest.raises(TrainingInterrupted):
         resume(tmp_path / "cut", quiet=True, on_step=stop_at(13))
@@ -162,7 +162,7 @@ def test_falling_back_finds_the_weights_it_refers_to(
     text: dict[str, str], tmp_path: Path, weights: str
 ) -> None:
     """Validation and saving at odds: the older checkpoint names snapshots that the newer one no longer needs."""
-    settings = {"weights": weights, "validate_every": 5, "save_every": 6, "steps": 23}
+    settings = {"final_weights": weights, "validate_every": 5, "save_every": 6, "steps": 23}
     whole, hurt = (start(text, tmp_path / name, **settings) for name in ("whole", "hurt"))
     newest = sorted((hurt.state / "checkpoints").iterdir())[-1]
     (newest / "optimizer.safetensors").unlink()
@@ -270,7 +270,12 @@ def test_low_precision_and_recomputation_train(
     text: dict[str, str], tmp_path: Path, precision: str
 ) -> None:
     place = start(
-        text, tmp_path / precision, precision=precision, recompute=True, accumulate=2, clip=1.0
+        text,
+        tmp_path / precision,
+        precision=precision,
+        gradient_checkpointing=True,
+        accumulate=2,
+        max_grad_norm=1.0,
     )
     logged = [line["loss"] for line in losses(place) if "event" not in line]
     assert logged[-1] < logged[0] - 0.3
@@ -284,9 +289,9 @@ def test_early_stopping(text: dict[str, str], tmp_path: Path) -> None:
         steps=200,
         learning_rate=3.0,
         schedule="constant",
-        warmup=1,
+        warmup_steps=1,
         patience=2,
-        clip=0.1,
+        max_grad_norm=0.1,
     )
     steps = [line["step"] for line in losses(place)]
     assert max(steps) < 200
@@ -334,7 +339,10 @@ def test_word_vectors_start_the_embeddings(text: dict[str, str], tmp_path: Path)
     ]
     vectors.write_text("2 32\n" + "\n".join(lines) + "\n")
     recipe = loading.load(
-        None, SMALL | text | {"vectors": str(vectors), "freeze_embeddings": True, "steps": 3}
+        None,
+        SMALL
+        | text
+        | {"pretrained_embeddings": str(vectors), "freeze_embeddings": True, "steps": 3},
     )
     place = begin(recipe, tmp_path / "vec", "test")
     run(place, recipe, "test", quiet=True)

@@ -34,7 +34,7 @@ from regard.verify.invariants import check_invariants
 CELLS = ("rnn", "gru", "lstm")
 TINY: dict[str, Any] = {
     "objective": "causal", "preset": "tiny", "d_model": 12, "layers": 2, "dropout": 0.0, "batch_tokens": 60, "context": 20,
-    "tokenizer": "characters", "steps": 9, "warmup": 2, "save_every": 9, "validate_every": 9, "samples": 1, "threads": 1,
+    "tokenizer": "characters", "steps": 9, "warmup_steps": 2, "save_every": 9, "validate_every": 9, "samples": 1, "threads": 1,
     "schedule": "constant", "learning_rate": 0.01,
 }  # fmt: skip
 

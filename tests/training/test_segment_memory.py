@@ -32,9 +32,9 @@ TEXT = (
 )
 SMALL: dict[str, Any] = {
     "preset": "tiny", "d_model": 16, "d_ff": 24, "heads": 2, "layers": 2, "dropout": 0.1, "context": 16,
-    "batch_tokens": 64, "steps": 24, "warmup": 5, "save_every": 6, "validate_every": 12, "log_every": 3, "samples": 1,
+    "batch_tokens": 64, "steps": 24, "warmup_steps": 5, "save_every": 6, "validate_every": 12, "log_every": 3, "samples": 1,
     "tokenizer": "characters", "vocabulary": 400, "threads": 1, "learning_rate": 0.01, "schedule": "cosine",
-    "optimizer": "adamw", "clip": 1.0, "objective": "causal",
+    "optimizer": "adamw", "max_grad_norm": 1.0, "objective": "causal",
 }  # fmt: skip
 
 
@@ -158,7 +158,7 @@ def test_encoders_look_as_they_are_told(word: str, text: str, tmp_path: Path) ->
         objective="masked",
         steps=6,
         validate_every=6,
-        hidden=0.2,
+        mask_ratio=0.2,
     )
     assert (
         folders.open_model(place.folder)[1].spec.stack

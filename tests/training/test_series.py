@@ -25,7 +25,7 @@ from regard.training.run_folder import RunFolder
 
 STEPS = 400
 QUICK: dict[str, Any] = {
-    "steps": 6, "warmup": 1, "batch_tokens": 400, "validate_every": 3, "save_every": 2,
+    "steps": 6, "warmup_steps": 1, "batch_tokens": 400, "validate_every": 3, "save_every": 2,
     "schedule": "constant", "learning_rate": 2e-3, "threads": 1, "device": "cpu",
     "model": "patchtst:tiny", "d_model": 8, "d_ff": 12, "heads": 2, "layers": 1, "context": 24,
     "patch": 6, "stride": 3, "horizon": 5, "series_split": "240:80:80",

@@ -24,7 +24,7 @@ from regard.training.run import resume
 
 STEPS = 420
 QUICK: dict[str, Any] = {
-    "steps": 6, "warmup": 1, "batch_tokens": 600, "validate_every": 3, "save_every": 2,
+    "steps": 6, "warmup_steps": 1, "batch_tokens": 600, "validate_every": 3, "save_every": 2,
     "schedule": "constant", "learning_rate": 3e-3, "threads": 1, "device": "cpu",
     "model": "time_series_transformer:tiny", "d_model": 8, "d_ff": 12, "heads": 2, "layers": 1,
     "context": 12, "lags": "1,2,24", "horizon": 4, "series_split": "260:80:80",

@@ -35,8 +35,8 @@ from regard.training.setup import Setup
 
 WORDS = {"low": 300.0, "high": 1500.0}  # each word is a tone of so many Hz
 QUICK: dict[str, Any] = {
-    "steps": 2, "warmup": 1, "batch_tokens": 120, "validate_every": 2, "save_every": 2,
-    "schedule": "constant", "learning_rate": 0.003, "clip": 1.0, "samples": 1, "threads": 1,
+    "steps": 2, "warmup_steps": 1, "batch_tokens": 120, "validate_every": 2, "save_every": 2,
+    "schedule": "constant", "learning_rate": 0.003, "max_grad_norm": 1.0, "samples": 1, "threads": 1,
     "device": "cpu", "d_model": 32, "d_ff": 64, "heads": 2, "layers": 1, "dropout": 0.0,
     "attention_dropout": 0.0, "feedforward_dropout": 0.0,
 }  # fmt: skip
@@ -379,7 +379,7 @@ def test_objectives_and_their_data_must_fit(table: Path, tmp_path: Path) -> None
     with pytest.raises(SettingError, match="not for the objective 'ctc'"):
         loading.load(None, {"sounds": "x", "model": "whisper", "objective": "ctc"})
     text_model = regard.train({
-        "text": str(table), "model": "gpt2:tiny", "steps": 1, "warmup": 1, "device": "cpu",
+        "text": str(table), "model": "gpt2:tiny", "steps": 1, "warmup_steps": 1, "device": "cpu",
         "vocabulary": 300, "context": 8, "held_out": 0.5, "d_model": 16, "heads": 2, "layers": 1, "samples": 0,
     }, out=tmp_path / "text").folder  # fmt: skip
     for task in ("ctc", "transcribe"):

@@ -180,7 +180,7 @@ def test_spans_are_masked_and_negatives_are_other_masked_positions() -> None:
 def test_the_pre_training_loss_equals_that_of_transformers(folder: Path, tmp_path: Path) -> None:
     """On the masks and negatives of a batch, with the codes that are chosen in eval mode."""
     transformers = pytest.importorskip("transformers")
-    values = settings(folder, "wav2vec2:tiny", objective="speech_contrastive", hidden=0.5)
+    values = settings(folder, "wav2vec2:tiny", objective="speech_contrastive", mask_ratio=0.5)
     run = regard.train(values, out=tmp_path / "run").folder
     objective = _objective(values, tmp_path / "objective")
     ours: Any = regard.load(run, device="cpu")

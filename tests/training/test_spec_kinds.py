@@ -382,7 +382,7 @@ def test_a_model_is_fine_tuned_or_refused(
 
 
 def test_a_graph_model_learns_on(graph: Path, settings: dict[str, Any], tmp_path: Path) -> None:
-    short = {"steps": 1, "warmup": 1, "validate_every": 1, "save_every": 1}
+    short = {"steps": 1, "warmup_steps": 1, "validate_every": 1, "save_every": 1}
     base = tmp_path / "base"
     model = SPECS["node classes"]
     regard.train(

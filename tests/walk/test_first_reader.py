@@ -22,7 +22,7 @@ from regard.training.recipe import loading
 Command = Callable[..., Any]
 DEMO = Path(regard.__file__).parent / "studio/demo"
 QUICK: dict[str, Any] = {
-    "steps": 1, "warmup": 1, "batch_tokens": 64, "tokenizer": "characters",
+    "steps": 1, "warmup_steps": 1, "batch_tokens": 64, "tokenizer": "characters",
     "device": "cpu", "threads": 1,
 }  # fmt: skip
 
@@ -104,7 +104,7 @@ def test_forecasts_are_evaluated_on_the_columns_of_the_model(tmp_path: Path) -> 
     values = np.random.default_rng(0).normal(size=(200, 3)).cumsum(0)
     table = tmp_path / "load.csv"
     np.savetxt(table, values, delimiter=",", header="north,south,east", comments="", fmt="%.4f")
-    settings = {key: QUICK[key] for key in ("steps", "warmup", "device", "threads")}
+    settings = {key: QUICK[key] for key in ("steps", "warmup_steps", "device", "threads")}
     settings |= {"series": str(table), "columns": "south,north", "context": 24, "horizon": 4}
     settings |= {"schedule": "constant", "learning_rate": 1e-3}
     regard.train(settings, model="patchtst:tiny", out=tmp_path / "run")
@@ -132,7 +132,7 @@ def test_a_filling_stays_on_its_line() -> None:
 
 
 def test_a_plan_says_what_it_assumed() -> None:
-    plan = run_command("plan", "gpt2:tiny", "--device", "H100", "--utilisation", "0.1").stdout
+    plan = run_command("plan", "gpt2:tiny", "--device", "H100", "--utilization", "0.1").stdout
     assert "assumed: a model FLOPs utilization of 10%" in plan
     assert "of the peak rate in matrix products" not in plan
 
@@ -144,7 +144,7 @@ def test_a_regression_answers_a_number(tmp_path: Path, capfd: pytest.CaptureFixt
     regard.train(settings, model="bert:tiny", out=tmp_path / "base")
     rated = tmp_path / "rated.tsv"
     rated.write_text("the dog\t0.5\nTHE CAT\t1.5\n" * 10)
-    quick = {key: QUICK[key] for key in ("steps", "warmup", "device", "threads")}
+    quick = {key: QUICK[key] for key in ("steps", "warmup_steps", "device", "threads")}
     regard.finetune(tmp_path / "base", "regress", rated, out=tmp_path / "run", **quick)
     # The model has never seen a capital letter: 6 of the 14 characters, spaces included.
     assert "43% of the tokens are unknown" in capfd.readouterr().err

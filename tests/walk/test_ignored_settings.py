@@ -125,7 +125,7 @@ def test_a_circuit_of_pronouns_needs_a_translator(command: Command, questions: P
 OPTIONS = {
     "target": ("--target", "Der Hund sieht die Katze."),
     "other": ("--other", "The dog sees a house."),
-    "part": ("--of", "decoder"),
+    "part": ("--part", "decoder"),
     "layer": ("--layer", "0"),
     "head": ("--head", "1"),
     "position": ("--position", "2"),
@@ -178,7 +178,7 @@ def test_an_option_that_a_view_reads_changes_it(view: str, command: Command, dem
         if name in SAMPLED:
             base = sampled  # seeds and cuts change what is drawn
         elif name == "target" and "part" in USES[view]:
-            base = (*asked, "--of", "decoder")  # the encoder does not read it
+            base = (*asked, "--part", "decoder")  # the encoder does not read it
         if base not in usual:
             usual[base] = command(*base).out
         done = command(*base, *OPTIONS[name])
@@ -194,7 +194,7 @@ def test_options_that_another_option_or_the_model_leaves_without_effect(
     command(*ablation, "--beam", "2").refused("nothing is decoded", "leave --beam out")
     other = ("look", questions, text, "--what", "ablation", "--target", "Der Hund.")
     command(*other).refused("leave --target out")
-    command("look", demo, text, "--target", "Der Hund.").refused("--target", "--of decoder")
+    command("look", demo, text, "--target", "Der Hund.").refused("--target", "--part decoder")
     command("look", demo, text, "--what", "roles").refused("takes no text", "--what roles")
     command("look", demo, text, "--what", "beam", "--beam", "1").refused("--beam 2 or more")
     command("look", demo, text, "--what", "steps", "--beam", "3").refused(

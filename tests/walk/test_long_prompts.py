@@ -79,9 +79,9 @@ def test_the_commands_refuse_it_or_say_what_is_cut(
         ("predict", folder, file),
     ):
         done = command(*arguments)
-        done.refused("80", "--cut")
+        done.refused("80", "--truncation")
         assert done.out == ""
-        done = command(*arguments, "--cut")
+        done = command(*arguments, "--truncation")
         assert done.code == 0, done.err
         assert "64 tokens at their beginnings are truncated" in done.err
         assert LONG in done.out

@@ -152,12 +152,12 @@ def test_own_labels_are_not_announced_as_listops(command: Command, classifier: P
 
 def test_long_texts_are_refused_or_cut(command: Command, classifier: Path) -> None:
     long = "the dog sees a cat " * 50
-    command("predict", classifier, long).refused("--cut")
-    done = command("predict", classifier, long, "--cut")
+    command("predict", classifier, long).refused("--truncation")
+    done = command("predict", classifier, long, "--truncation")
     assert done.code == 0, done.err
     assert "are truncated" in done.err
-    command("predict", classifier, "a dog", "--task", "embed", "--cut")
-    command("predict", classifier, "a dog", "--task", "fill", "--cut").refused("it can")
+    command("predict", classifier, "a dog", "--task", "embed", "--truncation")
+    command("predict", classifier, "a dog", "--task", "fill", "--truncation").refused("it can")
 
 
 def test_held_out_pairs_are_said_once(command: Command, files: Path, tmp_path: Path) -> None:

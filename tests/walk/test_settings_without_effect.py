@@ -18,7 +18,7 @@ QUICK = [
     "2",
     "--layers",
     "1",
-    "--warmup",
+    "--warmup-steps",
     "1",
     "--context",
     "16",
@@ -74,8 +74,8 @@ def test_a_folder_of_texts_names_what_is_read(command: Command, tmp_path: Path) 
 
 def test_a_data_root_without_a_recipe(command: Command, text: Path) -> None:
     root = str(text.parent)
-    command("train", "--data", root).refused("--data", "no recipe is given")
-    command("train", "--data", root, "--text", str(text), *QUICK).refused("--data")
+    command("train", "--data-dir", root).refused("--data-dir", "no recipe is given")
+    command("train", "--data-dir", root, "--text", str(text), *QUICK).refused("--data-dir")
 
 
 def test_the_column_of_a_text_file(command: Command, text: Path) -> None:

@@ -37,7 +37,7 @@ def test_steps_warm_up_and_batch_follow_from_the_data(
     steps = settings["steps"]
     assert isinstance(steps, int)
     assert 300 <= steps < 1000
-    assert settings["warmup"] == steps // 10
+    assert settings["warmup_steps"] == steps // 10
     # The peak of the paper's own 4,000 steps, not the higher one of a shorter warm-up.
     assert settings["learning_rate"] == pytest.approx((32 * 4000) ** -0.5)
     told = capsys.readouterr().err
@@ -49,8 +49,8 @@ def test_steps_warm_up_and_batch_follow_from_the_data(
 def test_what_is_given_stands(
     tmp_path: Path, files: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    settings = begun(tmp_path, files, steps=60, warmup=4000, batch_tokens=1024)
-    assert [settings[key] for key in ("steps", "warmup", "batch_tokens")] == [60, 4000, 1024]
+    settings = begun(tmp_path, files, steps=60, warmup_steps=4000, batch_tokens=1024)
+    assert [settings[key] for key in ("steps", "warmup_steps", "batch_tokens")] == [60, 4000, 1024]
     assert settings["learning_rate"] is None
     assert "warning: the warm-up of 4,000 steps does not end" in capsys.readouterr().err
 
@@ -59,7 +59,7 @@ def test_few_steps_warm_up_within_them(
     tmp_path: Path, files: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     settings = begun(tmp_path, files, steps=60)
-    assert settings["warmup"] == 6
+    assert settings["warmup_steps"] == 6
     assert "warning" not in capsys.readouterr().err
 
 
@@ -71,7 +71,7 @@ def test_a_packaged_recipe_keeps_its_numbers(command: Command, tmp_path: Path) -
         recipe = loading.load(name, {}, str(tmp_path))
         folder = begin(recipe, tmp_path / name, name)
         # Only batches of pairs follow from the data.
-        keys = ["steps", "warmup"]
+        keys = ["steps", "warmup_steps"]
         if recipe.objective_settings.data == "pairs":
             keys.append("batch_tokens")
         assert not any(folder.counts(key) for key in keys), name

@@ -52,7 +52,9 @@ def test_pictures_of_all_heads_name_their_tokens(
     command: Command, demo: Path, tmp_path: Path
 ) -> None:
     page = tmp_path / "a.html"
-    done = command("look", demo, TEXT, "--of", "cross", "--html", page, "--png", tmp_path / "a.png")
+    done = command(
+        "look", demo, TEXT, "--part", "cross", "--html", page, "--png", tmp_path / "a.png"
+    )
     assert done.code == 0, done.err
     html = page.read_text()
     for word in ("dog", "sees", "Hund", "Katze"):

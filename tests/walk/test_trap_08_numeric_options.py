@@ -105,10 +105,10 @@ def test_bounds_are_those_of_specs() -> None:
 # ------------------------------------------------------------------ numbers inside of words
 
 WORDS = [
-    ("train", "--start", "normal:nan"),
-    ("train", "--start", "normal:inf"),
-    ("train", "--start", "scaled:-1"),
-    ("train", "--weights", f"average:{10**23}"),
+    ("train", "--init", "normal:nan"),
+    ("train", "--init", "normal:inf"),
+    ("train", "--init", "scaled:-1"),
+    ("train", "--final-weights", f"average:{10**23}"),
     ("train", "--length-penalty", "power:1e300"),
     ("train", "--generated", f"copying:1:{10**23}"),
     ("train", "--generated", "copying:1:200000"),
@@ -126,7 +126,7 @@ WORDS = [
     ("compare", "--models", "transformer@epochs=40"),
     ("compare", "--models", "transformer@steps=40"),
     ("tune", "--minutes", "nan"),
-    ("plan", "gpt2:tiny", "--device", "cpu", "--utilisation", "0.3"),
+    ("plan", "gpt2:tiny", "--device", "cpu", "--utilization", "0.3"),
     ("data", "listops", "--depth", "1000000"),
     ("data", "listops", "--arguments", "2"),
     ("data", "sorting", "--max-length", "2147483647"),

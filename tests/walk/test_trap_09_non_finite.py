@@ -71,7 +71,7 @@ def test_a_run_that_ends_while_it_diverges_has_failed(
     """Three updates in a row end a run: these have fewer."""
     text = tmp_path / "text.txt"
     text.write_text("The dog sees the cat. A dog sees a cat.\n" * 50)
-    destructive = {"learning_rate": 1e30, "warmup": 1, "clip": 0.0, "steps": steps}
+    destructive = {"learning_rate": 1e30, "warmup_steps": 1, "max_grad_norm": 0.0, "steps": steps}
     settings = SETTINGS | destructive | {"text": str(text), "objective": objective}
     with pytest.raises(DivergenceError, match="lower learning_rate"):
         regard.train(settings, out=tmp_path / "run")
@@ -116,7 +116,7 @@ def test_examples_of_a_skipped_update_take_one_line_each(
     text = tmp_path / "text.txt"
     text.write_text("A dog.\nA cat.\n" * 400)
     settings = SETTINGS | {"text": str(text), "steps": 4, "context": 300, "batch_tokens": 600}
-    settings |= {"learning_rate": 1e30, "warmup": 1, "clip": 0.0}
+    settings |= {"learning_rate": 1e30, "warmup_steps": 1, "max_grad_norm": 0.0}
     with pytest.raises(DivergenceError):
         regard.train(settings, out=tmp_path / "run")
     lines = capfd.readouterr().err.splitlines()

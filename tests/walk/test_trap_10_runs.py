@@ -65,8 +65,8 @@ def test_a_longer_run_is_the_run_that_was_longer_from_the_start(
     files: Path, tmp_path: Path
 ) -> None:
     """The schedule of this learning rate does not depend on the number of steps."""
-    data = {"source": str(files / "s.en"), "target": str(files / "s.de"), "warmup": 2}
-    settings = {**SIZES, **data, "batch_tokens": 512, "weights": "last"}
+    data = {"source": str(files / "s.en"), "target": str(files / "s.de"), "warmup_steps": 2}
+    settings = {**SIZES, **data, "batch_tokens": 512, "final_weights": "last"}
     regard.train({**settings, "steps": 4}, out=tmp_path / "short")
     resume(tmp_path / "short", steps=7, quiet=True)
     regard.train({**settings, "steps": 7}, out=tmp_path / "long")
@@ -75,7 +75,7 @@ def test_a_longer_run_is_the_run_that_was_longer_from_the_start(
 
 
 def test_early_stopping_does_not_end_a_run_that_is_to_go_on(files: Path, tmp_path: Path) -> None:
-    data = {"source": str(files / "s.en"), "target": str(files / "s.de"), "warmup": 2}
+    data = {"source": str(files / "s.en"), "target": str(files / "s.de"), "warmup_steps": 2}
     settings = {**SIZES, **data, "validate_every": 1, "learning_rate": 1e-12, "patience": 2}
     first = regard.train({**settings, "steps": 30}, out=tmp_path / "run")
     assert first.steps < 30

@@ -57,7 +57,7 @@ def test_a_paragraph_is_a_context(command: Command, folder: Path) -> None:
 
 @pytest.mark.parametrize("text", ["日本語" * 100 + "/日本語", "a" * 300 + ".txt"])
 def test_a_long_word_is_a_text(text: str, command: Command, folder: Path) -> None:
-    done = command("predict", kind("classifier", folder), text, "--cut")
+    done = command("predict", kind("classifier", folder), text, "--truncation")
     assert "File name too long" not in done.err
     # A word that ends as the name of a file does is taken for one that is missing.
     assert done.code == (2 if text.endswith(".txt") else 0), done.err
@@ -212,10 +212,10 @@ def test_a_recipe_with_a_byte_order_mark(command: Command, files: Path, tmp_path
     text = '[data]\npairs = ""\n[train]\nsteps = 1\n'
     recipe.write_bytes(codecs.BOM_UTF8 + text.encode())
     # Its first line is read; an empty path is not the folder of all data.
-    done = command("train", recipe, "--data", files, "--out", tmp_path / "run")
+    done = command("train", recipe, "--data-dir", files, "--out", tmp_path / "run")
     done.refused("pairs is empty")
     recipe.write_bytes(text.encode("utf-16"))
-    done = command("train", recipe, "--data", files, "--out", tmp_path / "run")
+    done = command("train", recipe, "--data-dir", files, "--out", tmp_path / "run")
     done.refused("not UTF-8", "save it as UTF-8")
 
 

@@ -61,9 +61,9 @@ REFUSED = {
     "tune --updates 30 --order rate,rate --out MODELS/new": ("rate is listed twice",),
     "doctor --html x.html": ("--html", "give a RUN"),
     "doctor --trial-seconds 5": ("--trial-seconds", "give a RUN"),
-    "doctor --data x": ("--data", "give a RUN"),
-    "doctor MODELS --data x": ("--data", "run folder"),
-    "doctor cora --data MODELS": ("MODELS/cora is not a graph folder",),
+    "doctor --data-dir x": ("--data-dir", "give a RUN"),
+    "doctor MODELS --data-dir x": ("--data-dir", "run folder"),
+    "doctor cora --data-dir MODELS": ("MODELS/cora is not a graph folder",),
     "study --json --html x.html": ("--html", "give a NAME or --all"),
     "study --quick": ("--quick", "give a NAME or --all"),
     "study --seeds 3": ("--seeds", "give a NAME or --all"),
@@ -115,7 +115,7 @@ EMPTY = {
     ("convert", "", "x"): "IN",
     ("convert", "x", ""): "OUT",
     ("doctor", "copying", "--html", ""): "--html",
-    ("doctor", "copying", "--data", ""): "--data",
+    ("doctor", "copying", "--data-dir", ""): "--data-dir",
     ("study", "scaling", "--html", ""): "--html",
     ("look", "x", "hello", "--png", ""): "--png",
     ("tune", "--updates", "30", "--out", ""): "--out",
@@ -217,13 +217,13 @@ def test_a_log_that_is_lost_is_not_healthy_in_silence(
     [
         (None, None, None),  # 5.5, where guessing has 3.4: gone after 30 updates
         (None, 50.0, "use a smaller standard deviation"),
-        ("normal:1", None, "remove start, or use a smaller standard deviation"),
+        ("normal:1", None, "remove init, or use a smaller standard deviation"),
     ],
 )
 def test_the_default_initialization_is_no_finding(
     start: str | None, loss: float | None, expected: str | None
 ) -> None:
-    changes = {"builtin_lines": 300} | ({} if start is None else {"start": start})
+    changes = {"builtin_lines": 300} | ({} if start is None else {"init": start})
     recipe, name = loading.choose("copying", changes)
     with open_recipe(recipe, name, Parts(None, None, ())) as run:
         if loss is not None:

@@ -289,8 +289,14 @@ def nearest_flag(name: str, context: click.Context) -> str:
     """The flag that a wrong one is nearest to, or where all of them are listed."""
     import difflib
 
+    from regard.training.recipe.schema import FORMER_NAMES
+
     flags = [flag for parameter in context.command.params for flag in parameter.opts]
     names = {flag.removeprefix("--"): flag for flag in flags if flag.startswith("--")}
+    word = name.removeprefix("--").removeprefix("no-").replace("-", "_")
+    new_name = FORMER_NAMES.get(word, "").replace("_", "-")
+    if new_name in names:
+        return f"it is called {names[new_name]}"
     # Without the hyphens, which all of them share: they would make unlike flags look alike.
     matches = difflib.get_close_matches(name.lstrip("-"), names, n=1, cutoff=0.7)
     if matches:

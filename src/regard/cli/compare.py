@@ -10,7 +10,7 @@ import click
 
 from regard.cli.completion import MODEL_FOLDER, RECIPE
 from regard.cli.number_types import PARAMETERS, SEEDS
-from regard.cli.recipe_options import RecipeCommand, recipe_changes, recipe_option
+from regard.cli.recipe_options import RecipeCommand, data_options, recipe_changes, recipe_option
 from regard.training.recipe import loading, schema
 from regard.training.recipe.objectives import DATA_KEYS
 
@@ -19,11 +19,11 @@ Examples:
   regard compare --models transformer,bahdanau,rnn --budget steps:600
   regard compare --models transformer,transformer:performer,transformer:linformer:16+softmax
   regard compare --models transformer,transformer:performer --budget flops:5e13
-  regard compare multi30k --data ~/data --models transformer,bahdanau@clip=1 --seeds 3
-  regard compare shakespeare --data ~/data --models gpt2,llama,lstm --budget seconds:300
+  regard compare multi30k --data-dir ~/data --models transformer,bahdanau@max_grad_norm=1 --seeds 3
+  regard compare shakespeare --data-dir ~/data --models gpt2,llama,lstm --budget seconds:300
   regard compare listops --models bert,bert:longformer:64,lstm
-  regard compare etth1_96 --data ~/data --models patchtst,dlinear --budget steps:400
-  regard compare cora --data ~/data --models graph,graph:softmax --budget steps:100
+  regard compare etth1_96 --data-dir ~/data --models patchtst,dlinear --budget steps:400
+  regard compare cora --data-dir ~/data --models graph,graph:softmax --budget steps:100
   regard compare copying --models transformer@position=learned,transformer@position=rope
 """
 # Recipe keys that the comparison itself sets for each model, and which are no flags here.
@@ -46,7 +46,7 @@ def compare(
     models: str,
     budget: str,
     out: str | None,
-    data: str | None,
+    data_dir: str | None,
     as_json: bool,
     **flags: Any,
 ) -> None:
@@ -75,7 +75,7 @@ def compare(
         # The user's data with the defaults: the objective is that of the first model.
         first = {**changes, "model": contenders[0].changes["model"]}
         changes.setdefault("objective", loading.load(None, first).objective)
-    base_recipe, name = loading.choose(recipe, changes, data)
+    base_recipe, name = loading.choose(recipe, changes, data_dir)
     folder = Path(out) if out else Path("runs") / f"compare-{name}"
     for contender in contenders:
         contender.recipe(base_recipe)  # reports a wrong setting before anything is trained
@@ -143,12 +143,7 @@ command = RecipeCommand(
         ),
         # input and output
         click.Option(["--out"], type=MODEL_FOLDER, help="folder for the runs  [runs/compare-NAME]"),
-        click.Option(
-            ["--data"],
-            type=MODEL_FOLDER,
-            metavar="DIR",
-            help="folder with the recipe's data files  [$REGARD_DATA]",
-        ),
+        *data_options(),
         click.Option(["--json", "as_json"], is_flag=True, help="print one JSON object"),
         # every other recipe key, as for `regard train`
         *(recipe_option(key) for key in schema.KEYS if key not in SET_BY_COMPARISON),

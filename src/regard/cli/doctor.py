@@ -27,7 +27,7 @@ Examples:
 @click.argument("run", type=RECIPE, required=False)
 @click.option("--json", "as_json", is_flag=True, help="print JSON (an array for the installation)")
 @click.option(
-    "--data",
+    "--data-dir",
     type=MODEL_FOLDER,
     metavar="DIR",
     help="folder with the recipe's data files  [$REGARD_DATA]",
@@ -43,7 +43,7 @@ Examples:
     help="time for short trials of other settings if a run has learned little; 0 disables them",
 )
 def command(
-    run: str | None, as_json: bool, data: str | None, html: str | None, trial_seconds: float
+    run: str | None, as_json: bool, data_dir: str | None, html: str | None, trial_seconds: float
 ) -> None:
     """Diagnose the installation, or a RUN folder or RECIPE with its data.
 
@@ -56,13 +56,13 @@ def command(
         _installation(as_json)
         return
     if Path(run).is_dir():
-        refuse_flags(("data",), "a run folder contains its data", "leave it out")
+        refuse_flags(("data_dir",), "a run folder contains its data", "leave it out")
     check_page("--html", html, PAGE, [run])
     # Imported late: help does not wait for torch.
     from regard.doctor import examine
     from regard.doctor.report_page import text_lines, write_page
 
-    report = examine(run, data_root=data, trial_seconds=trial_seconds)
+    report = examine(run, data_root=data_dir, trial_seconds=trial_seconds)
     if html is not None:
         write_page(report, Path(html))
     if as_json:

@@ -29,13 +29,14 @@ Examples:
   regard finetune --resume runs/mood
 """
 # Recipe keys that fine-tuning shares with training; steps and warm-up follow from --epochs and
-# --warm-up.
+# --warmup-ratio.
 _SHARED_KEYS = (
     "max_length", "context", "held_out", "batch_tokens", "accumulate", "optimizer", "schedule",
-    "learning_rate", "betas", "adam_eps", "weight_decay", "clip", "label_smoothing",
+    "learning_rate", "betas", "adam_eps", "weight_decay", "max_grad_norm", "label_smoothing",
     "crop_padding", "flip", "mixup", "speed_perturbation", "time_shift", "noise_snr",
     "time_masks", "time_mask_width", "frequency_masks", "frequency_mask_width", "teacher",
-    "teaching", "temperature", "precision", "multiple", "recompute", "weights", "validate_every",
+    "distillation_weight", "temperature", "precision", "pad_to_multiple_of",
+    "gradient_checkpointing", "final_weights", "validate_every",
     "spike_threshold", "rollback_steps", "metric", "patience", "save_every", "keep_last",
     "keep_best", "keep_every",
     "log_every", "samples", "seed", "device", "threads",
@@ -46,8 +47,9 @@ _DEFAULTS = {
     "batch_tokens": "1024", "optimizer": "adamw", "schedule": "linear",
     # Devlin et al. 2019, Appendix A.3, tries 2e-5, 3e-5 and 5e-5.
     "learning_rate": "3e-5; 5e-4 with --lora", "betas": "0.9,0.999", "adam_eps": "1e-8",
-    "weight_decay": "0.01", "clip": "1", "label_smoothing": "0", "validate_every": "every epoch",
-    "save_every": "every epoch", "metric": "accuracy, f1 or loss, by task",
+    "weight_decay": "0.01", "max_grad_norm": "1", "label_smoothing": "0",
+    "validate_every": "every epoch", "save_every": "every epoch",
+    "metric": "accuracy, f1 or loss, by task",
 }  # fmt: skip
 # Help texts of keys that mean something else here.
 _HELP = {

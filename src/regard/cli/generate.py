@@ -62,7 +62,7 @@ Examples:
     help="beam search with this many hypotheses instead of sampling",
 )
 @click.option(
-    "--cut", is_flag=True, help="truncate prompts that are too long for MODEL, from the left"
+    "--truncation", is_flag=True, help="truncate prompts that are too long for MODEL, from the left"
 )
 @click.option(
     "--draft",
@@ -115,7 +115,7 @@ def command(
     options: dict[str, Any] = {
         "max_new_tokens": max_new_tokens,
         "draft": draft_model,
-        "truncation": flags["cut"],
+        "truncation": flags["truncation"],
     }
     if path is not None:
 

@@ -80,7 +80,7 @@ USES: dict[str, tuple[str, ...]] = {
 VIEWS = "\b\nViews:\n" + "\n".join(f"  {name:12} {text}" for name, text in WHAT.items())
 EXAMPLES = """\b
 Examples:
-  regard look runs/builtin "The dog sees a cat." --of cross --layer 1
+  regard look runs/builtin "The dog sees a cat." --part cross --layer 1
   regard look runs/builtin "The dog sees a cat." --what alignment --html alignment.html
   regard look runs/builtin "The dog sees a cat." --what beam --beam 3 --json
   regard look runs/builtin "The dog sees a cat." --what patching --other "The dog sees a house."
@@ -112,10 +112,9 @@ Examples:
     help="for patching: the text whose run is patched with TEXT's activations",
 )
 @click.option(
-    "--of",
-    "part",
+    "--part",
     default=None,
-    help="attention to show: encoder, decoder or cross  [the first available]",
+    help="part of the model to show: encoder, decoder or cross  [the first available]",
 )
 @click.option(
     "--layer",
@@ -210,7 +209,7 @@ def _refuse_unread_target(flags: dict[str, Any], attention: str) -> None:
     if flags["target"] is not None and attention.startswith("encoder"):
         raise SettingError(
             "--target has no effect on the encoder, which reads the source",
-            "leave it out, or add --of decoder",
+            "leave it out, or add --part decoder",
         )
 
 
@@ -344,7 +343,7 @@ def _require_text(text: Input, what: str) -> str:
 
 
 def _attention(names: list[str], part: str | None, layer: int | None) -> str:
-    """The attention that --of and --layer name: `encoder.3.self`, `decoder.0.cross`."""
+    """The attention that --part and --layer name: `encoder.3.self`, `decoder.0.cross`."""
     # A tower of CLIP has one more name in front: text.encoder.3.self.
     layers: dict[str, list[str]] = {}  # the attentions of each part, layer by layer
     for name in names:
@@ -353,7 +352,7 @@ def _attention(names: list[str], part: str | None, layer: int | None) -> str:
     chosen = part or next(iter(layers))
     if chosen not in layers:
         raise SettingError(
-            f"this model has no attention {part!r}", f"use --of {' or '.join(layers)}"
+            f"this model has no attention {part!r}", f"use --part {' or '.join(layers)}"
         )
     count = len(layers[chosen])
     if layer is None:
@@ -364,12 +363,12 @@ def _attention(names: list[str], part: str | None, layer: int | None) -> str:
 
 
 def _stack(model: Inspectable, part: str | None) -> str | None:
-    """The stack that --of names."""
+    """The stack that --part names."""
     from regard.look.probe_names import stacks
 
     if part is not None and part not in stacks(model.model):
         raise SettingError(
-            f"--of {part!r} is not a stack of this model",
+            f"--part {part!r} is not a stack of this model",
             f"it has {', '.join(stacks(model.model))}",
         )
     return part

@@ -36,14 +36,16 @@ Examples:
 @click.option("--tokens", type=Number(1), help="total training positions")
 @click.option("--precision", type=click.Choice(["float32", "tf32", "bf16", "fp16"]))
 @click.option("--accumulate", type=COUNT, help="micro-batches per update")
-@click.option("--recompute", is_flag=True, default=None, help="activation checkpointing")
+@click.option(
+    "--gradient-checkpointing", is_flag=True, default=None, help="activation checkpointing"
+)
 @click.option(
     "--vocabulary",
     type=WholeNumber(1, 5_000_000),
     help="vocabulary size, or number of image classes",
 )
 @click.option("--price", type=Number(), help="price in dollars per device-hour")
-@click.option("--utilisation", type=Number(0.0001, 1),
+@click.option("--utilization", type=Number(0.0001, 1),
               help="assume this MFU (0 to 1) instead of a roofline model")  # fmt: skip
 @click.option(
     "--measure", is_flag=True, help="also run the step here and compare it with the prediction"
@@ -95,7 +97,7 @@ def _print_plan(model: str, options: dict[str, Any], as_json: bool) -> None:
         options["length"],
         options["precision"],
         options["accumulate"],
-        options["recompute"],
+        options["gradient_checkpointing"],
         options["vocabulary"],
         options["tokens"],
     )
@@ -109,7 +111,7 @@ def _print_plan(model: str, options: dict[str, Any], as_json: bool) -> None:
         device,
         devices=options["devices"],
         price=options["price"],
-        utilisation=options["utilisation"],
+        utilization=options["utilization"],
     )
     # After the plan, which refuses what cannot be planned.
     measured = _measure(subject, device) if options["measure"] else None

@@ -66,7 +66,7 @@ Examples:
     default=None,
     help="forecasts: quantiles over this many sampled trajectories (probabilistic models only)",
 )
-@click.option("--cut", is_flag=True, help="truncate texts that are too long for MODEL")
+@click.option("--truncation", is_flag=True, help="truncate texts that are too long for MODEL")
 @click.option("--input", "path", type=FILE, help=f"read texts from files: {INPUT_HELP}")
 @output_option
 @column_option
@@ -124,7 +124,7 @@ def run_task(model: str, inputs: tuple[str, ...], task: str | None, flags: dict[
         _text_of(flags["context"]),
         flags["top"],
         samples=flags["samples"],
-        truncation=flags["cut"],
+        truncation=flags["truncation"],
     )
     if task == "embed" and isinstance(loaded, DualEncoderModel):
         # It embeds texts and images: files are images.

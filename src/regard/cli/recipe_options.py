@@ -26,10 +26,10 @@ COMMON_KEYS = (
     "sounds", "series", "graph", "generated", "context", "tokenizer", "vocabulary",
     # model
     "model", "preset", "spec", "d_model", "heads", "layers", "dropout", "position", "attention",
-    "residual", "start", "horizon",
+    "residual", "init", "horizon",
     # training
     "objective", "steps", "batch_tokens", "optimizer", "schedule", "learning_rate",
-    "warmup", "label_smoothing", "precision", "compile", "weights",
+    "warmup_steps", "label_smoothing", "precision", "compile", "final_weights",
     "validate_every", "patience", "seed", "device", "beam",
     # fine-tuning
     "task", "base", "valid", "test", "epochs", "freeze", "lora",
@@ -127,6 +127,24 @@ def recipe_option(key: str) -> click.Option:
         return click.Option([f"--{name}/--no-{name}", key], default=None, help=text)
     click_type = _COMPLETED.get(key) or _click_type(value_type)
     return click.Option([f"--{name}", key], type=click_type, default=None, help=text)
+
+
+def data_options() -> list[click.Option]:
+    """Training data of whatever kind the objective learns from, and where recipes find theirs."""
+    return [
+        click.Option(
+            ["--data"],
+            type=FILE,
+            metavar="FILE",
+            help="training data for the objective; or name its kind: --pairs, --text, --images, …",
+        ),
+        click.Option(
+            ["--data-dir"],
+            type=MODEL_FOLDER,
+            metavar="DIR",
+            help="folder with the recipe's data files  [$REGARD_DATA]",
+        ),
+    ]
 
 
 # What a shell completes; other settings are numbers, choices or free text.

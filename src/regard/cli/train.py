@@ -17,6 +17,7 @@ from regard.cli.number_types import WholeNumber
 from regard.cli.recipe_options import (
     RecipeCommand,
     command_arguments,
+    data_options,
     recipe_changes,
     recipe_option,
 )
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
 EXAMPLES = """\b
 Examples:
   regard train                                   the built-in language; writes runs/builtin
-  regard train multi30k --data ~/data            a built-in recipe, with its files in ~/data
-  regard train shakespeare --data ~/data         a character-level language model
+  regard train multi30k --data-dir ~/data            a built-in recipe, with its files in ~/data
+  regard train shakespeare --data-dir ~/data         a character-level language model
   regard train --model llama:tiny --text notes.txt --learning-rate 0.001
   regard train --base bert/ --objective classify --text reviews.tsv     fine-tuning
   regard train --model vit:tiny --images flowers/ --image-size 64       one subfolder per class
@@ -56,7 +57,7 @@ def train(
     recipe: str | None,
     out: str | None,
     resume: str | None,
-    data: str | None,
+    data_dir: str | None,
     processes: int | None,
     as_json: bool,
     download: bool = False,
@@ -81,7 +82,7 @@ def train(
             changes |= {"out": out}
         resume_run(resume, changes, as_json)
         return
-    settings, name = loading.choose(recipe, changes, data)
+    settings, name = loading.choose(recipe, changes, data_dir)
     # Imported late: a wrong recipe is reported before torch is loaded.
     from regard.training.run import launch
 
@@ -185,12 +186,7 @@ command = RecipeCommand(
             metavar="N",
             help="train in N processes on this machine (torchrun)",
         ),
-        click.Option(
-            ["--data"],
-            type=MODEL_FOLDER,
-            metavar="DIR",
-            help="folder with the recipe's data files  [$REGARD_DATA]",
-        ),
+        *data_options(),
         click.Option(
             ["--json", "as_json"], is_flag=True, help="print the result as one JSON object"
         ),

@@ -10,7 +10,7 @@ import click
 
 from regard.cli.completion import MODEL_FOLDER, RECIPE
 from regard.cli.number_types import COUNT, FLOPS, MINUTES
-from regard.cli.recipe_options import RecipeCommand, recipe_changes, recipe_option
+from regard.cli.recipe_options import RecipeCommand, data_options, recipe_changes, recipe_option
 from regard.cli.train import FINETUNE_KEYS, exit_on_interruption
 from regard.cli.unread_flags import refuse_other_flags
 from regard.training.recipe import loading, schema
@@ -30,7 +30,7 @@ def tune(
     recipe: str | None,
     out: str | None,
     resume: str | None,
-    data: str | None,
+    data_dir: str | None,
     minutes: float | None,
     as_json: bool,
     **flags: Any,
@@ -57,7 +57,7 @@ def tune(
         with exit_on_interruption():
             _print(tuning.resume(Path(resume), _say), as_json)
         return
-    settings, name = loading.choose(recipe, changes, data)
+    settings, name = loading.choose(recipe, changes, data_dir)
     from regard.tune import tuning
 
     budget = tuning.Budget(minutes, flops, updates)
@@ -107,12 +107,7 @@ command = RecipeCommand(
         click.Option(
             ["--resume"], type=MODEL_FOLDER, metavar="DIR", help="resume the search in DIR"
         ),
-        click.Option(
-            ["--data"],
-            type=MODEL_FOLDER,
-            metavar="DIR",
-            help="folder with the recipe's data files  [$REGARD_DATA]",
-        ),
+        *data_options(),
         click.Option(["--minutes"], type=MINUTES, help="budget in minutes of training"),
         click.Option(["--flops"], type=FLOPS, help="budget in FLOPs"),
         click.Option(["--updates"], type=COUNT, help="budget in updates, over all runs"),

@@ -48,7 +48,7 @@ class Contender:
 
     An architecture, optionally with its size: `gpt2`, `llama:tiny`, `bahdanau`. A word that is not
     a size is the attention: `transformer:window:16`, `transformer:linformer:8+softmax` (that of
-    encoder and decoder). Settings of its own follow: `gru@learning_rate=0.001@clip=1`,
+    encoder and decoder). Settings of its own follow: `gru@learning_rate=0.001@max_grad_norm=1`,
     `gpt2@position=rope`.
     """
 
@@ -57,7 +57,7 @@ class Contender:
     @property
     def changes(self) -> dict[str, Any]:
         """The settings of the recipe that the word stands for, as text."""
-        named, *settings = self.word.split("@")  # transformer:linformer:8+softmax@clip=1
+        named, *settings = self.word.split("@")  # transformer:linformer:8+softmax@max_grad_norm=1
         model, _, rest = named.partition(":")
         changes: dict[str, Any] = {"model": model}
         if rest in _sizes(model):

@@ -106,7 +106,7 @@ def compare(
         d_model = max(description.widths.values())
         say(f"{contender.word}: {count:,} parameters, d_model {d_model}, {steps:,} steps")
         # Where nobody has chosen a warm-up, the rate is the paper's, as in `regard train`.
-        has_warmup = "warmup" in base.train.model_fields_set | contender.changes.keys()
+        has_warmup = "warmup_steps" in base.train.model_fields_set | contender.changes.keys()
         runs = []
         for seed in seeds:
             # The data are the same for all seeds; weights, order and dropout differ.
@@ -231,17 +231,17 @@ def _with_steps(recipe: Recipe, steps: int, seed: int, peak_width: int | None) -
     higher peak then; with a `peak_width` it stays that of the longer warm-up for this d_model.
     """
     train = recipe.train
-    warmup = round(train.warmup * min(1.0, steps / train.steps))
+    warmup = round(train.warmup_steps * min(1.0, steps / train.steps))
     changes: dict[str, Any] = {
         "steps": steps,
         "seed": seed,
-        "warmup": max(1, warmup),
+        "warmup_steps": max(1, warmup),
         "validate_every": max(1, min(train.validate_every, steps // 5)),
         "save_every": max(1, min(train.save_every, steps)),
         "samples": 0,  # sample translations that training prints
     }
     if train.schedule == "paper" and train.learning_rate is None and peak_width is not None:
-        changes["learning_rate"] = (peak_width * train.warmup) ** -0.5
+        changes["learning_rate"] = (peak_width * train.warmup_steps) ** -0.5
     # Epochs would count the steps anew.
     tune = recipe.tune.model_copy(update={"epochs": None})
     return recipe.model_copy(update={"train": train.model_copy(update=changes), "tune": tune})

@@ -84,7 +84,7 @@ def gradient_by_layer(run: RunEvidence) -> Iterator[Finding]:
                 "exploding_gradients",
                 evidence,
                 f"gradients explode in a stack of {len(layers)} layers",
-                "use pre-norm (residual = pre), smaller initial weights, or clip = 1.0",
+                "use pre-norm (residual = pre), smaller initial weights, or max_grad_norm = 1.0",
                 0.85,
             )
 

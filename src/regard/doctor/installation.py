@@ -184,9 +184,9 @@ def _data_root() -> InstallationCheck:
     root = os.environ.get("REGARD_DATA")
     if root is None:
         return InstallationCheck(
-            "data", "good", "$REGARD_DATA is not set: pass --data DIR to recipes"
+            "data", "good", "$REGARD_DATA is not set: pass --data-dir DIR to recipes"
         )
     if not Path(root).is_dir():
         value = f"$REGARD_DATA = {root} is not a folder"
-        return InstallationCheck("data", "warning", value, "correct it, or pass --data DIR")
+        return InstallationCheck("data", "warning", value, "correct it, or pass --data-dir DIR")
     return InstallationCheck("data", "good", root)

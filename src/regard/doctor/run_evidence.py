@@ -66,9 +66,9 @@ class RunEvidence:
             counts = labels.label_counts(self.batches)
         train = self.recipe.train
         if counts is None:
-            return Baseline(None, None, train.warmup, train.steps)
+            return Baseline(None, None, train.warmup_steps, train.steps)
         classes = max(2, len(counts))
-        return Baseline(labels.entropy(counts), math.log(classes), train.warmup, train.steps)
+        return Baseline(labels.entropy(counts), math.log(classes), train.warmup_steps, train.steps)
 
     @property
     def has_generated_data(self) -> bool:
@@ -167,7 +167,7 @@ class RunEvidence:
         assert self.objective is not None
         schedule = lr_schedule(self.recipe, self.objective.d_model)
         steps = max(1, self.log.last_step) if self.has_run else self.recipe.train.steps
-        return schedule(max(1, min(self.recipe.train.warmup, steps)))
+        return schedule(max(1, min(self.recipe.train.warmup_steps, steps)))
 
     @cached_property
     def relative_step(self) -> float:

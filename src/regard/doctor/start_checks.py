@@ -38,7 +38,7 @@ def check_step_size(run: RunEvidence) -> Iterator[Finding]:
             "bad_initialization",
             f"the initial matrices have a root mean square of {weight:.1e}; about 2e-2 is usual",
             "the initial weights are too small: the outputs of layers are close to zero",
-            f"{_without_start(run)}use a usual standard deviation, e.g. start = normal:0.02",
+            f"{_without_start(run)}use a usual standard deviation, e.g. init = normal:0.02",
             0.85,
         )
         return
@@ -52,7 +52,7 @@ def check_step_size(run: RunEvidence) -> Iterator[Finding]:
             f"set learning_rate = {1e-2 * weight:.1e}, or less",
             0.85,
         )
-    elif way < SHORTEST_WAY and run.log.last_step > run.recipe.train.warmup:
+    elif way < SHORTEST_WAY and run.log.last_step > run.recipe.train.warmup_steps:
         yield Finding(
             "rate_too_low",
             f"all {run.log.last_step:,} updates together can change the weights by "
@@ -105,14 +105,14 @@ def check_start(run: RunEvidence) -> Iterator[Finding]:
         "bad_initialization",
         f"the initial loss is {loss:.2f}; uniform predictions have {chance:.2f}",
         "the initial weights are too large",
-        f"{_without_start(run)}use a smaller standard deviation, e.g. start = normal:0.02",
+        f"{_without_start(run)}use a smaller standard deviation, e.g. init = normal:0.02",
         0.85,
     )
 
 
 def _usual_excess(run: RunEvidence) -> float:
     """By how many nats a new model may be worse than guessing."""
-    if run.objective is None or run.recipe.model.start is not None or run.recipe.is_finetuning:
+    if run.objective is None or run.recipe.model.init is not None or run.recipe.is_finetuning:
         return LEAST_EXCESS
     # Tied embeddings of the default initialization give the token that is read a logit of up to
     # √d_model, which among few tokens outweighs all others. The first updates of warm-up undo it.
@@ -120,5 +120,5 @@ def _usual_excess(run: RunEvidence) -> float:
 
 
 def _without_start(run: RunEvidence) -> str:
-    """The first half of a repair, for recipes that set `start`."""
-    return "" if run.recipe.model.start is None else "remove start, or "
+    """The first half of a repair, for recipes that set `init`."""
+    return "" if run.recipe.model.init is None else "remove init, or "

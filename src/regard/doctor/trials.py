@@ -207,13 +207,13 @@ def check_collapse(run: RunEvidence, symptoms: Sequence[Finding]) -> Iterator[Fi
 
 def _warmup(run: RunEvidence) -> Iterator[Treatment]:
     train = run.recipe.train
-    if train.warmup < max(10, 0.02 * train.steps) and train.schedule != "paper":
+    if train.warmup_steps < max(10, 0.02 * train.steps) and train.schedule != "paper":
         yield Treatment(
             "no_warmup",
-            f"the warmup is too short: {train.warmup} steps to the full learning rate",
+            f"the warmup is too short: {train.warmup_steps} steps to the full learning rate",
             "set warmup to a tenth of the steps",
             # A quarter of the trial; the rest has the full rate, as the run had.
-            {"schedule": "constant", "learning_rate": run.peak_rate, "warmup": 20},
+            {"schedule": "constant", "learning_rate": run.peak_rate, "warmup_steps": 20},
         )
 
 
@@ -221,7 +221,7 @@ def _learning_rates(run: RunEvidence) -> Iterator[Treatment]:
     """Lower rates, then higher ones, unless the rate is above the usual range as it is."""
     train = run.recipe.train
     rate = run.peak_rate
-    constant = {"schedule": "constant", "warmup": 5}
+    constant = {"schedule": "constant", "warmup_steps": 5}
     # Steps of ten: a rate that is wrong by less still learns.
     for factor in (0.1, 0.01, 0.001):
         yield Treatment(
@@ -232,7 +232,7 @@ def _learning_rates(run: RunEvidence) -> Iterator[Treatment]:
         )
     if run.relative_step > HIGH_STEP:
         return
-    ends_in_warmup = train.warmup >= run.log.last_step
+    ends_in_warmup = train.warmup_steps >= run.log.last_step
     for factor in (10.0, 100.0, 1000.0):
         yield Treatment(
             "rate_too_low",
@@ -264,12 +264,12 @@ def _special_settings(run: RunEvidence) -> Iterator[Treatment]:
             {"precision": "float32"},
         )
     # Whoever sets it departs from the usual one of the objective.
-    if run.recipe.model.start is not None:
+    if run.recipe.model.init is not None:
         yield Treatment(
             "bad_initialization",
-            f"the scale of the initial weights (start = {run.recipe.model.start}) is wrong",
+            f"the scale of the initial weights (init = {run.recipe.model.init}) is wrong",
             "remove start to use the default initialization",
-            model={"start": None},
+            model={"init": None},
         )
     yield from _residuals(run)
     # 0.01 to 0.1 are usual.
@@ -290,12 +290,12 @@ def _special_settings(run: RunEvidence) -> Iterator[Treatment]:
         )
     # Norms of a healthy step are of the order of 1.
     is_unstable = bool(run.log.skipped) or max(finite(run.log.gradient_norms), default=0.0) > 100
-    if train.clip == 0 and is_unstable:
+    if train.max_grad_norm == 0 and is_unstable:
         yield Treatment(
             "no_clipping",
             "gradients are not clipped",
-            f"set clip = {USUAL_CLIP}",
-            {"clip": USUAL_CLIP},
+            f"set max_grad_norm = {USUAL_CLIP}",
+            {"max_grad_norm": USUAL_CLIP},
         )
 
 

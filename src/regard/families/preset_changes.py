@@ -205,14 +205,17 @@ def _kernel(model: spec.Model, width: int, length: int) -> spec.Model:
         part = block.feedforward
         if not isinstance(part, spec.FeedForward | spec.ConvFeedForward):
             raise SettingError(
-                f"`kernel` needs a FeedForward, not {type(part).__name__}", "remove `kernel`"
+                f"`feedforward_kernel_size` needs a FeedForward, not {type(part).__name__}",
+                "remove it",
             )
         convolutions = spec.ConvFeedForward(
             part.d_ff, (width, 1), part.activation, part.dropout, part.bias
         )
         return replace(block, feedforward=convolutions)
 
-    return _with_stacks("kernel", model, lambda stack: _with_blocks(stack, of_block))
+    return _with_stacks(
+        "feedforward_kernel_size", model, lambda stack: _with_blocks(stack, of_block)
+    )
 
 
 def _projection(model: spec.Model, word: str, length: int) -> spec.Model:
@@ -334,7 +337,7 @@ def _with_attention(stack: spec.Stack, option: str, length: int) -> spec.Stack:
 
 
 def _share(model: spec.Model, word: str, length: int) -> spec.Model:
-    share = _word("share", word, SHARES)
+    share = _word("tie_embeddings", word, SHARES)
     if isinstance(model, spec.EncoderDecoder | spec.SequenceToSequence):
         return replace(model, share=share, head=_untied_head(model.head, word))
     others = (
@@ -342,7 +345,7 @@ def _share(model: spec.Model, word: str, length: int) -> spec.Model:
     )
     if isinstance(model, others) or model.head is None:
         raise SettingError(
-            "this model has no output matrix to tie to the embedding", "remove `share`"
+            "this model has no output matrix to tie to the embedding", "remove `tie_embeddings`"
         )
     # With one embedding, `all` and `target` are the same: it is the output matrix too.
     return replace(model, tied=word != "none", head=_untied_head(model.head, word))
@@ -397,12 +400,12 @@ Change = Callable[[Any, Any, int], spec.Model]
 # By their names, in the order in which they are made.
 CHANGES: dict[str, Change] = {
     "target_vocabulary": _target_vocabulary,
-    "share": _share,
+    "tie_embeddings": _share,
     "d_ff": _d_ff,
     "activation": _activation,
     "dropout": _dropout,
     "feedforward_dropout": _feedforward_dropout,
-    "kernel": _kernel,
+    "feedforward_kernel_size": _kernel,
     "norm": _norm,
     "residual": _residual,
     "drop_path": _drop_path,

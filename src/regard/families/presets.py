@@ -34,7 +34,7 @@ def preset(
     Without a `vocabulary` or `context` they are those of the paper. The context is the longest
     input, where the model has a longest one; for images it is their side, and the vocabulary are
     the classes. `changes` are sizes of the family (d_model, d_ff, heads, layers, …), and those of
-    `preset_changes` (attention, position, residual, share, …), which hold for every wiring.
+    `preset_changes` (attention, position, tie_embeddings, …), which hold for every wiring.
     """
     family, size = _find(name)
     family_changes = {key: value for key, value in changes.items() if key in family.options}

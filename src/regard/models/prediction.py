@@ -135,7 +135,7 @@ def _check_options(model: Model, task: str, options: PredictionOptions) -> None:
     is_story = task == "answer" and isinstance(model, MemoryNetworkModel)
     # flag, whether it is given, whether the task reads it
     flags = (
-        ("--cut", options.truncation, isinstance(model, _TRUNCATING_MODELS.get(task, ()))),
+        ("--truncation", options.truncation, isinstance(model, _TRUNCATING_MODELS.get(task, ()))),
         ("--label", bool(options.labels), task == "classify" and chooses_by_labels),
         ("--context", options.context is not None, task == "answer"),
         ("--samples", options.samples is not None, task == "forecast"),

@@ -15,8 +15,10 @@ from regard.text.tokenizer import Text, Tokenizer
 
 # Repairs of texts that are too long, by what the method that read them offers.
 SPLIT = "split them"
-SPLIT_OR_TRUNCATE = "split them, or truncate their ends: --cut, in Python truncation=True"
-SHORTEN_OR_TRUNCATE = "shorten them, or truncate their beginnings: --cut, in Python truncation=True"
+SPLIT_OR_TRUNCATE = "split them, or truncate their ends: --truncation, in Python truncation=True"
+SHORTEN_OR_TRUNCATE = (
+    "shorten them, or truncate their beginnings: --truncation, in Python truncation=True"
+)
 SAY_TRUNCATION = "split them, or set truncation=True"
 
 

@@ -84,18 +84,18 @@ def find_accelerator(name: str) -> Accelerator:
 
 
 def roofline_seconds(
-    trace: StepTrace, accelerator: Accelerator, utilisation: float | None = None
+    trace: StepTrace, accelerator: Accelerator, utilization: float | None = None
 ) -> float:
     """The time of an update by the roofline model (Williams et al. 2009).
 
     An operation takes as long as its arithmetic or its memory traffic, whichever is longer. With a
-    `utilisation` (MFU), the whole step runs at that share of the peak rate instead.
+    `utilization` (MFU), the whole step runs at that share of the peak rate instead.
     """
     settings = trace.settings
-    if utilisation is not None:
+    if utilization is not None:
         dtype = torch.float32 if settings.precision in ("float32", "tf32") else torch.bfloat16
         peak = accelerator.rate(dtype, settings.precision)
-        return settings.accumulate * trace.flops / (utilisation * peak)
+        return settings.accumulate * trace.flops / (utilization * peak)
     bandwidth = BANDWIDTH_EFFICIENCY * accelerator.bandwidth
     seconds = 0.0
     # Views are no operations of the trace: what is left is about one kernel each.

@@ -70,7 +70,7 @@ class Plan:
     remedies: tuple[Remedy, ...]
     parallel: tuple[Parallel, ...]
     checkpoints: CheckpointPlan
-    assumed_utilisation: float | None = None  # of the whole step, where it was given
+    assumed_utilization: float | None = None  # of the whole step, where it was given
 
     # --- memory -----------------------------------------------------------------------------------
 
@@ -133,7 +133,7 @@ class Plan:
     def parallel_fits(self, parallel: Parallel) -> bool:
         return _fits(parallel.memory, self.device) is not False
 
-    def utilisation(self, seconds: float) -> float | None:
+    def utilization(self, seconds: float) -> float | None:
         """Model FLOPs utilization (MFU) of a step that takes so long on one device."""
         accelerator = self.device.accelerator
         if accelerator is None:
@@ -196,7 +196,7 @@ def make_plan(
     *,
     devices: int = 1,
     price: float | None = None,
-    utilisation: float | None = None,
+    utilization: float | None = None,
     calibrate: bool = True,
 ) -> Plan:
     """Predicts the cost of a training; `calibrate` times operations on the device that is here."""
@@ -207,10 +207,10 @@ def make_plan(
             "--devices needs a known interconnect bandwidth, which the local device does not have",
             "plan for a known device: --device H100 --devices N",
         )
-    if utilisation is not None and device.accelerator is None:
+    if utilization is not None and device.accelerator is None:
         raise SettingError(
-            "--utilisation has no effect on the local device, where steps are timed",
-            "remove --utilisation, or plan for a known device: --device H100",
+            "--utilization has no effect on the local device, where steps are timed",
+            "remove --utilization, or plan for a known device: --device H100",
         )
     if device.accelerator is not None:
         _check_precision(subject, device.accelerator)
@@ -218,7 +218,7 @@ def make_plan(
     trace = _trace(subject)
     seconds: float | None = None
     if device.accelerator is not None:
-        seconds = roofline_seconds(trace, device.accelerator, utilisation)
+        seconds = roofline_seconds(trace, device.accelerator, utilization)
         price = device.accelerator.price if price is None else price
     elif calibrate:
         seconds = step_seconds(trace, device.torch_device)
@@ -237,7 +237,7 @@ def make_plan(
         remedies=remedies,
         parallel=(),
         checkpoints=_checkpoint_plan(trace, 1),
-        assumed_utilisation=utilisation,
+        assumed_utilization=utilization,
     )
     return with_devices(plan, devices)
 
@@ -320,7 +320,7 @@ def _changes(subject: Subject, device: Device) -> Iterator[tuple[str, Subject]]:
         yield f"mixed precision (--precision {precision})", subject
     if not settings.recompute and subject.description.stacks:
         subject = replace(subject, settings=replace(subject.settings, recompute=True))
-        yield "activation checkpointing (--recompute)", subject
+        yield "activation checkpointing (--gradient-checkpointing)", subject
     rows = subject.sizes.rows
     accumulate = settings.accumulate
     # A quarter of the rows at a time: every step of this loop is a trace.

@@ -144,8 +144,8 @@ def _time(plan: Plan) -> Iterator[str]:
     positions = plan.subject.positions_per_step
     yield _line("update", _duration(plan.seconds), f"{positions / plan.seconds:,.0f} positions/s, "
                 f"{plan.flops_per_step / plan.seconds / 1e12:.3g} TFLOP/s")  # fmt: skip
-    if plan.assumed_utilisation is not None:
-        yield f"  assumed: a model FLOPs utilization of {plan.assumed_utilisation:.0%}"
+    if plan.assumed_utilization is not None:
+        yield f"  assumed: a model FLOPs utilization of {plan.assumed_utilization:.0%}"
     elif plan.device.accelerator is not None:
         yield (
             f"  assumed: {MATRIX_EFFICIENCY:.0%} of the peak rate in matrix products, "
@@ -169,7 +169,7 @@ def _devices(plan: Plan) -> Iterator[str]:
             f"  {parallel.name}: {amount(parallel.memory)} per device{fits}; sends "
             f"{amount(parallel.traffic)} per update, {_duration(parallel.seconds)}; "
             f"{parallel.efficiency:.0%} of the time is computation without overlap"
-            f"{_utilisation(plan, parallel)}"
+            f"{_utilization(plan, parallel)}"
         )
     yield (
         "  (`regard train --processes N`, or torchrun on several machines; --strategy ddp is the "
@@ -187,9 +187,9 @@ def _devices(plan: Plan) -> Iterator[str]:
     )
 
 
-def _utilisation(plan: Plan, parallel: Parallel) -> str:
-    worst = plan.utilisation(parallel.step_seconds)
-    best = plan.utilisation(parallel.overlapped_seconds)
+def _utilization(plan: Plan, parallel: Parallel) -> str:
+    worst = plan.utilization(parallel.step_seconds)
+    best = plan.utilization(parallel.overlapped_seconds)
     if worst is None or best is None:
         return ""
     return f"; MFU {worst:.0%}, {best:.0%} with full overlap"
@@ -277,8 +277,8 @@ def _parallel_data(plan: Plan, parallel: Parallel) -> dict[str, Any]:
         **vars(parallel),
         "fits": plan.parallel_fits(parallel),
         "overlapped_seconds": parallel.overlapped_seconds,
-        "utilisation": plan.utilisation(parallel.step_seconds),
-        "overlapped_utilisation": plan.utilisation(parallel.overlapped_seconds),
+        "utilization": plan.utilization(parallel.step_seconds),
+        "overlapped_utilization": plan.utilization(parallel.overlapped_seconds),
     }
 
 

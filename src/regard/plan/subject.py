@@ -275,7 +275,7 @@ def of_recipe(recipe: Recipe, name: str, request: Request) -> Subject:
     rows = request.batch or max(1, recipe.train.batch_tokens // _positions(description, length))
     train = recipe.train
     sizes = _sizes(recipe.objective, description, rows, length)
-    settings = StepSettings(train.precision, train.accumulate, train.recompute)
+    settings = StepSettings(train.precision, train.accumulate, train.gradient_checkpointing)
     tokens = request.tokens or float(train.steps * train.accumulate * sizes.positions)
     # Epochs of data that nobody has counted yet.
     if recipe.tune.epochs is not None:

@@ -195,12 +195,14 @@ def _set_embeddings(model: Model, setup: Setup) -> None:
         tokenizer = model.output_tokenizer if name == "target" else model.input_tokenizer
         # With a shared vocabulary both sides are one tensor.
         is_first = not any(table is other for other in tables)
-        if settings.vectors and is_first and not table.weight.is_meta:
-            read_vectors(Path(settings.vectors), tokenizer, table.weight.data, setup.say)
+        if settings.pretrained_embeddings and is_first and not table.weight.is_meta:
+            read_vectors(
+                Path(settings.pretrained_embeddings), tokenizer, table.weight.data, setup.say
+            )
         if settings.freeze_embeddings:
             table.weight.requires_grad_(False)
         tables.append(table)
-    if not tables and (settings.vectors or settings.freeze_embeddings):
+    if not tables and (settings.pretrained_embeddings or settings.freeze_embeddings):
         raise SettingError("this model has no token embeddings", "leave out the word vectors")
 
 

@@ -19,7 +19,7 @@ from regard.training.argument_types import TYPES, check_types
 from regard.training.assembly import objective_class
 from regard.training.objectives.objective import Objective
 from regard.training.recipe import loading
-from regard.training.recipe.objectives import DATA_KEYS, OBJECTIVES, objective_settings
+from regard.training.recipe.objectives import OBJECTIVES
 from regard.training.run import OnStep, Parts, Result, launch
 from regard.training.run_folder import RunFolder
 from regard.training.setup import DataSource
@@ -150,19 +150,10 @@ def _with_objective(
 def _with_data(
     parts: Parts, changes: dict[str, Any], data: DataSource | str | Path
 ) -> tuple[Parts, dict[str, Any]]:
-    """A file under the key of its kind; of an object, its name, for the model card."""
-    objective = changes.get("objective")
-    if objective is None and "model" in changes:
-        # A text is the simplest data: what the model learns from it decides.
-        objective = loading.objective_of_model(changes["model"], has_text=True)
-    key = "pairs"
-    if objective is not None:
-        key = DATA_KEYS[objective_settings(objective).data]
-    if changes.get(key) is not None:
-        raise SettingError(f"`data` and `{key}` are both training data", "give one of them")
+    """A file; of an object its name, for the model card."""
     if isinstance(data, str | Path):
-        return parts, {**changes, key: str(data)}
-    return replace(parts, source=data), {**changes, key: type(data).__qualname__}
+        return parts, {**changes, "data": str(data)}
+    return replace(parts, source=data), {**changes, "data": type(data).__qualname__}
 
 
 def finetune(

@@ -154,7 +154,7 @@ def build_initialized(description: spec.Model, recipe: Recipe) -> Any:
 def set_activation_checkpointing(model: nn.Module, recipe: Recipe) -> None:
     for module in model.modules():
         if isinstance(module, Stack):  # recurrent and convolutional ones store few activations
-            module.activation_checkpointing = recipe.train.recompute
+            module.activation_checkpointing = recipe.train.gradient_checkpointing
 
 
 def describe(
@@ -171,7 +171,7 @@ def describe(
         changes["target_vocabulary"] = target_vocabulary
         # One vocabulary for both sides allows one embedding matrix for all three (Section 3.4).
         joint = recipe.tokens.joint and recipe.tokens.target_tokenizer is None
-        settings.setdefault("share", "all" if joint else "target")
+        settings.setdefault("tie_embeddings", "all" if joint else "target")
     context = _context(recipe)
     return presets.preset(recipe.preset_name, vocabulary, context, **settings, **changes)
 
@@ -198,7 +198,7 @@ def describe_masked_images(recipe: Recipe) -> spec.Encoder:
     assert isinstance(description, spec.Encoder), "checked before"
     if description.pixels is None:
         description = spec.masked_image_model(description)
-    return with_hidden_patches(description, recipe.train.hidden)
+    return with_hidden_patches(description, recipe.train.mask_ratio)
 
 
 def with_hidden_patches(description: spec.Encoder, share: float | None) -> spec.Encoder:
@@ -214,7 +214,7 @@ def with_hidden_patches(description: spec.Encoder, share: float | None) -> spec.
     if int(patches.maskable * (1 - share)) == 0:
         raise ModelError(
             f"with {share:.0%} of the patches masked, none is left to see",
-            "give smaller patches (--patch), or a smaller share (--hidden)",
+            "give smaller patches (--patch), or a smaller share (--mask-ratio)",
         )
     return replace(description, input=replace(patches, masked_share=share))
 

@@ -25,7 +25,7 @@ def say_all(recipe: Recipe, device: torch.device, ranks: Ranks, say: Callable[[s
     """Says the schedule, and warns of settings that have no effect, or an unwanted one."""
     train = recipe.train
     say(
-        f"schedule: {train.steps:,} steps, {train.warmup:,} of them warm-up, "
+        f"schedule: {train.steps:,} steps, {train.warmup_steps:,} of them warm-up, "
         f"batches of {train.batch_tokens:,} positions"
     )
     for warning in _warnings(recipe, device, ranks):
@@ -35,11 +35,11 @@ def say_all(recipe: Recipe, device: torch.device, ranks: Ranks, say: Callable[[s
 def _warnings(recipe: Recipe, device: torch.device, ranks: Ranks) -> Iterator[str]:
     train = recipe.train
     # A warm-up of one step has the full rate at once.
-    if train.warmup >= max(2, train.steps):
+    if train.warmup_steps >= max(2, train.steps):
         yield (
-            f"the warm-up of {train.warmup:,} steps does not end within the {train.steps:,} steps "
-            "of the run: the learning rate stays low, and the model learns little\n"
-            "  → use a smaller --warmup, or more --steps"
+            f"the warm-up of {train.warmup_steps:,} steps does not end within the {train.steps:,} "
+            "steps of the run: the learning rate stays low, and the model learns little\n"
+            "  → use a smaller --warmup-steps, or more --steps"
         )
     if train.compile and device.type != "cuda":
         yield f"--compile has no effect on {device}: it only works on GPUs"

@@ -405,7 +405,7 @@ def make_optimizer(recipe: Recipe, strategy: Strategy, d_model: int) -> Optimize
         strategy.parameters.items(),
         lr_schedule(recipe, d_model),
         AdamConfig(train.optimizer, train.betas, train.adam_eps, train.weight_decay),
-        max_grad_norm=train.clip,
+        max_grad_norm=train.max_grad_norm,
         loss_scaling=train.precision == "fp16",  # bf16 has the exponents of float32
         lr_multipliers=lr_multipliers,
         total_norm=strategy.total_norm,
@@ -418,11 +418,11 @@ def lr_schedule(recipe: Recipe, d_model: int) -> Schedule:
     peak = train.learning_rate
     if train.schedule == "paper":  # Equation 3
         if peak:
-            return InverseSquareRoot.with_peak(peak, train.warmup)
-        return InverseSquareRoot(d_model, train.warmup)
+            return InverseSquareRoot.with_peak(peak, train.warmup_steps)
+        return InverseSquareRoot(d_model, train.warmup_steps)
     assert peak is not None, "checked with the recipe"
     if train.schedule == "linear":
-        return LinearDecay(peak, train.warmup, train.steps)
+        return LinearDecay(peak, train.warmup_steps, train.steps)
     if train.schedule == "cosine":
-        return CosineDecay(peak, train.warmup, train.steps, train.floor)
-    return ConstantRate(peak, train.warmup)
+        return CosineDecay(peak, train.warmup_steps, train.steps, train.min_lr_ratio)
+    return ConstantRate(peak, train.warmup_steps)

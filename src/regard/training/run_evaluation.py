@@ -84,7 +84,7 @@ def of_recipe(recipe: Recipe) -> RunSettings:
             # As many rows as in training: segment models read the text in that many streams.
             max(1, recipe.train.batch_tokens // context),
             recipe.train.seed,
-            recipe.train.hidden,
+            recipe.train.mask_ratio,
             recipe.span_length,
             recipe.train.next_sentence,
         ),

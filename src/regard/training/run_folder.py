@@ -15,9 +15,9 @@ from regard import disk
 from regard.errors import CheckpointError, SettingError
 from regard.training.recipe.schema import Recipe, parse
 
-_COUNTED = ("steps", "warmup", "validate_every", "save_every", "log_every")
+_COUNTED = ("steps", "warmup_steps", "validate_every", "save_every", "log_every")
 # Of a run without epochs, those that follow from the size of the data unless they are given.
-_SIZED = ("steps", "warmup", "batch_tokens", "validate_every", "save_every")
+_SIZED = ("steps", "warmup_steps", "batch_tokens", "validate_every", "save_every")
 EPOCHS = 30  # of a run that names neither steps nor epochs
 FEWEST_STEPS = 300
 MOST_STEPS = 20_000
@@ -143,7 +143,7 @@ class RunFolder:
             counted = _counted_by_size(recipe, updates, d_model, intervals)
         # What the user set stands.
         changes = {key: value for key, value in counted.items() if key in intervals}
-        if "warmup" in changes and "learning_rate" in counted:
+        if "warmup_steps" in changes and "learning_rate" in counted:
             changes["learning_rate"] = counted["learning_rate"]
         recipe = recipe.model_copy(update={"train": recipe.train.model_copy(update=changes)})
         disk.write_json(self.recipe, {**values, **recipe.model_dump(mode="json")})
@@ -198,7 +198,7 @@ def _counted_by_epochs(recipe: Recipe, updates: int) -> dict[str, Any]:
     steps = max(1, math.ceil(recipe.tune.epochs * updates))
     return {
         "steps": steps,
-        "warmup": max(1, int(recipe.tune.warm_up * steps)),
+        "warmup_steps": max(1, int(recipe.tune.warmup_ratio * steps)),
         "validate_every": min(updates, steps),
         "save_every": min(updates, steps),
         "log_every": min(10, updates),
@@ -213,10 +213,10 @@ def _counted_by_size(
     steps = train.steps
     if "steps" in intervals:
         steps = min(MOST_STEPS, max(FEWEST_STEPS, EPOCHS * updates))
-    warmup = max(1, min(PAPER_WARMUP, int(recipe.tune.warm_up * steps)))
+    warmup = max(1, min(PAPER_WARMUP, int(recipe.tune.warmup_ratio * steps)))
     counted: dict[str, Any] = {
         "steps": steps,
-        "warmup": warmup,
+        "warmup_steps": warmup,
         "validate_every": max(1, min(train.validate_every, steps // 10)),
         "save_every": max(1, min(train.save_every, steps // 10)),
     }
@@ -234,7 +234,7 @@ def _keys_to_count(recipe: Recipe) -> list[str]:
     keys = [key for key in _SIZED if key not in fixed]
     if "steps" in fixed:
         # Whoever counts the steps expects the intervals of the help text.
-        keys = [key for key in keys if key in ("warmup", "batch_tokens")]
+        keys = [key for key in keys if key in ("warmup_steps", "batch_tokens")]
     return keys
 
 

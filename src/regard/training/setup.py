@@ -65,7 +65,7 @@ class Setup:
         """What lengths are rounded up to: on a GPU, so that few shapes occur."""
         # Tensor cores work on tiles whose sides are multiples of 8 in half precision.
         default = 8 if self.device.type == "cuda" else 1
-        return self.recipe.train.multiple or default
+        return self.recipe.train.pad_to_multiple_of or default
 
     def splits(self, from_recipe: Callable[[Setup], Mapping[str, Split]]) -> Mapping[str, Split]:
         """The examples of the given source, otherwise those that the recipe names."""

@@ -35,7 +35,9 @@ class Sizes:
 
 def _learning_rates(recipe: Recipe, sizes: Sizes) -> tuple[Any, ...]:
     # Of a schedule without a peak of its own (the paper's), the rate that warm-up ends with.
-    peak = recipe.train.learning_rate or lr_schedule(recipe, sizes.d_model)(recipe.train.warmup)
+    peak = recipe.train.learning_rate or lr_schedule(recipe, sizes.d_model)(
+        recipe.train.warmup_steps
+    )
     # Four digits: a recipe is read by people.
     return tuple(float(f"{peak * factor:.4g}") for factor in RATE_FACTORS)
 
@@ -47,8 +49,8 @@ def _warmups(recipe: Recipe, sizes: Sizes) -> tuple[Any, ...]:
 def warmup(recipe: Recipe, updates: int) -> int:
     """The warm-up of the recipe, or a tenth of the longest run where it has none, or a longer."""
     tenth = max(1, updates // 10)
-    if "warmup" in recipe.train.model_fields_set and recipe.train.warmup < updates:
-        return recipe.train.warmup
+    if "warmup_steps" in recipe.train.model_fields_set and recipe.train.warmup_steps < updates:
+        return recipe.train.warmup_steps
     return tenth
 
 
@@ -75,7 +77,7 @@ def _whole(value: int, factors: Sequence[float]) -> tuple[int, ...]:
 # The word of --order → the key of a recipe, and its candidates.
 SETTINGS: dict[str, tuple[str, Callable[[Recipe, Sizes], tuple[Any, ...]]]] = {
     "rate": ("learning_rate", _learning_rates),
-    "warmup": ("warmup", _warmups),
+    "warmup": ("warmup_steps", _warmups),
     "batch": ("batch_tokens", _batches),
     "dropout": ("dropout", _dropouts),
     "size": ("layers", _depths),

@@ -221,7 +221,7 @@ class _Search:
         return stages(self.recipe, self.state.order, sizes)
 
     def _best_values(self, best: Changes) -> dict[str, dict[str, Any]]:
-        used = {"warmup": warmup(self.recipe, self.most), **best}
+        used = {"warmup_steps": warmup(self.recipe, self.most), **best}
         return _with_changes(self.state.recipe, used)
 
     def _save(self) -> None:
@@ -320,7 +320,7 @@ class _Search:
         """The recipe of a candidate: its learning-rate schedule ends with the longest run."""
         shortest = min(rungs(len(stage.values), self.most)[0][1] for stage in self.stages)
         changes = {
-            "warmup": warmup(self.recipe, self.most),
+            "warmup_steps": warmup(self.recipe, self.most),
             **trial.changes,
             # One more than is trained: a run that reached its end would be scored by beam search.
             "steps": self.most + 1,
@@ -329,7 +329,7 @@ class _Search:
             "log_every": max(1, shortest // 4),
             "patience": 0,  # a rung ends when it ends
             "samples": 0,
-            "weights": "last",  # snapshots of the best would only take space
+            "final_weights": "last",  # snapshots of the best would only take space
         }
         return parse(_with_changes(self.state.recipe, changes))
 

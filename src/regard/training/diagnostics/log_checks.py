@@ -66,7 +66,7 @@ def non_finite(log: RunLog) -> Iterator[Finding]:
         "nonfinite",
         f"{len(log.skipped)} updates skipped, the first at step {first['step']}{where}",
         "loss or gradients are not finite",
-        "lower learning_rate, set clip = 1.0, and look at the examples of that step",
+        "lower learning_rate, set max_grad_norm = 1.0, and look at the examples of that step",
         0.9,
         int(first["step"]),
     )
@@ -88,7 +88,7 @@ def diverging_loss(log: RunLog, baseline: Baseline) -> Iterator[Finding]:
             "diverging_loss",
             f"the loss was {best:.2f} and is {final:.2f} at step {log.last_step}",
             "training diverges",
-            "lower learning_rate, or set clip = 1.0 and a longer warmup",
+            "lower learning_rate, or set max_grad_norm = 1.0 and a longer warmup",
             0.8,
             log.last_step,
         )
@@ -119,7 +119,7 @@ def loss_spike(log: RunLog) -> Iterator[Finding]:
                 "loss_spike",
                 f"the loss jumped from {center:.2f} to {log.losses[i]:.2f} at step {log.steps[i]}",
                 "an update was far too large, or a batch is unlike the others",
-                "set clip = 1.0, lower learning_rate, and look at the examples of that step",
+                "set max_grad_norm = 1.0, lower learning_rate, and read the examples of that step",
                 0.7,
                 log.steps[i],
             )
@@ -137,7 +137,7 @@ def exploding_gradients(log: RunLog) -> Iterator[Finding]:
             "exploding_gradients",
             f"the median gradient norm is {typical:.3g}",
             "gradients explode",
-            "set clip = 1.0, start from smaller weights, or put the norm first (residual = pre)",
+            "set max_grad_norm = 1.0, init = a smaller deviation, or residual = pre",
             0.7,
         )
 

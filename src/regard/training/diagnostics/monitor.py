@@ -117,7 +117,7 @@ class Monitor:
         if self.objective.labels_are_classes:
             counts = labels.label_counts(batch for _, batch in batches)
         entropy = None if counts is None else labels.entropy(counts)
-        return Baseline(entropy, warmup=settings.warmup, steps=settings.steps)
+        return Baseline(entropy, warmup=settings.warmup_steps, steps=settings.steps)
 
     def _check_memory(self) -> Iterable[Finding]:
         device = next(self.objective.model.parameters()).device
@@ -147,6 +147,6 @@ def _memory_finding(evidence: str) -> Finding:
         "memory",
         evidence,
         "memory is about to run out",
-        "lower batch_tokens and raise accumulate as much, or set recompute = true",
+        "lower batch_tokens and raise accumulate as much, or set gradient_checkpointing = true",
         0.9,
     )

@@ -120,7 +120,7 @@ class Loop:
         self.early_stopping = EarlyStopping(self.settings.metric, self.settings.patience)
         # A recomputed forward (activation checkpointing) cannot be captured into a CUDA graph, nor
         # can one that counts tokens, or whose gradients DDP and FSDP2 sum on their own streams.
-        cuda_graphs = objective.cuda_graphs and not self.settings.recompute
+        cuda_graphs = objective.cuda_graphs and not self.settings.gradient_checkpointing
         cuda_graphs = cuda_graphs and not counts_global_tokens(self.model)
         self.step = Step(
             strategy.loss,

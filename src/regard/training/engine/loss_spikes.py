@@ -19,7 +19,8 @@ FEWEST = 20  # of them: before, there is no telling what is usual
 MAX_SKIPPED_UPDATES = 3  # in a row, not finite, before the run has diverged
 MAX_ROLLBACKS = 3  # for spikes within one stretch, before the run has diverged
 DIVERGENCE_REPAIR = (
-    "lower learning_rate, set clip = 1.0 or a longer warmup; metrics.jsonl names the batches"
+    "lower learning_rate, or set max_grad_norm = 1.0 or more warmup_steps; "
+    "metrics.jsonl names the batches"
 )
 # Where the loss hardly varies, a ripple of this share of it is no spike.
 LEAST_DEVIATION = 0.01

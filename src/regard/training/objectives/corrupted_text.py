@@ -53,7 +53,7 @@ class CorruptedText(Objective):
         self.validation_corpus = data.valid
         self.context = setup.recipe.data.context
         self.device = setup.device
-        self.corrupted_share = self.settings.hidden or self.default_share
+        self.corrupted_share = self.settings.mask_ratio or self.default_share
 
     @classmethod
     def prepare(cls, setup: Setup, base: Model | None) -> TextCorpora:

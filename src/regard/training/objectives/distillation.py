@@ -168,7 +168,7 @@ def _check_vocabulary(recipe: Recipe, same: bool) -> None:
         return
     repair = (
         "leave --tokenizer out to take the teacher's, or only its translations: "
-        "--teacher-translates --teaching 0"
+        "--teacher-translates --distillation-weight 0"
     )
     if recipe.is_finetuning:  # the student has its tokenizer already
         repair = "take a teacher that was fine-tuned from the same model, or leave --teacher out"

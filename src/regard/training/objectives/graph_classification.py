@@ -118,7 +118,7 @@ class GraphObjective(Objective):
         logits = self.trained_model.graph_logits(dict(tensors))
         labels = tensors["labels"]
         loss, nll = cross_entropy(logits, labels, self.settings.label_smoothing)
-        weight = self.settings.agreement
+        weight = self.settings.r_drop
         if weight and self.model.training:
             # Two passes with other dropout should agree, on what has no label too: nodes without
             # one say more about the graph than the few that have it (GRAND, Feng et al. 2020).

@@ -84,7 +84,7 @@ class MaskedImages(ImageObjective):
                 "this model has no decoder that reconstructs pixels",
                 "give one that has: ViT-MAE, SimMIM; a new one begins with --model",
             )
-        description = model_spec.with_hidden_patches(base.spec, setup.recipe.train.hidden)
+        description = model_spec.with_hidden_patches(base.spec, setup.recipe.train.mask_ratio)
         if description == base.spec:
             return base
         model = build(description)

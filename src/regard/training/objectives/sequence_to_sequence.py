@@ -155,7 +155,7 @@ class SequenceToSequence(Objective):
         )
 
     def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        r_drop_weight = self.settings.agreement
+        r_drop_weight = self.settings.r_drop
         passes = 1
         if r_drop_weight:
             # R-Drop: the batch twice in one forward, with other dropout masks.

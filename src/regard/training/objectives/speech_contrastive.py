@@ -144,7 +144,7 @@ class SpeechContrastive(SoundObjective[None]):
         waves, padding_mask = pad_rows(waveforms, 0.0)
         # Of what is heard now: another speed has other positions.
         lengths = self.trained_model.frames(np.array([len(one) for one in waveforms])).tolist()
-        share = self.settings.hidden or DEFAULT_MASK_SHARE
+        share = self.settings.mask_ratio or DEFAULT_MASK_SHARE
         span = round(self.setup.recipe.span_length)
         masked = span_masks(lengths, share, span, generator)
         tensors = {

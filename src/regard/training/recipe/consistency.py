@@ -13,7 +13,7 @@ from regard.training.recipe.settings import Settings
 # Settings of [model] that a new head of a fine-tuned model has.
 NEW_HEAD = ("horizon",)
 # Settings of [model] that say how training starts, and not what the model is.
-STARTING_POINT = ("start", "vectors", "freeze_embeddings")
+STARTING_POINT = ("init", "pretrained_embeddings", "freeze_embeddings")
 
 
 class _OtherInput(NamedTuple):
@@ -140,10 +140,10 @@ def _check_settings_of_objective(recipe: Settings) -> None:
     has_images = recipe.objective_settings.data == "images"
     # key, whether it is set, whether the objective has it
     settings = (
-        ("agreement", recipe.train.agreement > 0, agrees),
+        ("r_drop", recipe.train.r_drop > 0, agrees),
         ("memory", recipe.model.memory is not None, has_memory),
         ("next_sentence", recipe.train.next_sentence, objective == "masked"),
-        ("hidden", recipe.train.hidden is not None, recipe.objective_settings.corrupts),
+        ("mask_ratio", recipe.train.mask_ratio is not None, recipe.objective_settings.corrupts),
         ("test_text", recipe.data.test_text is not None, has_test_text),
         ("valid_images", recipe.data.valid_images is not None, has_images),
         ("test_images", recipe.data.test_images is not None, has_images),
@@ -171,7 +171,7 @@ def _check_settings_of_objective(recipe: Settings) -> None:
 def _sound_settings(recipe: Settings) -> list[tuple[str, bool, bool]]:
     """Settings of sound: key, whether it is set, whether the objective has it."""
     has_sound = recipe.objective_settings.data == "sounds"
-    # Contrastive learning has masks of its own (`hidden`, `span_length`).
+    # Contrastive learning has masks of its own (`mask_ratio`, `span_length`).
     has_masks = has_sound and recipe.objective != "speech_contrastive"
     keys = {
         "speed_perturbation": has_sound,
@@ -230,8 +230,8 @@ def _check_model(recipe: Settings) -> None:
     if not recipe.is_baseline:
         return
     foreign = [key for key in TRANSFORMER_ONLY if getattr(recipe.model, key) is not None]
-    if recipe.train.recompute:
-        foreign.append("recompute")
+    if recipe.train.gradient_checkpointing:
+        foreign.append("gradient_checkpointing")
     if foreign:
         raise SettingError(f"{foreign[0]} is not a setting of {recipe.model_name}", "leave it out")
 
@@ -269,18 +269,18 @@ def _check_teacher(recipe: Settings) -> None:
             "--teacher-translates is only for training a new translation model", "leave it out"
         )
     # Each adds a forward pass and a weight of its own; nobody has tuned the two together.
-    if train.agreement:
+    if train.r_drop:
         raise SettingError(
-            "R-Drop and a teacher cannot be combined", "leave out --agreement or --teacher"
+            "R-Drop and a teacher cannot be combined", "leave out --r-drop or --teacher"
         )
     if recipe.distillation_weight == 0 and not train.teacher_translates:
         raise SettingError(
-            "the teacher has no effect", "raise --teaching, or use --teacher-translates"
+            "the teacher has no effect", "raise --distillation-weight, or use --teacher-translates"
         )
 
 
 def _check_no_teacher(recipe: Settings) -> None:
-    for key in ("teaching", "temperature", "teacher_translates"):
+    for key in ("distillation_weight", "temperature", "teacher_translates"):
         if getattr(recipe.train, key) not in (None, False):
             raise SettingError(f"{key} is only used in distillation", "give --teacher DIR")
 

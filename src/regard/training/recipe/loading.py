@@ -30,6 +30,7 @@ from regard.training.recipe.schema import (
     SECTIONS,
     Recipe,
     parse,
+    repair_of_unknown,
 )
 from regard.training.recipe.sections import TRANSFORMER_ONLY, ModelSettings
 from regard.training.recipe.settings import is_baseline
@@ -44,7 +45,7 @@ FINETUNING_DEFAULTS: dict[str, Any] = {
     "weight_decay": 0.01,
     "betas": (0.9, 0.999),
     "adam_eps": 1e-8,
-    "clip": 1.0,
+    "max_grad_norm": 1.0,
     "label_smoothing": 0.0,
     "batch_tokens": 1024,
 }
@@ -91,7 +92,7 @@ def load(
     # Keys are unique across sections, so a flag needs no section.
     for key, value in changes.items():
         if key not in KEYS:
-            raise SettingError(f"there is no setting {key!r}", did_you_mean(key, KEYS))
+            raise SettingError(f"there is no setting {key!r}", repair_of_unknown(key, KEYS))
         values[KEYS[key]][key] = value
     _check_read_first(values)
     _check_not_ignored(values, changes)
@@ -269,9 +270,14 @@ def choose(
     _check_words(changes)
     if data_root is not None and not recipe:
         raise SettingError(
-            "--data is the folder of a recipe's files, but no recipe is given",
-            "name one; your own files are given by --text, --pairs, --images and the like",
+            "--data-dir is the folder of a recipe's files, but no recipe is given",
+            "name one; your own files are given by --data, --text, --pairs, --images and the like",
         )
+    if (data := changes.get("data")) is not None:
+        key = data_key(recipe, changes)
+        if changes.get(key) is not None:
+            raise SettingError(f"`data` and `{key}` are both training data", "give one of them")
+        changes = {name: value for name, value in changes.items() if name != "data"} | {key: data}
     name: str | Path | None = recipe
     data_keys = {*DATA_KEYS.values(), "source", "files", "generated"}
     has_files = any(key in changes for key in data_keys)
@@ -280,6 +286,18 @@ def choose(
     if not name:
         return load(None, changes, data_root), "run"
     return load(name, changes, data_root), Path(name).stem
+
+
+def data_key(recipe: str | Path | None, changes: Mapping[str, Any]) -> str:
+    """The setting that names the training data of a run, by what its objective learns from."""
+    objective = changes.get("objective")
+    if objective is None and recipe:
+        section = _read(recipe).get("train")
+        objective = section.get("objective") if isinstance(section, dict) else None
+    if objective is None and changes.get("model") is not None:
+        # A text is the simplest data: what the model learns from it decides.
+        objective = objective_of_model(changes["model"], has_text=True)
+    return "pairs" if objective is None else DATA_KEYS[objective_settings(objective).data]
 
 
 def _recipe_without_files(changes: Mapping[str, Any]) -> str | None:
@@ -308,7 +326,7 @@ def _resolve_paths(
         # A recipe of the package has no data beside it.
         raise SettingError(
             f"the recipe {name!r} reads files, but no data root is set",
-            "give --data DIR, or set REGARD_DATA",
+            "give --data-dir DIR, or set REGARD_DATA",
         )
     for section, key in paths:
         value = values[section][key]

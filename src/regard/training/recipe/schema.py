@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from pydantic import ValidationError, model_validator
@@ -72,9 +72,38 @@ FILE_KEYS = {
         "series",
         "graph",
     ),
-    "model": ("vectors", "spec"),
+    "model": ("pretrained_embeddings", "spec"),
     "tune": ("base",),
 }
+
+
+# The names that settings and flags had before they took those of the field.
+FORMER_NAMES = {
+    "agreement": "r_drop",
+    "clip": "max_grad_norm",
+    "cut": "truncation",
+    "floor": "min_lr_ratio",
+    "hidden": "mask_ratio",
+    "kernel": "feedforward_kernel_size",
+    "multiple": "pad_to_multiple_of",
+    "of": "part",
+    "recompute": "gradient_checkpointing",
+    "share": "tie_embeddings",
+    "start": "init",
+    "teaching": "distillation_weight",
+    "utilisation": "utilization",
+    "vectors": "pretrained_embeddings",
+    "warm_up": "warmup_ratio",
+    "warmup": "warmup_steps",
+    "weights": "final_weights",
+}
+
+
+def repair_of_unknown(key: str, options: Iterable[str]) -> str:
+    """What to write in place of a setting that there is not: its new name, or the nearest one."""
+    new_name = FORMER_NAMES.get(key)
+    names = list(options)
+    return f"it is called {new_name}" if new_name in names else did_you_mean(key, names)
 
 
 def parse(values: Mapping[str, Mapping[str, Any]]) -> Recipe:
@@ -95,7 +124,7 @@ def _setting_error(error: ValidationError) -> SettingError:
         section = SECTIONS.get(location[0])
         options = section.model_fields if section else SECTIONS
         # A right key in the wrong section, or a misspelt one.
-        repair = f"it belongs in [{KEYS[key]}]" if key in KEYS else did_you_mean(key, options)
+        repair = f"it belongs in [{KEYS[key]}]" if key in KEYS else repair_of_unknown(key, options)
         return SettingError(f"there is no setting {key!r} in [{location[0]}]", repair)
     cause = first.get("ctx", {}).get("error")
     if isinstance(cause, SettingError):  # raised by a check of ours

@@ -226,7 +226,7 @@ TRANSFORMER_ONLY = (
     "decoder_attention",
     "residual",
     "norm",
-    "kernel",
+    "feedforward_kernel_size",
     "projection",
 )
 
@@ -358,25 +358,25 @@ class ModelSettings(Section):
     norm: Literal["layer", "rms", "batch"] | None = Field(
         None, description="normalization in the blocks; batch is over all tokens of a batch"
     )
-    kernel: int | None = Field(
+    feedforward_kernel_size: int | None = Field(
         None, ge=1, description="convolutional feed-forward; kernel size of its first convolution"
     )
-    start: str | None = Field(
+    init: str | None = Field(
         None,
         description="initialization: xavier, normal:STD or scaled:STD; scaled is GPT-2's, with "
         "residual projections divided by √(2·layers). Default: xavier for translate, ctc and "
         "transcribe, scaled:0.02 for causal, normal:0.02 for the others",
     )
-    share: Literal["all", "target", "none"] | None = Field(
+    tie_embeddings: Literal["all", "target", "none"] | None = Field(
         None, description="weight tying: which embeddings share one matrix"
     )
-    vectors: str | None = Field(
+    pretrained_embeddings: str | None = Field(
         None,
         description="pretrained word vectors to initialize from (word2vec or GloVe text format)",
     )
     freeze_embeddings: bool = Field(False, description="keep the embeddings frozen")
 
-    @field_validator("start")
+    @field_validator("init")
     @classmethod
     def _start(cls, value: str | None) -> str | None:
         if value is not None:
@@ -449,7 +449,7 @@ class TrainSettings(Section):
     )
     # Masked LM, span corruption and denoising.
     next_sentence: bool = Field(False, description="masked: add next-sentence prediction")
-    hidden: float | None = Field(
+    mask_ratio: float | None = Field(
         None,
         gt=0,
         lt=1,
@@ -478,12 +478,12 @@ class TrainSettings(Section):
     learning_rate: float | None = Field(
         None, gt=0, description="peak learning rate; by default the paper's"
     )
-    warmup: int = Field(
+    warmup_steps: int = Field(
         4000,
         ge=1,
         description="warm-up steps  [a tenth of the steps, at most 4000]",
     )
-    floor: float = Field(
+    min_lr_ratio: float = Field(
         0.0,
         ge=0,
         lt=1,
@@ -493,7 +493,9 @@ class TrainSettings(Section):
     betas: tuple[Beta, Beta] = Field((0.9, 0.98), description="Adam's β₁,β₂")
     adam_eps: float = Field(1e-9, gt=0, description="Adam's ε")
     weight_decay: float = Field(0.0, ge=0, description="decoupled in AdamW, L2 in Adam")
-    clip: float = Field(0.0, ge=0, description="gradient clipping: maximum norm; 0 disables it")
+    max_grad_norm: float = Field(
+        0.0, ge=0, description="gradient clipping: maximum norm; 0 disables it"
+    )
     # Regularization (Section 5.4), R-Drop, and knowledge distillation.
     label_smoothing: float = Field(
         0.1,
@@ -501,7 +503,7 @@ class TrainSettings(Section):
         lt=1,
         description="label smoothing; for translation, transcription and classification",
     )
-    agreement: float = Field(
+    r_drop: float = Field(
         0.0,
         ge=0,
         description="R-Drop: weight of the consistency loss between two forward passes; with "
@@ -571,7 +573,7 @@ class TrainSettings(Section):
         description="knowledge distillation: folder of the teacher model; the student uses its "
         "tokenizer",
     )
-    teaching: float | None = Field(
+    distillation_weight: float | None = Field(
         None,
         ge=0,
         le=1,
@@ -590,7 +592,7 @@ class TrainSettings(Section):
     precision: Literal["float32", "tf32", "bf16", "fp16"] = Field(
         "float32", description="bf16 and fp16 are mixed precision"
     )
-    multiple: int = Field(
+    pad_to_multiple_of: int = Field(
         0,
         ge=0,
         description="pad to a multiple of this; 0 means 8 on a GPU (fewer shapes), 1 on a CPU",
@@ -598,7 +600,7 @@ class TrainSettings(Section):
     compile: bool = Field(
         False, description="torch.compile the blocks (GPU only); slower start, faster steps"
     )
-    recompute: bool = Field(
+    gradient_checkpointing: bool = Field(
         False, description="activation (gradient) checkpointing: less memory, a second forward pass"
     )
     # Loss spikes.
@@ -613,7 +615,7 @@ class TrainSettings(Section):
         100, ge=1, description="updates before a spike to undo, skipping their batches"
     )
     # Validation, early stopping and checkpoints.
-    weights: str = Field(
+    final_weights: str = Field(
         "best",
         description="final weights: best, last, average:N or ema:DECAY; average:N is checkpoint "
         "averaging over the last N validations",
@@ -679,7 +681,7 @@ class TrainSettings(Section):
             return None
         return str(Path(value).absolute())  # a run is resumed from anywhere
 
-    @field_validator("weights")
+    @field_validator("final_weights")
     @classmethod
     def _weights(cls, value: str) -> str:
         parse_weights(value)
@@ -722,7 +724,7 @@ class TuneSettings(Section):
         description="epochs, instead of steps  [3 when fine-tuning]",
     )
     # The warmup_proportion of BERT's fine-tuning scripts.
-    warm_up: float = Field(
+    warmup_ratio: float = Field(
         0.1,
         ge=0,
         lt=1,

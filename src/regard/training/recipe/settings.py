@@ -75,9 +75,9 @@ class Settings(Section):
         """The share of the teacher's distributions in the loss."""
         if self.train.teacher is None:
             return 0.0
-        if self.train.teaching is None:
+        if self.train.distillation_weight is None:
             return DEFAULT_DISTILLATION_WEIGHT
-        return self.train.teaching
+        return self.train.distillation_weight
 
     @property
     def temperature(self) -> float:
@@ -100,7 +100,7 @@ class Settings(Section):
 
     @property
     def exported_weights(self) -> ExportedWeights:
-        return parse_weights(self.train.weights)
+        return parse_weights(self.train.final_weights)
 
     @property
     def span_length(self) -> float:
@@ -135,7 +135,7 @@ class Settings(Section):
 
     @property
     def initialization(self) -> Initialization:
-        return parse_initialization(self.model.start or self.objective_settings.initialization)
+        return parse_initialization(self.model.init or self.objective_settings.initialization)
 
     @property
     def generated_task(self) -> GeneratedTask | None:
