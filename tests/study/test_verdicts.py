@@ -9,7 +9,6 @@ import baselines_verdicts
 import block_verdicts
 import cost_verdicts
 import inside_verdicts
-import numbers_verdicts
 import positions_verdicts
 import pytest
 import tables_verdicts
@@ -29,7 +28,6 @@ VERDICTS = {
     **cost_verdicts.VERDICTS,
     **inside_verdicts.VERDICTS,
     **tables_verdicts.VERDICTS,
-    **numbers_verdicts.VERDICTS,
 }
 
 

@@ -18,7 +18,6 @@ TOPICS = {
     "cost": "Cost and scale",
     "inside": "Inside",
     "tables": "The paper's tables",
-    "numbers": "Printed numbers",
 }
 
 
@@ -149,10 +148,6 @@ STUDIES: dict[str, Listing] = {
     # tables
     "layer_types": Listing("tables", "Table 1: layer types", "tables.layer_types.LayerTypes"),
     "ablation": Listing("tables", "Table 3: variations of the model", "tables.ablation.Ablation"),
-    # numbers
-    "printed_numbers": Listing(
-        "numbers", "Printed numbers that are wrong", "numbers.printed_numbers.PrintedNumbers"
-    ),
 }
 
 

@@ -1,4 +1,8 @@
-"""Numbers and statements that teaching texts print, computed again."""
+"""Numbers and statements that teaching texts print, computed again: which of them stand?
+
+Each by the formula, by counting, or by running a small model. Run it:
+python examples/printed_numbers.py
+"""
 
 from __future__ import annotations
 
@@ -15,26 +19,16 @@ from regard.core.context import Context
 from regard.core.positional_encoding import sinusoids
 from regard.core.probe import Probe
 from regard.families.presets import preset
-from regard.study.figure import Axis, BarChart, Bars, Figure, Table
-from regard.study.study import Effort, Numbers, Outcome, Progress, Study, Verdict
-from regard.study.training_run import build_seeded
 
 TOLERANCE = 0.02  # relative; of a printed zero, absolute
 
 
 @dataclass(frozen=True)
 class Statement:
-    """A printed statement as numbers, and the function that computes them."""
-
-    label: str  # for a figure
     text: str
     printed: tuple[float, ...]  # as the text has it
     compute: Callable[[], list[float]]
     computation: str  # the same in words
-    unit: str = ""
-
-
-# ------------------------------------------------------------------ the computations
 
 
 def softmax_example() -> list[float]:
@@ -106,7 +100,8 @@ def attention_to_recurrent() -> list[float]:
 def permuted_difference() -> list[float]:
     """How far the representation of each place is from what it was before the permutation."""
     sizes = {"d_model": 64, "heads": 4, "layers": 2, "d_ff": 128}
-    encoder = build_seeded(preset("bert", 50, 16, position="none", **sizes), 1).eval()
+    torch.manual_seed(1)
+    encoder = build(preset("bert", 50, 16, position="none", **sizes)).eval()
     x = torch.arange(3, 15)[None]
     hidden, _ = encoder(x)
     permuted, _ = encoder(x.flip(1))
@@ -155,167 +150,77 @@ def _list(tensor: torch.Tensor) -> list[float]:
     return values
 
 
-# ------------------------------------------------------------------ the statements
-
 STATEMENTS = (
     Statement(
-        "softmax",
         "softmax of [2.1, 0.3, −0.5, 1.8]", (0.58, 0.10, 0.04, 0.28), softmax_example,
         "exp of each, divided by their sum",
     ),
     Statement(
-        "GPT-3 forward",
         "a GPT-3 forward over 2,048 tokens takes 700 GFLOP", (7e11,), forward_flop,
-        "2 · 175e9 parameters · 2,048 tokens, about 717 TFLOP", "FLOP",
+        "2 · 175e9 parameters · 2,048 tokens, about 717 TFLOP",
     ),
     Statement(
-        "training 110 M",
         "training 110 M parameters on 10 B tokens takes 1e20 FLOP", (1e20,), training_flop,
-        "6 · 110e6 · 10e9", "FLOP",
+        "6 · 110e6 · 10e9",
     ),
     Statement(
-        "training GPT-3",
         "training GPT-3 takes 3.14e23 FLOP", (3.14e23,), gpt3_training_flop,
-        "6 · 175e9 · 300e9", "FLOP",
+        "6 · 175e9 · 300e9",
     ),
     Statement(
-        "smoothed targets",
         "smoothed targets with ε = 0.1 are [.025, .9, .025, .025]", (0.975,), smoothed_targets,
-        "a distribution sums to 1: 1 − ε and ε/(K−1) each, [.033, .9, .033, .033]", "sum",
+        "a distribution sums to 1: 1 − ε and ε/(K−1) each, [.033, .9, .033, .033]",
     ),
     Statement(
-        "slow dimensions",
         "the slow sinusoids are the low dimensions", (0.0,), slowest_dimension,
-        "the sine of d_model = 512 that changes least from position to position", "dimension",
+        "the sine of d_model = 512 that changes least from position to position",
     ),
     Statement(
-        "d = 4 sinusoids",
         "d = 4: the second pair is sin and cos of pos / 1000^½", (1000**0.5,), second_divisor,
-        "10000^(2/4) = 100", "divisor",
+        "10000^(2/4) = 100",
     ),
     Statement(
-        "memory, 512",
         "attention of 512 tokens and 8 heads needs 512 MB a layer", (512e6,),
-        lambda: score_bytes(512), "8 · 512² · 4 bytes, 8.4 MB", "bytes",
+        lambda: score_bytes(512), "8 · 512² · 4 bytes, 8.4 MB",
     ),
     Statement(
-        "memory, 2,048",
         "attention of 2,048 tokens and 8 heads needs 8 GB a layer", (8e9,),
-        lambda: score_bytes(2048), "8 · 2048² · 4 bytes, 134 MB", "bytes",
+        lambda: score_bytes(2048), "8 · 2048² · 4 bytes, 134 MB",
     ),
     Statement(
-        "memory, 1,024",
         "attention of 1,024 tokens and 8 heads needs 33 MB a layer", (33e6,),
-        lambda: score_bytes(1024), "8 · 1024² · 4 bytes", "bytes",
+        lambda: score_bytes(1024), "8 · 1024² · 4 bytes",
     ),
     Statement(
-        "d_k",
         "d_k = h / d_model, for 8 heads and 512", (8 / 512,), head_width,
-        "d_model / h, the width in the spec of transformer:base", "d_k",
+        "d_model / h, the width in the spec of transformer:base",
     ),
     Statement(
-        "attention / recurrent",
         "self-attention costs no more than a recurrent layer, n = 1,024, d = 512", (1.0,),
         attention_to_recurrent,
-        "FLOPs n²·d over n·d², counted: recurrent layers cost less where n > d", "ratio",
+        "FLOPs n²·d over n·d², counted: recurrent layers cost less where n > d",
     ),
     Statement(
-        "permuted words",
         "without positions, “cats love I” has the same representations as “I love cats”",
         (0.0, 0.0), permuted_difference,
         "relative difference at the same places, and of the same words: permuted, not equal",
     ),
     Statement(
-        "path length",
         "convolutions of width 3 join 1,024 positions in log₃ n = 7 layers", (7.0, 7.0),
-        convolution_layers, "layers needed, contiguous and dilated: only dilated ones do", "layers",
+        convolution_layers, "layers needed, contiguous and dilated: only dilated ones do",
     ),
     Statement(
-        "causal mask",
         "token i attends to tokens 1 … i − 1, so the fourth to 3", (3.0,), visible_tokens,
-        "weights above zero in row 4 of a causal model: it attends to itself too", "tokens",
+        "weights above zero in row 4 of a causal model: it attends to itself too",
     ),
     Statement(
-        "scores to 0",
         "as scores go to 0 the softmax becomes one-hot", (1.0, 0.25), small_scores,
-        "largest weight of scores · 0.001 and · 1000: it is the other way round", "weight",
+        "largest weight of scores · 0.001 and · 1000: it is the other way round",
     ),
 )  # fmt: skip
 
 
-class PrintedNumbers(Study):
-    name = "printed_numbers"
-    claim = "The numbers and rules of thumb in texts that teach the Transformer are right."
-    source = "Course notes and summaries of the papers; each statement as it is printed there"
-    measurement = (
-        "Each printed statement as numbers, and the same numbers computed here: by the formula, by "
-        "counting, or by running a small model. Nothing is random but the weights of two models."
-    )
-    rule = (
-        f"A statement stands if every number is within {100 * TOLERANCE:.0f} % of the computed one "
-        f"(a zero within {TOLERANCE:g}). The claim holds if all stand, within limits if more than "
-        "half do."
-    )
-    quick_seeds = 1
-    full_seeds = 1
-
-    def measure(self, effort: Effort, progress: Progress) -> Numbers:
-        rows = []
-        for statement in progress.over(STATEMENTS, lambda one: one.text):
-            rows.append(
-                {
-                    "label": statement.label,
-                    "text": statement.text,
-                    "printed": list(statement.printed),
-                    "computed": statement.compute(),
-                    "computation": statement.computation,
-                    "unit": statement.unit,
-                }
-            )
-        return {"statements": rows}
-
-    def verdict(self, numbers: Numbers) -> Verdict:
-        rows = numbers["statements"]
-        # Those that stand are named, because they are few.
-        right = [row for row in rows if stands(row["printed"], row["computed"])]
-        reason = f"{len(right)} of {len(rows)} statements stand"
-        if right and len(right) < len(rows):
-            reason += ": " + "; ".join(row["text"] for row in right)
-        if len(right) == len(rows):
-            return Verdict(Outcome.HOLDS, f"{reason}.")
-        outcome = Outcome.LIMITED if 2 * len(right) > len(rows) else Outcome.FAILS
-        return Verdict(outcome, f"{reason}.")
-
-    def figures(self, numbers: Numbers) -> list[Figure]:
-        single = [
-            row for row in numbers["statements"] if len(row["printed"]) == 1 and row["printed"][0]
-        ]
-        # A ratio needs one number, and none that is zero.
-        ratios = [[row["printed"][0] / row["computed"][0]] for row in single]
-        names = [row["label"] for row in single]
-        return [
-            BarChart(
-                "Printed over computed",
-                Axis("ratio", log=True),
-                names,
-                [Bars("", ratios)],
-                note="On a logarithmic scale; bars begin at 1, which is right.",
-                base=1.0,
-            )
-        ]
-
-    def tables(self, numbers: Numbers) -> list[Table]:
-        rows = []
-        for row in numbers["statements"]:
-            verdict = "stands" if stands(row["printed"], row["computed"]) else "wrong"
-            printed = _numbers(row["printed"])
-            computed = f"{_numbers(row['computed'])} {row['unit']}".strip()
-            rows.append([row["text"], printed, computed, verdict, row["computation"]])
-        columns = ["statement", "printed", "computed", "", "computation"]
-        return [Table("Printed and computed", columns, rows)]
-
-
-def stands(printed: list[float], computed: list[float]) -> bool:
+def stands(printed: tuple[float, ...], computed: list[float]) -> bool:
     """Whether all printed numbers are the computed ones, up to the tolerance."""
     return all(
         abs(a - b) <= TOLERANCE * (abs(b) if a else 1.0)
@@ -323,5 +228,17 @@ def stands(printed: list[float], computed: list[float]) -> bool:
     )
 
 
-def _numbers(values: list[float]) -> str:
+def _numbers(values: tuple[float, ...] | list[float]) -> str:
     return ", ".join(f"{value:.3g}" for value in values)
+
+
+if __name__ == "__main__":
+    count = 0
+    for statement in STATEMENTS:
+        computed = statement.compute()
+        right = stands(statement.printed, computed)
+        count += right
+        print(f"{'stands' if right else 'wrong'}: {statement.text}")
+        print(f"    printed {_numbers(statement.printed)}, computed {_numbers(computed)}")
+        print(f"    {statement.computation}")
+    print(f"{count} of {len(STATEMENTS)} statements stand")

@@ -1,1 +1,0 @@
-"""Printed numbers of teaching texts, computed again."""
