@@ -17,10 +17,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from regard import spec
-from regard.builder import CoreModel, build
+from regard.builder import build
 from regard.core import projection, scaled_dot_product_attention
 from regard.core.attention_mask import AttentionMask, ScoreBias
 from regard.core.linear_attention import LinearAttention as LinearMixer
+from regard.core_model import CoreModel
 from regard.data.builtin import sentences
 from regard.decode.batch_decoding import SpecialTokens
 from regard.families.transformer import transformer

@@ -16,7 +16,9 @@ from regard.core.head import (
 )
 from regard.core.kv_cache import DecoderState
 from regard.core.probe import NO_PROBE, NullProbe
+from regard.core.side import Side
 from regard.core.stack import Stack
+from regard.core_model import CoreModel
 
 
 class Prompt(NamedTuple):
@@ -27,7 +29,7 @@ class Prompt(NamedTuple):
     probe: NullProbe = NO_PROBE  # that decoding from here goes on with
 
 
-class Decoder(nn.Module):
+class Decoder(CoreModel):
     """A language model: each position has seen what came before it."""
 
     padding_side = "left"  # so that all rows of a batch continue at the same position
@@ -37,6 +39,19 @@ class Decoder(nn.Module):
         self.tokens = tokens
         self.stack = stack
         self.head = head
+
+    def stacks(self) -> dict[str, Side]:
+        return {"decoder": self.stack}
+
+    def front_ends(self) -> dict[str, nn.Module]:
+        return {"decoder": self.tokens}
+
+    def heads(self) -> dict[str, nn.Module]:
+        return {"head": self.head}
+
+    @property
+    def lm_head(self) -> LMHead:
+        return self.head
 
     def forward(
         self, tokens: Tensor, padding_mask: Tensor | None = None, context: Context | None = None

@@ -9,10 +9,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.core.context import AuxiliaryLosses, Context
+from regard.core.side import Side
+from regard.core_model import CoreModel
 from regard.encoder import Encoder
 
 
-class DualEncoder(nn.Module):
+class DualEncoder(CoreModel):
     """Dual encoder (CLIP, Radford et al. 2021): texts and images as vectors of one space.
 
     With a `bias`, pairs are judged one by one, by a sigmoid (SigLIP, Zhai et al. 2023).
@@ -26,6 +28,12 @@ class DualEncoder(nn.Module):
         self.image = image
         self.scale = nn.Parameter(torch.tensor(scale))  # logit scale of the cosines, as a logarithm
         self.bias = None if bias is None else nn.Parameter(torch.tensor(bias))
+
+    def stacks(self) -> dict[str, Side]:
+        return {"text.encoder": self.text.stack, "image.encoder": self.image.stack}
+
+    def front_ends(self) -> dict[str, nn.Module]:
+        return {"text.encoder": self.text.input, "image.encoder": self.image.input}
 
     def texts(
         self, tokens: Tensor, padding_mask: Tensor | None = None, context: Context | None = None

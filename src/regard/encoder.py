@@ -29,11 +29,13 @@ from regard.core.patch_embedding import Patches, VisiblePatches
 from regard.core.pixel_decoder import MaskedImageDecoder
 from regard.core.series_head import SeriesHead
 from regard.core.series_patches import SeriesPatches
+from regard.core.side import Side
 from regard.core.stack import Stack
 from regard.core.waveform_frontend import Waveform
+from regard.core_model import CoreModel
 
 
-class Encoder(nn.Module):
+class Encoder(CoreModel):
     """A front end and a stack that sees its whole input: BERT, ViT and their kin.
 
     What stands on top is applied to what `forward` gives: `head(hidden)` makes logits over the
@@ -61,6 +63,19 @@ class Encoder(nn.Module):
         self.series = series
         self.contrastive = contrastive
         self.pixels = pixels
+
+    def stacks(self) -> dict[str, Side]:
+        return {"encoder": self.stack}
+
+    def front_ends(self) -> dict[str, nn.Module]:
+        return {"encoder": self.input}
+
+    def heads(self) -> dict[str, nn.Module]:
+        return self._children("pool", "head", "labels", "series", "contrastive", "pixels")
+
+    @property
+    def lm_head(self) -> LMHead | None:
+        return self.head
 
     def forward(
         self,

@@ -22,14 +22,16 @@ from regard.core.head import (
     Pool,
 )
 from regard.core.kv_cache import DecoderState
+from regard.core.side import Side
 from regard.core.stack import Stack
+from regard.core_model import CoreModel
 
 # The sides of an encoder–decoder have one signature: side(x, padding_mask, context, memory).
 EncoderSide = Stack | RecurrentEncoder | ConvolutionalEncoder
 DecoderSide = Stack | RecurrentDecoder | ConvolutionalDecoder
 
 
-class EncoderDecoder(nn.Module):
+class EncoderDecoder(CoreModel):
     """Encoder–decoder (Figure 1 of the paper); its sides may also be recurrent or convolutional."""
 
     padding_side = "right"  # of the shorter rows in a batch of sources
@@ -52,6 +54,19 @@ class EncoderDecoder(nn.Module):
         self.head = head
         self.pool = pool  # this and the next of sequence classification only
         self.labels = labels
+
+    def stacks(self) -> dict[str, Side]:
+        return {"encoder": self.encoder, "decoder": self.decoder}
+
+    def front_ends(self) -> dict[str, nn.Module]:
+        return {"encoder": self.source, "decoder": self.target}
+
+    def heads(self) -> dict[str, nn.Module]:
+        return self._children("pool", "head", "labels")
+
+    @property
+    def lm_head(self) -> LMHead:
+        return self.head
 
     def encode(
         self, source: Tensor, padding_mask: Tensor | None = None, context: Context | None = None

@@ -16,7 +16,9 @@ from regard.core.kv_cache import DecoderState
 from regard.core.lagged_values import Covariates, LaggedValues, SeriesState, StepEmbedding
 from regard.core.series_head import DistributionParameters, distribution, distribution_mean
 from regard.core.series_patches import Scaling
+from regard.core.side import Side
 from regard.core.stack import Stack
+from regard.core_model import CoreModel
 from regard.errors import DataError
 
 Losses = dict[str, Tensor]
@@ -32,7 +34,7 @@ class EncodedSeries(NamedTuple):
     state: SeriesState
 
 
-class SeriesEncoderDecoder(nn.Module):
+class SeriesEncoderDecoder(CoreModel):
     """Encoder–decoder of time series (transformers' time-series Transformer).
 
     Both sides read the lagged values of their steps, so that the decoder is given the step before
@@ -57,6 +59,15 @@ class SeriesEncoderDecoder(nn.Module):
         self.decoder = decoder
         self.series = series
         self.horizon = horizon
+
+    def stacks(self) -> dict[str, Side]:
+        return {"encoder": self.encoder, "decoder": self.decoder}
+
+    def front_ends(self) -> dict[str, nn.Module]:
+        return {"encoder": self.source, "decoder": self.target}
+
+    def heads(self) -> dict[str, nn.Module]:
+        return self._children("series")
 
     def encode(
         self,

@@ -355,7 +355,7 @@ def test_tensors_of_a_call(run: Run, models: Models) -> None:
 @pytest.mark.parametrize("name", ["vit", "clip", "patches", "wav", "whisper", "mt", "memory"])
 def test_the_repair_of_no_tensor_is_for_this_model(name: str, models: Models) -> None:
     model = getattr(models, name)
-    for argument, is_required in model.spec.inputs.items():
+    for argument, is_required in model.spec.inputs:
         if is_required:
             error = refused(lambda argument=argument: model(**{argument: "x"}))  # type: ignore[misc]
             assert ("model.tokens" in error.repair) == (

@@ -17,6 +17,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 
 # Everything below `families/` that says what a model is made of and builds it.
 MODELS = (
+    "core_model",
     "encoder_decoder",
     "series_encoder_decoder",
     "encoder",

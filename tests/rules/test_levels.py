@@ -24,6 +24,7 @@ LEVELS = (
     # Variants of a stack, and what is made of one.
     ("core.conv_layer", "core.reversible", "core.universal_transformer", "core.pixel_decoder"),
     ("core.shifted_window_attention",),
+    ("core_model",),
     ("baselines",),
     ("encoder_decoder", "series_encoder_decoder", "encoder", "decoder"),
     ("dual_encoder",),

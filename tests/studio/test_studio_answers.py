@@ -312,7 +312,7 @@ def test_the_formulas_of_a_layer_are_those_of_its_parts(
     name: str, expected: dict[str, str]
 ) -> None:
     core: Any = build(preset(f"{name}:tiny", len(WORDS), 64))
-    formulas = layer_formulas(core, list(looking.probe_names.stacks(core))[-1])
+    formulas = layer_formulas(core, list(core.stacks())[-1])
     assert {key: formulas[key] for key in expected} == expected
     assert ("q" in formulas) == (name in ("llama", "gpt-neox", "mixtral"))
 

@@ -28,6 +28,7 @@ from regard.core.linear import Linear
 from regard.core.norm import LayerNorm, Norm
 from regard.core.probe import HasHeads, NullProbe
 from regard.core.scaled_dot_product_attention import SoftmaxAttention
+from regard.core.side import Side
 
 HALF = math.sqrt(0.5)  # keeps the variance of a sum of two
 
@@ -81,7 +82,7 @@ class BottleneckUnit(nn.Module):
 Unit = GatedUnit | BottleneckUnit
 
 
-class ConvolutionalEncoder(nn.Module):
+class ConvolutionalEncoder(Side):
     """Convolutional encoder."""
 
     position = None
@@ -144,7 +145,7 @@ class ConvAttention(nn.Module):
         return out
 
 
-class ConvolutionalDecoder(nn.Module):
+class ConvolutionalDecoder(Side):
     """Convolutional decoder, causal.
 
     With `glances`, each layer attends to the memory (ConvS2S). With `aligned`, position t is

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from regard.core.context import AuxiliaryLosses, Context
 from regard.core.linear import Linear
+from regard.core.side import Side
+from regard.core_model import CoreModel
 
 
-class LinearForecaster(nn.Module):
+class LinearForecaster(CoreModel):
     """A linear map from the window of a channel to its next values, the same for all channels.
 
     DLinear maps the moving average over `moving_average` steps, the trend, and the rest apart;
@@ -26,6 +28,9 @@ class LinearForecaster(nn.Module):
         outputs = horizon * (quantiles or 1)
         self.seasonal = Linear(length, outputs)
         self.trend = Linear(length, outputs) if moving_average else None
+
+    def stacks(self) -> dict[str, Side]:
+        return {}  # a linear map has no layers
 
     def extra_repr(self) -> str:
         return f"horizon={self.horizon}, moving_average={self.moving_average}"

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -16,9 +18,11 @@ from regard.core.linear import normal
 from regard.core.mask import PaddingMask
 from regard.core.probe import HasHeads
 from regard.core.scaled_dot_product_attention import SoftmaxAttention
+from regard.core.side import Side
+from regard.core_model import CoreModel
 
 
-class MemoryHops(nn.Module):
+class MemoryHops(Side):
     """Hops of attention to the sentences, with adjacent weight tying (Section 2.2 of the paper).
 
     The table of one hop's values (C) is that of the next hop's keys (A). The question is embedded
@@ -102,12 +106,19 @@ class MemoryHops(nn.Module):
         return (x * weight).sum(dim=-2)
 
 
-class MemoryNetwork(nn.Module):
+class MemoryNetwork(CoreModel):
     """Sentences and a question in, logits of the word that answers out."""
 
     def __init__(self, hops: MemoryHops) -> None:
         super().__init__()
         self.hops = hops
+
+    def stacks(self) -> dict[str, Side]:
+        return {"memory": self.hops}
+
+    @property
+    def lm_head(self) -> Callable[[Tensor], Tensor]:
+        return self.head
 
     def forward(
         self,

@@ -30,6 +30,7 @@ from regard.core.kv_cache import LayerCache
 from regard.core.linear import Linear
 from regard.core.mask import DocumentMask
 from regard.core.probe import HasHeads, NullProbe, Probe
+from regard.core.side import Side
 from regard.errors import ModelError
 
 CELLS: dict[str, Callable[..., nn.RNN | nn.GRU | nn.LSTM]] = {
@@ -53,7 +54,7 @@ def refuse_documents(context: Context) -> None:
 # ------------------------------------------------------------------ encoder
 
 
-class RecurrentEncoder(nn.Module):
+class RecurrentEncoder(Side):
     """Recurrent encoder; in a bidirectional one, each direction has half of the width."""
 
     # As in a `Stack`: order is in the recurrence itself, and nothing attends.
@@ -149,7 +150,7 @@ class Bridge(nn.Module):
         return RecurrentState(state, self.cell(last).unflatten(-1, (self.layers, -1)))
 
 
-class RecurrentDecoder(nn.Module):
+class RecurrentDecoder(Side):
     """Recurrent decoder; its initial state is the `bridge`'s, or zeros for a language model.
 
     `before` attends to the memory before a step (Bahdanau), `after` after it (Luong). With

@@ -28,7 +28,7 @@ from regard.bench.report import (
 )
 from regard.bench.subprocesses import ContenderProcess
 from regard.bench.timing import Timing, bandwidth, time_in_turns
-from regard.builder import CoreModel
+from regard.core_model import CoreModel
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode
 from regard.decode.length_penalty import PowerPenalty
 from regard.decode.strategy import BeamSearch, Greedy, Limit

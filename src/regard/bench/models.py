@@ -11,7 +11,8 @@ import tokenizers
 import torch
 
 from regard import disk, spec
-from regard.builder import CoreModel, build
+from regard.builder import build
+from regard.core_model import CoreModel
 from regard.errors import SettingError, did_you_mean
 from regard.families import bert, gpt2, transformer
 from regard.families import folder as folders

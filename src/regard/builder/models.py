@@ -35,6 +35,7 @@ from regard.builder.stacks import build_stack
 from regard.builder.weight_tying import output_table, shared_tables
 from regard.core import embedding
 from regard.core.meta_parameters import are_parameters_on_meta
+from regard.core_model import CoreModel
 from regard.decoder import Decoder
 from regard.dual_encoder import DualEncoder
 from regard.encoder import Encoder
@@ -42,16 +43,6 @@ from regard.encoder_decoder import EncoderDecoder
 from regard.errors import ModelError
 from regard.model_variants import LayerMatchedEncoderDecoder, RecomputingDecoder
 from regard.series_encoder_decoder import SeriesEncoderDecoder
-
-CoreModel = (
-    EncoderDecoder
-    | SeriesEncoderDecoder
-    | Encoder
-    | Decoder
-    | DualEncoder
-    | MemoryNetwork
-    | LinearForecaster
-)
 
 
 @overload
@@ -85,6 +76,12 @@ def build(model: spec.Model) -> CoreModel:
     # The meta device needs no memory, and a GPU reports what it lacks by itself.
     if torch.get_default_device().type == "cpu" and not are_parameters_on_meta():
         memory.require(_stored(outline(model)), "this model")
+    built = _build(model)
+    built.inputs = model.inputs
+    return built
+
+
+def _build(model: spec.Model) -> CoreModel:
     match model:
         case spec.DualEncoder():
             return DualEncoder(build(model.text), build(model.image), model.scale, model.bias)

@@ -364,12 +364,10 @@ def _attention(names: list[str], part: str | None, layer: int | None) -> str:
 
 def _stack(model: Inspectable, part: str | None) -> str | None:
     """The stack that --part names."""
-    from regard.look.probe_names import stacks
-
-    if part is not None and part not in stacks(model.model):
+    if part is not None and part not in model.model.stacks():
         raise SettingError(
             f"--part {part!r} is not a stack of this model",
-            f"it has {', '.join(stacks(model.model))}",
+            f"it has {', '.join(model.model.stacks())}",
         )
     return part
 

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 
 from regard import __version__, disk
-from regard.builder import CoreModel
 from regard.convert import ctranslate2, ctranslate2_check, onnx
 from regard.core.finite_outputs import require_finite_weights
+from regard.core_model import CoreModel
 from regard.errors import ModelError, SettingError
 from regard.families import folder as folders
 from regard.families.folder import SHARD_SIZE, write_model

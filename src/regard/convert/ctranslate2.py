@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from regard import spec as specs
-from regard.builder import CoreModel
 from regard.core.positional_encoding import Sinusoidal
 from regard.core.spectrogram_frontend import Spectrogram
+from regard.core_model import CoreModel
 from regard.decoder import Decoder
 from regard.encoder_decoder import EncoderDecoder
 from regard.errors import DataError, ModelError, SettingError

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from regard import spec as specs
-from regard.builder import CoreModel
 from regard.convert.ctranslate2 import Vocabularies, library
 from regard.core.sparse_masks import CausalSlidingWindowMask
+from regard.core_model import CoreModel
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode
 from regard.decode.strategy import Greedy, Limit
 from regard.decoder import Decoder

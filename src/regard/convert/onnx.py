@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from regard import spec as specs
-from regard.builder import CoreModel
 from regard.core import scaled_dot_product_attention
 from regard.core.positional_encoding import Sinusoidal
+from regard.core_model import CoreModel
 from regard.errors import ModelError, SettingError
 from regard.families import folder as folders
 from regard.model import Function

@@ -32,6 +32,7 @@ from regard.core.position_terms import PositionTerms, StackPosition, position_te
 from regard.core.probe import HasHeads
 from regard.core.scaled_dot_product_attention import SoftmaxAttention
 from regard.core.segment_memory import SegmentMemory, has_segment_memory, with_segment
+from regard.core.side import Side
 from regard.core.sparse_masks import GlobalMask, GlobalTokenMask, ShiftedMask
 from regard.errors import ModelError
 
@@ -46,7 +47,7 @@ class LayerInputs(NamedTuple):
     padding_mask: Tensor | None = None  # [B, T] of the new positions, True at tokens
 
 
-class Stack(nn.Module):
+class Stack(Side):
     """A Transformer stack: blocks one after the other, and a final norm if there is one.
 
     `pattern` is the mask pattern of self-attention, `position` the positional encoding that acts

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from regard import drawing
 from regard.core.probe import PARTS, Edit, Probe
+from regard.core_model import CoreModel
 from regard.decoder import Decoder
 from regard.drawing import terminal
 from regard.encoder_decoder import EncoderDecoder
@@ -20,9 +21,9 @@ from regard.look.arguments import (
     require_positions,
 )
 from regard.look.forward import evaluation_mode, forward
-from regard.look.inspectable import CoreModel, Inspectable, token_ids
+from regard.look.inspectable import Inspectable, token_ids
 from regard.look.model_inputs import ModelInputs, prepare_inputs
-from regard.look.probe_names import probes, residual_probes, stacks
+from regard.look.probe_names import probes, residual_probes
 from regard.look.recording import array
 from regard.look.result import AnalysisResult, Array
 from regard.look.view_requirements import require_view
@@ -197,7 +198,7 @@ def patched(
 
 def _text_stacks(core: CoreModel) -> list[str]:
     """The stacks that run over a text; a dual encoder's other one reads images."""
-    return [name for name in stacks(core) if not name.startswith("image.")]
+    return [name for name in core.stacks() if not name.startswith("image.")]
 
 
 def _patchable_probes(core: CoreModel) -> list[str]:

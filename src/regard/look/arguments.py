@@ -10,9 +10,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from regard.core_model import CoreModel
 from regard.decode.arguments import whole_number
 from regard.errors import DataError, SettingError, did_you_mean
-from regard.look.inspectable import CoreModel, Inspectable
+from regard.look.inspectable import Inspectable
 
 if TYPE_CHECKING:
     from regard.data.builtin import Sentence

@@ -19,12 +19,12 @@ from regard.core.node_features import NodeFeatures
 from regard.core.probe import NO_PROBE, Probe
 from regard.core.series_head import DistributionParameters, ForecastHead, distribution_mean
 from regard.core.series_patches import SeriesPatches
+from regard.core_model import CoreModel
 from regard.decoder import Decoder
 from regard.dual_encoder import DualEncoder
 from regard.encoder import Encoder
 from regard.encoder_decoder import EncoderDecoder
 from regard.errors import SettingError
-from regard.look.inspectable import CoreModel
 from regard.series_encoder_decoder import SeriesEncoderDecoder
 
 
@@ -121,7 +121,8 @@ def _run(
         case MemoryNetwork():
             # [B, N + 1, S]: the sentences of a story, then the question.
             return model(*MemoryNetwork.split_inputs(inputs), context)[0]
-        case DualEncoder():
+        case _:
+            assert isinstance(model, DualEncoder)
             # Pixels are floating-point numbers, token ids are integers.
             if inputs.is_floating_point():
                 return model.images(inputs, context)
@@ -144,8 +145,8 @@ def _head_output(
         return _forecast(model, hidden, inputs, padding_mask)
     if isinstance(model, Encoder) and model.series is not None:
         return _forecast(model, hidden, inputs, padding_mask)
-    if model.head is not None:
-        return model.head(hidden)  # [B, T, V]
+    if model.lm_head is not None:
+        return model.lm_head(hidden)  # [B, T, V]
     assert isinstance(model, Encoder)
     if model.labels is not None:
         return model.classes(hidden, padding_mask, inputs)  # [B, L], or [B, T, L] of tags

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from regard import drawing
 from regard.core.probe import Edit, Probe
+from regard.core_model import CoreModel
 from regard.decoder import Decoder
 from regard.drawing import terminal
 from regard.encoder import Encoder
@@ -18,9 +19,9 @@ from regard.encoder_decoder import EncoderDecoder
 from regard.look.arguments import require_positions
 from regard.look.backdrop import Backdrop, GraphBackdrop, SeriesBackdrop, SoundBackdrop
 from regard.look.forward import evaluation_mode, forward
-from regard.look.inspectable import CoreModel, Input, Inspectable
+from regard.look.inspectable import Input, Inspectable
 from regard.look.model_inputs import ModelInputs, prepare_inputs
-from regard.look.probe_names import Head, stacks, switched_off
+from regard.look.probe_names import Head, switched_off
 from regard.look.recording import array
 from regard.look.result import PICTURE_ONLY, AnalysisResult, Array
 from regard.look.view_requirements import require_view
@@ -195,7 +196,7 @@ def _gradient_times_input(
 
         return edit
 
-    names = [f"{stack}.embedded" for stack in stacks(model)]
+    names = [f"{stack}.embedded" for stack in model.stacks()]
     probe = Probe(edits=edits | {name: record_leaf(name) for name in names})
     count = len(selected.ids)
     # Tensors made in inference mode cannot take part in autograd: hence the clones.

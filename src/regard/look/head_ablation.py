@@ -12,12 +12,13 @@ from torch.nn import functional
 
 from regard import drawing
 from regard.core.probe import Probe
+from regard.core_model import CoreModel
 from regard.decoder import Decoder
 from regard.drawing import terminal
 from regard.encoder_decoder import EncoderDecoder
 from regard.errors import SettingError
 from regard.look.forward import evaluation_mode, forward
-from regard.look.inspectable import CoreModel, Inspectable
+from regard.look.inspectable import Inspectable
 from regard.look.model_inputs import IGNORED, LabelledBatch, batch
 from regard.look.probe_names import Head, heads, switched_off
 from regard.look.recording import array

@@ -23,7 +23,7 @@ from regard.errors import DataError, SettingError
 from regard.look.forward import evaluation_mode, hidden_states
 from regard.look.inspectable import Inspectable, token_ids
 from regard.look.model_inputs import batch
-from regard.look.probe_names import Head, stack_name, stacks
+from regard.look.probe_names import Head, stack_name
 from regard.look.recording import array
 from regard.look.result import AnalysisResult, Array
 from regard.look.view_requirements import other_views, require_view
@@ -90,7 +90,7 @@ def roles(
     whole_number("size", size, least=1)
     if stack is None:
         require_view(model, "roles")
-        stack = next(iter(stacks(core)))
+        stack = next(iter(core.stacks()))
     stack = stack_name(core, stack)
     # Links of the grammar are between words of the source.
     if isinstance(core, EncoderDecoder) and stack == "decoder":
@@ -103,7 +103,7 @@ def roles(
         sentences = [*plain, *ambiguous]
     if not sentences:
         raise DataError("the list of sentences is empty", "add some, or remove the argument")
-    attentions = stacks(core)[stack].attentions()
+    attentions = core.stacks()[stack].attentions()
     names = [f"{stack}.{name}" for name in attentions if name.endswith(".self")]
     if not names:
         raise SettingError(f"the {stack} of this model has no self-attention", other_views(model))

@@ -11,30 +11,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from regard.baselines.linear_forecaster import LinearForecaster
-from regard.baselines.memory_network import MemoryNetwork
+from regard.core_model import CoreModel
 from regard.decode.batch_decoding import SpecialTokens
-from regard.decoder import Decoder
-from regard.dual_encoder import DualEncoder
-from regard.encoder import Encoder
-from regard.encoder_decoder import EncoderDecoder
 from regard.errors import DataError
-from regard.series_encoder_decoder import SeriesEncoderDecoder
 from regard.spec import ModelSpec
 from regard.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from regard.look.backdrop import Backdrop  # with all that draws
-
-CoreModel = (
-    EncoderDecoder
-    | SeriesEncoderDecoder
-    | Encoder
-    | Decoder
-    | DualEncoder
-    | MemoryNetwork
-    | LinearForecaster
-)
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,7 +20,7 @@ from regard.errors import SettingError
 from regard.look.arguments import require_positions
 from regard.look.forward import evaluation_mode
 from regard.look.inspectable import Inspectable
-from regard.look.probe_names import residual_probes, stacks
+from regard.look.probe_names import residual_probes
 from regard.look.recording import Look, array
 from regard.look.result import AnalysisResult, Array
 from regard.look.view_requirements import require_view
@@ -112,7 +112,7 @@ def _stack_and_head(model: Inspectable) -> tuple[Stack, Callable[[Tensor], Tenso
     """The last stack, which has the final norm, and the LM head on it."""
     require_view(model, "lens")
     core = model.model
-    stack = list(stacks(core).values())[-1]
+    stack = list(core.stacks().values())[-1]
     assert isinstance(stack, Stack), "others were refused"
     assert isinstance(core, EncoderDecoder | Decoder | Encoder)
     assert core.head is not None

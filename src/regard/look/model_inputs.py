@@ -12,6 +12,7 @@ from regard.core.context import Context
 from regard.core.lagged_values import Covariates
 from regard.core.patch_embedding import Patches
 from regard.core.probe import Probe
+from regard.core_model import CoreModel
 from regard.data.padding import pad_rows
 from regard.decoder import Decoder
 from regard.dual_encoder import DualEncoder
@@ -23,7 +24,6 @@ from regard.look.backdrop import Backdrop
 from regard.look.generation import translate
 from regard.look.input_reading import read_input
 from regard.look.inspectable import (
-    CoreModel,
     Input,
     Inspectable,
     MediaInput,

@@ -39,7 +39,7 @@ from regard.look.position_sources import (
     self_attentions,
     without_positions,
 )
-from regard.look.probe_names import stack_name, stacks
+from regard.look.probe_names import stack_name
 from regard.look.recording import array
 from regard.look.result import AnalysisResult, Array
 from regard.look.view_requirements import other_views, require_view
@@ -112,10 +112,10 @@ def _encodings(model: Inspectable, length: int, stack: str | None) -> PositionEn
     core = model.model
     if stack is None:
         require_view(model, "positions")
-        stack = next(iter(stacks(core)))
+        stack = next(iter(core.stacks()))
     name = stack_name(core, stack)
     numbers = torch.arange(length, device=model.device)
-    part = stacks(core)[name]
+    part = core.stacks()[name]
     match input_position(core, name), part.position:
         case Sinusoidal2D() as grid, _:
             # Of the patches, row by row; the class token in front has none.

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from regard.baselines.linear_forecaster import LinearForecaster
-from regard.baselines.memory_network import MemoryHops, MemoryNetwork
+from regard.baselines.memory_network import MemoryHops
 from regard.baselines.recurrent import RecurrentDecoder, RecurrentEncoder
 from regard.core.attention import Attention
 from regard.core.embedding import Embedding
@@ -25,20 +24,14 @@ from regard.core.spectrogram_frontend import Spectrogram
 from regard.core.stack import Stack
 from regard.core.universal_transformer import UniversalStack
 from regard.core.waveform_frontend import Waveform
-from regard.decoder import Decoder
-from regard.dual_encoder import DualEncoder
-from regard.encoder import Encoder
-from regard.encoder_decoder import EncoderDecoder
-from regard.look.inspectable import CoreModel
-from regard.look.probe_names import stacks
-from regard.series_encoder_decoder import SeriesEncoderDecoder
+from regard.core_model import CoreModel
 
 InputPosition = Sinusoidal | LearnedPosition | FixedPosition | AxialPosition | Sinusoidal2D
 
 
 def has_positions(model: CoreModel, stack: str) -> bool:
     """Whether a stack has position encodings that can be shown."""
-    part = stacks(model)[stack]
+    part = model.stacks()[stack]
     if input_position(model, stack) or concatenated_position(model, stack):
         return True
     if isinstance(part.position, Rope | T5Bias | Alibi | Disentangled):
@@ -50,9 +43,9 @@ def has_positions(model: CoreModel, stack: str) -> bool:
 
 def without_positions(model: CoreModel, stack: str) -> str:
     """Why a stack has no position encodings to show."""
-    if isinstance(front_end(model, stack), Waveform):
+    if isinstance(model.front_ends().get(stack), Waveform):
         return f"the {stack} has convolutional position embeddings, which cannot be shown"
-    match stacks(model)[stack]:
+    match model.stacks()[stack]:
         case RecurrentEncoder() | RecurrentDecoder():
             return f"the {stack} is recurrent, which needs no position encodings"
         case MemoryHops():
@@ -73,7 +66,7 @@ def self_attentions(part: nn.Module) -> list[Attention]:
 
 def input_position(model: CoreModel, stack: str) -> InputPosition | None:
     """The position encoding that is added to the embeddings of a stack."""
-    part = front_end(model, stack)
+    part = model.front_ends().get(stack)
     if isinstance(part, Embedding | Spectrogram | Patches | SeriesPatches | StepEmbedding):
         return part.position
     return None
@@ -81,21 +74,5 @@ def input_position(model: CoreModel, stack: str) -> InputPosition | None:
 
 def concatenated_position(model: CoreModel, stack: str) -> Sinusoidal | None:
     """The position encoding that is concatenated with the embeddings of a stack."""
-    part = front_end(model, stack)
+    part = model.front_ends().get(stack)
     return part.concatenated if isinstance(part, Embedding) else None
-
-
-def front_end(model: CoreModel, stack: str) -> nn.Module | None:
-    """What makes vectors of the input of a stack."""
-    match model:
-        case EncoderDecoder() | SeriesEncoderDecoder():
-            return model.source if stack == "encoder" else model.target
-        case Encoder():
-            return model.input
-        case Decoder():
-            return model.tokens
-        case DualEncoder():
-            tower = model.text if stack.startswith("text") else model.image
-            return tower.input
-        case MemoryNetwork() | LinearForecaster():
-            return None

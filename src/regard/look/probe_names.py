@@ -7,43 +7,20 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from regard.baselines.linear_forecaster import LinearForecaster
-from regard.baselines.memory_network import MemoryHops, MemoryNetwork
 from regard.core.feedforward import FeedForward, GatedFeedForward
 from regard.core.probe import PARTS, Edit, HasHeads
+from regard.core.side import Side
 from regard.core.stack import Stack
-from regard.decoder import Decoder
-from regard.dual_encoder import DualEncoder
-from regard.encoder import Encoder
-from regard.encoder_decoder import DecoderSide, EncoderDecoder, EncoderSide
+from regard.core_model import CoreModel
 from regard.errors import SettingError
 from regard.look.arguments import require_name
-from regard.look.inspectable import CoreModel
-from regard.series_encoder_decoder import SeriesEncoderDecoder
 
 Head = tuple[str, int]  # the attention's name and the head's number: ("decoder.2.cross", 3)
 
 
-def stacks(model: CoreModel) -> dict[str, EncoderSide | DecoderSide | MemoryHops]:
-    """The stacks of a model, or what replaces them, by their probe names, in forward order."""
-    match model:
-        case EncoderDecoder() | SeriesEncoderDecoder():
-            return {"encoder": model.encoder, "decoder": model.decoder}
-        case Encoder():
-            return {"encoder": model.stack}
-        case Decoder():
-            return {"decoder": model.stack}
-        case MemoryNetwork():
-            return {"memory": model.hops}
-        case LinearForecaster():
-            return {}
-        case DualEncoder():
-            return {"text.encoder": model.text.stack, "image.encoder": model.image.stack}
-
-
 def stack_name(model: CoreModel, name: str) -> str:
     """The name of a stack, after a check that the model has it."""
-    return require_name("stack", name, stacks(model))
+    return require_name("stack", name, model.stacks())
 
 
 def attentions(model: CoreModel) -> dict[str, HasHeads]:
@@ -53,7 +30,7 @@ def attentions(model: CoreModel) -> dict[str, HasHeads]:
     """
     return {
         f"{prefix}.{name}": attention
-        for prefix, stack in stacks(model).items()
+        for prefix, stack in model.stacks().items()
         for name, attention in stack.attentions().items()
     }
 
@@ -70,7 +47,7 @@ def heads(model: CoreModel, names: Callable[[str], bool] = lambda name: True) ->
 
 def residual_probes(model: CoreModel, stack: str) -> list[str]:
     """The probes of a stack's residual stream: its embeddings, then what leaves each layer."""
-    layers = range(stacks(model)[stack].layers)
+    layers = range(model.stacks()[stack].layers)
     return [f"{stack}.embedded", *(f"{stack}.{i}.residual" for i in layers)]
 
 
@@ -78,7 +55,7 @@ def probes(model: CoreModel) -> list[str]:
     """The names of everything that can be recorded, in forward order."""
     names = []
     attention_names = attentions(model)
-    for prefix, stack in stacks(model).items():
+    for prefix, stack in model.stacks().items():
         names.append(f"{prefix}.embedded")
         for i in range(stack.layers):
             for kind in ("self", "cross"):
@@ -101,7 +78,7 @@ def _feedforward_probes(stack: Stack, layer: int) -> tuple[str, ...]:
     return ("input", "output")
 
 
-def _attention_probes(stack: EncoderSide | DecoderSide | MemoryHops) -> tuple[str, ...]:
+def _attention_probes(stack: Side) -> tuple[str, ...]:
     """The probes of one attention, in forward order."""
     if not isinstance(stack, Stack):
         return (*PARTS, "mixed")

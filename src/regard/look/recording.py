@@ -28,7 +28,6 @@ from regard.look.probe_names import (
     attentions,
     probes,
     stack_name,
-    stacks,
     switched_off,
 )
 from regard.look.result import Array
@@ -191,7 +190,7 @@ class Look:
         """The name of a stack, by default the last one's."""
         core = self.model.model
         if name is None:
-            return list(stacks(core))[-1]
+            return list(core.stacks())[-1]
         return stack_name(core, name)
 
     def _has(self, name: str) -> bool:

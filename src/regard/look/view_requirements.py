@@ -11,14 +11,15 @@ from regard.baselines.linear_forecaster import LinearForecaster
 from regard.baselines.memory_network import MemoryNetwork
 from regard.core.stack import Stack
 from regard.core.waveform_frontend import Waveform
+from regard.core_model import CoreModel
 from regard.decoder import Decoder
 from regard.dual_encoder import DualEncoder
 from regard.encoder import Encoder
 from regard.encoder_decoder import EncoderDecoder
 from regard.errors import SettingError
-from regard.look.inspectable import CoreModel, Inspectable
+from regard.look.inspectable import Inspectable
 from regard.look.position_sources import has_positions, without_positions
-from regard.look.probe_names import attentions, stacks
+from regard.look.probe_names import attentions
 from regard.series_encoder_decoder import SeriesEncoderDecoder
 
 Obstacle = str | None  # why a view does not fit a model
@@ -88,7 +89,7 @@ def _without_tokens(model: Inspectable) -> Obstacle:
 
 def _without_roles(model: Inspectable) -> Obstacle:
     # Links of the grammar are between words of the source, which the first stack reads.
-    first = next(iter(stacks(model.model)), "")
+    first = next(iter(model.model.stacks()), "")
     if not any(name.startswith(f"{first}.") for name in _self_attentions(model)):
         return "head roles need self-attention, which the stack that reads the text lacks"
     return _without_tokens(model)
@@ -113,7 +114,7 @@ def _without_lens(model: Inspectable) -> Obstacle:
     without_scores = DualEncoder | LinearForecaster | SeriesEncoderDecoder
     if isinstance(core, without_scores) or core.head is None:
         return "this model has no LM head (logits over a vocabulary)"
-    last = list(stacks(core).values())[-1]
+    last = list(core.stacks().values())[-1]
     return (
         None if isinstance(last, Stack) else "the last stack of this model has no residual stream"
     )
@@ -126,7 +127,7 @@ def _without_attribution(model: Inspectable) -> Obstacle:
 
 
 def _without_encodings(model: Inspectable) -> Obstacle:
-    first = next(iter(stacks(model.model)), None)
+    first = next(iter(model.model.stacks()), None)
     if first is None:
         return "a linear forecaster has no position encodings"
     if has_positions(model.model, first):

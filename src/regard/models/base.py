@@ -14,7 +14,7 @@ from torch import Tensor
 
 from regard import edit
 from regard import spec as kinds
-from regard.builder import CoreModel
+from regard.core_model import CoreModel
 from regard.data.training_coverage import TrainingCoverage
 from regard.decode.arguments import whole_number
 from regard.errors import DataError, ModelError, SettingError

@@ -18,7 +18,7 @@ from regard.core.attention import Attention
 from regard.core.stack import Stack
 from regard.errors import SettingError
 from regard.look.head_importance import Importance
-from regard.look.probe_names import Head, attentions, stacks, switched_off
+from regard.look.probe_names import Head, attentions, switched_off
 from regard.models.base import Model
 
 M = TypeVar("M", bound=Model)
@@ -107,7 +107,7 @@ def prune_heads(model: M, heads: Sequence[Head]) -> M:
             raise SettingError(f"all heads of {name} would be removed", "keep at least one")
         edit.prune(parts[name], torch.tensor(remaining))
     # The spec follows the weights, so that config.json describes what was saved.
-    pruned_stacks: dict[str, Any] = stacks(pruned.model)  # type: ignore[arg-type,assignment]
+    pruned_stacks: dict[str, Any] = pruned.model.stacks()  # type: ignore[arg-type,assignment]
     pruned.spec = model.spec.with_stacks(
         {name: _count_heads(spec, pruned_stacks[name]) for name, spec in model.spec.stacks.items()}
     )

@@ -16,12 +16,12 @@ from torch.nn import functional
 from regard import spec as kinds
 from regard.baselines.linear_forecaster import LinearForecaster
 from regard.baselines.memory_network import MemoryNetwork
-from regard.builder import CoreModel
 from regard.core.context import Context
 from regard.core.head import DistilledHead, question_ends
 from regard.core.patch_embedding import Patches
 from regard.core.pixel_decoder import PixelShuffleHead
 from regard.core.series_patches import SeriesPatches
+from regard.core_model import CoreModel
 from regard.data.padding import IGNORED
 from regard.decoder import Decoder
 from regard.dual_encoder import DualEncoder
@@ -79,7 +79,7 @@ def bind_arguments(
 
     An argument that the model does not take is an error.
     """
-    required = spec.inputs
+    required = [one.name for one in spec.inputs]
     if len(positional) > len(required):
         raise SettingError(
             f"this model takes {len(required)} arguments",
@@ -157,7 +157,8 @@ def call(
             return _call_encoder_decoder(model, config, inputs, recorded)
         case DualEncoder():
             return _call_dual_encoder(model, inputs, recorded)
-        case MemoryNetwork():
+        case _:
+            assert isinstance(model, MemoryNetwork)
             story_mask = padding_mask(inputs.get("story_mask"))
             question_mask = padding_mask(inputs.get("question_mask"))
             story = inputs["story"]

@@ -76,9 +76,9 @@ def check_inputs(
                 "pass one row per input",
             )
     _check_mels(spec, tensors)
-    for name, is_required in spec.inputs.items():
-        if is_required and name not in tensors:
-            raise _missing(name)
+    for one in spec.inputs:
+        if one.required and one.name not in tensors:
+            raise _missing(one.name)
 
 
 def _missing(name: str) -> SettingError:
@@ -180,12 +180,13 @@ def _id_counts(spec: kinds.Model) -> dict[str, int]:
     if isinstance(spec, kinds.DualEncoder):
         return _id_counts(spec.text)
     # An encoder–decoder has two embeddings, in the order of its two inputs; Whisper one.
-    names = [name for name in spec.inputs if name in _EMBEDDED]
+    inputs = [one.name for one in spec.inputs]
+    names = [name for name in inputs if name in _EMBEDDED]
     sizes = [tokens.vocabulary for tokens in spec.embeddings.values()]
     counts: dict[str, int] = dict(zip(names, sizes, strict=False))
-    if "labels" in spec.inputs and spec.vocab_size is not None:
+    if "labels" in inputs and spec.vocab_size is not None:
         counts["labels"] = spec.vocab_size
-    if "token_type_ids" in spec.inputs:
+    if "token_type_ids" in inputs:
         segments = [tokens.segments for tokens in spec.embeddings.values()]
         counts["token_type_ids"] = max(1, *segments)
     return counts

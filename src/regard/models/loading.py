@@ -12,9 +12,9 @@ import torch
 from regard import spec as kinds
 from regard.baselines.linear_forecaster import LinearForecaster
 from regard.baselines.memory_network import MemoryNetwork
-from regard.builder import CoreModel
 from regard.checkpoint import Checkpoints
 from regard.core.finite_outputs import require_finite_weights
+from regard.core_model import CoreModel
 from regard.data.training_coverage import read_coverage
 from regard.decoder import Decoder
 from regard.dual_encoder import DualEncoder

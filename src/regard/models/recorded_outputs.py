@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from regard.builder import CoreModel
 from regard.core.probe import NO_PROBE, AttentionCall, HasWeights, NullProbe, Probe
 from regard.core.reversible import ReversibleStack
 from regard.core.stack import Stack
+from regard.core_model import CoreModel
 from regard.errors import SettingError
-from regard.look.probe_names import residual_probes, stacks
+from regard.look.probe_names import residual_probes
 
 Tensors = tuple[Tensor, ...]
 # Of stacks only: sublayers have an output as well.
@@ -85,11 +85,11 @@ class RecordedOutputs:
 
     def _output_layers(self, stack: str) -> list[int]:
         """The layers whose outputs are given: all, or the last of each stage (Swin)."""
-        part = stacks(self.model)[stack]
+        part = self.model.stacks()[stack]
         return part.output_layers if isinstance(part, Stack) else list(range(part.layers))
 
     def _is_reversible(self, stack: str) -> bool:
-        return isinstance(stacks(self.model)[stack], ReversibleStack)
+        return isinstance(self.model.stacks()[stack], ReversibleStack)
 
     def _attentions(self, stack: str, kind: str) -> Tensors | None:
         """The weights [B, H, T, S] of each layer; None if nobody asked, or there are none."""

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from regard import disk
 from regard import spec as kinds
-from regard.builder import CoreModel
+from regard.core_model import CoreModel
 from regard.data import training_coverage
 from regard.errors import DiskError
 from regard.families import folder as folders

@@ -99,6 +99,7 @@ from regard.spec.frontend import (
     Tokens,
     Waveform,
 )
+from regard.spec.inputs import Input, InputKind
 from regard.spec.model_spec import ModelSpec
 from regard.spec.encoder_decoder import EncoderDecoder, SequenceToSequence, SeriesEncoderDecoder
 from regard.spec.encoder import DualEncoder, Encoder, RecurrentEncoder
@@ -253,6 +254,8 @@ __all__ = [
     "HeadFeedForward",
     "HeadTask",
     "HeadTransform",
+    "Input",
+    "InputKind",
     "InputPosition",
     "LMHead",
     "LaggedValues",

@@ -12,6 +12,7 @@ from regard.spec.attention import LshAttention
 from regard.spec.baselines import Recurrent
 from regard.spec.frontend import Tokens
 from regard.spec.head import LMHead
+from regard.spec.inputs import Input, arguments
 from regard.spec.model_spec import (
     ModelSpec,
     check_decoder,
@@ -55,8 +56,8 @@ class Decoder(ModelSpec):
         return {"tokens": self.tokens}
 
     @property
-    def inputs(self) -> dict[str, bool]:
-        return {self.tokens.main_input_name: True, "attention_mask": False}
+    def inputs(self) -> tuple[Input, ...]:
+        return arguments(self.tokens.main_input_name, "attention_mask")
 
     @property
     def vocab_size(self) -> int:
@@ -95,8 +96,8 @@ class RecurrentDecoder(ModelSpec):
         return {"tokens": self.tokens}
 
     @property
-    def inputs(self) -> dict[str, bool]:
-        return {self.tokens.main_input_name: True, "attention_mask": False}
+    def inputs(self) -> tuple[Input, ...]:
+        return arguments(self.tokens.main_input_name, "attention_mask")
 
     @property
     def vocab_size(self) -> int:

@@ -28,6 +28,7 @@ from regard.spec.head import (
     Pool,
     SeriesHead,
 )
+from regard.spec.inputs import Input, arguments
 from regard.spec.mask import NeighbourMask
 from regard.spec.model_spec import ModelSpec, check_no_cross, check_recurrent_encoder, check_tied
 from regard.spec.pixel_decoder import MaskedImageDecoder, PixelShuffleHead
@@ -87,38 +88,34 @@ class Encoder(ModelSpec):
         return {"input": self.input} if isinstance(self.input, Tokens) else {}
 
     @property
-    def inputs(self) -> dict[str, bool]:
+    def inputs(self) -> tuple[Input, ...]:
         name = self.input.main_input_name
-        if isinstance(self.input, Patches):
+        match self.input:
             # Images of a batch have one size: nothing is padded.
-            inputs = {name: True}
-            if self.input.mask_token:
-                inputs["bool_masked_pos"] = False
-            elif self.input.masked_share or self.pixels is not None:
-                inputs["noise"] = False
-            return inputs
-        if isinstance(self.input, Tokens):
-            inputs = {name: True, "attention_mask": False}
-            if self.stack.block.attention.projection == "global":
-                inputs["global_attention_mask"] = False
-            return {**inputs, "token_type_ids": False}
-        if isinstance(self.input, SeriesPatches):
-            return {name: True, "past_observed_mask": False}
-        if isinstance(self.input, Spectrogram):
-            # Whisper has no attention mask: padding is silence, and is attended to.
-            return {name: True}
-        if isinstance(self.input, NodeFeatures):
-            return {
-                name: True,
-                "attention_mask": False,
-                "edges": True,
-                "eigenvectors": self.input.laplacian > 0,
-                "distances": isinstance(self.stack.position, ShortestPathBias),
-            }
-        inputs = {name: True, "attention_mask": False}
-        if self.contrastive is not None:
-            inputs |= {"mask_time_indices": False, "sampled_negative_indices": False}
-        return inputs
+            case Patches(mask_token=True):
+                return arguments(name, "bool_masked_pos")
+            case Patches(masked_share=share):
+                return arguments(name, "noise" if share or self.pixels is not None else "")
+            case Tokens() if self.stack.block.attention.projection == "global":
+                return arguments(name, "attention_mask global_attention_mask token_type_ids")
+            case Tokens():
+                return arguments(name, "attention_mask token_type_ids")
+            case SeriesPatches():
+                return arguments(name, "past_observed_mask")
+            case Spectrogram():
+                # Whisper has no attention mask: padding is silence, and is attended to.
+                return arguments(name)
+            case NodeFeatures(laplacian=laplacian):
+                return (
+                    *arguments(name, "attention_mask"),
+                    Input("edges"),
+                    Input("eigenvectors", required=laplacian > 0),
+                    Input("distances", required=isinstance(self.stack.position, ShortestPathBias)),
+                )
+            case Waveform() if self.contrastive is not None:
+                return arguments(name, "attention_mask mask_time_indices sampled_negative_indices")
+            case Waveform():
+                return arguments(name, "attention_mask")
 
     @property
     def vocab_size(self) -> int | None:
@@ -259,8 +256,8 @@ class RecurrentEncoder(ModelSpec):
         return {"input": self.input}
 
     @property
-    def inputs(self) -> dict[str, bool]:
-        return {self.input.main_input_name: True, "attention_mask": False, "token_type_ids": False}
+    def inputs(self) -> tuple[Input, ...]:
+        return arguments(self.input.main_input_name, "attention_mask token_type_ids")
 
     @property
     def vocab_size(self) -> int:
@@ -308,8 +305,8 @@ class DualEncoder(ModelSpec):
             )
 
     @property
-    def inputs(self) -> dict[str, bool]:
-        return {"input_ids": True, "pixel_values": True, "attention_mask": False}
+    def inputs(self) -> tuple[Input, ...]:
+        return arguments("input_ids pixel_values", "attention_mask")
 
     @property
     def widths(self) -> dict[str, int]:

@@ -12,6 +12,7 @@ from regard.spec.attention import ChunkedAttention, LshAttention
 from regard.spec.baselines import Convolutional, Recurrent
 from regard.spec.frontend import LaggedValues, Spectrogram, Tokens
 from regard.spec.head import ClassifierHead, Distribution, HeadTask, LMHead, Pool
+from regard.spec.inputs import Input, arguments
 from regard.spec.model_spec import (
     ModelSpec,
     check_decoder,
@@ -23,14 +24,17 @@ from regard.spec.stack import Stack
 from regard.spec.validation import Size
 
 
-def _encoder_decoder_inputs(source: Tokens | Spectrogram) -> dict[str, bool]:
-    return {
-        source.main_input_name: True,
-        "attention_mask": False,
-        "decoder_input_ids": True,
-        "decoder_attention_mask": False,
-        "labels": False,
-    }
+def _encoder_decoder_inputs(
+    source: Tokens | Spectrogram, *, classifies: bool = False
+) -> tuple[Input, ...]:
+    inputs = (
+        Input(source.main_input_name),
+        Input("attention_mask", required=False),
+        # The decoder of a classifier reads the source, and there are no target tokens to score.
+        Input("decoder_input_ids", required=not classifies),
+        Input("decoder_attention_mask", required=False),
+    )
+    return inputs if classifies else (*inputs, Input("labels", required=False))
 
 
 @dataclass(frozen=True)
@@ -99,13 +103,8 @@ class EncoderDecoder(ModelSpec):
         return {"target": self.target}
 
     @property
-    def inputs(self) -> dict[str, bool]:
-        inputs = _encoder_decoder_inputs(self.source)
-        if self.labels is None:
-            return inputs
-        # The decoder of a classifier reads the source, and there are no target tokens to score.
-        del inputs["labels"]
-        return {**inputs, "decoder_input_ids": False}
+    def inputs(self) -> tuple[Input, ...]:
+        return _encoder_decoder_inputs(self.source, classifies=self.labels is not None)
 
     @property
     def is_encoder_decoder(self) -> bool:
@@ -184,7 +183,7 @@ class SequenceToSequence(ModelSpec):
         return {"source": self.source, "target": self.target}
 
     @property
-    def inputs(self) -> dict[str, bool]:
+    def inputs(self) -> tuple[Input, ...]:
         return _encoder_decoder_inputs(self.source)
 
     @property
@@ -229,19 +228,17 @@ class SeriesEncoderDecoder(ModelSpec):
         check_decoder(self.decoder)
 
     @property
-    def inputs(self) -> dict[str, bool]:
+    def inputs(self) -> tuple[Input, ...]:
         part = self.input
-        return {
-            part.main_input_name: True,
-            "past_time_features": part.covariates > 0,
-            "past_observed_mask": False,
-            "static_categorical_features": bool(part.categories),
-            "static_real_features": part.static_features > 0,
-            "future_values": False,
-            "future_time_features": False,
-            "future_observed_mask": False,
-            "decoder_attention_mask": False,
-        }
+        return (
+            Input(part.main_input_name),
+            Input("past_time_features", required=part.covariates > 0),
+            Input("past_observed_mask", required=False),
+            Input("static_categorical_features", required=bool(part.categories)),
+            Input("static_real_features", required=part.static_features > 0),
+            *arguments("", "future_values future_time_features future_observed_mask"),
+            Input("decoder_attention_mask", required=False),
+        )
 
     @property
     def is_encoder_decoder(self) -> bool:

@@ -8,6 +8,7 @@ from regard.spec.decoder import Decoder, RecurrentDecoder
 from regard.spec.encoder import DualEncoder, Encoder, RecurrentEncoder
 from regard.spec.encoder_decoder import EncoderDecoder, SequenceToSequence, SeriesEncoderDecoder
 from regard.spec.head import Points, Quantiles
+from regard.spec.inputs import Input, arguments
 from regard.spec.model_spec import ModelSpec
 from regard.spec.validation import Depth, Size
 
@@ -25,8 +26,8 @@ class MemoryNetwork(ModelSpec):
     sentences: Size = 50  # rows of the temporal encoding T_A (Section 4.1): the longest memory
 
     @property
-    def inputs(self) -> dict[str, bool]:
-        return {"story": True, "question": True, "story_mask": False, "question_mask": False}
+    def inputs(self) -> tuple[Input, ...]:
+        return arguments("story question", "story_mask question_mask")
 
     @property
     def vocab_size(self) -> int:
@@ -48,8 +49,8 @@ class LinearForecaster(ModelSpec):
     moving_average: Size | None = 25  # steps of DLinear's trend; None: NLinear
 
     @property
-    def inputs(self) -> dict[str, bool]:
-        return {"past_values": True, "past_observed_mask": False}
+    def inputs(self) -> tuple[Input, ...]:
+        return arguments("past_values", "past_observed_mask")
 
     @property
     def widths(self) -> dict[str, int]:

@@ -10,6 +10,7 @@ from regard.errors import ModelError
 from regard.spec.baselines import Recurrent
 from regard.spec.frontend import Tokens
 from regard.spec.head import HeadTask
+from regard.spec.inputs import Input
 from regard.spec.mask import counts_from_the_end, is_causal
 from regard.spec.stack import Stack
 from regard.spec.validation import Part
@@ -22,16 +23,13 @@ class ModelSpec(Part, ABC):
 
     @property
     @abstractmethod
-    def inputs(self) -> dict[str, bool]:
-        """The arguments of the model's call, as transformers names and orders them.
-
-        With each name, whether the argument is required.
-        """
+    def inputs(self) -> tuple[Input, ...]:
+        """The arguments of the model's call, as transformers names and orders them."""
 
     @property
     def main_input_name(self) -> str:
         """The first argument: token ids, images, samples or frames."""
-        return next(iter(self.inputs))
+        return self.inputs[0].name
 
     @property
     def is_encoder_decoder(self) -> bool:

@@ -17,6 +17,7 @@ from regard.baselines.linear_forecaster import LinearForecaster
 from regard.baselines.memory_network import MemoryNetwork
 from regard.core.finite_outputs import require_finite
 from regard.core.probe import Probe
+from regard.core_model import CoreModel
 from regard.decoder import Decoder
 from regard.dual_encoder import DualEncoder
 from regard.encoder import Encoder
@@ -25,8 +26,8 @@ from regard.errors import DataError
 from regard.look import Look, MediaInput
 from regard.look.backdrop import SeriesBackdrop
 from regard.look.forward import evaluation_mode, forward
-from regard.look.inspectable import CoreModel, special_tokens_for
-from regard.look.probe_names import Head, stacks, switched_off
+from regard.look.inspectable import special_tokens_for
+from regard.look.probe_names import Head, switched_off
 from regard.models import (
     CTCModel,
     DualEncoderModel,
@@ -183,7 +184,7 @@ def answer_probes(core: CoreModel) -> tuple[str, ...]:
     without = DualEncoder | MemoryNetwork | LinearForecaster | SeriesEncoderDecoder
     if isinstance(core, without) or core.head is None:
         return ("logits",)
-    return (f"{list(stacks(core))[-1]}.output",)
+    return (f"{list(core.stacks())[-1]}.output",)
 
 
 # ------------------------------------------------------------------ the answer
@@ -208,7 +209,7 @@ def answer(
             return _caption(model, run, text, off, captions)
         case Encoder():
             return _of_encoder(model, core, run, text, off)
-        case SeriesEncoderDecoder() | LinearForecaster():
+        case _:
             return _forecast(run)
 
 
@@ -475,11 +476,10 @@ def _words_to_mask(model: Model, text: str, word: str) -> tuple[tuple[str, str],
 def position_logits(run: Look, positions: Sequence[int]) -> Tensor:
     """The logits over the vocabulary at some positions of the last stack: [positions, V]."""
     core = run.model.model
-    assert not isinstance(core, DualEncoder | LinearForecaster | SeriesEncoderDecoder)
-    assert core.head is not None
+    assert core.lm_head is not None
     hidden = run.tensor(answer_probes(core)[0])[0]  # [T, D]
     with evaluation_mode(core):
-        logits = core.head(hidden[list(positions)][None])  # [1, positions, V]
+        logits = core.lm_head(hidden[list(positions)][None])  # [1, positions, V]
     return require_finite(logits, core)[0].float()
 
 

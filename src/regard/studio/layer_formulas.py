@@ -28,9 +28,7 @@ from regard.core.series_patches import SeriesPatches
 from regard.core.spectrogram_frontend import Spectrogram
 from regard.core.stack import Stack
 from regard.core.waveform_frontend import Waveform
-from regard.look.inspectable import CoreModel
-from regard.look.position_sources import front_end
-from regard.look.probe_names import stacks
+from regard.core_model import CoreModel
 
 Formulas = dict[str, str]
 
@@ -39,8 +37,8 @@ Formulas = dict[str, str]
 
 def layer_formulas(core: CoreModel, name: str) -> Formulas:
     """The formulas of the stations of a stack's layers; without those that it does not have."""
-    formulas = {"embedded": embedding_formula(front_end(core, name))}
-    stack = stacks(core)[name]
+    formulas = {"embedded": embedding_formula(core.front_ends().get(name))}
+    stack = core.stacks()[name]
     if not isinstance(stack, Stack):
         return formulas
     block = stack.block(0)

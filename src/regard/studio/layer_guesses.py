@@ -17,7 +17,7 @@ from regard.encoder import Encoder
 from regard.look import Look, fitting_views, lens
 from regard.look.forward import evaluation_mode
 from regard.look.inspectable import Inspectable
-from regard.look.probe_names import residual_probes, stacks
+from regard.look.probe_names import residual_probes
 from regard.models import Model
 from regard.studio.answers import task_of
 
@@ -30,7 +30,7 @@ def layer_guesses(run: Look, stack: str, rows: Sequence[int]) -> list[list[Guess
 
     None for a stack on which no vocabulary and no classes stand.
     """
-    if stack != list(stacks(run.model.model))[-1]:
+    if stack != list(run.model.model.stacks())[-1]:
         return None
     if "lens" in fitting_views(run.model):
         return _words(run, rows)

@@ -26,7 +26,6 @@ from regard.core.residual import PostNorm, PreNorm
 from regard.core.scaled_dot_product_attention import SoftmaxAttention
 from regard.core.stack import Stack
 from regard.look import Look
-from regard.look.probe_names import stacks
 from regard.look.recording import array
 from regard.look.result import to_json
 from regard.studio.layer_guesses import layer_guesses
@@ -155,7 +154,7 @@ def _vectors(values: Tensor, positions: Sequence[int]) -> Tensor:
 
 def _sums(run: Look, stack: str, layer: int, rows: Sequence[int]) -> dict[str, Tensor]:
     """The residual stream after each sublayer but the last, whose sum is the layer's output."""
-    core_stack = stacks(run.model.model)[stack]
+    core_stack = run.model.model.stacks()[stack]
     placement = norm_placement(core_stack)
     names = set(run.names)
     if placement not in ("pre", "post") or f"{stack}.{layer}.self.output" not in names:

@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard import spec
-from regard.builder import CoreModel, build
+from regard.builder import build
+from regard.core_model import CoreModel
 from regard.data import builtin
 from regard.data.generated_task import SEPARATOR, GeneratedTask
 from regard.families.presets import preset

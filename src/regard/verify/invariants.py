@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from regard import spec as specs
-from regard.builder import CoreModel
 from regard.core import scaled_dot_product_attention
+from regard.core_model import CoreModel
 from regard.decoder import Decoder
 from regard.encoder_decoder import EncoderDecoder
 from regard.families import folder as folders

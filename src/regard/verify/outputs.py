@@ -10,7 +10,6 @@ from torch import Tensor
 
 from regard.baselines.linear_forecaster import LinearForecaster
 from regard.baselines.memory_network import MemoryNetwork
-from regard.builder import CoreModel
 from regard.core.head import DistilledHead
 from regard.core.lagged_values import Covariates
 from regard.core.patch_embedding import Patches
@@ -18,6 +17,7 @@ from regard.core.pixel_decoder import PixelDecoder, PixelShuffleHead
 from regard.core.series_head import ChannelHead, ForecastHead
 from regard.core.series_patches import SeriesPatches
 from regard.core.waveform_frontend import Waveform
+from regard.core_model import CoreModel
 from regard.decoder import Decoder
 from regard.dual_encoder import DualEncoder
 from regard.encoder import Encoder
@@ -97,7 +97,8 @@ def forward(model: CoreModel, inputs: Mapping[str, Tensor]) -> dict[str, MaskedO
             return _series(model, inputs["past_values"])
         case Encoder():
             return _encoder(model, inputs, padding_mask)
-        case MemoryNetwork():
+        case _:
+            assert isinstance(model, MemoryNetwork)
             story = inputs["story"]  # [B, sentences, words]
             mask = None
             if padding_mask is not None:

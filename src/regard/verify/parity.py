@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from regard import spec as specs
-from regard.builder import CoreModel
+from regard.core_model import CoreModel
 from regard.errors import ModelError, SettingError
 from regard.families import folder as folders
 from regard.verify.invariants import Finding, OutputComparison

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from regard import memory
 from regard import spec as specs
-from regard.builder import CoreModel
+from regard.core_model import CoreModel
 from regard.errors import ModelError
 
 ROWS = 3  # of every batch

@@ -15,8 +15,9 @@ from torch import Tensor
 
 from regard import memory
 from regard import spec as specs
-from regard.builder import CoreModel, outline, trainable
+from regard.builder import outline, trainable
 from regard.core.positional_encoding import Sinusoidal, Sinusoidal2D
+from regard.core_model import CoreModel
 from regard.errors import ModelError, UnknownKeyError, UnknownKeyWarning, did_you_mean
 from regard.families import native
 from regard.families.folder.files import (

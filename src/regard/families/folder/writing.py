@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from regard import disk, spec
-from regard.builder import CoreModel
+from regard.core_model import CoreModel
 from regard.families.config_schema import IGNORED_KEYS
 from regard.families.folder.files import WEIGHTS
 from regard.families.folder.reading import ModelFolder

@@ -17,6 +17,7 @@ from regard.baselines.memory_network import MemoryNetwork
 from regard.core.patch_embedding import Patches
 from regard.core.probe import Probe
 from regard.core.stack import Stack
+from regard.core_model import CoreModel
 from regard.data.log_mel import frequency_ticks
 from regard.decoder import Decoder
 from regard.dual_encoder import DualEncoder
@@ -24,9 +25,9 @@ from regard.encoder import Encoder
 from regard.encoder_decoder import EncoderDecoder
 from regard.errors import SettingError
 from regard.look.forward import evaluation_mode, forward
-from regard.look.inspectable import CoreModel, MediaInput
+from regard.look.inspectable import MediaInput
 from regard.look.model_inputs import ModelInputs
-from regard.look.probe_names import Head, attentions, stacks, switched_off
+from regard.look.probe_names import Head, attentions, switched_off
 from regard.models import Model
 from regard.series_encoder_decoder import SeriesEncoderDecoder
 from regard.studio import answers
@@ -93,7 +94,7 @@ def model(store: ModelStore, request: ModelRequest) -> Answer:
     opened = store.model(request.model)
     core = opened.model.model
     decodes = isinstance(core, EncoderDecoder | Decoder)
-    sides = stacks(core)
+    sides = core.stacks()
     return {
         "name": request.model,
         "kind": _kind(core),
@@ -126,7 +127,7 @@ def _analyses(opened: Model) -> list[str]:
     names = list(attentions(core))
     has_self_attention = any(name.endswith(".self") for name in names)
     # Recurrent and convolutional sides have no residual stream to read or to patch.
-    is_transformer = all(isinstance(side, Stack) for side in stacks(core).values())
+    is_transformer = all(isinstance(side, Stack) for side in core.stacks().values())
     reads_tokens = opened.accepts_text and not isinstance(core, DualEncoder)
     has_tokens_out = _has_lm_head(core) and not isinstance(core, MemoryNetwork)
     fits = {

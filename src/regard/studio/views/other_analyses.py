@@ -6,7 +6,6 @@ from dataclasses import asdict
 
 from regard import look as analyses
 from regard.errors import SettingError
-from regard.look.probe_names import stacks
 from regard.studio import answers
 from regard.studio.model_store import ModelStore
 from regard.studio.referent_head import referent_head
@@ -25,7 +24,7 @@ from regard.studio.views.tensors import CORNER
 def lens(store: ModelStore, request: InputRequest) -> Answer:
     """The logit lens of the first positions: each is a softmax over the vocabulary a layer."""
     opened, run = record(store, request, EVERYTHING)
-    stack = list(stacks(opened.model.model))[-1]
+    stack = list(opened.model.model.stacks())[-1]
     length = run.tensor(f"{stack}.embedded").shape[1]
     with opened.lock:
         return with_note(analyses.lens(run, top=3, positions=range(min(CORNER, length))))

@@ -6,7 +6,6 @@ import numpy as np
 from torch import Tensor
 
 from regard import look as analyses
-from regard.look.probe_names import stacks
 from regard.look.result import Array, to_json
 from regard.studio.model_store import ModelStore
 from regard.studio.requests import (
@@ -25,7 +24,7 @@ CORNER = 64  # rows and columns of a tensor in one answer
 def path(store: ModelStore, request: PathRequest) -> Answer:
     """The vectors of tokens at every station of one layer."""
     opened, run = record(store, request, EVERYTHING)
-    sides = stacks(opened.model.model)
+    sides = opened.model.model.stacks()
     # Of a dual encoder, one of the towers was run.
     names = [name for name in sides if f"{name}.embedded" in run.names]
     stack = request.stack if request.stack in names else names[0]

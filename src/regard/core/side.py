@@ -1,0 +1,21 @@
+"""A side of a model: a stack, or what replaces it in a baseline."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from torch import nn
+
+from regard.core.position_terms import StackPosition
+from regard.core.probe import HasHeads
+
+
+class Side(nn.Module, ABC):
+    """Layers one after the other, of which some have attentions."""
+
+    layers: int
+    position: StackPosition | None  # the positional encoding that acts inside attention
+
+    @abstractmethod
+    def attentions(self) -> dict[str, HasHeads]:
+        """Every application of an attention by its name inside: `0.self`, `0.cross`."""
