@@ -235,6 +235,7 @@ def insert_studies(folder: str) -> str:
 
     The folder has the numbers; verdicts, figures and tables follow from them as the code is today.
     """
+    from regard import drawing
     from regard.study import listing, report
     from regard.study.result import StudyResult
 
@@ -247,8 +248,8 @@ def insert_studies(folder: str) -> str:
     counted = f"{len(results)} studies, {minutes:.0f} minutes of one core in all."
     # The theme's switch says which colours are right, and not the reader's system alone.
     schemes = "".join(
-        f"[data-md-color-scheme={scheme}] .studies {{ {colours} }}\n"
-        for scheme, colours in (("default", report.LIGHT), ("slate", report.DARK))
+        f"[data-md-color-scheme={scheme}] .regard {{ {colours} }}\n"
+        for scheme, colours in (("default", drawing.LIGHT), ("slate", drawing.DARK))
     )
     style = _on_one_line(f"<style>{report.STYLE}{schemes}</style>")
     parts = [counted, "\n".join(rows), style]
@@ -256,7 +257,7 @@ def insert_studies(folder: str) -> str:
         parts.append(f"## {topic}")
         for result in group:
             fragment = _on_one_line(result.html())
-            parts.append(f'<div class="studies">{fragment}</div>')
+            parts.append(f'<div class="regard">{fragment}</div>')
     return "\n\n".join(parts)
 
 

@@ -173,7 +173,7 @@ def test_numbers_stand_above_their_columns_and_words_are_turned() -> None:
     }
     for upright, scene in names.items():
         marks = [mark for mark in scene.marks if isinstance(mark, drawing.Text)]
-        assert [mark.upright for mark in marks[1:3]] == [upright, upright]
+        assert [mark.turn == 90 for mark in marks[1:3]] == [upright, upright]
         # In DejaVu Sans of 12 pixels "embedded" is 64.2 wide; it ends at the mark.
         assert marks[0].x >= 64.2
 

@@ -11,12 +11,12 @@ from xml.etree import ElementTree
 import pytest
 
 import regard.study
+from regard import drawing
 from regard.errors import SettingError
 from regard.study import listing
 from regard.study.result import StudyResult
 from regard.study.runner import fingerprint, stored
 from regard.study.study import Outcome
-from regard.study.svg import svg
 
 # Studies that take a second or two.
 CHEAP = ["scaling", "lookup", "sinusoids", "wavelengths", "path_length", "kv_cache"]
@@ -49,7 +49,7 @@ def test_a_quick_study_runs(name: str, tmp_path: Path) -> None:
     assert again.to_dict() == {**result.to_dict(), "seconds": again.seconds}
     assert again.verdict.outcome in Outcome
     for figure in again.figures:
-        ElementTree.fromstring(svg(figure))
+        ElementTree.fromstring(drawing.svg(figure.scene(), figure.title))
     ElementTree.fromstring(f"<div>{again.html()}</div>")
     assert json.loads(json.dumps(result.to_dict()))["outcome"] == result.verdict.outcome
     assert result.verdict.reason in str(result).replace("\n", " ")

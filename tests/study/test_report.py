@@ -13,12 +13,14 @@ import pytest
 from attention_verdicts import VERDICTS
 from click.testing import CliRunner
 
+from regard import drawing
 from regard.cli.study import command
+from regard.drawing import Axis, BarChart, Bars, Chart, Figure, HeatMap, Series
+from regard.drawing.figures import number
 from regard.study import listing, report
-from regard.study.figure import Axis, BarChart, Bars, Chart, Figure, HeatMap, Series, mean_text
+from regard.study.figure import mean_text
 from regard.study.result import StudyResult
 from regard.study.study import Study
-from regard.study.svg import LETTER, number, svg
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -27,6 +29,10 @@ def result(name: str) -> StudyResult:
     """A result with numbers of the verdict's tests."""
     study: Study = listing.load(name)
     return StudyResult(study, study.effort(quick=True), VERDICTS[name][0][0], 1.0, "none")
+
+
+def svg(figure: Figure) -> str:
+    return drawing.svg(figure.scene(), figure.title)
 
 
 def tags(figure: Figure, tag: str) -> list[ElementTree.Element]:
@@ -63,10 +69,11 @@ def test_a_band_is_drawn_for_several_seeds_alone() -> None:
 def test_names_below_bars_begin_inside_the_drawing() -> None:
     names = ["a name of twenty-two le"] * 16
     chart = BarChart("", Axis("y"), names, [Bars("", [[1.0]] * 16)])
-    slants = re.findall(r'rotate\(-([\d.]+) ([\d.]+) [\d.]+\)" x="[\d.]+"[^>]*>a name', svg(chart))
-    assert len(slants) == 16
-    for angle, x in slants:
-        assert float(x) > len(names[0]) * LETTER * math.cos(math.radians(float(angle))) - 1
+    texts = [mark for mark in chart.scene().marks if isinstance(mark, drawing.Text)]
+    slanted = [text for text in texts if text.text == names[0]]
+    assert len(slanted) == 16
+    for text in slanted:
+        assert text.x > drawing.text_width(names) * math.cos(math.radians(text.turn)) - 1
 
 
 def test_bars_begin_at_their_base() -> None:
@@ -122,7 +129,7 @@ def test_exponents_are_powers_of_ten() -> None:
 
 def test_a_notebook_shows_the_study_with_its_style() -> None:
     html = result("scaling")._repr_html_()
-    assert html.startswith('<div class="studies"><style>')
+    assert html.startswith('<div class="regard"><style>')
     assert "Holds if" in html
 
 

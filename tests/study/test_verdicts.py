@@ -14,9 +14,9 @@ import pytest
 import tables_verdicts
 import training_verdicts
 
+from regard import drawing
 from regard.study import listing
 from regard.study.study import Outcome
-from regard.study.svg import svg
 
 # For each study: numbers, and the outcome that follows from them. One file a topic.
 VERDICTS = {
@@ -45,7 +45,7 @@ def test_a_rule_confirms_and_refutes(name: str) -> None:
         assert any(character.isdigit() for character in verdict.reason)
         # The same numbers can be shown.
         for figure in study.figures(numbers):
-            ElementTree.fromstring(svg(figure))
+            ElementTree.fromstring(drawing.svg(figure.scene(), figure.title))
         assert all(len(row) == len(t.columns) for t in study.tables(numbers) for row in t.rows)
     outcomes = {outcome for _, outcome in cases}
     assert {Outcome.HOLDS, Outcome.FAILS} <= outcomes

@@ -7,41 +7,21 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from pathlib import Path
 
-from regard import disk
+from regard import disk, drawing
 from regard.doctor.examination import Report
 from regard.training.diagnostics.finding import Finding
 from regard.training.diagnostics.run_log import RunLog, finite
 
 WIDTH = 96
-# The drawing of the losses.
-_CHART_WIDTH = 720
-_CHART_HEIGHT = 220
-_MARGIN = 40
-
-_PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
-<title>{title}</title>
-<style>
-:root {{ color-scheme: light dark; --ink: #1b1b1f; --paper: #fff; --card: #f5f5f8; --line: #0072b2;
-  --other: #d55e00; --faint: #6b6b76; --edge: #dcdce4; }}
-@media (prefers-color-scheme: dark) {{ :root {{ --ink: #ececf1; --paper: #17171b; --card: #212127;
-  --line: #56b4e9; --other: #ff9b4a; --faint: #a0a0ac; --edge: #3a3a44; }} }}
-body {{ margin: 2rem auto; padding: 0 1rem; max-width: 48rem; background: var(--paper);
-  color: var(--ink); font: 16px/1.5 system-ui, sans-serif; overflow-wrap: anywhere; }}
-h1 {{ font-size: 1.4rem; }} h2 {{ font-size: 1.05rem; margin: 0 0 .4rem; }}
-section {{ background: var(--card); border: 1px solid var(--edge); border-radius: 10px;
-  padding: 1rem 1.2rem; margin: 1rem 0; }}
-section.first {{ border-left: 6px solid var(--other); }}
-dl {{ display: grid; grid-template-columns: 6.5rem 1fr; gap: .3rem .8rem; margin: 0; }}
-dt {{ color: var(--faint); }} dd {{ margin: 0; }}
-figure {{ margin: 0; overflow-x: auto; }}
-svg {{ width: 100%; min-width: 32rem; height: auto; }}
-svg text {{ fill: var(--faint); font-size: 11px; }}
-.faint {{ color: var(--faint); }}
-@media (max-width: 32rem) {{ dl {{ grid-template-columns: 1fr; }} dt {{ margin-top: .4rem; }} }}
-</style></head><body>{body}</body></html>
+_STYLE = """
+body { margin: 2rem auto; padding: 0 1rem; max-width: 48rem; }
+.regard h1 { font-size: 1.4rem; } .regard h2 { font-size: 1.05rem; margin: 0 0 .4rem; }
+section { background: var(--card); border: 1px solid var(--line); border-radius: 10px;
+  padding: 1rem 1.2rem; margin: 1rem 0; }
+section.first { border-left: 6px solid var(--warm); }
+dl { display: grid; grid-template-columns: 6.5rem 1fr; gap: .3rem .8rem; margin: 0; }
+dt { color: var(--faint); } dd { margin: 0; }
+@media (max-width: 32rem) { dl { grid-template-columns: 1fr; } dt { margin-top: .4rem; } }
 """
 
 
@@ -89,7 +69,7 @@ def _rows(finding: Finding) -> list[tuple[str, str]]:
 def write_page(report: Report, path: Path) -> None:
     title = f"regard doctor: {report.name}"
     body = "".join(_page_parts(report))
-    disk.write_file(path, _PAGE.format(title=escape(title), body=body))
+    disk.write_file(path, drawing.page(title, body, _STYLE))
 
 
 def _page_parts(report: Report) -> Iterator[str]:
@@ -114,32 +94,19 @@ def _finding_section(finding: Finding, is_first: bool) -> str:
 
 def _chart(log: RunLog, findings: Sequence[Finding]) -> str:
     """Training and validation losses over steps, with a line where a finding begins."""
-    highest = max([*finite(log.losses), *finite(log.validation_losses)])
-    last = max([1, *log.steps, *log.validation_steps])
-
-    def x(step: int) -> float:
-        return _MARGIN + step / last * (_CHART_WIDTH - 2 * _MARGIN)
-
-    def y(loss: float) -> float:
-        return _CHART_HEIGHT - _MARGIN / 2 - loss / highest * (_CHART_HEIGHT - _MARGIN)
-
-    def curve(steps: Sequence[int], losses: Sequence[float], colour: str) -> str:
-        pairs = zip(steps, losses, strict=True)
-        points = " ".join(f"{x(s):.1f},{y(v):.1f}" for s, v in pairs if finite([v]))
-        return f'<polyline points="{points}" fill="none" stroke="var({colour})" stroke-width="2"/>'
-
-    marks = "".join(
-        f'<line x1="{x(f.step):.1f}" x2="{x(f.step):.1f}" y1="10" y2="{_CHART_HEIGHT - 20}" '
-        f'stroke="var(--faint)" stroke-dasharray="4 4"><title>{escape(f.check)}</title></line>'
-        for f in findings
-        if f.step is not None
+    highest = max(finite([*log.losses, *log.validation_losses]))
+    chart = drawing.Chart(
+        "losses",
+        drawing.Axis("step", low=0.0),
+        drawing.Axis("nats per label", low=0.0),
+        [
+            drawing.Series("training", log.steps, log.losses),
+            drawing.Series("validation", log.validation_steps, log.validation_losses),
+            *(
+                drawing.Series(f.check, [f.step, f.step], [0.0, highest], style="dashed")
+                for f in findings
+                if f.step is not None
+            ),
+        ],
     )
-    return (
-        f'<figure><svg viewBox="0 0 {_CHART_WIDTH} {_CHART_HEIGHT}" role="img" aria-label="losses">'
-        f'<text x="4" y="{y(highest) + 4:.0f}">{highest:.2f}</text>'
-        f'<text x="4" y="{y(0) + 4:.0f}">0</text>'
-        f'<text x="{x(last):.0f}" y="{_CHART_HEIGHT - 4}" text-anchor="end">step {last:,}</text>'
-        f"{curve(log.steps, log.losses, '--line')}"
-        f"{curve(log.validation_steps, log.validation_losses, '--other')}{marks}</svg></figure>"
-        '<p class="faint">blue: training, orange: validation, nats per label</p>'
-    )
+    return drawing.figure(chart.scene(), chart.title)

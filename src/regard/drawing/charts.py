@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +28,6 @@ from regard.drawing.marks import (
 from regard.drawing.palette import (
     EVEN_SHADE,
     FAINT,
-    LINES,
     NEGATIVE,
     POSITIVE,
     attention_shades,
@@ -43,7 +41,7 @@ from regard.drawing.palette import (
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-MOST_CELLS = 4096  # beyond this a heat map is one embedded image instead of a mark for each cell
+MOST_CELLS = 2048  # beyond this a heat map is one embedded image instead of a mark for each cell
 # Small maps side by side
 PANEL = 420.0  # the widest
 PANEL_CELL = 14.0
@@ -59,22 +57,21 @@ def heat(
     signed: bool = False,
     most: float | None = None,
     inside: Sequence[Sequence[str]] | None = None,
-    cell: float | None = None,
+    cell: tuple[float, float] | None = None,
 ) -> Scene:
     """A heat map: a coloured cell for each value; `inside` is written into the cells.
 
     Amounts go from 0 to `most`, signed values from −most. A value that is NaN has no cell: layers
-    may have different numbers of heads.
+    may have different numbers of heads. `cell` is the width and height of a cell.
     """
     paint = colours(values, signed=signed, most=most)  # [rows, columns, 3]
-    key = _scale(0, 0, scale_end(values, most), signed)
-    width = CELL
-    if cell is not None:
-        width = cell
-    elif inside is not None:
-        width = text_width([text for line in inside for text in line]) + 10
-    cells = _Cells(values, paint, width, inside)
-    return _labelled(cells, rows, columns, title, key)
+    key = colour_scale(0, 0, scale_end(values, most), signed)
+    if cell is None:
+        width = CELL
+        if inside is not None:
+            width = text_width([text for line in inside for text in line]) + 10
+        cell = (width, CELL)
+    return labelled(Cells(values, paint, cell, inside), rows, columns, title, key)
 
 
 def attention_heat(
@@ -87,71 +84,83 @@ def attention_heat(
 ) -> Scene:
     """A heat map of attention weights, against even attention."""
     paint = colours(attention_shades(weights, even), most=1.0)
-    return _labelled(_Cells(weights, paint), rows, columns, title, attention_scale(0, 0))
+    return labelled(Cells(weights, paint), rows, columns, title, attention_scale(0, 0))
 
 
 @dataclass(frozen=True, eq=False)
-class _Cells:
+class Cells:
     """The cells of a heat map: values, their colours, and what is written into them."""
 
     values: NDArray[Any]  # [rows, columns]
     paint: NDArray[np.uint8]  # [rows, columns, 3]
-    width: float = CELL
+    size: tuple[float, float] = (CELL, CELL)  # the width and height of a cell
     inside: Sequence[Sequence[str]] | None = None
 
     def marks(self, rows: Sequence[str], columns: Sequence[str]) -> list[Mark]:
         """The cells, from the upper left corner on."""
-        height = CELL * len(rows)
+        width, height = self.size
         # Thousands of elements would make a page slow.
         if self.values.size > MOST_CELLS:
-            return [Pixels(0, 0, self.width * len(columns), height, self.paint)]
+            return [Pixels(0, 0, width * len(columns), height * len(rows), self.paint)]
         marks: list[Mark] = []
         for i, row in enumerate(rows):
             for j, column in enumerate(columns):
                 if np.isnan(self.values[i, j]):
                     continue
-                x = j * self.width
-                y = i * CELL
+                x = j * width
+                y = i * height
                 colour = self.paint[i, j]
-                tooltip = f"{row} → {column}: {self.values[i, j]:.4g}"
-                marks.append(Rect(x, y, self.width - 1, CELL - 1, code(colour), tooltip))
+                tooltip = f"{row} → {column}: {self.values[i, j]:.4g}".removeprefix(" → : ")
+                marks.append(Rect(x, y, width - 1, height - 1, code(colour), tooltip))
                 if self.inside is not None:
-                    middle = x + self.width / 2
+                    middle = x + width / 2
                     text = self.inside[i][j]
-                    marks.append(Text(middle, y + 0.7 * CELL, text, "middle", over(colour)))
+                    marks.append(Text(middle, y + 0.7 * height, text, "middle", over(colour)))
         return marks
 
 
-def _labelled(
-    cells: _Cells, rows: Sequence[str], columns: Sequence[str], title: str, key: list[Mark]
+def labelled(
+    cells: Cells,
+    rows: Sequence[str],
+    columns: Sequence[str],
+    title: str,
+    key: list[Mark],
+    labels: tuple[str, str] = ("", ""),
 ) -> Scene:
-    """Cells with the names of their rows and columns, above the key to their colours."""
-    rows = [shown(row) for row in rows]
-    columns = [shown(column) for column in columns]
-    left = text_width(rows) + 10
+    """Cells with the names of their rows and columns, if any, above the key to their colours."""
+    width, height = cells.size
+    x_label, y_label = labels
+    rows = [shown(row) for row in rows] or [""] * cells.values.shape[0]
+    columns = [shown(column) for column in columns] or [""] * cells.values.shape[1]
+    left = text_width(rows) + 10 + (24 if y_label else 0)
     # Column names are upright, unless they fit above their cells, as numbers do.
-    is_upright = text_width(columns) > cells.width - 2
+    is_upright = text_width(columns) > width - 2
     names_height = text_width(columns) if is_upright else FONT
     title_height = 20 if title else 0
     top = names_height + 12 + title_height
-    bottom = top + CELL * len(rows)
+    bottom = top + height * len(rows)
+    right = left + width * len(columns)
     marks = title_marks(title)
     for i, row in enumerate(rows):
-        marks.append(Text(left - 6, top + (i + 0.7) * CELL, row, "end"))
+        marks.append(Text(left - 6, top + (i + 0.5) * height + 4, row, "end"))
     for j, column in enumerate(columns):
-        middle = left + (j + 0.5) * cells.width
+        middle = left + (j + 0.5) * width
         if is_upright:
-            marks.append(Text(middle + 4, top - 6, column, upright=True))
+            marks.append(Text(middle + 4, top - 6, column, turn=90))
         else:
             marks.append(Text(middle, top - 6, column, "middle"))
+    marks.append(Text(14, (top + bottom) / 2, y_label, "middle", turn=90))
+    marks.append(Text((left + right) / 2, bottom + 18, x_label, "middle"))
     marks += [moved(mark, left, top) for mark in cells.marks(rows, columns)]
+    if x_label:
+        bottom += 24
     marks += [moved(mark, left, bottom + 8) for mark in key]
     # Room for the scale and the title.
-    right = max(left + cells.width * len(columns) + 4, left + 320, 1.1 * text_width([title]))
+    right = max(right + 4, left + 320, 1.1 * text_width([title]))
     return Scene(right, bottom + 30, tuple(marks))
 
 
-def _scale(x: float, y: float, most: float, signed: bool) -> list[Mark]:
+def colour_scale(x: float, y: float, most: float, signed: bool) -> list[Mark]:
     """The colour bar, with its ends."""
     least = -1.0 if signed else 0.0
     strip = colours(np.linspace(least, 1.0, 64)[None], signed=signed, most=1.0)  # [1, 64, 3]
@@ -219,7 +228,7 @@ def grid(
             marks.append(Text(x + left - 5, baseline, rows[i], "end"))
         for j in range(0, len(columns), step):
             middle = x + left + (j + 0.5) * cell + 4
-            marks.append(Text(middle, y + top - 5, columns[j], upright=True))
+            marks.append(Text(middle, y + top - 5, columns[j], turn=90))
         paint = colours(attention_shades(panel.weights, panel.even), most=1.0)
         marks.append(Pixels(x + left, y + top, cell * len(columns), cell * len(rows), paint))
     bottom = heading + math.ceil(len(panels) / across) * height
@@ -291,55 +300,6 @@ def bars(
         marks.append(Rect(left, y + 3, max(1.0, 260 * length), 13, colour))
         marks.append(Text(left + 266 * length + 6, y + 13, label))
     return Scene(left + 360, top + len(values) * ROW + 4, tuple(marks))
-
-
-def curves(
-    series: Mapping[str, Sequence[tuple[float, float]]],
-    *,
-    title: str = "",
-    x_name: str = "",
-    y_name: str = "",
-) -> Scene:
-    """A line chart: one line through the points of each series, with a legend."""
-    width = 360.0
-    height = 200.0
-    left = 60.0
-    top = 44.0 if y_name else 30.0
-    bottom = top + height
-    right = left + width
-    x_ticks = ticks([x for line in series.values() for x, _ in line])
-    y_ticks = ticks([y for line in series.values() for _, y in line])
-
-    def pixel(x: float, y: float) -> tuple[float, float]:
-        x_share = (x - x_ticks[0]) / (x_ticks[-1] - x_ticks[0])
-        y_share = (y - y_ticks[0]) / (y_ticks[-1] - y_ticks[0])
-        return left + width * x_share, bottom - height * y_share
-
-    marks = title_marks(title)
-    for y in y_ticks:
-        level = pixel(x_ticks[0], y)[1]
-        marks.append(Line(left, level, right, level, opacity=0.15))
-        marks.append(Text(left - 6, level + 4, f"{y:.4g}", "end"))
-    for x in x_ticks:
-        place = pixel(x, y_ticks[0])[0]
-        marks.append(Line(place, bottom, place, bottom + 4))
-        marks.append(Text(place, bottom + 17, f"{x:,.6g}", "middle"))
-    marks.append(Line(left, bottom, right, bottom))
-    marks.append(Text(right, bottom + 33, x_name, "end"))
-    marks.append(Text(left, top - 10, y_name))
-    for i, (name, line) in enumerate(series.items()):
-        shade = LINES[i % len(LINES)]
-        for start, end in itertools.pairwise(line):
-            tooltip = f"{name}: {end[1]:.4g} at {end[0]:.4g}"
-            ends = (*pixel(*start), *pixel(*end))
-            marks.append(Line(*ends, width=2.0, colour=shade, title=tooltip))
-        # The legend
-        y = top + 12 + i * ROW
-        marks.append(Line(right + 14, y - 4, right + 34, y - 4, width=3.0, colour=shade))
-        marks.append(Text(right + 40, y, name))
-    legend = top + float(ROW) * len(series)
-    lowest = bottom + (40 if x_name else 24)
-    return Scene(right + 44 + text_width(list(series)), max(lowest, legend), tuple(marks))
 
 
 def ticks(values: Sequence[float], count: int = 5) -> list[float]:

@@ -49,7 +49,7 @@ class Text:
     text: str
     anchor: Literal["start", "middle", "end"] = "start"
     colour: str = "ink"  # "ink" is the colour of text around the picture
-    upright: bool = False  # read from bottom to top
+    turn: float = 0.0  # degrees against the clock: at 90 it reads from bottom to top
     strong: bool = False
 
 
@@ -64,6 +64,18 @@ class Line:
     width: float = 1.0
     opacity: float = 1.0
     colour: str = "ink"
+    title: str = ""
+
+
+@dataclass(frozen=True)
+class Polyline:
+    """A line through points; or the area inside them, of the opacity `filled`."""
+
+    points: tuple[tuple[float, float], ...]
+    colour: str = "ink"
+    width: float = 1.0
+    dashed: bool = False
+    filled: float = 0.0
     title: str = ""
 
 
@@ -90,7 +102,7 @@ class Pixels:
     colours: NDArray[np.uint8]  # [rows, columns, 3]
 
 
-Mark = Rect | Text | Line | Circle | Pixels
+Mark = Rect | Text | Line | Polyline | Circle | Pixels
 
 
 @dataclass(frozen=True)
@@ -146,6 +158,8 @@ def moved(mark: Mark, right: float, down: float) -> Mark:
             x2=mark.x2 + right,
             y2=mark.y2 + down,
         )
+    if isinstance(mark, Polyline):
+        return replace(mark, points=tuple((x + right, y + down) for x, y in mark.points))
     return replace(mark, x=mark.x + right, y=mark.y + down)
 
 
@@ -212,12 +226,26 @@ def element(mark: Mark) -> str:
                 f'stroke-opacity="{mark.opacity:.3f}"{_closed("line", mark.title)}'
             )
         case Text():
-            # An SVG rotates clockwise: −90° reads from bottom to top.
-            turn = f' transform="rotate(-90 {mark.x:.1f} {mark.y:.1f})"' if mark.upright else ""
+            turn = ""
+            if mark.turn:
+                # An SVG rotates clockwise.
+                turn = f' transform="rotate({-mark.turn:.1f} {mark.x:.1f} {mark.y:.1f})"'
             weight = ' font-weight="600"' if mark.strong else ""
             return (
                 f'<text x="{mark.x:.1f}" y="{mark.y:.1f}" text-anchor="{mark.anchor}" '
                 f'fill="{_ink(mark.colour)}"{weight}{turn}>{escape(mark.text)}</text>'
+            )
+        case Polyline(filled=0.0):
+            dash = ' stroke-dasharray="6 5"' if mark.dashed else ""
+            return (
+                f'<polyline points="{_points(mark)}" fill="none" stroke="{_ink(mark.colour)}" '
+                f'stroke-width="{mark.width:g}" stroke-linejoin="round"{dash}'
+                f"{_closed('polyline', mark.title)}"
+            )
+        case Polyline():
+            return (
+                f'<polygon points="{_points(mark)}" fill="{_ink(mark.colour)}" '
+                f'fill-opacity="{mark.filled:g}"{_closed("polygon", mark.title)}'
             )
         case Circle():
             return (
@@ -234,6 +262,10 @@ def element(mark: Mark) -> str:
                 f'preserveAspectRatio="none" style="image-rendering:pixelated" '
                 f'href="data:image/png;base64,{data}"/>'
             )
+
+
+def _points(mark: Polyline) -> str:
+    return " ".join(f"{x:.1f},{y:.1f}" for x, y in mark.points)
 
 
 def _closed(tag: str, tooltip: str) -> str:

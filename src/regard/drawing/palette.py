@@ -18,8 +18,9 @@ AMOUNT = ("f7fbff", "c6dbef", "6baed6", "2171b5", "08306b")
 SIGNED = ("8c510a", "dfc27d", "f7f7f7", "6baed6", "08306b")
 POSITIVE = "#2a72d5"  # of bars and lines, between the studio's accents by day and by night
 NEGATIVE = "#c9741d"
-# Of the lines of a chart: told apart by colour-blind readers, and seen on white and on black.
-LINES = (POSITIVE, NEGATIVE, "#3f9c7a", "#b05a8c", "#8a8a2b", "#7d6bb5", "#808088")
+# Of the series of a chart: dark and bright in turn, told apart in greyscale and by colour-blind
+# readers, and each seen on white and on black.
+LINES = (POSITIVE, NEGATIVE, "#0f7f5f", "#d06a9f", "#6f5fc0", "#8a8a2b", "#1f7f9c", "#808088")
 INK = "#15181e"  # of letters in a PNG; an SVG takes the colour of the text around it
 EVEN_SHADE = 0.12  # of a weight as large as if all places that can be seen had the same
 CLEAR = 1.5  # times even attention: links below are faint

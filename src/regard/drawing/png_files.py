@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from regard import disk
 from regard.drawing.marks import (
@@ -15,6 +19,7 @@ from regard.drawing.marks import (
     Line,
     Mark,
     Pixels,
+    Polyline,
     Rect,
     Scene,
     Text,
@@ -22,9 +27,6 @@ from regard.drawing.marks import (
 )
 from regard.drawing.palette import INK
 from regard.errors import SettingError
-
-if TYPE_CHECKING:
-    pass
 
 MARGIN = 8.0  # around a picture
 FONTS = ("DejaVuSans.ttf", "NotoSans-Regular.ttf", "Arial Unicode.ttf", "arial.ttf", "Arial.ttf")
@@ -74,20 +76,19 @@ class _Painter:
                 corners = (mark.x * scale, mark.y * scale, right, bottom)
                 self.pen.rectangle(corners, fill=mark.colour)
             case Line():
-                ink = INK if mark.colour == "ink" else mark.colour
-                ends = (mark.x1 * scale, mark.y1 * scale, mark.x2 * scale, mark.y2 * scale)
-                # Pillow takes the opacity as two more hexadecimal digits.
-                fill = f"{ink}{round(255 * mark.opacity):02x}"
-                self.pen.line(ends, fill=fill, width=max(1, round(mark.width * scale)))
+                points = ((mark.x1, mark.y1), (mark.x2, mark.y2))
+                self._line(points, mark.width, _ink(mark.colour, mark.opacity))
+            case Polyline(dashed=True):
+                for dash in _dashes(mark.points):
+                    self._line(dash, mark.width, _ink(mark.colour))
+            case Polyline(filled=0.0):
+                self._line(mark.points, mark.width, _ink(mark.colour))
+            case Polyline():
+                pixels = [(x * scale, y * scale) for x, y in mark.points]
+                self.pen.polygon(pixels, fill=_ink(mark.colour, mark.filled))
             case Circle():
-                ink = INK if mark.colour == "ink" else mark.colour
-                corners = (
-                    (mark.x - mark.radius) * scale,
-                    (mark.y - mark.radius) * scale,
-                    (mark.x + mark.radius) * scale,
-                    (mark.y + mark.radius) * scale,
-                )
-                self.pen.ellipse(corners, fill=f"{ink}{round(255 * mark.opacity):02x}")
+                centre = (mark.x * scale, mark.y * scale)
+                self.pen.circle(centre, mark.radius * scale, _ink(mark.colour, mark.opacity))
             case Text():
                 self._text(mark)
             case Pixels():
@@ -97,30 +98,44 @@ class _Painter:
                 picture = Image.fromarray(mark.colours).resize(size, Image.Resampling.NEAREST)
                 self.canvas.paste(picture, (round(mark.x * scale), round(mark.y * scale)))
 
-    def _text(self, mark: Text) -> None:
-        text = self.spell(mark.text)
-        ink = INK if mark.colour == "ink" else mark.colour
-        x = mark.x * self.scale
-        y = mark.y * self.scale
-        if mark.upright:
-            self._upright(text, ink, x, y)
-            return
-        # Pillow's anchors: left, middle or right, at the baseline.
-        anchor = {"start": "ls", "middle": "ms", "end": "rs"}[mark.anchor]
-        self.pen.text((x, y), text, fill=ink, font=self.font, anchor=anchor)
+    def _line(self, points: Sequence[tuple[float, float]], width: float, ink: str) -> None:
+        pixels = [(x * self.scale, y * self.scale) for x, y in points]
+        self.pen.line(pixels, fill=ink, width=max(1, round(width * self.scale)))
 
-    def _upright(self, text: str, ink: str, x: float, y: float) -> None:
-        """Text that reads from bottom to top: drawn on a label of its own, which is rotated."""
+    def _text(self, mark: Text) -> None:
         from PIL import Image, ImageDraw
 
-        size = FONT * self.scale
-        length = max(1, round(self.pen.textlength(text, font=self.font)) + 2)
-        label = Image.new("RGBA", (length, round(size * 1.5)), "#ffffff00")
-        baseline = round(size * 1.1)
-        ImageDraw.Draw(label).text((1, baseline), text, fill=ink, font=self.font, anchor="ls")
-        turned = label.rotate(90, expand=True)
-        corner = (round(x - size * 1.1), round(y) - turned.height)
-        self.canvas.paste(turned, corner, turned)
+        text = self.spell(mark.text)
+        x = mark.x * self.scale
+        y = mark.y * self.scale
+        # Pillow's anchors: left, middle or right, at the baseline.
+        anchor = {"start": "ls", "middle": "ms", "end": "rs"}[mark.anchor]
+        style = {"fill": _ink(mark.colour), "font": self.font, "anchor": anchor}
+        if not mark.turn:
+            self.pen.text((x, y), text, **style)
+            return
+        # On a label of its own, which turns around the place of the text in its middle.
+        reach = round(self.pen.textlength(text, font=self.font) + FONT * self.scale)
+        label = Image.new("RGBA", (2 * reach, 2 * reach), "#ffffff00")
+        ImageDraw.Draw(label).text((reach, reach), text, **style)
+        turned = label.rotate(mark.turn)
+        self.canvas.paste(turned, (round(x) - reach, round(y) - reach), turned)
+
+
+def _ink(colour: str, opacity: float = 1.0) -> str:
+    """A colour for Pillow, which takes the opacity as two more hexadecimal digits."""
+    return f"{INK if colour == 'ink' else colour}{round(255 * opacity):02x}"
+
+
+def _dashes(
+    points: Sequence[tuple[float, float]], length: float = 6.0
+) -> Iterator[list[tuple[float, float]]]:
+    """The dashes of a line through points, with gaps as long as they are."""
+    for (x1, y1), (x2, y2) in itertools.pairwise(points):
+        distance = math.hypot(x2 - x1, y2 - y1)
+        for start in np.arange(0.0, distance, 2 * length).tolist():
+            shares = (start / distance, min(1.0, (start + length) / distance))
+            yield [(x1 + share * (x2 - x1), y1 + share * (y2 - y1)) for share in shares]
 
 
 def _font(fonts: Any, size: float) -> tuple[Any, Callable[[str], str]]:

@@ -85,7 +85,12 @@ class PositionEncodings(AnalysisResult):
             dimensions = [str(i) for i in range(self.encodings.shape[1])]
             scenes.append(
                 drawing.heat(
-                    self.encodings, names, dimensions, title=self.title, signed=True, cell=8.0
+                    self.encodings,
+                    names,
+                    dimensions,
+                    title=self.title,
+                    signed=True,
+                    cell=(8.0, 22.0),
                 )
             )
         return drawing.below(scenes)

@@ -55,8 +55,7 @@ class AnalysisResult:
     def _repr_html_(self) -> str:
         """The figure that a notebook shows."""
         note = f"<figcaption>{escape(self.note)}</figcaption>" if self.note else ""
-        picture = drawing.svg(self.scene(), self.title)
-        return f'<figure style="margin:0;overflow-x:auto">{picture}{note}</figure>'
+        return drawing.figure(self.scene(), self.title, note)
 
     def to_html(self, path: str | Path) -> None:
         """Writes a self-contained HTML page."""

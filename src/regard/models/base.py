@@ -106,9 +106,9 @@ class Model(Tasks):
         )
         tasks = ", ".join(f"<code>.{task}</code>" for task in self.tasks)
         tree = escape(str(self.model))
-        return (
-            f'<figure style="margin:0;overflow-x:auto">{drawing.svg(bars, "parameters by module")}'
-            f"<figcaption>{tasks}</figcaption></figure><details><summary>modules</summary>"
+        caption = f"<figcaption>{tasks}</figcaption>"
+        return drawing.figure(bars, "parameters by module", caption) + (
+            "<details><summary>modules</summary>"
             f'<pre style="overflow-x:auto">{tree}</pre></details>'
         )
 

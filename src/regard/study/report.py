@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from html import escape
 from itertools import groupby
 
-from regard.drawing import terminal
-from regard.study.figure import Figure, Table
+from regard import drawing
+from regard.drawing import Figure, terminal
+from regard.study.figure import Table
 from regard.study.study import Outcome, Verdict
-from regard.study.svg import PALETTE, svg
 
 
 @dataclass(frozen=True)
@@ -38,76 +38,41 @@ MOST_COLUMNS = 240  # of a table in a terminal, which breaks the lines that are 
 
 # ------------------------------------------------------------------ style
 
-# The colours and the typeface of the studio (studio/web/style.css).
-_LIGHT = (
-    "--page: #f5f6f8; --card: #ffffff; --ink: #15181e; --faint: #5b6472; --line: #d9dde4; "
-    "--soft: #eef1f5; --accent: #1f5fbf; --good: #0b6e4f; --good-soft: #e0f3ec; --warm: #9a4a06; "
-    "--warm-soft: #fdf0dc; --bad: #a61b1b; --bad-soft: #fdecec; "
-)
-_DARK = (
-    "--page: #0f1115; --card: #181b21; --ink: #eceff4; --faint: #a0a9b8; --line: #2e343e; "
-    "--soft: #20252d; --accent: #8ab8ff; --good: #6fd6ae; --good-soft: #14342a; --warm: #ffc46b; "
-    "--warm-soft: #3a2b12; --bad: #ffa8a0; --bad-soft: #3a1d1d; "
-)
-_DARK_PALETTE = (
-    "#8ab8ff", "#ffb84d", "#6fd6ae", "#f295c8", "#b9a3ff", "#a0a9b8", "#5fd4ee", "#ff9a90",
-)  # fmt: skip
-
-
-def _variables(colours: Sequence[str]) -> str:
-    return " ".join(f"--series-{index}: {code};" for index, code in enumerate(colours))
-
-
-# The declarations of `.studies`, for pages that choose between light and dark in their own way.
-LIGHT = f"color-scheme: light; {_LIGHT}{_variables(PALETTE)}"
-DARK = f"color-scheme: dark; {_DARK}{_variables(_DARK_PALETTE)}"
-STYLE = f"""
-.studies {{ {LIGHT} }}
-@media (prefers-color-scheme: dark) {{
-  .studies {{ {DARK} }}
-}}
-:root:has(#theme:checked) .studies {{ {DARK} }}
-@media (prefers-color-scheme: dark) {{
-  :root:has(#theme:checked) .studies {{ {LIGHT} }}
-}}
-.studies {{ font: 16px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue",
-  sans-serif; color: var(--ink); background: var(--page); }}
-.studies * {{ box-sizing: border-box; }}
-.studies h1, .studies h2, .studies h3 {{ line-height: 1.25; margin: 0; font-weight: 650; }}
-.studies a {{ color: var(--accent); }}
-.studies .study {{ background: var(--card); border: 1px solid var(--line); border-radius: 12px;
-  padding: 1.2rem clamp(.9rem, 2.5vw, 1.6rem); margin: 0 0 1.2rem; scroll-margin-top: 1rem; }}
-.studies .study h3 {{ font-size: 1.3rem; }}
-.studies .claim {{ font-size: 1.08rem; max-width: 75ch; margin: .5rem 0 .2rem; }}
-.studies .faint {{ color: var(--faint); font-size: .9rem; margin: .2rem 0; max-width: 85ch; }}
-.studies .verdict {{ border-radius: 8px; padding: .6rem .9rem; margin: .9rem 0 .3rem; }}
-.studies .verdict b {{ margin-right: .5em; text-transform: uppercase; font-size: .84rem;
-  letter-spacing: .04em; }}
-.studies .holds {{ background: var(--good-soft); }} .studies .holds b {{ color: var(--good); }}
-.studies .limits {{ background: var(--warm-soft); }} .studies .limits b {{ color: var(--warm); }}
-.studies .fails {{ background: var(--bad-soft); }} .studies .fails b {{ color: var(--bad); }}
-.studies .charts {{ display: grid; gap: 1.2rem; align-items: start; margin: 1rem 0;
-  grid-template-columns: repeat(auto-fit, minmax(min(100%, 430px), 1fr)); }}
-.studies figure {{ margin: 0; min-width: 0; }}
-.studies figcaption {{ font-weight: 600; font-size: .95rem; margin: 0 0 .4rem; }}
-.studies figcaption + svg {{ display: block; }}
-.studies .note {{ color: var(--faint); font-size: .86rem; margin: .3rem 0 0; }}
-.studies .scroll {{ overflow-x: auto; }}
-.studies table {{ border-collapse: collapse; font-variant-numeric: tabular-nums;
-  font-size: .93rem; color: inherit; }}
-.studies th.sentence {{ text-align: left; }}
-.studies td.sentence {{ white-space: normal; text-align: left; min-width: 15rem; }}
-.studies .wide {{ grid-column: 1 / -1; }}
-.studies sup {{ font-size: .72em; line-height: 0; }}
-.studies th, .studies td {{ padding: .28rem .8rem .28rem 0; text-align: right;
-  border-bottom: 1px solid var(--line); background: none; white-space: nowrap; }}
-.studies th {{ color: var(--faint); font-weight: 600; vertical-align: bottom; }}
-.studies td:first-child, .studies th:first-child {{ text-align: left; }}
-.studies details {{ margin-top: .6rem; font-size: .9rem; color: var(--faint); max-width: 85ch; }}
-.studies summary {{ cursor: pointer; }}
+_STUDY_STYLE = """
+.regard .study { background: var(--card); border: 1px solid var(--line); border-radius: 12px;
+  padding: 1.2rem clamp(.9rem, 2.5vw, 1.6rem); margin: 0 0 1.2rem; scroll-margin-top: 1rem; }
+.regard .study h3 { font-size: 1.3rem; }
+.regard .claim { font-size: 1.08rem; max-width: 75ch; margin: .5rem 0 .2rem; }
+.regard .faint { color: var(--faint); font-size: .9rem; margin: .2rem 0; max-width: 85ch; }
+.regard .verdict { border-radius: 8px; padding: .6rem .9rem; margin: .9rem 0 .3rem; }
+.regard .verdict b { margin-right: .5em; text-transform: uppercase; font-size: .84rem;
+  letter-spacing: .04em; }
+.regard .holds { background: var(--good-soft); } .regard .holds b { color: var(--good); }
+.regard .limits { background: var(--warm-soft); } .regard .limits b { color: var(--warm); }
+.regard .fails { background: var(--bad-soft); } .regard .fails b { color: var(--bad); }
+.regard .charts { display: grid; gap: 1.2rem; align-items: start; margin: 1rem 0;
+  grid-template-columns: repeat(auto-fit, minmax(min(100%, 430px), 1fr)); }
+.regard .charts figcaption { color: var(--ink); font-weight: 600; font-size: .95rem;
+  margin: 0 0 .4rem; }
+.regard .charts svg { display: block; max-width: 100%; height: auto; }
+.regard .note { color: var(--faint); font-size: .86rem; margin: .3rem 0 0; }
+.regard .scroll { overflow-x: auto; }
+.regard table { border-collapse: collapse; font-variant-numeric: tabular-nums;
+  font-size: .93rem; color: inherit; }
+.regard th.sentence { text-align: left; }
+.regard td.sentence { white-space: normal; text-align: left; min-width: 15rem; }
+.regard .wide { grid-column: 1 / -1; }
+.regard sup { font-size: .72em; line-height: 0; }
+.regard th, .regard td { padding: .28rem .8rem .28rem 0; text-align: right;
+  border-bottom: 1px solid var(--line); background: none; white-space: nowrap; }
+.regard th { color: var(--faint); font-weight: 600; vertical-align: bottom; }
+.regard td:first-child, .regard th:first-child { text-align: left; }
+.regard details { margin-top: .6rem; font-size: .9rem; color: var(--faint); max-width: 85ch; }
+.regard summary { cursor: pointer; }
 """
+STYLE = drawing.STYLE + _STUDY_STYLE  # for a fragment of another page
 _PAGE_STYLE = """
-body { margin: 0; }
+body { padding: 0; }
 main { max-width: 1180px; margin: 0 auto; padding: 1.6rem clamp(.7rem, 3vw, 2rem) 3rem; }
 .top { display: flex; flex-wrap: wrap; gap: .5rem 1.5rem; align-items: baseline; }
 main .top h1 { font-size: 1.8rem; }
@@ -156,7 +121,7 @@ def section(study: Section) -> str:
 def _figure(figure: Figure) -> str:
     note = f'<p class="note">{escape(figure.note)}</p>' if figure.note else ""
     caption = f"<figcaption>{escape(figure.title)}</figcaption>"
-    return f"<figure>{caption}{svg(figure)}{note}</figure>"
+    return f"<figure>{caption}{drawing.svg(figure.scene(), figure.title)}{note}</figure>"
 
 
 def _table(table: Table) -> str:
@@ -201,7 +166,7 @@ def _power(match: re.Match[str]) -> str:
 
 def standalone(study: Section) -> str:
     """A study with its style, as a notebook shows it."""
-    return f'<div class="studies"><style>{STYLE}</style>{section(study)}</div>'
+    return f'<div class="regard"><style>{STYLE}</style>{section(study)}</div>'
 
 
 def page(studies: Sequence[Section]) -> str:
@@ -213,12 +178,7 @@ def page(studies: Sequence[Section]) -> str:
     # Studies come in the order of their topics.
     topics = [(topic, list(group)) for topic, group in groupby(studies, lambda one: one.topic)]
     parts = [
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        '<meta http-equiv="Content-Security-Policy" '
-        "content=\"default-src 'none'; style-src 'unsafe-inline'; img-src data:\">",
-        f"<title>{escape(title)}</title><style>{STYLE}{_PAGE_STYLE}</style></head>",
-        f'<body class="studies"><main><div class="top"><h1>{escape(title)}</h1>',
+        f'<main><div class="top"><h1>{escape(title)}</h1>',
         # Light and dark change places without a script.
         '<label><input type="checkbox" id="theme"> other colours</label></div>',
     ]
@@ -227,7 +187,8 @@ def page(studies: Sequence[Section]) -> str:
     for topic, group in topics:
         parts.append(f'<h2 class="topic">{escape(topic)}</h2>')
         parts += [section(study) for study in group]
-    return "\n".join([*parts, "</main></body></html>\n"])
+    body = "\n".join([*parts, "</main>"])
+    return drawing.page(title, body, _STUDY_STYLE + _PAGE_STYLE)
 
 
 def _summary(studies: Sequence[Section]) -> str:

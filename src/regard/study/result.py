@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from regard import disk
+from regard.drawing import Figure
 from regard.errors import DataError
 from regard.look.result import to_json
 from regard.study import listing, report
-from regard.study.figure import Figure, Table
+from regard.study.figure import Table
 from regard.study.study import Effort, Numbers, Study, Verdict
 
 

@@ -109,7 +109,7 @@ def fingerprint(study: Study, effort: Effort) -> str:
 
 
 # They decide how a result looks, not what is measured.
-_FRAMEWORK = {f"regard.study.{name}" for name in ("study", "figure", "report", "svg", "listing")}
+_FRAMEWORK = {f"regard.study.{name}" for name in ("study", "figure", "report", "listing")}
 
 
 def _modules_of(module: ModuleType, visited: set[ModuleType]) -> set[ModuleType]:

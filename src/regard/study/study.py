@@ -6,9 +6,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from regard.study.figure import Figure, Table
+from regard.study.figure import Table
+
+if TYPE_CHECKING:  # the list of studies is read without NumPy
+    from regard.drawing import Figure
 
 # Plain JSON values: measurements of each seed, from which everything that is shown follows.
 Numbers = dict[str, Any]

@@ -52,7 +52,6 @@ def to_html(folder: Path, title: str, scores: Mapping[str, Mapping[str, Any]]) -
     """A figure and a table of scores for a notebook."""
     from regard import drawing
 
-    figure = drawing.svg(scene(folder / "metrics.jsonl", title), f"learning curves of {title}")
     rows = []
     for split, values in scores.items():
         shown = {
@@ -63,4 +62,5 @@ def to_html(folder: Path, title: str, scores: Mapping[str, Mapping[str, Any]]) -
         cells = "".join(f"<td>{escape(name)} {value}</td>" for name, value in shown.items())
         rows.append(f"<tr><th>{escape(split)}</th>{cells}</tr>")
     table = f"<table>{''.join(rows)}</table>" if rows else ""
-    return f'<figure style="margin:0;overflow-x:auto">{figure}{table}</figure>'
+    picture = scene(folder / "metrics.jsonl", title)
+    return drawing.figure(picture, f"learning curves of {title}", table)

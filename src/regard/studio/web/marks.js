@@ -57,7 +57,7 @@ const DRAW = {
       fill: ink(m.colour),
       "font-weight": m.strong ? 600 : 400,
       "font-size": 12,
-      transform: m.upright ? `rotate(-90 ${m.x} ${m.y})` : null,
+      transform: m.turn ? `rotate(${-m.turn} ${m.x} ${m.y})` : null,
       text: m.text,
     }),
   Pixels: cells,

@@ -11,7 +11,8 @@ from torch import Tensor
 from regard.core.context import Context
 from regard.core.probe import AttentionCall, Probe
 from regard.data.algorithmic_tasks import LETTERS, Copying
-from regard.study.figure import Axis, BarChart, Bars, Figure, Table, mean, mean_text
+from regard.drawing import Axis, BarChart, Bars, Figure
+from regard.study.figure import Table, mean, mean_text
 from regard.study.study import Effort, Numbers, Outcome, Progress, Study, Verdict
 from regard.study.training_run import (
     NO_TARGET,

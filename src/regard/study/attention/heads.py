@@ -10,18 +10,8 @@ from torch import Tensor
 
 from regard.core.context import Context
 from regard.core.probe import Probe
-from regard.study.figure import (
-    Axis,
-    BarChart,
-    Bars,
-    Chart,
-    Figure,
-    Series,
-    Table,
-    deviation,
-    mean,
-    mean_text,
-)
+from regard.drawing import Axis, BarChart, Bars, Chart, Figure, Series
+from regard.study.figure import Table, deviation, mean, mean_text
 from regard.study.study import Effort, Numbers, Outcome, Progress, Study, Verdict
 from regard.study.training_run import (
     Batch,

@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from regard.drawing import Axis, BarChart, Bars, Figure
 from regard.families.presets import preset
-from regard.study.figure import Axis, BarChart, Bars, Figure, Table, mean, mean_text
+from regard.study.figure import Table, mean, mean_text
 from regard.study.study import Effort, Numbers, Outcome, Progress, Study, Verdict
 from regard.study.training_run import build_seeded
 

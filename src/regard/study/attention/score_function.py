@@ -11,7 +11,8 @@ import torch
 
 from regard import spec
 from regard.data.algorithmic_tasks import LETTERS, Reversing
-from regard.study.figure import Axis, BarChart, Bars, Chart, Figure, Series, Table, mean, mean_text
+from regard.drawing import Axis, BarChart, Bars, Chart, Figure, Series
+from regard.study.figure import Table, mean, mean_text
 from regard.study.study import Effort, Numbers, Outcome, Progress, Study, Verdict
 from regard.study.training_run import TaskBatches, Variants, build_seeded, compare, language_model
 

@@ -7,7 +7,8 @@ import math
 import torch
 from torch import Tensor
 
-from regard.study.figure import Axis, Chart, Figure, Series, Table, mean, mean_text
+from regard.drawing import Axis, Chart, Figure, Series
+from regard.study.figure import Table, mean, mean_text
 from regard.study.study import Effort, Numbers, Outcome, Progress, Study, Verdict
 
 KEYS = 64  # of each query

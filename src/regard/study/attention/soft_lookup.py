@@ -10,7 +10,8 @@ from torch import Tensor
 from regard.core.attention_mask import AttentionMask
 from regard.core.mask import FullMask
 from regard.core.scaled_dot_product_attention import explicit
-from regard.study.figure import Axis, Chart, Figure, Series, Table, mean, mean_text
+from regard.drawing import Axis, Chart, Figure, Series
+from regard.study.figure import Table, mean, mean_text
 from regard.study.study import Effort, Numbers, Outcome, Progress, Study, Verdict
 
 KEYS = 32

@@ -7,8 +7,9 @@ from itertools import islice
 from typing import Any
 
 from regard import spec
+from regard.drawing import Axis, BarChart, Bars, Figure
 from regard.parameter_count import parameter_count
-from regard.study.figure import Axis, BarChart, Bars, Figure, Table, deviation, mean, mean_text
+from regard.study.figure import Table, deviation, mean, mean_text
 from regard.study.study import Effort, Numbers, Outcome, Progress, Study, Verdict
 from regard.study.training_run import (
     Variants,

@@ -7,9 +7,10 @@ from itertools import islice
 from regard import spec
 from regard.data.algorithmic_tasks import Copying, Parity
 from regard.data.generated_task import GeneratedTask
+from regard.drawing import Axis, BarChart, Bars, Figure
 from regard.families.presets import preset
 from regard.study import training_run
-from regard.study.figure import Axis, BarChart, Bars, Figure, Table, mean, mean_text
+from regard.study.figure import Table, mean, mean_text
 from regard.study.study import Effort, Numbers, Outcome, Progress, Study, Verdict
 from regard.study.training_run import TaskBatches
 

@@ -7,9 +7,10 @@ from itertools import islice
 from typing import Any
 
 from regard.data.algorithmic_tasks import LETTERS, Copying
+from regard.drawing import Axis, Chart, Figure, Series
 from regard.families.presets import preset
 from regard.study import training_run
-from regard.study.figure import Axis, Chart, Figure, Series, Table, mean, mean_text
+from regard.study.figure import Table, mean, mean_text
 from regard.study.study import Effort, Numbers, Outcome, Progress, Study, Verdict
 from regard.study.training_run import END, NO_TARGET, START, Batch, Vocabulary, pad
 

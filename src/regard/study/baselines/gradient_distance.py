@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from regard import spec
+from regard.drawing import Axis, Chart, Figure, Series
 from regard.study import training_run
-from regard.study.figure import Axis, Chart, Figure, Series, Table, mean
+from regard.study.figure import Table, mean
 from regard.study.study import Effort, Numbers, Outcome, Progress, Study, Verdict
 
 WIDTH = 64

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from regard.compare.cost import growth_exponent
+from regard.drawing import Axis, Chart, Figure, Series
 from regard.study import layer_measurements
-from regard.study.figure import Axis, Chart, Figure, Series, Table
+from regard.study.figure import Table
 from regard.study.layer_measurements import KERNEL, NAMES, WINDOW
 from regard.study.study import Effort, Numbers, Outcome, Progress, Study, Verdict
 

@@ -7,10 +7,11 @@ from itertools import islice
 from regard import spec
 from regard.data.algorithmic_tasks import Dyck, Parity
 from regard.data.generated_task import GeneratedTask
+from regard.drawing import Axis, BarChart, Bars, Figure
 from regard.families.presets import preset
 from regard.study import training_run
 from regard.study.baselines.algorithms import task_batches
-from regard.study.figure import Axis, BarChart, Bars, Figure, Table, mean, mean_text
+from regard.study.figure import Table, mean, mean_text
 from regard.study.study import Effort, Numbers, Outcome, Progress, Study, Verdict
 
 TASKS: dict[str, GeneratedTask] = {"parity": Parity(1, 10), "brackets": Dyck(2, 10)}

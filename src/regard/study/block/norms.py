@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from regard import spec
-from regard.study.figure import Axis, BarChart, Bars, Figure, Table, deviation, mean, mean_text
+from regard.drawing import Axis, BarChart, Bars, Figure
+from regard.study.figure import Table, deviation, mean, mean_text
 from regard.study.study import Effort, Numbers, Outcome, Progress, Study, Verdict
 from regard.study.training_run import (
     PADDING,

@@ -14,8 +14,9 @@ from torch.nn import functional
 
 from regard import spec
 from regard.builder import build
+from regard.drawing import Axis, BarChart, Bars, Figure
 from regard.parameter_count import parameter_count
-from regard.study.figure import Axis, BarChart, Bars, Figure, Table, deviation, mean, mean_text
+from regard.study.figure import Table, deviation, mean, mean_text
 from regard.study.study import Effort, Numbers, Outcome, Progress, Study, Verdict
 from regard.study.training_run import (
     Variants,

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from regard import spec
+from regard.drawing import Axis, Chart, Figure, Series
 from regard.families.presets import preset
-from regard.study.figure import Axis, Chart, Figure, Series, Table
+from regard.study.figure import Table
 from regard.study.study import Effort, Numbers, Outcome, Progress, Study, Verdict
 from regard.study.training_run import build_seeded
 

@@ -6,7 +6,8 @@ import torch
 from torch.nn import functional
 
 from regard.compare.cost import growth_exponent
-from regard.study.figure import Axis, Chart, Figure, Series, Table
+from regard.drawing import Axis, Chart, Figure, Series
+from regard.study.figure import Table
 from regard.study.peak_memory import peak_bytes
 from regard.study.study import Effort, Numbers, Outcome, Progress, Study, Verdict
 

@@ -7,11 +7,12 @@ from typing import Any
 
 from regard import spec
 from regard.compare.cost import growth_exponent
+from regard.drawing import Axis, Chart, Figure, Series
 from regard.families.presets import preset
 from regard.parameter_count import parameter_count
 from regard.study import training_run
 from regard.study.character_text import LENGTH, character_text
-from regard.study.figure import Axis, Chart, Figure, Series, Table, mean, mean_text
+from regard.study.figure import Table, mean, mean_text
 from regard.study.study import Effort, Numbers, Outcome, Progress, Study, Verdict
 
 WIDTHS = [16, 32, 64]

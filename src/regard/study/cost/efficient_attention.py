@@ -9,9 +9,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from regard import spec
+from regard.drawing import Axis, Chart, Figure, Series
 from regard.study import training_run
 from regard.study.character_text import character_text
-from regard.study.figure import Axis, Chart, Figure, Series, Table, mean, mean_text
+from regard.study.figure import Table, mean, mean_text
 from regard.study.layer_measurements import FUSED_FLOPS
 from regard.study.study import Effort, Numbers, Outcome, Progress, Study, Verdict
 

@@ -7,11 +7,12 @@ from itertools import pairwise
 from typing import Any
 
 from regard import spec
+from regard.drawing import Axis, Chart, Figure, Series
 from regard.parameter_count import parameter_count
 from regard.study import training_run
 from regard.study.character_text import LENGTH, character_text
 from regard.study.cost.power_law import Law, Point, bootstrap, fit, interval
-from regard.study.figure import Axis, Chart, Figure, Series, Table, mean
+from regard.study.figure import Table, mean
 from regard.study.study import Effort, Numbers, Outcome, Progress, Study, Verdict
 from regard.training.engine.lr_schedule import ConstantRate
 

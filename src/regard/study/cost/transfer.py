@@ -7,10 +7,11 @@ from typing import Any
 
 from regard import spec
 from regard.data.algorithmic_tasks import Dyck
+from regard.drawing import Figure, HeatMap
 from regard.study import training_run
 from regard.study.baselines.algorithms import task_batches
 from regard.study.character_text import LENGTH, character_text
-from regard.study.figure import Figure, HeatMap, Table, mean, mean_text
+from regard.study.figure import Table, mean, mean_text
 from regard.study.study import Effort, Numbers, Outcome, Progress, Study, Verdict
 
 ATTENTIONS = ("softmax", "window:4", "topk:4", "linear", "additive")

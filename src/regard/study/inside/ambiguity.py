@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from regard.core.context import Context
+from regard.drawing import Axis, Chart, Figure, Series
 from regard.study import training_run
-from regard.study.figure import Axis, Chart, Figure, Series, Table, mean, mean_text
+from regard.study.figure import Table, mean, mean_text
 from regard.study.study import Effort, Numbers, Outcome, Progress, Study, Verdict
 from regard.study.training_run import NO_TARGET, Batch, Vocabulary, pad
 

@@ -10,9 +10,10 @@ from pathlib import Path
 from regard.data import builtin
 from regard.data.builtin import Sentence
 from regard.data.conllu import parse_conllu, read_conllu, write_conllu
+from regard.drawing import Axis, BarChart, Bars, Figure
 from regard.look.head_roles import POSITIONAL, roles
 from regard.models.loading import load
-from regard.study.figure import Axis, BarChart, Bars, Figure, Table
+from regard.study.figure import Table
 from regard.study.study import Effort, Numbers, Outcome, Progress, Study, Verdict
 
 # The standard error of a mean over 20 weights is below a quarter of their deviation.

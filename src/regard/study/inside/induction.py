@@ -11,6 +11,7 @@ from torch import Tensor
 
 from regard.core.context import Context
 from regard.core.probe import Probe
+from regard.drawing import Axis, BarChart, Bars, Figure, HeatMap
 from regard.look.head_circuits import (
     composition_scores,
     head_circuits,
@@ -18,7 +19,7 @@ from regard.look.head_circuits import (
     previous_token_scores,
 )
 from regard.study import training_run
-from regard.study.figure import Axis, BarChart, Bars, Figure, HeatMap, Table, mean, mean_text
+from regard.study.figure import Table, mean, mean_text
 from regard.study.study import Effort, Numbers, Outcome, Progress, Study, Verdict
 from regard.study.training_run import Batch
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 
 from regard.data.algorithmic_tasks import LETTERS, Copying
-from regard.study.figure import Axis, Chart, Figure, Series, Table, mean, mean_text
+from regard.drawing import Axis, Chart, Figure, Series
+from regard.study.figure import Table, mean, mean_text
 from regard.study.study import Effort, Numbers, Outcome, Progress, Study, Verdict
 from regard.study.training_run import (
     Batch,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from itertools import islice
 
 from regard.data.algorithmic_tasks import LETTERS, Reversing
-from regard.study.figure import Axis, BarChart, Bars, Figure, Table, deviation, mean, mean_text
+from regard.drawing import Axis, BarChart, Bars, Figure
+from regard.study.figure import Table, deviation, mean, mean_text
 from regard.study.study import Effort, Numbers, Outcome, Progress, Study, Verdict
 from regard.study.training_run import (
     Runs,

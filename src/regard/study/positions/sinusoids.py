@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from regard.core.positional_encoding import sinusoids
-from regard.study.figure import Axis, Chart, Figure, HeatMap, Series, Table
+from regard.drawing import Axis, Chart, Figure, HeatMap, Series
+from regard.study.figure import Table
 from regard.study.study import Effort, Numbers, Outcome, Progress, Study, Verdict
 
 D_MODEL = 128

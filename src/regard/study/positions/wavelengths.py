@@ -8,7 +8,8 @@ from itertools import pairwise
 import torch
 
 from regard.core.positional_encoding import sinusoids
-from regard.study.figure import Axis, Chart, Figure, Series, Table
+from regard.drawing import Axis, Chart, Figure, Series
+from regard.study.figure import Table
 from regard.study.study import Effort, Numbers, Outcome, Progress, Study, Verdict
 
 D_MODEL = 128

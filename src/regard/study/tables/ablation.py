@@ -11,10 +11,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from regard.drawing import Axis, BarChart, Bars, Figure
 from regard.families.presets import preset
 from regard.parameter_count import parameter_count
 from regard.study import greedy_decoding, training_run
-from regard.study.figure import Axis, BarChart, Bars, Figure, Table, deviation, mean, mean_text
+from regard.study.figure import Table, deviation, mean, mean_text
 from regard.study.study import Effort, Numbers, Outcome, Progress, Study, Verdict
 from regard.study.training_run import Batch, Vocabulary, words_of
 

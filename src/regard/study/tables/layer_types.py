@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from regard.compare.cost import growth_exponent
+from regard.drawing import Axis, BarChart, Bars, Figure
 from regard.study import layer_measurements
-from regard.study.figure import Axis, BarChart, Bars, Figure, Table
+from regard.study.figure import Table
 from regard.study.layer_measurements import KERNEL, WINDOW
 from regard.study.study import Effort, Numbers, Outcome, Progress, Study, Verdict
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from itertools import pairwise
 
 from regard import spec
+from regard.drawing import Axis, Chart, Figure, Series
 from regard.parameter_count import parameter_count
 from regard.study import training_run
-from regard.study.figure import Axis, Chart, Figure, Series, Table, deviation, mean, mean_text
+from regard.study.figure import Table, deviation, mean, mean_text
 from regard.study.study import Effort, Numbers, Outcome, Progress, Study, Verdict
 from regard.training.engine.lr_schedule import ConstantRate
 

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from regard.drawing import Axis, BarChart, Bars, Figure
 from regard.study import training_run
-from regard.study.figure import Axis, BarChart, Bars, Figure, Table, mean, mean_text
+from regard.study.figure import Table, mean, mean_text
 from regard.study.greedy_decoding import bleu
 from regard.study.study import Effort, Numbers, Outcome, Progress, Study, Verdict
 from regard.study.training_run import NO_TARGET, Batch

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from regard.drawing import Axis, Chart, Figure, Series
 from regard.study import greedy_decoding, training_run
-from regard.study.figure import Axis, Chart, Figure, Series, Table, mean, mean_text
+from regard.study.figure import Table, mean, mean_text
 from regard.study.study import Effort, Numbers, Outcome, Progress, Study, Verdict
 from regard.study.training_run import END
 

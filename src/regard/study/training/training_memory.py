@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from regard.core.stack import Stack
+from regard.drawing import Axis, BarChart, Bars, Figure
 from regard.study import training_run
-from regard.study.figure import Axis, BarChart, Bars, Figure, Table, mean, mean_text
+from regard.study.figure import Table, mean, mean_text
 from regard.study.peak_memory import peak_bytes
 from regard.study.study import Effort, Numbers, Outcome, Progress, Study, Verdict
 from regard.study.training_run import Batch

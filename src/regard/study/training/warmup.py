@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from regard.drawing import Axis, Chart, Figure, Series
 from regard.study import training_run
-from regard.study.figure import Axis, Chart, Figure, Series, Table, mean, mean_text
+from regard.study.figure import Table, mean, mean_text
 from regard.study.study import Effort, Numbers, Outcome, Progress, Study, Verdict
 from regard.training.engine.lr_schedule import ConstantRate
 
