@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from regard.errors import DataError, SettingError, did_you_mean
+from regard.evaluation.prediction import PredictionOptions, chosen_task
+from regard.evaluation.prediction import predict as model_predict
 from regard.models import Model, load
-from regard.models.prediction import PredictionOptions, chosen_task
-from regard.models.prediction import predict as model_predict
 
 if TYPE_CHECKING:
     from ray.data import Dataset

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 import regard
 from regard.cli.predict import command
-from regard.models.prediction import _as_text
+from regard.evaluation.prediction import _as_text
 
 QUICK: dict[str, Any] = {
     "steps": 2, "warmup_steps": 1, "validate_every": 2, "save_every": 2, "schedule": "constant",

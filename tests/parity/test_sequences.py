@@ -298,7 +298,7 @@ def test_a_classifier_of_text(tmp_path: Path) -> None:
         ids = torch.tensor([tokenizer.encode(*([text] if isinstance(text, str) else text)).ids])
         with torch.inference_mode():
             logits = model(input_ids=ids).logits[0]
-        expected = dict(zip(model.labels, logits.softmax(dim=-1).tolist(), strict=True))  # type: ignore[attr-defined]
+        expected = dict(zip(model.labels or (), logits.softmax(dim=-1).tolist(), strict=True))
         assert found == pytest.approx(expected, abs=1e-6)
     assert model.classify("ab a") == pytest.approx(scores[0], abs=1e-6)  # type: ignore[call-overload]
     # All in one batch, by the tensors of `tokens`.

@@ -15,7 +15,7 @@ from command_line import Command
 from looked import png
 from regard.data.training_coverage import FILE
 from regard.errors import CutOffOutputWarning, DataError, LongInputWarning, UnknownWordsWarning
-from regard.models.prediction import predict
+from regard.evaluation.prediction import predict
 from regard.studio import answers
 
 QUICK: dict[str, Any] = {

@@ -12,8 +12,8 @@ import torch
 import regard
 from command_line import Command
 from regard.errors import DataError
+from regard.evaluation.prediction import PredictionOptions, predict
 from regard.models import LanguageModel, load_language_model
-from regard.models.prediction import PredictionOptions, predict
 
 CONTEXT = 32
 LONG = "abcdefgh" * 10  # 80 characters

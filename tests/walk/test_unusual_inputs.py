@@ -26,7 +26,7 @@ from regard.errors import (
     SettingError,
     UnknownWordsWarning,
 )
-from regard.models.prediction import PredictionOptions, predict
+from regard.evaluation.prediction import PredictionOptions, predict
 from regard.models.sound import read_samples
 from regard.models.spans import Filling
 from regard.training.engine.metrics_log import MetricsLog
@@ -75,9 +75,9 @@ def test_tokens_that_read_alike_keep_their_probabilities(monkeypatch: pytest.Mon
         Filling("cat", 0.1, "Acat.", 9),
     ]
     monkeypatch.setattr(type(model), "fill", lambda self, texts, top: [fillings], raising=False)
-    from regard.models import prediction
+    from regard.evaluation import answers
 
-    (answer,) = prediction._TASKS["fill"](model, ["A [MASK]."], PredictionOptions(top=3))
+    (answer,) = answers.fill(model, ["A [MASK]."], PredictionOptions(top=3))
     assert answer == {"cat": 0.5, "dog": 0.3, "cat (token 9)": 0.1}
     assert list(answer.values()) == sorted(answer.values(), reverse=True)
 

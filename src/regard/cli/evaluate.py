@@ -24,13 +24,10 @@ from regard.errors import SettingError
 if TYPE_CHECKING:
     from regard.decode.strategy import Strategy
     from regard.evaluation.evaluation import Evaluation
-    from regard.evaluation.task import DataPath, DecodingOptions
+    from regard.evaluation.examples import DataPath
+    from regard.evaluation.task import DecodingOptions
     from regard.training.run_evaluation import RunSettings
 
-# The tasks whose predictions are decoded, and that decoding options belong to.
-DECODING_TASKS = ("translate", "summarize", "transcribe")
-# Those that read a text as it is: the tab of a pair would be taken for a part of it.
-PLAIN_TEXT_TASKS = ("causal", "masked", "span", "denoise")
 EXAMPLES = """\b
 Examples:
   regard evaluate runs/builtin --source test.en --target test.de
@@ -157,7 +154,8 @@ class Evaluator:
 
     def _evaluate(self, name: str, precision: Any) -> Evaluation:
         from regard.evaluation.evaluation import choose_metrics, evaluate_examples, read_examples
-        from regard.evaluation.tasks import task_of
+        from regard.evaluation.examples import PLAIN_TEXTS
+        from regard.evaluation.tasks import TASKS, task_of
         from regard.models import load
         from regard.training.run_evaluation import run_settings
 
@@ -165,9 +163,10 @@ class Evaluator:
         run = run_settings(model.folder)
         task = task_of(model, self.flags["task"] or self.task or run.task)
         decoding_flags = (*DECODING_FLAGS, "quantize", "tokenize")
-        readers = dict.fromkeys(DECODING_TASKS, decoding_flags)
+        readers = {name: decoding_flags for name, one in TASKS.items() if one.decodes}
         check_flags_are_read(readers, task, "the task")
-        if task in PLAIN_TEXT_TASKS and self.flags["pairs"]:
+        # The tab of a pair would be taken for a part of the text.
+        if TASKS[task].reads in PLAIN_TEXTS and self.flags["pairs"]:
             raise SettingError(
                 f"{name} is evaluated on plain text ({task}), not on pairs",
                 "give a text file as --data",
@@ -212,13 +211,15 @@ class Evaluator:
         click.echo(text, err=True)
 
     def _report(self, evaluation: Evaluation) -> dict[str, Any]:
+        from regard.evaluation.tasks import TASKS
+
         report = evaluation.report()
         # The keys that reports of translators had before those of other tasks.
         if "bleu" in evaluation.scores:
             report["signature"] = report["signatures"]["bleu"]
         if "chrf" in evaluation.scores:
             report["chrf_signature"] = report["signatures"]["chrf"]
-        if evaluation.task in DECODING_TASKS:
+        if TASKS[evaluation.task].decodes:
             report["sentences"] = evaluation.examples
         return report
 

@@ -25,8 +25,8 @@ from regard.cli.text_arguments import check_is_text, check_not_blank, is_file, p
 from regard.errors import DataError, SettingError
 
 if TYPE_CHECKING:
+    from regard.evaluation.prediction import Prediction
     from regard.models import Model
-    from regard.models.prediction import Prediction
 
 LINES_AT_ONCE = 256  # enough to batch by length, few enough to answer a pipe soon
 # Of files that hold texts, one a line; other names are texts themselves.
@@ -104,9 +104,8 @@ def task_command(task: str, help_text: str, examples: str) -> click.Command:
 def run_task(model: str, inputs: tuple[str, ...], task: str | None, flags: dict[str, Any]) -> None:
     """The predictions of a task, or of the model's own, for texts and for files."""
     # Imported late: help must not wait for torch.
+    from regard.evaluation.prediction import PredictionOptions, chosen_task, predict, reads_files
     from regard.models import load
-    from regard.models.dual_encoder import DualEncoderModel
-    from regard.models.prediction import PredictionOptions, chosen_task, predict
 
     path = flags.pop("path")
     output = flags.pop("output")
@@ -126,7 +125,7 @@ def run_task(model: str, inputs: tuple[str, ...], task: str | None, flags: dict[
         samples=flags["samples"],
         truncation=flags["truncation"],
     )
-    if task == "embed" and isinstance(loaded, DualEncoderModel):
+    if task == "embed" and "embed_image" in loaded.tasks:
         # It embeds texts and images: files are images.
         are_files = {is_file(one) for one in inputs}
         if len(are_files) > 1:
@@ -136,8 +135,11 @@ def run_task(model: str, inputs: tuple[str, ...], task: str | None, flags: dict[
         task = "embed_image" if True in are_files else "embed_text"
     task = chosen_task(loaded, task, options)
     several = path is not None or len(inputs) > 1
-    if path is not None:
-        _check_reads_text(loaded, task)
+    if path is not None and reads_files(loaded, task):
+        raise SettingError(
+            "--input is for files of texts, and this model reads other files",
+            "give them as arguments: regard predict MODEL FILE…",
+        )
 
     def answer(texts: list[str], before: int) -> str:
         # An empty line is no input: a model would invent an answer to it. It keeps its place.
@@ -176,15 +178,14 @@ def _inputs(
     model: Model, folder: str, names: tuple[str, ...], task: str, column: str | None
 ) -> Iterator[str]:
     """The texts, or the paths of images, recordings, series and graphs, that are named."""
-    from regard.models import GraphModel, SeriesModel
-    from regard.models.prediction import MEDIA_TASKS
+    from regard.evaluation.prediction import reads_files
 
-    if isinstance(model, GraphModel | SeriesModel):
+    if model.reads_files:
         if "-" in names:
             raise SettingError("this model reads files", "give the path of one")
         return iter(names)  # what is missing is said by who reads it
 
-    if model.medium is not None and task in MEDIA_TASKS:
+    if reads_files(model, task):
         for name in names:
             if not is_file(name):
                 raise DataError(
@@ -197,19 +198,6 @@ def _inputs(
             as_text = piped(name, f"predict --task {task} {quote(folder)}")
             check_is_text(name, as_text, f"give its lines: --input {quote(name)}")
     return _texts(names, column)
-
-
-def _check_reads_text(model: Model, task: str) -> None:
-    """Refuses --input, whose files hold texts, for a model of images, sound, series or graphs."""
-    from regard.models import GraphModel, SeriesModel
-    from regard.models.prediction import MEDIA_TASKS
-
-    reads_media = model.medium is not None and task in MEDIA_TASKS
-    if reads_media or isinstance(model, GraphModel | SeriesModel):
-        raise SettingError(
-            "--input is for files of texts, and this model reads other files",
-            "give them as arguments: regard predict MODEL FILE…",
-        )
 
 
 def _texts(names: tuple[str, ...], column: str | None) -> Iterator[str]:

@@ -5,30 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from regard.data import labelled
 from regard.data.labelled import LabelledText, Question, RatedText, TaggedWords
 from regard.data.tag_alignment import align_words, word_tags
 from regard.errors import DataError
-from regard.evaluation.task import DataPath, Outputs, Settings
-from regard.evaluation.translation import one_path
+from regard.evaluation.task import Outputs, Settings
 from regard.models import LanguageModel, SequenceClassifier, TextEncoder
 from regard.models.labels import label_scores
-
-
-def read_labelled_texts(data: DataPath) -> list[LabelledText]:
-    return labelled.read_labelled_texts(one_path(data))
-
-
-def read_rated_texts(data: DataPath) -> list[RatedText]:
-    return labelled.read_rated_texts(one_path(data))
-
-
-def read_tagged_words(data: DataPath) -> list[TaggedWords]:
-    return labelled.read_tagged_words(one_path(data))
-
-
-def read_questions(data: DataPath) -> list[Question]:
-    return labelled.read_questions(one_path(data))
 
 
 def rank_labels(

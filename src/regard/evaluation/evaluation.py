@@ -13,9 +13,9 @@ import numpy as np
 from regard.core.finite_outputs import non_finite_error
 from regard.drawing import terminal
 from regard.errors import DataError, SettingError
-from regard.evaluation.examples import shortened
+from regard.evaluation.examples import DataPath, shortened
 from regard.evaluation.table import formatted
-from regard.evaluation.task import DataPath, OutputKind, Outputs, Settings, Task
+from regard.evaluation.task import OutputKind, Outputs, Settings, Task
 from regard.evaluation.tasks import TASKS, task_of
 from regard.metrics.bleu import Bleu
 from regard.metrics.bootstrap import ConfidenceInterval, confidence_interval
@@ -126,7 +126,7 @@ def read_examples(task: str, data: Data) -> list[Any]:
     path: DataPath
     match data:
         case list():
-            return TASKS[task].example.examples(data)
+            return TASKS[task].reads.examples(data)
         case str() | Path():
             path = str(data)
         case (str() | Path() as source, str() | Path() as target):
@@ -136,7 +136,7 @@ def read_examples(task: str, data: Data) -> list[Any]:
                 f"{shortened(data)} is not a data set",
                 "pass a file, a tuple of two files, or a list of examples",
             )
-    return TASKS[task].read(path)
+    return TASKS[task].reads.read(path)
 
 
 def choose_metrics(

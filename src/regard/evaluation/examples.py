@@ -1,4 +1,4 @@
-"""What the examples of each task are, where they are given as a list: its own type, or tuples."""
+"""The kinds of examples: what a file of them holds, and what they are where given as a list."""
 
 from __future__ import annotations
 
@@ -7,24 +7,38 @@ import reprlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
+from regard.data import audio, labelled, labelled_images, text_files
 from regard.data.audio import Recording
-from regard.data.graphs import GraphData
+from regard.data.graphs import GraphData, read_graphs
 from regard.data.labelled import LabelledText, Question, RatedText, TaggedWords, TextPair
 from regard.data.labelled_images import LabelledImage
-from regard.data.series import Series
-from regard.errors import DataError
+from regard.data.series import Series, read_series
+from regard.errors import DataError, SettingError
+
+# A file, two files of parallel text, or a folder; standard input is "-".
+DataPath: TypeAlias = str | tuple[str, str]
 
 
 @dataclass(frozen=True)
 class ExampleKind:
     """A kind of examples: `take` gives the example that a value stands for, or None if none."""
 
-    description: str  # of one example, for error messages
+    file: str  # what a file of them holds, for error messages
+    description: str  # of one example
+    read_file: Callable[[str], list[Any]]
     take: Callable[[Any], Any]
+
+    def read(self, path: DataPath) -> list[Any]:
+        """The examples of a file; parallel text may be in two."""
+        if isinstance(path, str):
+            return self.read_file(path)
+        if self is not SOURCE_AND_REFERENCE:
+            raise SettingError("only tasks with parallel text read two files", "pass one file")
+        return list(text_files.pairs(*path))
 
     def examples(self, values: Sequence[Any]) -> list[Any]:
         """The examples that values stand for; `DataError` names the first that is none."""
@@ -157,23 +171,115 @@ def _graphs(value: Any) -> GraphData | None:
     return value if isinstance(value, GraphData) else None
 
 
-TEXT = ExampleKind("a text", _text)
-TEXT_OR_IDS = ExampleKind("a text, or a list of token ids", _text_or_ids)
+def _read_pairs(path: str) -> list[tuple[str, str]]:
+    # Standard input has no name to tell the format by.
+    return list(text_files.pairs(path, None, format="tsv" if path == "-" else None))
+
+
+def _read_text(path: str) -> list[str]:
+    """A text in blocks of complete lines, line ends too."""
+    blocks = list(text_files.text(path))
+    if not blocks:
+        raise DataError(f"{path} is empty", "pass a file that contains text")
+    return blocks
+
+
+def _read_series(path: str) -> list[Series]:
+    return [read_series(path)]
+
+
+def _read_graphs(path: str) -> list[GraphData]:
+    return [read_graphs(path)]
+
+
+TEXT = ExampleKind("plain text", "a text", _read_text, _text)
+TEXT_OR_IDS = ExampleKind("plain text", "a text, or a list of token ids", _read_text, _text_or_ids)
 SOURCE_AND_REFERENCE = ExampleKind(
-    'a pair of texts: ("source", "reference")', _source_and_reference
+    "pairs of texts (.tsv, .jsonl, or two files)",
+    'a pair of texts: ("source", "reference")',
+    _read_pairs,
+    _source_and_reference,
 )
-LABELLED_TEXT = ExampleKind('a text with its label: ("text", "label")', _labelled_text)
-STORY = ExampleKind('a story and its answer: ("Story. Question?", "answer")', _labelled_text)
-RATED_TEXT = ExampleKind('a text with its number: ("text", 0.5)', _rated_text)
-TEXT_PAIR = ExampleKind('a pair of texts: ("text", "text")', _text_pair)
+LABELLED_TEXT = ExampleKind(
+    "texts with labels (.tsv or .jsonl)",
+    'a text with its label: ("text", "label")',
+    labelled.read_labelled_texts,
+    _labelled_text,
+)
+STORY = ExampleKind(
+    "stories that end with a question, and its answer (.tsv or .jsonl)",
+    'a story and its answer: ("Story. Question?", "answer")',
+    labelled.read_labelled_texts,
+    _labelled_text,
+)
+RATED_TEXT = ExampleKind(
+    "texts with a number (.tsv or .jsonl)",
+    'a text with its number: ("text", 0.5)',
+    labelled.read_rated_texts,
+    _rated_text,
+)
+TEXT_PAIR = ExampleKind(
+    "pairs of texts that belong together (.tsv or .jsonl)",
+    'a pair of texts: ("text", "text")',
+    labelled.read_text_pairs,
+    _text_pair,
+)
 TAGGED_WORDS = ExampleKind(
-    'words with as many tags: (["Ada", "sleeps"], ["B-PER", "O"])', _tagged_words
+    "words with tags (CoNLL's columns or .jsonl)",
+    'words with as many tags: (["Ada", "sleeps"], ["B-PER", "O"])',
+    labelled.read_tagged_words,
+    _tagged_words,
 )
 QUESTION = ExampleKind(
-    "a regard.data.labelled.Question(question, context, answer_start, text)", _question
+    "questions with contexts and answers (.jsonl)",
+    "a regard.data.labelled.Question(question, context, answer_start, text)",
+    labelled.read_questions,
+    _question,
 )
-LABELLED_IMAGE = ExampleKind('an image with its class: ("cat.png", "cat")', _labelled_image)
-CAPTIONED_IMAGE = ExampleKind('an image with a text: ("cat.png", "a cat")', _labelled_image)
-RECORDING = ExampleKind('a recording with its text: ("speech.wav", "text")', _recording)
-SERIES = ExampleKind("a regard.data.series.Series(values, columns), values [T, C]", _series)
-GRAPHS = ExampleKind("a regard.data.graphs.GraphData, or the path of its folder", _graphs)
+LABELLED_IMAGE = ExampleKind(
+    "a folder of images with one subfolder for each class",
+    'an image with its class: ("cat.png", "cat")',
+    labelled_images.read_image_folders,
+    _labelled_image,
+)
+IMAGE = ExampleKind(
+    "a folder of images",
+    'an image with a text: ("cat.png", "a cat")',
+    labelled_images.read_images,
+    _labelled_image,
+)
+CAPTIONED_IMAGE = ExampleKind(
+    "images with captions: file, a tab, caption (.tsv or .jsonl); or a folder with one "
+    "subfolder for each class",
+    'an image with a text: ("cat.png", "a cat")',
+    labelled_images.read_captions,
+    _labelled_image,
+)
+TRANSCRIPT = ExampleKind(
+    "a table of recordings with transcripts: file, a tab, text (or .jsonl)",
+    'a recording with its text: ("speech.wav", "text")',
+    audio.read_transcripts,
+    _recording,
+)
+LABELLED_RECORDING = ExampleKind(
+    "recordings with classes: a table of file, a tab, class, or a folder with one "
+    "subfolder for each class",
+    'a recording with its text: ("speech.wav", "text")',
+    audio.read_labelled_recordings,
+    _recording,
+)
+SERIES = ExampleKind(
+    "a time series (.csv with a header); FILE.csv:START:END are some of its rows",
+    "a regard.data.series.Series(values, columns), values [T, C]",
+    _read_series,
+    _series,
+)
+GRAPHS = ExampleKind(
+    "a folder of tables (nodes.tsv, edges.tsv), or an .npz file",
+    "a regard.data.graphs.GraphData, or the path of its folder",
+    _read_graphs,
+    _graphs,
+)
+NO_DATA = ExampleKind("nothing", "nothing", lambda _: [], lambda _: None)
+PLAIN_TEXTS = (TEXT, TEXT_OR_IDS)
+LABELLED_TEXTS = (LABELLED_TEXT, RATED_TEXT, TAGGED_WORDS)

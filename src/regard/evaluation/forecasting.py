@@ -7,22 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from regard.data.series import Series, read_series, windows
+from regard.data.series import Series, windows
 from regard.errors import DataError
-from regard.evaluation.task import DataPath, Outputs, Settings
-from regard.evaluation.translation import one_path
+from regard.evaluation.task import Outputs, Settings
 from regard.metrics.forecast import point_forecasts
-from regard.models import Model, SeriesModel
-
-
-def forecasts(model: Model) -> bool:
-    """Whether a model forecasts time series."""
-    return isinstance(model, SeriesModel) and model.forecasts_steps
-
-
-def read_series_file(path: DataPath) -> list[Series]:
-    """One series: a CSV file, or some of its rows (FILE.csv:START:END)."""
-    return [read_series(one_path(path))]
+from regard.models import SeriesModel
 
 
 def forecast_points(model: SeriesModel, examples: Sequence[Series], settings: Settings) -> Outputs:

@@ -4,17 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from regard.data.graphs import GraphData, read_graphs
+from regard.data.graphs import GraphData
 from regard.errors import DataError
 from regard.evaluation.classification import check_labels
-from regard.evaluation.task import DataPath, Outputs, Settings
-from regard.evaluation.translation import one_path
+from regard.evaluation.task import Outputs, Settings
 from regard.models import GraphModel
-
-
-def read_graph_data(path: DataPath) -> list[GraphData]:
-    """The graphs of a folder or a file, as one set."""
-    return [read_graphs(one_path(path))]
 
 
 def rank_graph_classes(

@@ -13,24 +13,14 @@ from torch.nn import functional
 
 from regard.core.context import Context
 from regard.core.kv_cache import DecoderState, LayerCache
-from regard.data import text_files
 from regard.errors import DataError
-from regard.evaluation.task import DataPath, Outputs, Settings
-from regard.evaluation.translation import one_path
+from regard.evaluation.task import Outputs, Settings
 from regard.models import LanguageModel
 
 BATCH_TOKENS = 1 << 13
 MAX_LOGITS = 1 << 24  # tokens × vocabulary: 64 MiB in float32
 
 Ids = NDArray[np.int64]
-
-
-def read_text(data: DataPath) -> list[str]:
-    """A text in blocks of complete lines, line ends too."""
-    blocks = list(text_files.text(one_path(data)))
-    if not blocks:
-        raise DataError(f"{data} is empty", "pass a file that contains text")
-    return blocks
 
 
 def text_likelihood(

@@ -6,13 +6,11 @@ from collections.abc import Sequence
 
 from torch.nn import functional
 
-from regard.data import audio, labelled_images
 from regard.data.audio import Recording
 from regard.data.labelled_images import LabelledImage
 from regard.evaluation.classification import check_labels
 from regard.evaluation.retrieval import MAX_CANDIDATES
-from regard.evaluation.task import DataPath, Outputs, Settings
-from regard.evaluation.translation import one_path
+from regard.evaluation.task import Outputs, Settings
 from regard.models import (
     CTCModel,
     DualEncoderModel,
@@ -23,18 +21,6 @@ from regard.models import (
 )
 
 CAPTION = "a photo of a {}."  # of zero-shot classification (Radford et al. 2021, section 3.1.4)
-
-
-def read_image_folders(data: DataPath) -> list[LabelledImage]:
-    return labelled_images.read_image_folders(one_path(data))
-
-
-def read_captions(data: DataPath) -> list[LabelledImage]:
-    return labelled_images.read_captions(one_path(data))
-
-
-def read_images(data: DataPath) -> list[LabelledImage]:
-    return labelled_images.read_images(one_path(data))
 
 
 def reconstruct_patches(
@@ -74,16 +60,6 @@ def rank_captions(
     nearest = similarity.topk(min(MAX_CANDIDATES, len(candidates)), dim=1).indices
     rankings = [[candidates[i] for i in row] for row in nearest.tolist()]
     return Outputs(rankings, captions)
-
-
-def read_transcripts(data: DataPath) -> list[Recording]:
-    """A table of recordings with their transcripts."""
-    return audio.read_transcripts(one_path(data))
-
-
-def read_labelled_recordings(data: DataPath) -> list[Recording]:
-    """Recordings with their classes: a table, or a folder with a subfolder for each class."""
-    return audio.read_labelled_recordings(one_path(data))
 
 
 def rank_sound_classes(

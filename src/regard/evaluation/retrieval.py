@@ -8,20 +8,14 @@ import torch
 from torch.nn import functional
 
 from regard.core.finite_outputs import require_finite
-from regard.data import labelled
 from regard.data.labelled import LabelledText, TextPair
 from regard.errors import DataError
-from regard.evaluation.task import DataPath, Outputs, Settings
-from regard.evaluation.translation import one_path
+from regard.evaluation.task import Outputs, Settings
 from regard.models import DualEncoderModel, TextEncoder
 from regard.models.memory_network import MemoryNetworkModel
 
 MAX_CANDIDATES = 100  # of a ranking
 STORIES_AT_ONCE = 64
-
-
-def read_text_pairs(data: DataPath) -> list[TextPair]:
-    return labelled.read_text_pairs(one_path(data))
 
 
 def rank_pairs(

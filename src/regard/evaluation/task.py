@@ -1,4 +1,7 @@
-"""The contract of an evaluation task: which data it reads, and what a model predicts of it."""
+"""The contract of a task: what it is asked, what it reads, what a model predicts and its scores.
+
+The table of all tasks is `evaluation/tasks`.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +9,43 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
+from regard.decode.arguments import switch, whole_number
 from regard.decode.strategy import Limit, Strategy
-from regard.evaluation.examples import ExampleKind
-from regard.models import Model
+from regard.errors import SettingError
+from regard.evaluation.examples import NO_DATA, ExampleKind
 
 # What a metric is computed from: the prediction of an example, the candidates ranked from the
 # likeliest on (top-k accuracy), its negative log-likelihood and number of tokens, or levels and
 # quantiles of a forecast.
 OutputKind: TypeAlias = Literal["prediction", "ranking", "likelihood", "quantiles"]
-# A file, two files of parallel text, or a folder; standard input is "-".
-DataPath: TypeAlias = str | tuple[str, str]
+DEFAULT_TOP = 5
+
+
+@dataclass(frozen=True)
+class PredictionOptions:
+    """`labels` of a model that has none of its own, `context` of questions, `top` answers each.
+
+    With `samples`, a forecast has the quantiles of so many sample trajectories.
+    `truncation`: texts that are longer than the model reads are truncated, not refused.
+    """
+
+    labels: Sequence[str] = ()
+    context: str | None = None
+    top: int = DEFAULT_TOP
+    samples: int | None = None
+    truncation: bool = False
+
+    def __post_init__(self) -> None:
+        whole_number("top", self.top, least=1)
+        switch("truncation", self.truncation)
+        if self.samples is not None:
+            whole_number("samples", self.samples, least=1)
+        if self.context is not None and not isinstance(self.context, str):
+            raise SettingError(f"context = {self.context!r} is not a string", "pass a string")
+        if isinstance(self.labels, str) or not isinstance(self.labels, Sequence):
+            raise SettingError(
+                f"labels = {self.labels!r} is not a list", 'pass a list, as in ["a", "b"]'
+            )
 
 
 @dataclass(frozen=True)
@@ -68,20 +98,40 @@ class Outputs:
     seconds: float = 0.0
 
 
+@dataclass(frozen=True)
+class Card:
+    """What the model card of a run says of its task."""
+
+    # The hub lists a model, and chooses its widget, by this key of the card's YAML header.
+    pipeline_tag: str  # Hugging Face's name of the task
+    description: str
+    usage: str
+
+
+Answer: TypeAlias = Callable[[Any, list[str], PredictionOptions], Sequence[Any]]
 Predict: TypeAlias = Callable[[Any, Sequence[Any], Settings], Outputs]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Task:
-    """A task that models are evaluated on: its data, its predictions, its metrics."""
+    """What models are trained for, asked for and scored by; some tasks are not all of these."""
 
-    data: str  # what a file holds, for error messages
-    unit: str  # what its examples are
-    accepts: Callable[[Model], bool]  # whether a model can do it
-    example: ExampleKind  # what the examples of a list are
-    read: Callable[[DataPath], list[Any]]
-    predict: Mapping[OutputKind, Predict]
-    metrics: tuple[str, ...]  # by default
+    # --- asked for, by `regard predict`: texts or files in, plain data out ---
+    method: str = ""  # of the models that have it; their other tasks may have the same
+    answer: Answer | None = None
+    options: frozenset[str] = frozenset()  # of `PredictionOptions`, that it reads
+    names_parts: bool = False  # whether an input has several answers, each with a name of its own
+    reads_media: bool = False  # whether of a model of images or sound its inputs are files
+
+    # --- scored, by `regard evaluate` and at the end of a run ---
+    reads: ExampleKind = NO_DATA
+    unit: str = ""  # what its examples are counted in
+    predict: Mapping[OutputKind, Predict] = field(default_factory=dict)
+    metrics: tuple[str, ...] = ()  # by default
     other_metrics: tuple[str, ...] = ()  # that can be asked for
     # Default metrics that count what not all examples have, as entities: whether these have it.
     conditions: Mapping[str, Callable[[Sequence[Any]], bool]] = field(default_factory=dict)
+    decodes: bool = False  # whether its predictions are decoded: the settings of decoding apply
+
+    # --- trained ---
+    card: Card | None = None

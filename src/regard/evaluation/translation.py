@@ -5,31 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from regard.data import text_files
-from regard.errors import SettingError
-from regard.evaluation.task import DataPath, Outputs, Settings
+from regard.evaluation.task import Outputs, Settings
 from regard.models import Translator
 
 WARMUP = 8  # sentences that are decoded before the clock starts
 
 Pair = tuple[str, str]
-
-
-def read_pairs(data: DataPath) -> list[Pair]:
-    """Sources with their references, of one file of pairs or of two files line by line."""
-    if isinstance(data, tuple):
-        source, target = data
-        return list(text_files.pairs(source, target))
-    # Standard input has no name to tell the format by.
-    format = "tsv" if data == "-" else None
-    return list(text_files.pairs(data, None, format=format))
-
-
-def one_path(data: DataPath) -> str:
-    """The file of a task that reads one."""
-    if isinstance(data, tuple):
-        raise SettingError("only tasks with parallel text read two files", "pass one file")
-    return data
 
 
 def translate(model: Translator, pairs: Sequence[Pair], settings: Settings) -> Outputs:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -129,6 +129,23 @@ class Model(Tasks):
         message if `truncation`.
         """
         raise no_tokenizer()
+
+    # ------------------------------------------------------------------ what it can do
+
+    truncates: ClassVar[frozenset[str]] = frozenset()  # the tasks that can truncate long texts
+    reads_files: ClassVar[bool] = False  # whether all its inputs are paths, of series or graphs
+
+    @property
+    def evaluations(self) -> tuple[str, ...]:
+        """The tasks of `evaluation.tasks.TASKS` that it can be scored by."""
+        return ()
+
+    @property
+    def labels(self) -> list[str] | None:
+        """The names of its labels, in the order of the logits; None where callers give labels."""
+        return None
+
+    # ------------------------------------------------------------------ about it
 
     @property
     def family(self) -> str:

@@ -27,6 +27,8 @@ class CTCModel(WaveformModel):
     Connectionist temporal classification: Graves et al. 2006.
     """
 
+    evaluations = ("transcribe",)
+
     def __init__(
         self,
         model: Encoder,

@@ -30,6 +30,7 @@ class DualEncoderModel(TokenizerModel):
     model: DualEncoder
     spec: kinds.DualEncoder
     medium = "image"
+    evaluations = ("images", "image_text", "contrastive")
 
     @cached_property
     def text_encoder(self) -> TextEncoder:

@@ -39,6 +39,7 @@ class GraphModel(Model):
 
     model: Encoder
     spec: kinds.Encoder
+    reads_files = True
 
     @property
     def labels(self) -> list[str]:
@@ -50,6 +51,10 @@ class GraphModel(Model):
     def level(self) -> str:
         """What is classified."""
         return "nodes" if self.spec.task == "tag" else "graphs"
+
+    @property
+    def evaluations(self) -> tuple[str, ...]:
+        return (self.level,)
 
     # ------------------------------------------------------------------ for `regard.look`
 

@@ -52,6 +52,11 @@ class ImageEncoder(Model):
         return open_image_processor(self)
 
     @property
+    def evaluations(self) -> tuple[str, ...]:
+        classes = () if self.spec.labels is None else ("images",)
+        return classes if self.spec.pixels is None else (*classes, "masked_images")
+
+    @property
     def labels(self) -> list[str]:
         """The names of the labels, in the order of the logits."""
         if self.spec.labels is None:

@@ -65,6 +65,8 @@ class LanguageModel(TokenizerModel):
     tokens that end a text: one, several or none.
     """
 
+    evaluations = ("causal", "classify")
+    truncates = frozenset({"generate"})
     model: Decoder
     spec: kinds.Decoder | kinds.RecurrentDecoder
     special_tokens: SpecialTokens

@@ -31,6 +31,7 @@ def split_sentences(text: str) -> list[str]:
 class MemoryNetworkModel(TokenizerModel):
     """Answers questions about stories (Sukhbaatar et al. 2015); made by `regard.load(folder)`."""
 
+    evaluations = ("stories",)
     model: MemoryNetwork
     spec: kinds.MemoryNetwork
 

@@ -33,6 +33,8 @@ class SequenceClassifier(TokenizerModel):
     model: EncoderDecoder
     spec: kinds.EncoderDecoder
     budget = 8192  # positions of a batch
+    evaluations = ("classify",)
+    truncates = frozenset({"classify"})
 
     def __init__(
         self,

@@ -59,6 +59,7 @@ class SeriesModel(Model):
     Made by `regard.load(folder)`.
     """
 
+    reads_files = True
     model: Encoder | SeriesEncoderDecoder | LinearForecaster
     spec: kinds.Encoder | kinds.SeriesEncoderDecoder | kinds.LinearForecaster
 
@@ -90,6 +91,10 @@ class SeriesModel(Model):
         if isinstance(self.spec, kinds.Encoder):
             return isinstance(self.spec.series, kinds.ForecastHead)
         return self.spec.output is not None
+
+    @property
+    def evaluations(self) -> tuple[str, ...]:
+        return ("forecast",) if self.forecasts_steps else ()
 
     @property
     def horizon(self) -> int:

@@ -36,6 +36,8 @@ _WINDOWS_AT_ONCE = 8
 class SoundClassifier(WaveformModel):
     """Names what is heard: a keyword, a speaker, a language; made by `regard.load(folder)`."""
 
+    evaluations = ("sounds",)
+
     @property
     def labels(self) -> list[str]:
         """The names of the labels, in the order of the logits."""
@@ -61,6 +63,7 @@ class SpectrogramClassifier(Model):
     It hears one window; shorter recordings are padded with silence.
     """
 
+    evaluations = ("sounds",)
     model: Encoder
     spec: kinds.Encoder
     medium = "sound"

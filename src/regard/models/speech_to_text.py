@@ -46,6 +46,7 @@ Task = Literal["transcribe", "translate"]
 class SpeechToText(TokenizerModel):
     """An encoder–decoder that transcribes speech (Whisper); made by `regard.load(folder)`."""
 
+    evaluations = ("transcribe",)
     model: EncoderDecoder
     spec: kinds.EncoderDecoder
     medium = "sound"

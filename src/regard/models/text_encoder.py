@@ -68,6 +68,7 @@ class TextEncoder(TokenizerModel):
     model: Encoder
     spec: kinds.Encoder | kinds.RecurrentEncoder
     budget = 8192  # positions of a batch
+    truncates = frozenset({"classify", "embed"})
 
     @cached_property
     def sentence(self) -> SentencePooling:
@@ -82,6 +83,24 @@ class TextEncoder(TokenizerModel):
         return label_names(self.config, self.spec.labels.count)
 
     @property
+    def regresses(self) -> bool:
+        """Whether what the head gives is a number of each text."""
+        if self.spec.labels is None or self.spec.task != "classify":
+            return False
+        # transformers takes one output for a regression, unless the config says otherwise.
+        problem_type = self.config.get("problem_type")
+        return problem_type == "regression" or (
+            problem_type is None and self.spec.labels.count == 1
+        )
+
+    @property
+    def evaluations(self) -> tuple[str, ...]:
+        heads: dict[str | None, str] = {"tag": "tag", "answer": "answer", "detect": "replaced"}
+        heads["classify"] = "regress" if self.regresses else "classify"
+        names = [heads[self.spec.task]] if self.spec.task in heads else []
+        return (*names, *(["masked"] if self.spec.head else []), "contrastive")
+
+    @property
     def tasks(self) -> list[str]:
         """The task methods that this model has a head for."""
         methods = ["embed"]
@@ -89,6 +108,8 @@ class TextEncoder(TokenizerModel):
             methods.append("fill")
         if self.spec.task in _METHODS:
             methods.append(_METHODS[self.spec.task])
+        if self.spec.task == "tag":
+            methods.append("entities")  # merged from the tags of words
         return methods
 
     def tokens(

@@ -46,6 +46,7 @@ from regard.text.tokenizer import Between, Text, Tokenizer
 class Translator(Model):
     """An encoder–decoder that translates text; made by `regard.load(folder)`."""
 
+    evaluations = ("translate", "summarize", "span", "denoise")
     model: EncoderDecoder
     spec: kinds.EncoderDecoder | kinds.SequenceToSequence
     special_tokens: SpecialTokens

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from regard import __version__, disk
+from regard.evaluation.tasks import TASKS
 from regard.metrics.bleu import TranslationScore
 from regard.metrics.classification import ClassificationScore
 from regard.metrics.contrastive import ContrastiveScore
@@ -19,6 +20,7 @@ from regard.metrics.regression import RegressionScore
 from regard.metrics.scores import AnyScore
 from regard.metrics.word_error_rate import TranscriptionScore
 from regard.training.recipe.schema import SECTIONS, Recipe
+from regard.training.run_evaluation import task_name
 from regard.training.run_folder import RunFolder
 
 # Scores that are a row of numbers.
@@ -44,112 +46,6 @@ class Facts:
     steps: int
     seconds: float
     scores: dict[str, AnyScore]
-
-
-@dataclass(frozen=True)
-class _Kind:
-    # The hub lists a model, and chooses its widget, by this key of the card's YAML header.
-    pipeline_tag: str  # Hugging Face's name of the task
-    description: str
-    usage: str
-
-
-_LOAD = 'model = regard.load("FOLDER")'
-_SPEECH_RECOGNITION = _Kind(
-    "automatic-speech-recognition",
-    "A model that transcribes speech",
-    'regard.load("FOLDER").transcribe("speech.wav")',
-)
-_TEXT_GENERATION = _Kind(
-    "text-generation", "A language model", 'regard generate FOLDER "Once upon a time"'
-)
-# By objective, or by fine-tuning task.
-_KINDS = {
-    "translate": _Kind(
-        "translation",
-        "A Transformer for translation",
-        "regard translate FOLDER < source.txt > target.txt",
-    ),
-    "causal": _TEXT_GENERATION,
-    "lm": _TEXT_GENERATION,
-    "masked": _Kind("fill-mask", "An encoder that fills in hidden tokens", _LOAD),
-    "span": _Kind("text2text-generation", "An encoder–decoder that fills in hidden spans", _LOAD),
-    "denoise": _Kind("text2text-generation", "An encoder–decoder that restores texts", _LOAD),
-    "replaced": _Kind("feature-extraction", "An encoder that finds replaced tokens", _LOAD),
-    "classify": _Kind(
-        "text-classification",
-        "A classifier of texts",
-        'regard.load("FOLDER").classify("a text")',
-    ),
-    "tag": _Kind(
-        "token-classification", "A tagger of words", 'regard.load("FOLDER").tag("a text")'
-    ),
-    "answer": _Kind(
-        "question-answering",
-        "A finder of answers",
-        'regard.load("FOLDER").answer("question?", "context")',
-    ),
-    "regress": _Kind(
-        "text-classification",
-        "A model that rates texts by a number",
-        'regard.load("FOLDER").classify("a text")',
-    ),
-    "contrastive": _Kind(
-        "sentence-similarity",
-        "An encoder of sentence vectors",
-        'regard.load("FOLDER").embed("a text")',
-    ),
-    "images": _Kind(
-        "image-classification",
-        "A classifier of images",
-        'regard.load("FOLDER").classify("image.png")',
-    ),
-    "masked_images": _Kind(
-        "image-feature-extraction",
-        "An encoder of images, trained to fill in masked patches",
-        "regard train --base FOLDER --objective images --images CLASSES",
-    ),
-    "image_text": _Kind(
-        "zero-shot-image-classification",
-        "A dual encoder of images and texts",
-        'regard.load("FOLDER").classify("image.png", ["a photo of a cat", "a photo of a dog"])',
-    ),
-    "forecast": _Kind(
-        "time-series-forecasting",
-        "A forecaster of time series",
-        'regard.load("FOLDER").forecast("series.csv")',
-    ),
-    "nodes": _Kind(
-        "graph-ml",
-        "A classifier of the nodes of a graph",
-        'regard.load("FOLDER").classify("graph/")',
-    ),
-    "graphs": _Kind(
-        "graph-ml", "A classifier of graphs", 'regard.load("FOLDER").classify("graphs/")'
-    ),
-    "stories": _Kind(
-        "question-answering",
-        "A memory network that answers questions about stories",
-        'regard.load("FOLDER").answer("Where is Mary?", "Mary went to the garden.")',
-    ),
-    "sounds": _Kind(
-        "audio-classification",
-        "A classifier of recordings",
-        'regard.load("FOLDER").classify("sound.wav")',
-    ),
-    "speech_contrastive": _Kind(
-        "feature-extraction",
-        "An encoder of speech, to fine-tune",
-        "regard train --base FOLDER --objective ctc --sounds TABLE",
-    ),
-    "ctc": _SPEECH_RECOGNITION,
-    "transcribe": _SPEECH_RECOGNITION,
-    "summarize": _Kind(
-        "summarization",
-        "An encoder–decoder that summarises",
-        "regard translate FOLDER < texts > summaries",
-    ),
-}
 
 
 def write(run_folder: RunFolder, recipe: Recipe, name: str, facts: Facts) -> None:
@@ -183,9 +79,10 @@ def _relative(value: Any) -> Any:
 
 
 def text(recipe: Recipe, name: str, facts: Facts) -> str:
-    kind = _KINDS[recipe.task]
+    card = TASKS[task_name(recipe)].card
+    assert card is not None, "what is trained has one"
     # The YAML header that the Hugging Face hub reads.
-    header = ["---", "library_name: regard", f"pipeline_tag: {kind.pipeline_tag}"]
+    header = ["---", "library_name: regard", f"pipeline_tag: {card.pipeline_tag}"]
     languages = (recipe.data.languages or "").split("-")
     if len(languages) == 2:
         header += ["language:", *(f"- {code}" for code in languages)]
@@ -194,7 +91,7 @@ def text(recipe: Recipe, name: str, facts: Facts) -> str:
         "",
         f"# {name}",
         "",
-        f"{kind.description}, {facts.parameters:,} parameters, "
+        f"{card.description}, {facts.parameters:,} parameters, "
         f"trained with regard {__version__} on {_data_source(recipe)}: "
         f"{facts.steps:,} steps in {facts.seconds:,.0f} s.",
         "",
@@ -205,7 +102,7 @@ def text(recipe: Recipe, name: str, facts: Facts) -> str:
         "## Use",
         "",
         "```",
-        kind.usage,
+        card.usage,
         "```",
         "",
         "## Settings",

@@ -14,7 +14,7 @@ from regard.data.corpus import Corpus
 from regard.data.series import Series
 from regard.decode.strategy import BeamSearch
 from regard.errors import SettingError
-from regard.evaluation import evaluation
+from regard.evaluation import evaluation, examples
 from regard.evaluation.evaluation import Data, Evaluation, MetricChoice
 from regard.evaluation.task import DecodingOptions, Settings, TextReading
 from regard.evaluation.tasks import TASKS
@@ -40,7 +40,7 @@ class RunSettings:
         recipe = self.recipe
         if recipe is None:
             return ""
-        if task in ("translate", "summarize", "transcribe"):
+        if TASKS[task].decodes:
             decode = recipe.decode
             text = (
                 f"beam {decode.beam}, length penalty {decode.length_penalty}, "
@@ -48,9 +48,9 @@ class RunSettings:
             )
             prefix = self.settings.prefix
             return f"{text}, prefix {prefix!r}" if prefix else text
-        if task in ("causal", "masked", "replaced", "span", "denoise"):
+        if TASKS[task].reads in examples.PLAIN_TEXTS:
             return f"context {recipe.data.context}, seed {recipe.train.seed}"
-        if task in ("classify", "tag", "regress"):
+        if TASKS[task].reads in examples.LABELLED_TEXTS:
             return f"max_length {self.settings.max_length}"
         return ""
 
@@ -65,10 +65,7 @@ def run_settings(folder: Path | None) -> RunSettings:
 
 def of_recipe(recipe: Recipe) -> RunSettings:
     """The settings that the recipe of a run scores its model with."""
-    # The word that the user chose, as `summarize`, or that of the objective.
-    task = recipe.task if recipe.task in TASKS else recipe.objective
-    if recipe.objective == "ctc":
-        task = "transcribe"  # whatever a model that transcribes is trained by
+    task = task_name(recipe)
     context = recipe.data.context
     # The length limit of labelled texts, as `model_spec.max_length` has it.
     max_length = recipe.data.max_length if recipe.is_finetuning else context
@@ -90,7 +87,15 @@ def of_recipe(recipe: Recipe) -> RunSettings:
         ),
         prefix,
     )
-    return RunSettings(recipe, task if task in TASKS else None, settings)
+    return RunSettings(recipe, task if TASKS[task].predict else None, settings)
+
+
+def task_name(recipe: Recipe) -> str:
+    """The name of the task of a run in `TASKS`."""
+    if recipe.objective == "ctc":
+        return "transcribe"  # whatever a model that transcribes is trained by
+    # The word that the user chose, as `summarize`, or that of the objective.
+    return recipe.task if recipe.task in TASKS else recipe.objective
 
 
 def evaluate(
@@ -177,7 +182,7 @@ def _stored_examples(run_folder: RunFolder, task: str, split: str, model: Model)
         return [Recording(speech[row], text) for row, text in enumerate(speech.transcripts)]
     file = run_folder.data / f"{split}.jsonl"
     if file.is_file():
-        return TASKS[task].read(str(file))
+        return TASKS[task].reads.read(str(file))
     images = stored_examples(run_folder, split)
     if images is not None:
         return images

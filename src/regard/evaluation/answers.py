@@ -1,0 +1,198 @@
+"""What a model answers to texts or files: one of its tasks, with its result as plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from regard.errors import DataError, SettingError
+from regard.evaluation.task import PredictionOptions
+from regard.models.labels import Scores
+from regard.models.memory_network import split_sentences
+
+NEW_TOKENS = 50  # of a language model's continuation
+SAMPLE_LEVELS = (0.1, 0.5, 0.9)  # quantiles of sample trajectories
+
+
+def translate(model: Any, inputs: list[str], options: PredictionOptions) -> Sequence[str]:
+    texts: list[str] = model.translate(inputs)
+    return texts
+
+
+def generate(model: Any, inputs: list[str], options: PredictionOptions) -> Sequence[str]:
+    texts: list[str] = model.generate(
+        inputs, max_new_tokens=NEW_TOKENS, truncation=options.truncation
+    )
+    return texts
+
+
+def transcribe(model: Any, inputs: list[str], options: PredictionOptions) -> Sequence[str]:
+    texts: list[str] = model.transcribe(inputs)
+    return texts
+
+
+# --- labels and their probabilities ---
+
+
+def classify(model: Any, inputs: list[str], options: PredictionOptions) -> Sequence[Scores]:
+    """Label → probability; a model without labels of its own takes those that are given to it."""
+    if model.labels is None:
+        if not options.labels:
+            raise SettingError(
+                "this model has no classification head", "set --label for each class"
+            )
+        scores = model.classify(inputs, options.labels)
+    elif model.medium is not None:
+        scores = model.classify(inputs)
+    else:
+        texts = [_text_or_pair(one) for one in inputs]
+        _check_not_labelled(texts, model.labels)
+        scores = model.classify(texts, truncation=options.truncation)
+    return [_first(one, options) for one in scores]
+
+
+def classify_graphs(
+    model: Any, inputs: list[str], options: PredictionOptions
+) -> Sequence[dict[str, Scores]]:
+    """For each folder, the classes of its nodes or graphs by their names."""
+    folders = [model.classify_named(one) for one in inputs]
+    return [
+        {name: _first(scores, options) for name, scores in folder.items()} for folder in folders
+    ]
+
+
+def follows(model: Any, inputs: list[str], options: PredictionOptions) -> Sequence[float]:
+    # A tab, as in TSV: it does not occur inside a text, so that nothing needs quotes.
+    pairs = [one.partition("\t") for one in inputs]
+    if not all(tab for _, tab, _ in pairs):
+        raise DataError("this model compares two texts", "separate them with a tab")
+    answers: list[float] = model.follows([one[0] for one in pairs], [one[2] for one in pairs])
+    return answers
+
+
+def fill(model: Any, inputs: list[str], options: PredictionOptions) -> Sequence[Scores]:
+    """Token → probability. Tokens that read alike (" cat", "cat") are told apart by their ids."""
+    answers = []
+    for fillings in model.fill(inputs, options.top):
+        scores: Scores = {}
+        for filling in fillings:
+            name = filling.token
+            if name in scores:
+                name = f"{name} (token {filling.token_id})"
+            scores[name] = filling.probability
+        answers.append(scores)
+    return answers
+
+
+def _first(scores: Scores, options: PredictionOptions) -> Scores:
+    return dict(list(scores.items())[: options.top])
+
+
+def _text_or_pair(line: str) -> str | tuple[str, str]:
+    """A text, or two of them with a tab between."""
+    first, tab, second = line.partition("\t")
+    return (first, second) if tab else line
+
+
+def _check_not_labelled(texts: Sequence[str | tuple[str, str]], labels: Sequence[str]) -> None:
+    """Refuses a file of labelled examples, whose labels would be read as second texts."""
+    seconds = [text[1].strip() for text in texts if isinstance(text, tuple)]
+    if seconds and all(second in labels for second in seconds):
+        raise DataError(
+            f"the second column has classes of this model ({seconds[0]!r}), not texts",
+            "pass the texts only (cut -f1 FILE), or use regard evaluate --data FILE",
+        )
+
+
+# --- spans of a text ---
+
+
+def tag(model: Any, inputs: list[str], options: PredictionOptions) -> Sequence[Any]:
+    return _spans(model.tag(inputs))
+
+
+def entities(model: Any, inputs: list[str], options: PredictionOptions) -> Sequence[Any]:
+    return _spans(model.entities(inputs))
+
+
+def detect(model: Any, inputs: list[str], options: PredictionOptions) -> Sequence[Any]:
+    return _spans(model.detect(inputs))
+
+
+def _spans(rows: Sequence[Sequence[Any]]) -> list[Any]:
+    return [[asdict(span) for span in spans] for spans in rows]
+
+
+# --- questions ---
+
+
+def answer(model: Any, inputs: list[str], options: PredictionOptions) -> Sequence[Any]:
+    pairs = [_question_and_context(one, options) for one in inputs]
+    answers = model.answer([question for question, _ in pairs], [context for _, context in pairs])
+    return [asdict(answer) for answer in answers]
+
+
+def answer_stories(model: Any, inputs: list[str], options: PredictionOptions) -> Sequence[Scores]:
+    stories = [_question_and_story(one, options) for one in inputs]
+    return [_first(model.answer(*story), options) for story in stories]
+
+
+def _question_and_context(line: str, options: PredictionOptions) -> tuple[str, str]:
+    question, _, context = line.partition("\t")
+    context = context or options.context or ""
+    if not context.strip():
+        raise DataError(
+            "question answering needs a context",
+            "set --context, or separate question and context with a tab",
+        )
+    return question, context
+
+
+def _question_and_story(line: str, options: PredictionOptions) -> tuple[str, str]:
+    """Of a memory network: its last sentence is the question, where no story is named besides."""
+    *story, question = split_sentences(line) or [""]
+    if "\t" in line or options.context is not None or not story:
+        return _question_and_context(line, options)
+    return question, ". ".join(story)
+
+
+# --- vectors and series ---
+
+
+def embed(model: Any, inputs: list[str], options: PredictionOptions) -> Sequence[Any]:
+    """Vectors of texts, or of files of the model's medium."""
+    settings = {"truncation": options.truncation} if "embed" in model.truncates else {}
+    vectors: list[Any] = model.embed(inputs, **settings).tolist()
+    return vectors
+
+
+def embed_text(model: Any, inputs: list[str], options: PredictionOptions) -> Sequence[Any]:
+    vectors: list[Any] = model.embed_text(inputs).tolist()
+    return vectors
+
+
+def embed_image(model: Any, inputs: list[str], options: PredictionOptions) -> Sequence[Any]:
+    vectors: list[Any] = model.embed_image(inputs).tolist()
+    return vectors
+
+
+def forecast(model: Any, inputs: list[str], options: PredictionOptions) -> Sequence[Any]:
+    """The steps after each series: names of columns, and a row of values for each step."""
+    answers = []
+    for one in inputs:
+        names = model.channel_names
+        levels = model.levels
+        if options.samples is None:
+            steps = model.forecast(one)  # [H, C], or [H, C, levels]
+        else:
+            levels = SAMPLE_LEVELS
+            drawn = model.sample(one, options.samples)  # [samples, H, C]
+            steps = np.moveaxis(np.quantile(drawn, levels, axis=0), 0, -1)
+        if levels:
+            names = [f"{name} {level:g}" for name in names for level in levels]
+        rows = steps.reshape(len(steps), -1).tolist()
+        answers.append({"columns": names, "forecast": rows})
+    return answers

@@ -1,0 +1,149 @@
+"""One call for every model that opens: inputs as texts or files, answers as plain data.
+
+`predict` chooses the task of the model's head and asks the model for it; what comes back can be
+printed on one line or written as JSON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from regard.errors import ModelError, SettingError, did_you_mean
+from regard.evaluation.task import PredictionOptions, Task
+from regard.evaluation.tasks import TASKS
+from regard.models.base import Model
+
+__all__ = ["Prediction", "PredictionOptions", "chosen_task", "predict", "reads_files"]
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The answer of a model to one input.
+
+    `answer` is plain data: a text, label → probability, a number, a list of spans, a vector, or a
+    forecast. `text` is the same on one line; of a forecast, a CSV table.
+    """
+
+    input: str
+    task: str
+    answer: Any
+    text: str
+
+
+def predict(
+    model: Model,
+    inputs: Sequence[str],
+    task: str | None = None,
+    options: PredictionOptions | None = None,
+) -> list[Prediction]:
+    """The answers to texts or files, by the model's own task or that named.
+
+    A folder of graphs has an answer for each of its nodes or graphs, FOLDER:NUMBER for that one.
+    """
+    options = options or PredictionOptions()
+    name = chosen_task(model, task, options)
+    asked = _asked(model, name)
+    _check_options(model, name, options)
+    assert asked.answer is not None
+    # All inputs at once: each method batches them by length itself.
+    answers = list(zip(inputs, asked.answer(model, list(inputs), options), strict=True))
+    if asked.names_parts:
+        answers = [(part, one) for _, parts in answers for part, one in parts.items()]
+    elif name == "classify" and model.config.get("problem_type") == "regression":
+        # The head of a classifier, in the words of transformers; what it gives is a number.
+        name = "regress"
+        answers = [(one, _number(answer)) for one, answer in answers]
+    return [Prediction(one, name, answer, _as_text(answer)) for one, answer in answers]
+
+
+def chosen_task(model: Model, name: str | None, options: PredictionOptions) -> str:
+    """The task that is named, if the model has it; otherwise the model's own."""
+    able = [task for task in model.tasks if TASKS.get(task, Task()).answer]
+    if name is None:
+        return _default_task(model, able, options)
+    if not TASKS.get(name, Task()).answer:
+        raise SettingError(f"unknown task {name!r}", did_you_mean(name, able))
+    if name not in able:
+        raise ModelError(f"this model ({model!r}) cannot `{name}`", f"it can: {', '.join(able)}")
+    return name
+
+
+def _default_task(model: Model, able: Sequence[str], options: PredictionOptions) -> str:
+    """The first task that the model has; classifying by labels only where these are given."""
+    for name in (task for task in TASKS if task in able):
+        if name != "classify" or options.labels or model.labels is not None:
+            return name
+    raise ModelError(f"this model ({model!r}) takes and returns tensors only", "call it in Python")
+
+
+def reads_files(model: Model, task: str) -> bool:
+    """Whether the inputs of a task are files for this model, and not texts."""
+    return model.reads_files or (model.medium is not None and TASKS[task].reads_media)
+
+
+def _asked(model: Model, method: str) -> Task:
+    """The task by which a model answers: one of its own, or what all models with it do."""
+    candidates = [TASKS[name] for name in model.evaluations]
+    return next((one for one in candidates if one.method == method and one.answer), TASKS[method])
+
+
+def _check_options(model: Model, name: str, options: PredictionOptions) -> None:
+    """Refuses what this task of this model would ignore."""
+    read = set(_asked(model, name).options)
+    if name not in model.truncates:
+        read.discard("truncation")
+    for option in fields(options):
+        is_given = getattr(options, option.name) not in (option.default, [])
+        fits = option.name in read and (option.name != "labels" or model.labels is None)
+        if is_given and not fits:
+            flag = "--label" if option.name == "labels" else f"--{option.name}"
+            raise SettingError(
+                f"{flag} has no effect on `{name}` of this model ({model!r})", f"remove {flag}"
+            )
+
+
+# --- an answer on one line ------------------------------------------------------------------------
+
+
+def _number(answer: dict[str, float]) -> float | dict[str, float]:
+    """A single number without the name of its class; several keep their names."""
+    return next(iter(answer.values())) if len(answer) == 1 else answer
+
+
+def _as_text(answer: Any) -> str:
+    """An answer on one line."""
+    if isinstance(answer, str):
+        return answer.replace("\n", " ")
+    if isinstance(answer, float):
+        return f"{answer:.4f}"
+    if isinstance(answer, dict):
+        if "forecast" in answer and "columns" in answer:
+            return _table(answer["columns"], answer["forecast"])
+        # A span has a text; of classes, one may be called so, and has a number.
+        if isinstance(answer.get("text"), str):
+            return f"{answer['text']} {answer['probability']:.4f}"
+        # A filling may be a line end.
+        names = {label: label.replace("\n", "\\n") for label in answer}
+        return "  ".join(f"{names[label]} {share:.4f}" for label, share in answer.items())
+    if answer and isinstance(answer[0], float):
+        # Five of the about seven digits that a float32 has.
+        return " ".join(f"{value:.5g}" for value in answer)
+    return "  ".join(_span_text(span) for span in answer)
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[float]]) -> str:
+    """A forecast as CSV: the number of each step, from 1 on, and its values."""
+    lines = [",".join(["step", *columns])]
+    for step, row in enumerate(rows, 1):
+        # Six of the about seven digits that a float32 has.
+        lines.append(",".join([str(step), *(f"{value:.6g}" for value in row)]))
+    return "\n".join(lines)
+
+
+def _span_text(span: Mapping[str, Any]) -> str:
+    label = span.get("label")
+    if label is None:
+        return f"{span['text']} {span['probability']:.2f}"
+    return f"{span['text']}/{label}"
