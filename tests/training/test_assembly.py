@@ -291,7 +291,7 @@ def test_epochs_are_counted_for_new_models_too(text: str, tmp_path: Path) -> Non
     recipe = json.loads(RunFolder(result.folder).recipe.read_text())
     steps = recipe["train"]["steps"]
     assert recipe["train"]["warmup_steps"] == max(1, int(0.1 * steps))
-    assert "intervals_to_count" not in recipe
+    assert "unset" not in recipe
     lines = [
         json.loads(line) for line in (result.folder / "metrics.jsonl").read_text().splitlines()
     ]

@@ -253,11 +253,9 @@ def open_recipe(recipe: Recipe, name: str, parts: Parts) -> Iterator[RunEvidence
         run_folder = begin(recipe, Path(folder) / "run", name, parts.objective_name)
         setup = Setup(run_folder, _on_cpu(recipe), _silent, parts.source, parts.kinds)
         objective = assemble(setup, parts.objective)
-        recipe = objective.setup.recipe
-        recipe = run_folder.with_counted_steps(
-            recipe, objective.batches_per_epoch, objective.d_model
+        yield RunEvidence(
+            run_folder, objective.setup.recipe, parts, objective, RunLog(), has_run=False
         )
-        yield RunEvidence(run_folder, recipe, parts, objective, RunLog(), has_run=False)
 
 
 @contextmanager

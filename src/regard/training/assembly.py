@@ -38,10 +38,9 @@ from regard.training.objectives.objective import Objective
 from regard.training.parallel.initial_weights import move_buffers
 from regard.training.recipe.objectives import objective_settings
 from regard.training.recipe.schema import Recipe
+from regard.training.resolution import resolve
 from regard.training.setup import Setup
 
-UPDATES_PER_EPOCH = 50  # 1,500 in the 30 epochs of a run that names no steps
-SMALLEST_BATCH = 512  # positions
 UNKNOWN_SHARE = 0.1  # of the tokens of text to fine-tune on, from which on a warning is due
 # Parameters of a new head, which LoRA does not freeze.
 _NEW_HEADS = ("labels.", "pool.")
@@ -58,19 +57,17 @@ def assemble(setup: Setup, objective: type[Objective] | None = None) -> Objectiv
         _write_base_files(setup.run_folder.folder, model)
     else:
         _write_json_files(setup.run_folder.folder, objective.files(model, setup))
-    created = _create_objective(objective, model, data, setup)
+    created = resolve(setup, objective, model, data)
     _note_coverage(created)
     return created
 
 
 def assemble_on_ranks(setup: Setup, objective: type[Objective] | None = None) -> Objective:
     """`assemble` on the main rank; then the others read what it has written."""
-    assembled = setup.ranks.on_main(lambda: assemble(setup, objective))
-    if assembled is None:
-        assembled = reassemble(setup, objective)
-    # The main rank changes the recipe of the folder next.
-    setup.ranks.barrier()
-    return assembled
+    ranks = setup.ranks
+    assembled = ranks.on_main(lambda: assemble(setup, objective))
+    recipe = ranks.broadcast(setup.recipe if assembled is None else assembled.setup.recipe)
+    return assembled or reassemble(replace(setup, recipe=recipe), objective)
 
 
 def reassemble(
@@ -85,7 +82,7 @@ def reassemble(
     """
     objective = objective or objective_class(setup.recipe.objective)
     model, data = _model_and_data(setup, objective, description)
-    return _create_objective(objective, model, data, setup)
+    return objective.create(model, data, setup)
 
 
 def _model_and_data(
@@ -98,33 +95,6 @@ def _model_and_data(
     adapted = objective.adapt(base, data, setup)
     adapted.coverage = base.coverage  # a new head stands on a stack that was trained before
     return _prepare_base(setup, adapted), data
-
-
-def _create_objective(
-    objective: type[Objective], model: Model, data: Any, setup: Setup
-) -> Objective:
-    created = objective.create(model, data, setup)
-    batch_tokens = _batch_tokens_for(created, setup)
-    if batch_tokens == setup.recipe.train.batch_tokens:
-        return created
-    train = setup.recipe.train.model_copy(update={"batch_tokens": batch_tokens})
-    recipe = setup.recipe.model_copy(update={"train": train})
-    return objective.create(model, data, replace(setup, recipe=recipe))
-
-
-def _batch_tokens_for(objective: Objective, setup: Setup) -> int:
-    """The batch size: where none is given, small enough for many updates in an epoch of pairs."""
-    size = setup.recipe.train.batch_tokens
-    # Other examples than sentences are so long that a small batch would hold one or two.
-    if setup.recipe.objective_settings.data != "pairs":
-        return size
-    if not setup.run_folder.counts("batch_tokens"):
-        return size
-    batches = objective.batches_per_epoch()
-    while batches < UPDATES_PER_EPOCH and size > SMALLEST_BATCH:
-        size //= 2
-        batches *= 2  # about: half the tokens a batch are twice the batches
-    return size
 
 
 def objective_class(name: str) -> type[Objective]:

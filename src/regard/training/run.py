@@ -294,14 +294,7 @@ def _run(
     if setup.device.index is not None:  # "cuda" alone is the current one
         torch.cuda.set_device(setup.device)
     objective = assemble_on_ranks(setup, parts.objective)
-    # The recipe of the objective has the batch size that was chosen for its data.
-    recipe = ranks.broadcast(
-        run_folder.with_counted_steps(
-            objective.setup.recipe, objective.batches_per_epoch, objective.d_model
-        )
-        if ranks.is_main
-        else recipe
-    )
+    recipe = objective.setup.recipe  # with what followed from the data
     progress_bar.set_steps(recipe.train.steps)
     # ELECTRA trains two models at once: the objective holds all that has gradients.
     model = objective.model

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import shutil
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,15 +14,10 @@ from regard import disk
 from regard.errors import CheckpointError, SettingError
 from regard.training.recipe.schema import Recipe, parse
 
-_COUNTED = ("steps", "warmup_steps", "validate_every", "save_every", "log_every")
-# Of a run without epochs, those that follow from the size of the data unless they are given.
+# The settings that follow from the size of the data unless they are given.
 _SIZED = ("steps", "warmup_steps", "batch_tokens", "validate_every", "save_every")
-EPOCHS = 30  # of a run that names neither steps nor epochs
-FEWEST_STEPS = 300
-MOST_STEPS = 20_000
-PAPER_WARMUP = 4000  # Section 5.3
-# The key of state/recipe.json for those of them that are still to be counted.
-_INTERVALS = "intervals_to_count"
+# The key of state/recipe.json for those of them that are still to follow from the data.
+_UNSET = "unset"
 _LOCK = "lock"  # a file of state/, locked by the process that trains
 _OBJECTIVE_CLASS = "objective_class"  # the key of an objective from outside the package
 
@@ -114,40 +108,23 @@ class RunFolder:
     def read_recipe(self) -> dict[str, Any]:
         """The content of state/recipe.json."""
         values = disk.read_json_object(self.recipe, CheckpointError)
-        intervals = values.get(_INTERVALS, [])
-        is_sound = isinstance(intervals, list) and all(isinstance(key, str) for key in intervals)
+        unset = values.get(_UNSET, [])
+        is_sound = isinstance(unset, list) and all(isinstance(key, str) for key in unset)
         if not is_sound or not isinstance(values.get("name"), str):
             raise CheckpointError(f"{self.recipe} is damaged", "start a new run")
         return values
 
-    def counts(self, key: str) -> bool:
-        """Whether a setting is still to be counted once the data is prepared."""
-        values = self.read_recipe()
-        return key in values.get(_INTERVALS, ())
+    def unset_settings(self) -> list[str]:
+        """The settings that are still to follow from the data, once it is prepared."""
+        unset: list[str] = self.read_recipe().get(_UNSET, [])
+        return unset
 
-    def with_counted_steps(
-        self, recipe: Recipe, batches_per_epoch: Callable[[], int], d_model: int
-    ) -> Recipe:
-        """The recipe with the numbers that follow from its data, once its batches can be counted.
-
-        It is written back, so that a resumed run goes on with the same numbers.
-        """
-        values = self.read_recipe()
-        intervals = values.pop(_INTERVALS, None)
-        if intervals is None:
-            return recipe
-        updates = math.ceil(batches_per_epoch() / recipe.train.accumulate)
-        if recipe.tune.epochs is not None:
-            counted = _counted_by_epochs(recipe, updates)
-        else:
-            counted = _counted_by_size(recipe, updates, d_model, intervals)
-        # What the user set stands.
-        changes = {key: value for key, value in counted.items() if key in intervals}
-        if "warmup_steps" in changes and "learning_rate" in counted:
-            changes["learning_rate"] = counted["learning_rate"]
-        recipe = recipe.model_copy(update={"train": recipe.train.model_copy(update=changes)})
-        disk.write_json(self.recipe, {**values, **recipe.model_dump(mode="json")})
-        return recipe
+    def store(self, recipe: Recipe, unset: Sequence[str] = ()) -> None:
+        """Writes the recipe of the run; `unset` are its settings that follow from the data."""
+        values = self.read_recipe() | recipe.model_dump(mode="json") | {_UNSET: list(unset)}
+        if not unset:
+            del values[_UNSET]
+        disk.write_json(self.recipe, values)
 
     def with_steps(self, recipe: Recipe, steps: int) -> Recipe:
         """The recipe with another number of steps, which is stored: the run is trained longer."""
@@ -163,11 +140,7 @@ class RunFolder:
                 f"the run in {self.folder} is already at step {done:,}",
                 f"give a larger number: --steps {2 * max(done, 1)}",
             )
-        values = self.read_recipe()
-        intervals = [key for key in values.pop(_INTERVALS, ()) if key != "steps"]
-        if intervals:
-            values[_INTERVALS] = intervals
-        disk.write_json(self.recipe, {**values, **recipe.model_dump(mode="json")})
+        self.store(recipe, [key for key in self.unset_settings() if key != "steps"])
         return recipe
 
     def remove(self) -> None:
@@ -192,50 +165,14 @@ class RunFolder:
             return False
 
 
-def _counted_by_epochs(recipe: Recipe, updates: int) -> dict[str, Any]:
-    """The settings of a run of epochs that have so many updates each."""
-    assert recipe.tune.epochs is not None
-    steps = max(1, math.ceil(recipe.tune.epochs * updates))
-    return {
-        "steps": steps,
-        "warmup_steps": max(1, int(recipe.tune.warmup_ratio * steps)),
-        "validate_every": min(updates, steps),
-        "save_every": min(updates, steps),
-        "log_every": min(10, updates),
-    }
-
-
-def _counted_by_size(
-    recipe: Recipe, updates: int, d_model: int, intervals: Collection[str]
-) -> dict[str, Any]:
-    """The settings of a run without epochs: steps by the data, a tenth of them to warm up."""
-    train = recipe.train
-    steps = train.steps
-    if "steps" in intervals:
-        steps = min(MOST_STEPS, max(FEWEST_STEPS, EPOCHS * updates))
-    warmup = max(1, min(PAPER_WARMUP, int(recipe.tune.warmup_ratio * steps)))
-    counted: dict[str, Any] = {
-        "steps": steps,
-        "warmup_steps": warmup,
-        "validate_every": max(1, min(train.validate_every, steps // 10)),
-        "save_every": max(1, min(train.save_every, steps // 10)),
-    }
-    if train.schedule == "paper" and train.learning_rate is None:
-        # Equation 3 has a higher peak for a shorter warm-up: that of the paper's own stays.
-        counted["learning_rate"] = (d_model * PAPER_WARMUP) ** -0.5
-    return counted
-
-
-def _keys_to_count(recipe: Recipe) -> list[str]:
-    """The settings that nobody gave, and that follow from the number of batches."""
-    fixed = recipe.train.model_fields_set
+def _unset_keys(recipe: Recipe) -> list[str]:
+    """The settings that nobody gave, and that follow from the data."""
+    named = recipe.train.model_fields_set
     if recipe.tune.epochs is not None:
-        return [key for key in _COUNTED if key not in fixed - {"steps"}]
-    keys = [key for key in _SIZED if key not in fixed]
-    if "steps" in fixed:
-        # Whoever counts the steps expects the intervals of the help text.
-        keys = [key for key in keys if key in ("warmup_steps", "batch_tokens")]
-    return keys
+        return ["steps", *(key for key in (*_SIZED, "log_every") if key not in named | {"steps"})]
+    # Whoever gives the steps expects the intervals of the help text.
+    keys = ("warmup_steps", "batch_tokens") if "steps" in named else _SIZED
+    return [key for key in keys if key not in named]
 
 
 def begin(recipe: Recipe, out: Path | None, name: str, objective: str | None = None) -> RunFolder:
@@ -261,9 +198,8 @@ def begin(recipe: Recipe, out: Path | None, name: str, objective: str | None = N
     parents = tuple(path for path in new if path in folder.parents)
     run_folder = replace(run_folder, new_parents=parents)
     values = {"name": name, **recipe.model_dump(mode="json")}
-    # They follow from the number of batches, which is not known yet.
-    if keys := _keys_to_count(recipe):
-        values[_INTERVALS] = keys
+    if unset := _unset_keys(recipe):
+        values[_UNSET] = unset
     if objective is not None:
         values[_OBJECTIVE_CLASS] = objective
     disk.write_json(run_folder.recipe, values)
@@ -309,7 +245,7 @@ def read_run(folder: Path, steps: int | None = None) -> tuple[RunFolder, Recipe,
         )
     values = run_folder.read_recipe()
     name = values.pop("name")
-    for key in (_INTERVALS, _OBJECTIVE_CLASS):
+    for key in (_UNSET, _OBJECTIVE_CLASS):
         values.pop(key, None)
     recipe = parse(values)
     if steps is not None:

@@ -24,6 +24,7 @@ from regard.metrics.scores import AnyScore
 from regard.models import Model
 from regard.training import model_spec
 from regard.training.objectives.label_smoothed_cross_entropy import add_auxiliary_losses
+from regard.training.recipe.sections import TrainSettings
 from regard.training.setup import Setup
 
 
@@ -58,8 +59,11 @@ class Objective(ABC):
         self.trained_model = model  # with its tokenizer, as users hold it
         self.data = data
         self.setup = setup
-        self.settings = setup.recipe.train
         self.pad_to_multiple_of = setup.pad_to_multiple_of
+
+    @property
+    def settings(self) -> TrainSettings:
+        return self.setup.recipe.train
 
     # --- assembling a run, in this order ----------------------------------------------------------
 
@@ -124,6 +128,11 @@ class Objective(ABC):
     def adapt(cls, base: Model, data: Any, setup: Setup) -> Model:
         """A model to fine-tune, with the head that the objective needs."""
         return base
+
+    @classmethod
+    def fitting_batch_tokens(cls, model: Model, data: Any, setup: Setup) -> int:
+        """The batch size of a run that names none."""
+        return setup.recipe.train.batch_tokens
 
     @classmethod
     def create(cls, model: Model, data: Any, setup: Setup) -> Objective:

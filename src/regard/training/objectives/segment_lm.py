@@ -156,21 +156,17 @@ class LanguageModelling(CausalLM):
     def create(cls, model: Model, data: TextCorpora, setup: Setup) -> Objective:
         assert isinstance(model, LanguageModel), "checked before"
         if model.model.stack.carries_state:
-            return SegmentLM(model, data, _with_fitting_streams(data, setup))
+            return SegmentLM(model, data, setup)
         return CausalLM(model, data, setup)
 
-
-def _with_fitting_streams(data: TextCorpora, setup: Setup) -> Setup:
-    """Fewer streams for a short text, where no one has named the batch size."""
-    recipe = setup.recipe
-    context = recipe.data.context
-    streams = (len(token_stream(data.train)) - 1) // context
-    if not 1 <= streams < recipe.train.batch_tokens // context:
-        return setup
-    if not setup.run_folder.counts("batch_tokens"):
-        return setup
-    train = recipe.train.model_copy(update={"batch_tokens": streams * context})
-    return replace(setup, recipe=recipe.model_copy(update={"train": train}))
+    @classmethod
+    def fitting_batch_tokens(cls, model: Any, data: TextCorpora, setup: Setup) -> int:
+        """A short text is cut into fewer streams."""
+        size = setup.recipe.train.batch_tokens
+        context = setup.recipe.data.context
+        streams = (len(token_stream(data.train)) - 1) // context
+        is_short = 1 <= streams < size // context
+        return streams * context if is_short and model.model.stack.carries_state else size
 
 
 def _state_tensors(states: list[LayerCache]) -> dict[str, Tensor]:

@@ -45,6 +45,9 @@ from regard.training.objectives.objective import Objective
 from regard.training.objectives.target_padding import target_context
 from regard.training.setup import Setup
 
+UPDATES_PER_EPOCH = 50  # 1,500 in the 30 epochs of a run that names no steps
+SMALLEST_BATCH = 512  # positions
+
 
 class SequenceToSequence(Objective):
     """Trains a translator on pairs of token sequences.
@@ -116,6 +119,18 @@ class SequenceToSequence(Objective):
                 tokens["pad"], tokens["bos"], tokens["eos"], tokens.get("unk")
             ),
         }
+
+    @classmethod
+    def fitting_batch_tokens(cls, model: Any, data: ParallelCorpora, setup: Setup) -> int:
+        """Small enough for many updates in an epoch."""
+        train = setup.recipe.train
+        size = train.batch_tokens
+        order = corpus_sampler(data.train, size, seed=train.seed, multiple=setup.pad_to_multiple_of)
+        batches = order.batches_per_epoch()
+        while batches < UPDATES_PER_EPOCH and size > SMALLEST_BATCH:
+            size //= 2
+            batches *= 2  # about: half the tokens a batch are twice the batches
+        return size
 
     # --- training ---------------------------------------------------------------------------------
 
