@@ -118,7 +118,7 @@ def test_the_shell_completes_presets_recipes_views_and_folders() -> None:
 def test_what_is_completed_is_all_there_is() -> None:
     assert sorted(preset_names()) == sorted(preset.name for preset in listing())
     assert recipe_names() == sorted(loading.packaged())
-    assert "circuit" in WHAT
+    assert "patching" in WHAT
 
 
 @pytest.mark.parametrize("words", [(), ("bench",), ("data",)])

@@ -30,6 +30,7 @@ from regard.decode.strategy import (
 )
 from regard.errors import DataError, SettingError
 from regard.look import (
+    Choices,
     Look,
     ablation,
     alignment,
@@ -37,7 +38,6 @@ from regard.look import (
     batch,
     beam,
     cache,
-    chosen_right,
     circuit,
     entropy,
     heads,
@@ -46,9 +46,6 @@ from regard.look import (
     patched,
     patching,
     positions,
-    pronoun_circuit,
-    pronouns,
-    referents,
     right,
     roles,
     rollout,
@@ -351,32 +348,6 @@ def test_right_is_what_greedy_decoding_writes() -> None:
     assert not all(exact)
 
 
-def test_pronouns_are_choices_between_those_of_two_nouns() -> None:
-    model = translator()
-    asked_sentences = list(islice(sentences("test", pronouns=True), 20))
-    choices = pronouns(model, asked_sentences)
-    assert choices.data.decoder_inputs is not None
-    for sentence, place, options, row in zip(
-        asked_sentences, choices.positions, choices.options, choices.data.labels, strict=True
-    ):
-        words = [token.strip("▁") for token in WORDS.tokens(options)]
-        assert len(set(words)) == 2
-        assert set(words) <= {"er", "sie", "es"}
-        assert int(row[place]) == options[0]
-        assert words[0] in sentence.target.split()
-    share = chosen_right(model, choices).mean()
-    logits = forward(
-        model.model, choices.data.inputs, choices.data.decoder_inputs, choices.data.padding_mask
-    ).detach()
-    by_hand = [
-        max(options, key=lambda i, n=n, p=place: float(logits[n, p, i])) == options[0]  # type: ignore[misc]
-        for n, (place, options) in enumerate(zip(choices.positions, choices.options, strict=True))
-    ]
-    assert share == np.mean(by_hand)
-    with pytest.raises(DataError, match="pronoun"):
-        pronouns(model, [s for s in islice(sentences("test"), 30) if s.referent is None])
-
-
 def test_the_smallest_circuit_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """An ability that two heads share, a third of which the rest needs: the pair without the third is found."""
     model = translator()
@@ -393,10 +364,8 @@ def test_the_smallest_circuit_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("regard.look.circuits.chosen_right", ability)
     monkeypatch.setattr("regard.look.circuits.right", rest)
     few = list(islice(sentences("test", pronouns=True), 2))
-    recording, others = (
-        pronouns(model, few),
-        batch(model, [s.source for s in few], [s.target for s in few]),
-    )
+    others = batch(model, [s.source for s in few], [s.target for s in few])
+    recording = Choices(others, (3, 3), ((5, 6), (5, 6)))
     result = circuit(model, recording, others, near=0.5)
     assert (set(result.heads), result.meets_bounds) == ({first, second}, True)
     assert (result.accuracy, result.ablated_accuracy) == (1.0, 0.5)
@@ -406,39 +375,6 @@ def test_the_smallest_circuit_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     # Where all sets would be too many, the heads that matter most alone are tried: here the three.
     fewer = circuit(model, recording, others, near=0.5, tries=3)
     assert (set(fewer.heads), fewer.every, fewer.tried) == ({first, second}, False, 3 + 3)
-
-
-def test_referents_are_what_looking_at_each_sentence_says() -> None:
-    model = translator()
-    asked = list(islice(sentences("test", pronouns=True), 4))
-    off = [("decoder.0.cross", 1)]
-    result = referents(model, asked, off)
-    choices = pronouns(model, asked)
-    expected = np.zeros_like(result.weights)
-    for sentence, place in zip(asked, choices.positions, strict=True):
-        run = look(model, sentence.source, target=sentence.target, off=off)
-        words = [word.strip(".").lower() for word in sentence.source.split()]
-        assert sentence.triple is not None
-        first, second, adjective = sentence.triple[:3]
-        nouns = (first, second) if sentence.referent == "subject" else (second, first)
-        places = word_positions(model, sentence.source)
-        spots = [places[words.index(word)] for word in (*nouns, "it", adjective)]
-        for i, name in enumerate(result.names):
-            row = run.weights(name)[:, spots[2][0] if name.startswith("encoder") else place]
-            expected[i] += np.stack([row[:, spot].sum(axis=1) for spot in spots], axis=1) / len(
-                asked
-            )
-    np.testing.assert_allclose(result.weights, expected, atol=1e-5)
-    name, head = result.reader
-    gap = expected[:, :, 0] - expected[:, :, 1]
-    assert gap[result.names.index(name), head] == pytest.approx(gap.max(), abs=1e-5)
-    with pytest.raises(SettingError, match="translate"):
-        referents(writer(), asked)
-
-
-def test_what_is_not_known_has_no_circuit() -> None:
-    with pytest.raises(DataError, match="accuracy without ablation is too low"):
-        pronoun_circuit(translator(), 20)
 
 
 # ------------------------------------------------------------------ the residual stream

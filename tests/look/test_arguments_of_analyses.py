@@ -83,7 +83,6 @@ OF_A_TRANSLATOR: dict[str, tuple[Call, str]] = {
     "positions below 0": (lambda m: look.positions(m, length=-1), "length = -1"),
     "positions in quotes": (lambda m: look.positions(m, length="8"), "length = '8'"),  # type: ignore[arg-type]
     "a batch size of 0": (lambda m: look.roles(m, size=0), "size = 0"),
-    "a count below 0": (lambda m: look.pronoun_circuit(m, -1), "count = -1"),
     # how to decode
     "a strategy in quotes": (lambda m: look.steps(m, TEXT, "sampling"), "not a decoding strategy"),  # type: ignore[arg-type]
     "a strategy by number": (lambda m: look.steps(m, TEXT, 4), "not a decoding strategy"),  # type: ignore[arg-type]

@@ -16,12 +16,12 @@ import regard
 from regard import models
 from regard.cli.look import USES, WHAT, command
 from regard.errors import DataError, RegardError, SettingError
-from regard.look import fitting_views, patching, pronoun_circuits, roles
+from regard.look import fitting_views, patching, roles
 from regard.look.view_requirements import OBSTACLES
 
-WITHOUT_TEXT = ("roles", "positions", "circuit")
+WITHOUT_TEXT = ("roles", "positions")
 # Views that fit a model and yet depend on what it has learnt, or on the texts.
-OF_WHAT_IS_LEARNT = ("roles", "circuit", "patching")
+OF_WHAT_IS_LEARNT = ("roles", "patching")
 OF_THE_ENCODER = ("attention", "rollout")  # which reads no target
 TRANSLATORS = ("translator", "universal", "t5", "lstm", "bahdanau", "luong", "convs2s", "bytenet")
 CONLLU = "1\tdogs\t_\tNOUN\t_\t_\t2\tnsubj\t_\t_\n2\tsee\t_\tVERB\t_\t_\t0\troot\t_\t_\n\n"
@@ -36,7 +36,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def opened(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], models.Model]:
     """The model of a kind, trained for one step and opened once."""
     load = models.load
-    sample = pronoun_circuits._sample
 
     def open_once(kind: str) -> models.Model:
         path = folder / "models" / kind
@@ -45,8 +44,6 @@ def opened(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], mod
             kinds.train(kind, folder, path)
         model = load(path, device="cpu")
         monkeypatch.setattr(models, "load", lambda *_, **__: model)
-        # Four sentences of the language are enough here.
-        monkeypatch.setattr(pronoun_circuits, "_sample", lambda m, split, _: sample(m, split, 4))
         return model
 
     return open_once
@@ -117,7 +114,6 @@ def test_python_refuses_with_the_same_words(
     calls: dict[str, Callable[[], Any]] = {
         "roles": lambda: regard.look.roles(model),
         "ablation": lambda: regard.look.ablation(model, [source], [source]),
-        "circuit": lambda: regard.look.pronoun_circuit(model),
         "patching": lambda: patching(model, source, source),
         "attribution": lambda: regard.look.attribution(model, source),
         "positions": lambda: regard.look.positions(model),

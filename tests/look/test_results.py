@@ -6,7 +6,6 @@ import json
 import re
 from html.parser import HTMLParser
 from io import BytesIO
-from itertools import islice
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -16,7 +15,7 @@ from PIL import Image
 
 from looked import TARGET, TEXT, translator
 from regard import drawing
-from regard.data.builtin import Sentence, sentences
+from regard.data.builtin import Sentence
 from regard.decode.batch_decoding import DecodingSettings
 from regard.decode.strategy import BeamSearch, Greedy, Limit
 from regard.drawing import png_files, terminal
@@ -34,7 +33,6 @@ from regard.look import (
     lens,
     patching,
     positions,
-    referents,
     roles,
     rollout,
     steps,
@@ -72,7 +70,6 @@ def results() -> dict[str, AnalysisResult]:
             True,
             {"encoder.0.self head 1": 0.5},
         ),
-        referents(model, list(islice(sentences("test", pronouns=True), 3))),
     ]
     return {f"{type(result).__name__} {i}": result for i, result in enumerate(examples)}
 

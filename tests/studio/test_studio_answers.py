@@ -198,7 +198,6 @@ def test_models_before_the_transformer_answer_on_every_page(name: str) -> None:
         assert set(model["analyses"]) <= {"entropy", "attribution"}
         for view in ("look", "answer", "anatomy", "path", *model["analyses"]):
             ask(studio, view, **question)
-        ask(studio, "referent", model=name)
         path = ask(studio, "path", **question)
         assert path["weights"] or name != "memory"
         # Every station of the drawing has numbers to open.

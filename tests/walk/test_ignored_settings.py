@@ -118,10 +118,6 @@ def test_options_that_a_task_would_ignore(command: Command, questions: Path, dem
     command("evaluate", demo, *pairs).refused()
 
 
-def test_a_circuit_of_pronouns_needs_a_translator(command: Command, questions: Path) -> None:
-    command("look", questions, "--what", "circuit").refused("does not translate")
-
-
 OPTIONS = {
     "target": ("--target", "Der Hund sieht die Katze."),
     "other": ("--other", "The dog sees a house."),
@@ -141,7 +137,7 @@ OPTIONS = {
     "seed": ("--seed", "5"),
 }
 SAMPLED = ("temperature", "top_k", "top_p", "min_p", "seed")
-WITHOUT_TEXT = ("roles", "positions", "circuit")
+WITHOUT_TEXT = ("roles", "positions")
 # A second text is needed, steps are greedy anyway, and this model translates alike by any beam.
 WITHOUT_DIFFERENCE = (
     ("patching", "other"), ("steps", "beam"), ("ablation", "beam"), ("ablation", "penalty"),
@@ -161,7 +157,7 @@ def test_an_option_that_a_view_does_not_read(view: str, command: Command) -> Non
     command("look", "no-model-here", *text, "--n-best", "3").refused("--n-best")
 
 
-@pytest.mark.parametrize("view", [view for view in WHAT if view not in ("roles", "circuit")])
+@pytest.mark.parametrize("view", [view for view in WHAT if view != "roles"])
 def test_an_option_that_a_view_reads_changes_it(view: str, command: Command, demo: Path) -> None:
     text = (
         () if view in WITHOUT_TEXT else ("The dog does not enter the house because it is tired.",)

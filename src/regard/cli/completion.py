@@ -27,7 +27,6 @@ marian tiny base
 gpt1 tiny base
 gpt2 tiny small medium large xl
 gpt3 tiny small medium large xl 2.7b 6.7b 13b 175b
-gpt tiny small medium large xl 2.7b 6.7b 13b 175b
 transformer-xl tiny base large enwik8-12 enwik8-24
 reformer tiny crime-and-punishment enwik8
 llama tiny 7b 13b 33b 65b

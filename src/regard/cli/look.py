@@ -36,7 +36,6 @@ WHAT = {
     "entropy": "attention entropy of each head; collapsed and idle heads",
     "roles": "heads vs. grammar of the built-in language, or of --conllu (no text needed)",
     "ablation": "how much each head matters for this text",
-    "circuit": "fewest heads that resolve pronouns in the built-in language (no text needed)",
     "patching": "which layers and positions carry the difference to --other (same token count)",
     "lens": "what each layer would predict (logit lens)",
     "rollout": "attention through all layers",
@@ -48,7 +47,7 @@ WHAT = {
 }
 
 # Views that need no text, and those that read the probes of one forward pass.
-_WITHOUT_TEXT = ("roles", "positions", "circuit")
+_WITHOUT_TEXT = ("roles", "positions")
 _ONE_RUN = {
     "attention": ["*.weights"],
     "entropy": ["*.weights"],
@@ -66,7 +65,6 @@ USES: dict[str, tuple[str, ...]] = {
     "entropy": ("target",),
     "roles": ("conllu",),
     "ablation": ("target", *_SEARCH, *_SAMPLING),
-    "circuit": (),
     "patching": ("target", "other", "part"),
     "lens": ("target",),
     "rollout": ("target", "part"),
@@ -87,7 +85,6 @@ Examples:
   regard look vit/ cat.png --png attention.png           attention drawn on the image
   regard look whisper/ speech.wav --what alignment       when each word was heard
   regard look runs/cora graph:12                         a node and its neighbours
-  regard look runs/builtin --what circuit
 """
 
 
@@ -247,16 +244,11 @@ def _view_of_weights(model: Inspectable, what: str, flags: dict[str, Any]) -> An
     from regard import look as views
     from regard.data.conllu import read_conllu
 
-    match what:
-        case "roles":
-            # By default the built-in language, whose parse is known.
-            path = flags["conllu"]
-            sentences = None if path is None else read_conllu(path)
-            return views.roles(model, sentences)
-        case "positions":
-            return views.positions(model, stack=_stack(model, flags["part"]))
-        case _:
-            return views.pronoun_circuit(model)
+    if what == "positions":
+        return views.positions(model, stack=_stack(model, flags["part"]))
+    # By default the built-in language, whose parse is known.
+    path = flags["conllu"]
+    return views.roles(model, None if path is None else read_conllu(path))
 
 
 def _view_of_one_run(

@@ -4,7 +4,7 @@
     run["decoder.2.residual"], run.attention("encoder.0.self", rows=[3], heads=[1])
     alignment(run), entropy(run), rollout(run), lens(run)
 
-Other analyses run the model themselves: `ablation`, `importance`, `circuit`, `referents`, `roles`,
+Other analyses run the model themselves: `ablation`, `importance`, `circuit`, `roles`,
 `patching`, `attribution`, `positions`, `steps`, `beam`, `cache`. All return results with
 `.numpy()`, `.to_dict()`, `.to_html(path)`, `.to_png(path)`, which notebooks show as pictures.
 """
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from regard.look.attention_map import AttentionMap
     from regard.look.attention_rollout import Rollout, rollout
     from regard.look.beam_tree import BeamTree, beam
-    from regard.look.circuits import Circuit, circuit, stored_circuit
+    from regard.look.circuits import Choices, Circuit, chosen_right, circuit, stored_circuit
     from regard.look.decoding_steps import Steps, steps
     from regard.look.generation import translate, written
     from regard.look.gradient_attribution import Attribution, attribution
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from regard.look.model_inputs import batch
     from regard.look.position_encodings import PositionEncodings, positions
     from regard.look.probe_names import heads, probes
-    from regard.look.pronoun_choices import Choices, chosen_right, pronouns
-    from regard.look.pronoun_circuits import Referents, pronoun_circuit, referents
     from regard.look.recording import Look, look
     from regard.look.result import AnalysisResult
     from regard.look.speech_alignment import CTCAlignment, ctc_alignment
@@ -60,7 +58,6 @@ __all__ = [
     "MediaInput",
     "Patching",
     "PositionEncodings",
-    "Referents",
     "Roles",
     "Rollout",
     "Steps",
@@ -83,9 +80,6 @@ __all__ = [
     "patching",
     "positions",
     "probes",
-    "pronoun_circuit",
-    "pronouns",
-    "referents",
     "right",
     "roles",
     "rollout",
@@ -103,7 +97,7 @@ _NAMES_BY_MODULE = {
     "attention_entropy": ("Entropy", "entropy"),
     "attention_rollout": ("Rollout", "rollout"),
     "beam_tree": ("BeamTree", "beam"),
-    "circuits": ("Circuit", "circuit", "stored_circuit"),
+    "circuits": ("Choices", "Circuit", "chosen_right", "circuit", "stored_circuit"),
     "speech_alignment": ("CTCAlignment", "ctc_alignment"),
     "decoding_steps": ("Steps", "steps"),
     "view_requirements": ("fitting_views",),
@@ -118,8 +112,6 @@ _NAMES_BY_MODULE = {
     "model_inputs": ("batch",),
     "position_encodings": ("PositionEncodings", "positions"),
     "probe_names": ("heads", "probes"),
-    "pronoun_choices": ("Choices", "chosen_right", "pronouns"),
-    "pronoun_circuits": ("Referents", "pronoun_circuit", "referents"),
     "recording": ("AttentionMap", "Look", "look"),
     "result": ("AnalysisResult",),
 }

@@ -9,22 +9,52 @@ from math import comb
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from regard import disk, drawing
 from regard.drawing import terminal
 from regard.errors import DataError, SettingError
-from regard.look.arguments import require_count, require_instance
-from regard.look.head_ablation import right
+from regard.look.arguments import core_of, require_count
+from regard.look.forward import apply_head, evaluation_mode, hidden_states
+from regard.look.head_ablation import ablation_probe, right
 from regard.look.inspectable import Inspectable
 from regard.look.model_inputs import LabelledBatch
 from regard.look.probe_names import Head, heads
-from regard.look.pronoun_choices import Choices, chosen_right
+from regard.look.recording import array
 from regard.look.result import AnalysisResult, Array
-from regard.look.view_requirements import require_view
 
 SCREEN = 64  # texts that every set is tried on; only a set that does well there is tried on all
 SLACK = 0.15  # by which an accuracy on so few texts may differ from that on all
 LISTED = 12  # heads whose single ablations are shown
+
+
+@dataclass(frozen=True, eq=False)
+class Choices:
+    """Texts with several tokens to choose from at one position; the first option is right."""
+
+    data: LabelledBatch
+    positions: tuple[int, ...]  # of the choice in each text's decoder
+    options: tuple[tuple[int, ...], ...]  # token ids
+
+    def first(self, count: int) -> Choices:
+        """The first few of them."""
+        return Choices(self.data.first(count), self.positions[:count], self.options[:count])
+
+
+def chosen_right(model: Inspectable, choices: Choices, off: Sequence[Head] = ()) -> Array:
+    """[B] whether the right option has the highest logit, with some heads ablated."""
+    core = core_of(model)
+    data = choices.data
+    with evaluation_mode(core):
+        probe = ablation_probe(core, off)
+        hidden = hidden_states(core, data.inputs, data.decoder_inputs, data.padding_mask, probe)
+        rows = torch.arange(len(hidden), device=hidden.device)
+        # The LM head is applied at one position of each text only.
+        selected = hidden[rows, list(choices.positions)][:, None]  # [B, 1, D]
+        logits = apply_head(core, selected, None, data.inputs)[:, 0]  # [B, V]
+        options = torch.tensor(choices.options, device=hidden.device)
+        scores = logits.gather(1, options)  # [B, options]
+    return array((scores[:, :1] > scores[:, 1:]).all(dim=1))
 
 
 @dataclass(frozen=True)
@@ -120,9 +150,6 @@ def circuit(
     of the choices. All sets of a size are tried if there are at most `tries`; of more, those among
     the heads that matter most alone.
     """
-    require_view(model, "circuit")
-    require_instance(ability, Choices, "pass the result of `look.pronouns(model, sentences)`")
-    require_instance(rest, LabelledBatch, "pass the result of `look.batch(model, texts, targets)`")
     require_count("most", most)
     require_count("tries", tries)
     few_choices = ability.first(SCREEN)
@@ -140,7 +167,7 @@ def circuit(
         raise DataError(
             f"the accuracy without ablation is too low: {baseline:.0%} of the choices and "
             f"{rest_baseline:.0%} of the other texts",
-            "use a model trained on the built-in language: regard train --out runs/builtin",
+            "use a model that has learnt both",
         )
     single_accuracy = {head: accuracy([head]) for head in heads(model.model)}
     singles = {f"{name} head {head}": value for (name, head), value in single_accuracy.items()}
@@ -186,7 +213,7 @@ def _affordable(heads: int, size: int, tries: int) -> int:
 def stored_circuit(folder: str | Path) -> Circuit | None:
     """The circuit in a model folder's circuit.json, if there is one.
 
-    The file is what `regard look MODEL --what circuit --json` printed.
+    The file is what `examples/pronoun_circuit.py` prints.
     """
     if not isinstance(folder, str | Path):
         raise SettingError(
@@ -209,6 +236,6 @@ def stored_circuit(folder: str | Path) -> Circuit | None:
     except (KeyError, TypeError, ValueError, IndexError):
         raise DataError(
             f"{path} does not contain a circuit",
-            "write it again: regard look MODEL --what circuit --json > circuit.json",
+            "write it again: python examples/pronoun_circuit.py MODEL > circuit.json",
         ) from None
     return Circuit(**values)

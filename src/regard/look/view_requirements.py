@@ -103,12 +103,6 @@ def _without_ablation(model: Inspectable) -> Obstacle:
     return _without_attention(model) or _without_tokens(model)
 
 
-def _without_circuit(model: Inspectable) -> Obstacle:
-    if not isinstance(model.model, EncoderDecoder) or not model.accepts_text:
-        return "this model does not translate"
-    return _without_attention(model)
-
-
 def _without_lens(model: Inspectable) -> Obstacle:
     core = model.model
     without_scores = DualEncoder | LinearForecaster | SeriesEncoderDecoder
@@ -156,7 +150,6 @@ OBSTACLES: dict[str, Callable[[Inspectable], Obstacle]] = {
     "entropy": _without_attention,
     "roles": _without_roles,
     "ablation": _without_ablation,
-    "circuit": _without_circuit,
     "patching": _without_tokens,
     "lens": _without_lens,
     "rollout": _without_self_attention,

@@ -58,7 +58,6 @@ from regard.studio.views.other_analyses import (
     lens,
     patching,
     positions,
-    referent,
     roles,
 )
 from regard.studio.views.packed import Answer, Packed
@@ -91,7 +90,6 @@ VIEWS: dict[str, tuple[type[ViewRequest], Callable[[ModelStore, Any], Answer]]] 
     "tensor": (TensorRequest, tensor),
     "scores": (ScoresRequest, scores),
     "circuit": (ModelRequest, circuit),
-    "referent": (ModelRequest, referent),
     "run": (RunRequest, run),
     "metrics": (MetricsRequest, metrics),
     "entropy": (InputRequest, entropy),

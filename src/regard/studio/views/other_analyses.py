@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-
 from regard import look as analyses
 from regard.errors import SettingError
 from regard.studio import answers
 from regard.studio.model_store import ModelStore
-from regard.studio.referent_head import referent_head
 from regard.studio.requests import (
     InputRequest,
     ModelRequest,
@@ -79,11 +76,3 @@ def circuit(store: ModelStore, request: ModelRequest) -> Answer:
     store.model(request.model)  # refuses names that are not listed
     stored = analyses.stored_circuit(store.models()[request.model])
     return {"circuit": None if stored is None else stored.to_dict()}
-
-
-def referent(store: ModelStore, request: ModelRequest) -> Answer:
-    """The head that looks from "it" to what it stands for, on two sentences of one adjective."""
-    opened = store.model(request.model)
-    with opened.lock:
-        result = referent_head(opened.model)
-    return {"referent": None if result is None else asdict(result)}

@@ -51,45 +51,8 @@ function circuitButtons(model, circuit) {
   ];
 }
 
-// Of any other model with self-attention over text: the head that tells the two readings apart best.
-function headButton(found) {
-  const mean = (values) =>
-    `${Math.round((100 * values.reduce((a, b) => a + b, 0)) / values.length)} %`;
-  return [
-    h("button", {
-      type: "button",
-      id: "resolves",
-      class: "main",
-      text: "Who resolves “it”?",
-      onclick: () =>
-        go({
-          text: found.texts[0],
-          text2: found.texts[1],
-          compare: 1,
-          model2: "",
-          file: "",
-          at: found.name,
-          head: found.head,
-          pin: found.position,
-          off: "",
-        }),
-    }),
-    h("span", {
-      class: "note",
-      text: `${found.name} head ${found.head}: ${mean(found.right)} of its attention on the correct noun, ${mean(found.wrong)} on the other.`,
-    }),
-  ];
-}
-
-// Fills its row, if the model has such a head; a page without it is whole.
+// Fills its row, if the folder of the model has a circuit; a page without it is whole.
 export async function resolving(place, model) {
   const { circuit } = await ask("circuit", { model });
-  if (circuit?.reader) {
-    put(place, circuitButtons(model, circuit));
-    return;
-  }
-  const { referent } = await ask("referent", { model });
-  if (!referent) return;
-  if (referent.right.every((share, i) => share > referent.wrong[i]))
-    put(place, headButton(referent));
+  if (circuit?.reader) put(place, circuitButtons(model, circuit));
 }
