@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -153,12 +152,12 @@ def print_result(result: Result, as_json: bool) -> None:
             "steps": result.steps,
             **result.losses,
         }
-        scores = {split: asdict(score) for split, score in result.scores.items()}
+        scores = {split: vars(score) for split, score in result.scores.items()}
         click.echo(json.dumps(report | scores))
         return
     for split, score in result.scores.items():
         # Signatures and counts are in the JSON only.
-        metrics = {name: value for name, value in asdict(score).items() if isinstance(value, float)}
+        metrics = {name: value for name, value in vars(score).items() if isinstance(value, float)}
         columns = [_format_metric(name, value) for name, value in metrics.items()]
         # Tabs, so that `cut` and spreadsheets take the table as it is.
         click.echo("\t".join([split, *columns]))

@@ -24,8 +24,7 @@ from regard.compare.report import Comparison
 from regard.compare.results import ContenderResult, Run, Scores
 from regard.errors import SettingError
 from regard.evaluation.evaluation import paired_tests
-from regard.metrics.bleu import TranslationScore
-from regard.metrics.perplexity import BitsPerCharacter, NegativeLogLikelihood
+from regard.metrics.perplexity import BitsPerCharacter
 from regard.metrics.scores import AnyScore
 from regard.metrics.significance import PairedTest
 from regard.models import load_translator
@@ -328,10 +327,10 @@ def _scores(scores: Mapping[str, AnyScore], characters: int | None) -> Scores:
     numbers: Scores = {}
     for split, score in scores.items():
         values = {key: value for key, value in vars(score).items() if isinstance(value, float)}
-        if characters and isinstance(score, NegativeLogLikelihood):
-            nll = score.loss * score.tokens
+        if characters and "tokens" in vars(score):
+            tokens = vars(score)["tokens"]
             metric = BitsPerCharacter()
-            total = metric.statistics([(nll, score.tokens)], [characters]).sum(axis=0)
+            total = metric.statistics([(values["loss"] * tokens, tokens)], [characters]).sum(axis=0)
             values[metric.name] = metric.score(total)
         numbers[split] = values
     return numbers
@@ -342,7 +341,7 @@ def _translation_results(
 ) -> dict[str, Any]:
     """The quality of translations, by length too, and the speed of decoding."""
     first = scores.get("test", next(iter(scores.values())))
-    if not isinstance(first, TranslationScore) or recipe.objective != "translate":
+    if recipe.objective != "translate":
         return {}
     translator = load_translator(folder, device=recipe.train.device, say=_silent)
     sets = test_sets(RunFolder(folder))
@@ -352,8 +351,8 @@ def _translation_results(
         pairs = [*pairs, *sets["longer"]]
     buckets, decode_rate = evaluate_by_length(translator, pairs, recipe)
     return {
-        "bleu": first.bleu,
-        "exact_match": first.exact_match,
+        "bleu": vars(first)["bleu"],
+        "exact_match": vars(first)["exact_match"],
         "decode_rate": decode_rate,
         "buckets": buckets,
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from regard.data.labelled import LabelledText, Question, RatedText, TaggedWords
@@ -82,9 +82,9 @@ def tag_words(model: TextEncoder, examples: Sequence[TaggedWords], settings: Set
     return Outputs(predictions, references)
 
 
-def has_entities(examples: Sequence[TaggedWords]) -> bool:
+def has_entities(rows: Iterable[Sequence[str]]) -> bool:
     """Whether tags are of the kind B-x, I-x, O; parts of speech are not."""
-    return any(tag.startswith("B-") for example in examples for tag in example.tags)
+    return any(tag.startswith("B-") for tags in rows for tag in tags)
 
 
 def answer_questions(

@@ -20,7 +20,7 @@ from regard.evaluation.tasks import TASKS, task_of
 from regard.metrics.bleu import Bleu
 from regard.metrics.bootstrap import ConfidenceInterval, confidence_interval
 from regard.metrics.classification import TopKAccuracy
-from regard.metrics.forecast import Coverage, QuantileLoss
+from regard.metrics.forecast import Coverage, QuantileLoss, point_forecasts
 from regard.metrics.metric import Metric
 from regard.metrics.perplexity import LikelihoodMetric, Loss, Perplexity
 from regard.metrics.registry import metric as registered_metric
@@ -217,6 +217,13 @@ def output_kind(metric: Metric) -> OutputKind:
     return "prediction"
 
 
+def predictions_of(kind: OutputKind, values: Sequence[Any]) -> Sequence[Any]:
+    """The predictions of other outputs: the first candidate, or the quantile nearest the median."""
+    if kind == "ranking":
+        return [candidates[0] for candidates in values]
+    return [point_forecasts(forecast, levels) for levels, forecast in values]
+
+
 def _outputs(
     model: Model,
     examples: Sequence[Any],
@@ -236,9 +243,8 @@ def _outputs(
     if needed & {"prediction", "ranking"}:
         ranking = _predicted(model, examples, task, "ranking", settings)
         outputs["ranking"] = ranking
-        # The prediction is the first of the candidates.
-        first = [candidates[0] for candidates in ranking.values]
-        outputs.setdefault("prediction", Outputs(first, ranking.references))
+        first = Outputs(predictions_of("ranking", ranking.values), ranking.references)
+        outputs.setdefault("prediction", first)
     return outputs
 
 

@@ -131,6 +131,7 @@ class Task:
     other_metrics: tuple[str, ...] = ()  # that can be asked for
     # Default metrics that count what not all examples have, as entities: whether these have it.
     conditions: Mapping[str, Callable[[Sequence[Any]], bool]] = field(default_factory=dict)
+    scores: Mapping[str, str] = field(default_factory=dict)  # at the end of a run: name → metric
     decodes: bool = False  # whether its predictions are decoded: the settings of decoding apply
 
     # --- trained ---

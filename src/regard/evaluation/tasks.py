@@ -44,6 +44,15 @@ from regard.models.base import Model
 _LOAD = 'model = regard.load("FOLDER")'
 _CLASSIFY_TEXT = 'regard.load("FOLDER").classify("a text")'
 
+
+def _by_name(*metrics: str) -> dict[str, str]:
+    return {name: name for name in metrics}
+
+
+_TRANSLATION_SCORES = _by_name("bleu", "chrf", "exact_match")
+_CLASS_SCORES = _by_name("accuracy", "f1")
+_RANKING_SCORES = _CLASS_SCORES | {"top_5": "top_k:5"}
+
 TASKS: dict[str, Task] = {
     # --- texts from texts ---
     "translate": Task(
@@ -55,6 +64,7 @@ TASKS: dict[str, Task] = {
         metrics=("bleu", "chrf", "exact_match", "perplexity"),
         other_metrics=("loss", "bits_per_character", "rouge1", "rouge2", "rougeL", "wer", "cer"),
         decodes=True,
+        scores=_TRANSLATION_SCORES,
         card=Card(
             "translation",
             "A Transformer for translation",
@@ -68,6 +78,7 @@ TASKS: dict[str, Task] = {
         metrics=("rouge1", "rouge2", "rougeL", "perplexity"),
         other_metrics=("bleu", "chrf", "exact_match", "loss", "bits_per_character"),
         decodes=True,
+        scores=_TRANSLATION_SCORES,
         card=Card(
             "summarization",
             "An encoder–decoder that summarises",
@@ -107,6 +118,7 @@ TASKS: dict[str, Task] = {
         metrics=("wer", "cer"),
         other_metrics=("exact_match", "bleu", "chrf"),
         decodes=True,
+        scores=_by_name("wer", "cer", "exact_match"),
         card=Card(
             "automatic-speech-recognition",
             "A model that transcribes speech",
@@ -123,6 +135,7 @@ TASKS: dict[str, Task] = {
         predict={"prediction": answer_questions},
         metrics=("answer_exact_match", "answer_f1"),
         other_metrics=("exact_match",),
+        scores={"exact_match": "answer_exact_match", "f1": "answer_f1"},
         card=Card(
             "question-answering",
             "A finder of answers",
@@ -137,7 +150,8 @@ TASKS: dict[str, Task] = {
         predict={"prediction": tag_words},
         metrics=("entity_f1", "tag_accuracy"),
         other_metrics=("exact_match",),
-        conditions={"entity_f1": has_entities},
+        conditions={"entity_f1": lambda rows: has_entities(one.tags for one in rows)},
+        scores={"accuracy": "tag_accuracy", "f1": "entity_f1"},
         card=Card(
             "token-classification", "A tagger of words", 'regard.load("FOLDER").tag("a text")'
         ),
@@ -148,6 +162,7 @@ TASKS: dict[str, Task] = {
         reads=examples.RATED_TEXT,
         predict={"prediction": predict_numbers},
         metrics=("mse", "mae", "pearson"),
+        scores=_by_name("mse", "mae", "pearson"),
         card=Card("text-classification", "A model that rates texts by a number", _CLASSIFY_TEXT),
     ),
     "classify": Task(
@@ -160,6 +175,7 @@ TASKS: dict[str, Task] = {
         predict={"ranking": rank_labels},
         metrics=("accuracy", "f1"),
         other_metrics=("top_k", "exact_match"),
+        scores=_CLASS_SCORES,
         card=Card("text-classification", "A classifier of texts", _CLASSIFY_TEXT),
     ),
     "follows": Task(method="follows", answer=answers.follows),
@@ -188,6 +204,7 @@ TASKS: dict[str, Task] = {
         predict={"ranking": rank_image_classes},
         metrics=("accuracy", "top_k:5"),
         other_metrics=("f1",),
+        scores=_RANKING_SCORES,
         card=Card(
             "image-classification",
             "A classifier of images",
@@ -199,6 +216,7 @@ TASKS: dict[str, Task] = {
         reads=examples.IMAGE,
         predict={"prediction": reconstruct_patches},
         metrics=("mse", "mae"),
+        scores=_by_name("mse", "mae"),
         card=Card(
             "image-feature-extraction",
             "An encoder of images, trained to fill in masked patches",
@@ -210,6 +228,7 @@ TASKS: dict[str, Task] = {
         reads=examples.CAPTIONED_IMAGE,
         predict={"ranking": rank_captions},
         metrics=("accuracy", "top_k:5"),
+        scores=_RANKING_SCORES,
         card=Card(
             "zero-shot-image-classification",
             "A dual encoder of images and texts",
@@ -226,6 +245,12 @@ TASKS: dict[str, Task] = {
         predict={"prediction": forecast_points, "quantiles": forecast_quantiles},
         metrics=("mse", "mae"),
         other_metrics=("quantile_loss", "coverage"),
+        scores={
+            "mse": "mse",
+            "mae": "mae",
+            "quantile_loss": "quantile_loss",
+            "coverage": "coverage",
+        },
         card=Card(
             "time-series-forecasting",
             "A forecaster of time series",
@@ -242,6 +267,7 @@ TASKS: dict[str, Task] = {
         predict={"ranking": rank_graph_classes},
         metrics=("accuracy", "f1"),
         other_metrics=("top_k", "exact_match"),
+        scores=_CLASS_SCORES,
         card=Card(
             "graph-ml",
             "A classifier of the nodes of a graph",
@@ -258,6 +284,7 @@ TASKS: dict[str, Task] = {
         predict={"ranking": rank_graph_classes},
         metrics=("accuracy", "f1"),
         other_metrics=("top_k", "exact_match"),
+        scores=_CLASS_SCORES,
         card=Card(
             "graph-ml", "A classifier of graphs", 'regard.load("FOLDER").classify("graphs/")'
         ),
@@ -271,6 +298,7 @@ TASKS: dict[str, Task] = {
         predict={"ranking": answer_stories},
         metrics=("accuracy",),
         other_metrics=("f1", "top_k", "exact_match"),
+        scores=_CLASS_SCORES,
         card=Card(
             "question-answering",
             "A memory network that answers questions about stories",
@@ -283,6 +311,7 @@ TASKS: dict[str, Task] = {
         predict={"ranking": rank_sound_classes},
         metrics=("accuracy", "top_k:5"),
         other_metrics=("f1",),
+        scores=_RANKING_SCORES,
         card=Card(
             "audio-classification",
             "A classifier of recordings",
@@ -302,6 +331,7 @@ TASKS: dict[str, Task] = {
         reads=examples.TEXT_PAIR,
         predict={"ranking": rank_pairs},
         metrics=("accuracy", "top_k:5"),
+        scores={"accuracy": "accuracy", "f1": "accuracy"},
         card=Card(
             "sentence-similarity",
             "An encoder of sentence vectors",

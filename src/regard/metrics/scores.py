@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 from regard.metrics.bleu import TranslationScore
 from regard.metrics.classification import ClassificationScore
 from regard.metrics.contrastive import ContrastiveScore
@@ -24,4 +26,5 @@ AnyScore = (
     | ReconstructionScore
     | AbsoluteReconstructionScore
     | ContrastiveScore
+    | SimpleNamespace  # `evaluation.scores.Score`
 )

@@ -8,34 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from regard import __version__, disk
+from regard.evaluation.table import TITLES
 from regard.evaluation.tasks import TASKS
-from regard.metrics.bleu import TranslationScore
-from regard.metrics.classification import ClassificationScore
-from regard.metrics.contrastive import ContrastiveScore
-from regard.metrics.forecast import ForecastScore, QuantileScore
-from regard.metrics.perplexity import NegativeLogLikelihood
-from regard.metrics.question_answering import AnswerScore
-from regard.metrics.reconstruction import AbsoluteReconstructionScore, ReconstructionScore
-from regard.metrics.regression import RegressionScore
+from regard.metrics.bleu import Bleu, Chrf
 from regard.metrics.scores import AnyScore
-from regard.metrics.word_error_rate import TranscriptionScore
 from regard.training.recipe.schema import SECTIONS, Recipe
 from regard.training.run_evaluation import task_name
 from regard.training.run_folder import RunFolder
 
-# Scores that are a row of numbers.
-RatedScore = (
-    ClassificationScore
-    | AnswerScore
-    | RegressionScore
-    | TranscriptionScore
-    | ForecastScore
-    | QuantileScore
-    | ReconstructionScore
-    | AbsoluteReconstructionScore
-    | ContrastiveScore
-)
-_DECIMALS = {"mse": 4, "mae": 4, "quantile_loss": 4}  # two of all others
+# Digits after the point; two of all others.
+_DECIMALS = {"mse": 4, "mae": 4, "quantile_loss": 4, "loss": 4, "perplexity": 3}
 
 
 @dataclass(frozen=True)
@@ -143,60 +125,33 @@ def _data_source(recipe: Recipe) -> str:
 
 
 def _score_table(recipe: Recipe, scores: Mapping[str, AnyScore]) -> list[str]:
-    """A Markdown table; all scores of a run are of one kind."""
+    """A Markdown table; all scores of a run have the same names."""
     if not scores:
         return ["No test set was given. `regard evaluate FOLDER --source F --target G` scores it."]
-    rated: dict[str, RatedScore] = {}
-    likelihoods: dict[str, NegativeLogLikelihood] = {}
-    translations: dict[str, TranslationScore] = {}
+    first = vars(next(iter(scores.values())))
+    # How many examples or tokens there are comes last.
+    keys = [key for key, value in first.items() if isinstance(value, float)]
+    keys += [key for key, value in first.items() if isinstance(value, int)]
+    titles = [TITLES.get(key, key).replace("_", " ") for key in keys]
+    lines = [f"| set | {' | '.join(titles)} |", "|---" * (len(keys) + 1) + "|"]
     for name, score in scores.items():
-        if isinstance(score, RatedScore):
-            rated[name] = score
-        elif isinstance(score, NegativeLogLikelihood):
-            likelihoods[name] = score
-        elif isinstance(score, TranslationScore):
-            translations[name] = score
-    if rated:
-        return _classification_table(rated)
-    if likelihoods:
-        return _likelihood_table(likelihoods)
-    return _translation_table(recipe, translations)
-
-
-def _classification_table(scores: Mapping[str, RatedScore]) -> list[str]:
-    first = next(iter(scores.values()))
-    keys = [key for key in vars(first) if key != "examples"]
-    lines = [
-        f"| set | {' | '.join(keys)} | examples |".replace("_", " "),
-        "|---" * (len(keys) + 2) + "|",
-    ]
-    for name, score in scores.items():
-        values = " | ".join(f"{vars(score)[key]:.{_DECIMALS.get(key, 2)}f}" for key in keys)
-        lines.append(f"| {name} | {values} | {score.examples:,} |")
+        values = [_cell(key, vars(score)[key]) for key in keys]
+        lines.append(f"| {name} | {' | '.join(values)} |")
+    if "bleu" in first:
+        # Without its signature, a BLEU score cannot be compared (Post 2018).
+        lines += [
+            "",
+            f"Beam {recipe.decode.beam}, length penalty {recipe.decode.length_penalty}. "
+            f"BLEU signature `{Bleu(recipe.decode.tokenize).signature()}`, "
+            f"chrF signature `{Chrf().signature()}`.",
+        ]
     return lines
 
 
-def _likelihood_table(scores: Mapping[str, NegativeLogLikelihood]) -> list[str]:
-    lines = ["| set | loss | perplexity | tokens |", "|---|---|---|---|"]
-    for name, score in scores.items():
-        lines.append(f"| {name} | {score.loss:.4f} | {score.perplexity:.3f} | {score.tokens:,} |")
-    return lines
-
-
-def _translation_table(recipe: Recipe, scores: Mapping[str, TranslationScore]) -> list[str]:
-    lines = ["| set | BLEU | chrF | exact match |", "|---|---|---|---|"]
-    for name, score in scores.items():
-        lines.append(
-            f"| {name} | {score.bleu:.2f} | {score.chrf:.2f} | {score.exact_match:.1f} % |"
-        )
-    first = next(iter(scores.values()))
-    # Without its signature, a BLEU score cannot be compared (Post 2018).
-    lines += [
-        "",
-        f"Beam {recipe.decode.beam}, length penalty {recipe.decode.length_penalty}. "
-        f"BLEU signature `{first.signature}`, chrF signature `{first.chrf_signature}`.",
-    ]
-    return lines
+def _cell(key: str, value: float) -> str:
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:.{_DECIMALS.get(key, 2)}f}"
 
 
 # --- settings -------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import signal
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -95,7 +95,7 @@ class Result:
 
     def _repr_html_(self) -> str:
         """The learning curves and scores, for a notebook."""
-        values = {split: asdict(score) for split, score in self.scores.items()}
+        values = {split: vars(score) for split, score in self.scores.items()}
         return learning_curves.to_html(self.folder, repr(str(self.folder)), values)
 
 
@@ -265,9 +265,7 @@ def _outcome_written(run_folder: RunFolder) -> Iterator[dict[str, Any]]:
 def _score_numbers(scores: Mapping[str, AnyScore]) -> dict[str, dict[str, float]]:
     """Split → name → number, of the scores of a run."""
     return {
-        split: {
-            key: value for key, value in asdict(score).items() if isinstance(value, int | float)
-        }
+        split: {key: value for key, value in vars(score).items() if isinstance(value, int | float)}
         for split, score in scores.items()
     }
 
