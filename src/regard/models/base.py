@@ -25,7 +25,7 @@ from regard.models.hf_call import (
     bind_arguments,
     call,
 )
-from regard.models.input_checks import check_inputs, require_known_ids
+from regard.models.input_checks import check_inputs, check_separators, require_known_ids
 from regard.models.input_warnings import warn_of_inputs
 from regard.models.labels import label_name, label_names
 from regard.models.precision import cast, choose_dtype
@@ -72,8 +72,9 @@ class Model(Tasks):
         # Among the keywords, so that a type checker accepts `model(**model.tokens(texts))`.
         options = {name: bool(named_inputs.pop(name, False)) for name in OUTPUT_OPTIONS}
         tensors = self._arguments(*inputs, **named_inputs)
+        check_separators(self.spec, tensors)
         try:
-            return call(self.model, self.spec, self.config, tensors, **options)
+            return call(self.model, self.config, tensors, **options)
         except IndexError:
             # Looked for afterwards: on the way in it would cost each call a pass over its ids.
             require_known_ids(self.spec, tensors)
