@@ -14,9 +14,9 @@ from torch import Tensor
 
 from regard import edit
 from regard import spec as kinds
+from regard.arguments import whole_number
 from regard.core_model import CoreModel
 from regard.data.training_coverage import TrainingCoverage
-from regard.decode.arguments import whole_number
 from regard.errors import DataError, ModelError, SettingError
 from regard.models import saving
 from regard.models.hf_call import (
@@ -221,11 +221,6 @@ class Model(Tasks):
 
         The folder is new, or holds a model that is replaced.
         """
-        if not isinstance(folder, str | Path):
-            raise SettingError(
-                f"`folder` must be a path, not {type(folder).__name__}",
-                "pass the path of the folder to write",
-            )
         self._require_unpacked("saved")
         # A model from a folder has its companion files there; another one brings its own.
         files = self.files() if self.folder is None else {}

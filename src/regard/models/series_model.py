@@ -18,6 +18,7 @@ from torch import Tensor
 
 from regard import memory
 from regard import spec as kinds
+from regard.arguments import LARGEST_SEED, is_whole, whole_number
 from regard.baselines.linear_forecaster import LinearForecaster
 from regard.core.finite_outputs import require_finite
 from regard.core.lagged_values import Covariates
@@ -32,7 +33,6 @@ from regard.data.series import (
     read_series,
     read_series_processor,
 )
-from regard.decode.arguments import whole_number
 from regard.encoder import Encoder
 from regard.errors import DataError, ModelError
 from regard.models.arrays import as_array
@@ -43,7 +43,6 @@ from regard.series_encoder_decoder import (
     covariates_by_name,
     with_channels,
 )
-from regard.spec.validation import LARGEST_SEED, is_whole
 
 if TYPE_CHECKING:
     from regard.look.backdrop import Backdrop

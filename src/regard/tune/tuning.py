@@ -20,10 +20,10 @@ from shlex import quote
 from typing import Any
 
 from regard import disk
+from regard.arguments import LARGEST_SIZE
 from regard.errors import CheckpointError, DivergenceError, SettingError, TrainingInterrupted
 from regard.plan.step_trace import trace_step
 from regard.plan.subject import Request, Subject, of_recipe
-from regard.spec.validation import LARGEST_SIZE
 from regard.training import preflight
 from regard.training.engine.loop import Loop
 from regard.training.recipe.schema import KEYS, Recipe, parse
