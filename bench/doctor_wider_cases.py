@@ -49,8 +49,8 @@ from regard.text.tokenizer_training import train_lossless_tokenizer
 from regard.training.data.plain_text import SPECIAL_TOKENS
 from regard.training.objectives.causal_lm import CausalLM
 from regard.training.objectives.denoising import Denoising
+from regard.training.objectives.head_objective import TokenClassification
 from regard.training.objectives.sequence_to_sequence import SequenceToSequence
-from regard.training.objectives.token_classification import TokenClassification
 
 # --- data -----------------------------------------------------------------------------------------
 

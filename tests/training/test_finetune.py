@@ -23,11 +23,11 @@ from regard.metrics.entity_f1 import tagging_score
 from regard.metrics.question_answering import answer_score
 from regard.models import LanguageModel, TextEncoder, Translator
 from regard.text.tokenizer_files import open_encoder_tokenizer
+from regard.training.data.text_sources import answer_windows
 from regard.training.engine import layerwise_lr_decay
 from regard.training.engine.lr_schedule import LinearDecay
 from regard.training.engine.optimizer import Optimizer
 from regard.training.objectives.head_objective import with_head
-from regard.training.objectives.question_answering import answer_windows
 from regard.training.run import resume
 from regard.training.run_folder import RunFolder
 

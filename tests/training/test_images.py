@@ -117,11 +117,12 @@ def test_a_new_preprocessing_is_read_back_here_and_by_transformers(
 
 def test_bytes_become_the_values_of_the_processor(images: Path, tmp_path: Path) -> None:
     """What is stored and normalized later is what the model is given in use."""
-    recipe = loading.load(None, settings_of("images", images) | {"crop_padding": 0, "flip": 0.0})
+    plain = {"crop_padding": 0, "flip": 0.0, "mixup": 0.0}
+    recipe = loading.load(None, settings_of("images", images) | plain)
     setup = Setup(begin(recipe, tmp_path / "run", "x"), recipe, lambda text: None)
     objective: Any = assemble(setup)
-    batch = next(objective.evaluation_batches(objective.train_images))
-    values = objective.pixel_values(batch.tensors)
+    batch = next(objective.evaluation_batches("train"))
+    values = objective.source.pixel_values(batch.tensors)
     paths = sorted(images.glob("*/*.png"))
     expected = read_image_processor(setup.run_folder.folder).batch([*paths])
     assert values.equal(expected[batch.rows])
@@ -430,7 +431,7 @@ def test_the_loss_of_captions_is_that_of_transformers(images: Path, tmp_path: Pa
         expected = theirs(
             input_ids=batch.tensors["tokens"],
             attention_mask=batch.tensors["padding_mask"].long(),
-            pixel_values=objective.pixel_values(batch.tensors),
+            pixel_values=objective.source.pixel_values(batch.tensors),
             return_loss=True,
         ).loss
     assert loss.item() / batch.tokens == pytest.approx(expected.item(), rel=1e-4)
@@ -576,13 +577,13 @@ def test_hidden_patches_follow_from_seed_epoch_and_row(images: Path, tmp_path: P
     setup = Setup(begin(recipe, tmp_path / "run", "x"), recipe, lambda text: None)
     objective: Any = assemble(setup)
     rows = np.array([4, 1, 7])
-    one = objective.targets(objective.train_images, rows, 3)
+    one = objective.collate("train", rows, (3, 0)).tensors
     # 9 patches, of which int(9 · 0.5) stay visible: the same number in every image.
     assert one["visible"].shape == (3, 4)
     assert bool((one["masked"].sum(dim=1) == 5).all())
-    again = objective.targets(objective.train_images, rows[::-1].copy(), 3)
+    again = objective.collate("train", rows[::-1].copy(), (3, 0)).tensors
     assert torch.equal(one["masked"], again["masked"].flip(0))
-    other = objective.targets(objective.train_images, rows, 4)
+    other = objective.collate("train", rows, (4, 0)).tensors
     assert not torch.equal(one["masked"], other["masked"])
     # Every patch stands where `restore` says: visible ones first, in their order.
     for row, visible in enumerate(one["visible"]):

@@ -27,7 +27,7 @@ from regard.text.ctc import CTCDecoder
 from regard.training import model_spec
 from regard.training.assembly import assemble
 from regard.training.data.sound_files import RecordedSpeech
-from regard.training.objectives.ctc import alignment_length
+from regard.training.data.sound_sources import alignment_length
 from regard.training.recipe import loading
 from regard.training.run import resume
 from regard.training.run_folder import begin
@@ -151,7 +151,7 @@ def test_the_loss_is_that_of_all_alignments(tmp_path: Path) -> None:
     (tmp_path / "table.tsv").write_text("a.wav\taa\n")
     objective = _objective(settings(tmp_path / "table.tsv", "wav2vec2:tiny"), tmp_path / "run")
     decoder = objective.data.vocabulary
-    batch = objective.collate(objective.train_split, np.array([0]))
+    batch = objective.collate("train", np.array([0]))
     model = objective.trained_model.model
     with torch.no_grad():
         _, nll = objective.loss(batch.tensors)
@@ -186,7 +186,7 @@ def test_a_batch_has_the_loss_of_its_recordings(model: str, table: Path, tmp_pat
         values = {key: value for key, value in values.items() if key not in dropouts}
         values |= {"spec": str(tmp_path / "spec.json"), "objective": "ctc"}
     objective = _objective(values, tmp_path / "run")
-    split = objective.train_split
+    split = "train"
     with torch.no_grad():
         rows = [objective.collate(split, np.array([row])) for row in range(4)]
         single = sum(objective.loss(row.tensors)[1] for row in rows)
@@ -210,16 +210,16 @@ def test_the_loss_equals_that_of_transformers(table: Path, tmp_path: Path) -> No
     other.config.ctc_loss_reduction = "sum"
     processor = transformers.Wav2Vec2FeatureExtractor.from_pretrained(run)
     tokenizer = transformers.Wav2Vec2CTCTokenizer.from_pretrained(run)
-    speech = objective.train_split.speech
+    speech = objective.source.splits["train"]
     for row in range(3):
         inputs = processor(speech[row], sampling_rate=RATE, return_tensors="pt").input_values
         labels = tokenizer(speech.transcripts[row], return_tensors="pt").input_ids
         with torch.no_grad():
             expected = other(inputs, labels=labels)
-            batch = objective.collate(objective.train_split, np.array([row]))
+            batch = objective.collate("train", np.array([row]))
             _, nll = objective.loss(batch.tensors)
         torch.testing.assert_close(nll, expected.loss, rtol=1e-4, atol=1e-4)
-        assert labels[0].tolist() == objective.train_split.labels[row]
+        assert labels[0].tolist() == objective.source.labels["train"][row]
         text = tokenizer.batch_decode(expected.logits.argmax(-1))[0]
         assert ours.transcribe(speech[row]) == text
 
@@ -432,7 +432,7 @@ def test_a_multilingual_model_learns_in_a_language(tmp_path: Path) -> None:
     setup = Setup(begin(recipe, tmp_path / "run", "test"), recipe, lambda _: None, Tones(0.4))
     objective: Any = assemble(setup)
     prompt = [f"<|{name}|>" for name in ("startoftranscript", "de", "transcribe", "notimestamps")]
-    tensors = objective.collate(objective.train_split, np.array([0])).tensors
+    tensors = objective.collate("train", np.array([0])).tensors
     tokenizer = objective.data.vocabulary
     assert tokenizer.tokens(tensors["target"][0].tolist()) == [*prompt, *"low"]
     labels = tensors["labels"][0].tolist()

@@ -163,14 +163,13 @@ def test_only_training_is_augmented(model: str, table: Path, tmp_path: Path) -> 
     name = "waves" if model == "wav2vec2:tiny" else "features"
     rows = np.arange(3)
     one, same, other = (
-        objective.collate(objective.train_split, rows, (epoch, 0)).tensors[name]
-        for epoch in (0, 0, 1)
+        objective.collate("train", rows, (epoch, 0)).tensors[name] for epoch in (0, 0, 1)
     )
     assert one.equal(same)
     assert not (one.shape == other.shape and one.equal(other))
     for mine, expected in zip(
-        objective.evaluation_batches(objective.splits["valid"]),
-        plain.evaluation_batches(plain.splits["valid"]),
+        objective.evaluation_batches("valid"),
+        plain.evaluation_batches("valid"),
         strict=True,
     ):
         assert mine.tensors[name].equal(expected.tensors[name])
@@ -183,21 +182,20 @@ def test_a_faster_recording_has_a_frame_for_each_character(table: Path, tmp_path
     objective = _objective(
         settings(table, "wav2vec2:tiny", speed_perturbation=0.5), tmp_path / "run"
     )
-    split = objective.train_split
+    source = objective.source
     # "low" in eight frames becomes a text that needs all of them.
-    labels = [[5, 6] * 10 for _ in split.labels]
-    object.__setattr__(split, "labels", labels)
-    limits = objective.length_limits(split, 0)
+    source.labels["train"] = [[5, 6] * 10 for _ in source.labels["train"]]
+    limits = source.length_limits("train", 0)
     assert objective.trained_model.frames(np.array([limits.fewest])) == 20
     assert objective.trained_model.frames(np.array([limits.fewest - 1])) == 19
     for epoch in range(20):
-        assert len(objective.waveform(split, 11, epoch)) >= limits.fewest
+        assert len(source.waveform("train", 11, epoch)) >= limits.fewest
 
 
 def test_label_smoothing_is_that_of_transcription(table: Path, tmp_path: Path) -> None:
     values = settings(table, "whisper:tiny", label_smoothing=0.2)
     objective = _objective(values, tmp_path / "run")
-    batch = objective.collate(objective.train_split, np.arange(4)).tensors
+    batch = objective.collate("train", np.arange(4)).tensors
     with torch.no_grad():
         loss, nll = objective.loss(batch)
         hidden, _ = objective.model(batch["features"], batch["target"])
@@ -215,7 +213,7 @@ def test_label_smoothing_is_that_of_transcription(table: Path, tmp_path: Path) -
 def test_settings_of_sound_need_sound(key: str) -> None:
     with pytest.raises(SettingError, match=f"{key} is not a setting of the objective 'causal'"):
         loading.load(None, {"text": "x", "model": "gpt2", key: AUGMENTED[key]})
-    if key.endswith("masks"):  # contrastive learning masks by `mask_ratio` and `span_length`
+    if key.endswith("masks"):  # contrastive learning masks by `hidden` and `span_length`
         changes = {"sounds": "x", "model": "wav2vec2", "objective": "speech_contrastive"}
         with pytest.raises(SettingError, match="'speech_contrastive'"):
             loading.load(None, changes | {key: 1})

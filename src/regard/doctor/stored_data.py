@@ -15,7 +15,7 @@ from regard.text.tokenizer import Tokenizer
 from regard.training.data.parallel_text import ParallelCorpora
 from regard.training.data.plain_text import TextCorpora
 from regard.training.data.stored_images import StoredImages
-from regard.training.objectives.head_objective import LabelledData
+from regard.training.data.text_sources import LabelledData
 from regard.training.objectives.objective import Objective
 
 Example = tuple[str, ...]  # what belongs together: both sides of a pair, a text and its label

@@ -70,6 +70,13 @@ def check_kind(
 ) -> None:
     """Refuses a spec of another kind than the objective trains, or that reads something else."""
     if isinstance(model, classes) and model.main_input_name in input_names:
+        described: Any = model
+        is_spectrogram = model.main_input_name == "input_features"
+        if is_spectrogram and described.spectrogram.max_length is None:
+            raise SettingError(
+                "the spec does not say how long a window of sound is",
+                "give its Spectrogram positions of a length, such as FixedPosition(1500)",
+            )
         return
     names = " or ".join(f"spec.{kind.__name__}" for kind in classes)
     media = " or ".join(_MEDIA[name] for name in input_names)

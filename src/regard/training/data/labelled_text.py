@@ -12,7 +12,7 @@ from typing import Any
 from regard import disk
 from regard.data import labelled
 from regard.data.labelled import LabelledText
-from regard.errors import SettingError
+from regard.errors import DataError, SettingError
 from regard.text.tokenizer import Tokenizer
 from regard.text.tokenizer_files import open_encoder_tokenizer
 from regard.text.tokenizer_training import (
@@ -170,6 +170,26 @@ def held_out_stream(train: Split) -> dict[str, Split]:
                 yield example
 
     return {"train": partial(part, False), "valid": partial(part, True)}
+
+
+def class_names(labels: Iterable[str]) -> list[str]:
+    """The classes of the training data, sorted."""
+    names = sorted(set(labels))
+    if len(names) < 2:
+        raise DataError(
+            f"there is only one label: {', '.join(names)}", "give examples of two labels or more"
+        )
+    return names
+
+
+def label_id(label: str, ids: Mapping[str, int]) -> int:
+    """The id of a label, which must be one of the training data."""
+    if label not in ids:
+        raise DataError(
+            f"the label {label!r} is not in the training data",
+            f"correct it, or train with it; known: {', '.join(ids)}",
+        )
+    return ids[label]
 
 
 def encoder_tokenizer(

@@ -51,7 +51,7 @@ class CausalLM(Objective):
     """
 
     name = "causal"
-    model_classes = (LanguageModel,)
+    base_tasks = ("generate",)
     base_advice = "give a language model, such as GPT-2"
     spec_classes = (spec.Decoder, spec.RecurrentDecoder)
     trained_model: LanguageModel

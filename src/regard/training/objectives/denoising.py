@@ -41,7 +41,7 @@ class Denoising(CorruptedText):
 
     name = "denoise"
     default_share = 0.3
-    model_classes = (Translator,)
+    base_tasks = ("translate",)
     base_advice = "give an encoder–decoder over text, such as BART or T5"
     spec_classes = (spec.EncoderDecoder, spec.SequenceToSequence)
     trained_model: Translator

@@ -49,7 +49,6 @@ class Forecasting(Objective):
 
     name = "forecast"
     unit = "values"
-    model_classes = (SeriesModel,)
     base_advice = "give a model of time series, such as PatchTST"
     spec_classes = (spec.Encoder, spec.SeriesEncoderDecoder, spec.LinearForecaster)
     input_names = ("past_values",)

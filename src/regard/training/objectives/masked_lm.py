@@ -22,7 +22,7 @@ from regard.data.next_sentence import sentence_pair
 from regard.data.padding import IGNORED
 from regard.data.token_masking import MaskingRates, mask_tokens
 from regard.encoder import Encoder
-from regard.errors import ModelError, SettingError
+from regard.errors import SettingError
 from regard.families import folder as folders
 from regard.metrics.perplexity import perplexity
 from regard.models import Model, TextEncoder
@@ -53,7 +53,6 @@ class MaskedText(CorruptedText):
 
     rates = MaskingRates()  # BERT: 80 % masked, 10 % replaced, 10 % kept
 
-    model_classes = (TextEncoder,)
     spec_classes = (spec.Encoder,)
 
     def __init__(self, model: Model, data: TextCorpora, setup: Setup) -> None:
@@ -128,16 +127,14 @@ class MaskedLM(MaskedText):
     """The objective of BERT."""
 
     name = "masked"
+    base_tasks = ("fill",)
+    base_advice = "give an encoder with a head for masked tokens, such as BertForMaskedLM"
     head_fields = "head=LMHead()"
     trained_model: TextEncoder
 
     @classmethod
     def check_base(cls, base: Model, setup: Setup) -> None:
-        if not isinstance(base, TextEncoder) or base.spec.head is None:
-            raise ModelError(
-                f"{base.folder} holds no encoder with a head for masked tokens ({base.family})",
-                "give one, such as BertForMaskedLM",
-            )
+        super().check_base(base, setup)
         model_spec.check_context(base, setup.recipe)
 
     @classmethod

@@ -8,24 +8,28 @@ new one is a subclass, from outside the package too: `regard.train(…, objectiv
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from regard import spec
-from regard.data.batching import Batch
+from regard.data.batching import Batch, Rows
 from regard.data.training_coverage import InputStatistics
 from regard.errors import ModelError, SettingError
-from regard.metrics.perplexity import NegativeLogLikelihood
+from regard.families import folder as folders
+from regard.metrics.perplexity import NegativeLogLikelihood, corpus_nll
 from regard.metrics.scores import AnyScore
 from regard.models import Model
 from regard.training import model_spec
+from regard.training.data.source import Position, Source
 from regard.training.objectives.label_smoothed_cross_entropy import add_auxiliary_losses
 from regard.training.recipe.sections import TrainSettings
 from regard.training.setup import Setup
+
+Prediction = TypeVar("Prediction")
 
 
 @runtime_checkable
@@ -46,7 +50,8 @@ class Objective(ABC):
     cuda_graphs: ClassVar[bool] = True  # whether the loss can be captured: no device sync
     # Whether a model that knows label frequencies alone has their entropy as its loss.
     labels_are_classes: ClassVar[bool] = True
-    model_classes: ClassVar[tuple[type[Model], ...]]  # the models that can be fine-tuned for it
+    # What a model to fine-tune can do already, one of these; none of them needs to.
+    base_tasks: ClassVar[tuple[str, ...]] = ()
     base_advice: ClassVar[str] = "give another model"  # the repair, where it is not one of them
     spec_classes: ClassVar[tuple[type[spec.ModelSpec], ...]]  # the specs of new models for it
     # Other specs, of which `describe` makes one of those, if they come from a file.
@@ -100,11 +105,17 @@ class Objective(ABC):
     @classmethod
     def check_base(cls, base: Model, setup: Setup) -> None:
         """Refuses a model that cannot be fine-tuned for this objective."""
-        if not isinstance(base, cls.model_classes):
+        if not cls.can_tune(base):
             raise ModelError(
                 f"{base.folder} holds no model for {setup.recipe.task} ({base.family})",
                 cls.base_advice,
             )
+
+    @classmethod
+    def can_tune(cls, base: Model) -> bool:
+        """Whether a model reads the data, and has what the objective does not make anew."""
+        reads = base.spec.main_input_name in cls.input_names
+        return reads and (not cls.base_tasks or any(task in base.tasks for task in cls.base_tasks))
 
     @classmethod
     @abstractmethod
@@ -152,7 +163,7 @@ class Objective(ABC):
         return None
 
     @property
-    def model(self) -> nn.Module:
+    def model(self) -> Any:
         """The module that is trained."""
         return self.trained_model.model
 
@@ -243,3 +254,124 @@ class Objective(ABC):
     def companions(self) -> dict[str, Model]:
         """Models that are trained along and exported too, by the name of their folder."""
         return {}
+
+
+class RowObjective(Objective):
+    """An objective that learns from the rows of a source: batches, and predictions of each row.
+
+    A subclass names its source, and says what the loss is, and the score of a split.
+    """
+
+    source_class: ClassVar[type[Source]]
+    source: Any  # of that class
+    trained_model: Any
+    evaluation_epoch: ClassVar[int] = 0  # whose random numbers validation uses
+    digits: ClassVar[int] = 2  # of the scores that are printed
+
+    def __init__(self, model: Any, data: Any, setup: Setup) -> None:
+        super().__init__(model, data, setup)
+        self.source = self.source_class(model, data, setup)
+        for line in self.source.describe().splitlines():
+            setup.say(line)
+
+    # --- assembling a run -------------------------------------------------------------------------
+
+    @classmethod
+    def prepare(cls, setup: Setup, base: Model | None) -> Any:
+        return cls.source_class.prepare(setup, base)
+
+    @classmethod
+    def with_tokenizer(cls, model: Any, description: Any, data: Any, setup: Setup) -> Model:
+        config = folders.describe(description, model_type=setup.recipe.model_name)
+        return cls.source_class.wrap(model, description, config | cls.head_config(data), data)
+
+    @classmethod
+    def head_config(cls, data: Any) -> dict[str, Any]:
+        """What config.json says of the head: the names of its outputs."""
+        return {}
+
+    @classmethod
+    def files(cls, model: Model, setup: Setup) -> dict[str, dict[str, Any]]:
+        return cls.source_class.files(model, setup)
+
+    # --- batches ----------------------------------------------------------------------------------
+
+    def input_statistics(self) -> InputStatistics | None:
+        return self.source.statistics()
+
+    def examples(self, rows: Sequence[int]) -> list[dict[str, Any]]:
+        return self.source.examples(rows)
+
+    def collate(self, split: str, rows: Rows, position: Position = (0, 0)) -> Batch:
+        """The tensors of some rows of a split."""
+        return self.source.collate(split, rows, position)
+
+    def batches(self, epoch: int, index: int) -> Iterator[tuple[tuple[int, int], Batch]]:
+        for now, i, rows in self.source.sampler().iterate(epoch, index):
+            # The position of the next batch comes with each: a checkpoint stores that.
+            yield (now, i + 1), self.collate("train", rows, (now, i))
+
+    def batches_per_epoch(self) -> int:
+        return self.source.sampler().batches_per_epoch()
+
+    # --- evaluation -------------------------------------------------------------------------------
+
+    def evaluation_batches(self, split: str) -> Iterator[Batch]:
+        """Once over the rows of a split, on the device, with the model in eval mode."""
+        self.model.eval()
+        for number, rows in enumerate(self.source.evaluation_rows(split)):
+            batch = self.collate(split, rows, (self.evaluation_epoch, number))
+            yield batch.to(self.trained_model.device)
+
+    def nll(self, split: str, autocast: AbstractContextManager[Any]) -> tuple[float, int]:
+        """−log p of the labels of a split, and the units that it counts."""
+        return corpus_nll(self._batch_nlls(split, autocast))
+
+    def _batch_nlls(
+        self, split: str, autocast: AbstractContextManager[Any]
+    ) -> Iterator[tuple[Tensor, int]]:
+        for batch in self.evaluation_batches(split):
+            with torch.inference_mode(), autocast:
+                _, nll = self.loss(batch.tensors)
+            yield nll, batch.tokens
+
+    def predictions(
+        self,
+        split: str,
+        autocast: AbstractContextManager[Any],
+        predict: Callable[[Mapping[str, Tensor]], Sequence[Prediction]],
+    ) -> list[Prediction]:
+        """What `predict` makes of a batch, one for each row, in the order of the rows."""
+        by_row: dict[int, Prediction] = {}
+        for batch in self.evaluation_batches(split):
+            with torch.inference_mode(), autocast:
+                predicted = predict(batch.tensors)
+            # Batches are sorted by length: each prediction goes back to its row.
+            by_row |= zip(batch.rows.tolist(), predicted, strict=True)
+        return [by_row[row] for row in sorted(by_row)]
+
+    @abstractmethod
+    def score(self, split: str, autocast: AbstractContextManager[Any]) -> Any:
+        """How good the predictions of a split are."""
+
+    def final_score(self, split: str) -> Any:
+        """What a split is scored by after training, in float32."""
+        return self.score(split, torch.no_grad())
+
+    def validate(self, autocast: AbstractContextManager[Any]) -> dict[str, Any] | None:
+        if not self.source.splits.get("valid"):
+            return None
+        nll, count = self.nll("valid", autocast)
+        return {"loss": nll / max(1, count), **vars(self.score("valid", autocast))}
+
+    def scores(self) -> dict[str, AnyScore]:
+        results: dict[str, AnyScore] = {}
+        for split in self.source.splits:
+            if split == "train":
+                continue
+            results[split] = self.final_score(split)
+            values = dict(vars(results[split]))
+            examples = values.pop("examples")
+            shown = "  ".join(f"{name} {value:.{self.digits}f}" for name, value in values.items())
+            self.setup.say(f"{split}: {shown}  ({examples:,} {self.source.unit})")
+        return results

@@ -58,6 +58,8 @@ class ReplacedTokenDetection(MaskedText):
     rates = MaskingRates(1.0, 0.0)
 
     name = "replaced"
+    base_tasks = ("detect",)
+    base_advice = "give a run of this objective, or ElectraForPreTraining"
     labels_are_classes = False  # those of the generator alone, which stays weak on purpose
     trained_model: TextEncoder  # the discriminator
 
@@ -73,11 +75,7 @@ class ReplacedTokenDetection(MaskedText):
 
     @classmethod
     def check_base(cls, base: Model, setup: Setup) -> None:
-        if not isinstance(base, TextEncoder) or "detect" not in base.tasks:
-            raise ModelError(
-                f"{base.folder} holds no discriminator of replaced tokens ({base.family})",
-                "give a run of this objective, or ElectraForPreTraining",
-            )
+        super().check_base(base, setup)
         model_spec.check_context(base, setup.recipe)
 
     @classmethod

@@ -58,7 +58,7 @@ class SequenceToSequence(Objective):
     """
 
     name = "translate"
-    model_classes = (Translator,)
+    base_tasks = ("translate",)
     base_advice = "give an encoder–decoder over text, such as Marian or T5"
     spec_classes = (spec.EncoderDecoder, spec.SequenceToSequence)
     trained_model: Translator

@@ -7,7 +7,7 @@ stood there from those of other masked positions of the same recording.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
@@ -18,20 +18,13 @@ from torch import Tensor
 
 from regard import spec
 from regard.core.contrastive_head import GUMBEL_TEMPERATURE, ContrastiveOutput
-from regard.core.waveform_frontend import Waveform
-from regard.data.audio import read_unlabelled_recordings
 from regard.data.batching import Batch, Rows
-from regard.data.padding import pad_rows
-from regard.errors import DataError, ModelError
-from regard.families import folder as folders
 from regard.metrics.contrastive import ContrastiveScore
-from regard.metrics.scores import AnyScore
-from regard.models import Model, WaveformModel
+from regard.models import WaveformModel
 from regard.training import model_spec
-from regard.training.data.sound_augmentation import LengthLimits
-from regard.training.data.sound_files import RecordedSpeech, recorded_speech
-from regard.training.objectives.sound_objective import LabelledSound, SoundData, SoundObjective
-from regard.training.objectives.speech_files import feature_extractor_config
+from regard.training.data.sound_sources import WAVEFORM, Recordings, SoundData
+from regard.training.data.source import Position
+from regard.training.objectives.objective import RowObjective
 from regard.training.setup import Setup
 
 # Section 4.2: each position begins a span of 10 with p = 0.065, which is 0.65 spans of 10 in ten
@@ -43,10 +36,15 @@ _TEMPERATURE_DECAY = 0.999995
 _TEMPERATURE_FLOOR = 0.5
 _FEWEST_MASKED = 2  # one of them is the other's negative
 _VALIDATION_SEED = 0
-_WAVEFORM = "input_values"
 
 
-class SpeechContrastive(SoundObjective[None]):
+class MaskableRecordings(Recordings):
+    """Recordings that are long enough for a masked position and a negative."""
+
+    fewest_frames = _FEWEST_MASKED
+
+
+class SpeechContrastive(RowObjective):
     """Contrastive pre-training of an encoder over waveforms, with its quantizer.
 
     Masks, negatives and the temperature follow from the seed and the position of a batch, so that a
@@ -55,11 +53,13 @@ class SpeechContrastive(SoundObjective[None]):
 
     name = "speech_contrastive"
     unit = "masked positions"
+    digits = 4
+    source_class = MaskableRecordings
     # The number of masked positions differs from batch to batch, and is read on the host.
     cuda_graphs = False
-    base_advice = "give an encoder over waveforms, such as Wav2Vec2"
+    base_advice = "give one that was pre-trained this way, such as Wav2Vec2ForPreTraining"
     spec_classes = (spec.Encoder,)
-    input_names = (_WAVEFORM,)
+    input_names = (WAVEFORM,)
     describes_head = True
     head_fields = "contrastive=ContrastiveHead()"
     trained_model: WaveformModel
@@ -67,26 +67,15 @@ class SpeechContrastive(SoundObjective[None]):
     # --- assembling a run -------------------------------------------------------------------------
 
     @classmethod
-    def check_base(cls, base: Model, setup: Setup) -> None:
-        if (
-            base.spec.main_input_name != _WAVEFORM
-            or getattr(base.spec, "contrastive", None) is None
-        ):
-            raise ModelError(
-                f"{base.folder} holds no model for {setup.recipe.task} ({base.family})",
-                "give one that was pre-trained this way, such as Wav2Vec2ForPreTraining",
-            )
-
-    @classmethod
-    def prepare(cls, setup: Setup, base: Model | None) -> SoundData[None]:
-        return SoundData(recorded_speech(setup, read_unlabelled_recordings), None)
+    def can_tune(cls, base: Any) -> bool:
+        return super().can_tune(base) and base.spec.contrastive is not None
 
     @classmethod
     def has_head(cls, description: spec.Encoder) -> bool:
         return description.contrastive is not None
 
     @classmethod
-    def describe(cls, setup: Setup, data: SoundData[None]) -> spec.Encoder:
+    def describe(cls, setup: Setup, data: SoundData) -> spec.Encoder:
         description: Any = model_spec.describe(setup.recipe, 1)  # nothing is spelled
         waves = replace(description.waves, masked=True)
         head = description.contrastive or spec.ContrastiveHead()
@@ -95,61 +84,19 @@ class SpeechContrastive(SoundObjective[None]):
         )
         return encoder
 
-    @classmethod
-    def with_tokenizer(
-        cls, model: Any, description: Any, data: SoundData[None], setup: Setup
-    ) -> WaveformModel:
-        config = folders.describe(description, model_type=setup.recipe.model_name)
-        return WaveformModel(model, description, config)
-
-    @classmethod
-    def files(cls, model: Model, setup: Setup) -> dict[str, dict[str, Any]]:
-        return {
-            "config.json": model.config,
-            "preprocessor_config.json": feature_extractor_config(model),
-        }
-
     # --- batches ----------------------------------------------------------------------------------
 
-    def label(self, name: str, speech: RecordedSpeech) -> LabelledSound:
-        frames = self.trained_model.frames(speech.lengths)
-        too_short = np.flatnonzero(frames < _FEWEST_MASKED)
-        if len(too_short):
-            raise DataError(
-                f"{len(too_short):,} recordings of {name} are too short to mask: "
-                f"{speech.transcripts[too_short[0]]} has {int(frames[too_short[0]])} positions",
-                "leave them out",
-            )
-        return LabelledSound(speech, [[] for _ in range(len(speech))], frames[:, None])
-
-    def length_limits(self, split: LabelledSound, row: int) -> LengthLimits:
-        front_end = self.trained_model.model.input
-        assert isinstance(front_end, Waveform), "such models read waveforms"
-        return LengthLimits(fewest=front_end.receptive_field(_FEWEST_MASKED))
-
-    @property
-    def max_evaluation_rows(self) -> int | None:
-        # A norm over time includes the padding.
-        return 1 if self.trained_model.spec.waves.normalizes_over_time else None
-
-    def collate(
-        self, split: LabelledSound, rows: Rows, position: tuple[int, int] = (0, 0)
-    ) -> Batch:
-        """`waves` and `padding_mask` [B, samples]; `masked` [B, T], `negatives` [B, T, K]."""
-        is_train = split is self.train_split
-        seed = self.settings.seed if is_train else _VALIDATION_SEED
+    def collate(self, split: str, rows: Rows, position: Position = (0, 0)) -> Batch:
+        """With `masked` [B, T], `negatives` [B, T, K], and the temperature."""
+        tensors = super().collate(split, rows, position).tensors
+        seed = self.settings.seed if split == "train" else _VALIDATION_SEED
         generator = np.random.default_rng((seed, *position))
-        epoch, _ = position
-        waveforms = [self.waveform(split, i, epoch) for i in rows]
-        waves, padding_mask = pad_rows(waveforms, 0.0)
         # Of what is heard now: another speed has other positions.
-        lengths = self.trained_model.frames(np.array([len(one) for one in waveforms])).tolist()
+        samples = tensors["padding_mask"].sum(dim=1).numpy()
+        lengths = self.trained_model.frames(samples).tolist()
         share = self.settings.mask_ratio or DEFAULT_MASK_SHARE
-        span = round(self.setup.recipe.span_length)
-        masked = span_masks(lengths, share, span, generator)
-        tensors = {
-            "waves": waves,
-            "padding_mask": padding_mask,
+        masked = span_masks(lengths, share, round(self.setup.recipe.span_length), generator)
+        tensors |= {
             "masked": torch.from_numpy(masked),
             "negatives": torch.from_numpy(sampled_negatives(masked, NEGATIVES, generator)),
             "temperature": torch.tensor(self._temperature(position)),
@@ -187,12 +134,11 @@ class SpeechContrastive(SoundObjective[None]):
     # --- evaluation -------------------------------------------------------------------------------
 
     def validate(self, autocast: AbstractContextManager[Any]) -> dict[str, Any] | None:
-        split = self.splits.get("valid")
-        return None if split is None else vars(self.score(split, autocast))
+        if "valid" not in self.source.splits:
+            return None
+        return vars(self.score("valid", autocast))
 
-    def score(
-        self, split: LabelledSound, autocast: AbstractContextManager[Any]
-    ) -> ContrastiveScore:
+    def score(self, split: str, autocast: AbstractContextManager[Any]) -> ContrastiveScore:
         """The contrastive loss, with the masks and negatives of one seed."""
         head = self.trained_model.model.contrastive
         assert head is not None, "describe gave it one"
@@ -210,22 +156,10 @@ class SpeechContrastive(SoundObjective[None]):
             right += int((logits.argmax(dim=-1) == 0).sum())
             count += batch.tokens
             codes.append(float(output.perplexity))
+        examples = len(self.source.splits[split])
         return ContrastiveScore(
-            loss / count, 100 * right / count, sum(codes) / len(codes), len(split.speech)
+            loss / count, 100 * right / count, sum(codes) / len(codes), examples
         )
-
-    def scores(self) -> dict[str, AnyScore]:
-        results: dict[str, AnyScore] = {}
-        for name, split in self.splits.items():
-            if name == "train":
-                continue
-            score = self.score(split, nullcontext())
-            results[name] = score
-            self.setup.say(
-                f"{name}: loss {score.loss:.4f}  accuracy {score.accuracy:.2f}  "
-                f"codes in use {score.codes:.1f}  ({score.examples:,} recordings)"
-            )
-        return results
 
 
 # --- masks and negatives --------------------------------------------------------------------------

@@ -1,44 +1,187 @@
-"""Transcription by an encoder–decoder over log-mel spectrograms, by teacher forcing (Whisper).
+"""Transcription of recordings: by CTC from an encoder, or by an encoder–decoder.
 
-Radford et al. 2022. The decoder reads a prompt (start, and language and task where the model has
-such tokens) and the transcript, and learns each next token of the transcript and its end.
+Connectionist temporal classification (Graves et al. 2006, Wav2Vec2) sums over all alignments of a
+transcript to the frames. An encoder–decoder (Whisper, Radford et al. 2022) learns by teacher
+forcing: after a prompt each next token of the transcript, and its end.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from functools import partial
+from typing import Any, ClassVar
 
-import numpy as np
-import torch
 from torch import Tensor
+from torch.nn import functional
 
-from regard import disk, spec
+from regard import spec
+from regard.core.waveform_frontend import Waveform
 from regard.data.audio import RATE, Samples
-from regard.data.batching import Batch, Rows
-from regard.data.padding import IGNORED, pad_rows
-from regard.decode.strategy import Strategy
-from regard.errors import DataError, SettingError
+from regard.decode.strategy import BeamSearch, Greedy, Strategy
 from regard.families import folder as folders
-from regard.models import Model, SpeechToText
-from regard.text.tokenizer import Tokenizer
-from regard.text.tokenizer_files import open_encoder_tokenizer
-from regard.text.tokenizer_training import train_tokenizer
+from regard.metrics.perplexity import perplexity
+from regard.metrics.word_error_rate import TranscriptionScore, WordErrorRate, transcription_score
+from regard.models import Model
+from regard.models.saving import config_json
 from regard.training import model_spec
-from regard.training.data.sound_augmentation import LengthLimits
-from regard.training.data.sound_files import RecordedSpeech, recorded_speech
+from regard.training.data.sound_sources import (
+    POSITIONS_PER_SECOND,
+    SPECTROGRAM,
+    WAVEFORM,
+    PromptedTranscripts,
+    SoundData,
+    SpelledTranscripts,
+)
+from regard.training.objectives.heads import rebuilt
 from regard.training.objectives.label_smoothed_cross_entropy import linear_cross_entropy
-from regard.training.objectives.sound_objective import LabelledSound, SoundData
-from regard.training.objectives.speech_files import POSITIONS_PER_SECOND, feature_extractor_config
-from regard.training.objectives.speech_objective import SpeechObjective
+from regard.training.objectives.objective import RowObjective
 from regard.training.objectives.target_padding import target_context
 from regard.training.setup import Setup
 
-_SPECTROGRAM = "input_features"  # the main input of encoder–decoders over spectrograms
+_TRANSCRIBED_AT_ONCE = 64  # recordings whose samples are in memory
 
 
-class Transcription(SpeechObjective[Tokenizer]):
+class SpeechObjective(RowObjective):
+    """Transcripts and their error rates; a subclass says how a model learns and writes them."""
+
+    # Whether each validation transcribes all recordings, or only if the metric asks for it.
+    always_transcribes: ClassVar[bool]
+
+    def __init__(self, model: Model, data: SoundData, setup: Setup) -> None:
+        WordErrorRate()  # a missing package is reported before hours of training
+        super().__init__(model, data, setup)
+
+    @abstractmethod
+    def transcribe(self, recordings: list[Samples], strategy: Strategy) -> list[str]:
+        """The transcripts that the model writes, where it decodes by that strategy."""
+
+    def validate(self, autocast: AbstractContextManager[Any]) -> dict[str, Any] | None:
+        """Loss and perplexity for each label, word and character error rate, and some samples."""
+        speech = self.source.splits.get("valid")
+        if speech is None:
+            return None
+        nll, count = self.nll("valid", autocast)
+        metrics: dict[str, Any] = {"loss": nll / count, "perplexity": perplexity(nll, count)}
+        samples = self.settings.samples
+        scored = self.always_transcribes or self.settings.metric != "loss"
+        # Greedy: fast, and good enough to compare checkpoints; the final score uses the beam.
+        rows = len(speech) if scored else min(samples, len(speech))
+        texts = self._transcripts("valid", rows, Greedy())
+        if scored:
+            score = transcription_score(texts, speech.transcripts)
+            metrics |= {"wer": score.wer, "cer": score.cer}
+        metrics["samples"] = [
+            {"transcript": text, "reference": reference}
+            for text, reference in zip(texts[:samples], speech.transcripts, strict=False)
+        ]
+        return metrics
+
+    def _transcripts(self, split: str, count: int, strategy: Strategy) -> list[str]:
+        """What the model writes for the first recordings of a split."""
+        self.model.eval()
+        speech = self.source.splits[split]
+        texts: list[str] = []
+        for start in range(0, count, _TRANSCRIBED_AT_ONCE):
+            end = min(start + _TRANSCRIBED_AT_ONCE, count)
+            texts += self.transcribe([speech[row] for row in range(start, end)], strategy)
+        return texts
+
+    def score(self, split: str, autocast: AbstractContextManager[Any]) -> TranscriptionScore:
+        """By the recipe's beam search."""
+        recipe = self.setup.recipe
+        strategy = BeamSearch(recipe.decode.beam, recipe.length_penalty)
+        speech = self.source.splits[split]
+        texts = self._transcripts(split, len(speech), strategy)
+        return transcription_score(texts, speech.transcripts)
+
+
+class ConnectionistTemporalClassification(SpeechObjective):
+    """Trains an encoder with a character for each frame; the padding token is the blank."""
+
+    name = "ctc"
+    unit = "characters"
+    labels_are_classes = False  # the loss is of a whole transcript, over all its alignments
+    # torch's ctc_loss reads the lengths on the host, which no captured step can wait for.
+    cuda_graphs = False
+    always_transcribes = True
+    source_class = SpelledTranscripts
+    base_advice = "give an encoder over waveforms, such as Wav2Vec2"
+    spec_classes = (spec.Encoder,)
+    input_names = (WAVEFORM,)
+    describes_head = True
+    head_fields = "labels=ClassifierHead(CHARACTERS, 'transcribe')"
+
+    # --- assembling a run -------------------------------------------------------------------------
+
+    @classmethod
+    def has_head(cls, description: spec.Encoder) -> bool:
+        return description.task == "transcribe"
+
+    @classmethod
+    def describe(cls, setup: Setup, data: SoundData) -> spec.Model:
+        count = len(data.vocabulary.names)
+        description: Any = model_spec.describe(setup.recipe, count)
+        # Nothing is masked in training: a mask vector would keep its initial value.
+        waves = replace(description.waves, masked=False)
+        encoder: spec.Encoder = replace(
+            description, input=waves, labels=_character_head(description, count)
+        )
+        return encoder
+
+    @classmethod
+    def head_config(cls, data: SoundData) -> dict[str, Any]:
+        # transformers takes the blank of its CTC loss from here.
+        return {"pad_token_id": data.vocabulary.blank}
+
+    @classmethod
+    def adapt(cls, base: Any, data: SoundData, setup: Setup) -> Model:
+        """The same encoder with a new head for these characters, unless it has one."""
+        wrap = partial(cls.source_class.wrap, data=data)
+        if base.spec.task == "transcribe":
+            wrap(base.model, base.spec, base.config)  # only for its errors
+            return base  # type: ignore[no-any-return]
+        head = _character_head(base.spec, len(data.vocabulary.names))
+        description = replace(base.spec, pool=None, labels=head, contrastive=None)
+        config = config_json(description, base.config) | cls.head_config(data)
+        return rebuilt(base, description, config, setup.recipe.train.seed, wrap)
+
+    # --- loss -------------------------------------------------------------------------------------
+
+    def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        model: Any = self.trained_model.model
+        front_end: Waveform = model.input
+        padding_mask = tensors["padding_mask"]
+        hidden, auxiliary = model(tensors["waves"], padding_mask)  # [B, T, D]
+        logits = model.classes(hidden)  # [B, T, characters]
+        # Of all frames of the longest recording; those of padding are beyond the lengths.
+        log_probs = logits.float().log_softmax(dim=-1).transpose(0, 1)  # [T, B, characters]
+        lengths = tensors["label_lengths"]
+        nll = functional.ctc_loss(
+            log_probs,
+            tensors["labels"],
+            front_end.output_lengths(padding_mask.sum(dim=1)),
+            lengths,
+            blank=self.data.vocabulary.blank,
+            reduction="sum",
+        )
+        return self.with_auxiliary(nll, auxiliary, lengths.sum()), nll.detach()
+
+    def transcribe(self, recordings: list[Samples], strategy: Strategy) -> list[str]:
+        # The best label of each frame, whatever the strategy: frames do not depend on each other.
+        texts: list[str] = self.trained_model.transcribe([*recordings])
+        return texts
+
+
+def _character_head(description: spec.Encoder, count: int) -> spec.ClassifierHead:
+    if isinstance(description.labels, spec.ClassifierHead):
+        return replace(description.labels, count=count, task="transcribe")
+    return spec.ClassifierHead(count, "transcribe", dropout=description.stack.block.dropout)
+
+
+class Transcription(SpeechObjective):
     """Trains an encoder–decoder on recordings of at most one window.
 
     The window of a new model is as long as the longest recording, in whole seconds. Shorter ones
@@ -47,29 +190,15 @@ class Transcription(SpeechObjective[Tokenizer]):
 
     name = "transcribe"
     always_transcribes = False
+    source_class = PromptedTranscripts
+    source: PromptedTranscripts
+    base_tasks = ("transcribe",)
     base_advice = "give an encoder–decoder over spectrograms, such as Whisper"
-    model_classes = (SpeechToText,)
     spec_classes = (spec.EncoderDecoder,)
-    input_names = (_SPECTROGRAM,)
-    trained_model: SpeechToText
-
-    def __init__(self, model: SpeechToText, data: SoundData[Tokenizer], setup: Setup) -> None:
-        self.language = setup.recipe.data.languages if model.languages else None
-        self.prompt = model.decoder_prompt(None, self.language)
-        super().__init__(model, data, setup)
-
-    # --- assembling a run -------------------------------------------------------------------------
+    input_names = (SPECTROGRAM,)
 
     @classmethod
-    def prepare(cls, setup: Setup, base: Model | None) -> SoundData[Tokenizer]:
-        sets = recorded_speech(setup)
-        if base is None:
-            return SoundData(sets, _learnt_tokenizer(setup, sets["train"].transcripts))
-        assert isinstance(base, SpeechToText), "checked before"
-        return SoundData(sets, base.tokenizer)
-
-    @classmethod
-    def describe(cls, setup: Setup, data: SoundData[Tokenizer]) -> spec.Model:
+    def describe(cls, setup: Setup, data: SoundData) -> spec.Model:
         longest = max(int(speech.lengths.max()) for speech in data.sets.values())
         seconds = -(-longest // RATE)  # rounded up
         return model_spec.describe(
@@ -77,93 +206,13 @@ class Transcription(SpeechObjective[Tokenizer]):
         )
 
     @classmethod
-    def with_tokenizer(
-        cls, model: Any, description: Any, data: SoundData[Tokenizer], setup: Setup
-    ) -> SpeechToText:
-        tokenizer = data.vocabulary
-        model_spec.check_vocabulary("target", description.target, len(tokenizer))
-        ids = folders.SpecialTokenIds(
-            tokenizer.required_token_id("pad"),
-            tokenizer.required_token_id("bos"),
-            tokenizer.required_token_id("eos"),
-            tokenizer.special_token_id("unk"),
-        )
+    def with_tokenizer(cls, model: Any, description: Any, data: SoundData, setup: Setup) -> Model:
+        ids = cls.source_class.special_token_ids(data.vocabulary)
         config = folders.describe(description, ids, model_type=setup.recipe.model_name)
-        return SpeechToText(model, description, ids, tokenizer, config)
-
-    @classmethod
-    def files(cls, model: Model, setup: Setup) -> dict[str, dict[str, Any]]:
-        assert isinstance(model, SpeechToText)
-        tokens = model.tokenizer.special_tokens
-        positions = model.spec.target.max_length or setup.recipe.data.context
-        return {
-            "config.json": model.config,
-            "generation_config.json": {
-                **folders.generation_config(model.ids, max_length=positions),
-                "is_multilingual": False,
-            },
-            "tokenizer_config.json": folders.tokenizer_config(
-                tokens["pad"], tokens["bos"], tokens["eos"], tokens.get("unk"), positions=positions
-            ),
-            "preprocessor_config.json": feature_extractor_config(model),
-        }
-
-    # --- labels and batches -----------------------------------------------------------------------
-
-    def label(self, name: str, speech: RecordedSpeech) -> LabelledSound:
-        model = self.trained_model
-        eos = model.ids.end
-        labels = [[*ids, eos] for ids in self.data.vocabulary.encode_batch(speech.transcripts)]
-        self._check_lengths(speech, labels)
-        # − 1: the label of the prompt's last token is the first of the transcript.
-        tokens = np.array([len(self.prompt) - 1 + len(row) for row in labels])
-        # The same for all: every recording is padded to the window with silence.
-        positions = np.full(len(speech), round(model.seconds * POSITIONS_PER_SECOND))
-        return LabelledSound(speech, labels, np.stack([positions, tokens], axis=1))
-
-    def _check_lengths(self, speech: RecordedSpeech, labels: list[list[int]]) -> None:
-        model = self.trained_model
-        longest = int(speech.lengths.max()) / RATE
-        if longest > model.seconds:
-            raise DataError(
-                f"a recording has {longest:.1f} seconds, but the model hears {model.seconds:g}",
-                "cut such recordings, and their transcripts, into parts",
-            )
-        limit = model.spec.target.max_length
-        tokens = max(len(self.prompt) - 1 + len(row) for row in labels)
-        if limit is not None and tokens > limit:
-            raise DataError(
-                f"a transcript has {tokens} tokens, and the model {limit} positions",
-                "cut such recordings into parts; a new model has --context positions",
-            )
-
-    def length_limits(self, split: LabelledSound, row: int) -> LengthLimits:
-        return LengthLimits(most=round(self.trained_model.seconds * RATE))
-
-    def collate(
-        self, split: LabelledSound, rows: Rows, position: tuple[int, int] = (0, 0)
-    ) -> Batch:
-        """`features` [B, mels, frames]; `target` and `labels` [B, T]."""
-        model = self.trained_model
-        epoch, _ = position
-        # Each is one window: [1, mels, frames].
-        features = torch.cat([self.spectrogram(split, i, epoch) for i in rows])
-        selected = [split.labels[i] for i in rows]
-        decoder_inputs = [[*self.prompt, *row[:-1]] for row in selected]
-        # What stands in the prompt is given, not learnt.
-        ignored = [IGNORED] * (len(self.prompt) - 1)
-        multiple = self.pad_to_multiple_of
-        target, _ = pad_rows(decoder_inputs, model.ids.pad, pad_to_multiple_of=multiple)
-        labels, _ = pad_rows(
-            [[*ignored, *row] for row in selected], IGNORED, pad_to_multiple_of=multiple
-        )
-        tensors = {"features": features, "target": target, "labels": labels}
-        return Batch(tensors, sum(len(row) for row in selected), np.asarray(rows))
-
-    # --- loss and transcripts ---------------------------------------------------------------------
+        return cls.source_class.wrap(model, description, config, data)
 
     def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        model = self.trained_model.model
+        model: Any = self.trained_model.model
         labels = tensors["labels"]
         context = target_context(model, labels)
         # [B, T, D]
@@ -172,18 +221,7 @@ class Transcription(SpeechObjective[Tokenizer]):
         return self.with_auxiliary(loss, auxiliary, (labels >= 0).sum()), nll
 
     def transcribe(self, recordings: list[Samples], strategy: Strategy) -> list[str]:
-        return self.trained_model.transcribe([*recordings], self.language, strategy=strategy)
-
-
-def _learnt_tokenizer(setup: Setup, texts: list[str]) -> Tokenizer:
-    """The tokenizer of a new model, learnt on the first call; of characters by default."""
-    path = setup.run_folder.folder / "tokenizer.json"
-    if not path.exists():
-        tokens = setup.recipe.tokens
-        kind = tokens.tokenizer if "tokenizer" in tokens.model_fields_set else "characters"
-        if kind.endswith(".json"):
-            content = disk.read_text(Path(kind), SettingError)
-        else:
-            content = train_tokenizer(texts, kind, tokens.vocabulary).to_json()
-        disk.write_file(path, content)
-    return open_encoder_tokenizer(setup.run_folder.folder)
+        texts: list[str] = self.trained_model.transcribe(
+            [*recordings], self.source.language, strategy=strategy
+        )
+        return texts

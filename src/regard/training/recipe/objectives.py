@@ -82,7 +82,7 @@ OBJECTIVES: dict[str, ObjectiveSettings] = {
         "denoising:Denoising", "text", "bart", _ENCODER_DECODER, corrupts=True
     ),
     "classify": ObjectiveSettings(
-        "classification:Classification",
+        "classification:TextClassification",
         "examples",
         "bert",
         _TEXT_READERS,
@@ -91,7 +91,7 @@ OBJECTIVES: dict[str, ObjectiveSettings] = {
         generates=True,
     ),
     "tag": ObjectiveSettings(
-        "token_classification:TokenClassification",
+        "head_objective:TokenClassification",
         "examples",
         "bert",
         _TEXT_READERS,
@@ -99,7 +99,7 @@ OBJECTIVES: dict[str, ObjectiveSettings] = {
         finetuning_metric="f1",
     ),
     "answer": ObjectiveSettings(
-        "question_answering:QuestionAnswering",
+        "head_objective:QuestionAnswering",
         "examples",
         "bert",
         _TEXT_READERS,
@@ -107,7 +107,7 @@ OBJECTIVES: dict[str, ObjectiveSettings] = {
         finetuning_metric="f1",
     ),
     "regress": ObjectiveSettings(
-        "regression:Regression",
+        "head_objective:Regression",
         "examples",
         "bert",
         _TEXT_READERS,
@@ -121,7 +121,7 @@ OBJECTIVES: dict[str, ObjectiveSettings] = {
         metrics=("loss", "accuracy"),
     ),
     "ctc": ObjectiveSettings(
-        "ctc:ConnectionistTemporalClassification",
+        "transcription:ConnectionistTemporalClassification",
         "sounds",
         "wav2vec2",
         ("ctc",),
@@ -137,7 +137,7 @@ OBJECTIVES: dict[str, ObjectiveSettings] = {
         initialization="xavier",  # as of ctc
     ),
     "sounds": ObjectiveSettings(
-        "sound_classification:SoundClassification",
+        "classification:SoundClassification",
         "sounds",
         "wav2vec2",
         ("ctc", "speech"),
@@ -164,7 +164,7 @@ OBJECTIVES: dict[str, ObjectiveSettings] = {
         generates=True,
     ),
     "images": ObjectiveSettings(
-        "image_classification:ImageClassification",
+        "classification:ImageClassification",
         "images",
         "vit",
         ("image",),
@@ -199,7 +199,7 @@ OBJECTIVES: dict[str, ObjectiveSettings] = {
         initialization="xavier",  # models are small, and their maps of one patch narrow
     ),
     "nodes": ObjectiveSettings(
-        "graph_classification:NodeClassification",
+        "classification:NodeClassification",
         "graph",
         "graph",
         ("graph",),
@@ -208,7 +208,7 @@ OBJECTIVES: dict[str, ObjectiveSettings] = {
         initialization="xavier",  # with 0.02, few labels take long to be heard
     ),
     "graphs": ObjectiveSettings(
-        "graph_classification:GraphClassification",
+        "classification:GraphClassification",
         "graph",
         "graph",
         ("graph",),

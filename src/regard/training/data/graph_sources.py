@@ -1,0 +1,132 @@
+"""Sources of graphs: one large graph with classes of nodes, or many with a class each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from regard.data.batching import Batch, Rows
+from regard.data.graphs import GraphData, Level
+from regard.data.padding import IGNORED
+from regard.models import GraphModel, Model
+from regard.models.graph_model import graph_tensors
+from regard.training.data.labelled_text import class_names
+from regard.training.data.source import Position, Source
+from regard.training.data.stored_graphs import stored_graphs
+from regard.training.setup import Setup
+
+
+class GraphSource(Source):
+    """Graphs with classes; whatever has a class that training does not know is in no score."""
+
+    level: ClassVar[Level]
+    model: GraphModel
+    data: GraphData
+
+    def __init__(self, model: GraphModel, data: GraphData, setup: Setup) -> None:
+        super().__init__(model, data, setup)
+        ids = {name: i for i, name in enumerate(model.labels)}
+        self.labels = torch.tensor([ids.get(label, IGNORED) for label in data.labels])
+        self.splits = {name: data.rows(name) for name in data.split_names()}
+
+    @classmethod
+    def prepare(cls, setup: Setup, base: Model | None) -> GraphData:
+        return stored_graphs(setup, cls.level)
+
+    @classmethod
+    def wrap(cls, model: Any, description: Any, config: dict[str, Any], data: GraphData) -> Model:
+        return GraphModel(model, description, config)
+
+    @classmethod
+    def class_names(cls, data: GraphData) -> list[str]:
+        return class_names(data.labels[row] for row in data.rows("train"))
+
+    def tensors(self, graphs: Sequence[int]) -> dict[str, Tensor]:
+        """The tensors of some graphs, as the model reads them."""
+        return graph_tensors(self.model.spec, self.data, graphs)
+
+    def describe(self) -> str:
+        return ""  # said when the graphs were opened
+
+    def examples(self, rows: Sequence[int]) -> list[dict[str, Any]]:
+        return [{"row": int(row), "text": f"{self.level[:-1]} {row}"} for row in rows]
+
+
+@dataclass(frozen=True)
+class NodeBatch(Batch):
+    """Labelled nodes as rows; whoever computes some of them reads the whole graph."""
+
+    @property
+    def size(self) -> int:
+        return len(self.rows)
+
+    def part(self, start: int, rows: int) -> Batch:
+        selected = self.rows[start : start + rows] if rows else self.rows[:1]
+        labels = self.tensors["labels"]
+        part = torch.full_like(labels, IGNORED)
+        index = torch.from_numpy(selected).to(labels.device)
+        part[index] = labels[index]
+        return NodeBatch({**self.tensors, "labels": part}, self.tokens, selected)
+
+
+class Nodes(GraphSource):
+    """The nodes of a graph, of which few are labelled; all are read in each step."""
+
+    unit = "nodes"
+    level = "nodes"
+
+    def __init__(self, model: GraphModel, data: GraphData, setup: Setup) -> None:
+        super().__init__(model, data, setup)
+        # Validation and test nodes are read, but their labels are not.
+        labels = torch.full_like(self.labels, IGNORED)
+        rows = self.splits["train"]
+        labels[rows] = self.labels[rows]
+        tensors = {**self.tensors(range(data.graphs)), "labels": labels}
+        # The same at each step: moved to the device once.
+        count = int((labels != IGNORED).sum())
+        self.whole_graph = NodeBatch(tensors, count, np.array(rows, np.int64)).to(setup.device)
+
+    def lengths(self, split: str) -> NDArray[Any]:
+        return np.ones((len(self.splits[split]), 1), np.int64)
+
+    def collate(self, split: str, rows: Rows, position: Position) -> Batch:
+        return self.whole_graph
+
+
+@dataclass(frozen=True)
+class GraphBatch(Batch):
+    """Graphs as rows; their edges are listed together, each behind the number of its row."""
+
+    @property
+    def size(self) -> int:
+        return len(self.tensors["node_features"])
+
+    def part(self, start: int, rows: int) -> Batch:
+        by_row = {name: tensor for name, tensor in self.tensors.items() if name != "edges"}
+        part = Batch(by_row, self.tokens, self.rows).part(start, rows)
+        first = start if rows else 0
+        edges = self.tensors["edges"]  # [E, 3]: row, from, to
+        is_own = (edges[:, 0] >= first) & (edges[:, 0] < first + max(1, rows))
+        part.tensors["edges"] = edges[is_own] - edges.new_tensor([first, 0, 0])
+        return part
+
+
+class Graphs(GraphSource):
+    """Whole graphs, in batches of similar sizes, as sentences are of similar lengths."""
+
+    unit = "graphs"
+    level = "graphs"
+
+    def lengths(self, split: str) -> NDArray[Any]:
+        return np.bincount(self.data.graph)[self.splits[split]][:, None]
+
+    def collate(self, split: str, rows: Rows, position: Position) -> Batch:
+        graphs = np.array(self.splits[split], np.int64)[rows]
+        tensors = {**self.tensors(graphs.tolist()), "labels": self.labels[graphs]}
+        return GraphBatch(tensors, len(graphs), graphs)

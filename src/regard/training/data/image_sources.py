@@ -1,0 +1,305 @@
+"""Sources of images: augmented pixels, with classes, with captions, or alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from regard import spec
+from regard.data.batching import Batch, Rows
+from regard.data.image import ImageProcessor, new_image_processor
+from regard.data.labelled_images import read_captions, read_image_folders, read_images
+from regard.data.padding import pad_rows
+from regard.data.training_coverage import InputStatistics, row_statistics
+from regard.errors import SettingError
+from regard.models import DualEncoderModel, ImageEncoder, Model
+from regard.text.tokenizer import Tokenizer
+from regard.text.tokenizer_training import SpecialTokenTemplate
+from regard.training import model_spec
+from regard.training.data.image_augmentation import Augmentation, crop_and_flip
+from regard.training.data.labelled_text import class_names, encoder_tokenizer, label_id
+from regard.training.data.source import ModelInputs, Position, Source
+from regard.training.data.stored_images import StoredImages, stored_images
+from regard.training.data.trivial_augment import trivial_augment
+from regard.training.objectives.text_model_files import text_model_files
+from regard.training.setup import Setup
+
+# Before the names of tensors that hold, for each row of a batch, the row before it.
+PREVIOUS = "previous_"
+# The end token is not the third: a config.json with eos_token_id 2 means the highest id of a row.
+_CLIP_TOKENS = SpecialTokenTemplate(
+    ("<pad>", "<|startoftext|>", "<unk>", "<|endoftext|>"), "<|startoftext|> $A <|endoftext|>"
+)
+
+
+@dataclass(frozen=True)
+class ImageData:
+    """Images by split, and the preprocessing that they were stored with.
+
+    The names of their classes, sorted, if they have some; the tokenizer of their captions.
+    """
+
+    sets: dict[str, StoredImages]
+    processor: ImageProcessor
+    labels: Sequence[str] = ()
+    tokenizer: Tokenizer | None = None
+
+
+class Images(Source):
+    """Batches of images in random order, augmented.
+
+    Pixels go to the device as bytes, and become values there.
+    """
+
+    unit = "images"
+    processor_kind: ClassVar[str] = "vit"  # whose defaults a new model's preprocessing has
+    default_flip: ClassVar[float] = 0.5  # share of the images that is mirrored
+    read: ClassVar[staticmethod[..., Any]] = staticmethod(read_images)
+    data: ImageData
+
+    def __init__(self, model: Model, data: ImageData, setup: Setup) -> None:
+        super().__init__(model, data, setup)
+        self.splits = data.sets
+        self.images = data.sets["train"]
+        side = self.images.pixels.shape[1]
+        settings = self.settings
+        # 4 pixels at CIFAR's 32 (He et al. 2016, Section 4.2), in proportion for larger images.
+        padding = side // 8 if settings.crop_padding is None else settings.crop_padding
+        self.augmentation = Augmentation(
+            len(self.images),
+            padding=padding,
+            flip=self.default_flip if settings.flip is None else settings.flip,
+            mixup=settings.mixup,
+            cutmix=settings.cutmix,
+            seed=settings.seed,
+        )
+        # The value of each byte in each channel, [3, 256]: as exact as the processor itself.
+        every_byte = torch.arange(256, dtype=torch.uint8).expand(3, 1, 256)
+        self._values = data.processor.normalized(every_byte)[:, 0].to(setup.device)
+        self._channels = torch.arange(3, device=setup.device)[:, None, None]
+
+    # --- preparing a run --------------------------------------------------------------------------
+
+    @classmethod
+    def prepare(cls, setup: Setup, base: Any) -> ImageData:
+        processor = cls.image_processor(setup) if base is None else base.image_processor
+        return ImageData(stored_images(setup, processor, cls.read), processor)
+
+    @classmethod
+    def image_processor(cls, setup: Setup) -> ImageProcessor:
+        """The preprocessing of a new model, of its image size."""
+        description = model_spec.read(setup.run_folder, setup.kinds)
+        if description is None:
+            # The sizes of images do not depend on how many classes or tokens there will be.
+            description = model_spec.describe(setup.recipe, vocabulary=2)
+        patches = cls.image_tower(description).patches
+        if patches.channels != 3:
+            raise SettingError(
+                f"the model reads {patches.channels} channels", "give one that reads colours (3)"
+            )
+        return new_image_processor(cls.processor_kind, patches.size)
+
+    @classmethod
+    def image_tower(cls, description: Any) -> spec.Encoder:
+        """The part of a model that reads images."""
+        tower: spec.Encoder = description
+        return tower
+
+    @classmethod
+    def wrap(cls, model: Any, description: Any, config: dict[str, Any], data: ImageData) -> Model:
+        return ImageEncoder(model, description, config)
+
+    @classmethod
+    def files(cls, model: Model, setup: Setup) -> dict[str, dict[str, Any]]:
+        processor = cls.image_processor(setup).to_config()
+        return {"config.json": model.config, "preprocessor_config.json": processor}
+
+    # --- batches ----------------------------------------------------------------------------------
+
+    @property
+    def positions(self) -> int:
+        """What an image counts in a batch: patches, and whatever else is read with it."""
+        return self.image_tower(self.model.spec).patches.positions
+
+    def lengths(self, split: str) -> NDArray[Any]:
+        return np.full((len(self.splits[split]), 1), self.positions)
+
+    def targets(self, images: StoredImages, rows: Rows) -> dict[str, Tensor]:
+        """The tensors of a batch next to its pixels."""
+        return {}
+
+    def collate(self, split: str, rows: Rows, position: Position) -> Batch:
+        images = self.splits[split]
+        tensors = {"pixels": torch.from_numpy(images.pixels[rows])}  # [B, H, W, 3]
+        tensors |= self.targets(images, rows)
+        if split == "train":
+            tensors |= self._augmentation_tensors(rows, position[0])
+        if "mixup" in tensors and self.setup.ranks.data_size > 1:
+            tensors = _divisible(tensors)
+        return Batch(tensors, len(rows), rows)
+
+    def _augmentation_tensors(self, rows: Rows, epoch: int) -> dict[str, Tensor]:
+        """What `pixel_values` needs to augment a batch on the device."""
+        tensors: dict[str, Tensor] = {}
+        if self.augmentation.padding or self.augmentation.flip:
+            corner, mirrored = self.augmentation.crops(rows, epoch)
+            tensors["corner"] = torch.from_numpy(corner)  # [B, 2]
+            tensors["mirrored"] = torch.from_numpy(mirrored)  # [B]
+        if self.settings.augment == "trivial":
+            operation, magnitude = self.augmentation.operations(rows, epoch)
+            tensors["operation"] = torch.from_numpy(operation)  # [B]
+            tensors["magnitude"] = torch.from_numpy(magnitude)  # [B]
+        if self.augmentation.mixup or self.augmentation.cutmix:
+            # One blend for the batch, as the authors of mixup have it: its first row's.
+            height, width = self.images.pixels.shape[1:3]
+            weights = self.augmentation.blend_weights(int(rows[0]), epoch, (height, width))
+            tensors["mixup"] = torch.from_numpy(np.asarray(weights))  # [] or [H, W]
+        return tensors
+
+    def model_inputs(self, tensors: Mapping[str, Tensor]) -> ModelInputs:
+        return ModelInputs(self.pixel_values(tensors))
+
+    def pixel_values(self, tensors: Mapping[str, Tensor]) -> Tensor:
+        """Normalized pixels [B, 3, H, W]; mixup and CutMix blend each image with its neighbour."""
+        values = self._normalized(tensors)
+        if "mixup" not in tensors:
+            return values
+        neighbours = values.roll(1, dims=0)
+        if PREVIOUS + "pixels" in tensors:
+            # The first row's is on another rank.
+            before = {
+                name.removeprefix(PREVIOUS): tensor[:1]
+                for name, tensor in tensors.items()
+                if name.startswith(PREVIOUS)
+            }
+            neighbours = torch.cat([self._normalized(before), values[:-1]])
+        weight = tensors["mixup"]
+        return weight * values + (1 - weight) * neighbours
+
+    def _normalized(self, tensors: Mapping[str, Tensor]) -> Tensor:
+        # Images are stored with their channels last.
+        pixels = tensors["pixels"].permute(0, 3, 1, 2).contiguous()  # [B, 3, H, W]
+        if "corner" in tensors:
+            pixels = crop_and_flip(pixels, tensors["corner"], tensors["mirrored"])
+        if "operation" in tensors:
+            pixels = trivial_augment(pixels, tensors["operation"], tensors["magnitude"])
+        return self._values[self._channels, pixels.long()]
+
+    def examples(self, rows: Sequence[int]) -> list[dict[str, Any]]:
+        return [{"row": row, "text": self.images.texts[row]} for row in rows]
+
+
+def _divisible(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors of a blended batch that ranks can cut: each row with what is before it."""
+    rows = len(tensors["pixels"])
+    by_row = {name: tensor for name, tensor in tensors.items() if name != "mixup"}
+    previous = {PREVIOUS + name: tensor.roll(1, dims=0) for name, tensor in by_row.items()}
+    weight = tensors["mixup"]
+    if weight.ndim:  # CutMix, [H, W]
+        weight = weight.expand(rows, 1, *weight.shape)
+    return {**by_row, **previous, "mixup": weight}
+
+
+class LabelledImages(Images):
+    """Images of one class each: a folder for each class."""
+
+    read = staticmethod(read_image_folders)
+    model: ImageEncoder
+
+    def __init__(self, model: ImageEncoder, data: ImageData, setup: Setup) -> None:
+        super().__init__(model, data, setup)
+        self._label_ids = {name: i for i, name in enumerate(model.labels)}
+        for images in data.sets.values():
+            for text in images.texts:
+                label_id(text, self._label_ids)  # only for its errors, which are to come early
+
+    @classmethod
+    def prepare(cls, setup: Setup, base: Any) -> ImageData:
+        data = super().prepare(setup, base)
+        return ImageData(data.sets, data.processor, class_names(data.sets["train"].texts))
+
+    def targets(self, images: StoredImages, rows: Rows) -> dict[str, Tensor]:
+        return {"labels": torch.tensor([self._label_ids[images.texts[row]] for row in rows])}  # [B]
+
+
+class CaptionedImages(Images):
+    """Images with their captions: a table of both."""
+
+    processor_kind = "clip"
+    default_flip = 0.0  # captions tell left from right
+    read = staticmethod(read_captions)
+    model: DualEncoderModel
+
+    def __init__(self, model: DualEncoderModel, data: ImageData, setup: Setup) -> None:
+        assert data.tokenizer is not None, "prepared with the captions"
+        self.tokenizer = data.tokenizer
+        # Longer captions are cut, as CLIP does it.
+        context = setup.recipe.data.context
+        self.max_length = min(context, model.spec.text.max_length or context)
+        captions = sorted(set(data.sets["train"].texts))
+        self._rows = [
+            encoding.ids
+            for encoding in self.tokenizer.encode_with_template(captions, self.max_length)
+        ]
+        self._longest = max(map(len, self._rows))
+        pool = model.spec.text.pool
+        # SigLIP reads all texts at one length, padding included.
+        self._pads_to_max = pool is not None and pool.which == "final"
+        if self._pads_to_max:
+            self._longest = model.spec.text.max_length or self.max_length
+        super().__init__(model, data, setup)
+
+    @classmethod
+    def prepare(cls, setup: Setup, base: Any) -> ImageData:
+        data = super().prepare(setup, base)
+        if base is not None:
+            return ImageData(data.sets, data.processor, tokenizer=base.input_tokenizer)
+        tokenizer = encoder_tokenizer(
+            setup, lambda: data.sets["train"].texts, default="bpe", template=_CLIP_TOKENS
+        )
+        return ImageData(data.sets, data.processor, tokenizer=tokenizer)
+
+    @classmethod
+    def image_tower(cls, description: Any) -> spec.Encoder:
+        tower: spec.Encoder = description.image
+        return tower
+
+    @classmethod
+    def wrap(cls, model: Any, description: Any, config: dict[str, Any], data: ImageData) -> Model:
+        assert data.tokenizer is not None, "prepared with the captions"
+        model_spec.check_vocabulary("text tower", description.text.input, len(data.tokenizer))
+        return DualEncoderModel(model, description, data.tokenizer, config)
+
+    @classmethod
+    def files(cls, model: Model, setup: Setup) -> dict[str, dict[str, Any]]:
+        # A dual encoder generates nothing.
+        tokenizer = text_model_files(model, setup)["tokenizer_config.json"]
+        return {**super().files(model, setup), "tokenizer_config.json": tokenizer}
+
+    @property
+    def positions(self) -> int:
+        # Not by the length of each: the captions of a batch are to be a random sample.
+        return super().positions + self._longest
+
+    def targets(self, images: StoredImages, rows: Rows) -> dict[str, Tensor]:
+        """`tokens`, `padding_mask` [B, T], of the captions."""
+        captions = [images.texts[row] for row in rows]
+        encoded = self.tokenizer.encode_with_template(captions, self.max_length)
+        tokens, padding_mask = pad_rows(
+            [encoding.ids for encoding in encoded],
+            self.tokenizer.special_token_id("pad") or 0,
+            min_width=self._longest if self._pads_to_max else 0,
+            pad_to_multiple_of=1 if self._pads_to_max else self.setup.pad_to_multiple_of,
+        )
+        if self._pads_to_max:
+            padding_mask = torch.ones_like(padding_mask)
+        return {"tokens": tokens, "padding_mask": padding_mask}
+
+    def statistics(self) -> InputStatistics:
+        return row_statistics(self._rows, len(self.tokenizer))

@@ -1,0 +1,424 @@
+"""Sources of recordings: waveforms or spectrograms, with classes, with transcripts, or alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from regard import disk
+from regard.core.waveform_frontend import Waveform
+from regard.data.audio import (
+    RATE,
+    Samples,
+    read_labelled_recordings,
+    read_transcripts,
+    read_unlabelled_recordings,
+)
+from regard.data.batching import Batch, Rows
+from regard.data.log_mel import HOP
+from regard.data.padding import IGNORED, pad_rows
+from regard.errors import DataError, SettingError
+from regard.families import folder as folders
+from regard.models import CTCModel, Model, SoundClassifier, SpectrogramClassifier, SpeechToText
+from regard.models.waveform_model import WaveformModel
+from regard.text.ctc import CTCDecoder
+from regard.text.tokenizer import Tokenizer
+from regard.text.tokenizer_files import open_encoder_tokenizer
+from regard.text.tokenizer_training import train_tokenizer
+from regard.training import model_spec
+from regard.training.data.labelled_text import class_names, label_id
+from regard.training.data.sound_augmentation import LengthLimits, SoundAugmentation
+from regard.training.data.sound_files import RecordedSpeech, recorded_speech
+from regard.training.data.source import ModelInputs, Position, Source
+from regard.training.setup import Setup
+
+WAVEFORM = "input_values"  # the main inputs of models of sound
+SPECTROGRAM = "input_features"
+# Of an encoder over 100 frames a second, of which its front end keeps every other.
+POSITIONS_PER_SECOND = 50
+
+
+@dataclass(frozen=True)
+class SoundData:
+    """Recordings by split, and what turns their texts into labels: classes, or a vocabulary."""
+
+    sets: dict[str, RecordedSpeech]
+    vocabulary: Any = None
+
+
+class Recordings(Source):
+    """Batches of recordings of similar lengths, augmented; these have no labels."""
+
+    unit = "recordings"
+    evaluation_factor = 1
+    read: ClassVar[staticmethod[..., Any]] = staticmethod(read_unlabelled_recordings)
+    fewest_frames: ClassVar[int] = 1  # of a recording
+    data: SoundData
+
+    def __init__(self, model: Any, data: SoundData, setup: Setup) -> None:
+        super().__init__(model, data, setup)
+        settings = self.settings
+        self.augmentation = SoundAugmentation(
+            settings.seed,
+            settings.speed_perturbation,
+            settings.time_shift,
+            settings.noise_snr,
+            settings.time_masks,
+            settings.time_mask_width,
+            settings.frequency_masks,
+            settings.frequency_mask_width,
+        )
+        self.reads_waveforms = model.spec.main_input_name == WAVEFORM
+        self.splits = data.sets
+        self.labels = {name: self.label(name, speech) for name, speech in data.sets.items()}
+        # Checked for all splits before the first step.
+        self._lengths = {name: self._positions(name) for name in data.sets}
+
+    # --- preparing a run --------------------------------------------------------------------------
+
+    @classmethod
+    def prepare(cls, setup: Setup, base: Model | None) -> SoundData:
+        sets = recorded_speech(setup, cls.read)
+        return SoundData(sets, cls.vocabulary(setup, base, sets["train"].transcripts))
+
+    @classmethod
+    def vocabulary(cls, setup: Setup, base: Any, texts: list[str]) -> Any:
+        """What turns the texts of recordings into labels."""
+        return None
+
+    @classmethod
+    def wrap(cls, model: Any, description: Any, config: dict[str, Any], data: SoundData) -> Model:
+        return WaveformModel(model, description, config)
+
+    @classmethod
+    def files(cls, model: Model, setup: Setup) -> dict[str, dict[str, Any]]:
+        return {
+            "config.json": model.config,
+            "preprocessor_config.json": feature_extractor_config(model.spec),
+        }
+
+    # --- labels -----------------------------------------------------------------------------------
+
+    def label(self, name: str, speech: RecordedSpeech) -> list[list[int]]:
+        """The labels of the recordings of a split; what cannot be learnt is refused."""
+        return [[] for _ in range(len(speech))]
+
+    def frames_needed(self, split: str, row: int) -> int:
+        """The fewest positions of a model of waveforms that a recording must have."""
+        return self.fewest_frames
+
+    def _positions(self, name: str) -> NDArray[Any]:
+        """[recordings, columns]: what each takes, which must be neither too short nor too long."""
+        speech = self.splits[name]
+        if not self.reads_waveforms:
+            longest = int(speech.lengths.max()) / RATE
+            if longest > self.model.seconds:
+                raise DataError(
+                    f"a recording has {longest:.1f} seconds, but the model hears "
+                    f"{self.model.seconds:g}",
+                    "cut such recordings, and their transcripts, into parts",
+                )
+            # The same for all: every recording is padded to the window with silence.
+            return np.full((len(speech), 1), round(self.model.seconds * POSITIONS_PER_SECOND))
+        frames: NDArray[Any] = self.model.frames(speech.lengths)
+        needed = np.array([self.frames_needed(name, row) for row in range(len(speech))])
+        too_short = np.flatnonzero(frames < needed)
+        if len(too_short):
+            row = int(too_short[0])
+            raise DataError(
+                f"{len(too_short):,} recordings of {name} are too short: "
+                f"{speech.transcripts[row]!r} needs {needed[row]} frames, and there are "
+                f"{max(0, int(frames[row]))}",
+                "correct the transcripts, or leave these recordings out",
+            )
+        return frames[:, None]
+
+    # --- batches ----------------------------------------------------------------------------------
+
+    def lengths(self, split: str) -> NDArray[Any]:
+        return self._lengths[split]
+
+    @property
+    def max_evaluation_rows(self) -> int | None:
+        # A norm over time includes the padding: one at a time, as models do outside of training.
+        is_alone = self.reads_waveforms and self.model.spec.waves.normalizes_over_time
+        return 1 if is_alone else None
+
+    def targets(self, split: str, rows: Rows) -> dict[str, Tensor]:
+        """The labels of some recordings, as tensors."""
+        return {}
+
+    def label_count(self, split: str, rows: Rows) -> int:
+        """How many labels count in the loss."""
+        return len(rows)
+
+    def collate(self, split: str, rows: Rows, position: Position) -> Batch:
+        """`waves` and `padding_mask` [B, samples], or `features` [B, mels, frames]; and labels."""
+        epoch, _ = position
+        tensors = {}
+        if self.reads_waveforms:
+            waves = [self.waveform(split, row, epoch) for row in rows]
+            tensors["waves"], tensors["padding_mask"] = pad_rows(waves, 0.0)
+        else:
+            tensors["features"] = torch.cat([self.spectrogram(split, row, epoch) for row in rows])
+        tensors |= self.targets(split, rows)
+        return Batch(tensors, self.label_count(split, rows), np.asarray(rows))
+
+    def model_inputs(self, tensors: Mapping[str, Tensor]) -> ModelInputs:
+        inputs = tensors["waves" if self.reads_waveforms else "features"]
+        return ModelInputs(inputs, tensors.get("padding_mask"))
+
+    def _samples(self, split: str, row: int, epoch: int) -> Samples:
+        samples: Samples = self.splits[split][row]
+        if split != "train":
+            return samples
+        return self.augmentation.samples(samples, row, epoch, self.length_limits(split, row))
+
+    def length_limits(self, split: str, row: int) -> LengthLimits:
+        """The samples that an augmented recording may have."""
+        if not self.reads_waveforms:
+            return LengthLimits(most=round(self.model.seconds * RATE))
+        front_end = self.model.model.input
+        assert isinstance(front_end, Waveform), "such models read waveforms"
+        # A recording that is played faster must still have a frame for each character.
+        return LengthLimits(fewest=front_end.receptive_field(self.frames_needed(split, row)))
+
+    def waveform(self, split: str, row: int, epoch: int) -> Samples:
+        """A recording as models of waveforms read it, [samples]; augmented if it is to train on."""
+        samples = self._samples(split, row, epoch)
+        if split == "train":
+            samples = self.augmentation.mask_waveform(samples, row, epoch)
+        waveform: Samples = self.model.waveform(samples).numpy()
+        return waveform
+
+    def spectrogram(self, split: str, row: int, epoch: int) -> Tensor:
+        """A recording as a log-mel spectrogram, [1, mels, frames]; augmented as a waveform is."""
+        samples = self._samples(split, row, epoch)
+        features: Tensor = self.model.features(samples)
+        if split == "train":
+            self.augmentation.mask_spectrogram(features, -(-len(samples) // HOP), row, epoch)
+        return features
+
+    def describe(self) -> str:
+        return ""  # said when the recordings were opened
+
+    def examples(self, rows: Sequence[int]) -> list[dict[str, Any]]:
+        texts = self.splits["train"].transcripts
+        return [{"row": row, "transcript": texts[row]} for row in rows]
+
+
+class LabelledRecordings(Recordings):
+    """Recordings of one class each: a keyword, a speaker, a language."""
+
+    read = staticmethod(read_labelled_recordings)
+
+    @classmethod
+    def vocabulary(cls, setup: Setup, base: Any, texts: list[str]) -> list[str]:
+        return class_names(texts)
+
+    @classmethod
+    def wrap(cls, model: Any, description: Any, config: dict[str, Any], data: SoundData) -> Model:
+        if description.main_input_name == SPECTROGRAM:
+            return SpectrogramClassifier(model, description, config)
+        return SoundClassifier(model, description, config)
+
+    def label(self, name: str, speech: RecordedSpeech) -> list[list[int]]:
+        ids = {name: i for i, name in enumerate(self.model.labels)}
+        return [[label_id(text, ids)] for text in speech.transcripts]
+
+    def targets(self, split: str, rows: Rows) -> dict[str, Tensor]:
+        return {"labels": torch.tensor([self.labels[split][i][0] for i in rows])}
+
+    @classmethod
+    def class_names(cls, data: SoundData) -> list[str]:
+        names: list[str] = data.vocabulary
+        return names
+
+
+class Transcripts(Recordings):
+    """Recordings with their transcripts."""
+
+    read = staticmethod(read_transcripts)
+
+    def label_count(self, split: str, rows: Rows) -> int:
+        return sum(len(self.labels[split][i]) for i in rows)
+
+
+class SpelledTranscripts(Transcripts):
+    """Transcripts as characters: those of the training data, or of the folder that is fine-tuned.
+
+    The padding token is the blank of CTC.
+    """
+
+    @classmethod
+    def vocabulary(cls, setup: Setup, base: Any, texts: list[str]) -> CTCDecoder:
+        if base is not None and (base.folder / "vocab.json").is_file():
+            return CTCDecoder.open(base.folder)
+        decoder = CTCDecoder.of_texts(texts)
+        if base is not None:
+            for name, content in decoder.files().items():
+                disk.write_json(setup.run_folder.folder / name, content)
+        return decoder
+
+    @classmethod
+    def wrap(cls, model: Any, description: Any, config: dict[str, Any], data: SoundData) -> Model:
+        decoder: CTCDecoder = data.vocabulary
+        head = description.labels
+        # Folders may have more outputs than characters, never fewer.
+        if head is None or head.count <= max(decoder.names):
+            raise SettingError(
+                f"the model has {0 if head is None else head.count} labels, but there are "
+                f"{len(decoder.names)} characters",
+                f"give it ClassifierHead({len(decoder.names)}, 'transcribe')",
+            )
+        return CTCModel(model, description, decoder, config)
+
+    @classmethod
+    def files(cls, model: Any, setup: Setup) -> dict[str, dict[str, Any]]:
+        return super().files(model, setup) | model.decoder.files()
+
+    def label(self, name: str, speech: RecordedSpeech) -> list[list[int]]:
+        # Characters that only occur in other splits cannot be learnt, but count as errors.
+        allow = name != "train"
+        decoder = self.data.vocabulary
+        return [decoder.labels(text, allow_unknown=allow) for text in speech.transcripts]
+
+    def frames_needed(self, split: str, row: int) -> int:
+        # One infinite loss would skip an update.
+        return alignment_length(self.labels[split][row])
+
+    def targets(self, split: str, rows: Rows) -> dict[str, Tensor]:
+        """`labels` [B, L] and `label_lengths` [B]."""
+        selected = [self.labels[split][i] for i in rows]
+        labels, _ = pad_rows(selected, self.data.vocabulary.blank)
+        return {"labels": labels, "label_lengths": torch.tensor([len(row) for row in selected])}
+
+
+class PromptedTranscripts(Transcripts):
+    """Transcripts as tokens after a prompt: start, perhaps language and task."""
+
+    model: SpeechToText
+
+    def __init__(self, model: SpeechToText, data: SoundData, setup: Setup) -> None:
+        self.language = setup.recipe.data.languages if model.languages else None
+        self.prompt = model.decoder_prompt(None, self.language)
+        super().__init__(model, data, setup)
+
+    @classmethod
+    def vocabulary(cls, setup: Setup, base: Any, texts: list[str]) -> Tokenizer:
+        if base is not None:
+            tokenizer: Tokenizer = base.tokenizer
+            return tokenizer
+        path = setup.run_folder.folder / "tokenizer.json"
+        if not path.exists():
+            tokens = setup.recipe.tokens
+            kind = tokens.tokenizer if "tokenizer" in tokens.model_fields_set else "characters"
+            if kind.endswith(".json"):
+                content = disk.read_text(Path(kind), SettingError)
+            else:
+                content = train_tokenizer(texts, kind, tokens.vocabulary).to_json()
+            disk.write_file(path, content)
+        return open_encoder_tokenizer(setup.run_folder.folder)
+
+    @classmethod
+    def special_token_ids(cls, tokenizer: Tokenizer) -> folders.SpecialTokenIds:
+        return folders.SpecialTokenIds(
+            tokenizer.required_token_id("pad"),
+            tokenizer.required_token_id("bos"),
+            tokenizer.required_token_id("eos"),
+            tokenizer.special_token_id("unk"),
+        )
+
+    @classmethod
+    def wrap(cls, model: Any, description: Any, config: dict[str, Any], data: SoundData) -> Model:
+        tokenizer = data.vocabulary
+        model_spec.check_vocabulary("target", description.target, len(tokenizer))
+        ids = cls.special_token_ids(tokenizer)
+        return SpeechToText(model, description, ids, tokenizer, config)
+
+    @classmethod
+    def files(cls, model: Any, setup: Setup) -> dict[str, dict[str, Any]]:
+        tokens = model.tokenizer.special_tokens
+        positions = model.spec.target.max_length or setup.recipe.data.context
+        return {
+            **super().files(model, setup),
+            "generation_config.json": {
+                **folders.generation_config(model.ids, max_length=positions),
+                "is_multilingual": False,
+            },
+            "tokenizer_config.json": folders.tokenizer_config(
+                tokens["pad"], tokens["bos"], tokens["eos"], tokens.get("unk"), positions=positions
+            ),
+        }
+
+    def label(self, name: str, speech: RecordedSpeech) -> list[list[int]]:
+        end = self.model.ids.end
+        return [[*ids, end] for ids in self.data.vocabulary.encode_batch(speech.transcripts)]
+
+    def _positions(self, name: str) -> NDArray[Any]:
+        positions = super()._positions(name)
+        limit = self.model.spec.target.max_length
+        # − 1: the label of the prompt's last token is the first of the transcript.
+        tokens = np.array([len(self.prompt) - 1 + len(row) for row in self.labels[name]])
+        if limit is not None and tokens.max() > limit:
+            raise DataError(
+                f"a transcript has {tokens.max()} tokens, and the model {limit} positions",
+                "cut such recordings into parts; a new model has --context positions",
+            )
+        return np.column_stack([positions, tokens])
+
+    def targets(self, split: str, rows: Rows) -> dict[str, Tensor]:
+        """`target` and `labels` [B, T]."""
+        selected = [self.labels[split][i] for i in rows]
+        multiple = self.setup.pad_to_multiple_of
+        inputs = [[*self.prompt, *row[:-1]] for row in selected]
+        target, _ = pad_rows(inputs, self.model.ids.pad, pad_to_multiple_of=multiple)
+        # What stands in the prompt is given, not learnt.
+        ignored = [IGNORED] * (len(self.prompt) - 1)
+        labels, _ = pad_rows(
+            [[*ignored, *row] for row in selected], IGNORED, pad_to_multiple_of=multiple
+        )
+        return {"target": target, "labels": labels}
+
+
+def alignment_length(labels: Sequence[int]) -> int:
+    """The fewest frames that a transcript can be aligned to.
+
+    Two equal labels in a row need a blank between them.
+    """
+    repeated = sum(one == following for one, following in pairwise(labels))
+    return len(labels) + repeated
+
+
+def feature_extractor_config(description: Any) -> dict[str, Any]:
+    """preprocessor_config.json, as transformers' feature extractors read it."""
+    if description.main_input_name == WAVEFORM:
+        return {
+            "feature_extractor_type": "Wav2Vec2FeatureExtractor",
+            "feature_size": 1,
+            "sampling_rate": RATE,
+            "padding_side": "right",
+            "padding_value": 0.0,
+            "do_normalize": True,
+            # Norms over time count the padding: such models were pretrained without a mask.
+            "return_attention_mask": not description.waves.normalizes_over_time,
+        }
+    return {
+        "feature_extractor_type": "WhisperFeatureExtractor",
+        "feature_size": description.spectrogram.mels,
+        "sampling_rate": RATE,
+        "hop_length": 160,
+        "n_fft": 400,
+        "chunk_length": round(description.spectrogram.max_length / POSITIONS_PER_SECOND),
+        "padding_side": "right",
+        "padding_value": 0.0,
+        "return_attention_mask": False,
+    }

@@ -1,0 +1,127 @@
+"""A source of examples: one kind of data, from what a recipe names to the batches of a run."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
+
+from numpy.typing import NDArray
+from torch import Tensor
+
+from regard.data.batching import Batch, BatchSampler, BlockSampler, Rows, batch_indices
+from regard.data.training_coverage import InputStatistics
+from regard.models import Model
+from regard.training.setup import Setup
+
+Position = tuple[int, int]  # the epoch, and the number of a batch in it
+
+
+class ModelInputs(NamedTuple):
+    """What an encoder reads: its main input, the mask of its padding, and whatever else."""
+
+    inputs: Tensor
+    padding_mask: Tensor | None = None
+    more: Mapping[str, Tensor] = {}
+
+
+class Source(ABC):
+    """A source: it reads, stores, batches, augments and shows one kind of data, and knows no task.
+
+    Its class methods prepare the data of a run; an instance makes batches of it for a model.
+    Everything drawn at random follows from the seed, the position of a batch and its rows.
+    """
+
+    unit: ClassVar[str] = "examples"  # what a row is
+    rounds_lengths: ClassVar[bool] = False  # whether they are tokens, padded to a multiple
+    # A validation batch has no gradients and may be this much larger than a training batch.
+    evaluation_factor: ClassVar[int] = 4
+
+    def __init__(self, model: Any, data: Any, setup: Setup) -> None:
+        self.model = model  # with its tokenizer or processor, as users hold it
+        self.data = data
+        self.setup = setup
+        self.settings = setup.recipe.train
+        self.splits: dict[str, Any] = {}  # rows by split: train, perhaps valid, and others
+
+    # --- preparing a run --------------------------------------------------------------------------
+
+    @classmethod
+    @abstractmethod
+    def prepare(cls, setup: Setup, base: Model | None) -> Any:
+        """The data of a run, stored in its folder on the first call.
+
+        A model that is fine-tuned, `base`, brings its tokenizer or processor.
+        """
+
+    @classmethod
+    def class_names(cls, data: Any) -> Sequence[str]:
+        """The names of the classes that training knows."""
+        names: Sequence[str] = data.labels
+        return names
+
+    @classmethod
+    @abstractmethod
+    def wrap(cls, model: Any, description: Any, config: dict[str, Any], data: Any) -> Model:
+        """A core model as users hold it, with what reads this data."""
+
+    @classmethod
+    def files(cls, model: Model, setup: Setup) -> dict[str, dict[str, Any]]:
+        """What makes the folder of a new model a Hugging Face repository, besides weights."""
+        return {"config.json": model.config}
+
+    # --- batches ----------------------------------------------------------------------------------
+
+    @abstractmethod
+    def lengths(self, split: str) -> NDArray[Any]:
+        """[rows, columns]: the positions that each row takes in a batch."""
+
+    @abstractmethod
+    def collate(self, split: str, rows: Rows, position: Position) -> Batch:
+        """The tensors of some rows: inputs, and labels where the data has them.
+
+        Those of `train` are augmented.
+        """
+
+    def model_inputs(self, tensors: Mapping[str, Tensor]) -> ModelInputs:
+        """What an encoder reads of a batch, on the device."""
+        raise NotImplementedError
+
+    def sampler(self) -> BatchSampler | BlockSampler:
+        """The order of the training rows."""
+        return BatchSampler(
+            self.lengths("train"),
+            self.settings.batch_tokens,
+            seed=self.settings.seed,
+            multiple=self.setup.pad_to_multiple_of if self.rounds_lengths else 1,
+        )
+
+    @property
+    def max_evaluation_rows(self) -> int | None:
+        """How many rows a validation batch may have; None for any number."""
+        return None
+
+    def evaluation_rows(self, split: str) -> list[Rows]:
+        """Each row of a split once, in the same batches every time."""
+        return batch_indices(
+            self.lengths(split),
+            self.evaluation_factor * self.settings.batch_tokens,
+            seed=0,
+            epoch=0,
+            shuffle=False,
+            max_rows=self.max_evaluation_rows,
+        )
+
+    def describe(self) -> str:
+        """How much there is of the data, in words."""
+        count = len(self.splits["train"])
+        validation = len(self.splits.get("valid", ()))
+        return f"data: {count:,} {self.unit} to train on, {validation:,} to validate"
+
+    @abstractmethod
+    def examples(self, rows: Sequence[int]) -> list[dict[str, Any]]:
+        """These training rows as text, for a report about them."""
+
+    def statistics(self) -> InputStatistics | None:
+        """Token statistics of the training texts; None without text."""
+        return None
