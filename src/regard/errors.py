@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Iterable, Sequence
+from types import FrameType
 from typing import Any
 
 
@@ -128,3 +131,16 @@ def did_you_mean(name: object, options: Iterable[str], likeness: float = 0.6) ->
     if matches:
         return f"did you mean {matches[0]!r}?"
     return f"known: {', '.join(names)}"
+
+
+def warn(warning: Warning) -> None:
+    """Issues a warning at the line outside the package that led to it."""
+    level = 1
+    outside = 1
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        level += 1
+        if frame.f_globals["__name__"].partition(".")[0] == "regard":
+            outside = level
+        frame = frame.f_back
+    warnings.warn(warning, stacklevel=outside)

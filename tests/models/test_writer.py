@@ -202,7 +202,7 @@ def test_mistakes_are_answered(folder: Path, model: LanguageModel, tmp_path: Pat
         with pytest.raises(SettingError):
             model.classify("x", labels, template=template)
     with pytest.raises(SettingError, match="one text"):
-        model.generate(["a"], stream=print)
+        model.generate(["a", "b"], stream=print)
     with pytest.raises(SettingError, match="max_new_tokens"):
         model.generate("a", max_new_tokens=0)
     if model.positions is not None:

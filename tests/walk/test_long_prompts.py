@@ -40,7 +40,7 @@ def model(folder: Path) -> LanguageModel:
 def test_python_refuses_it_or_says_what_is_cut(model: LanguageModel) -> None:
     told: list[str] = []
     model.say = told.append
-    with pytest.raises(DataError, match=r"1 of 2 .* 32 tokens .* text 2, which has 80\W.*cut"):
+    with pytest.raises(DataError, match=r"1 of 2 .* 32 tokens .* text 2, which has 80\W.*trunc"):
         model.generate(["abc", LONG], max_new_tokens=2)
     assert not told
     truncated = model.generate(["abc", LONG], max_new_tokens=2, truncation=True)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 
 from regard.decode.strategy import Hypothesis
-from regard.errors import CutOffOutputWarning, LongOutputWarning
+from regard.errors import CutOffOutputWarning, LongOutputWarning, warn
 
 _LONG = 10_000  # tokens of one output
-_STACK_LEVEL = 4  # the caller of the task method
 
 
 def warn_of_cut_off(hypotheses: Sequence[Hypothesis], repair: str) -> None:
@@ -20,7 +18,7 @@ def warn_of_cut_off(hypotheses: Sequence[Hypothesis], repair: str) -> None:
             f"{cut_off:,} of {len(hypotheses):,} outputs reached the length limit and are cut off\n"
             f"  → {repair}"
         )
-        warnings.warn(CutOffOutputWarning(message), stacklevel=_STACK_LEVEL)
+        warn(CutOffOutputWarning(message))
 
 
 def warn_of_long_output(max_new_tokens: int) -> None:
@@ -30,4 +28,4 @@ def warn_of_long_output(max_new_tokens: int) -> None:
             f"up to {max_new_tokens:,} tokens are generated for each prompt, which may take hours\n"
             "  → use a smaller --max-new-tokens"
         )
-        warnings.warn(LongOutputWarning(message), stacklevel=_STACK_LEVEL)
+        warn(LongOutputWarning(message))

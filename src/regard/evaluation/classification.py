@@ -9,29 +9,22 @@ from regard.data.labelled import LabelledText, Question, RatedText, TaggedWords
 from regard.data.tag_alignment import align_words, word_tags
 from regard.errors import DataError
 from regard.evaluation.task import Outputs, Settings
-from regard.models import LanguageModel, SequenceClassifier, TextEncoder
+from regard.models import TextEncoder
 from regard.models.labels import label_scores
 
 
-def rank_labels(
-    model: TextEncoder | SequenceClassifier | LanguageModel,
-    examples: Sequence[LabelledText],
-    settings: Settings,
-) -> Outputs:
+def rank_labels(model: Any, examples: Sequence[LabelledText], settings: Settings) -> Outputs:
     """The labels of each text, the likeliest first; of a language model, those of its prompt."""
     labels = [example.label for example in examples]
-    if isinstance(model, LanguageModel):
+    if model.labels is None:
         # Zero-shot: the labels of the data, as continuations of a prompt without examples.
         texts = [_one_text(example) for example in examples]
         prompted = model.classify(texts, sorted(set(labels)))
         return Outputs([list(scores) for scores in prompted], labels)
     check_labels(labels, model.labels)
     inputs: list[Any] = [example.whole for example in examples]  # texts, or pairs of texts
-    if isinstance(model, SequenceClassifier):
-        scores = model.classify(inputs, truncation=True)
-    else:
-        logits = model.logits(inputs, truncation=True, max_length=settings.max_length)
-        scores = [label_scores(row, model.labels) for row in logits]
+    logits = model.logits(inputs, truncation=True, max_length=settings.max_length)
+    scores = [label_scores(row, model.labels) for row in logits]
     return Outputs([list(ranking) for ranking in scores], labels)
 
 

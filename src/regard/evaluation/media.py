@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from torch.nn import functional
 
@@ -11,14 +12,7 @@ from regard.data.labelled_images import LabelledImage
 from regard.evaluation.classification import check_labels
 from regard.evaluation.retrieval import MAX_CANDIDATES
 from regard.evaluation.task import Outputs, Settings
-from regard.models import (
-    CTCModel,
-    DualEncoderModel,
-    ImageEncoder,
-    SoundClassifier,
-    SpectrogramClassifier,
-    SpeechToText,
-)
+from regard.models import DualEncoderModel, ImageEncoder
 
 CAPTION = "a photo of a {}."  # of zero-shot classification (Radford et al. 2021, section 3.1.4)
 
@@ -35,12 +29,12 @@ def reconstruct_patches(
 
 
 def rank_image_classes(
-    model: ImageEncoder | DualEncoderModel, examples: Sequence[LabelledImage], settings: Settings
+    model: Any, examples: Sequence[LabelledImage], settings: Settings
 ) -> Outputs:
     """The classes of each image, the likeliest first; of CLIP, by captions of the classes."""
     labels = [example.text for example in examples]
     images = [example.image for example in examples]
-    if isinstance(model, ImageEncoder):
+    if model.labels is not None:
         check_labels(labels, model.labels)
         return Outputs([list(scores) for scores in model.classify(images)], labels)
     classes = {CAPTION.format(label.replace("_", " ")): label for label in sorted(set(labels))}
@@ -62,11 +56,7 @@ def rank_captions(
     return Outputs(rankings, captions)
 
 
-def rank_sound_classes(
-    model: SoundClassifier | SpectrogramClassifier,
-    examples: Sequence[Recording],
-    settings: Settings,
-) -> Outputs:
+def rank_sound_classes(model: Any, examples: Sequence[Recording], settings: Settings) -> Outputs:
     """The classes of each recording, the likeliest first."""
     labels = [example.text for example in examples]
     check_labels(labels, model.labels)
@@ -74,13 +64,10 @@ def rank_sound_classes(
     return Outputs([list(scores) for scores in model.classify([*sounds])], labels)
 
 
-def transcribe(
-    model: SpeechToText | CTCModel, examples: Sequence[Recording], settings: Settings
-) -> Outputs:
+def transcribe(model: Any, examples: Sequence[Recording], settings: Settings) -> Outputs:
     """The transcript of each recording."""
     sounds = [example.audio for example in examples]
-    references = [example.text for example in examples]
-    if isinstance(model, CTCModel):
-        return Outputs(model.transcribe([*sounds]), references)
-    strategy = settings.decoding.strategy
-    return Outputs(model.transcribe([*sounds], strategy=strategy), references)
+    # A CTC model decodes nothing: it has no tokens that frame a text.
+    decodes = model.special_tokens is not None
+    options = {"strategy": settings.decoding.strategy} if decodes else {}
+    return Outputs(model.transcribe(sounds, **options), [example.text for example in examples])

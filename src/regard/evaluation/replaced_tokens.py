@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -60,8 +61,7 @@ def replaced_rows(model: TextEncoder, examples: Examples, settings: Settings) ->
     ]
     folder = None if model.folder is None else model.folder / GENERATOR
     if folder is not None and (folder / "config.json").is_file():
-        generator = load(folder, device=str(model.device))
-        assert isinstance(generator, TextEncoder), "it fills in masks"
+        generator: Any = load(folder, device=str(model.device))  # it fills in masks
         model.say(f"tokens are replaced by samples of {folder}, seed {seed}")
         filled = _sampled_tokens(generator, masked, draws)
     else:

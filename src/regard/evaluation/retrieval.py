@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch.nn import functional
@@ -11,26 +12,21 @@ from regard.core.finite_outputs import require_finite
 from regard.data.labelled import LabelledText, TextPair
 from regard.errors import DataError
 from regard.evaluation.task import Outputs, Settings
-from regard.models import DualEncoderModel, TextEncoder
 from regard.models.memory_network import MemoryNetworkModel
 
 MAX_CANDIDATES = 100  # of a ranking
 STORIES_AT_ONCE = 64
 
 
-def rank_pairs(
-    model: TextEncoder | DualEncoderModel, pairs: Sequence[TextPair], settings: Settings
-) -> Outputs:
+def rank_pairs(model: Any, pairs: Sequence[TextPair], settings: Settings) -> Outputs:
     """The second texts of all pairs, the most similar first, for each first text.
 
     Similarity is the cosine of sentence vectors; the references are the numbers of the pairs.
     """
-    encoder = model.text_encoder if isinstance(model, DualEncoderModel) else model
-    first = functional.normalize(
-        encoder.embed([pair.text for pair in pairs], truncation=True), dim=-1
-    )
-    second = functional.normalize(
-        encoder.embed([pair.text2 for pair in pairs], truncation=True), dim=-1
+    texts = ([pair.text for pair in pairs], [pair.text2 for pair in pairs])
+    first, second = (
+        functional.normalize(model.text_encoder.embed(one, truncation=True), dim=-1)
+        for one in texts
     )
     similarity = first @ second.mT  # [N, N]
     nearest = similarity.topk(min(MAX_CANDIDATES, len(pairs)), dim=1).indices

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -14,6 +14,7 @@ from regard.core.finite_outputs import require_finite
 from regard.encoder import Encoder
 from regard.errors import DataError
 from regard.models.sound import Sound
+from regard.models.tasks import one_or_many
 from regard.models.waveform_model import WaveformModel
 from regard.text.ctc import CTCDecoder
 
@@ -77,18 +78,13 @@ class CTCModel(WaveformModel):
             return backdrop
         return replace(backdrop, answer=f"“{text}”")
 
-    @overload
-    def transcribe(self, sound: list[Sound]) -> list[str]: ...
-    @overload
-    def transcribe(self, sound: Sound) -> str: ...
-    def transcribe(self, sound: Sound | list[Sound]) -> str | list[str]:
+    @one_or_many
+    def transcribe(self, sounds: list[Sound]) -> list[str]:
         """The text of a recording, by greedy CTC decoding.
 
         The likeliest letter of each frame; repeated ones are merged, then blanks removed.
         """
-        sounds = sound if isinstance(sound, list) else [sound]
-        texts = [self.decoder.text(ids) for ids in self._frame_labels(sounds)]
-        return texts if isinstance(sound, list) else texts[0]
+        return [self.decoder.text(ids) for ids in self._frame_labels(sounds)]
 
     @torch.inference_mode()
     def _frame_labels(self, sounds: list[Sound]) -> list[list[int]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from regard.dual_encoder import DualEncoder
 from regard.models.base import TokenizerModel
 from regard.models.image_encoder import image_input, map_images, open_image_processor
 from regard.models.labels import Scores, label_scores
+from regard.models.tasks import one_or_many
 from regard.models.text_encoder import TextEncoder
 from regard.models.token_batches import different_texts
 from regard.text.tokenizer import Text
@@ -72,28 +73,21 @@ class DualEncoderModel(TokenizerModel):
         vectors = map_images(self, images, self.model.images)
         return vectors if isinstance(image, list) else vectors[0]
 
-    @overload
-    def classify(self, image: list[Picture], captions: Sequence[str]) -> list[Scores]: ...
-    @overload
-    def classify(self, image: Picture, captions: Sequence[str]) -> Scores: ...
-    def classify(
-        self, image: Picture | list[Picture], captions: Sequence[str]
-    ) -> Scores | list[Scores]:
+    @one_or_many
+    def classify(self, images: list[Picture], captions: Sequence[str]) -> list[Scores]:
         """Zero-shot classification: caption → probability for an image, likeliest first."""
         names = different_texts("captions", captions)
-        if isinstance(image, list) and not image:
+        if not images:
             return []
-        images = self.embed_image(image if isinstance(image, list) else [image])  # [N, D]
+        vectors = self.embed_image(images)  # [N, D]
         with torch.inference_mode():
             texts = self.embed_text(names).to(self.device, self.dtype)  # [captions, D]
-            images = images.to(self.device, self.dtype)
-            logits = self.model.logits(texts, images).mT.float().cpu()  # [N, captions]
+            vectors = vectors.to(self.device, self.dtype)
+            logits = self.model.logits(texts, vectors).mT.float().cpu()  # [N, captions]
         if self.model.bias is not None:
             # Each caption is judged by itself: their probabilities need not add up to 1.
-            scores = [label_scores(row, names, "multi_label_classification") for row in logits]
-        elif len(names) == 1:
+            return [label_scores(row, names, "multi_label_classification") for row in logits]
+        if len(names) == 1:
             # A softmax over one caption, where `label_scores` would apply a sigmoid.
-            scores = [{names[0]: 1.0} for _ in logits]
-        else:
-            scores = [label_scores(row, names) for row in logits]
-        return scores if isinstance(image, list) else scores[0]
+            return [{names[0]: 1.0} for _ in logits]
+        return [label_scores(row, names) for row in logits]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from regard.encoder import Encoder
 from regard.errors import ModelError
 from regard.models.base import Model
 from regard.models.labels import Scores, label_names, label_scores, top_labels
+from regard.models.tasks import one_or_many
 
 if TYPE_CHECKING:
     from regard.look import MediaInput
@@ -66,18 +67,13 @@ class ImageEncoder(Model):
             )
         return label_names(self.config, self.spec.labels.count)
 
-    @overload
-    def classify(self, image: list[Picture]) -> list[Scores]: ...
-    @overload
-    def classify(self, image: Picture) -> Scores: ...
-    def classify(self, image: Picture | list[Picture]) -> Scores | list[Scores]:
+    @one_or_many
+    def classify(self, images: list[Picture]) -> list[Scores]:
         """Label → probability, likeliest first."""
         names = self.labels  # first: a model without classes is an error before images are read
         problem_type = self.config.get("problem_type")
-        images = image if isinstance(image, list) else [image]
         logits = map_images(self, images, self._logits)  # [N, labels]
-        scores = [label_scores(row, names, problem_type) for row in logits]
-        return scores if isinstance(image, list) else scores[0]
+        return [label_scores(row, names, problem_type) for row in logits]
 
     def embed(self, image: Picture | list[Picture]) -> Tensor:
         """The vector of an image, [D], or [N, D] for a list.

@@ -15,6 +15,7 @@ from regard.errors import (
     EmptyInputWarning,
     LongInputWarning,
     UnknownWordsWarning,
+    warn,
 )
 from regard.text.tokenizer import Text, Tokenizer
 
@@ -22,7 +23,6 @@ _WORDS_IN_A_MESSAGE = 5
 _WORD_WIDTH = 40  # characters
 _TOLERANCE = 1.25  # an input of a quarter more tokens than the longest is still like it
 _ODD_SPACES = "\n\r\t\v\f"
-_STACK_LEVEL = 5  # the caller of the task method
 
 
 @contextmanager
@@ -114,7 +114,7 @@ def _warn_of_empty_inputs(texts: Sequence[Text], numbers: Iterable[int], unit: s
             f"{unit} {empty[0]} is empty ({len(empty):,} of {len(texts):,}): its output is "
             "meaningless\n  → remove empty texts"
         )
-        warnings.warn(EmptyInputWarning(message), stacklevel=_STACK_LEVEL)
+        warn(EmptyInputWarning(message))
 
 
 def _warn_of_unknown_words(
@@ -141,7 +141,7 @@ def _warn_of_unknown_words(
     )
     if any(repr(space) in words for space in _ODD_SPACES):
         message += "; replace white space by single spaces, or pass each line as a separate text"
-    warnings.warn(UnknownWordsWarning(message, list(words)), stacklevel=_STACK_LEVEL)
+    warn(UnknownWordsWarning(message, list(words)))
 
 
 def _warn_of_long_inputs(
@@ -166,7 +166,7 @@ def _warn_of_long_inputs(
         f"{coverage.longest_source:,}\n"
         "  → split it, or train on longer texts; the output may be wrong"
     )
-    warnings.warn(LongInputWarning(message), stacklevel=_STACK_LEVEL)
+    warn(LongInputWarning(message))
 
 
 def _parts(text: Text) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Unpack, overload
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
@@ -33,6 +33,8 @@ from regard.metrics.perplexity import corpus_nll, corpus_perplexity
 from regard.models.base import TokenizerModel, no_targets
 from regard.models.generation_config import GenerationDefaults, warn_of_unsupported
 from regard.models.input_warnings import warn_of_inputs
+from regard.models.labels import Scores
+from regard.models.tasks import one_or_many
 from regard.models.token_batches import (
     SHORTEN_OR_TRUNCATE,
     different_texts,
@@ -129,10 +131,10 @@ class LanguageModel(TokenizerModel):
 
     # ------------------------------------------------------------------ generation
 
-    @overload
+    @one_or_many
     def generate(
         self,
-        text: str,
+        inputs: list[str],
         strategy: Strategy | None = None,
         *,
         max_new_tokens: int | None = None,
@@ -141,32 +143,7 @@ class LanguageModel(TokenizerModel):
         first_index: int = 0,
         truncation: bool = False,
         **options: Unpack[DecodingOptions],
-    ) -> str: ...
-    @overload
-    def generate(
-        self,
-        text: list[str],
-        strategy: Strategy | None = None,
-        *,
-        max_new_tokens: int | None = None,
-        stream: Callable[[str], None] | None = None,
-        draft: LanguageModel | None = None,
-        first_index: int = 0,
-        truncation: bool = False,
-        **options: Unpack[DecodingOptions],
-    ) -> list[str]: ...
-    def generate(
-        self,
-        text: str | list[str],
-        strategy: Strategy | None = None,
-        *,
-        max_new_tokens: int | None = None,
-        stream: Callable[[str], None] | None = None,
-        draft: LanguageModel | None = None,
-        first_index: int = 0,
-        truncation: bool = False,
-        **options: Unpack[DecodingOptions],
-    ) -> str | list[str]:
+    ) -> list[str]:
         """The continuation of each text, up to an end token or `max_new_tokens`.
 
         Decoding is set by `strategy` or keywords (`temperature=0.8, top_p=0.9, seed=7`, or
@@ -180,7 +157,7 @@ class LanguageModel(TokenizerModel):
         stays the same. `first_index` is the index of the first text in the whole job; it seeds
         sampling, so that results do not depend on how a job is split into chunks.
         """
-        if stream is not None and not isinstance(text, str):
+        if stream is not None and len(inputs) != 1:
             raise SettingError(
                 "`stream` supports one text only", "pass one text, or remove `stream`"
             )
@@ -194,7 +171,7 @@ class LanguageModel(TokenizerModel):
             warn_of_long_output(max_new_tokens)
         first_index = whole_number("first_index", first_index, least=0)
         strategy = choose_strategy(strategy, options, _GENERATE_KEYWORDS)
-        inputs = text_list(text)
+        inputs = text_list(inputs)
         prompts = [self._prompt_ids(one) for one in inputs]
         self._check_lengths(prompts, truncation)
         decoders = [StreamingDecoder(self.tokenizer, prompt) for prompt in prompts]
@@ -224,7 +201,7 @@ class LanguageModel(TokenizerModel):
         # An incomplete character at the end becomes a replacement character.
         for row, decoder in enumerate(decoders):
             append(row, decoder.end())
-        return texts[0] if isinstance(text, str) else texts
+        return texts
 
     def _check_lengths(self, prompts: Sequence[Sequence[int]], truncation: bool) -> None:
         """Refuses prompts that are longer than the context, or reports their `truncation`."""
@@ -418,29 +395,14 @@ class LanguageModel(TokenizerModel):
 
     # ------------------------------------------------------------------ classification by prompt
 
-    @overload
+    @one_or_many
     def classify(
         self,
-        text: str,
+        texts: list[str],
         labels: Sequence[str],
         examples: Sequence[tuple[str, str]] = (),
         template: str = TEMPLATE,
-    ) -> dict[str, float]: ...
-    @overload
-    def classify(
-        self,
-        text: list[str],
-        labels: Sequence[str],
-        examples: Sequence[tuple[str, str]] = (),
-        template: str = TEMPLATE,
-    ) -> list[dict[str, float]]: ...
-    def classify(
-        self,
-        text: str | list[str],
-        labels: Sequence[str],
-        examples: Sequence[tuple[str, str]] = (),
-        template: str = TEMPLATE,
-    ) -> dict[str, float] | list[dict[str, float]]:
+    ) -> list[Scores]:
         """Label → probability as the continuation of a prompt, likeliest first.
 
         The prompt is the `examples` (texts with their labels) and then the text, all written by the
@@ -460,7 +422,7 @@ class LanguageModel(TokenizerModel):
         # beginning of "news".
         before, _, after = template.partition("{label}")
         query = before + "{label}" + after[:1].replace("{", "")
-        texts = text_list(text)
+        texts = text_list(texts)
         results = []
         for one in texts:
             queries = [_fill_template(query, one, label) for label in labels]
@@ -468,7 +430,7 @@ class LanguageModel(TokenizerModel):
         # After the scores, so that a text that is too long gives an error and no warning besides.
         rows = [self.tokenizer.input_ids(one) for one in texts]
         warn_of_inputs(self.tokenizer, texts, rows, self.coverage)
-        return results[0] if isinstance(text, str) else results
+        return results
 
     def _label_probabilities(
         self, prompt: str, queries: list[str], labels: Sequence[str]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, overload
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from regard.models.base import TokenizerModel, no_targets
 from regard.models.hf_call import shift_right
 from regard.models.input_warnings import warn_of_inputs
 from regard.models.labels import Scores, label_names, label_scores
+from regard.models.tasks import one_or_many
 from regard.models.token_batches import (
     SPLIT_OR_TRUNCATE,
     padded_inputs,
@@ -70,32 +71,26 @@ class SequenceClassifier(TokenizerModel):
         assert self.spec.labels is not None
         return label_names(self.config, self.spec.labels.count)
 
-    @overload
-    def classify(self, text: Text, *, truncation: bool = False) -> Scores: ...
-    @overload
-    def classify(
-        self, text: list[str] | list[tuple[str, str]], *, truncation: bool = False
-    ) -> list[Scores]: ...
-    def classify(
-        self, text: Text | Sequence[Text], *, truncation: bool = False
-    ) -> Scores | list[Scores]:
+    @one_or_many
+    def classify(self, texts: list[Text], *, truncation: bool = False) -> list[Scores]:
         """Label → probability, likeliest first, of a text, a pair (a tuple), or each of a list."""
-        texts, is_single = texts_and_pairs(text)
         names = self.labels
         problem_type = self.config.get("problem_type")
-        logits = self._logits(self._encode(texts, truncation))
-        scores = [label_scores(row, names, problem_type) for row in logits]
-        return scores[0] if is_single else scores
+        logits = self.logits(texts, truncation=truncation)
+        return [label_scores(row, names, problem_type) for row in logits]
 
-    def _encode(self, texts: Sequence[Text], truncation: bool) -> list[list[int]]:
-        """Token ids with special tokens; longer than the positions: truncated, or an error."""
-        limit = self.spec.source.max_length
+    def logits(
+        self, texts: Sequence[Text], *, truncation: bool = False, max_length: int | None = None
+    ) -> list[Tensor]:
+        """The logits [labels] of each text; too long a text is an error unless `truncation`."""
+        several, _ = texts_and_pairs(texts)
+        limit = smaller_limit(max_length, self.spec.source.max_length)
         encodings = template_encodings(
-            self.tokenizer, texts, limit, truncation, self.say, SPLIT_OR_TRUNCATE
+            self.tokenizer, several, limit, truncation, self.say, SPLIT_OR_TRUNCATE
         )
         rows = [encoding.ids for encoding in encodings]
-        warn_of_inputs(self.tokenizer, texts, rows, self.coverage)
-        return rows
+        warn_of_inputs(self.tokenizer, several, rows, self.coverage)
+        return self._logits(rows)
 
     @torch.inference_mode()
     def _logits(self, rows: Sequence[Sequence[int]]) -> list[Tensor]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -24,6 +24,7 @@ from regard.models.sound import (
     spectrogram_image,
     window_seconds,
 )
+from regard.models.tasks import one_or_many
 from regard.models.waveform_model import WaveformModel
 
 if TYPE_CHECKING:
@@ -33,10 +34,12 @@ if TYPE_CHECKING:
 _WINDOWS_AT_ONCE = 8
 
 
-class SoundClassifier(WaveformModel):
-    """Names what is heard: a keyword, a speaker, a language; made by `regard.load(folder)`."""
+class _Classifier(Model):
+    """What both kinds of classifiers share: labels, and the probability of each."""
 
     evaluations = ("sounds",)
+    model: Encoder
+    spec: kinds.Encoder
 
     @property
     def labels(self) -> list[str]:
@@ -44,35 +47,45 @@ class SoundClassifier(WaveformModel):
         assert self.spec.labels is not None
         return label_names(self.config, self.spec.labels.count)
 
-    @overload
-    def classify(self, sound: list[Sound]) -> list[Scores]: ...
-    @overload
-    def classify(self, sound: Sound) -> Scores: ...
-    def classify(self, sound: Sound | list[Sound]) -> Scores | list[Scores]:
+    def batches(self, sounds: Sequence[Sound]) -> Iterator[tuple[list[int], Tensor, Tensor | None]]:
+        """Recordings as tensors: their numbers, the inputs and the padding mask of each batch."""
+        raise NotImplementedError
+
+    @one_or_many
+    @torch.inference_mode()
+    def classify(self, sounds: list[Sound]) -> list[Scores]:
         """Label → probability of a recording, likeliest first."""
-        scores = _classify(self, sound if isinstance(sound, list) else [sound])
-        return scores if isinstance(sound, list) else scores[0]
+        self.model.eval()
+        scores: list[Scores] = [{} for _ in sounds]
+        for rows, inputs, padding_mask in self.batches(sounds):
+            hidden, _ = self.model(inputs, padding_mask)
+            logits = self.model.classes(hidden, padding_mask).float().cpu()  # [B, labels]
+            require_finite(logits, self.model)
+            for i, row in zip(rows, logits, strict=True):
+                scores[i] = self._scores(row)
+        return scores
 
     def with_answer(self, backdrop: Backdrop, logits: Tensor) -> Backdrop:
-        return _with_classes(self, backdrop, logits)
+        from regard.look.backdrop import SoundBackdrop
+
+        assert isinstance(backdrop, SoundBackdrop), "recordings stand on sound"
+        return replace(backdrop, answer=top_labels(self._scores(logits[0].float())))
+
+    def _scores(self, logits: Tensor) -> Scores:
+        return label_scores(logits, self.labels, self.config.get("problem_type"))
 
 
-class SpectrogramClassifier(Model):
+class SoundClassifier(WaveformModel, _Classifier):
+    """Names what is heard: a keyword, a speaker, a language; made by `regard.load(folder)`."""
+
+
+class SpectrogramClassifier(_Classifier):
     """Whisper's encoder as a classifier of recordings; made by `regard.load(folder)`.
 
     It hears one window; shorter recordings are padded with silence.
     """
 
-    evaluations = ("sounds",)
-    model: Encoder
-    spec: kinds.Encoder
     medium = "sound"
-
-    @property
-    def labels(self) -> list[str]:
-        """The names of the labels, in the order of the logits."""
-        assert self.spec.labels is not None
-        return label_names(self.config, self.spec.labels.count)
 
     @property
     def seconds(self) -> float:
@@ -89,18 +102,9 @@ class SpectrogramClassifier(Model):
             )
         return windows
 
-    @overload
-    def classify(self, sound: list[Sound]) -> list[Scores]: ...
-    @overload
-    def classify(self, sound: Sound) -> Scores: ...
-    def classify(self, sound: Sound | list[Sound]) -> Scores | list[Scores]:
-        """Label → probability of a recording, likeliest first."""
-        check_spectrogram(self)
-        scores = _classify(self, sound if isinstance(sound, list) else [sound])
-        return scores if isinstance(sound, list) else scores[0]
-
     def batches(self, sounds: Sequence[Sound]) -> Iterator[tuple[list[int], Tensor, None]]:
         """Recordings by eight: their numbers and spectrograms [B, mels, frames]."""
+        check_spectrogram(self)
         samples = read_recordings(sounds, self.say)
         for begin in range(0, len(samples), _WINDOWS_AT_ONCE):
             rows = list(range(begin, min(begin + _WINDOWS_AT_ONCE, len(samples))))
@@ -117,32 +121,3 @@ class SpectrogramClassifier(Model):
         picture = spectrogram_image(features[0])
         backdrop = SoundBackdrop(picture, self.seconds)
         return MediaInput(features.to(self.device, self.dtype), picture, backdrop=backdrop)
-
-    def with_answer(self, backdrop: Backdrop, logits: Tensor) -> Backdrop:
-        return _with_classes(self, backdrop, logits)
-
-
-def _with_classes(
-    model: SoundClassifier | SpectrogramClassifier, backdrop: Backdrop, logits: Tensor
-) -> Backdrop:
-    from regard.look.backdrop import SoundBackdrop
-
-    assert isinstance(backdrop, SoundBackdrop), "recordings stand on sound"
-    scores = label_scores(logits[0].float(), model.labels, model.config.get("problem_type"))
-    return replace(backdrop, answer=top_labels(scores))
-
-
-@torch.inference_mode()
-def _classify(
-    model: SoundClassifier | SpectrogramClassifier, sounds: Sequence[Sound]
-) -> list[Scores]:
-    problem_type = model.config.get("problem_type")
-    model.model.eval()
-    scores: list[Scores] = [{} for _ in sounds]
-    for rows, inputs, padding_mask in model.batches(sounds):
-        hidden, _ = model.model(inputs, padding_mask)
-        logits = model.model.classes(hidden, padding_mask).float().cpu()  # [B, labels]
-        require_finite(logits, model.model)
-        for i, row in zip(rows, logits, strict=True):
-            scores[i] = label_scores(row, model.labels, problem_type)
-    return scores

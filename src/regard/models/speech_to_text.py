@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 import torch
 from torch import Tensor
@@ -28,6 +28,7 @@ from regard.models.sound import (
     spectrogram_image,
     window_seconds,
 )
+from regard.models.tasks import one_or_many
 from regard.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -99,32 +100,15 @@ class SpeechToText(TokenizerModel):
         tokens = [self.tokenizer.id_to_token(i) for i in range(start + 1, translate)]
         return sorted(token.strip("<|>") for token in tokens)
 
-    @overload
+    @one_or_many
     def transcribe(
         self,
-        sound: list[Sound],
+        sounds: list[Sound],
         language: str | None = None,
         task: Task = "transcribe",
         strategy: Strategy | None = None,
         **options: Unpack[DecodingOptions],
-    ) -> list[str]: ...
-    @overload
-    def transcribe(
-        self,
-        sound: Sound,
-        language: str | None = None,
-        task: Task = "transcribe",
-        strategy: Strategy | None = None,
-        **options: Unpack[DecodingOptions],
-    ) -> str: ...
-    def transcribe(
-        self,
-        sound: Sound | list[Sound],
-        language: str | None = None,
-        task: Task = "transcribe",
-        strategy: Strategy | None = None,
-        **options: Unpack[DecodingOptions],
-    ) -> str | list[str]:
+    ) -> list[str]:
         """The text of a recording, in its language, or in English (task "translate").
 
         Without a `language`, it is detected in the first window. Windows of a long recording are
@@ -133,8 +117,6 @@ class SpeechToText(TokenizerModel):
         """
         strategy = choose_strategy(strategy, options, ("language", "task"))
         check_spectrogram(self)
-        # One recording or a list: the result has the same form.
-        sounds = sound if isinstance(sound, list) else [sound]
         samples = read_recordings(sounds, self.say)
         recordings = [self.features(one) for one in samples]  # each [windows, mels, frames]
         prompts = [self.decoder_prompt(windows, language, task) for windows in recordings]
@@ -145,7 +127,7 @@ class SpeechToText(TokenizerModel):
             decoded = self._decode([recordings[i] for i in rows], prompt, strategy)
             for row, text in zip(rows, decoded, strict=True):
                 texts[row] = text
-        return texts if isinstance(sound, list) else texts[0]
+        return texts
 
     # ------------------------------------------------------------------ for `regard.look`
     # Sound goes in and text comes out: the tokenizer is of the target alone.

@@ -1,184 +1,117 @@
 """The tasks that a loaded model may perform, declared for all kinds of models.
 
-`regard.load` cannot know before it reads a folder which kind of model is in it. Each method here
-has the signature that the models with this task share, so that a type checker accepts
-`regard.load(folder).translate(...)`; a model without the task raises `ModelError`.
+`regard.load` cannot know before it reads a folder which kind of model is in it. Each task is
+declared here, so that a type checker accepts `regard.load(folder).translate(...)`; a model without
+the task raises `ModelError`. `evaluation.tasks.TASKS` says what a task reads and how it is scored.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NoReturn, Unpack, overload
-
-from torch import Tensor
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import (
+    Any,
+    Concatenate,
+    NoReturn,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+    overload,
+)
 
 from regard.errors import ModelError
 
-if TYPE_CHECKING:
-    from regard.decode.strategy import DecodingOptions, Strategy
+M = TypeVar("M", bound="Tasks")
+T = TypeVar("T", contravariant=True)
+One = TypeVar("One")
+R = TypeVar("R")
+P = ParamSpec("P")
 
-# Every task, with the model that has it, for the repair of an error.
-TASKS = {
-    # text to text
-    "translate": "an encoder–decoder over text, such as Marian",
-    "generate": "a language model, such as GPT-2",
-    "perplexity": "a language model or a translator",
-    # vectors
-    "embed": "an encoder, such as BERT or ViT",
-    "embed_text": "a dual encoder, such as CLIP",
-    "embed_image": "a dual encoder, such as CLIP",
-    # heads of encoders
-    "classify": "an encoder with a classification head, a dual encoder or a language model",
-    "follows": "an encoder with a next-sentence head, such as BERT",
-    "tag": "an encoder with a token-classification head",
-    "entities": "an encoder with a token-classification head",
-    "detect": "an encoder with a replaced-token head, such as ELECTRA",
-    "fill": "an encoder with a masked-language-model head, such as BERT",
-    "answer": "an encoder with a question-answering head",
-    # time series
-    "forecast": "a forecaster of time series, such as PatchTST",
-    # speech
-    "transcribe": "a speech model, such as Whisper or Wav2Vec2",
-}
+
+class Call(Protocol[T, P, R]):
+    """A task method of a model: the result of one input, or a list of them for a list."""
+
+    @overload
+    def __call__(self, inputs: T, /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+    @overload
+    def __call__(self, inputs: Sequence[T], /, *args: P.args, **kwargs: P.kwargs) -> list[R]: ...
+
+
+class TaskMethod(Protocol[T, P, R]):
+    """A task method of a class."""
+
+    def __get__(self, model: Any, kind: Any = None) -> Call[T, P, R]: ...
+
+
+def one_or_many(
+    method: Callable[Concatenate[M, list[One], P], list[R]],
+) -> TaskMethod[One, P, R]:
+    """Makes a method of a list accept a single input too, whose result is then a single one."""
+
+    @wraps(method)
+    def call(model: M, inputs: One | Sequence[One], *args: P.args, **kwargs: P.kwargs) -> Any:
+        # A tuple of two texts is a pair, and bytes are a file.
+        if isinstance(inputs, Sequence) and not isinstance(inputs, str | bytes | tuple):
+            return method(model, list(inputs), *args, **kwargs)
+        return method(model, [inputs], *args, **kwargs)[0]  # type: ignore[list-item]
+
+    return call  # type: ignore[return-value]
+
+
+class Lacking:
+    """A task that a kind of model does not have, with the models that have it."""
+
+    def __init__(self, repair: str) -> None:
+        self.repair = repair
+
+    def __set_name__(self, kind: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, model: Tasks, kind: type) -> Callable[..., NoReturn]:
+        def refuse(*args: Any, **kwargs: Any) -> NoReturn:
+            # A model of a kind without tasks can still be called.
+            able = ", ".join(model.tasks) or "be called with tensors"
+            raise ModelError(
+                f"this model ({model!r}) cannot `{self.name}`",
+                f"it can: {able}; load {self.repair}",
+            )
+
+        return refuse
+
+
+def lacking(repair: str) -> Any:
+    """A task that is to be overridden; the type of each is declared where it is used."""
+    return Lacking(repair)
 
 
 class Tasks:
     """Base class that declares all task methods; each kind of model overrides its own."""
 
+    # --- text to text ---
+    translate: TaskMethod[str, ..., str] = lacking("an encoder–decoder over text, such as Marian")
+    generate: TaskMethod[str, ..., str] = lacking("a language model, such as GPT-2")
+    perplexity: Any = lacking("a language model or a translator")
+    # --- vectors ---
+    embed: Any = lacking("an encoder, such as BERT or ViT")
+    embed_text: Any = lacking("a dual encoder, such as CLIP")
+    embed_image: Any = lacking("a dual encoder, such as CLIP")
+    # --- heads of encoders ---
+    classify: Any = lacking(
+        "an encoder with a classification head, a dual encoder or a language model"
+    )
+    follows: Any = lacking("an encoder with a next-sentence head, such as BERT")
+    tag: Any = lacking("an encoder with a token-classification head")
+    entities: Any = lacking("an encoder with a token-classification head")
+    detect: Any = lacking("an encoder with a replaced-token head, such as ELECTRA")
+    fill: Any = lacking("an encoder with a masked-language-model head, such as BERT")
+    answer: Any = lacking("an encoder with a question-answering head")
+    # --- time series and speech ---
+    forecast: Any = lacking("a forecaster of time series, such as PatchTST")
+    transcribe: Any = lacking("a speech model, such as Whisper or Wav2Vec2")
+
     @property
     def tasks(self) -> list[str]:
         """The names of the task methods that this model has."""
-        return [name for name in TASKS if getattr(type(self), name) is not getattr(Tasks, name)]
-
-    def _no_task(self, task: str) -> NoReturn:
-        # A model of a kind without tasks can still be called.
-        able = ", ".join(self.tasks) or "be called with tensors"
-        raise ModelError(
-            f"this model ({self!r}) cannot `{task}`", f"it can: {able}; load {TASKS[task]}"
-        )
-
-    # --- text to text ---
-
-    @overload
-    def translate(
-        self,
-        text: str,
-        strategy: Strategy | None = None,
-        *,
-        language: str | None = None,
-        max_new_tokens: int | None = None,
-        **options: Unpack[DecodingOptions],
-    ) -> str: ...
-    @overload
-    def translate(
-        self,
-        text: list[str],
-        strategy: Strategy | None = None,
-        *,
-        language: str | None = None,
-        max_new_tokens: int | None = None,
-        **options: Unpack[DecodingOptions],
-    ) -> list[str]: ...
-    def translate(
-        self,
-        text: str | list[str],
-        strategy: Strategy | None = None,
-        *,
-        language: str | None = None,
-        max_new_tokens: int | None = None,
-        **options: Unpack[DecodingOptions],
-    ) -> str | list[str]:
-        """Translates one text or a list; see `Translator.translate`."""
-        self._no_task("translate")
-
-    @overload
-    def generate(
-        self,
-        text: str,
-        strategy: Strategy | None = None,
-        *,
-        max_new_tokens: int | None = None,
-        stream: Callable[[str], None] | None = None,
-        draft: Any = None,  # a LanguageModel
-        **options: Unpack[DecodingOptions],
-    ) -> str: ...
-    @overload
-    def generate(
-        self,
-        text: list[str],
-        strategy: Strategy | None = None,
-        *,
-        max_new_tokens: int | None = None,
-        stream: Callable[[str], None] | None = None,
-        draft: Any = None,  # a LanguageModel
-        **options: Unpack[DecodingOptions],
-    ) -> list[str]: ...
-    def generate(
-        self,
-        text: str | list[str],
-        strategy: Strategy | None = None,
-        *,
-        max_new_tokens: int | None = None,
-        stream: Callable[[str], None] | None = None,
-        draft: Any = None,  # a LanguageModel
-        **options: Unpack[DecodingOptions],
-    ) -> str | list[str]:
-        """Continues one text or a list; see `LanguageModel.generate`."""
-        self._no_task("generate")
-
-    # --- tasks whose arguments differ between kinds of models ---
-    # `*args: Any, **kwargs: Any` stands for any further parameters in an override.
-
-    def perplexity(self, *args: Any, **kwargs: Any) -> float:
-        """exp(−log p per token) of texts; see `LanguageModel` and `Translator`."""
-        self._no_task("perplexity")
-
-    def embed(self, *args: Any, **kwargs: Any) -> Tensor:
-        """One vector for a text or an image, [D], or [N, D] for a list."""
-        self._no_task("embed")
-
-    def embed_text(self, *args: Any, **kwargs: Any) -> Tensor:
-        """The vector of a text in the space shared with images; see `DualEncoderModel`."""
-        self._no_task("embed_text")
-
-    def embed_image(self, *args: Any, **kwargs: Any) -> Tensor:
-        """The vector of an image in the space shared with texts; see `DualEncoderModel`."""
-        self._no_task("embed_image")
-
-    def classify(self, *args: Any, **kwargs: Any) -> Any:
-        """Label → probability, likeliest first, for one input or each of a list."""
-        self._no_task("classify")
-
-    def follows(self, *args: Any, **kwargs: Any) -> Any:
-        """The probability that a second text follows the first; see `TextEncoder.follows`."""
-        self._no_task("follows")
-
-    def tag(self, *args: Any, **kwargs: Any) -> Any:
-        """A label for each word; see `TextEncoder.tag`."""
-        self._no_task("tag")
-
-    def entities(self, *args: Any, **kwargs: Any) -> Any:
-        """Named entities; see `TextEncoder.entities`."""
-        self._no_task("entities")
-
-    def detect(self, *args: Any, **kwargs: Any) -> Any:
-        """Tokens that were replaced; see `TextEncoder.detect`."""
-        self._no_task("detect")
-
-    def fill(self, *args: Any, **kwargs: Any) -> Any:
-        """The likeliest tokens for a mask; see `TextEncoder.fill`."""
-        self._no_task("fill")
-
-    def answer(self, *args: Any, **kwargs: Any) -> Any:
-        """The answer to a question about a context; see `TextEncoder.answer`."""
-        self._no_task("answer")
-
-    def transcribe(self, *args: Any, **kwargs: Any) -> Any:
-        """The text of a recording, or of each of a list; see `SpeechToText.transcribe`."""
-        self._no_task("transcribe")
-
-    # --- time series ---
-
-    def forecast(self, series: Any) -> Any:
-        """Forecasts the steps after a series; see `SeriesModel.forecast`."""
-        self._no_task("forecast")
+        declared = [name for name, one in vars(Tasks).items() if isinstance(one, Lacking)]
+        has = {name for kind in type(self).mro() if kind is not Tasks for name in vars(kind)}
+        return [name for name in declared if name in has]

@@ -36,6 +36,7 @@ from regard.models.spans import (
     replaced_tokens,
     tagged_words,
 )
+from regard.models.tasks import one_or_many
 from regard.models.token_batches import (
     SAY_TRUNCATION,
     SPLIT,
@@ -74,6 +75,11 @@ class TextEncoder(TokenizerModel):
     def sentence(self) -> SentencePooling:
         """How the hidden states of a text are pooled into one vector."""
         return SentencePooling.open(self.folder)
+
+    @property
+    def text_encoder(self) -> TextEncoder:
+        """What embeds texts: of a dual encoder it is one of the towers."""
+        return self
 
     @property
     def labels(self) -> list[str]:
@@ -159,23 +165,14 @@ class TextEncoder(TokenizerModel):
 
     # -------------------------------------------------------------- classification
 
-    @overload
-    def classify(self, text: Text, *, truncation: bool = False) -> Scores: ...
-    @overload
-    def classify(
-        self, text: list[str] | list[tuple[str, str]], *, truncation: bool = False
-    ) -> list[Scores]: ...
-    def classify(
-        self, text: Text | Sequence[Text], *, truncation: bool = False
-    ) -> Scores | list[Scores]:
+    @one_or_many
+    def classify(self, texts: list[Text], *, truncation: bool = False) -> list[Scores]:
         """Label → probability, likeliest first, of a text, a pair (a tuple), or each of a list."""
         self._require("classify")
-        texts, is_single = texts_and_pairs(text)
         names = self.labels
         problem_type = self.config.get("problem_type")
-        logits = self.logits(texts, truncation=truncation)
-        scores = [label_scores(row, names, problem_type) for row in logits]
-        return scores[0] if is_single else scores
+        logits = self.logits(texts_and_pairs(texts)[0], truncation=truncation)
+        return [label_scores(row, names, problem_type) for row in logits]
 
     @overload
     def follows(self, first: str, second: str) -> float: ...
@@ -192,56 +189,41 @@ class TextEncoder(TokenizerModel):
 
     # -------------------------------------------------------------- tokens
 
-    @overload
-    def tag(self, text: str) -> list[Tagged]: ...
-    @overload
-    def tag(self, text: list[str]) -> list[list[Tagged]]: ...
-    def tag(self, text: str | list[str]) -> list[Tagged] | list[list[Tagged]]:
+    @one_or_many
+    def tag(self, texts: list[str]) -> list[list[Tagged]]:
         """The label of each word (token classification), which is that of its first token."""
         self._require("tag")
-        texts = single_texts(text)
+        texts = single_texts(texts)
         names = self.labels
         encodings = self._encode(texts)
         logits = self._map(encodings, self._logits)
-        results = [
+        return [
             tagged_words(one, encoding, row, names)
             for one, encoding, row in zip(texts, encodings, logits, strict=True)
         ]
-        return results[0] if isinstance(text, str) else results
 
-    @overload
-    def entities(self, text: str) -> list[Tagged]: ...
-    @overload
-    def entities(self, text: list[str]) -> list[list[Tagged]]: ...
-    def entities(self, text: str | list[str]) -> list[Tagged] | list[list[Tagged]]:
+    @one_or_many
+    def entities(self, texts: list[str]) -> list[list[Tagged]]:
         """Named entities: the spans of words tagged B-x, I-x, labelled x."""
-        if isinstance(text, str):
-            return merge_entities(text, self.tag(text))
-        return [merge_entities(one, words) for one, words in zip(text, self.tag(text), strict=True)]
+        tagged = zip(texts, self.tag(texts), strict=True)
+        return [merge_entities(text, words) for text, words in tagged]
 
-    @overload
-    def detect(self, text: str) -> list[Suspect]: ...
-    @overload
-    def detect(self, text: list[str]) -> list[list[Suspect]]: ...
-    def detect(self, text: str | list[str]) -> list[Suspect] | list[list[Suspect]]:
+    @one_or_many
+    def detect(self, texts: list[str]) -> list[list[Suspect]]:
         """The probability of each token that it was replaced (ELECTRA's discriminator)."""
         self._require("detect")
-        texts = single_texts(text)
+        texts = single_texts(texts)
         encodings = self._encode(texts)
         logits = self._map(encodings, self._logits)
-        results = [
+        return [
             replaced_tokens(one, encoding, row)
             for one, encoding, row in zip(texts, encodings, logits, strict=True)
         ]
-        return results[0] if isinstance(text, str) else results
 
     # -------------------------------------------------------------- masked tokens
 
-    @overload
-    def fill(self, text: str, top: int = 5) -> list[Filling]: ...
-    @overload
-    def fill(self, text: list[str], top: int = 5) -> list[list[Filling]]: ...
-    def fill(self, text: str | list[str], top: int = 5) -> list[Filling] | list[list[Filling]]:
+    @one_or_many
+    def fill(self, texts: list[str], top: int = 5) -> list[list[Filling]]:
         """The likeliest tokens for the mask in a text, which holds one."""
         head = self.model.head
         if head is None:
@@ -253,7 +235,7 @@ class TextEncoder(TokenizerModel):
                 "the tokenizer of this model has no mask token",
                 "set mask_token in tokenizer_config.json",
             )
-        texts = single_texts(text)
+        texts = single_texts(texts)
         encodings = self._encode(texts)
         for one, encoding in zip(texts, encodings, strict=True):
             masks = encoding.ids.count(mask_id)
@@ -268,11 +250,10 @@ class TextEncoder(TokenizerModel):
             return head(hidden[ids == mask_id])  # [B, V]: each row has one mask
 
         logits = self._map(encodings, mask_logits)
-        results = [
+        return [
             self._fillings(one, encoding.offsets[encoding.ids.index(mask_id)], row, top)
             for one, encoding, row in zip(texts, encodings, logits, strict=True)
         ]
-        return results[0] if isinstance(text, str) else results
 
     def _fillings(
         self, text: str, mask_span: tuple[int, int], logits: Tensor, top: int

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import replace
-from typing import Any, Unpack, overload
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
@@ -32,6 +32,7 @@ from regard.metrics.perplexity import corpus_nll, corpus_perplexity
 from regard.models.base import Model
 from regard.models.generation_config import GenerationDefaults, warn_of_unsupported
 from regard.models.input_warnings import warn_of_inputs
+from regard.models.tasks import one_or_many
 from regard.models.token_batches import (
     framed_rows,
     padded_inputs,
@@ -151,35 +152,16 @@ class Translator(Model):
         framing = Between(after=(self.special_tokens.end,))
         return self.target_tokenizer.with_framing(framing)
 
-    @overload
+    @one_or_many
     def translate(
         self,
-        text: str,
+        texts: list[str],
         strategy: Strategy | None = None,
         *,
         language: str | None = None,
         max_new_tokens: int | None = None,
         **options: Unpack[DecodingOptions],
-    ) -> str: ...
-    @overload
-    def translate(
-        self,
-        text: list[str],
-        strategy: Strategy | None = None,
-        *,
-        language: str | None = None,
-        max_new_tokens: int | None = None,
-        **options: Unpack[DecodingOptions],
-    ) -> list[str]: ...
-    def translate(
-        self,
-        text: str | list[str],
-        strategy: Strategy | None = None,
-        *,
-        language: str | None = None,
-        max_new_tokens: int | None = None,
-        **options: Unpack[DecodingOptions],
-    ) -> str | list[str]:
+    ) -> list[str]:
         """The translation of one text or of a list; an empty line gives an empty line.
 
         Without a `strategy`, or keywords that stand for one (`beam=8`, `length_penalty="gnmt:1"`,
@@ -188,7 +170,7 @@ class Translator(Model):
         opus-mt's >>fra<<. `max_new_tokens` limits the length of each translation; by default it
         follows from that of the source.
         """
-        lines = text_list(text)
+        lines = text_list(texts)
         limit = None
         if max_new_tokens is not None:
             limit = Limit.fixed(whole_number("max_new_tokens", max_new_tokens, 1))
@@ -196,8 +178,7 @@ class Translator(Model):
         results = self.hypotheses(lines, self.settings(strategy, limit), language=language)
         best = [hypotheses[0] for hypotheses in results if hypotheses]
         warn_of_cut_off(best, "raise max_new_tokens (regard translate: --max-length)")
-        translations = [self.text(hypotheses[0]) if hypotheses else "" for hypotheses in results]
-        return translations[0] if isinstance(text, str) else translations
+        return [self.text(hypotheses[0]) if hypotheses else "" for hypotheses in results]
 
     def settings(
         self, strategy: Strategy | None = None, limit: Limit | None = None, tokens: int = 4096

@@ -18,7 +18,7 @@ from regard.evaluation import evaluation, examples
 from regard.evaluation.evaluation import Data, Evaluation, MetricChoice
 from regard.evaluation.task import DecodingOptions, Settings, TextReading
 from regard.evaluation.tasks import TASKS
-from regard.models import Model, SeriesModel, load
+from regard.models import Model, load
 from regard.training.data.sound_files import RecordedSpeech
 from regard.training.data.stored_graphs import open_graphs
 from regard.training.data.stored_images import stored_examples
@@ -162,10 +162,9 @@ def score_run(
     return scores
 
 
-def _stored_examples(run_folder: RunFolder, task: str, split: str, model: Model) -> list[Any]:
+def _stored_examples(run_folder: RunFolder, task: str, split: str, model: Any) -> list[Any]:
     """The examples of a split, as the run has stored them."""
     if task == "forecast":
-        assert isinstance(model, SeriesModel), "a forecaster"
         stored = open_series(run_folder)
         # In the units of the data: `forecast` standardizes its input itself.
         values = stored.processor.restored(stored.rows(split, model.length))
