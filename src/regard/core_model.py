@@ -6,15 +6,22 @@ The wirings and the baselines speak it, so that nobody else asks which kind a mo
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
+from regard.core.context import Context
+from regard.core.output import Call, Outputs
 from regard.core.side import Side
 
 if TYPE_CHECKING:
     from regard.spec.inputs import Input
+
+
+def bool_mask(inputs: Mapping[str, Tensor], name: str = "attention_mask") -> Tensor | None:
+    """Transformers' mask of this name, True at what is no padding, if there is one."""
+    return inputs[name].bool() if name in inputs else None
 
 
 class CoreModel(nn.Module, ABC):
@@ -41,6 +48,26 @@ class CoreModel(nn.Module, ABC):
     def lm_head(self) -> Callable[[Tensor], Tensor] | None:
         """What makes logits over the vocabulary of hidden states [..., D], if there is one."""
         return None
+
+    @abstractmethod
+    def hidden_states(self, inputs: Mapping[str, Tensor], context: Context) -> Tensor:
+        """The hidden states of the last stack [B, T, D], of inputs by name."""
+
+    def head_output(self, hidden: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
+        """What the head makes of hidden states: logits, forecasts, a vector; without a head they
+        are as they were."""
+        return hidden
+
+    @abstractmethod
+    def outputs(self, inputs: Mapping[str, Tensor], call: Call) -> Outputs:
+        """The outputs of inputs by name, under the names and in the order of transformers."""
+
+    def check_values(self, inputs: Mapping[str, Tensor]) -> None:
+        """Refuses numbers that the model cannot read; asking for them waits for the device."""
+
+    def _main(self, inputs: Mapping[str, Tensor]) -> Tensor:
+        """The first input."""
+        return inputs[self.inputs[0].name]
 
     def _children(self, *names: str) -> dict[str, nn.Module]:
         """Those of these modules that the model has."""

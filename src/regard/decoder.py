@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from torch import Tensor, nn
@@ -15,10 +16,11 @@ from regard.core.head import (
     LMHead,
 )
 from regard.core.kv_cache import DecoderState
+from regard.core.output import Call, Output, Outputs
 from regard.core.probe import NO_PROBE, NullProbe
 from regard.core.side import Side
 from regard.core.stack import Stack
-from regard.core_model import CoreModel
+from regard.core_model import CoreModel, bool_mask
 
 
 class Prompt(NamedTuple):
@@ -62,6 +64,23 @@ class Decoder(CoreModel):
         x = self.tokens(tokens, padding_mask, context)
         hidden = self.stack(x, padding_mask, context)
         return hidden, dict(context.losses or {})
+
+    def hidden_states(self, inputs: Mapping[str, Tensor], context: Context) -> Tensor:
+        hidden, _ = self(inputs["input_ids"], bool_mask(inputs), context)
+        return hidden
+
+    def head_output(self, hidden: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
+        return self.head(hidden)
+
+    def outputs(self, inputs: Mapping[str, Tensor], call: Call) -> Outputs:
+        mask = bool_mask(inputs)
+        hidden = self.hidden_states(inputs, call.context)  # [B, T, D]
+        outputs = {"logits": Output(self.head(hidden), mask)}
+        # GPT2Model gives hidden states; its files may be used with the head all the same.
+        bare = call.ends_with("Model") and not call.ends_with("HeadModel")
+        if bare or call.everything:
+            return {"last_hidden_state": Output(hidden, mask), **outputs}
+        return outputs
 
     def encode(
         self, tokens: Tensor, padding_mask: Tensor | None = None, context: Context | None = None

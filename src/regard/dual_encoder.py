@@ -4,13 +4,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.core.context import AuxiliaryLosses, Context
+from regard.core.output import Call, Output, Outputs
 from regard.core.side import Side
-from regard.core_model import CoreModel
+from regard.core_model import CoreModel, bool_mask
 from regard.encoder import Encoder
 
 
@@ -58,6 +61,23 @@ class DualEncoder(CoreModel):
         texts = self.texts(tokens, padding_mask, context)  # [texts, width]
         images = self.images(pixels, context)  # [images, width]
         return self.logits(texts, images), {}
+
+    def hidden_states(self, inputs: Mapping[str, Tensor], context: Context) -> Tensor:
+        """The vectors of texts or of images, whichever there are: [B, width]."""
+        if "pixel_values" in inputs:
+            return self.images(inputs["pixel_values"], context)
+        return self.texts(inputs["input_ids"], bool_mask(inputs), context)
+
+    def outputs(self, inputs: Mapping[str, Tensor], call: Call) -> Outputs:
+        texts = self.texts(inputs["input_ids"], bool_mask(inputs), call.context)  # [N, D]
+        images = self.images(inputs["pixel_values"], call.context)  # [M, D]
+        logits = self.logits(texts, images)  # [N, M]
+        return {
+            "logits_per_image": Output(logits.mT),
+            "logits_per_text": Output(logits),
+            "text_embeds": Output(texts),
+            "image_embeds": Output(images),
+        }
 
     def logits(self, texts: Tensor, images: Tensor) -> Tensor:
         """Scaled cosines of unit vectors, plus the bias if there is one: [texts, images]."""

@@ -5,8 +5,10 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import cast
 
+import torch
 from torch import Tensor, nn
 
 from regard.baselines.recurrent import RecurrentEncoder
@@ -16,6 +18,7 @@ from regard.core.contrastive_head import (
     ContrastiveHead,
     ContrastiveOutput,
 )
+from regard.core.embedding import Embedding
 from regard.core.frontend import FrontEnd
 from regard.core.head import (
     ClassifierHead,
@@ -23,16 +26,19 @@ from regard.core.head import (
     LMHead,
     Pool,
     mean_of_tokens,
+    question_ends,
     without_question,
 )
+from regard.core.output import Call, Output, Outputs, asides
 from regard.core.patch_embedding import Patches, VisiblePatches
-from regard.core.pixel_decoder import MaskedImageDecoder
-from regard.core.series_head import SeriesHead
+from regard.core.pixel_decoder import MaskedImageDecoder, PixelShuffleHead
+from regard.core.series_head import SeriesHead, Window
 from regard.core.series_patches import SeriesPatches
 from regard.core.side import Side
 from regard.core.stack import Stack
 from regard.core.waveform_frontend import Waveform
-from regard.core_model import CoreModel
+from regard.core_model import CoreModel, bool_mask
+from regard.errors import ModelError
 
 
 class Encoder(CoreModel):
@@ -98,6 +104,188 @@ class Encoder(CoreModel):
         x = self.input(inputs, padding_mask, context, **more)  # [B, T, D]
         hidden = self.stack(x, self.input.output_padding_mask(padding_mask), context)
         return hidden, dict(context.losses or {})
+
+    # ------------------------------------------------------------------ inputs and outputs by name
+
+    def hidden_states(self, inputs: Mapping[str, Tensor], context: Context) -> Tensor:
+        mask = self._mask(inputs)
+        hidden, _ = self(self._main(inputs), mask, context, **self._arguments(inputs))
+        return hidden
+
+    def head_output(self, hidden: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
+        """Logits [B, T, V], those of labels [B, L] or [B, T, L], forecasts, or pooled vectors."""
+        main = self._main(inputs)
+        mask = self._mask(inputs)
+        if self.series is not None:
+            return self.series.mean(hidden, cast(SeriesPatches, self.input).scaling(main, mask))
+        if self.head is not None:
+            return self.head(hidden)
+        if self.labels is not None:
+            return self.classes(hidden, mask, main)
+        if self.pool is not None:
+            return self.pool(hidden, self.input.output_padding_mask(mask), main)
+        return hidden
+
+    def outputs(self, inputs: Mapping[str, Tensor], call: Call) -> Outputs:
+        main = self._main(inputs)
+        mask = self._mask(inputs)
+        if isinstance(self.input, SeriesPatches):
+            return self._series_outputs(self.input, main, mask, call)
+        if mask is None and self.pool is not None and self.pool.which == "last":
+            mask = call.unpadded(main)
+        global_tokens = bool_mask(inputs, "global_attention_mask")
+        context = dataclasses.replace(call.context, global_tokens=global_tokens)
+        more = self._arguments(inputs)
+        order = self._random_masking(inputs, call)
+        if order is not None:
+            more |= cast(Patches, self.input).encoder_inputs(order)
+        if self.contrastive is not None:
+            more["latents"] = cast(Waveform, self.input).latents(main)
+        hidden, _ = self(main, mask, context, **more)  # [B, T, D]
+        outputs = self._pretraining_outputs(hidden, inputs, more, order)
+        if outputs and not call.everything:
+            return outputs
+        return self._hidden_outputs(hidden, mask, main, call) | outputs
+
+    def check_values(self, inputs: Mapping[str, Tensor]) -> None:
+        """A question that nothing tells apart from its context (BigBird)."""
+        if (
+            self._separator is not None
+            and not self._has_segments
+            and "token_type_ids" not in inputs
+        ):
+            raise ModelError(
+                "type_vocab_size is 1, so the model cannot tell question and context apart",
+                "pass token_type_ids",
+            )
+
+    def _mask(self, inputs: Mapping[str, Tensor]) -> Tensor | None:
+        """True at what is no padding, or of a time series was observed."""
+        return inputs.get("past_observed_mask", bool_mask(inputs))
+
+    def _arguments(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """What the front end takes besides the first input, under its own names."""
+        graph = ("edges", "eigenvectors", "distances")
+        more = {name: inputs[name] for name in graph if name in inputs}
+        for name in ("bool_masked_pos", "mask_time_indices"):
+            if name in inputs:
+                more["masked"] = inputs[name].bool()
+        if "token_type_ids" in inputs:
+            more["segments"] = inputs["token_type_ids"]
+        elif self._separator is not None and self._has_segments:
+            # A question is segment 0, its context segment 1, unless the caller says otherwise.
+            tokens = self._main(inputs)
+            positions = torch.arange(tokens.shape[1], device=tokens.device)
+            more["segments"] = (positions > question_ends(tokens, self._separator)).long()
+        return more
+
+    @property
+    def _separator(self) -> int | None:
+        """The token that ends a question (BigBird)."""
+        return None if self.labels is None else self.labels.separator
+
+    @property
+    def _has_segments(self) -> bool:
+        segments = cast(Embedding, self.input).segments
+        return segments is not None and len(segments.weight) > 1
+
+    def _random_masking(self, inputs: Mapping[str, Tensor], call: Call) -> VisiblePatches | None:
+        """The patches that are hidden in MAE's pre-training, in every call, by the noise given."""
+        front = self.input
+        if not isinstance(front, Patches) or isinstance(self.pixels, PixelShuffleHead):
+            return None
+        if not front.masked_share and self.pixels is None:
+            return None
+        noise = inputs.get("noise")
+        if noise is None and not call.everything:
+            pixels = self._main(inputs)
+            noise = torch.rand(len(pixels), front.side**2, device=pixels.device)
+        return None if noise is None else front.random_masking(noise)
+
+    def _series_outputs(
+        self, front: SeriesPatches, values: Tensor, observed: Tensor | None, call: Call
+    ) -> Outputs:
+        patches = front.patches(values, observed)[0]
+        masked = None
+        if front.masking is not None and not call.everything:
+            # Drawn as transformers draws them: under the same seed, the same patches are masked.
+            size = (len(values), front.channels, patches.shape[2])
+            masked = front.masking.draw(*size, values.device)
+        hidden, _ = self(values, observed, call.context, masked=masked)  # [B·C, N, D]
+        window = Window(front.scaling(values, observed), patches, masked)
+        last = {"last_hidden_state": Output(hidden.unflatten(0, (-1, front.channels)))}
+        if self.series is not None:
+            outputs = self.series.outputs(hidden, window)
+            return outputs | last if call.everything else outputs
+        outputs = last | asides(**window.scaling._asdict(), patch_input=patches)
+        return outputs if masked is None else outputs | asides(mask=masked)
+
+    def _pretraining_outputs(
+        self,
+        hidden: Tensor,
+        inputs: Mapping[str, Tensor],
+        more: Mapping[str, Tensor],
+        order: VisiblePatches | None,
+    ) -> Outputs:
+        """What the heads of masked and contrastive pre-training say, if there is one."""
+        main = self._main(inputs)
+        masked = more.get("masked")
+        if self.contrastive is not None:
+            both = self.contrastive(hidden, more["latents"], masked)
+            positions = self.input.output_padding_mask(self._mask(inputs))
+            negatives = inputs.get("sampled_negative_indices")
+            return self.contrastive.outputs(both, masked, negatives, positions)
+        if isinstance(self.pixels, PixelShuffleHead):
+            return self.pixels.outputs(hidden, cast(Patches, self.input).unfold(main), masked)
+        if order is None:
+            return {}
+        masks = asides(mask=order.masked.to(main.dtype), ids_restore=order.restore)
+        if self.pixels is None:
+            return {"last_hidden_state": Output(hidden)} | masks
+        patches = cast(Patches, self.input).unfold(main)
+        return self.pixels.outputs(hidden, patches, order) | masks
+
+    def _hidden_outputs(
+        self, hidden: Tensor, mask: Tensor | None, main: Tensor, call: Call
+    ) -> Outputs:
+        """Hidden states and the pooled vector, or what the heads of an architecture say of them."""
+        # Positions are not always those of the input: convolutions shorten sound.
+        positions = self.input.output_padding_mask(mask)
+        outputs: Outputs = {}
+        without_head = self.head is None and self.labels is None
+        bare = without_head or call.ends_with("Model", "WithProjection")
+        if bare or call.everything:
+            outputs["last_hidden_state"] = Output(hidden, positions)
+            if self.pool is not None:
+                vector = Output(self.pool(hidden, positions, main))  # [B, D]
+                outputs = self.pool.named(vector, outputs, self.inputs[0].kind)
+        if bare and not call.everything:
+            return outputs
+        head, labels = self._heads_of(call)
+        if head is not None:
+            name = "logits" if labels is None else "prediction_logits"
+            outputs[name] = Output(head(hidden), positions)
+        if labels is not None:
+            logits = self.classes(hidden, mask, main)
+            if head is None:
+                named = labels.by_name(logits, hidden)
+            else:
+                # ALBERT predicts the order of two sentences, and its output has a name of its own.
+                is_order = (call.architecture or "").startswith("Albert")
+                named = {"sop_logits" if is_order else "seq_relationship_logits": logits}
+            each = positions if logits.ndim == 3 else None
+            outputs |= {name: Output(value, each) for name, value in named.items()}
+        return outputs
+
+    def _heads_of(self, call: Call) -> tuple[LMHead | None, ClassifierHead | DistilledHead | None]:
+        """The heads of an architecture: BERT's pre-training has masked tokens and next sentence."""
+        if self.head is None or self.labels is None or call.everything:
+            return self.head, self.labels
+        if self.labels.task != "next" or call.ends_with("ForNextSentencePrediction"):
+            return None, self.labels
+        return self.head, None if call.ends_with("ForMaskedLM") else self.labels
+
+    # ------------------------------------------------------------------ what stands on top
 
     def vector(
         self,

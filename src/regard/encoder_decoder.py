@@ -7,7 +7,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from torch import Tensor, nn
+from torch.nn import functional
 
 from regard.baselines.convolutional import ConvolutionalDecoder, ConvolutionalEncoder
 from regard.baselines.recurrent import RecurrentDecoder, RecurrentEncoder
@@ -22,9 +25,11 @@ from regard.core.head import (
     Pool,
 )
 from regard.core.kv_cache import DecoderState
+from regard.core.output import Call, Output, Outputs, asides
 from regard.core.side import Side
 from regard.core.stack import Stack
-from regard.core_model import CoreModel
+from regard.core_model import CoreModel, bool_mask
+from regard.errors import SettingError
 
 # The sides of an encoder–decoder have one signature: side(x, padding_mask, context, memory).
 EncoderSide = Stack | RecurrentEncoder | ConvolutionalEncoder
@@ -103,6 +108,48 @@ class EncoderDecoder(CoreModel):
         memory = self.encode(source, padding_mask, context)
         hidden = self.decode(target, memory, context)
         return hidden, dict(context.losses or {})
+
+    def hidden_states(self, inputs: Mapping[str, Tensor], context: Context) -> Tensor:
+        memory = self.encode(self._main(inputs), bool_mask(inputs), context)
+        return self.decode(inputs["decoder_input_ids"], memory, context)
+
+    def head_output(self, hidden: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
+        return self.head(hidden)
+
+    def outputs(self, inputs: Mapping[str, Tensor], call: Call) -> Outputs:
+        # Whisper attends to its spectrogram as a whole, silence included, as it did in training.
+        mask = None if "input_features" in inputs else bool_mask(inputs)
+        encoded = self.encode(self._main(inputs), mask, call.context)
+        # Padding behind the targets needs no mask: the causal mask hides it from all tokens before.
+        hidden = self.decode(inputs["decoder_input_ids"], encoded, call.context)  # [B, T, D]
+        if self.labels is None:
+            logits = self.head(hidden)  # [B, T, V]
+        else:
+            logits = self.classes(hidden, inputs=self._main(inputs))  # [B, labels]
+        loss: Outputs = {}
+        if "labels" in inputs:
+            # Labels of -100 are padding. The loss is a mean over all others.
+            labels = inputs["labels"].flatten().long()
+            loss = asides(loss=functional.cross_entropy(logits.flatten(0, 1), labels))
+        return {
+            **loss,
+            "logits": Output(logits),
+            "encoder_last_hidden_state": Output(encoded.hidden, encoded.padding_mask),
+        }
+
+    def check_values(self, inputs: Mapping[str, Tensor]) -> None:
+        """Left padding of targets, and a row without the end token at which a classifier reads."""
+        mask = inputs.get("decoder_attention_mask")
+        if mask is not None and bool((mask[:, 1:] > mask[:, :-1]).any()):
+            raise SettingError(
+                "decoder_attention_mask has padding on the left", "pad the targets on the right"
+            )
+        end = self.pool.end if self.pool is not None else None
+        if end is not None and not bool((self._main(inputs) == end).any(dim=1).all()):
+            raise SettingError(
+                f"a row of input_ids has no end token ({end}), where the class is predicted",
+                "end each row of input_ids with it",
+            )
 
     def classes(
         self, hidden: Tensor, padding_mask: Tensor | None = None, inputs: Tensor | None = None

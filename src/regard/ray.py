@@ -50,8 +50,6 @@ class Predictor:
         device: str = "auto",
         options: Mapping[str, Any] | None = None,
     ) -> None:
-        if options is not None and not isinstance(options, Mapping):
-            raise SettingError(f"{options!r} are no options", "write them as {'beam': 8}")
         self.column = column
         self.output = output
         self.options = dict(options or {})
@@ -90,18 +88,7 @@ class Predictor:
 
     def _texts(self, rows: Any) -> list[str]:
         """The texts of a column; a row without one counts as blank."""
-        if isinstance(rows, str | bytes):
-            raise DataError(
-                f"the column {self.column!r} is one text, and no rows", "give a list: [text]"
-            )
-        texts = ["" if _is_missing(row) else row for row in rows]
-        for text in texts:
-            if not isinstance(text, str):
-                raise DataError(
-                    f"the column {self.column!r} has a {type(text).__name__}, which is no text",
-                    "say column=, the one of texts, or cast it",
-                )
-        return texts
+        return ["" if _is_missing(row) else row for row in rows]
 
     def _answers(self, texts: list[str]) -> list[Any]:
         if not texts:

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import torch
@@ -12,19 +12,24 @@ from torch import Tensor, nn
 
 from regard.core.context import Context
 from regard.core.encoder_output import EncoderOutput
+from regard.core.forecast_loss import negative_log_likelihood
 from regard.core.kv_cache import DecoderState
 from regard.core.lagged_values import Covariates, LaggedValues, SeriesState, StepEmbedding
+from regard.core.output import Call, Output, Outputs, asides
 from regard.core.series_head import DistributionParameters, distribution, distribution_mean
 from regard.core.series_patches import Scaling
 from regard.core.side import Side
 from regard.core.stack import Stack
-from regard.core_model import CoreModel
+from regard.core_model import CoreModel, bool_mask
 from regard.errors import DataError
 
 Losses = dict[str, Tensor]
 NO_COVARIATES = Covariates()
 # The next values [B, 1, C], in the units of the windows, of the parameters of their distribution.
 NextValues = Callable[[tuple[Tensor, ...], Scaling], Tensor]
+
+
+_SERIES = ("past_values", "past_observed_mask", "future_values", "future_observed_mask")
 
 
 class EncodedSeries(NamedTuple):
@@ -128,6 +133,85 @@ class SeriesEncoderDecoder(CoreModel):
         parameters: tuple[Tensor, ...] = self.series(hidden)
         return parameters
 
+    # ------------------------------------------------------------------ inputs and outputs by name
+
+    def hidden_states(self, inputs: Mapping[str, Tensor], context: Context) -> Tensor:
+        observed = inputs.get("past_observed_mask")
+        covariates = covariates_by_name(inputs)
+        encoded = self.encode(inputs["past_values"], observed, covariates, context)
+        return self.decode(inputs["future_values"], encoded, covariates, context)
+
+    def head_output(self, hidden: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
+        """The mean of the distribution of each step [B, H, C]."""
+        if self.series is None:
+            return hidden
+        values = inputs["past_values"]
+        scaling = self.input.scaling(values, inputs.get("past_observed_mask"))
+        return distribution_mean(self.series.kind, self.predict(hidden, values), scaling)
+
+    def outputs(self, inputs: Mapping[str, Tensor], call: Call) -> Outputs:
+        """With teacher forcing, if the future is given."""
+        # transformers has no dimension of channels where there is one channel.
+        flat = inputs["past_values"].ndim == 2
+        series = {name: inputs[name] for name in _SERIES if name in inputs}
+        series = {name: with_channels(values) for name, values in series.items()}
+        covariates = covariates_by_name(inputs)
+        values = series["past_values"]
+        observed = series.get("past_observed_mask")
+        encoded = self.encode(values, observed, covariates, call.context)
+        scaling = encoded.state.scaling
+        future = series.get("future_values")
+        if future is None:
+            hidden = self._first_hidden_state(encoded, call.context)
+        else:
+            mask = bool_mask(inputs, "decoder_attention_mask")
+            hidden = self.decode(future, encoded, covariates, call.context, mask)
+        outputs: Outputs = {}
+        if self.series is None or call.everything:
+            outputs["last_hidden_state"] = Output(hidden)
+        if self.series is not None and future is not None:
+            kind = self.series.kind
+            parameters = self.predict(hidden, values, observed)
+            losses = negative_log_likelihood(parameters, future, lambda: scaling, kind=kind)
+            outputs |= asides(loss=_mean_loss(losses, series.get("future_observed_mask")))
+            if kind == "negative_binomial":
+                # There the scale of the window is added in place, before they are returned.
+                parameters = (parameters[0], parameters[1] + scaling.scale.log())
+            outputs["params"] = Output(tuple(_squeezed(one, flat) for one in parameters))
+        return {
+            **outputs,
+            "encoder_last_hidden_state": Output(encoded.memory.hidden),
+            **asides(
+                loc=_squeezed(scaling.loc, flat),
+                scale=_squeezed(scaling.scale, flat),
+                static_features=encoded.state.static,
+            ),
+        }
+
+    def _first_hidden_state(self, encoded: EncodedSeries, context: Context) -> Tensor:
+        """What transformers decodes without a future [B, 1, D]: one step, whose numbers are 0."""
+        width = self.target.projection.weight.shape[1]
+        nothing = encoded.memory.hidden.new_zeros(len(encoded.memory.hidden), 1, width)
+        return self.decoder(self.target(nothing), None, context.target(), encoded.memory)
+
+    def check_values(self, inputs: Mapping[str, Tensor]) -> None:
+        """Categories out of range, and values that the distribution cannot give."""
+        categories = inputs.get("static_categorical_features")
+        if categories is not None:
+            for number, table in enumerate(self.input.categories[: categories.shape[-1]]):
+                count = len(table.weight)  # type: ignore[arg-type]
+                column = categories[:, number]
+                if bool(((column < 0) | (column >= count)).any()):
+                    raise DataError(
+                        f"static categorical feature {number + 1} has only {count} categories",
+                        f"pass indices from 0 to {count - 1}",
+                    )
+        future = inputs.get("future_values")
+        if future is None or self.series is None or self.series.kind != "negative_binomial":
+            return
+        if bool((future < 0).any()) or bool((future != future.round()).any()):
+            raise DataError("negative_binomial needs counts", "pass integers of at least 0")
+
     # ------------------------------------------------------------------ forecasting
 
     def start(self, encoded: EncodedSeries, *, width: int = 1, capacity: int) -> DecoderState:
@@ -220,3 +304,34 @@ class SeriesEncoderDecoder(CoreModel):
                 f"there are time features of {count} future steps, not of {steps}",
                 "give those of every step that is forecast",
             )
+
+
+def covariates_by_name(inputs: Mapping[str, Tensor]) -> Covariates:
+    """The covariates among the inputs of a call."""
+    categories = inputs.get("static_categorical_features")
+    return Covariates(
+        None if categories is None else categories.long(),
+        inputs.get("static_real_features"),
+        inputs.get("past_time_features"),
+        inputs.get("future_time_features"),
+    )
+
+
+def with_channels(values: Tensor) -> Tensor:
+    """[B, L] → [B, L, 1]"""
+    return values[..., None] if values.ndim == 2 else values
+
+
+def _squeezed(values: Tensor, flat: bool) -> Tensor:
+    """Without the dimension of channels, if the window came without it."""
+    return values.squeeze(-1) if flat else values
+
+
+def _mean_loss(losses: Tensor, observed: Tensor | None) -> Tensor:
+    """transformers' mean of −log p [B, H, C] over the steps of which all channels are observed."""
+    by_step = losses.sum(dim=-1)  # [B, H]: channels are independent
+    if observed is None:
+        return by_step.mean()
+    weight = observed.to(losses.dtype).amin(dim=-1)
+    total = torch.where(weight != 0, by_step * weight, 0.0).sum()
+    return total / weight.sum().clamp_min(1)

@@ -180,7 +180,7 @@ def test_a_comparison_is_kept_and_goes_on(
     assert [str(path) for path in trained] == [
         "transformer/1",
         "transformer/2",
-        "bahdanau_clip_1/1",
+        "bahdanau_max_grad_norm_1/1",
     ]
     trained.clear()
     result = experiment.compare(*arguments)

@@ -28,7 +28,7 @@ from regard.data.batching import (
     prefetch,
 )
 from regard.data.corpus import Column, Corpus
-from regard.errors import DataError, SettingError
+from regard.errors import DataError
 
 Lengths = NDArray[np.int32]
 
@@ -164,19 +164,6 @@ def test_padding_counts_cells() -> None:
     assert padding_share(lengths, [np.array([0, 1]), np.array([2])]) == pytest.approx(1 - 18 / 20)
     assert padding_share(lengths, [np.array([2])], multiple=4) == pytest.approx(1 - 4 / 8)
     assert padding_share(lengths, []) == 0
-
-
-def test_impossible_plans() -> None:
-    for nothing in (np.zeros((0, 2)), np.zeros(3)):
-        with pytest.raises(DataError, match="no lengths to make"):
-            batch_indices(nothing, 10, seed=0, epoch=0)
-    lengths = np.ones((3, 2), dtype=np.int32)
-    with pytest.raises(SettingError, match="budget 0"):
-        batch_indices(lengths, 0, seed=0, epoch=0)
-    with pytest.raises(SettingError, match="multiple 0"):
-        batch_indices(lengths, 10, seed=0, epoch=0, multiple=0)
-    with pytest.raises(SettingError, match="at most 0 rows"):
-        batch_indices(lengths, 10, seed=0, epoch=0, max_rows=0)
 
 
 def corpus_of(*sides: list[list[int]]) -> Corpus:

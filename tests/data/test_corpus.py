@@ -86,8 +86,8 @@ def test_prepare_appends_the_end_and_keeps_the_text(tmp_path: Path) -> None:
             *tokenizer(1).encode(other),
             tokenizer(1).special_token_id("eos"),
         ]
-    assert corpus.source_lengths.sum() == report.source_tokens
-    assert corpus.target_lengths.sum() == report.target_tokens
+    assert corpus.columns["source"].lengths.sum() == report.source_tokens
+    assert corpus.columns["target"].lengths.sum() == report.target_tokens
     assert corpus.about["report"]["kept"] == report.kept == 3
     assert corpus.about["tokenizers"] == {
         "source": tokenizer(0).fingerprint,

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from regard.data.next_sentence import sentence_pair
 from regard.data.padding import IGNORED
-from regard.data.span_corruption import corrupt_spans, restore_spans
+from regard.data.span_corruption import corrupt_spans
 from regard.data.text_corruption import RandomStream, denoise
 from regard.data.token_masking import MaskingRates, mask_tokens
 from regard.errors import DataError
@@ -181,3 +181,16 @@ def test_half_of_the_pairs_are_strangers() -> None:
         for r in range(100)
     ]
     assert abs(np.mean(drawn) - 0.5) < 0.05
+
+
+def restore_spans(corrupted: np.ndarray, target: np.ndarray, sentinels: list[int]) -> np.ndarray:
+    """The inverse of span corruption."""
+    markers = set(sentinels)
+    hidden_spans: dict[int, list[int]] = {}
+    for token in target.tolist():
+        if token in markers:
+            span = hidden_spans.setdefault(token, [])
+        else:
+            span.append(token)
+    text = [piece for token in corrupted.tolist() for piece in hidden_spans.get(token, [token])]
+    return np.array(text, dtype=np.int64)

@@ -330,8 +330,8 @@ def test_a_bad_folder_gets_its_error(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"spec": {"kind": "Causal"}}, "no model"),
-        ({"spec": None}, "None is not a serialized spec"),
+        ({"spec": {"kind": "CausalMask"}}, "no model"),
+        ({"spec": None}, "no model"),
         ({"window": 3}, "window"),
         ({"spec": {"kind": "Mamba"}}, "Mamba"),
     ],

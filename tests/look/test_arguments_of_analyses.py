@@ -88,8 +88,6 @@ OF_A_TRANSLATOR: dict[str, tuple[Call, str]] = {
     "a strategy by number": (lambda m: look.steps(m, TEXT, 4), "not a decoding strategy"),  # type: ignore[arg-type]
     "settings by number": (lambda m: look.translate(m, TEXT, 4), "not a decoding strategy"),  # type: ignore[arg-type]
     "a beam by number": (lambda m: look.beam(m, TEXT, 4), "not a decoding strategy"),  # type: ignore[arg-type]
-    # results of other analyses
-    "no folder of a circuit": (lambda m: look.stored_circuit(None), "must be a path"),  # type: ignore[arg-type]
 }
 
 

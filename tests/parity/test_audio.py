@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from regard.data.audio import RATE, read_wav, windows
+from regard.data.audio import RATE, read_wav_and_rate, windows
 from regard.data.log_mel import log_mel
 from regard.errors import DataError
 
@@ -69,22 +69,17 @@ def test_wav_files_are_read_as_fractions(width: int, channels: int, tmp_path: Pa
         file.writeframes(
             b"".join(int(n).to_bytes(width, "little", signed=width > 1) for n in stored.ravel())
         )
-    result = read_wav(tmp_path / "a.wav")
+    result, _ = read_wav_and_rate(tmp_path / "a.wav")
     assert result.dtype == np.float32
     assert np.abs(result - (numbers / top).mean(axis=1)).max() <= 1e-7
 
 
 def test_what_cannot_be_heard_is_refused(tmp_path: Path) -> None:
-    with wave.open(str(tmp_path / "slow.wav"), "wb") as file:
-        file.setparams((1, 2, 8000, 0, "NONE", ""))
-        file.writeframes(b"\0\0" * 10)
-    with pytest.raises(DataError, match=r"8000 samples.*\n.*ffmpeg"):
-        read_wav(tmp_path / "slow.wav")
     (tmp_path / "text.wav").write_text("no sound")
     with pytest.raises(DataError, match="not a WAV"):
-        read_wav(tmp_path / "text.wav")
+        read_wav_and_rate(tmp_path / "text.wav")
     with pytest.raises(DataError, match="not exist"):
-        read_wav(tmp_path / "absent.wav")
+        read_wav_and_rate(tmp_path / "absent.wav")
     for bad in (
         np.zeros(0, np.float32),
         np.zeros((2, 9), np.float32),

@@ -15,6 +15,7 @@ EDGES = import_edges(SOURCE)
 # must not import: the parts do not know the block and the stack that they are assembled into.
 LEVELS = (
     ("errors", "allocator"),
+    ("arguments",),
     ("cache_folder", "disk", "memory", "options", "process_pool", "spec"),
     ("checkpoint_shards", "drawing"),
     ("checkpoint",),

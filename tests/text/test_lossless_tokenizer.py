@@ -4,6 +4,7 @@ shown.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from tokenizers import decoders, models, pre_tokenizers, processors
 
 from regard.errors import DataError, SettingError
-from regard.text.streaming import REPLACEMENT, StreamingDecoder, stream_text
+from regard.text.streaming import REPLACEMENT, StreamingDecoder
 from regard.text.tokenizer import Template, Tokenizer
 from regard.text.tokenizer_files import load_tokenizer
 from regard.text.tokenizer_training import SpecialTokenTemplate, train_lossless_tokenizer
@@ -139,3 +140,13 @@ def test_bad_files_and_kinds(tmp_path: Path) -> None:
         train_lossless_tokenizer(["a"], "charakters", 10, SpecialTokenTemplate(()))
     with pytest.raises(DataError, match="no text"):
         train_lossless_tokenizer([], "characters", 10, SpecialTokenTemplate(()))
+
+
+def stream_text(
+    tokenizer: Tokenizer, prompt: Sequence[int], tokens: Iterable[int]
+) -> Iterator[str]:
+    """The text of `tokens` after a prompt: a piece for each token, and the rest."""
+    decoder = StreamingDecoder(tokenizer, prompt)
+    for token in tokens:
+        yield decoder.put(token)
+    yield decoder.end()

@@ -271,7 +271,7 @@ def test_bytes_of_any_text_train_too(text: Path, tmp_path: Path) -> None:
         ({"text": None}, SettingError, "--text"),
         ({"metric": "bleu"}, SettingError, "not a score of causal"),
         ({"next_sentence": True}, SettingError, "next_sentence"),
-        ({"mask_ratio": 0.2}, SettingError, "hidden"),
+        ({"mask_ratio": 0.2}, SettingError, "mask_ratio"),
         ({"objective": "translate"}, SettingError, "pairs"),
         ({"source": "a.en"}, SettingError, "one text"),
         ({"text": "/nowhere.txt"}, DataError, "cannot read"),

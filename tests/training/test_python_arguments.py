@@ -255,14 +255,3 @@ def test_metrics_of_nothing_are_said_to_be_so(tmp_path: Path) -> None:
 def test_a_bias_of_no_projection(bias: str) -> None:
     with pytest.raises(RegardError, match="bias"):
         spec.Attention(heads=2, d_k=8, d_v=8, bias=bias)
-
-
-@pytest.mark.parametrize("data", ["parts.json", None, 3, b"{}"])
-def test_a_description_that_is_no_dictionary(data: Any) -> None:
-    with pytest.raises(RegardError, match="is not a serialized spec"):
-        spec.from_dict(data)
-
-
-def test_one_class_in_place_of_a_list() -> None:
-    with pytest.raises(RegardError, match="must be a list of classes"):
-        spec.from_dict({"kind": "CausalMask"}, kinds=Plain)  # type: ignore[arg-type]

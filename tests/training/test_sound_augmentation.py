@@ -213,7 +213,7 @@ def test_label_smoothing_is_that_of_transcription(table: Path, tmp_path: Path) -
 def test_settings_of_sound_need_sound(key: str) -> None:
     with pytest.raises(SettingError, match=f"{key} is not a setting of the objective 'causal'"):
         loading.load(None, {"text": "x", "model": "gpt2", key: AUGMENTED[key]})
-    if key.endswith("masks"):  # contrastive learning masks by `hidden` and `span_length`
+    if key.endswith("masks"):  # contrastive learning masks by `mask_ratio` and `span_length`
         changes = {"sounds": "x", "model": "wav2vec2", "objective": "speech_contrastive"}
         with pytest.raises(SettingError, match="'speech_contrastive'"):
             loading.load(None, changes | {key: 1})

@@ -13,7 +13,7 @@ import looked
 import regard
 from command_line import Command
 from regard import build, look, spec
-from regard.data.audio import read_wav
+from regard.data.audio import read_wav_and_rate
 from regard.errors import DataError, RegardError, SettingError
 from regard.families.presets import preset
 from regard.models import LanguageModel, Model
@@ -69,7 +69,7 @@ def test_no_story_and_no_file() -> None:
     with pytest.raises(DataError, match="list of stories is empty"):
         model.tokens([])
     with pytest.raises(DataError, match="null byte"):
-        read_wav("a\0b")
+        read_wav_and_rate("a\0b")
 
 
 def test_a_refused_run_leaves_no_parent_behind(

@@ -15,13 +15,11 @@ import pytest
 
 from command_line import Command
 from regard import cli
-from regard.cli import number_types
 from regard.cli.number_types import Number, WholeNumber, WholeNumbers
 from regard.cli.recipe_options import RecipeCommand
 from regard.compare.contenders import parse_budget
 from regard.decode.length_penalty import parse_length_penalty
 from regard.errors import RegardError, SettingError
-from regard.spec import validation
 from regard.training.recipe import schema
 from regard.training.recipe.options import parse_initialization
 
@@ -94,12 +92,6 @@ def test_a_key_of_the_recipe_takes_no_other_number(key: str) -> None:
     for value in wrong:
         with pytest.raises(RegardError):
             schema.parse({schema.KEYS[key]: {key: value}})
-
-
-def test_bounds_are_those_of_specs() -> None:
-    assert number_types.LARGEST_SIZE == validation.LARGEST_SIZE
-    assert number_types.LARGEST_NUMBER == validation.LARGEST_NUMBER
-    assert number_types.LARGEST_SEED == validation.LARGEST_SEED
 
 
 # ------------------------------------------------------------------ numbers inside of words

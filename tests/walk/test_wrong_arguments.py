@@ -19,7 +19,6 @@ from regard.errors import RegardError, SettingError
 from regard.families.presets import preset
 from regard.metrics.bleu import Bleu
 from regard.models import DualEncoderModel, LanguageModel, SeriesModel, Translator
-from regard.models.memory_network import MemoryNetworkModel
 
 TEXT = "The dog sees a cat."
 
@@ -50,7 +49,6 @@ OF_A_TRANSLATOR: dict[str, tuple[Callable[[Any], Any], str]] = {
     "a text to call": (lambda m: m(TEXT), "not a tensor"),
     "ids of one dimension": (lambda m: m(torch.ones(3, dtype=torch.long)), "texts, tokens"),
     "ids that are fractions": (lambda m: m(torch.ones(1, 3)), "torch.int64"),
-    "no folder to save to": (lambda m: m.save(None), "must be a path"),
     "a device that is none": (lambda m: m.to("banana"), "unknown device"),
     "a dtype that is none": (lambda m: m.to(dtype="int7"), "unknown dtype"),
     "looking at nothing": (lambda m: m.look(""), "text"),
@@ -85,7 +83,6 @@ def _refused(run: Callable[[], Any], words: str) -> None:
 OF_A_LANGUAGE_MODEL: dict[str, tuple[Callable[[Any], Any], str]] = {
     "tokens in quotes": (lambda m: m.generate("The", max_new_tokens="5"), "not an integer"),
     "half a token": (lambda m: m.generate("The", max_new_tokens=2.5), "not an integer"),
-    "a stream that is a number": (lambda m: m.generate("The", stream=5), "a function"),
     "the folder of a draft": (lambda m: m.generate("The", draft="gpt2/"), "regard.load"),
     "an id beyond the vocabulary": (lambda m: m(torch.full((1, 3), 10**6)), "0 to"),
     "an id below zero": (lambda m: m(torch.full((1, 3), -1)), "token id -1"),
@@ -119,18 +116,11 @@ def _forecaster() -> Any:
     return SeriesModel(build(description), description)
 
 
-def _memory_network() -> Any:
-    description = spec.MemoryNetwork(8, len(looked.UNFRAMED))
-    return MemoryNetworkModel(build(description), description, looked.UNFRAMED)
-
-
 def _dual_encoder() -> Any:
     return object.__new__(DualEncoderModel)  # what is refused before anything is read
 
 
 OF_THE_PACKAGE: dict[str, tuple[Callable[[], Any], str]] = {
-    "loading a number": (lambda: regard.load(5), "must be a path"),  # type: ignore[arg-type]
-    "loading nothing": (lambda: regard.load(None), "must be a path"),  # type: ignore[arg-type]
     "a device that is None": (lambda: regard.load("x", device=None), "unknown device"),  # type: ignore[arg-type]
     "a dtype of whole numbers": (lambda: regard.load("x", dtype=torch.int64), "cannot have dtype"),
     "a recipe that is a number": (lambda: regard.train(5), "`recipe`"),  # type: ignore[arg-type]
@@ -148,7 +138,6 @@ OF_THE_PACKAGE: dict[str, tuple[Callable[[], Any], str]] = {
     "heads in quotes": (lambda: spec.Attention("2", 8, 8), "Attention.heads"),  # type: ignore[arg-type]
     "a width of 0": (lambda: spec.Encoder(0, TOKENS, spec.Stack(1, BLOCK)), "d_model"),
     "words as a series": (lambda: _forecaster().forecast([["a"]] * 140), "not a series"),
-    "a number as a story": (lambda: _memory_network().answer("Who?", 5), "not text"),
     "an empty caption": (lambda: _dual_encoder().classify("a.png", [""]), "captions"),
     "dropout of 2": (lambda: spec.Block(ATTENTION, FEEDFORWARD, dropout=2), "0 to 1"),
     "dropout in quotes": (

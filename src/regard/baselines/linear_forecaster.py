@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from torch import Tensor
 from torch.nn import functional
 
 from regard.core.context import AuxiliaryLosses, Context
 from regard.core.linear import Linear
+from regard.core.output import Call, Output, Outputs
 from regard.core.side import Side
 from regard.core_model import CoreModel
 
@@ -53,6 +56,14 @@ class LinearForecaster(CoreModel):
         if self.quantiles is None:
             return output.mT, {}
         return output.unflatten(2, (self.horizon, self.quantiles)).transpose(1, 2), {}
+
+    def hidden_states(self, inputs: Mapping[str, Tensor], context: Context) -> Tensor:
+        """There are none (DLinear, NLinear): the forward pass is the forecast."""
+        forecasts, _ = self(inputs["past_values"], None, context)
+        return forecasts
+
+    def outputs(self, inputs: Mapping[str, Tensor], call: Call) -> Outputs:
+        return {"prediction_outputs": Output(self.hidden_states(inputs, call.context))}
 
     def predict(
         self, hidden: Tensor, values: Tensor, observed: Tensor | None = None

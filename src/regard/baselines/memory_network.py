@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -16,10 +16,11 @@ from regard.core.context import Context
 from regard.core.embedding import Table
 from regard.core.linear import normal
 from regard.core.mask import PaddingMask
+from regard.core.output import Call, Output, Outputs
 from regard.core.probe import HasHeads
 from regard.core.scaled_dot_product_attention import SoftmaxAttention
 from regard.core.side import Side
-from regard.core_model import CoreModel
+from regard.core_model import CoreModel, bool_mask
 
 
 class MemoryHops(Side):
@@ -138,6 +139,21 @@ class MemoryNetwork(CoreModel):
         if question_mask is None:
             question_mask = torch.ones_like(question, dtype=torch.bool)
         return self.hops(story, story_mask, question, question_mask, context), {}
+
+    def hidden_states(self, inputs: Mapping[str, Tensor], context: Context) -> Tensor:
+        """The answer's vector [B, D]; a story may hold its question, as in `split_inputs`."""
+        if "question" in inputs:
+            masks = (bool_mask(inputs, "story_mask"), bool_mask(inputs, "question_mask"))
+            hidden, _ = self(inputs["story"], inputs["question"], *masks, context)
+        else:
+            hidden, _ = self(*self.split_inputs(inputs["story"]), context)
+        return hidden
+
+    def head_output(self, hidden: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
+        return self.head(hidden)
+
+    def outputs(self, inputs: Mapping[str, Tensor], call: Call) -> Outputs:
+        return {"logits": Output(self.head(self.hidden_states(inputs, call.context)))}
 
     @staticmethod
     def split_inputs(joined: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -81,7 +81,7 @@ def build_classifier(
 ) -> head.ClassifierHead | head.DistilledHead:
     match part:
         case spec.ClassifierHead(count, _, hidden, bias, dropout):
-            return head.ClassifierHead(
+            classifier = head.ClassifierHead(
                 d_model,
                 count,
                 scores=_scores(part),
@@ -91,6 +91,8 @@ def build_classifier(
                 feedforward=_feedforward(part.feedforward, d_model),
                 separator=part.excludes.separator if part.excludes else None,
             )
+            classifier.task = part.task
+            return classifier
         case spec.DistilledHead(count, voters):
             return head.DistilledHead(d_model, count, voters)
         case _:
@@ -175,7 +177,7 @@ def build_series_head(
                 class_token=windows.class_token,
                 dropout=dropout,
             )
-        case spec.ChannelHead(count, _, output, pool, dropout, bounds):
+        case spec.ChannelHead(count, task, output, pool, dropout, bounds):
             return series_head.ChannelHead(
                 d_model,
                 count,
@@ -184,6 +186,7 @@ def build_series_head(
                 dropout=dropout,
                 kind=output.name if isinstance(output, spec.Distribution) else None,
                 bounds=bounds,
+                task=task,
             )
         case _:
             assert_never(part)

@@ -11,12 +11,8 @@ from typing import Any
 
 import click
 
+from regard.arguments import LARGEST_NUMBER, LARGEST_SEED, LARGEST_SIZE
 from regard.errors import SettingError
-
-# Those of regard.spec.validation, which would be a fifth of a second of every --help.
-LARGEST_SIZE = 2**31 - 1
-LARGEST_NUMBER = 1e18
-LARGEST_SEED = 2**63 - 1
 
 _SHOWN = 40  # characters of a wrong value: it may have thousands
 

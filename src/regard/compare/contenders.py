@@ -9,11 +9,11 @@ from functools import partial
 from typing import Any
 
 from regard import spec
+from regard.arguments import LARGEST_SIZE
 from regard.errors import RegardError, SettingError
 from regard.families.preset_list import ALIASES, PRESET_FAMILIES
 from regard.options import number_within, parse_option
 from regard.parameter_count import parameter_count
-from regard.spec.validation import LARGEST_SIZE
 from regard.training.recipe import loading, schema
 from regard.training.recipe.consistency import STARTING_POINT
 from regard.training.recipe.loading import LINEAR_FORECASTERS

@@ -26,7 +26,7 @@ from regard.families import folder as folders
 from regard.model import Function
 from regard.parameter_count import parameter_count
 from regard.verify.invariants import Finding, OutputPair, with_kernel
-from regard.verify.outputs import MaskedOutput, forward, run
+from regard.verify.outputs import forward, run
 from regard.verify.parity import float32_comparison, padded_batch
 from regard.verify.random_inputs import RandomBatch, front_end
 
@@ -232,7 +232,7 @@ def compare(out: Path, model: CoreModel, opened: folders.ModelFolder) -> list[Fi
     compare_outputs = float32_comparison(model, batch, opened.model_type)
     pairs = []
     for name, tensor in _run_session(session, batch).items():
-        actual = MaskedOutput(tensor, expected[name].padding_mask)
+        actual = expected[name]._replace(value=tensor)
         pairs.append((name, actual.without_padding, expected[name].without_padding))
     pairs_alone: list[OutputPair] = []
     for row in range(len(batch.lengths)):

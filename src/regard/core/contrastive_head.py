@@ -11,6 +11,8 @@ from torch.nn import functional
 from regard.core.dropout import Dropout
 from regard.core.linear import Linear
 from regard.core.norm import BatchShare
+from regard.core.output import Output, Outputs, asides
+from regard.errors import SettingError
 
 GUMBEL_TEMPERATURE = 2.0  # where its annealing begins (Section 4.2)
 
@@ -113,6 +115,34 @@ class ContrastiveHead(nn.Module):
         vectors, perplexity = self.quantizer(self.dropout(latents), masked, temperature)
         targets = self.project_targets(vectors)
         return ContrastiveOutput(self.project_states(hidden), targets, perplexity)
+
+    def outputs(
+        self,
+        both: ContrastiveOutput,
+        masked: Tensor | None,
+        negatives: Tensor | None,
+        padding_mask: Tensor | None,
+    ) -> Outputs:
+        """Both sides under transformers' names, and the losses where negatives are given."""
+        outputs = {
+            "projected_states": Output(both.states, padding_mask),
+            **asides(
+                projected_quantized_states=both.targets, codevector_perplexity=both.perplexity
+            ),
+        }
+        if negatives is None:
+            return outputs
+        if masked is None:
+            raise SettingError(
+                "sampled_negative_indices needs mask_time_indices", "pass mask_time_indices"
+            )
+        contrastive, diversity = self.losses(both, masked, negatives.long())
+        loss = contrastive + self.diversity * diversity
+        return {
+            **asides(loss=loss),
+            **outputs,
+            **asides(contrastive_loss=contrastive, diversity_loss=diversity),
+        }
 
     def losses(
         self, output: ContrastiveOutput, masked: Tensor, negatives: Tensor

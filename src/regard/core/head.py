@@ -16,6 +16,7 @@ from regard.core.embedding import Table
 from regard.core.feedforward import ACTIVATIONS, FeedForward
 from regard.core.linear import Linear
 from regard.core.norm import Norm
+from regard.core.output import Output, Outputs
 from regard.core.quantized_linear import PackedWeight
 
 _EXCLUDED = 1e6  # what scores of excluded positions lose; transformers' number
@@ -136,6 +137,13 @@ class Pool(nn.Module):
             pooled = self.project(pooled)
         return pooled
 
+    def named(self, vector: Output, hidden: Outputs, reads: str) -> Outputs:
+        """The pooled vector beside the hidden states, as transformers names and orders them."""
+        if self.project is None or self.project.bias is not None:
+            return {**hidden, "pooler_output": vector}
+        # A projection to the shared space, which has no bias, makes it one tower of CLIP.
+        return {"image_embeds" if reads == "pixels" else "text_embeds": vector, **hidden}
+
     def _select(self, x: Tensor, padding_mask: Tensor | None, tokens: Tensor | None) -> Tensor:
         """One position of each row, or the mean of its tokens: [B, D]."""
         batch = torch.arange(x.shape[0], device=x.device)
@@ -208,6 +216,7 @@ class ClassifierHead(nn.Module):
         separator: int | None = None,
     ) -> None:
         super().__init__()
+        self.task = "classify"  # its outputs are named by it
         self.scores = scores
         self.per_token = scores == "positions"
         self.feedforward = feedforward
@@ -224,11 +233,22 @@ class ClassifierHead(nn.Module):
             x = self.activation(self.dense(x))
         return self.output(self.dropout(x))
 
+    def by_name(self, logits: Tensor, hidden: Tensor) -> dict[str, Tensor]:
+        """The logits under the names of transformers."""
+        match self.task:
+            case "answer":  # [B, T, 2]: two scores for each token
+                return {"start_logits": logits[..., 0], "end_logits": logits[..., 1]}
+            case "detect":  # [B, T]: ELECTRA has one score a token
+                return {"logits": logits[..., 0]}
+            case _:
+                return {"logits": logits}
+
 
 class DistilledHead(nn.Module):
     """DeiT's head: the mean of the logits that the first positions give, each through its own map:
     [B, T, D] → [B, count]."""
 
+    task = "classify"
     scores = "positions"
     separator = None  # it answers no questions
     per_token = True  # it reads hidden states of several positions itself
@@ -243,6 +263,15 @@ class DistilledHead(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.each(x).mean(dim=1)
+
+    def by_name(self, logits: Tensor, hidden: Tensor) -> dict[str, Tensor]:
+        """The mean, and what the class token and the distillation token say (DeiT)."""
+        each = self.each(hidden)  # [B, 2, labels]
+        return {
+            "logits": logits,
+            "cls_logits": each[:, 0],
+            "distillation_logits": each[:, 1],
+        }
 
 
 def without_question(logits: Tensor, tokens: Tensor | None, separator: int | None) -> Tensor:

@@ -9,11 +9,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.core.linear import Linear, normal
+from regard.core.output import Output, Outputs, asides
 from regard.core.patch_embedding import PatchShape, VisiblePatches
 from regard.core.positional_encoding import FixedPosition
 from regard.core.stack import Stack
 from regard.errors import ModelError
 
+_MASKED_PIXELS_EPS = 1e-5
 _VARIANCE_EPS = 1e-6  # the authors' code: a patch of one colour has no variance
 
 
@@ -69,6 +71,12 @@ class PixelDecoder(nn.Module):
         squares = (predicted - self.targets(patches)).square().mean(dim=-1)
         return squares * masked
 
+    def outputs(self, hidden: Tensor, patches: Tensor, order: VisiblePatches) -> Outputs:
+        """The pixels and their loss, under transformers' names (MAE)."""
+        predicted = self(hidden, order)
+        loss = self.error(predicted, patches, order.masked).sum() / order.masked.sum()
+        return {**asides(loss=loss), "logits": Output(predicted)}
+
 
 class PixelShuffleHead(nn.Module):
     """SimMIM's one-layer decoder (Xie et al. 2022): a 1 × 1 convolution and a pixel shuffle.
@@ -109,6 +117,16 @@ class PixelShuffleHead(nn.Module):
     def error(self, predicted: Tensor, patches: Tensor, masked: Tensor) -> Tensor:
         """The mean absolute error of the pixels of each masked patch, 0 at visible ones: [B, N]."""
         return (predicted - patches).abs().mean(dim=-1) * masked
+
+    def outputs(self, hidden: Tensor, patches: Tensor, masked: Tensor | None) -> Outputs:
+        """The image, and the loss of its masked patches where some are."""
+        image = {"reconstruction": Output(self.image(hidden))}
+        if masked is None:
+            return image
+        error = self.error(self(hidden), patches, masked)  # [B, N]
+        # In transformers a small number is added to the masked pixels, which may be none.
+        count = masked.sum() + _MASKED_PIXELS_EPS / self.patch**2
+        return {**asides(loss=error.sum() / count), **image}
 
 
 MaskedImageDecoder = PixelDecoder | PixelShuffleHead

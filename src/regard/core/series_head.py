@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor, distributions, nn
 
 from regard.core.dropout import Dropout
 from regard.core.linear import Linear
+from regard.core.output import Output, Outputs, asides
 from regard.core.series_patches import Scaling
 
 # Parameters of each distribution, in the order of transformers' files.
@@ -94,6 +97,14 @@ def _pooled(hidden: Tensor, pool: str | None) -> Tensor:
             return hidden.flatten(1)
 
 
+class Window(NamedTuple):
+    """What heads may know of the inputs of an encoder of time series."""
+
+    scaling: Scaling
+    patches: Tensor  # [B, C, N, P], normalized
+    masked: Tensor | None = None  # [B, C, N], True where a patch was hidden in pre-training
+
+
 class ForecastHead(nn.Module):
     """Forecasts of each channel from its own hidden states, on the scale of its window.
 
@@ -134,6 +145,19 @@ class ForecastHead(nn.Module):
         by_level = output.unflatten(1, (self.horizon, self.quantiles))  # [B·C, H, Q]
         return scaling.invert(self._steps_first(by_level))
 
+    def outputs(self, hidden: Tensor, window: Window) -> Outputs:
+        """What transformers gives of forecasts."""
+        forecasts = Output(self(hidden, window.scaling))
+        return {"prediction_outputs": forecasts, **asides(**window.scaling._asdict())}
+
+    def mean(self, hidden: Tensor, scaling: Scaling) -> Tensor:
+        """Point forecasts, of a distribution its mean."""
+        predicted = self(hidden, scaling)
+        if isinstance(self.output, DistributionParameters):
+            return distribution_mean(self.output.kind, predicted, scaling)
+        assert isinstance(predicted, Tensor), "points and quantiles are one tensor"
+        return predicted
+
     def _steps_first(self, x: Tensor) -> Tensor:
         """[B·C, H, …] → [B, H, C, …]"""
         return x.unflatten(0, (-1, self.channels)).transpose(1, 2)
@@ -156,6 +180,20 @@ class PatchHead(nn.Module):
         # The class token has no patch to reconstruct.
         return values[:, :, 1:] if self.class_token else values
 
+    def outputs(self, hidden: Tensor, window: Window) -> Outputs:
+        """The reconstruction, and its loss over masked patches; nothing where none are masked."""
+        if window.masked is None:
+            return {}
+        predicted = self(hidden, window.scaling)
+        # On normalized values, and of masked patches only (transformers' loss).
+        errors = (predicted - window.patches).square().mean(dim=-1)
+        loss = (errors * window.masked).sum() / (window.masked.sum() + 1e-10)
+        return {**asides(loss=loss), "prediction_output": Output(predicted)}
+
+    def mean(self, hidden: Tensor, scaling: Scaling) -> Tensor:
+        """The reconstruction: points."""
+        return self(hidden, scaling)
+
 
 class ChannelHead(nn.Module):
     """Logits or numbers of a series, from the pooled vectors of all its channels: [B, count]."""
@@ -170,8 +208,10 @@ class ChannelHead(nn.Module):
         dropout: float,
         kind: str | None = None,
         bounds: tuple[float, float] | None = None,
+        task: str = "classify",
     ) -> None:
         super().__init__()
+        self.task = task
         self.channels = channels
         self.pool = pool
         self.bounds = bounds
@@ -192,6 +232,22 @@ class ChannelHead(nn.Module):
         # A sigmoid, so that no number outside of the range can be predicted.
         least, most = self.bounds
         return output.sigmoid() * (most - least) + least
+
+    def outputs(self, hidden: Tensor, window: Window) -> Outputs:
+        """Logits, or the numbers of a regression, under transformers' names."""
+        predicted = self(hidden, window.scaling)
+        if self.task == "classify":
+            return {"prediction_logits": Output(predicted)}
+        if isinstance(predicted, tuple):
+            # Of a single target, transformers drops the dimension of targets.
+            predicted = tuple(one.squeeze(-1) for one in predicted)
+        return {"regression_outputs": Output(predicted)}
+
+    def mean(self, hidden: Tensor, scaling: Scaling) -> Tensor:
+        """Logits or numbers, of a distribution its first parameter: numbers of a whole series are
+        not on the scale of its window."""
+        predicted = self(hidden, scaling)
+        return predicted if isinstance(predicted, Tensor) else predicted[0]
 
 
 SeriesHead = ForecastHead | PatchHead | ChannelHead

@@ -43,24 +43,11 @@ Samples = NDArray[np.float32]
 # --- WAV and FLAC files ---
 
 
-def read_wav(path: str | Path | bytes, rate: int = RATE) -> Samples:
-    """The samples of a PCM file of 8, 16, 24 or 32 bits, between -1 and 1, as one channel.
-
-    `path` may be the contents of a file. Several channels are averaged. A file of another rate is
-    refused.
-    """
-    samples, file_rate = read_wav_and_rate(path)
-    if file_rate != rate:
-        name = _name(path)
-        raise DataError(
-            f"{name} has {file_rate} samples a second, but {rate} are heard here",
-            _convert(name, rate),
-        )
-    return samples
-
-
 def read_wav_and_rate(path: str | Path | bytes) -> tuple[Samples, int]:
-    """The samples of a WAV or FLAC file as `read_wav` gives them, and how many a second has."""
+    """The samples of a WAV or FLAC file, between -1 and 1, as one channel, and its sample rate.
+
+    `path` may be the contents of a file. Several channels are averaged.
+    """
     if _is_flac(path):
         return _read_by_soundfile(path, "is a FLAC file")
     file_or_path = BytesIO(path) if isinstance(path, bytes) else str(path)

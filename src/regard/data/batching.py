@@ -23,7 +23,7 @@ from regard.core.seeding import derive_seed, philox
 from regard.data.corpus import Column, Corpus
 from regard.data.epoch_order import CHUNK_ROWS, RowOrder
 from regard.data.padding import IGNORED, pad_tokens, round_up
-from regard.errors import DataError, SettingError
+from regard.errors import DataError
 
 Rows = NDArray[np.int64]  # row numbers of a corpus
 Item = TypeVar("Item")
@@ -50,7 +50,6 @@ def batch_indices(
     chance decides among equals and orders the batches. With `shuffle=False` nothing is random, and
     `seed` and `epoch` do not matter.
     """
-    _check_sizes(lengths, budget, multiple, max_rows)
     random_bits = philox(seed, epoch)
     rows = np.arange(len(lengths))
     if shuffle:
@@ -79,17 +78,6 @@ def padding_share(lengths: NDArray[Any], batches: Iterable[Rows], multiple: int 
 
 def _round_up(lengths: NDArray[Any], multiple: int) -> NDArray[Any]:
     return (lengths + multiple - 1) // multiple * multiple
-
-
-def _check_sizes(lengths: NDArray[Any], budget: int, multiple: int, max_rows: int | None) -> None:
-    if lengths.ndim != 2 or not lengths.size:
-        raise DataError(
-            f"there are no lengths to make batches from (shape {lengths.shape})",
-            "give [rows, columns]",
-        )
-    if min(budget, multiple, 1 if max_rows is None else max_rows) < 1:
-        problem = f"no batch has budget {budget}, multiple {multiple} and at most {max_rows} rows"
-        raise SettingError(problem, "give numbers of 1 or more")
 
 
 def _permutation(random_bits: np.random.Philox, size: int) -> Rows:

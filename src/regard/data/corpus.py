@@ -146,16 +146,6 @@ class Corpus:
         return self.columns["target"][row]
 
     @property
-    def source_lengths(self) -> NDArray[np.int32]:
-        """The length of each source row."""
-        return self.columns["source"].lengths
-
-    @property
-    def target_lengths(self) -> NDArray[np.int32]:
-        """The length of each target row."""
-        return self.columns["target"].lengths
-
-    @property
     def lengths(self) -> NDArray[np.int32]:
         """All lengths, [rows, columns], as `batching.batch_indices` takes them."""
         return np.stack([column.lengths for column in self.columns.values()], axis=1)

@@ -48,16 +48,3 @@ def _random_partition(total: int, count: int, chance: RandomStream) -> Ids:
     # Random borders inside, as in T5's random_segmentation, and the total as the last one.
     ends = np.append(chance.some(total - 1, count - 1) + 1, total)
     return np.diff(ends, prepend=0)
-
-
-def restore_spans(corrupted: Ids, target: Ids, sentinels: Sequence[int]) -> Ids:
-    """The inverse of span corruption."""
-    markers = set(sentinels)
-    hidden_spans: dict[int, list[int]] = {}
-    for token in target.tolist():
-        if token in markers:
-            span = hidden_spans.setdefault(token, [])
-        else:
-            span.append(token)
-    text = [piece for token in corrupted.tolist() for piece in hidden_spans.get(token, [token])]
-    return np.array(text, dtype=np.int64)

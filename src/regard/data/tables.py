@@ -49,13 +49,6 @@ def column_texts(path: str | Path, column: str | None) -> Iterator[str]:
             yield value
 
 
-def table_columns(path: str | Path) -> list[str]:
-    """The names of the columns."""
-    for batch in _batches(path):
-        return list(batch.schema.names)
-    return []
-
-
 def class_names(path: str | Path, column: str) -> list[str] | None:
     """The names of the classes whose numbers a column of a saved dataset holds."""
     file = Path(path) / DATASET_INFO

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypedDict
 
-from regard.decode.arguments import real_number, switch, whole_number
+from regard.arguments import real_number, switch, whole_number
 from regard.decode.length_penalty import GNMTPenalty, LengthPenalty, parse_length_penalty
 from regard.errors import SettingError, did_you_mean
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-from regard.decode.arguments import switch, whole_number
+from regard.arguments import switch, whole_number
 from regard.decode.strategy import Limit, Strategy
 from regard.errors import SettingError
 from regard.evaluation.examples import NO_DATA, ExampleKind

@@ -12,13 +12,13 @@ from dataclasses import replace
 from typing import Any
 
 from regard import spec
+from regard.arguments import is_whole
 from regard.errors import ModelError
 from regard.families.bert_layout import DEFAULTS, FIXED, IGNORED
 from regard.families.config_schema import ConfigSchema, token_id
 from regard.families.preset_settings import ENCODER_DEFAULTS, ConfigPresets, encoder_config
 from regard.families.roberta import ROBERTA
 from regard.families.tensor_table import ParameterRule, Rule, fused_module_rules, per_layer
-from regard.spec.validation import is_whole
 
 BASE = replace(
     ROBERTA,

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from regard import spec
+from regard.arguments import is_number, is_whole
 from regard.errors import ModelError
 from regard.families.forecast_options import parse_distribution
 from regard.families.tensor_table import Rule, module_rules
-from regard.spec.validation import is_number, is_whole
 
 # ------------------------------------------------------------------ spec → config.json
 

@@ -12,10 +12,10 @@ from functools import partial
 from typing import Any
 
 from regard import spec
+from regard.arguments import is_number
 from regard.core.rotary import rope_frequencies
 from regard.errors import ModelError
 from regard.families.tensor_table import Constant
-from regard.spec.validation import is_number
 
 Scaling = type[spec.LinearScaling] | type[spec.BandedScaling]
 _SMALLEST = 1e-9

@@ -12,13 +12,13 @@ from dataclasses import replace
 from typing import Any
 
 from regard import spec
+from regard.arguments import is_whole
 from regard.errors import ModelError
 from regard.families.config_schema import IGNORED_KEYS, ConfigSchema, NonNegative
 from regard.families.fairseq_layout import SYNONYMS, both_sides, both_sides_config, side_rules
 from regard.families.forecast_options import parse_distribution, parse_lags, parse_scaler
 from regard.families.preset_settings import ConfigPresets, config_activation
 from regard.families.tensor_table import Rename, Rule, module_rules
-from regard.spec.validation import is_whole
 
 SPEC_TYPES = (spec.SeriesEncoderDecoder, spec.LaggedValues)
 PREFIX = "model."

@@ -8,18 +8,10 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
 
 from regard.core_model import CoreModel
-from regard.decode.arguments import whole_number
 from regard.errors import DataError, SettingError, did_you_mean
 from regard.look.inspectable import Inspectable
-
-if TYPE_CHECKING:
-    from regard.data.builtin import Sentence
-
-T = TypeVar("T")
-
 
 # ------------------------------------------------------------------ models and results
 
@@ -45,13 +37,6 @@ def core_of(model: Inspectable) -> CoreModel:
     raise SettingError(problem, "pass the result of `regard.load(folder)`")
 
 
-def require_instance(value: object, kind: type[T], repair: str) -> T:
-    """The value, after a check that it is of a class."""
-    if not isinstance(value, kind):
-        raise SettingError(f"expected a {kind.__name__}, not {type(value).__name__}", repair)
-    return value
-
-
 # ------------------------------------------------------------------ names and numbers
 
 
@@ -61,11 +46,6 @@ def require_name(what: str, name: str, options: Iterable[str]) -> str:
     if name not in names:
         raise SettingError(f"this model has no {what} {name!r}", did_you_mean(name, names))
     return name
-
-
-def require_count(name: str, value: object, least: int = 1) -> int:
-    """A whole number that is large enough."""
-    return whole_number(name, value, least)
 
 
 def require_indices(what: str, numbers: Iterable[int], count: int) -> list[int]:
@@ -102,15 +82,3 @@ def require_texts(texts: Sequence[str], targets: Sequence[str] | None) -> None:
         )
     if not texts:
         raise DataError("the list of texts is empty", "pass at least one text")
-
-
-def require_sentences(sentences: Sequence[Sentence]) -> Sequence[Sentence]:
-    """Sentences whose parse is known, of which there must be one at least."""
-    from regard.data.builtin import Sentence  # imported late: few analyses read the language
-
-    repair = "pass a list of sentences from `regard.data.builtin.sentences` or `read_conllu`"
-    for sentence in require_instance(sentences, Sequence, repair):  # type: ignore[type-abstract]
-        require_instance(sentence, Sentence, repair)
-    if not sentences:
-        raise DataError("the list of sentences is empty", "add some, or remove the argument")
-    return sentences

@@ -12,9 +12,10 @@ import numpy as np
 import torch
 
 from regard import disk, drawing
+from regard.arguments import whole_number
 from regard.drawing import terminal
-from regard.errors import DataError, SettingError
-from regard.look.arguments import core_of, require_count
+from regard.errors import DataError
+from regard.look.arguments import core_of
 from regard.look.forward import apply_head, evaluation_mode, hidden_states
 from regard.look.head_ablation import ablation_probe, right
 from regard.look.inspectable import Inspectable
@@ -150,8 +151,8 @@ def circuit(
     of the choices. All sets of a size are tried if there are at most `tries`; of more, those among
     the heads that matter most alone.
     """
-    require_count("most", most)
-    require_count("tries", tries)
+    whole_number("most", most, least=1)
+    whole_number("tries", tries, least=1)
     few_choices = ability.first(SCREEN)
     few_texts = rest.first(SCREEN)
 
@@ -215,11 +216,6 @@ def stored_circuit(folder: str | Path) -> Circuit | None:
 
     The file is what `examples/pronoun_circuit.py` prints.
     """
-    if not isinstance(folder, str | Path):
-        raise SettingError(
-            f"`folder` must be a path, not {type(folder).__name__}",
-            "pass the path of a model folder",
-        )
     path = Path(folder) / "circuit.json"
     if not path.is_file():
         return None

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from regard import drawing
-from regard.decode.arguments import whole_number
+from regard.arguments import whole_number
 from regard.decode.batch_decoding import DecodingSettings
 from regard.decode.events import BeamStep, TokenStep
 from regard.decode.greedy_and_sampling import filtered_distribution

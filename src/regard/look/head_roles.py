@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from regard import drawing
+from regard.arguments import whole_number
 from regard.core.probe import Probe
 from regard.data import builtin
 from regard.data.builtin import Sentence
-from regard.decode.arguments import whole_number
 from regard.drawing import terminal
 from regard.encoder_decoder import EncoderDecoder
 from regard.errors import DataError, SettingError

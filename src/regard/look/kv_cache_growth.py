@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from regard import drawing
+from regard.arguments import whole_number
 from regard.core.finite_outputs import require_finite
 from regard.core.kv_cache import KVCache, LayerCache
-from regard.decode.arguments import whole_number
 from regard.decoder import Decoder
 from regard.drawing import terminal
 from regard.encoder_decoder import EncoderDecoder

@@ -9,9 +9,9 @@ import numpy as np
 from torch import Tensor
 
 from regard import drawing
+from regard.arguments import whole_number
 from regard.core.finite_outputs import require_finite
 from regard.core.stack import Stack
-from regard.decode.arguments import whole_number
 from regard.decoder import Decoder
 from regard.drawing import terminal
 from regard.encoder import Encoder

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from regard.core.context import Context
-from regard.core.lagged_values import Covariates
 from regard.core.patch_embedding import Patches
 from regard.core.probe import Probe
 from regard.core_model import CoreModel
@@ -34,7 +33,7 @@ from regard.look.inspectable import (
     token_ids,
 )
 from regard.look.probe_names import Head, switched_off
-from regard.series_encoder_decoder import SeriesEncoderDecoder
+from regard.series_encoder_decoder import SeriesEncoderDecoder, covariates_by_name
 
 IGNORED = -1  # the label of a position at which nothing is to be predicted
 
@@ -105,7 +104,7 @@ def prepare_inputs(
     if isinstance(core, SeriesEncoderDecoder) and target is None:
         # It reads what it forecasts itself, made with the same heads off.
         context = Context(Probe(edits=switched_off(core, off)))
-        forecast = core.forecast(inputs, None, Covariates(**side_inputs), context)
+        forecast = core.forecast(inputs, None, covariates_by_name(side_inputs), context)
         names = tuple(f"+{step}" for step in range(core.horizon + 1))
         return ModelInputs(
             inputs,

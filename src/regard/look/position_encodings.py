@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from regard import drawing
+from regard.arguments import whole_number
 from regard.core.finite_outputs import non_finite_error
 from regard.core.positional_encoding import (
     AxialPosition,
@@ -29,7 +30,6 @@ from regard.core.relative_position import (
 )
 from regard.core.rotary import Rope
 from regard.core.universal_transformer import UniversalStack
-from regard.decode.arguments import whole_number
 from regard.drawing import terminal
 from regard.errors import SettingError
 from regard.look.inspectable import Inspectable

@@ -1,8 +1,4 @@
-"""Paired significance tests of two systems, for any metric.
-
-Both take the statistics of the same examples, computed together by `system_statistics`. The p-value
-is that of a difference as large by chance.
-"""
+"""A paired significance test of two systems, for any metric."""
 
 from __future__ import annotations
 
@@ -13,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from regard.errors import DataError
-from regard.metrics.bootstrap import RESAMPLES, bootstrap_totals
 from regard.metrics.metric import Array, Metric, check_lengths
 
 TRIALS = 10_000
@@ -43,24 +38,6 @@ def system_statistics(
     all_predictions = [prediction for predictions in systems for prediction in predictions]
     statistics = metric.statistics(all_predictions, list(references) * len(systems))
     return np.split(statistics, len(systems))
-
-
-def paired_bootstrap(
-    metric: Metric, first: Array, second: Array, *, resamples: int = RESAMPLES, seed: int = 0
-) -> PairedTest:
-    """Paired bootstrap resampling (Koehn, 2004).
-
-    The p-value is the share of resampled corpora on which the better system does not win. It is
-    one-sided.
-    """
-    _check_shapes(first, second)
-    difference = _difference(metric, first.sum(axis=0), second.sum(axis=0))
-    # Side by side, so that both systems are scored on the same resampled examples.
-    totals = bootstrap_totals(np.concatenate([first, second], axis=1), resamples, seed)
-    counts = first.shape[1]
-    differences = [_difference(metric, row[:counts], row[counts:]) for row in totals]
-    margin = np.multiply(differences, np.sign(difference))
-    return PairedTest(difference, _p_value(int(np.sum(margin <= 0)), resamples))
 
 
 def approximate_randomization(

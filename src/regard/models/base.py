@@ -14,9 +14,9 @@ from torch import Tensor
 
 from regard import edit
 from regard import spec as kinds
+from regard.arguments import whole_number
 from regard.core_model import CoreModel
 from regard.data.training_coverage import TrainingCoverage
-from regard.decode.arguments import whole_number
 from regard.errors import DataError, ModelError, SettingError
 from regard.models import saving
 from regard.models.hf_call import (
@@ -25,7 +25,7 @@ from regard.models.hf_call import (
     bind_arguments,
     call,
 )
-from regard.models.input_checks import check_inputs, require_known_ids
+from regard.models.input_checks import check_inputs, check_separators, require_known_ids
 from regard.models.input_warnings import warn_of_inputs
 from regard.models.labels import label_name, label_names
 from regard.models.precision import cast, choose_dtype
@@ -72,8 +72,9 @@ class Model(Tasks):
         # Among the keywords, so that a type checker accepts `model(**model.tokens(texts))`.
         options = {name: bool(named_inputs.pop(name, False)) for name in OUTPUT_OPTIONS}
         tensors = self._arguments(*inputs, **named_inputs)
+        check_separators(self.spec, tensors)
         try:
-            return call(self.model, self.spec, self.config, tensors, **options)
+            return call(self.model, self.config, tensors, **options)
         except IndexError:
             # Looked for afterwards: on the way in it would cost each call a pass over its ids.
             require_known_ids(self.spec, tensors)
@@ -220,11 +221,6 @@ class Model(Tasks):
 
         The folder is new, or holds a model that is replaced.
         """
-        if not isinstance(folder, str | Path):
-            raise SettingError(
-                f"`folder` must be a path, not {type(folder).__name__}",
-                "pass the path of the folder to write",
-            )
         self._require_unpacked("saved")
         # A model from a folder has its companion files there; another one brings its own.
         files = self.files() if self.folder is None else {}

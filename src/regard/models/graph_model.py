@@ -120,10 +120,6 @@ class GraphModel(Model):
 
     def classify(self, graphs: str | Path | GraphData) -> list[Scores]:  # type: ignore[override]
         """Label → probability, likeliest first, of each node or of each graph."""
-        if not isinstance(graphs, str | Path | GraphData):
-            raise DataError(
-                f"expected a graph folder, not {type(graphs).__name__}", "pass the path of a folder"
-            )
         data = graphs if isinstance(graphs, GraphData) else read_graphs(graphs)
         return [label_scores(row, self.labels) for row in self.logits(data)]
 

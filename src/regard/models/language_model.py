@@ -12,9 +12,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from regard import spec as kinds
+from regard.arguments import whole_number
 from regard.core.finite_outputs import require_finite
 from regard.data.padding import pad_rows
-from regard.decode.arguments import whole_number
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, batch_by_length, decode
 from regard.decode.beam_memory import require_memory
 from regard.decode.length_warnings import warn_of_long_output
@@ -160,11 +160,6 @@ class LanguageModel(TokenizerModel):
         if stream is not None and len(inputs) != 1:
             raise SettingError(
                 "`stream` supports one text only", "pass one text, or remove `stream`"
-            )
-        if stream is not None and not callable(stream):
-            raise SettingError(
-                f"`stream` must be callable, not {stream!r}",
-                "pass a function, such as `print`",
             )
         if max_new_tokens is not None:
             max_new_tokens = whole_number("max_new_tokens", max_new_tokens, least=1)

@@ -20,7 +20,7 @@ from regard.decoder import Decoder
 from regard.dual_encoder import DualEncoder
 from regard.encoder import Encoder
 from regard.encoder_decoder import EncoderDecoder
-from regard.errors import CheckpointError, ModelError, SettingError, UnknownKeyWarning
+from regard.errors import CheckpointError, ModelError, UnknownKeyWarning
 from regard.families import folder as folders
 from regard.models import hub
 from regard.models.base import Model, choose_device, to_standard_error
@@ -82,7 +82,6 @@ def load(
     Raises:
         ModelError: The folder has no model that can be opened; the message says what to do.
     """
-    _check_arguments(say, kinds)
     # Before `say` gets its default
     has_listener = say is not None
     say = say or to_standard_error
@@ -111,20 +110,6 @@ def load(
     model.coverage = read_coverage(path)
     model.say = say
     return model
-
-
-def _check_arguments(say: object, kinds: object) -> None:
-    if say is not None and not callable(say):
-        raise SettingError(
-            f"`say` must be callable, not {say!r}",
-            "pass a function: say=print",
-        )
-    if isinstance(kinds, type):
-        raise SettingError("`kinds` must be a list of classes", f"pass kinds=[{kinds.__name__}]")
-    if not isinstance(kinds, Sequence) or not all(isinstance(one, type) for one in kinds):
-        raise SettingError(
-            f"kinds = {kinds!r} is not a list of classes", "pass kinds=[A, B], or remove it"
-        )
 
 
 def _open(
@@ -183,11 +168,6 @@ def load_language_model(
 
 def find_folder(folder: str | Path, download: bool, say: Callable[[str], None]) -> Path:
     """The path of a folder; a name on the hub is downloaded if that is asked for."""
-    if not isinstance(folder, str | Path):
-        raise ModelError(
-            f"`folder` must be a path, not {type(folder).__name__}",
-            "pass the path of a model folder, as a string or a Path",
-        )
     # A folder wins over a name on the hub; a Path is always a folder.
     name = str(folder)
     if Path(folder).exists() or not isinstance(folder, str) or not hub.is_name(name):

@@ -70,11 +70,6 @@ class MemoryNetworkModel(TokenizerModel):
 
     def answer(self, question: str, story: str) -> Scores:
         """Word → probability of being the answer, likeliest first."""
-        for text in (question, story):
-            if not isinstance(text, str):
-                raise DataError(
-                    f"{type(text).__name__} is not text", "pass a question and a story as strings"
-                )
         # The full stop ends the story's last sentence, should it have none.
         text = f"{story.strip()} . {question}"
         sentences = self.sentence_ids(text)

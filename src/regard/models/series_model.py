@@ -18,6 +18,7 @@ from torch import Tensor
 
 from regard import memory
 from regard import spec as kinds
+from regard.arguments import LARGEST_SEED, is_whole, whole_number
 from regard.baselines.linear_forecaster import LinearForecaster
 from regard.core.finite_outputs import require_finite
 from regard.core.lagged_values import Covariates
@@ -32,15 +33,16 @@ from regard.data.series import (
     read_series,
     read_series_processor,
 )
-from regard.decode.arguments import whole_number
 from regard.encoder import Encoder
 from regard.errors import DataError, ModelError
 from regard.models.arrays import as_array
 from regard.models.base import Model
 from regard.models.hf_call import ModelOutput
-from regard.models.series_call import covariates_of, with_channels
-from regard.series_encoder_decoder import SeriesEncoderDecoder
-from regard.spec.validation import LARGEST_SEED, is_whole
+from regard.series_encoder_decoder import (
+    SeriesEncoderDecoder,
+    covariates_by_name,
+    with_channels,
+)
 
 if TYPE_CHECKING:
     from regard.look.backdrop import Backdrop
@@ -148,8 +150,13 @@ class SeriesModel(Model):
     def side_inputs(self, text: str) -> dict[str, Tensor]:
         """The time features of the window and of what follows it, if the model reads any."""
         features = self._last_window(text)[1] if self.forecasts_steps else None
-        covariates = self._covariates(features)._asdict()
-        return {name: tensor for name, tensor in covariates.items() if tensor is not None}
+        covariates = self._covariates(features)
+        if covariates.past is None or covariates.future is None:
+            return {}
+        return {
+            "past_time_features": covariates.past,
+            "future_time_features": covariates.future,
+        }
 
     def backdrop(self, text: str) -> Backdrop:
         """The last window of a CSV file: its first channel, and the steps of each patch."""
@@ -252,9 +259,8 @@ class SeriesModel(Model):
             count = whole_number("num_parallel_samples", num_parallel_samples, least=1)
         observed = tensors.get("past_observed_mask")
         mask = None if observed is None else with_channels(observed)
-        covariates = Covariates()
-        if isinstance(self.spec, kinds.SeriesEncoderDecoder):
-            covariates = covariates_of(tensors, self.spec)
+        self.model.check_values(tensors)
+        covariates = covariates_by_name(tensors)
         with torch.inference_mode():
             values = with_channels(tensors["past_values"])
             drawn = self._sample_tensor(values, mask, covariates, count)

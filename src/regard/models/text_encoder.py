@@ -15,9 +15,9 @@ from tokenizers import Encoding
 from torch import Tensor
 
 from regard import spec as kinds
+from regard.arguments import whole_number
 from regard.core.finite_outputs import require_finite
 from regard.data.padding import pad_rows
-from regard.decode.arguments import whole_number
 from regard.decode.batch_decoding import batch_by_length
 from regard.encoder import Encoder
 from regard.errors import DataError, ModelError

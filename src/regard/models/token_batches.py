@@ -8,8 +8,8 @@ from typing import Any
 from tokenizers import Encoding
 from torch import Tensor
 
+from regard.arguments import switch, whole_number
 from regard.data.padding import pad_rows
-from regard.decode.arguments import switch, whole_number
 from regard.errors import DataError, SettingError
 from regard.text.tokenizer import Text, Tokenizer
 

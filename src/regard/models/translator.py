@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Sized
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Unpack
 
@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from regard import spec as kinds
+from regard.arguments import whole_number
 from regard.core.finite_outputs import require_finite
 from regard.data.padding import IGNORED, pad_rows
-from regard.decode.arguments import whole_number
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, batch_by_length, decode
 from regard.decode.beam_memory import require_memory
 from regard.decode.length_warnings import warn_of_cut_off
@@ -244,11 +244,6 @@ class Translator(Model):
         """The prefix of a source and the special tokens of a target that select a language."""
         if language is None:
             return [], self.special_tokens
-        if not isinstance(language, str):
-            raise SettingError(
-                f"language = {language!r} is not a string",
-                "pass a language code as a string, or remove it",
-            )
         # opus-mt: a token before the source. mBART: the first token of the target.
         source_token = self.source_tokenizer.token_to_id(f">>{language}<<")
         if source_token is not None:
@@ -314,7 +309,6 @@ class Translator(Model):
         Both are token ids with their special tokens, the start token of the decoder left out.
         """
         batch_tokens = whole_number("batch_tokens", batch_tokens, least=1)
-        _check_id_rows(source_ids, target_ids)
         self.model.eval()
         lengths = [max(len(a), len(b)) for a, b in zip(source_ids, target_ids, strict=True)]
         results = [(0.0, 0)] * len(lengths)
@@ -342,20 +336,3 @@ class Translator(Model):
         """exp(negative log-likelihood per target token), unsmoothed."""
         total, count = self.nll(sources, targets)
         return corpus_perplexity(total, count)
-
-
-def _check_id_rows(
-    source_ids: Sequence[Sequence[int]], target_ids: Sequence[Sequence[int]]
-) -> None:
-    """Refuses what are no rows of token ids, as many sources as targets."""
-    for rows in (source_ids, target_ids):
-        is_list = isinstance(rows, Sequence)
-        # A row may be an array as well; the items of a text are texts, those of bytes numbers.
-        if not is_list or any(isinstance(row, str) or not isinstance(row, Sized) for row in rows):
-            raise DataError(
-                "expected lists of token ids", "pass lists of token ids; `nll` takes texts"
-            )
-    if len(source_ids) != len(target_ids):
-        raise DataError(
-            f"{len(target_ids)} targets for {len(source_ids)} sources", "pass one target per source"
-        )

@@ -10,7 +10,7 @@ from typing import Self
 from regard.errors import ModelError
 from regard.spec.attention import LshAttention
 from regard.spec.baselines import Recurrent
-from regard.spec.frontend import Tokens
+from regard.spec.frontend import FrontEnd, LaggedValues, Tokens
 from regard.spec.head import LMHead
 from regard.spec.inputs import Input, arguments
 from regard.spec.model_spec import (
@@ -56,6 +56,10 @@ class Decoder(ModelSpec):
         return {"tokens": self.tokens}
 
     @property
+    def front_ends(self) -> dict[str, FrontEnd | LaggedValues]:
+        return {"decoder": self.tokens}
+
+    @property
     def inputs(self) -> tuple[Input, ...]:
         return arguments(self.tokens.main_input_name, "attention_mask")
 
@@ -94,6 +98,10 @@ class RecurrentDecoder(ModelSpec):
     @property
     def embeddings(self) -> dict[str, Tokens]:
         return {"tokens": self.tokens}
+
+    @property
+    def front_ends(self) -> dict[str, FrontEnd | LaggedValues]:
+        return {"decoder": self.tokens}
 
     @property
     def inputs(self) -> tuple[Input, ...]:

@@ -11,6 +11,7 @@ from regard.errors import ModelError
 from regard.spec.baselines import Recurrent
 from regard.spec.frontend import (
     FrontEnd,
+    LaggedValues,
     NodeFeatures,
     Patches,
     SeriesPatches,
@@ -86,6 +87,10 @@ class Encoder(ModelSpec):
     @property
     def embeddings(self) -> dict[str, Tokens]:
         return {"input": self.input} if isinstance(self.input, Tokens) else {}
+
+    @property
+    def front_ends(self) -> dict[str, FrontEnd | LaggedValues]:
+        return {"encoder": self.input}
 
     @property
     def inputs(self) -> tuple[Input, ...]:
@@ -256,6 +261,10 @@ class RecurrentEncoder(ModelSpec):
         return {"input": self.input}
 
     @property
+    def front_ends(self) -> dict[str, FrontEnd | LaggedValues]:
+        return {"encoder": self.input}
+
+    @property
     def inputs(self) -> tuple[Input, ...]:
         return arguments(self.input.main_input_name, "attention_mask token_type_ids")
 
@@ -303,6 +312,10 @@ class DualEncoder(ModelSpec):
                 "both encoders of a dual encoder need pooled vectors of the same width",
                 "set the same Pool(width=…) for both",
             )
+
+    @property
+    def front_ends(self) -> dict[str, FrontEnd | LaggedValues]:
+        return {"text.encoder": self.text.input, "image.encoder": self.image.input}
 
     @property
     def inputs(self) -> tuple[Input, ...]:

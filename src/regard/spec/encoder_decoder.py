@@ -10,7 +10,7 @@ from typing import Literal, Self
 from regard.errors import ModelError
 from regard.spec.attention import ChunkedAttention, LshAttention
 from regard.spec.baselines import Convolutional, Recurrent
-from regard.spec.frontend import LaggedValues, Spectrogram, Tokens
+from regard.spec.frontend import FrontEnd, LaggedValues, Spectrogram, Tokens
 from regard.spec.head import ClassifierHead, Distribution, HeadTask, LMHead, Pool
 from regard.spec.inputs import Input, arguments
 from regard.spec.model_spec import (
@@ -103,6 +103,10 @@ class EncoderDecoder(ModelSpec):
         return {"target": self.target}
 
     @property
+    def front_ends(self) -> dict[str, FrontEnd | LaggedValues]:
+        return {"encoder": self.source, "decoder": self.target}
+
+    @property
     def inputs(self) -> tuple[Input, ...]:
         return _encoder_decoder_inputs(self.source, classifies=self.labels is not None)
 
@@ -183,6 +187,10 @@ class SequenceToSequence(ModelSpec):
         return {"source": self.source, "target": self.target}
 
     @property
+    def front_ends(self) -> dict[str, FrontEnd | LaggedValues]:
+        return {"encoder": self.source, "decoder": self.target}
+
+    @property
     def inputs(self) -> tuple[Input, ...]:
         return _encoder_decoder_inputs(self.source)
 
@@ -226,6 +234,10 @@ class SeriesEncoderDecoder(ModelSpec):
                 "set Reversible(gives='mean')",
             )
         check_decoder(self.decoder)
+
+    @property
+    def front_ends(self) -> dict[str, FrontEnd | LaggedValues]:
+        return {"encoder": self.input}
 
     @property
     def inputs(self) -> tuple[Input, ...]:

@@ -28,7 +28,7 @@ _ARGUMENTS = {
     "node_features": _Argument("nodes", "[graphs, nodes, features]"),
     # Whisper hears its whole window: the mask is taken, as in transformers, and not read.
     "attention_mask": _Argument("mask", shaped_as=_SEQUENCES),
-    "global_attention_mask": _Argument("mask", shaped_as=("input_ids",)),
+    "global_attention_mask": _Argument("more", shaped_as=("input_ids",)),
     "decoder_attention_mask": _Argument("mask", shaped_as=("decoder_input_ids",)),
     "story_mask": _Argument("mask", shaped_as=("story",)),
     "question_mask": _Argument("mask", shaped_as=("question",)),

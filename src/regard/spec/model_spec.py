@@ -8,7 +8,7 @@ from typing import Self
 
 from regard.errors import ModelError
 from regard.spec.baselines import Recurrent
-from regard.spec.frontend import Tokens
+from regard.spec.frontend import FrontEnd, LaggedValues, Tokens
 from regard.spec.head import HeadTask
 from regard.spec.inputs import Input
 from regard.spec.mask import counts_from_the_end, is_causal
@@ -49,6 +49,11 @@ class ModelSpec(Part, ABC):
     @property
     def embeddings(self) -> dict[str, Tokens]:
         """The token embeddings, under the names of their fields."""
+        return {}
+
+    @property
+    def front_ends(self) -> dict[str, FrontEnd | LaggedValues]:
+        """What makes vectors of the input of a stack, by the name that its probes have."""
         return {}
 
     @property

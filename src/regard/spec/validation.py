@@ -8,31 +8,10 @@ import math
 import reprlib
 import types
 import typing
-from typing import Annotated, Any, Literal, TypeGuard
+from typing import Annotated, Any, Literal
 
+from regard.arguments import LARGEST_NUMBER, LARGEST_SEED, LARGEST_SIZE, is_number, is_whole
 from regard.errors import ModelError
-
-# Sizes, counts and token ids: what 32 bits hold. No tensor has a longer dimension.
-LARGEST_SIZE = 2**31 - 1
-# Other numbers: far from the end of float32 (3.4e38), so that a few of them can be multiplied.
-LARGEST_NUMBER = 1e18
-LARGEST_SEED = 2**63 - 1  # of torch's generators
-
-
-def is_whole(value: Any, least: int = 0, most: int = LARGEST_SIZE) -> TypeGuard[int]:
-    """Whether a value is a whole number in these bounds; `true` of JSON is none."""
-    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
-
-
-def is_number(
-    value: Any, least: float = -LARGEST_NUMBER, most: float = LARGEST_NUMBER
-) -> TypeGuard[float]:
-    """Whether a value is a finite number in these bounds; `true` of JSON is none."""
-    if not isinstance(value, (int, float)) or isinstance(value, bool):
-        return False
-    # Comparisons of nan are false; whole numbers of any length can be compared.
-    return least <= value <= most and math.isfinite(value)
-
 
 # ------------------------------------------------------------------ numbers with bounds
 

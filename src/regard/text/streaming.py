@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 
 from regard.text.tokenizer import Tokenizer
 
@@ -45,13 +45,3 @@ class StreamingDecoder:
             self.window_start = self.emitted
         self.emitted = len(self.ids)
         return new_text
-
-
-def stream_text(
-    tokenizer: Tokenizer, prompt: Sequence[int], tokens: Iterable[int]
-) -> Iterator[str]:
-    """The text of `tokens` after a prompt: a piece for each token, and the rest."""
-    decoder = StreamingDecoder(tokenizer, prompt)
-    for token in tokens:
-        yield decoder.put(token)
-    yield decoder.end()

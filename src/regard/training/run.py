@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import signal
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from shlex import quote
-from typing import Any
+from typing import TypedDict, Unpack
 
 import torch
 
@@ -78,6 +78,15 @@ class Parts:
         return None if self.objective is None else self.objective.__qualname__
 
 
+class Options(TypedDict, total=False):
+    """How a run is watched, what it has from outside the package, and the ranks it is on."""
+
+    quiet: bool
+    on_step: OnStep | None
+    parts: Parts | None
+    ranks: Ranks
+
+
 @dataclass(frozen=True)
 class Result:
     """A finished run: its folder, its score on each test set, and what it took."""
@@ -99,7 +108,258 @@ class Result:
         return learning_curves.to_html(self.folder, repr(str(self.folder)), values)
 
 
-# --- starting and resuming ------------------------------------------------------------------------
+# --- one run in its folder ------------------------------------------------------------------------
+
+
+class RunSession:
+    """One rank's part in a run, while its `with` block lasts.
+
+    The main rank locks the folder, writes how the run ended, and removes the folder of a new run
+    that could not be assembled. It alone writes and shows progress.
+    """
+
+    def __init__(
+        self,
+        run_folder: RunFolder,
+        recipe: Recipe,
+        name: str,
+        *,
+        quiet: bool = False,
+        on_step: OnStep | None = None,
+        parts: Parts | None = None,
+        ranks: Ranks = ONE_RANK,
+    ) -> None:
+        self.run_folder = run_folder
+        self.recipe = recipe
+        self.name = name
+        self.on_step = on_step
+        self.parts = parts or Parts()
+        self.ranks = ranks
+        self.progress_bar = ProgressBar(recipe.train.steps, quiet or not ranks.is_main)
+        self.parameters = 0  # of the whole model, counted before it is sharded
+        self.scores: dict[str, AnyScore] = {}
+        self._lock = ExitStack()
+
+    def __enter__(self) -> RunSession:
+        lock = self.run_folder.locked()
+        self.ranks.on_main(lambda: self._lock.enter_context(lock))
+        if self.ranks.is_main:
+            self.run_folder.outcome.unlink(missing_ok=True)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: object
+    ) -> None:
+        with self._lock:
+            if not self.ranks.is_main:
+                return
+            # state/outcome.json is no part of the metrics, which are continued to the byte.
+            if error is None:
+                outcome = {"status": "finished", "scores": _numbers(self.scores)}
+                disk.write_json(self.run_folder.outcome, outcome)
+            elif isinstance(error, RegardError) and not isinstance(error, TrainingInterrupted):
+                self._fail(error)
+
+    def _fail(self, error: RegardError) -> None:
+        failure = {"status": "failed", "problem": error.problem, "repair": error.repair}
+        # On a full disk there is no room for the reason, either.
+        with suppress(DiskError):
+            disk.write_json(self.run_folder.outcome, failure)
+        # Standard input cannot be read again: its copy is kept, if there was any.
+        from_stdin = "-" in (self.recipe.data.text, self.recipe.data.pairs)
+        files = self.run_folder.data.glob("*.*")
+        has_copy = from_stdin and any(file.stat().st_size for file in files)
+        if self.run_folder.is_new and not self.run_folder.metrics.exists() and not has_copy:
+            self.run_folder.remove()
+
+    def assemble(self) -> Objective:
+        """Model, data and objective; from here on the recipe is the final one."""
+        self.run_folder.check_objective(self.parts.objective_name)
+        keep_large_blocks()  # of memory, for the batches to come
+        train = self.recipe.train
+        if train.threads:
+            memory.require_threads(train.threads)
+            torch.set_num_threads(train.threads)
+        # TF32 is a switch of PyTorch, not a dtype: products of float32 matrices with 10-bit
+        # mantissas.
+        torch.backends.cuda.matmul.allow_tf32 = train.precision == "tf32"
+        say = self.progress_bar.say
+        setup = Setup(
+            self.run_folder, self.recipe, say, self.parts.source, self.parts.kinds, self.ranks
+        )
+        if setup.device.index is not None:  # "cuda" alone is the current one
+            torch.cuda.set_device(setup.device)
+        objective = assemble_on_ranks(setup, self.parts.objective)
+        self.recipe = objective.setup.recipe
+        self.progress_bar.set_steps(self.recipe.train.steps)
+        # ELECTRA trains two models at once: the objective holds all that has gradients.
+        self.parameters = sum(parameter.numel() for parameter in objective.model.parameters())
+        on_ranks = ""
+        if self.ranks.several:
+            on_ranks = f", {self.ranks.size} ranks ({self.recipe.parallel.strategy})"
+        say(
+            f"model: {self.parameters:,} parameters, {train.precision} "
+            f"on {setup.device}{on_ranks}; run folder: {self.run_folder.folder}"
+        )
+        notices.say_all(self.recipe, setup.device, self.ranks, say)
+        return objective
+
+    def loop(self, objective: Objective) -> Loop:
+        """The training loop, at its first step."""
+        train = self.recipe.train
+        folder = self.run_folder
+        strategy = make_strategy(self.recipe, objective)
+        tensorboard = folder.folder / "tensorboard" if train.tensorboard else None
+        is_main = self.ranks.is_main
+        metrics = MetricsLog(folder.metrics, tensorboard) if is_main else NoMetrics()
+        retention = Retention(
+            train.keep_last,
+            train.keep_best,
+            train.keep_every,
+            greater_is_better(train.metric),
+            reach=LossSpikes(train.spike_threshold, train.rollback_steps).reach,
+        )
+        return Loop(
+            self.recipe,
+            strategy,
+            make_optimizer(self.recipe, strategy, objective.d_model),
+            (Checkpoints(folder.checkpoints, retention), Snapshots(folder.snapshots)),
+            metrics,
+            self.progress_bar,
+            exported_files=lambda: exported_files(strategy.evaluation),
+            on_step=self.on_step,
+        )
+
+    def restore(self, loop: Loop, longer: bool) -> None:
+        """Takes the loop to the newest checkpoint, if there is one."""
+        say = self.progress_bar.say
+        if self.ranks.is_main:
+            self.run_folder.delete_unfinished()
+        saved = on_all_ranks(loop.checkpoints, self.ranks, lambda: loop.checkpoints.newest(say))
+        if saved is None:
+            loop.metrics.truncate(0)  # of a run that ended before its first checkpoint
+            return
+        loop.restore(saved)
+        if longer:
+            loop.forget_early_stopping()
+        finished = "; the run is finished" if loop.at_end else ""
+        say(f"resuming at step {saved.step}{finished}")
+
+    def train(self, loop: Loop) -> None:
+        """To the last step; raises `TrainingInterrupted` once a stopped run is saved."""
+        with closing(loop.metrics):
+            loop.run()
+        if not loop.interrupted:
+            return
+        step = loop.progress.step
+        repair = f"resume with: regard train --resume {quote(str(self.run_folder.folder))}"
+        self.progress_bar.say(f"saved at step {step}; {repair}")
+        stopped_by = signal.Signals(loop.stop_signal).name
+        raise TrainingInterrupted(
+            f"{stopped_by} stopped the run; it is saved at step {step}", repair, loop.stop_signal
+        )
+
+    def score(self, loop: Loop) -> None:
+        """Scores the weights in the folder: averaged, or the best, not the last."""
+        scores: dict[str, AnyScore] = {}
+        with loop.exported(), warnings.catch_warnings():
+            # Unknown words of the data were counted when it was prepared.
+            warnings.simplefilter("ignore", RegardWarning)
+            if self.ranks.is_main:
+                scores = loop.strategy.evaluation.scores()
+        self.scores = self.ranks.broadcast(scores)
+
+    def result(self, loop: Loop) -> Result:
+        """What the run took and came to; the main rank writes the model card."""
+        progress = loop.progress
+        if self.ranks.is_main:
+            facts = model_card.Facts(self.parameters, progress.step, progress.seconds, self.scores)
+            model_card.write(self.run_folder, self.recipe, self.name, facts)
+        return Result(
+            self.run_folder.folder,
+            self.scores,
+            progress.seconds,
+            progress.compiling,
+            self.parameters,
+            steps=progress.step,
+            losses=last_losses(self.run_folder.metrics),
+        )
+
+
+def _numbers(scores: Mapping[str, AnyScore]) -> dict[str, dict[str, float]]:
+    """Split → name → number, of the scores of a run."""
+    return {
+        split: {key: value for key, value in vars(score).items() if isinstance(value, int | float)}
+        for split, score in scores.items()
+    }
+
+
+# --- new runs, and runs that go on ----------------------------------------------------------------
+
+
+def run(
+    run_folder: RunFolder,
+    recipe: Recipe,
+    name: str,
+    *,
+    longer: bool = False,
+    score: bool = True,
+    **options: Unpack[Options],
+) -> Result:
+    """Trains in a run folder, from its newest checkpoint or the beginning, and scores the result.
+
+    `longer`: a finished run goes on, also one that early stopping ended.
+    """
+    with RunSession(run_folder, recipe, name, **options) as session:
+        loop = session.loop(session.assemble())
+        session.restore(loop, longer)
+        session.train(loop)
+        if score:
+            session.score(loop)
+        return session.result(loop)
+
+
+def launch(
+    recipe: Recipe,
+    out: str | Path | None,
+    name: str,
+    *,
+    spec: specs.Model | None = None,
+    **options: Unpack[Options],
+) -> Result:
+    """Checks a recipe, makes its run folder, and runs it, on all ranks that torchrun started.
+
+    A run that torchrun's elastic agent starts again goes on in its folder.
+    """
+    parts = options.get("parts") or Parts()
+    if out == "":  # a variable of the shell that is not set
+        raise SettingError("the name of the run folder is empty", "name it, or leave --out out")
+    folder = Path(out) if out else None
+
+    def begun() -> RunFolder:
+        preflight.check(
+            recipe,
+            parts.objective or objective_class(recipe.objective),
+            has_source=parts.source is not None,
+            has_spec=spec is not None,
+            kinds=parts.kinds,
+        )
+        if folder is None and may_be_restarted():
+            raise SettingError(
+                "a run that may be restarted needs a fixed folder", "name it: --out DIR"
+            )
+        run_folder = begin(recipe, folder, name, parts.objective_name)
+        if spec is not None:
+            model_spec.write(run_folder, spec)
+        return run_folder
+
+    with joined(recipe.train.device, recipe.tensor_ranks) as ranks:
+        options["ranks"] = ranks
+        if folder is not None and was_restarted() and RunFolder(folder).recipe.is_file():
+            return run(*read_run(folder), **options)
+        run_folder = ranks.broadcast(ranks.on_main(begun))
+        assert run_folder is not None, "the main rank's, where it did not fail"
+        return run(run_folder, recipe, name, **options)
 
 
 def resume(
@@ -125,262 +385,12 @@ def resume(
     check_types(folder=folder, source=data, objective_class=objective, on_step=on_step)
     run_folder, recipe, name = read_run(Path(folder), steps)
     parts = Parts(data, objective, kinds)
+    longer = steps is not None
     with joined(recipe.train.device, recipe.tensor_ranks) as ranks:
         return run(
-            run_folder,
-            recipe,
-            name,
-            quiet=quiet,
-            on_step=on_step,
-            parts=parts,
-            longer=steps is not None,
+            run_folder, recipe, name, longer=longer, quiet=quiet, on_step=on_step, parts=parts,
             ranks=ranks,
-        )
-
-
-def launch(
-    recipe: Recipe,
-    out: str | Path | None,
-    name: str,
-    *,
-    spec: specs.Model | None = None,
-    quiet: bool = False,
-    on_step: OnStep | None = None,
-    parts: Parts | None = None,
-) -> Result:
-    """Checks a recipe, makes its run folder, and runs it, on all ranks that torchrun started.
-
-    A run that torchrun's elastic agent starts again goes on in its folder.
-    """
-    parts = parts or Parts()
-    if out == "":  # a variable of the shell that is not set
-        raise SettingError("the name of the run folder is empty", "name it, or leave --out out")
-    folder = Path(out) if out else None
-    with joined(recipe.train.device, recipe.tensor_ranks) as ranks:
-        if folder is not None and was_restarted() and RunFolder(folder).recipe.is_file():
-            run_folder, recipe, name = read_run(folder)
-            return run(
-                run_folder, recipe, name, quiet=quiet, on_step=on_step, parts=parts, ranks=ranks
-            )
-        begun = ranks.broadcast(ranks.on_main(lambda: _begin(recipe, folder, name, spec, parts)))
-        assert begun is not None, "the main rank's, where it did not fail"
-        return start(begun, recipe, name, quiet=quiet, on_step=on_step, parts=parts, ranks=ranks)
-
-
-def _begin(
-    recipe: Recipe, folder: Path | None, name: str, spec: specs.Model | None, parts: Parts
-) -> RunFolder:
-    """A new run folder, after all checks that need no data."""
-    objective = parts.objective or objective_class(recipe.objective)
-    has_source = parts.source is not None
-    preflight.check(
-        recipe, objective, has_source=has_source, has_spec=spec is not None, kinds=parts.kinds
-    )
-    if folder is None and may_be_restarted():
-        raise SettingError("a run that may be restarted needs a fixed folder", "name it: --out DIR")
-    run_folder = begin(recipe, folder, name, parts.objective_name)
-    if spec is not None:
-        model_spec.write(run_folder, spec)
-    return run_folder
-
-
-def start(
-    run_folder: RunFolder,
-    recipe: Recipe,
-    name: str,
-    *,
-    quiet: bool = False,
-    on_step: OnStep | None = None,
-    parts: Parts | None = None,
-    ranks: Ranks = ONE_RANK,
-) -> Result:
-    """Runs a run that has just begun; one that cannot be assembled leaves no folder behind."""
-    removal = _removed_if_not_assembled(run_folder, recipe) if ranks.is_main else nullcontext()
-    with removal:
-        return run(run_folder, recipe, name, quiet=quiet, on_step=on_step, parts=parts, ranks=ranks)
-
-
-@contextmanager
-def _removed_if_not_assembled(run_folder: RunFolder, recipe: Recipe) -> Iterator[None]:
-    try:
-        yield
-    except RegardError:
-        # Standard input cannot be read again: its copy is kept, if there was any.
-        from_stdin = "-" in (recipe.data.text, recipe.data.pairs)
-        has_copy = from_stdin and any(file.stat().st_size for file in run_folder.data.glob("*.*"))
-        if not run_folder.metrics.exists() and not has_copy:
-            run_folder.remove()
-        raise
-
-
-def run(
-    run_folder: RunFolder,
-    recipe: Recipe,
-    name: str,
-    *,
-    quiet: bool = False,
-    on_step: OnStep | None = None,
-    parts: Parts | None = None,
-    longer: bool = False,
-    ranks: Ranks = ONE_RANK,
-) -> Result:
-    """Assembles model, data and objective; trains, scores, and writes the model card.
-
-    `longer`: a finished run goes on, also one that early stopping ended. Of several ranks, the main
-    one alone writes, locks and shows progress.
-    """
-    progress_bar = ProgressBar(recipe.train.steps, quiet or not ranks.is_main)
-    if not ranks.is_main:
-        ranks.on_main(lambda: None)  # waits for the lock
-        return _run(run_folder, recipe, name, progress_bar, on_step, parts, longer, ranks)
-    with ExitStack() as stack:
-        ranks.on_main(lambda: stack.enter_context(run_folder.locked()))
-        outcome = stack.enter_context(_outcome_written(run_folder))
-        result = _run(run_folder, recipe, name, progress_bar, on_step, parts, longer, ranks)
-        outcome |= {"status": "finished", "scores": _score_numbers(result.scores)}
-        return result
-
-
-@contextmanager
-def _outcome_written(run_folder: RunFolder) -> Iterator[dict[str, Any]]:
-    """Writes state/outcome.json at the end of a run, also of one that fails.
-
-    It is no part of the metrics, which a resumed run continues to the byte.
-    """
-    run_folder.outcome.unlink(missing_ok=True)
-    outcome: dict[str, Any] = {}
-    try:
-        yield outcome
-    except TrainingInterrupted:  # the run is stopped, not over
-        raise
-    except RegardError as error:
-        failure = {"status": "failed", "problem": error.problem, "repair": error.repair}
-        # On a full disk there is no room for the reason, either.
-        with suppress(DiskError):
-            disk.write_json(run_folder.outcome, failure)
-        raise
-    disk.write_json(run_folder.outcome, outcome)
-
-
-def _score_numbers(scores: Mapping[str, AnyScore]) -> dict[str, dict[str, float]]:
-    """Split → name → number, of the scores of a run."""
-    return {
-        split: {key: value for key, value in vars(score).items() if isinstance(value, int | float)}
-        for split, score in scores.items()
-    }
-
-
-def _run(
-    run_folder: RunFolder,
-    recipe: Recipe,
-    name: str,
-    progress_bar: ProgressBar,
-    on_step: OnStep | None,
-    parts: Parts | None,
-    longer: bool,
-    ranks: Ranks,
-) -> Result:
-    parts = parts or Parts()
-    run_folder.check_objective(parts.objective_name)
-    keep_large_blocks()  # of memory, for the batches to come
-    if recipe.train.threads:
-        memory.require_threads(recipe.train.threads)
-        torch.set_num_threads(recipe.train.threads)
-    # TF32 is a switch of PyTorch, not a dtype: products of float32 matrices with 10-bit mantissas.
-    torch.backends.cuda.matmul.allow_tf32 = recipe.train.precision == "tf32"
-    setup = Setup(run_folder, recipe, progress_bar.say, parts.source, parts.kinds, ranks)
-    if setup.device.index is not None:  # "cuda" alone is the current one
-        torch.cuda.set_device(setup.device)
-    objective = assemble_on_ranks(setup, parts.objective)
-    recipe = objective.setup.recipe  # with what followed from the data
-    progress_bar.set_steps(recipe.train.steps)
-    # ELECTRA trains two models at once: the objective holds all that has gradients.
-    model = objective.model
-    parameters = sum(parameter.numel() for parameter in model.parameters())
-    progress_bar.say(
-        f"model: {parameters:,} parameters, {recipe.train.precision} "
-        f"on {setup.device}{_on_ranks(recipe, ranks)}; run folder: {run_folder.folder}"
-    )
-    notices.say_all(recipe, setup.device, ranks, progress_bar.say)
-    strategy = make_strategy(recipe, objective)
-    tensorboard = run_folder.folder / "tensorboard" if recipe.train.tensorboard else None
-    metrics = MetricsLog(run_folder.metrics, tensorboard) if ranks.is_main else NoMetrics()
-    loop = Loop(
-        recipe,
-        strategy,
-        make_optimizer(recipe, strategy, objective.d_model),
-        (_checkpoints(run_folder, recipe), Snapshots(run_folder.snapshots)),
-        metrics,
-        progress_bar,
-        exported_files=lambda: exported_files(strategy.evaluation),
-        on_step=on_step,
-    )
-    if ranks.is_main:
-        run_folder.delete_unfinished()
-    saved = on_all_ranks(loop.checkpoints, ranks, lambda: loop.checkpoints.newest(progress_bar.say))
-    if saved is not None:
-        loop.restore(saved)
-        if longer:
-            loop.forget_early_stopping()
-        finished = "; the run is finished" if loop.at_end else ""
-        progress_bar.say(f"resuming at step {saved.step}{finished}")
-    else:
-        metrics.truncate(0)  # of a run that ended before its first checkpoint
-    try:
-        loop.run()
-    finally:
-        metrics.close()
-    if loop.interrupted:
-        raise _interruption(loop, run_folder, progress_bar)
-    # The scores are of the weights in the folder: averaged, or the best, not the last.
-    scores: dict[str, AnyScore] = {}
-    with loop.exported(), warnings.catch_warnings():
-        # Unknown words of the data were counted when it was prepared.
-        warnings.simplefilter("ignore", RegardWarning)
-        if ranks.is_main:
-            scores = strategy.evaluation.scores()
-    scores = ranks.broadcast(scores)
-    progress = loop.progress
-    if ranks.is_main:
-        facts = model_card.Facts(parameters, progress.step, progress.seconds, scores)
-        model_card.write(run_folder, recipe, name, facts)
-    return Result(
-        run_folder.folder,
-        scores,
-        progress.seconds,
-        progress.compiling,
-        parameters,
-        steps=progress.step,
-        losses=last_losses(run_folder.metrics),
-    )
-
-
-def _on_ranks(recipe: Recipe, ranks: Ranks) -> str:
-    return f", {ranks.size} ranks ({recipe.parallel.strategy})" if ranks.several else ""
-
-
-def _checkpoints(run_folder: RunFolder, recipe: Recipe) -> Checkpoints:
-    train = recipe.train
-    retention = Retention(
-        train.keep_last,
-        train.keep_best,
-        train.keep_every,
-        greater_is_better(train.metric),
-        reach=LossSpikes(train.spike_threshold, train.rollback_steps).reach,
-    )
-    return Checkpoints(run_folder.checkpoints, retention)
-
-
-def _interruption(
-    loop: Loop, run_folder: RunFolder, progress_bar: ProgressBar
-) -> TrainingInterrupted:
-    step = loop.progress.step
-    repair = f"resume with: regard train --resume {quote(str(run_folder.folder))}"
-    progress_bar.say(f"saved at step {step}; {repair}")
-    stopped_by = signal.Signals(loop.stop_signal).name
-    return TrainingInterrupted(
-        f"{stopped_by} stopped the run; it is saved at step {step}", repair, loop.stop_signal
-    )
+        )  # fmt: skip
 
 
 # --- optimization ---------------------------------------------------------------------------------

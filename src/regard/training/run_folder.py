@@ -28,6 +28,7 @@ class RunFolder:
 
     folder: Path
     new_parents: tuple[Path, ...] = ()  # made for this run, innermost first
+    is_new: bool = False  # begun here and now
 
     @property
     def state(self) -> Path:
@@ -196,7 +197,7 @@ def begin(recipe: Recipe, out: Path | None, name: str, objective: str | None = N
     with disk.disk_errors(str(folder)):
         new = disk.make_folder(run_folder.state)
     parents = tuple(path for path in new if path in folder.parents)
-    run_folder = replace(run_folder, new_parents=parents)
+    run_folder = replace(run_folder, new_parents=parents, is_new=True)
     values = {"name": name, **recipe.model_dump(mode="json")}
     if unset := _unset_keys(recipe):
         values[_UNSET] = unset

@@ -20,16 +20,15 @@ from shlex import quote
 from typing import Any
 
 from regard import disk
+from regard.arguments import LARGEST_SIZE
 from regard.errors import CheckpointError, DivergenceError, SettingError, TrainingInterrupted
 from regard.plan.step_trace import trace_step
 from regard.plan.subject import Request, Subject, of_recipe
-from regard.spec.validation import LARGEST_SIZE
 from regard.training import preflight
 from regard.training.engine.loop import Loop
 from regard.training.recipe.schema import KEYS, Recipe, parse
-from regard.training.run import resume as resume_training
-from regard.training.run import start
-from regard.training.run_folder import begin
+from regard.training.run import run
+from regard.training.run_folder import begin, read_run
 from regard.tune.recipe_file import recipe_toml
 from regard.tune.settings import Sizes, stages, warmup
 from regard.tune.successive_halving import Changes, Stage, longest_run, rungs, search
@@ -246,18 +245,15 @@ class _Search:
     def _seconds_of_update(self) -> float:
         """Measured on the recipe as it is, in a run that is not part of the search."""
         times: list[float] = []  # after each update
-        stop = _StopAt(2 * PROBE_UPDATES)
 
         def on_step(loop: Loop) -> None:
             times.append(time.perf_counter())
-            stop(loop)
 
-        values = _with_changes(self.state.recipe, {"steps": 2 * PROBE_UPDATES + 1, "samples": 0})
+        values = _with_changes(self.state.recipe, {"steps": 2 * PROBE_UPDATES, "samples": 0})
         self.folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=self.folder) as folder:
             run_folder = begin(parse(values), Path(folder) / "probe", self.state.name)
-            with stop.expected():
-                start(run_folder, parse(values), "probe", quiet=True, on_step=on_step)
+            run(run_folder, parse(values), "probe", score=False, quiet=True, on_step=on_step)
         return max(1e-6, (times[-1] - times[PROBE_UPDATES - 1]) / PROBE_UPDATES)
 
     # --- runs -------------------------------------------------------------------------------------
@@ -300,11 +296,11 @@ class _Search:
             with stop.expected():
                 # A run of an earlier rung, or of a search that was killed, goes on bit for bit.
                 if (folder / "state" / "recipe.json").is_file():
-                    resume_training(folder, quiet=True, on_step=on_step)
+                    begun = read_run(folder)
                 else:
                     recipe = self._trial_recipe(trial)
-                    run_folder = begin(recipe, folder, self.state.name)
-                    start(run_folder, recipe, self.state.name, quiet=True, on_step=on_step)
+                    begun = (begin(recipe, folder, self.state.name), recipe, self.state.name)
+                run(*begun, score=False, quiet=True, on_step=on_step)
         except _NoValidation:
             # Nothing in it is of value, and it would stand in the way of the corrected command.
             shutil.rmtree(folder)
@@ -322,8 +318,7 @@ class _Search:
         changes = {
             "warmup_steps": warmup(self.recipe, self.most),
             **trial.changes,
-            # One more than is trained: a run that reached its end would be scored by beam search.
-            "steps": self.most + 1,
+            "steps": self.most,
             "validate_every": shortest,
             "save_every": shortest,
             "log_every": max(1, shortest // 4),

@@ -15,14 +15,15 @@ from torch import Tensor
 
 from regard import spec as specs
 from regard.core import scaled_dot_product_attention
+from regard.core.output import Outputs
 from regard.core_model import CoreModel
 from regard.decoder import Decoder
 from regard.encoder_decoder import EncoderDecoder
 from regard.families import folder as folders
 from regard.families.folder import write_model
 from regard.model_variants import TokenHistory
-from regard.series_encoder_decoder import SeriesEncoderDecoder
-from regard.verify.outputs import MaskedOutput, run, series_covariates
+from regard.series_encoder_decoder import SeriesEncoderDecoder, covariates_by_name
+from regard.verify.outputs import run
 from regard.verify.random_inputs import RandomBatch, front_end, pad_token_id, random_batch
 
 # Relative to the mean of what is compared, if that is above 1. The invariants are of the
@@ -152,7 +153,7 @@ def _series_cached_and_uncached(
 ) -> list[OutputPair]:
     """The steps of a decoder of time series, in pieces and in one call."""
     inputs = batch.inputs
-    covariates = series_covariates(inputs)
+    covariates = covariates_by_name(inputs)
     encoded = model.encode(inputs["past_values"], None, covariates)
     future = inputs["future_values"]
     hidden = model.decode(future, encoded, covariates)
@@ -188,9 +189,7 @@ def _rows_together_and_alone(model: CoreModel, batch: RandomBatch) -> list[Outpu
     return pairs
 
 
-def _output_pairs(
-    actual: dict[str, MaskedOutput], expected: dict[str, MaskedOutput]
-) -> list[OutputPair]:
+def _output_pairs(actual: Outputs, expected: Outputs) -> list[OutputPair]:
     return [(name, actual[name].without_padding, expected[name].without_padding) for name in actual]
 
 

@@ -13,7 +13,7 @@ from regard.core_model import CoreModel
 from regard.errors import ModelError, SettingError
 from regard.families import folder as folders
 from regard.verify.invariants import Finding, OutputComparison
-from regard.verify.outputs import MaskedOutput, rounding_errors, run
+from regard.verify.outputs import rounding_errors, run
 from regard.verify.random_inputs import RandomBatch, fixed_length, pad_token_id, random_batch
 
 NAME = "here = transformers"
@@ -60,7 +60,7 @@ def parity(
     expected = _their_outputs(theirs, batch, opened.spec)
     actual = run(model, batch)
     pairs = [
-        _without_padding(name, output, expected[name])
+        (name, output.without_padding, output._replace(value=expected[name]).without_padding)
         for name, output in actual.items()
         if name in expected
     ]
@@ -85,12 +85,6 @@ def float32_comparison(model: CoreModel, batch: RandomBatch, family: str) -> Out
     if family in TWICE_THE_TOLERANCE:
         tolerance *= 2
     return OutputComparison(tolerance, rounding_errors(model, batch))
-
-
-def _without_padding(name: str, ours: MaskedOutput, theirs: Tensor) -> tuple[str, Tensor, Tensor]:
-    if theirs.ndim != ours.tensor.ndim:
-        theirs = theirs[..., None]  # one score a token comes without a dimension of classes
-    return name, ours.without_padding, MaskedOutput(theirs, ours.padding_mask).without_padding
 
 
 def _open(transformers: Any, folder: str | Path, opened: folders.ModelFolder) -> Any:
@@ -127,9 +121,6 @@ def _their_outputs(theirs: Any, batch: RandomBatch, model: specs.Model) -> dict[
     with torch.inference_mode():
         result = theirs(**inputs)
     outputs = {name: value for name, value in result.items() if isinstance(value, Tensor)}
-    if "start_logits" in outputs:  # question answering: here one head with two scores a token
-        both = [outputs["start_logits"], outputs["end_logits"]]
-        outputs["logits"] = torch.stack(both, dim=-1)  # [B, T, 2]
     if "sop_logits" in outputs:  # ALBERT's sentence order, where BERT has the next sentence
         outputs["seq_relationship_logits"] = outputs["sop_logits"]
     return outputs
@@ -152,10 +143,6 @@ def _their_series_outputs(
         result = theirs(**inputs)
     outputs = {name: value for name, value in result.items() if isinstance(value, Tensor)}
     if model.output is not None:
-        parameters = list(result.params)
-        if model.output.name == "negative_binomial":
-            # There the logits are returned with the scale of the window in them.
-            parameters[1] = parameters[1] - result.scale.log()
         shape = (rows, model.horizon, channels)
-        outputs["params"] = torch.stack([one.reshape(shape) for one in parameters], dim=-1)
+        outputs["params"] = torch.stack([one.reshape(shape) for one in result.params], dim=-1)
     return outputs

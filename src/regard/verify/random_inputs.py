@@ -36,12 +36,19 @@ class RandomBatch:
     inputs: dict[str, Tensor]
     main: str
     lengths: tuple[int, ...]
+    # What has one entry for each position of the main input.
+    aligned: tuple[str, ...] = ("token_type_ids",)
     left_padding: bool = False  # as a language model needs it, to go on from the last position
 
     @property
     def padding_mask(self) -> Tensor | None:
         """[B, T], nonzero where there is a token; None in a batch without padding."""
-        return self.inputs.get("attention_mask")
+        mask = self.inputs.get(self._mask_name)
+        return mask if mask is None or mask.ndim == 2 else mask[..., 0]
+
+    @property
+    def _mask_name(self) -> str:
+        return "story_mask" if self.main == "story" else "attention_mask"
 
     def like(self, model: CoreModel) -> RandomBatch:
         """The batch on the model's device; features, unlike token ids, in its precision."""
@@ -65,11 +72,11 @@ class RandomBatch:
         else:
             padding_mask = positions < lengths
         # Dimensions behind the positions are padded with them.
-        is_padding = ~padding_mask.view(*padding_mask.shape, *[1] * (main.ndim - 2))
+        padding_mask = padding_mask.view(*padding_mask.shape, *[1] * (main.ndim - 2))
         inputs = {
             **self.inputs,
-            self.main: main.masked_fill(is_padding, pad),
-            "attention_mask": padding_mask.long(),
+            self.main: main.masked_fill(~padding_mask, pad),
+            self._mask_name: padding_mask.expand_as(main).long(),
         }
         return replace(self, inputs=inputs)
 
@@ -78,7 +85,7 @@ class RandomBatch:
         inputs = {
             name: tensor[row : row + 1]
             for name, tensor in self.inputs.items()
-            if name != "attention_mask"
+            if name != self._mask_name
         }
         if "edges" in inputs:
             # Listed one after the other, each behind the row of its graph: [E, 3].
@@ -86,7 +93,7 @@ class RandomBatch:
             inputs["edges"] = edges[edges[:, 0] == row] * edges.new_tensor([0, 1, 1])
         if self.padding_mask is not None:
             is_token = self.padding_mask[row].bool()  # [T]
-            for name in (self.main, "token_type_ids"):
+            for name in (self.main, *self.aligned):
                 if name in inputs:
                     inputs[name] = inputs[name][:, is_token]
         return replace(self, inputs=inputs, lengths=self.lengths[row : row + 1])
@@ -141,6 +148,7 @@ def random_batch(model: specs.Model, pad: int = 0, seed: int = 0) -> RandomBatch
                 # The decoder of a classifier reads as many tokens as the encoder.
                 targets = _random_tokens(model.target.vocabulary, batch.lengths[0], pad, generator)
                 batch = replace(batch, inputs={**batch.inputs, "decoder_input_ids": targets})
+                batch = replace(batch, aligned=("decoder_input_ids",))
                 return _with_pooled_ends(batch, model.pool, model.target.vocabulary)
             # Targets have another length than sources, so that mixing them up raises an error.
             length = max(1, _lengths(model.target.max_length)[0] - 3)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from regard import memory
 from regard import spec as specs
+from regard.arguments import is_whole
 from regard.builder import outline, trainable
 from regard.core.positional_encoding import Sinusoidal, Sinusoidal2D
 from regard.core_model import CoreModel
@@ -38,7 +39,6 @@ from regard.families.folder.special_tokens import (
 from regard.families.registry import FAMILIES
 from regard.families.tensor_table import from_hf, match_prefix
 from regard.families.unsupported_keys import is_unsupported
-from regard.spec.validation import is_whole
 
 _VERSION = re.compile(r"v?\d+")
 

@@ -11,6 +11,7 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from regard.arguments import is_whole
 from regard.data.batching import Rows
 from regard.data.corpus import (
     CHUNK,
@@ -22,7 +23,6 @@ from regard.data.corpus import (
     write_chunks,
 )
 from regard.process_pool import ordered_map
-from regard.spec.validation import is_whole
 
 COLUMNS = ("ids", "segments", "labels")
 # Labels are stored as the bits of one of these: classes (IGNORED is negative), or numbers.

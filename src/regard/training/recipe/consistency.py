@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from regard.data.generated_task import GeneratedTask
 from regard.errors import SettingError
-from regard.training.recipe.objectives import DATA_KEYS
-from regard.training.recipe.sections import TRANSFORMER_ONLY, ModelSettings, TrainSettings
+from regard.training.recipe.objectives import DATA_KEYS, OBJECTIVES, DataKind
+from regard.training.recipe.sections import TRANSFORMER_ONLY, ModelSettings, TokenSettings
 from regard.training.recipe.settings import Settings
 
 # Settings of [model] that a new head of a fine-tuned model has.
@@ -131,59 +132,88 @@ def _check_generated(recipe: Settings, task: GeneratedTask) -> None:
         )
 
 
+# The kinds of data whose objectives read a setting, of those that not all do.
+_READ_FOR_DATA: dict[str, tuple[DataKind, ...]] = {
+    **dict.fromkeys(("beam", "length_penalty", "languages"), ("pairs", "sounds")),
+    **dict.fromkeys(("tokenize", "joint", "target_tokenizer"), ("pairs",)),
+    "tokenizer_examples": ("pairs", "text"),
+    **dict.fromkeys(("held_out", "text_column"), ("text",)),
+    "max_length": ("pairs", "examples", "images", "sounds", "series", "graph"),
+    "test_text": ("examples",),
+    **dict.fromkeys(
+        ("valid_images", "test_images", "crop_padding", "flip", "mixup", "cutmix", "augment"),
+        ("images",),
+    ),
+    **dict.fromkeys(
+        ("speed_perturbation", "time_shift", "noise_snr", "time_masks", "frequency_masks"),
+        ("sounds",),
+    ),
+    **dict.fromkeys(("series_split", "columns", "horizon"), ("series",)),
+}
+# The objectives that read a setting.
+_READ_BY: dict[str, tuple[str, ...]] = {
+    "span_length": ("span", "denoise", "speech_contrastive"),
+    "label_smoothing": (
+        "translate", "classify", "tag", "stories", "images", "sounds", "transcribe", "nodes",
+        "graphs",
+    ),
+    "r_drop": ("translate", "nodes", "graphs"),
+    "memory": ("causal",),
+    "next_sentence": ("masked",),
+    "mask_ratio": tuple(name for name, each in OBJECTIVES.items() if each.corrupts),
+    **dict.fromkeys(("mixup", "cutmix"), ("images",)),
+    # Contrastive learning has masks of its own (`mask_ratio`, `span_length`).
+    **dict.fromkeys(("time_masks", "frequency_masks"), ("ctc", "transcribe", "sounds")),
+}  # fmt: skip
+# A recipe may have these for another objective than the one that a flag asks for.
+_LEFT_OVER = (
+    "beam", "length_penalty", "languages", "tokenize", "joint", "target_tokenizer", "held_out",
+    "tokenizer_examples", "text_column", "max_length", "series_split", "span_length",
+    "label_smoothing",
+)  # fmt: skip
+# The kinds of data whose tokenizer is that of the model that is fine-tuned.
+_TEXT_DATA = ("pairs", "text", "examples")
+
+
+def check_changes(recipe: Settings, changes: Mapping[str, Any]) -> None:
+    """Refuses changes of a recipe that would have no effect on its run."""
+    brings_tokenizer = recipe.is_finetuning and recipe.objective_settings.data in _TEXT_DATA
+    for key, value in changes.items():
+        if _is_off(key, value):
+            continue
+        if brings_tokenizer and key in TokenSettings.model_fields:
+            raise SettingError(f"{key} is decided by the model that is fine-tuned", "leave it out")
+        _check_is_read(recipe, key)
+
+
+def _is_off(key: str, value: Any) -> bool:
+    """Whether a value switches off what is not there anyway; False may be a choice."""
+    is_greedy = key == "beam" and value == 1
+    return is_greedy or (value is not False and not value)
+
+
+def _check_is_read(recipe: Settings, key: str) -> None:
+    data = recipe.objective_settings.data
+    objective = recipe.objective
+    is_read = data in _READ_FOR_DATA.get(key, (data,))
+    # Recurrent language models carry their state without a memory.
+    is_read = is_read and objective in _READ_BY.get(key, (objective,))
+    if not is_read or (key == "memory" and recipe.is_baseline):
+        raise SettingError(f"{key} is not a setting of the objective {objective!r}", "leave it out")
+
+
 def _check_settings_of_objective(recipe: Settings) -> None:
     """Settings that only some objectives have."""
-    objective = recipe.objective
-    has_memory = objective == "causal" and not recipe.is_baseline
-    agrees = objective in ("translate", "nodes", "graphs")
-    has_test_text = recipe.objective_settings.data == "examples"
-    has_images = recipe.objective_settings.data == "images"
-    # key, whether it is set, whether the objective has it
-    settings = (
-        ("r_drop", recipe.train.r_drop > 0, agrees),
-        ("memory", recipe.model.memory is not None, has_memory),
-        ("next_sentence", recipe.train.next_sentence, objective == "masked"),
-        ("mask_ratio", recipe.train.mask_ratio is not None, recipe.objective_settings.corrupts),
-        ("test_text", recipe.data.test_text is not None, has_test_text),
-        ("valid_images", recipe.data.valid_images is not None, has_images),
-        ("test_images", recipe.data.test_images is not None, has_images),
-        ("crop_padding", recipe.train.crop_padding is not None, has_images),
-        ("flip", recipe.train.flip is not None, has_images),
-        ("mixup", recipe.train.mixup > 0, objective == "images"),
-        ("columns", recipe.data.columns is not None, objective == "forecast"),
-        ("horizon", recipe.model.horizon is not None, objective == "forecast"),
-        ("cutmix", recipe.train.cutmix > 0, objective == "images"),
-        ("augment", recipe.train.augment != "none", has_images),
-        *_sound_settings(recipe),
-    )
-    for key, is_set, fits in settings:
-        if is_set and not fits:
-            raise SettingError(
-                f"{key} is not a setting of the objective {objective!r}", "leave it out"
-            )
+    for section in (recipe.data, recipe.model, recipe.train):
+        for key, field in type(section).model_fields.items():
+            may_be_ignored = key in _LEFT_OVER or key not in {**_READ_FOR_DATA, **_READ_BY}
+            if not may_be_ignored and getattr(section, key) != field.default:
+                _check_is_read(recipe, key)
     if recipe.model.compressed is not None and recipe.model.memory is None:
         raise SettingError(
             "`compressed` needs a memory",
             "give a memory too, e.g. --memory 128",
         )
-
-
-def _sound_settings(recipe: Settings) -> list[tuple[str, bool, bool]]:
-    """Settings of sound: key, whether it is set, whether the objective has it."""
-    has_sound = recipe.objective_settings.data == "sounds"
-    # Contrastive learning has masks of its own (`mask_ratio`, `span_length`).
-    has_masks = has_sound and recipe.objective != "speech_contrastive"
-    keys = {
-        "speed_perturbation": has_sound,
-        "time_shift": has_sound,
-        "noise_snr": has_sound,
-        "time_masks": has_masks,
-        "frequency_masks": has_masks,
-    }
-    fields = TrainSettings.model_fields
-    return [
-        (key, getattr(recipe.train, key) != fields[key].default, fits) for key, fits in keys.items()
-    ]
 
 
 def _check_mixture(recipe: Settings) -> None:

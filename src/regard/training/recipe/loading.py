@@ -15,7 +15,7 @@ from typing import Any
 from regard import disk
 from regard.data.file_access import below
 from regard.errors import SettingError, did_you_mean
-from regard.training.recipe.consistency import STARTING_POINT
+from regard.training.recipe.consistency import STARTING_POINT, check_changes
 from regard.training.recipe.objectives import (
     DATA_KEYS,
     OBJECTIVES,
@@ -34,7 +34,6 @@ from regard.training.recipe.schema import (
 )
 from regard.training.recipe.sections import TRANSFORMER_ONLY, ModelSettings
 from regard.training.recipe.settings import is_baseline
-from regard.training.recipe.unread_settings import check_settings_are_read
 
 # The usual recipe of fine-tuning: AdamW at a small rate, a tenth of the steps to warm up, then
 # linear decay.
@@ -103,7 +102,7 @@ def load(
         _add_finetuning_defaults(values)
     # Only now, with all values in place: some checks compare sections.
     recipe = parse(values)
-    check_settings_are_read(recipe.objective, changes, has_base=recipe.is_finetuning)
+    check_changes(recipe, changes)
     return recipe
 
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from regard.arguments import LARGEST_SIZE
 from regard.data.algorithmic_tasks import TASKS
 from regard.data.generated_task import GeneratedTask
 from regard.errors import SettingError
 from regard.options import number_within, parse_option
-from regard.spec.validation import LARGEST_SIZE
 
 # --- which weights are exported -------------------------------------------------------------------
 

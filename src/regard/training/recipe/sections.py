@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
+from regard.arguments import LARGEST_SIZE
 from regard.decode.length_penalty import parse_length_penalty
-from regard.spec.validation import LARGEST_SIZE
 from regard.training.recipe.options import (
     parse_generated_task,
     parse_initialization,
