@@ -26,8 +26,7 @@ from regard.decode.strategy import BeamSearch, Limit
 from regard.errors import ModelError, SettingError
 from regard.families.presets import preset
 from regard.parameter_count import parameter_count
-from regard.show.layers import summarize
-from regard.show.summary import ModuleSummary
+from regard.show.modules import ModuleSummary, summarize
 
 ATTENTION = spec.Attention(4, 6, 6)
 FEED_FORWARD = spec.FeedForward(20)

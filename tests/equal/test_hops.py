@@ -18,7 +18,7 @@ from regard.core.probe import Probe
 from regard.errors import ModelError
 from regard.families import folder as folders
 from regard.parameter_count import parameter_count
-from regard.show.layers import summarize
+from regard.show.modules import summarize
 
 SPEC = spec.MemoryNetwork(6, 15, hops=3, sentences=4)
 

@@ -35,7 +35,7 @@ from regard.look.probe_names import Head, attentions, switched_off
 from regard.models import Model
 from regard.models.head_pruning import choose_heads, prunable_attentions, prune_heads
 from regard.parameter_count import parameter_count
-from regard.show.layers import summarize
+from regard.show.modules import summarize
 from regard.training.recipe import loading
 from regard.training.run import run as trained
 from regard.training.run_folder import begin

@@ -31,7 +31,7 @@ from regard.encoder_decoder import EncoderDecoder
 from regard.errors import ModelError
 from regard.families.recurrent import FAMILIES, preset
 from regard.parameter_count import parameter_count
-from regard.show.layers import summarize
+from regard.show.modules import summarize
 
 CELLS: tuple[Any, ...] = ("rnn", "gru", "lstm")
 LOOKS: list[spec.BahdanauAttention | spec.LuongAttention | None] = [

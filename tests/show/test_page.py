@@ -17,10 +17,9 @@ from regard.errors import ModelError
 from regard.families.folder import FAMILIES, describe
 from regard.families.transformer import transformer
 from regard.parameter_count import parameter_count
-from regard.show.layers import summarize
+from regard.show.modules import ModuleSummary, summarize
 from regard.show.page import data, page
 from regard.show.resolve import NamedModel, resolve
-from regard.show.summary import ModuleSummary
 
 transformers = pytest.importorskip("transformers")
 

@@ -12,8 +12,7 @@ from regard.builder import outline
 from regard.cli.show import command
 from regard.families.presets import listing, preset
 from regard.parameter_count import parameter_count
-from regard.show.layers import summarize
-from regard.show.summary import ModuleSummary
+from regard.show.modules import ModuleSummary, summarize
 
 
 def shown(*arguments: str) -> str:

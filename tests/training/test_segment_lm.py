@@ -21,7 +21,7 @@ from regard.errors import CheckpointError, DataError, ModelError, SettingError
 from regard.families import folder as folders
 from regard.models.language_model import LanguageModel
 from regard.parameter_count import parameter_count
-from regard.show.layers import summarize
+from regard.show.modules import summarize
 from regard.training.assembly import assemble
 from regard.training.objectives.label_smoothed_cross_entropy import cross_entropy
 from regard.training.objectives.segment_lm import SegmentLM

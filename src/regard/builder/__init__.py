@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from regard.builder.models import build, outline, trainable
+from regard.builder.models import build, make_fake, outline, trainable
 
-__all__ = ["build", "outline", "trainable"]
+__all__ = ["build", "make_fake", "outline", "trainable"]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import overload
+from typing import TYPE_CHECKING, overload
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from regard import memory, spec
 from regard.baselines import recurrent
@@ -43,6 +43,9 @@ from regard.encoder_decoder import EncoderDecoder
 from regard.errors import ModelError
 from regard.model_variants import LayerMatchedEncoderDecoder, RecomputingDecoder
 from regard.series_encoder_decoder import SeriesEncoderDecoder
+
+if TYPE_CHECKING:
+    from torch._subclasses.fake_tensor import FakeTensorMode
 
 
 @overload
@@ -118,6 +121,26 @@ def outline(model: spec.Model) -> CoreModel:
             f"a model of these sizes cannot be built: {str(error).splitlines()[0]}",
             "correct the sizes of the spec or config.json",
         ) from None
+
+
+def make_fake(core: nn.Module, fake: FakeTensorMode) -> None:
+    """Moves a model from the meta device to the CPU without memory; what is shared stays shared."""
+    replaced: dict[int, Tensor] = {}
+
+    def on_cpu(tensor: Tensor) -> Tensor:
+        if id(tensor) not in replaced:
+            with fake:
+                empty = torch.empty_like(tensor, device="cpu")
+                if isinstance(tensor, nn.Parameter):
+                    empty = nn.Parameter(empty, tensor.requires_grad)
+            replaced[id(tensor)] = empty
+        return replaced[id(tensor)]
+
+    for module in core.modules():
+        for tensors in (module._parameters, module._buffers):
+            for name, tensor in tensors.items():
+                if tensor is not None:
+                    tensors[name] = on_cpu(tensor)  # type: ignore[assignment]
 
 
 def trainable(model: nn.Module) -> int:

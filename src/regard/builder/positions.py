@@ -26,7 +26,8 @@ def build_stack_position(part: spec.Stack, d_model: int) -> position_terms.Stack
                     f"RoPE needs an even number of rotated dimensions, not {dimensions}",
                     "set an even d_k, or another `share` of Rope",
                 )
-            return rotary.Rope(_scaled_frequencies(frequencies, scaling), pairs)
+            settings = f", base={base:g}" + (f", {scaling}" if scaling else "")
+            return rotary.Rope(_scaled_frequencies(frequencies, scaling), pairs, settings)
         case spec.T5Bias(count, distance):
             # Decoders need no buckets for later keys.
             both_ways = not spec.is_causal(part.pattern)

@@ -46,7 +46,7 @@ class Sinusoidal(nn.Module):
         self.register_buffer("table", empty, persistent=False)
 
     def extra_repr(self) -> str:
-        return f"d_model={self.d_model}, order={self.order!r}"
+        return f"d_model={self.d_model}, order={self.order!r}, base={self.base:g}"
 
     def _compute(self, length: int) -> Tensor:
         positions = torch.arange(length, device="cpu")

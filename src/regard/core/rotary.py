@@ -17,13 +17,14 @@ class Rope(nn.Module):
 
     frequencies: Tensor
 
-    def __init__(self, frequencies: Tensor, pairs: str) -> None:
+    def __init__(self, frequencies: Tensor, pairs: str, settings: str = "") -> None:
         super().__init__()
         self.register_buffer("frequencies", frequencies, persistent=False)  # [R/2]
         self.pairs = pairs
+        self.settings = settings  # in words: how the frequencies were made
 
     def extra_repr(self) -> str:
-        return f"dimensions={2 * len(self.frequencies)}, pairs={self.pairs!r}"
+        return f"dimensions={2 * len(self.frequencies)}, pairs={self.pairs!r}{self.settings}"
 
     def angles(self, positions: Tensor) -> Angles:
         """cos and sin for each position, [T, R/2] or [B, 1, T, R/2]: computed once for all

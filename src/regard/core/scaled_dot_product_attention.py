@@ -245,8 +245,9 @@ def _worth_compiling(q: Tensor) -> bool:
 
 
 class SoftmaxAttention(nn.Module):
-    """Scaled dot-product attention. `kernel` is `dispatch`, `fused` or `explicit`; with `top`, only
-    that many keys of each query count, which only the definition can do."""
+    """Scaled dot-product attention: softmax(scale · q kᵀ + bias) v. `kernel` is `dispatch`, `fused`
+    or `explicit`; with `top`, only that many keys of each query count, which only the definition
+    can do."""
 
     def __init__(
         self, scale: float, dropout: float, kernel: Kernel = dispatch, *, top: int | None = None

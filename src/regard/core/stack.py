@@ -81,7 +81,12 @@ class Stack(Side):
         self.activation_checkpointing = False
 
     def extra_repr(self) -> str:
-        return f"layers={self.layers}, mask={self.pattern}"
+        text = f"layers={self.layers}, mask={self.pattern}"
+        if len(self.blocks) < self.layers:
+            text += ", one block for all"
+        if self.segment_length is not None:
+            text += f", segment_length={self.segment_length}"
+        return text
 
     def forward(
         self,

@@ -17,7 +17,7 @@ from regard.plan.failures import DEVICE_HOURS_PER_FAILURE
 from regard.plan.measurement import Measurement
 from regard.plan.planner import Plan
 from regard.plan.sharding import Parallel
-from regard.show.layers import summarize
+from regard.show.modules import summarize
 
 _WIDTH = 26  # of the column of names
 

@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop, sdpa_flop
 
+from regard.builder import make_fake
 from regard.plan.accelerator_kernels import (
     FusedLinearCrossEntropy,
     accelerator_kernels,
@@ -320,7 +321,7 @@ def trace_step(
     """Traces one training step of a model that need not fit into any memory."""
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     core = modules(description, generator, real=False)
-    _make_fake(core, fake)
+    make_fake(core, fake)
     core.train()
     set_activation_checkpointing(core, settings.recompute)
     if settings.accelerator:
@@ -342,26 +343,6 @@ def trace_step(
         if parameter.grad is not None:
             tracer.allocations[tracer.watch(parameter.grad)].is_gradient = True
     return _finish(core, tracer, saved, settings)
-
-
-def _make_fake(core: nn.Module, fake: FakeTensorMode) -> None:
-    """Moves a model from the meta device to the CPU without memory; what is shared stays shared."""
-    replaced: dict[int, Tensor] = {}
-
-    def on_cpu(tensor: Tensor) -> Tensor:
-        if id(tensor) not in replaced:
-            with fake:
-                empty = torch.empty_like(tensor, device=_CPU)
-                if isinstance(tensor, nn.Parameter):
-                    empty = nn.Parameter(empty, tensor.requires_grad)
-            replaced[id(tensor)] = empty
-        return replaced[id(tensor)]
-
-    for module in core.modules():
-        for tensors in (module._parameters, module._buffers):
-            for name, tensor in tensors.items():
-                if tensor is not None:
-                    tensors[name] = on_cpu(tensor)  # type: ignore[assignment]
 
 
 def _batch(workload: Workload, fake: FakeTensorMode) -> dict[str, Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import textwrap
 from collections.abc import Iterator
@@ -14,29 +15,16 @@ from regard import spec
 from regard.families.presets import Preset
 from regard.memory import amount
 from regard.parameter_count import parameter_count
-from regard.show.dimensions import dimension_letters
-from regard.show.layers import summarize
+from regard.show.modules import ModuleSummary, architecture, meanings, summarize
 from regard.show.resolve import NamedModel
-from regard.show.summary import ModuleSummary
 
 WIDTH = 100
 # The widths of the columns; the description takes what is left.
-_NAME_COLUMN = 23
+_NAME_COLUMN = 26
 _SHAPE_COLUMN = 17
 _COUNT_COLUMN = 15
 _INDENT = "│ "
-_ARCHITECTURES: dict[type, str] = {
-    spec.EncoderDecoder: "encoder–decoder",
-    spec.SequenceToSequence: "encoder–decoder",
-    spec.SeriesEncoderDecoder: "encoder–decoder",
-    spec.Encoder: "encoder",
-    spec.RecurrentEncoder: "encoder",
-    spec.Decoder: "decoder",
-    spec.RecurrentDecoder: "decoder",
-    spec.DualEncoder: "two towers",
-    spec.MemoryNetwork: "memory network",
-    spec.LinearForecaster: "linear forecaster",
-}
+_LETTERS = "shapes       B rows · T positions of the input · U positions of a decoder's own input"
 
 
 def show(model: NamedModel) -> None:
@@ -53,7 +41,8 @@ def page(model: NamedModel, width: int = WIDTH) -> Iterator[Text]:
     yield Text(f"{model.name}: {_architecture(model)}", style="bold")
     yield Text(_family(model), style="dim")
     yield Text()
-    for module in summarize(model.spec):
+    modules = summarize(model.spec, with_shapes=True)
+    for module in modules:
         yield from _module_lines(module, width, "")
     yield Text("─" * width, style="dim")
     total = parameter_count(model.spec)
@@ -70,10 +59,11 @@ def page(model: NamedModel, width: int = WIDTH) -> Iterator[Text]:
     if cached:  # neither None nor 0: the cache grows with the text
         size = amount(2 * cached)
         yield Text(f"KV cache     {cached:,} values per token: {size} in bfloat16")
-    letters = dimension_letters(model.spec)
-    legend = " · ".join(f"{letter} {meaning}" for letter, meaning in letters.items())
-    for line in textwrap.wrap(f"letters      {legend}", width, subsequent_indent=" " * 13):
-        yield Text(line, style="dim")
+    yield Text(_LETTERS, style="dim")
+    yield Text()
+    for kind, text in (architecture(model.spec), *meanings(modules).items()):
+        for line in textwrap.wrap(f"{kind}: {text}", width, subsequent_indent="  "):
+            yield Text(line, style="dim")
 
 
 def published_count(millions: float) -> str:
@@ -86,6 +76,7 @@ def published_count(millions: float) -> str:
 def data(model: NamedModel) -> dict[str, Any]:
     """The page as JSON values."""
     total = parameter_count(model.spec)
+    modules = summarize(model.spec, with_shapes=True)
     # Programs read these keys: "stations" are the modules of the page, and stay so.
     return {
         "name": model.name,
@@ -96,8 +87,9 @@ def data(model: NamedModel) -> dict[str, Any]:
         "published": published_data(model.preset),
         "bytes": {"float32": 4 * total, "bfloat16": 2 * total},
         "remembered_per_token": model.spec.kv_cache_size,
-        "letters": dimension_letters(model.spec),
-        "stations": [_module_data(module) for module in summarize(model.spec)],
+        "letters": _LETTERS,
+        "stations": [_module_data(module) for module in modules],
+        "meanings": meanings(modules),
         "spec": spec.to_dict(model.spec),
     }
 
@@ -112,6 +104,7 @@ def published_data(preset: Preset | None) -> dict[str, Any] | None:
 def _module_data(module: ModuleSummary) -> dict[str, Any]:
     values: dict[str, Any] = {
         "name": module.name,
+        "kind": module.kind,
         "text": module.text,
         "shape": module.shape,
         "parameters": module.parameters,
@@ -124,7 +117,10 @@ def _module_data(module: ModuleSummary) -> dict[str, Any]:
 
 
 def _architecture(model: NamedModel) -> str:
-    return _ARCHITECTURES[type(model.spec)]
+    """The class of the model in words."""
+    kind, _ = architecture(model.spec)
+    words = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", kind).lower()
+    return words.replace("encoder decoder", "encoder–decoder")
 
 
 def _family(model: NamedModel) -> str:
@@ -138,18 +134,17 @@ def _family(model: NamedModel) -> str:
 
 def _module_lines(module: ModuleSummary, width: int, indent: str) -> Iterator[Text]:
     """A module and, indented, its children; long descriptions go on in lines below."""
-    count = f"{module.parameters:,}" if module.parameters else ""  # "add" has none
+    count = f"{module.parameters:,}" if module.parameters else ""
     name = module.name
-    text = module.text
-    style = ""
-    if module.children:
-        style = "bold"
-        if module.times > 1:
-            name += f" × {module.times}"
-        if module.copies > 1:  # the count of one block, before that of all
-            each = f"{module.parameters_per_copy:,} each"
-            text = f"{text}; {each}" if text else each
-    first, *more = textwrap.wrap(text, _text_column(width)) or [""]
+    text = f"{module.kind}({module.text})" if module.text else module.kind
+    if module.times > 1:
+        name += f" × {module.times}"
+        if module.copies == 1:
+            text += ", one for all"
+        elif module.parameters:
+            text += f", {module.parameters_per_copy:,} each"
+    style = "bold" if module.children else ""
+    first, *more = textwrap.wrap(text, _text_column(width))
     yield _line(indent, name, first, module.shape, count, width, style)
     for line in more:
         yield _line(indent, "", line, "", "", width)
