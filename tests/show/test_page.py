@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from regard import spec
-from regard.builder import outline
+from regard.builder import build, outline
+from regard.core.stack import Stack
 from regard.errors import ModelError
 from regard.families.folder import FAMILIES, describe
 from regard.families.transformer import transformer
@@ -76,8 +78,10 @@ def find(modules: Sequence[ModuleSummary], *path: str) -> list[ModuleSummary]:
     return [inner for module in named for inner in find(module.children, *rest)]
 
 
-def numbers(module: Any) -> int:
-    return sum(part.numel() for part in module.parameters() if part.requires_grad)
+def numbers(modules: Iterable[Any]) -> int:
+    """The trainable numbers of modules, each counted once."""
+    parameters = {part for module in modules for part in module.parameters() if part.requires_grad}
+    return sum(part.numel() for part in parameters)
 
 
 @pytest.mark.parametrize("name", every())
@@ -85,40 +89,42 @@ def test_parts_add_up_and_are_those_of_the_modules(name: str) -> None:
     model = about(name).spec
     summaries = summarize(model)
     assert sum(module.parameters for module in summaries) == parameter_count(model)
-    built: Any = outline(model)
-    if isinstance(model, spec.DualEncoder):
-        towers: list[Any] = [
-            (model.text, find(summaries, "text tower")[0].children, built.text),
-            (model.image, find(summaries, "image tower")[0].children, built.image),
-        ]
-    else:
-        towers = [(model, summaries, built)]
-    for part, shown, module in towers:
-        if isinstance(part, spec.EncoderDecoder | spec.SeriesEncoderDecoder):
-            same_stack(find(shown, "encoder side", "encoder")[0], module.encoder)
-            same_stack(find(shown, "decoder side", "decoder")[0], module.decoder)
-        else:
-            decodes = isinstance(part, spec.Decoder)
-            same_stack(find(shown, "decoder" if decodes else "encoder")[0], module.stack)
-            fronts = [s for s in shown if s.name in ("embedding", "patches", "convolutions")]
-            front = module.tokens if decodes else module.input
-            assert sum(s.parameters for s in fronts) == numbers(front)
+    core = outline(model)
+    # All modules in their order; what is shared counts for the first of its outermost owners.
+    parts = dict(core.named_children())
+    assert [summary.name for summary in summaries if summary.name in parts] == list(parts)
+    earlier: list[Any] = []
+    for part_name, part in parts.items():
+        counted = numbers([*earlier, part]) - numbers(earlier)
+        assert find(summaries, part_name)[0].parameters == counted
+        earlier.append(part)
 
 
-def same_stack(shown: ModuleSummary, stack: Any) -> None:
-    """The counts of a stack's summary are those of its modules."""
-    assert shown.parameters == numbers(stack)
-    blocks = find(shown.children, "block")
-    first = stack.blocks[0]
-    block = blocks[0]
-    assert block.parameters_per_copy == numbers(first)
-    assert sum(each.times for each in blocks) == stack.layers
-    assert all(part.own_parameters >= 0 for each in blocks for part in each.children)
-    for line, part in (("self-attention", first.attention), ("cross-attention", first.cross)):
-        for attention in find(block.children, line):
-            assert attention.parameters == numbers(part)
-            assert find(attention.children, "output")[0].parameters == numbers(part.output)
-    assert find(block.children, "feed-forward")[0].parameters == numbers(first.feedforward)
+def test_the_blocks_of_a_stack_are_all_there() -> None:
+    for name in ("share all", "parallel, one norm"):
+        summaries = summarize(OWN[name])
+        for stack_name, module in outline(OWN[name]).named_children():
+            if isinstance(module, Stack):
+                blocks = find(summaries, stack_name, "blocks")
+                assert sum(block.parameters for block in blocks) == numbers(module.blocks)
+                assert sum(block.times for block in blocks) == len(module.blocks)
+
+
+def test_shapes_are_those_of_a_real_forward() -> None:
+    model = OWN["share all"]
+    core = build(model).eval()
+    shapes: dict[str, torch.Tensor] = {}
+    for path, module in core.named_modules():
+        module.register_forward_hook(
+            lambda module, inputs, output, path=path: shapes.setdefault(path, output)
+        )
+    core(torch.zeros(5, 14, dtype=torch.long), torch.zeros(5, 11, dtype=torch.long))
+    letters = {5: "B", 14: "T", 11: "U"}
+    summaries = summarize(model, with_shapes=True)
+    for path in ("encoder", "decoder", "decoder.blocks.0.cross.output", "encoder.blocks.1"):
+        sizes = ", ".join(str(letters.get(size, size)) for size in shapes[path].shape)
+        shown = find(summaries, *(part for part in path.split(".") if not part.isdigit()))[0]
+        assert shown.shape == f"[{sizes}]"
 
 
 @pytest.mark.parametrize("kind", ["Linformer, one projection for all layers", "Universal"])
@@ -155,34 +161,32 @@ def test_a_folder_needs_no_weights_and_no_time(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "70,553,706,496" in done.stdout
-    assert "block × 80" in done.stdout
-    assert "64 heads on 8 key heads" in done.stdout
+    assert "blocks × 80" in done.stdout
+    assert "heads=64, key_heads=8" in done.stdout
     assert "\x1b" not in done.stdout
 
 
 def test_the_norm_stands_where_it_stands() -> None:
-    post = [
-        s.name
-        for s in find(summarize(OWN["share all"]), "encoder side", "encoder", "block")[0].children
-    ]
-    assert post == ["self-attention", "add & norm", "feed-forward", "add & norm"]
+    def norms(model: spec.Model, *path: str) -> list[tuple[str, int]]:
+        return [(each.kind, each.times) for each in find(summarize(model), *path)]
+
+    assert norms(OWN["share all"], "encoder", "blocks", "residual", "each") == [("PostNorm", 2)]
     pre = transformer(37, 37, d_model=24, heads=3, layers=1, residual=spec.PreNorm())
-    names = [s.name for s in find(summarize(pre), "decoder side", "decoder", "block")[0].children]
-    assert names == [
-        "norm",
-        "self-attention",
-        "add",
-        "norm",
-        "cross-attention",
-        "add",
-        "norm",
-        "feed-forward",
-        "add",
-    ]
-    beside = [
-        s.name for s in find(summarize(OWN["parallel, one norm"]), "decoder", "block")[0].children
-    ]
-    assert beside == ["norm", "self-attention", "feed-forward", "add"]
+    assert norms(pre, "decoder", "blocks", "residual", "each") == [("PreNorm", 3)]
+    assert find(summarize(OWN["parallel, one norm"]), "stack", "blocks")[0].kind == "ParallelBlock"
+
+
+def test_the_page_says_what_it_attends_to_and_computes() -> None:
+    text = "\n".join(line.plain for line in page(about("llama")))
+    for words in (
+        "CausalMask",
+        "Rope(dimensions",
+        "base=",
+        "heads=",
+        "softmax(scale · q kᵀ",
+        "x W",
+    ):
+        assert words in text
 
 
 def test_presets_and_what_is_neither() -> None:

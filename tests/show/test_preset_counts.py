@@ -12,7 +12,7 @@ from regard.builder import outline
 from regard.cli.show import command
 from regard.families.presets import listing, preset
 from regard.parameter_count import parameter_count
-from regard.show.modules import ModuleSummary, summarize
+from regard.show.modules import ModuleSummary, meanings, summarize
 
 
 def shown(*arguments: str) -> str:
@@ -61,10 +61,10 @@ def find(modules: list[ModuleSummary], name: str) -> list[ModuleSummary]:
 def test_a_universal_stack_shows_its_halting_unit() -> None:
     model = preset("universal:tiny", 50, 32)
     assert isinstance(model, spec.EncoderDecoder)
-    units = find(summarize(model), "halting")
+    units = find(list(summarize(model)), "halt")
     # One for each side: a linear map to one logit, with its bias.
     assert [unit.parameters for unit in units] == [model.d_model + 1] * 2
-    assert "halting" in shown("universal:tiny")
+    assert "halting_threshold" in shown("universal:tiny")
     stored = [name for name, _ in outline(model).named_parameters() if "halt" in name]
     assert len(stored) == 4
 
@@ -73,14 +73,10 @@ def test_a_universal_stack_shows_its_halting_unit() -> None:
     ("name", "changes", "words"),
     [
         ("bert:tiny", {"position": "relative"}, "Shaw"),
-        ("bert:tiny", {"position": "concatenated"}, "next to the embedding"),
+        ("bert:tiny", {"position": "concatenated"}, "Sinusoidal"),
         ("transformer-xl:tiny", {}, "Transformer-XL"),
     ],
 )
 def test_positions_have_their_names(name: str, changes: dict[str, str], words: str) -> None:
-    texts = [
-        module.text
-        for title in ("positions", "+ positions")
-        for module in find(summarize(preset(name, 50, 32, **changes)), title)
-    ]
-    assert any(words in text for text in texts)
+    said = meanings(summarize(preset(name, 50, 32, **changes)))
+    assert any(words in text for text in said.values())

@@ -21,7 +21,8 @@ from torch.utils._pytree import tree_leaves
 from regard import spec
 from regard.builder import make_fake, outline
 from regard.core.dropout import Dropout, DropPath
-from regard.verify.outputs import forward
+from regard.core.output import Call
+from regard.core_model import CoreModel
 from regard.verify.random_inputs import ROWS, random_batch
 
 Shapes = Mapping[nn.Module, str]
@@ -60,14 +61,14 @@ def summarize(model: spec.Model, *, with_shapes: bool = False) -> tuple[ModuleSu
     """The modules of a model; their parameters add up to those of the model."""
     core = outline(model)
     shapes = output_shapes(core, model) if with_shapes else {}
-    whole = _Walk(core, shapes).summary(type(core).__name__, "", core)
-    if not whole.own_parameters:
-        return whole.children
+    root = _Walk(core, shapes).summary(type(core).__name__, "", core)
+    if not root.own_parameters:
+        return root.children
     # What belongs to the whole model, such as the scale of CLIP's cosines, stands below its parts.
-    return (*whole.children, replace(whole, children=()))
+    return (*root.children, replace(root, children=()))
 
 
-def output_shapes(core: nn.Module, model: spec.Model) -> Shapes:
+def output_shapes(core: CoreModel, model: spec.Model) -> Shapes:
     """What the modules of a model on the meta device return for a random batch.
 
     B stands for its rows, T for the positions of its main input, and U for those of a decoder
@@ -94,7 +95,7 @@ def output_shapes(core: nn.Module, model: spec.Model) -> Shapes:
     hooks = [module.register_forward_hook(record) for module in core.modules()]
     # A mixture of experts asks which tokens there are: what comes after it has no shape.
     with contextlib.suppress(RuntimeError), fake, torch.no_grad():
-        forward(core, batch.inputs)  # type: ignore[arg-type]
+        core.outputs(batch.inputs, Call())
     for hook in hooks:
         hook.remove()
     return shapes
@@ -148,17 +149,19 @@ class _Walk:
         text = module.extra_repr()
         if isinstance(module, nn.ParameterList):  # whose own text is long
             text = f"{len(module)} tensors"
-        own = 0
+        count = 0
         for parameter in module.parameters(recurse=False):
             owner = self.owners.get(parameter)
             if owner == path:
-                own += parameter.numel()
+                count += parameter.numel()
             elif owner is not None:
                 text += f", shared with {owner}"
         children = self.children(path, module)
         kind = type(module)
         shape = self.shapes.get(module, "")
-        return ModuleSummary(name, kind.__name__, text, _meaning(kind), shape, own, children)
+        return ModuleSummary(
+            name, kind.__name__, text.removeprefix(", "), _meaning(kind), shape, count, children
+        )
 
 
 def architecture(model: spec.Model) -> tuple[str, str]:
@@ -175,10 +178,10 @@ def _meaning(kind: type[nn.Module]) -> str:
 
 def meanings(modules: tuple[ModuleSummary, ...]) -> dict[str, str]:
     """What each class in the summaries is, once, in the order of the page."""
-    found: dict[str, str] = {}
+    kinds: dict[str, str] = {}
     for module in modules:
         if module.meaning:
-            found.setdefault(module.kind, module.meaning)
+            kinds.setdefault(module.kind, module.meaning)
         for kind, text in meanings(module.children).items():
-            found.setdefault(kind, text)
-    return found
+            kinds.setdefault(kind, text)
+    return kinds
