@@ -111,7 +111,7 @@ def _make_zoo(models: Path) -> None:
 def _small_recipes(folder: Path) -> dict[str, str]:
     train = "\n".join(
         f"{key} = {json.dumps(SMALL[key])}"
-        for key in ("steps", "warmup", "save_every", "validate_every", "log_every", "samples")
+        for key in ("steps", "warmup_steps", "save_every", "validate_every", "log_every", "samples")
     )
     model = '[model]\nd_model = 16\nd_ff = 24\nheads = 2\nlayers = 1\npreset = "tiny"\n'
     tokens = '[tokens]\nvocabulary = 300\ntokenizer = "bpe"\n'

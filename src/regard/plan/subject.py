@@ -257,7 +257,7 @@ def _of_recipe(target: str, request: Request) -> Subject:
         for key, value in (
             ("precision", request.precision),
             ("accumulate", request.accumulate),
-            ("recompute", request.recompute),
+            ("gradient_checkpointing", request.recompute),
             ("vocabulary", request.vocabulary),
         )
         if value is not None
