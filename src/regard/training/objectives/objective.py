@@ -359,7 +359,7 @@ class RowObjective(Objective):
         return self.score(split, torch.no_grad())
 
     def validate(self, autocast: AbstractContextManager[Any]) -> dict[str, Any] | None:
-        if not self.source.splits.get("valid"):
+        if not len(self.source.splits.get("valid", ())):
             return None
         nll, count = self.nll("valid", autocast)
         return {"loss": nll / max(1, count), **vars(self.score("valid", autocast))}
