@@ -16,6 +16,7 @@ from regard.core.output import Call, Outputs
 from regard.core.side import Side
 
 if TYPE_CHECKING:
+    from regard.core.context import Context
     from regard.spec.inputs import Input
 
 
@@ -47,6 +48,22 @@ class CoreModel(nn.Module, ABC):
     @property
     def lm_head(self) -> Callable[[Tensor], Tensor] | None:
         """What makes logits over the vocabulary of hidden states [..., D], if there is one."""
+        return None
+
+    @property
+    def writes(self) -> bool:
+        """Whether it writes a text token by token: the LM head stands on a decoder."""
+        return self.lm_head is not None and "decoder" in self.stacks()
+
+    @property
+    def reads_target(self) -> bool:
+        """Whether it writes behind an encoder, and reads its target by teacher forcing."""
+        return self.writes and "encoder" in self.stacks()
+
+    def own_forecast(
+        self, inputs: Tensor, side_inputs: Mapping[str, Tensor], context: Context
+    ) -> Tensor | None:
+        """What its decoder reads where no target is given, if that needs no search: a forecast."""
         return None
 
     @abstractmethod

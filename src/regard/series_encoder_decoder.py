@@ -74,6 +74,11 @@ class SeriesEncoderDecoder(CoreModel):
     def heads(self) -> dict[str, nn.Module]:
         return self._children("series")
 
+    def own_forecast(
+        self, inputs: Tensor, side_inputs: Mapping[str, Tensor], context: Context
+    ) -> Tensor:
+        return self.forecast(inputs, None, covariates_by_name(side_inputs), context)
+
     def encode(
         self,
         values: Tensor,

@@ -13,9 +13,9 @@ from command_line import Command
 from regard.cli import regard
 from regard.cli.compare import SET_BY_COMPARISON
 from regard.cli.completion import preset_names, recipe_names
-from regard.cli.look import WHAT
 from regard.cli.train import FINETUNE_KEYS
 from regard.families.presets import listing
+from regard.look.views import VIEWS
 from regard.training.recipe import loading, schema
 
 # Flags under the names they had before, with a command that has them.
@@ -118,7 +118,7 @@ def test_the_shell_completes_presets_recipes_views_and_folders() -> None:
 def test_what_is_completed_is_all_there_is() -> None:
     assert sorted(preset_names()) == sorted(preset.name for preset in listing())
     assert recipe_names() == sorted(loading.packaged())
-    assert "patching" in WHAT
+    assert "patching" in VIEWS
 
 
 @pytest.mark.parametrize("words", [(), ("bench",), ("data",)])

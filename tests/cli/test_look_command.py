@@ -15,6 +15,7 @@ from regard import disk
 from regard.cli import look as command
 from regard.families import folder as folders
 from regard.look import alignment, patching
+from regard.look.views import VIEWS
 
 OTHER = "The cat sees a small dog."
 
@@ -93,13 +94,14 @@ def test_patching_says_which_layer_and_place_makes_the_difference(
 
 def test_every_view_and_what_is_refused(model: Path, tmp_path: Path) -> None:
     options = {"target": ["--target", TARGET], "other": ["--other", OTHER]}
-    for what, names in command.USES.items():
+    for what, view in VIEWS.items():
+        names = view.options
         given = [flag for name in names for flag in options.get(name, [])]
         if "part" in names:
             given += ["--part", "decoder"]
         if what in ("steps", "beam"):
             given += ["--max-length", "1,3"]
-        text = [] if what in ("roles", "positions") else [TEXT]
+        text = [TEXT] if view.takes_input else []
         done = click.testing.CliRunner().invoke(
             command.command, [str(model), *text, "--what", what, "--device", "cpu", *given]
         )

@@ -14,12 +14,11 @@ from click.testing import CliRunner
 import model_kinds as kinds
 import regard
 from regard import models
-from regard.cli.look import USES, WHAT, command
+from regard.cli.look import command
 from regard.errors import DataError, RegardError, SettingError
 from regard.look import fitting_views, patching, roles
-from regard.look.view_requirements import OBSTACLES
+from regard.look.views import VIEWS
 
-WITHOUT_TEXT = ("roles", "positions")
 # Views that fit a model and yet depend on what it has learnt, or on the texts.
 OF_WHAT_IS_LEARNT = ("roles", "patching")
 OF_THE_ENCODER = ("attention", "rollout")  # which reads no target
@@ -65,15 +64,11 @@ def arguments(kind: str, view: str, folder: Path) -> list[str]:
         parsed.write_text(CONLLU)
         flags += ["--conllu", str(parsed)]
     # What has learnt nothing writes until it may write no more.
-    if "target" in USES[view] and view not in OF_THE_ENCODER and kind in TRANSLATORS:
+    if "target" in VIEWS[view].options and view not in OF_THE_ENCODER and kind in TRANSLATORS:
         flags += ["--target", "Der Hund."]
     elif view in ("steps", "beam"):
         flags += ["--max-length", "0,5"]
-    return flags if view in WITHOUT_TEXT else [source, *flags]
-
-
-def test_every_view_says_what_it_needs() -> None:
-    assert list(OBSTACLES) == list(WHAT)
+    return flags if not VIEWS[view].takes_input else [source, *flags]
 
 
 @pytest.mark.parametrize("kind", kinds.KINDS)
@@ -82,7 +77,7 @@ def test_every_view_answers_or_names_those_that_do(
 ) -> None:
     fitting = fitting_views(opened(kind))
     files = ["--html", str(tmp_path / "a.html"), "--png", str(tmp_path / "a.png")]
-    for view in WHAT:
+    for view in VIEWS:
         asked = ["model", *arguments(kind, view, folder)]
         try:
             done = CliRunner().invoke(command, [*asked, "--json", *files], catch_exceptions=False)

@@ -89,7 +89,7 @@ def test_a_tag_for_each_word_of_the_data(tagger: TextEncoder) -> None:
     outputs = tag_words(tagger, [example], Settings())
     assert outputs.values == [[one.label for one in tagged]]
     assert outputs.references == [example.tags]
-    shown = answers.answer(tagger, tagger.look(text, ask=["logits"]), text, (), ())
+    shown = answers.answer(answers.Question(tagger, tagger.look(text, ask=["logits"]), text))
     assert [span[:2] for span in shown.spans] == [(one.text, one.label) for one in tagged]
 
 

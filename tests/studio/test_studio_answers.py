@@ -329,7 +329,7 @@ def test_a_dual_encoder_matches_captions_as_its_own_method_does() -> None:
     captions = ["The dog sees a cat.", "a small dog"]
     pixels = MediaInput(torch.rand(1, 3, 8, 8), np.zeros((8, 8, 3), np.uint8))
     run = looking.look(model, pixels, ask=("logits",))
-    answered = answers.answer(model, run, pixels, (), captions)
+    answered = answers.answer(answers.Question(model, run, pixels, captions=captions))
     with torch.no_grad():
         image = model.model.images(pixels.inputs)[0]
         texts = [model.model.texts(model.labelled_input(text)[0])[0] for text in captions]
@@ -351,7 +351,7 @@ def test_siglip_judges_each_caption_by_itself(tmp_path: Path) -> None:
     captions = ["The dog sees a cat.", "a small dog"]
     image = model.read_medium(png(8))
     run = looking.look(model, image, ask=("logits",))
-    answered = answers.answer(model, run, image, (), captions)
+    answered = answers.answer(answers.Question(model, run, image, captions=captions))
     shares = {share.label: share.probability for share in answered.shares}
     assert not answered.distribution
     assert shares == pytest.approx(model.classify(png(8), captions), abs=1e-6)

@@ -10,9 +10,9 @@ import pytest
 
 import regard
 from command_line import SIZES, Command
-from regard.cli.look import USES, WHAT
 from regard.data.labelled import tagged_words
 from regard.errors import DataError, SettingError
+from regard.look.views import VIEWS
 from regard.training.recipe import loading
 
 FLAGS = [w for k, v in SIZES.items() for w in (f"--{k.replace('_', '-')}", str(v))]
@@ -144,20 +144,20 @@ WITHOUT_DIFFERENCE = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("view", WHAT)
+@pytest.mark.parametrize("view", VIEWS)
 def test_an_option_that_a_view_does_not_read(view: str, command: Command) -> None:
     """It is refused before a model is opened, and the views that read it are named."""
     text = () if view in WITHOUT_TEXT else ("The dog sees a cat.",)
     for name, option in OPTIONS.items():
-        if name in USES[view]:
+        if name in VIEWS[view].options:
             continue
-        readers = [other for other, names in USES.items() if name in names]
+        readers = [other for other, one in VIEWS.items() if name in one.options]
         done = command("look", "no-model-here", *text, "--what", view, *option)
         done.refused(f"{option[0]} has no effect", ", ".join(readers))
     command("look", "no-model-here", *text, "--n-best", "3").refused("--n-best")
 
 
-@pytest.mark.parametrize("view", [view for view in WHAT if view != "roles"])
+@pytest.mark.parametrize("view", [view for view in VIEWS if view != "roles"])
 def test_an_option_that_a_view_reads_changes_it(view: str, command: Command, demo: Path) -> None:
     text = (
         () if view in WITHOUT_TEXT else ("The dog does not enter the house because it is tired.",)
@@ -167,13 +167,13 @@ def test_an_option_that_a_view_reads_changes_it(view: str, command: Command, dem
         asked += ["--other", "The dog does not enter the house because it is empty."]
     sampled = (*asked, "--sample", "--temperature", "9")
     usual: dict[tuple[object, ...], str] = {}
-    for name in USES[view]:
+    for name in VIEWS[view].options:
         if (view, name) in WITHOUT_DIFFERENCE:
             continue
         base = tuple(asked)
         if name in SAMPLED:
             base = sampled  # seeds and cuts change what is drawn
-        elif name == "target" and "part" in USES[view]:
+        elif name == "target" and "part" in VIEWS[view].options:
             base = (*asked, "--part", "decoder")  # the encoder does not read it
         if base not in usual:
             usual[base] = command(*base).out

@@ -85,6 +85,7 @@ Unit = GatedUnit | BottleneckUnit
 class ConvolutionalEncoder(Side):
     """Convolutional encoder."""
 
+    kind = "convolutional"
     position = None
 
     def __init__(self, units: Sequence[Unit], norm: Norm | None) -> None:
@@ -152,6 +153,7 @@ class ConvolutionalDecoder(Side):
     concatenated with the encoder's output at t, or zeros beyond its end (ByteNet).
     """
 
+    kind = "convolutional"
     position = None
 
     def __init__(

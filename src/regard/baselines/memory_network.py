@@ -30,6 +30,7 @@ class MemoryHops(Side):
     with the first. `ages` are learned vectors of how long ago a sentence was (T_A, T_C).
     """
 
+    kind = "memory"
     position = None
     heads = 1  # each hop attends once
 

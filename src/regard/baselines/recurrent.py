@@ -57,6 +57,7 @@ def refuse_documents(context: Context) -> None:
 class RecurrentEncoder(Side):
     """Recurrent encoder; in a bidirectional one, each direction has half of the width."""
 
+    kind = "recurrent"
     # As in a `Stack`: order is in the recurrence itself, and nothing attends.
     position = None
     default_global_tokens = None
@@ -157,6 +158,7 @@ class RecurrentDecoder(Side):
     `feeding`, the attentional output is part of the next step's input (input feeding).
     """
 
+    kind = "recurrent"
     position = None
 
     def __init__(

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from regard import look
 from regard.cli.completion import FILE, MODEL_FOLDER, TEXT_OR_FILE, Suggested
 from regard.cli.decoding_options import (
-    SAMPLING_FLAGS,
+    DECODING_FLAGS,
     decoding_strategy,
     length_limit,
     one_output_options,
@@ -20,62 +22,18 @@ from regard.cli.decoding_options import (
 from regard.cli.model_options import download_option
 from regard.cli.number_types import INDEX
 from regard.cli.output_files import PAGE, PICTURE, check_page
-from regard.cli.text_arguments import check_is_text, with_space
+from regard.cli.text_arguments import check_is_text, is_file, with_space
 from regard.cli.unread_flags import check_flags_are_read, given_flags
-from regard.errors import DataError, SettingError, did_you_mean
+from regard.errors import SettingError, did_you_mean
+from regard.look.views import VIEWS, reads_paths, require_view, spells_frames
 
 if TYPE_CHECKING:
+    from regard.data.builtin import Sentence
     from regard.decode.batch_decoding import DecodingSettings
-    from regard.look import AnalysisResult, Inspectable
-    from regard.look.inspectable import Input
+    from regard.look import AnalysisResult, Inspectable, Look
     from regard.models import Model
 
-WHAT = {
-    "attention": "attention weights, head by head",
-    "alignment": "which source tokens, or moments of speech, each target token attends to",
-    "entropy": "attention entropy of each head; collapsed and idle heads",
-    "roles": "heads vs. grammar of the built-in language, or of --conllu (no text needed)",
-    "ablation": "how much each head matters for this text",
-    "patching": "which layers and positions carry the difference to --other (same token count)",
-    "lens": "what each layer would predict (logit lens)",
-    "rollout": "attention through all layers",
-    "attribution": "gradient × input",
-    "positions": "position encodings and their dot products (no text needed)",
-    "steps": "candidates at each step of decoding",
-    "beam": "the beam search tree",
-    "cache": "how the KV cache grows",
-}
-
-# Views that need no text, and those that read the probes of one forward pass.
-_WITHOUT_TEXT = ("roles", "positions")
-_ONE_RUN = {
-    "attention": ["*.weights"],
-    "entropy": ["*.weights"],
-    "alignment": ["*.cross.weights"],
-    "rollout": ["*.self.weights"],
-    "lens": ["*.embedded", "*.residual"],  # nostalgebraist 2020: the residual stream of each layer
-}
-
-# The options that each view reads. An option that would change nothing is refused.
-_SEARCH = ("beam", "penalty", "limit")
-_SAMPLING = ("sample", *SAMPLING_FLAGS)
-USES: dict[str, tuple[str, ...]] = {
-    "attention": ("target", "part", "layer", "head", "position"),
-    "alignment": ("target", "layer", "head"),
-    "entropy": ("target",),
-    "roles": ("conllu",),
-    "ablation": ("target", *_SEARCH, *_SAMPLING),
-    "patching": ("target", "other", "part"),
-    "lens": ("target",),
-    "rollout": ("target", "part"),
-    "attribution": ("target",),
-    "positions": ("part",),
-    "steps": ("beam", "limit", *_SAMPLING),
-    "beam": _SEARCH,
-    "cache": (),
-}
-
-VIEWS = "\b\nViews:\n" + "\n".join(f"  {name:12} {text}" for name, text in WHAT.items())
+_VIEWS = "\b\nViews:\n" + "\n".join(f"  {name:12} {v.summary}" for name, v in VIEWS.items())
 EXAMPLES = """\b
 Examples:
   regard look runs/builtin "The dog sees a cat." --part cross --layer 1
@@ -88,12 +46,12 @@ Examples:
 """
 
 
-@click.command(epilog=f"{VIEWS}\n\n{EXAMPLES}", context_settings={"max_content_width": 110})
+@click.command(epilog=f"{_VIEWS}\n\n{EXAMPLES}", context_settings={"max_content_width": 110})
 @click.argument("model", type=MODEL_FOLDER)
 @click.argument("text", type=TEXT_OR_FILE, default="")
 @click.option(
     "--what",
-    type=Suggested(WHAT),
+    type=Suggested(VIEWS),
     default="attention",
     show_default=True,
     help="view to show; see below",
@@ -145,9 +103,10 @@ def command(
     format. The forward pass is the usual one; attention weights are recomputed only for what is
     shown.
     """
-    if what not in WHAT:
-        raise SettingError(f"there is no view {what!r}", did_you_mean(what, WHAT))
-    if not text and what not in _WITHOUT_TEXT:
+    if what not in VIEWS:
+        raise SettingError(f"there is no view {what!r}", did_you_mean(what, VIEWS))
+    view = VIEWS[what]
+    if not text and view.takes_input:
         raise SettingError(
             "there is no text to look at",
             f"regard look {quote(model)} INPUT --what {what}; INPUT is a text in quotes, an image "
@@ -155,22 +114,21 @@ def command(
         )
     check_page("--html", html, PAGE, [text])
     check_page("--png", png, PICTURE, [text])
-    if text and what in _WITHOUT_TEXT:
+    if text and not view.takes_input:
         raise SettingError(
             f"{what} takes no text", f"leave it out: regard look {quote(model)} --what {what}"
         )
-    check_flags_are_read(USES, what, "the view")
+    readers = {name: one.options for name, one in VIEWS.items()}
+    check_flags_are_read(readers, what, "the view")
     # Imported late: wrong flags are reported before torch is loaded.
-    from regard.look.view_requirements import require_view
     from regard.models import load
 
     loaded = load(model, device=flags["device"], download=flags["download"])
     require_view(loaded, what)
-    if text:
-        if not _reads_file(loaded, text):
-            check_is_text(text, with_space(text), "give a text in quotes: this model reads texts")
-        loaded.warn_of_input(text)
-    result = _result(loaded, _input(loaded, text), what, flags)
+    source = _input(loaded, text)
+    if isinstance(source, str) and source:
+        loaded.warn_of_input(source)
+    result = _result(loaded, source, what, flags)
     # Files are extra: standard output has the result in any case.
     for path, write in ((html, result.to_html), (png, result.to_png)):
         if path:
@@ -181,16 +139,6 @@ def command(
         click.echo(json.dumps(result.to_dict(), ensure_ascii=False, allow_nan=False))
     else:
         click.echo(str(result))
-
-
-def _reads_file(model: Model, text: str) -> bool:
-    """Whether this input is a path for the model: of series, graphs, images or sound."""
-    from regard.models import GraphModel, SeriesModel
-
-    if isinstance(model, GraphModel | SeriesModel):
-        return True
-    # CLIP reads both.
-    return model.medium is not None and (Path(text).is_file() or not model.accepts_text)
 
 
 def _refuse(names: tuple[str, ...], reason: str) -> None:
@@ -210,131 +158,118 @@ def _refuse_unread_target(flags: dict[str, Any], attention: str) -> None:
         )
 
 
-def _input(model: Model, text: str) -> Input:
-    """The text, or the image or recording at its path for a model that reads these."""
-    if model.medium is None or not text:
-        return text
-    path = Path(text)
-    # CLIP reads both.
-    if not path.is_file() and model.accepts_text:
-        return text
-    try:
-        return model.read_medium(path.read_bytes())
-    except OSError as error:
-        raise DataError(
-            f"cannot read {text}: {error.strerror}",
-            f"give the path of a file: this model reads {model.medium}s",
-        ) from None
+def _input(model: Model, text: str) -> str | Path:
+    """The text, or the path of a file for a model that reads files; CLIP reads both."""
+    if reads_paths(model) or (
+        model.medium is not None and (is_file(text) or not model.accepts_text)
+    ):
+        return Path(text)
+    if text:
+        check_is_text(text, with_space(text), "give a text in quotes: this model reads texts")
+    return text
 
 
-# ------------------------------------------------------------------ which view
-
-
-def _result(model: Inspectable, text: Input, what: str, flags: dict[str, Any]) -> AnalysisResult:
-    """The view that --what names."""
-    if what in _WITHOUT_TEXT:
-        return _view_of_weights(model, what, flags)
-    if what in _ONE_RUN:
-        return _view_of_one_run(model, text, what, flags)
-    return _view_of_many_runs(model, text, what, flags)
-
-
-def _view_of_weights(model: Inspectable, what: str, flags: dict[str, Any]) -> AnalysisResult:
-    """Views of the model itself, or of the built-in language: they need no text."""
-    from regard import look as views
-    from regard.data.conllu import read_conllu
-
-    if what == "positions":
-        return views.positions(model, stack=_stack(model, flags["part"]))
-    # By default the built-in language, whose parse is known.
-    path = flags["conllu"]
-    return views.roles(model, None if path is None else read_conllu(path))
-
-
-def _view_of_one_run(
-    model: Inspectable, text: Input, what: str, flags: dict[str, Any]
-) -> AnalysisResult:
-    """Views of what one forward pass computes, recorded by the probes that are asked for."""
-    from regard import look as views
-    from regard.models import CTCModel
-
-    layer = flags["layer"]
-    # Views take a list of heads; the flag names one.
-    heads = None if flags["head"] is None else [flags["head"]]
-    ask = _ONE_RUN[what]
-    if what == "alignment" and isinstance(model, CTCModel):
-        _refuse(USES[what], "CTC aligns letters without attention")
-        run = views.look(model, text, ask=["logits"])
-        return views.ctc_alignment(run, model.decoder.names, model.decoder.blank)
-    run = views.look(model, text, target=flags["target"], ask=ask)
-    match what:
-        case "alignment":
-            return views.alignment(run, layer, heads)
-        case "entropy":
-            return views.entropy(run)
-        case "rollout":
-            result = views.rollout(run, _stack(model, flags["part"]))
-            _refuse_unread_target(flags, result.stack)
-            return result
-        case "lens":
-            return views.lens(run)
-        case _:
-            name = _attention(list(run.probe.attentions), flags["part"], layer)
-            _refuse_unread_target(flags, name)
-            rows = None if flags["position"] is None else [flags["position"]]
-            return run.attention(name, rows=rows, heads=heads)
-
-
-def _view_of_many_runs(
-    model: Inspectable, text: Input, what: str, flags: dict[str, Any]
-) -> AnalysisResult:
-    """Views that differentiate, edit activations, switch heads off, or decode."""
-    from regard import look as views
-    from regard.encoder_decoder import EncoderDecoder
-
-    target = flags["target"]
-    match what:
-        case "attribution":
-            return views.attribution(model, text, target=target)
-        case "patching":
-            if flags["other"] is None:
-                raise SettingError(
-                    "patching needs a second text", 'give --other "a text with as many tokens"'
-                )
-            stack = _stack(model, flags["part"])
-            original = _require_text(text, what)
-            return views.patching(model, original, flags["other"], target=target, stack=stack)
-        case "ablation":
-            original = _require_text(text, what)
-            # An encoder–decoder is scored on a target: what it translates itself, by default.
-            targets = None
-            if isinstance(model.model, EncoderDecoder):
-                targets = [_ablation_target(model, original, flags)]
-            else:
-                _refuse(
-                    USES[what],
-                    "these options only apply to encoder–decoders, which are scored on a target",
-                )
-            return views.ablation(model, [original], targets)
-        case "cache":
-            return views.cache(model, text)
-        case "beam":
-            return views.beam(model, text, _settings(what, flags))
-        case _:
-            return views.steps(model, text, _settings(what, flags))
-
-
-def _require_text(text: Input, what: str) -> str:
-    if not isinstance(text, str):
+def _text(text: str | Path, what: str) -> str:
+    if isinstance(text, Path):
         # Models that read no texts at all were refused before.
         raise SettingError(f"{what} compares texts", "give a text in quotes instead of a file")
     return text
 
 
+# ------------------------------------------------------------------ the views
+
+
+def _result(model: Model, text: str | Path, what: str, flags: dict[str, Any]) -> AnalysisResult:
+    """The view that --what names."""
+
+    def run() -> Look:
+        return _recorded(model, text, what, flags)
+
+    makers: dict[str, Callable[[], AnalysisResult]] = {
+        "attention": lambda: _attention(run(), flags),
+        "alignment": lambda: _alignment(model, text, flags),
+        "entropy": lambda: look.entropy(run()),
+        "roles": lambda: look.roles(model, _sentences(flags["conllu"])),
+        "ablation": lambda: _ablation(model, text, flags),
+        "patching": lambda: _patching(model, text, flags),
+        "lens": lambda: look.lens(run()),
+        "rollout": lambda: _rollout(run(), flags),
+        "attribution": lambda: look.attribution(model, text, target=flags["target"]),
+        "positions": lambda: look.positions(model, stack=_stack(model, flags["part"])),
+        "steps": lambda: look.steps(model, text, _settings(flags, greedy=True)),
+        "beam": lambda: look.beam(model, text, _settings(flags)),
+        "cache": lambda: look.cache(model, text),
+    }
+    return makers[what]()
+
+
+def _recorded(model: Model, text: str | Path, what: str, flags: dict[str, Any]) -> Look:
+    """The recording of the forward pass that a view is made from."""
+    return look.look(model, text, target=flags["target"], ask=VIEWS[what].probes)
+
+
+def _attention(run: Look, flags: dict[str, Any]) -> AnalysisResult:
+    name = _attention_name(list(run.probe.attentions), flags["part"], flags["layer"])
+    _refuse_unread_target(flags, name)
+    return run.attention(name, rows=_one(flags["position"]), heads=_one(flags["head"]))
+
+
+def _alignment(model: Model, text: str | Path, flags: dict[str, Any]) -> AnalysisResult:
+    if not spells_frames(model.model):
+        run = _recorded(model, text, "alignment", flags)
+        return look.alignment(run, flags["layer"], _one(flags["head"]))
+    _refuse(VIEWS["alignment"].options, "CTC aligns letters without attention")
+    run = look.look(model, text, ask=["logits"])
+    return look.ctc_alignment(run, model.decoder.names, model.decoder.blank)
+
+
+def _sentences(path: str | None) -> Sequence[Sentence] | None:
+    """Parsed sentences of a file; by default the built-in language, whose parse is known."""
+    from regard.data.conllu import read_conllu
+
+    return None if path is None else read_conllu(path)
+
+
+def _ablation(model: Model, text: str | Path, flags: dict[str, Any]) -> AnalysisResult:
+    original = _text(text, "ablation")
+    # An encoder–decoder is scored on a target: what it translates itself, by default.
+    if model.model.reads_target:
+        return look.ablation(model, [original], [_ablation_target(model, original, flags)])
+    _refuse(
+        VIEWS["ablation"].options,
+        "these options only apply to encoder–decoders, which are scored on a target",
+    )
+    return look.ablation(model, [original])
+
+
+def _ablation_target(model: Model, text: str, flags: dict[str, Any]) -> str:
+    """The target that is given, or the model's own translation, by beam search."""
+    if flags["target"] is not None:
+        _refuse(DECODING_FLAGS, "with --target nothing is decoded")
+        return str(flags["target"])
+    return look.written(model, look.translate(model, text, _settings(flags))[0])
+
+
+def _patching(model: Model, text: str | Path, flags: dict[str, Any]) -> AnalysisResult:
+    if flags["other"] is None:
+        raise SettingError(
+            "patching needs a second text", 'give --other "a text with as many tokens"'
+        )
+    stack = _stack(model, flags["part"])
+    original = _text(text, "patching")
+    return look.patching(model, original, flags["other"], target=flags["target"], stack=stack)
+
+
+def _rollout(run: Look, flags: dict[str, Any]) -> AnalysisResult:
+    result = look.rollout(run, _stack(run.model, flags["part"]))
+    _refuse_unread_target(flags, result.stack)
+    return result
+
+
 # ------------------------------------------------------------------ what flags name
 
 
-def _attention(names: list[str], part: str | None, layer: int | None) -> str:
+def _attention_name(names: list[str], part: str | None, layer: int | None) -> str:
     """The attention that --part and --layer name: `encoder.3.self`, `decoder.0.cross`."""
     # A tower of CLIP has one more name in front: text.encoder.3.self.
     layers: dict[str, list[str]] = {}  # the attentions of each part, layer by layer
@@ -356,31 +291,25 @@ def _attention(names: list[str], part: str | None, layer: int | None) -> str:
 
 def _stack(model: Inspectable, part: str | None) -> str | None:
     """The stack that --part names."""
-    if part is not None and part not in model.model.stacks():
+    stacks = model.model.stacks()
+    if part is not None and part not in stacks:
         raise SettingError(
-            f"--part {part!r} is not a stack of this model",
-            f"it has {', '.join(model.model.stacks())}",
+            f"--part {part!r} is not a stack of this model", f"it has {', '.join(stacks)}"
         )
     return part
 
 
-def _settings(what: str, flags: dict[str, Any]) -> DecodingSettings:
-    """How the views of decoding decode; `steps` is greedy unless flags say otherwise."""
+def _one(number: int | None) -> list[int] | None:
+    """Views take a list of heads or rows; a flag names one."""
+    return None if number is None else [number]
+
+
+def _settings(flags: dict[str, Any], *, greedy: bool = False) -> DecodingSettings:
+    """How the views of decoding decode, where flags say nothing else: greedily, or by a beam."""
     from regard.decode.batch_decoding import DecodingSettings
     from regard.decode.strategy import BeamSearch, Limit
 
-    if what == "steps" and not flags["beam"] and not flags["sample"]:
+    if greedy and not flags["beam"] and not flags["sample"]:
         flags = flags | {"beam": 1}  # candidates of a step are clearest without a beam
     strategy = decoding_strategy(flags) or BeamSearch()
     return DecodingSettings(strategy, length_limit(flags["limit"]) or Limit())
-
-
-def _ablation_target(model: Inspectable, text: str, flags: dict[str, Any]) -> str:
-    """The target that is given, or the model's own translation, by beam search."""
-    from regard import look as views
-
-    if flags["target"] is not None:
-        _refuse((*_SEARCH, *_SAMPLING), "with --target nothing is decoded")
-        return str(flags["target"])
-    best = views.translate(model, text, _settings("ablation", flags))[0]
-    return views.written(model, best)

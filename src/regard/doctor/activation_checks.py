@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,13 +15,11 @@ from torch.utils.module_tracker import ModuleTracker
 
 from regard.core.context import Context
 from regard.core.probe import AttentionCall, Probe
-from regard.data.batching import Batch
 from regard.doctor.run_evidence import RunEvidence, carry_untouched
-from regard.models import LanguageModel, TextEncoder, Translator
 from regard.training.diagnostics.finding import Finding
-from regard.training.diagnostics.information_flow import ROWS
+from regard.training.diagnostics.information_flow import ROWS, forward
 from regard.training.diagnostics.nonfinite import ModelTracker
-from regard.training.objectives.objective import CarriesState, Objective
+from regard.training.objectives.objective import CarriesState
 
 # The initial gradient of the first layer, as a share of the last one's. Four post-norm layers keep
 # about a half; 24 keep 0.001 to 0.2, by seed. Twelve train, eighteen diverge (Liu et al., 2020,
@@ -199,38 +197,22 @@ def _summaries(run: RunEvidence) -> dict[str, AttentionSummary]:
     assert objective is not None
     objective.model.eval()
     with torch.no_grad():
-        if not _forward(objective, run.batches[0], probe):
+        model = objective.trained_model
+        tensors = {
+            key: tensor[:ROWS].to(model.device)
+            for key, tensor in run.batches[0].tensors.items()
+            if tensor.ndim
+        }
+        # A language model that carries its state on has as many rows as its batches.
+        if isinstance(objective, CarriesState) and model.model.writes:
             return {}
+        forward(model, tensors, Context(probe=probe))
         summaries = {}
         for name, call in probe.attentions.items():
             summary = _summary(call)
             if summary is not None:
                 summaries[name] = summary
     return summaries
-
-
-def _forward(objective: Objective, batch: Batch, probe: Probe) -> bool:
-    """Runs a few rows through the model; False where it has no text to run."""
-    model = objective.trained_model
-    tensors = {key: tensor[:ROWS].to(model.device) for key, tensor in batch.tensors.items()
-               if tensor.ndim}  # fmt: skip
-    context = Context(probe=probe)
-    mask = tensors.get("padding_mask")
-    if isinstance(model, Translator) and "source" in tensors:
-        model.model(tensors["source"], tensors["target"], mask, context)
-    elif isinstance(model, LanguageModel) and "tokens" in tensors:
-        if isinstance(objective, CarriesState):
-            return False
-        model.model(tensors["tokens"], None, context)
-    elif isinstance(model, TextEncoder) and "tokens" in tensors:
-        model.model(tensors["tokens"], mask, context, **_segments(tensors))
-    else:
-        return False
-    return True
-
-
-def _segments(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {"segments": tensors["segments"]} if "segments" in tensors else {}
 
 
 def _summary(call: AttentionCall) -> AttentionSummary | None:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from regard.look.recording import Look, look
     from regard.look.result import AnalysisResult
     from regard.look.speech_alignment import CTCAlignment, ctc_alignment
-    from regard.look.view_requirements import fitting_views
+    from regard.look.views import fitting_views
 
 __all__ = [
     "Ablation",
@@ -100,7 +100,7 @@ _NAMES_BY_MODULE = {
     "circuits": ("Choices", "Circuit", "chosen_right", "circuit", "stored_circuit"),
     "speech_alignment": ("CTCAlignment", "ctc_alignment"),
     "decoding_steps": ("Steps", "steps"),
-    "view_requirements": ("fitting_views",),
+    "views": ("fitting_views",),
     "generation": ("translate", "written"),
     "gradient_attribution": ("Attribution", "attribution"),
     "head_ablation": ("Ablation", "ablation", "right"),

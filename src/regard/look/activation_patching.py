@@ -12,9 +12,7 @@ from torch import Tensor
 from regard import drawing
 from regard.core.probe import PARTS, Edit, Probe
 from regard.core_model import CoreModel
-from regard.decoder import Decoder
 from regard.drawing import terminal
-from regard.encoder_decoder import EncoderDecoder
 from regard.errors import DataError
 from regard.look.arguments import (
     require_name,
@@ -26,7 +24,7 @@ from regard.look.model_inputs import ModelInputs, prepare_inputs
 from regard.look.probe_names import probes, residual_probes
 from regard.look.recording import array
 from regard.look.result import AnalysisResult, Array
-from regard.look.view_requirements import require_view
+from regard.look.views import require_view
 
 
 @dataclass(frozen=True)
@@ -159,15 +157,14 @@ def patching(
     effect = np.zeros_like(scores)
     if abs(gap) > 1e-12:
         effect = (scores - corrupted_score) / gap
-    tokens = clean_inputs.input_tokens
     others = corrupted_inputs.input_tokens
-    if isinstance(core, EncoderDecoder) and stack == "decoder":
-        tokens = clean_inputs.decoder_tokens[:-1]
-        others = tokens
+    # Both runs read the same target.
+    if decoder_inputs is not None and stack == "decoder":
+        others = clean_inputs.tokens_of(stack)
     pooled = clean_logits.ndim < 3  # [1, L] of a classifier
     return Patching(
         layers=("embedded", *(f"layer {i}" for i in range(len(residuals) - 1))),
-        tokens=tokens,
+        tokens=clean_inputs.tokens_of(stack),
         others=others,
         answer=_output_name(model, metric.answer, pooled),
         instead=None if metric.contrast is None else _output_name(model, metric.contrast, pooled),
@@ -237,7 +234,7 @@ def _metric(
 
 def _first_difference(model: CoreModel, answers: Sequence[int], predictions: Sequence[int]) -> int:
     """The first position where the runs differ; of a language model, the last position of all."""
-    if isinstance(model, Decoder):
+    if model.writes and not model.reads_target:
         return len(predictions) - 1
     for position, (answer, prediction) in enumerate(zip(answers, predictions, strict=False)):
         if answer != prediction:

@@ -7,37 +7,8 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
-from regard.core_model import CoreModel
 from regard.errors import DataError, SettingError, did_you_mean
-from regard.look.inspectable import Inspectable
-
-# ------------------------------------------------------------------ models and results
-
-
-def core_of(model: Inspectable) -> CoreModel:
-    """The core model of a model with its tokenizer, as `regard.load` returns it."""
-    core = getattr(model, "model", None)
-    if isinstance(core, CoreModel):
-        return core
-    problem = f"{type(model).__name__} is not a loaded model"
-    if isinstance(model, str | Path):
-        raise SettingError(
-            f"{str(model)!r} is a path, not a loaded model", f"load it: regard.load({str(model)!r})"
-        )
-    if isinstance(model, CoreModel):
-        raise SettingError(
-            f"{type(model).__name__} is a core model without a spec and a tokenizer",
-            "pass the result of `regard.load(folder)`, or `regard.models.Model(core, spec)`",
-        )
-    # A recording holds the model that it was made with.
-    if isinstance(getattr(core, "model", None), CoreModel):
-        raise SettingError(problem, "pass its `.model` attribute")
-    raise SettingError(problem, "pass the result of `regard.load(folder)`")
-
-
-# ------------------------------------------------------------------ names and numbers
 
 
 def require_name(what: str, name: str, options: Iterable[str]) -> str:
@@ -67,9 +38,6 @@ def _indices(what: str, numbers: Iterable[int], allowed: range) -> list[int]:
             repair = f"use {allowed.start} to {allowed.stop - 1}"
             raise SettingError(f"{what} {index} does not exist", repair)
     return indices
-
-
-# ------------------------------------------------------------------ texts
 
 
 def require_texts(texts: Sequence[str], targets: Sequence[str] | None) -> None:

@@ -19,7 +19,7 @@ from regard.look.recording import (
     recorded_attentions,
 )
 from regard.look.result import PICTURE_ONLY, AnalysisResult, Array
-from regard.look.view_requirements import spells_frames
+from regard.look.views import spells_frames
 
 
 @dataclass(frozen=True)

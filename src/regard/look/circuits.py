@@ -15,7 +15,6 @@ from regard import disk, drawing
 from regard.arguments import whole_number
 from regard.drawing import terminal
 from regard.errors import DataError
-from regard.look.arguments import core_of
 from regard.look.forward import apply_head, evaluation_mode, hidden_states
 from regard.look.head_ablation import ablation_probe, right
 from regard.look.inspectable import Inspectable
@@ -44,7 +43,7 @@ class Choices:
 
 def chosen_right(model: Inspectable, choices: Choices, off: Sequence[Head] = ()) -> Array:
     """[B] whether the right option has the highest logit, with some heads ablated."""
-    core = core_of(model)
+    core = model.model
     data = choices.data
     with evaluation_mode(core):
         probe = ablation_probe(core, off)

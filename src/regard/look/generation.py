@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from regard.core.positional_encoding import AxialPosition, LearnedPosition
 from regard.core.probe import Probe
+from regard.core_model import CoreModel
 from regard.decode.batch_decoding import DecodingSettings, decode
 from regard.decode.beam_memory import require_memory
 from regard.decode.events import StepCallback
 from regard.decode.strategy import BeamSearch, Hypothesis, Strategy, choose_strategy
-from regard.decoder import Decoder
-from regard.encoder_decoder import EncoderDecoder
 from regard.errors import SettingError
 from regard.look.input_reading import read_input
 from regard.look.inspectable import (
@@ -26,7 +25,7 @@ from regard.look.inspectable import (
     token_ids,
 )
 from regard.look.probe_names import Head, switched_off
-from regard.look.view_requirements import other_views
+from regard.look.views import other_views
 
 
 def translate(
@@ -45,20 +44,18 @@ def translate(
     settings = decoding_settings(settings, BeamSearch())
     text = read_input(model, text)
     special_tokens = special_tokens_for(model, text)
-    if not isinstance(core, EncoderDecoder | Decoder) or special_tokens is None:
+    if not core.writes or special_tokens is None:
         raise SettingError("this model does not generate text", other_views(model))
     source = _decoding_source(model, text)
-    if isinstance(core, Decoder):
-        left = positions_left(core, len(source))
-    else:
-        left = positions_left(core, len(decoder_start(special_tokens)))
+    used = decoder_start(special_tokens) if core.reads_target else source
+    left = positions_left(core, len(used))
     # A learned table has no vector beyond its end.
     if left is not None:
         settings = replace(settings, limit=replace(settings.limit, maximum=max(1, left)))
     require_memory(settings.strategy, model.spec, settings.limit(len(source)))
     if off:
         settings = replace(settings, probe=Probe(edits=switched_off(core, off)))
-    return decode(core, [source], special_tokens, settings, on_step=watch)[0]
+    return decode(cast(Any, core), [source], special_tokens, settings, on_step=watch)[0]
 
 
 def decoding_settings(
@@ -80,14 +77,11 @@ def _decoding_source(model: Inspectable, text: Prepared) -> Any:
     return inputs[0].tolist()
 
 
-def positions_left(model: EncoderDecoder | Decoder, used: int) -> int | None:
+def positions_left(model: CoreModel, used: int) -> int | None:
     """How many of its learned positions a decoder has left; None where positions have no end."""
-    embedding = model.target if isinstance(model, EncoderDecoder) else model.tokens
-    position = embedding.position
-    if isinstance(position, AxialPosition):
+    position = model.front_ends()["decoder"].position
+    if isinstance(position, AxialPosition | LearnedPosition):
         return position.length - used
-    if isinstance(position, LearnedPosition):
-        return len(position.table) - position.offset - used
     return None
 
 

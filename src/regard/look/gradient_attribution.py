@@ -12,10 +12,7 @@ from torch import Tensor
 from regard import drawing
 from regard.core.probe import Edit, Probe
 from regard.core_model import CoreModel
-from regard.decoder import Decoder
 from regard.drawing import terminal
-from regard.encoder import Encoder
-from regard.encoder_decoder import EncoderDecoder
 from regard.look.arguments import require_positions
 from regard.look.backdrop import Backdrop, GraphBackdrop, SeriesBackdrop, SoundBackdrop
 from regard.look.forward import evaluation_mode, forward
@@ -24,8 +21,7 @@ from regard.look.model_inputs import ModelInputs, prepare_inputs
 from regard.look.probe_names import Head, switched_off
 from regard.look.recording import array
 from regard.look.result import PICTURE_ONLY, AnalysisResult, Array
-from regard.look.view_requirements import require_view
-from regard.series_encoder_decoder import SeriesEncoderDecoder
+from regard.look.views import require_view
 
 ROWS = 32  # logits whose gradients are computed in one batch
 
@@ -136,7 +132,7 @@ def attribution(
     if positions is None:
         positions = range(len(logits))
     distinct = list(dict.fromkeys(require_positions(positions, len(logits))))
-    ids = [_predicted_id(core, inputs, logits, position) for position in distinct]
+    ids = [_predicted_id(inputs, logits, position) for position in distinct]
     selected = _Logits(distinct, ids, pooled)
     # The edges of a graph are those of one row.
     at_once = 1 if inputs.side_inputs else ROWS
@@ -154,11 +150,11 @@ def attribution(
     )
 
 
-def _predicted_id(model: CoreModel, inputs: ModelInputs, logits: Tensor, position: int) -> int:
+def _predicted_id(inputs: ModelInputs, logits: Tensor, position: int) -> int:
     """The token that follows at a position, where that is known, or the most probable one."""
     if isinstance(inputs.backdrop, SeriesBackdrop):
         return 0  # the channel that is shown
-    if isinstance(model, EncoderDecoder | Decoder) and position < len(inputs.next_ids):
+    if position < len(inputs.next_ids):
         return inputs.next_ids[position]
     return int(logits[position].argmax())
 
@@ -175,9 +171,9 @@ def _names(
     core = model.model
     if isinstance(backdrop, SeriesBackdrop) and len(backdrop.forecast):
         return [f"+{position + 1}" for position in positions]
-    if isinstance(core, SeriesEncoderDecoder):
+    if core.lm_head is None and "decoder" in core.stacks():  # an encoder–decoder of series
         return [f"channel {i}" for i in ids]
-    if isinstance(core, Encoder) and core.head is None:
+    if core.lm_head is None:
         return [model.label_name(i) for i in ids]
     return model.output_tokenizer.tokens(ids)
 

@@ -13,9 +13,7 @@ from torch.nn import functional
 from regard import drawing
 from regard.core.probe import Probe
 from regard.core_model import CoreModel
-from regard.decoder import Decoder
 from regard.drawing import terminal
-from regard.encoder_decoder import EncoderDecoder
 from regard.errors import SettingError
 from regard.look.forward import evaluation_mode, forward
 from regard.look.inspectable import Inspectable
@@ -23,7 +21,7 @@ from regard.look.model_inputs import IGNORED, LabelledBatch, batch
 from regard.look.probe_names import Head, heads, switched_off
 from regard.look.recording import array
 from regard.look.result import AnalysisResult, Array
-from regard.look.view_requirements import require_view
+from regard.look.views import require_view
 
 
 @dataclass(frozen=True)
@@ -95,7 +93,7 @@ def ablation(
     head_count = max(head for _, head in ablated_heads) + 1
     # Layers may have different numbers of heads: what is missing stays NaN.
     effect = np.full((len(attention_names), head_count), np.nan)
-    if isinstance(core, EncoderDecoder | Decoder):
+    if core.writes:
         measure = "increase of the loss (nats per token)"
         baseline = loss(model, data)
         for name, head in ablated_heads:

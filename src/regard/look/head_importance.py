@@ -13,9 +13,7 @@ from torch.nn import functional
 from regard import drawing
 from regard.core.probe import Edit, Probe
 from regard.core_model import CoreModel
-from regard.decoder import Decoder
 from regard.drawing import terminal
-from regard.encoder_decoder import EncoderDecoder
 from regard.look.arguments import require_texts
 from regard.look.forward import evaluation_mode, forward
 from regard.look.inspectable import Inspectable
@@ -23,7 +21,7 @@ from regard.look.model_inputs import IGNORED, LabelledBatch, batch
 from regard.look.probe_names import Head, attentions
 from regard.look.recording import array
 from regard.look.result import AnalysisResult, Array
-from regard.look.view_requirements import require_view
+from regard.look.views import require_view
 
 ROWS = 32  # texts in a batch
 
@@ -136,7 +134,7 @@ def _gate_gradients(model: CoreModel, data: LabelledBatch) -> dict[str, Tensor]:
         padding_mask = data.padding_mask.clone()
         logits = forward(model, data.inputs.clone(), decoder_inputs, padding_mask, probe)
         labels = data.labels
-        if not isinstance(model, EncoderDecoder | Decoder):
+        if not model.writes:
             labels = _predicted_labels(logits, data)
         loss = functional.cross_entropy(
             logits.float().flatten(0, -2), labels.flatten(), ignore_index=IGNORED, reduction="sum"

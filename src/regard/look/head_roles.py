@@ -18,7 +18,6 @@ from regard.core.probe import Probe
 from regard.data import builtin
 from regard.data.builtin import Sentence
 from regard.drawing import terminal
-from regard.encoder_decoder import EncoderDecoder
 from regard.errors import DataError, SettingError
 from regard.look.forward import evaluation_mode, hidden_states
 from regard.look.inspectable import Inspectable, token_ids
@@ -26,8 +25,7 @@ from regard.look.model_inputs import batch
 from regard.look.probe_names import Head, stack_name
 from regard.look.recording import array
 from regard.look.result import AnalysisResult, Array
-from regard.look.view_requirements import other_views, require_view
-from regard.spec import DualEncoder
+from regard.look.views import other_views, require_view
 
 POSITIONAL = ("previous token", "next token", "first token")
 
@@ -93,7 +91,7 @@ def roles(
         stack = next(iter(core.stacks()))
     stack = stack_name(core, stack)
     # Links of the grammar are between words of the source.
-    if isinstance(core, EncoderDecoder) and stack == "decoder":
+    if core.reads_target and stack == "decoder":
         raise SettingError(
             "head roles need parsed sentences, and only the source is parsed", "set stack='encoder'"
         )
@@ -116,9 +114,7 @@ def roles(
 
 def _require_room(model: Inspectable, sentences: Sequence[Sentence]) -> None:
     """Refuses sentences that are longer than the positions that a model has learnt."""
-    spec = model.spec
-    reader = spec.text if isinstance(spec, DualEncoder) else spec
-    limit = reader.max_length
+    limit = model.spec.max_length
     longest = max(len(token_ids(model, sentence.source)) for sentence in sentences)
     if limit is not None and longest > limit:
         raise DataError(
@@ -182,7 +178,7 @@ def _count(model: Inspectable, sentences: Sequence[Sentence], tally: _Tally) -> 
     """Adds one batch of sentences to the tally."""
     core = model.model
     targets = None
-    if isinstance(core, EncoderDecoder):
+    if core.reads_target:
         targets = [sentence.target for sentence in sentences]
     data = batch(model, [sentence.source for sentence in sentences], targets)
     probe = Probe(tally.names)

@@ -9,7 +9,6 @@ from torch import Tensor
 from regard import disk
 from regard.data.audio import SUFFIXES as SOUND_SUFFIXES
 from regard.data.labelled_images import IMAGE_SUFFIXES
-from regard.dual_encoder import DualEncoder
 from regard.errors import DataError, SettingError
 from regard.look.inspectable import Input, Inspectable, MediaInput, Prepared
 
@@ -42,10 +41,9 @@ def _checked_tensor(model: Inspectable, inputs: Tensor) -> Tensor:
             f"a tensor of shape {tuple(inputs.shape)} is not a batch of one input",
             "pass a tensor of shape [1, …], as in torch.tensor([ids])",
         )
+    names = {one.name for one in model.model.inputs}
     # Two towers read token ids or an image.
-    reads_ids = model.spec.main_input_name == "input_ids" and not isinstance(
-        model.model, DualEncoder
-    )
+    reads_ids = "input_ids" in names and "pixel_values" not in names
     if reads_ids and (inputs.dim() != 2 or inputs.is_floating_point()):
         raise SettingError(
             f"a {inputs.dtype} tensor of shape {tuple(inputs.shape)} cannot hold token ids",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,9 +13,7 @@ from regard import drawing
 from regard.arguments import whole_number
 from regard.core.finite_outputs import require_finite
 from regard.core.kv_cache import KVCache, LayerCache
-from regard.decoder import Decoder
 from regard.drawing import terminal
-from regard.encoder_decoder import EncoderDecoder
 from regard.look.forward import evaluation_mode
 from regard.look.generation import positions_left
 from regard.look.input_reading import read_input
@@ -29,7 +27,7 @@ from regard.look.inspectable import (
     token_ids,
 )
 from regard.look.result import AnalysisResult, Array
-from regard.look.view_requirements import require_view
+from regard.look.views import require_view
 
 
 @dataclass(frozen=True)
@@ -75,27 +73,26 @@ class KVCacheGrowth(AnalysisResult):
 
 def cache(model: Inspectable, text: Input, *, length: int = 16) -> KVCacheGrowth:
     """The growth of the KV cache over the first `length` tokens of a greedy output."""
-    core = model.model
+    core: Any = model.model
     whole_number("length", length, least=1)
-    if not isinstance(core, EncoderDecoder | Decoder):
-        require_view(model, "cache")
-    assert isinstance(core, EncoderDecoder | Decoder), "others were refused"
+    require_view(model, "cache")
     text = read_input(model, text)
     with evaluation_mode(core):
         inputs = _input_tensor(model, text)
-        if isinstance(core, Decoder):
+        if core.reads_target:
+            prompt = 0
+            last = torch.tensor(
+                [decoder_start(special_tokens_for(model, text))], device=model.device
+            )
+            left = positions_left(core, last.shape[1])
+        else:
             # All of the prompt but its last token is in the cache before the first step.
             prompt = inputs.shape[1]
             last = inputs[:, -1:]
             left = positions_left(core, prompt)
-        else:
-            prompt = 0
-            start_ids = decoder_start(special_tokens_for(model, text))
-            last = torch.tensor([start_ids], device=model.device)
-            left = positions_left(core, len(start_ids))
         if left is not None:
             length = max(1, min(length, left))
-        state = core.start(cast(Any, core.encode(inputs)), capacity=length)
+        state = core.start(core.encode(inputs), capacity=length)
         tokens: list[int] = []
         used: list[int] = []
         for _ in range(length):

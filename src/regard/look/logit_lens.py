@@ -12,10 +12,7 @@ from regard import drawing
 from regard.arguments import whole_number
 from regard.core.finite_outputs import require_finite
 from regard.core.stack import Stack
-from regard.decoder import Decoder
 from regard.drawing import terminal
-from regard.encoder import Encoder
-from regard.encoder_decoder import EncoderDecoder
 from regard.errors import SettingError
 from regard.look.arguments import require_positions
 from regard.look.forward import evaluation_mode
@@ -23,7 +20,7 @@ from regard.look.inspectable import Inspectable
 from regard.look.probe_names import residual_probes
 from regard.look.recording import Look, array
 from regard.look.result import AnalysisResult, Array
-from regard.look.view_requirements import require_view
+from regard.look.views import require_view
 
 
 @dataclass(frozen=True)
@@ -80,9 +77,7 @@ def lens(run: Look, *, top: int = 5, positions: Sequence[int] | None = None) -> 
                 "record it: model.look(…, ask=['*.embedded', '*.residual'])",
             )
     # A position is named by the token that is read there; what is predicted is the next one.
-    position_tokens = run.model_inputs.input_tokens
-    if isinstance(core, EncoderDecoder):
-        position_tokens = run.model_inputs.decoder_tokens[:-1]
+    position_tokens = run.model_inputs.tokens_of(run.stack())
     if positions is None:
         positions = range(len(position_tokens))
     positions = require_positions(positions, len(position_tokens))
@@ -114,6 +109,5 @@ def _stack_and_head(model: Inspectable) -> tuple[Stack, Callable[[Tensor], Tenso
     core = model.model
     stack = list(core.stacks().values())[-1]
     assert isinstance(stack, Stack), "others were refused"
-    assert isinstance(core, EncoderDecoder | Decoder | Encoder)
-    assert core.head is not None
-    return stack, core.head
+    assert core.lm_head is not None, "others were refused"
+    return stack, core.lm_head

@@ -6,17 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from regard.core.context import Context
 from regard.core.patch_embedding import Patches
 from regard.core.probe import Probe
 from regard.core_model import CoreModel
 from regard.data.padding import pad_rows
-from regard.decoder import Decoder
-from regard.dual_encoder import DualEncoder
-from regard.encoder import Encoder
-from regard.encoder_decoder import EncoderDecoder
 from regard.errors import DataError, SettingError
 from regard.look.arguments import require_texts
 from regard.look.backdrop import Backdrop
@@ -33,7 +29,6 @@ from regard.look.inspectable import (
     token_ids,
 )
 from regard.look.probe_names import Head, switched_off
-from regard.series_encoder_decoder import SeriesEncoderDecoder, covariates_by_name
 
 IGNORED = -1  # the label of a position at which nothing is to be predicted
 
@@ -56,6 +51,12 @@ class ModelInputs:
     # What is read next to the inputs, by argument: the edges of a graph.
     side_inputs: Mapping[str, Tensor] = field(default_factory=dict)
     backdrop: Backdrop | None = None  # what the positions of the inputs stand on
+
+    def tokens_of(self, stack: str) -> tuple[str, ...]:
+        """The tokens that a stack reads; a decoder behind an encoder reads the target."""
+        if stack == "decoder" and self.decoder_tokens:
+            return self.decoder_tokens[:-1]
+        return self.input_tokens
 
     @property
     def target_tokens(self) -> tuple[str, ...]:
@@ -89,7 +90,7 @@ def prepare_inputs(
         inputs = text.inputs if isinstance(text, MediaInput) else text
         input_tokens = tuple(_position_names(core, inputs.to(model.device)))
     inputs = inputs.to(model.device)
-    if isinstance(core, EncoderDecoder):
+    if core.reads_target:
         target_ids = _target_ids(model, text, target, off)
         start_ids = decoder_start(special_tokens_for(model, text))
         decoder_ids = [*start_ids, *target_ids]
@@ -101,30 +102,20 @@ def prepare_inputs(
             tuple(decoder_ids[1:]),
             backdrop=backdrop,
         )
-    if isinstance(core, SeriesEncoderDecoder) and target is None:
-        # It reads what it forecasts itself, made with the same heads off.
-        context = Context(Probe(edits=switched_off(core, off)))
-        forecast = core.forecast(inputs, None, covariates_by_name(side_inputs), context)
-        names = tuple(f"+{step}" for step in range(core.horizon + 1))
-        return ModelInputs(
-            inputs,
-            input_tokens,
-            forecast,
-            names,
-            side_inputs=side_inputs,
-            backdrop=backdrop,
-        )
     if target is not None:
         raise no_target()
-    next_ids: list[int] = []  # encoders predict no next token
-    if isinstance(core, Decoder):
-        next_ids = inputs[0].tolist()[1:]
+    # Made with the same heads off; None of models without a decoder behind an encoder.
+    forecast = core.own_forecast(inputs, side_inputs, Context(Probe(edits=switched_off(core, off))))
+    names = () if forecast is None else (f"+{step}" for step in range(forecast.shape[1] + 1))
+    next_ids = inputs[0].tolist()[1:] if core.writes else []  # encoders predict no next token
     return ModelInputs(
         inputs,
         input_tokens,
-        side_inputs=side_inputs,
-        next_ids=tuple(next_ids),
-        backdrop=backdrop,
+        forecast,
+        tuple(names),
+        tuple(next_ids),
+        side_inputs,
+        backdrop,
     )
 
 
@@ -149,7 +140,10 @@ def _target_ids(
 
 def _position_names(model: CoreModel, inputs: Tensor) -> Iterator[str]:
     """Names for the positions of inputs that are no text: `row,column` of patches, or numbers."""
-    front_end = _front_end(model)
+    # Of two towers, one reads texts and the other images.
+    tower = "image.encoder" if inputs.is_floating_point() else "text.encoder"
+    front_ends = model.front_ends()
+    front_end = front_ends.get(tower, front_ends.get("encoder"))
     if isinstance(front_end, Patches):
         yield from (f"extra {i}" for i in range(len(front_end.extras)))
         rows, columns = front_end.grid(inputs)
@@ -161,18 +155,6 @@ def _position_names(model: CoreModel, inputs: Tensor) -> Iterator[str]:
         with torch.no_grad():
             length = front_end(inputs).shape[1]
     yield from (str(i) for i in range(length))
-
-
-def _front_end(model: CoreModel) -> nn.Module | None:
-    match model:
-        case Encoder():
-            return model.input
-        case EncoderDecoder():
-            return model.source
-        case DualEncoder():
-            return model.image.input
-        case _:
-            return None
 
 
 # ------------------------------------------------------------------ many texts
@@ -209,13 +191,13 @@ def batch(
     """
     core = model.model
     require_texts(texts, targets)
-    if targets is not None and not isinstance(core, EncoderDecoder):
+    if targets is not None and not core.reads_target:
         raise no_target()
     rows = [token_ids(model, text) for text in texts]
     inputs, padding_mask = pad_rows(rows, 0)
     inputs = inputs.to(model.device)
     padding_mask = padding_mask.to(model.device)  # True at tokens
-    if not isinstance(core, EncoderDecoder):
+    if not core.reads_target:
         labels = torch.full_like(inputs, IGNORED)
         labels[:, :-1] = inputs[:, 1:].masked_fill(~padding_mask[:, 1:], IGNORED)
         return LabelledBatch(inputs, padding_mask, None, labels)

@@ -42,7 +42,7 @@ from regard.look.position_sources import (
 from regard.look.probe_names import stack_name
 from regard.look.recording import array
 from regard.look.result import AnalysisResult, Array
-from regard.look.view_requirements import other_views, require_view
+from regard.look.views import other_views, require_view
 
 # How the tables of vectors that are added to the embeddings are called.
 TABLES: dict[type[nn.Module], str] = {

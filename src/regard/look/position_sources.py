@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from torch import nn
 
-from regard.baselines.memory_network import MemoryHops
-from regard.baselines.recurrent import RecurrentDecoder, RecurrentEncoder
 from regard.core.attention import Attention
 from regard.core.embedding import Embedding
 from regard.core.lagged_values import StepEmbedding
@@ -45,10 +43,10 @@ def without_positions(model: CoreModel, stack: str) -> str:
     """Why a stack has no position encodings to show."""
     if isinstance(model.front_ends().get(stack), Waveform):
         return f"the {stack} has convolutional position embeddings, which cannot be shown"
-    match model.stacks()[stack]:
-        case RecurrentEncoder() | RecurrentDecoder():
+    match model.stacks()[stack].kind:
+        case "recurrent":
             return f"the {stack} is recurrent, which needs no position encodings"
-        case MemoryHops():
+        case "memory":
             return (
                 "each sentence has a learned vector for its age (temporal encoding), "
                 "and each word a weight by its position"

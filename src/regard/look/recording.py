@@ -12,10 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.baselines.memory_network import MemoryNetwork
 from regard.core.probe import PARTS, AttentionCall, Probe
 from regard.drawing import even_attention
-from regard.encoder_decoder import EncoderDecoder
 from regard.errors import SettingError, did_you_mean
 from regard.look.arguments import require_indices
 from regard.look.attention_map import AttentionMap
@@ -31,8 +29,7 @@ from regard.look.probe_names import (
     switched_off,
 )
 from regard.look.result import Array
-from regard.look.view_requirements import other_views, require_view
-from regard.series_encoder_decoder import SeriesEncoderDecoder
+from regard.look.views import other_views, require_view
 
 # What views ask for that all attentions of a kind are in.
 PATTERNS_OF_VIEWS = {
@@ -172,15 +169,13 @@ class Look:
         The queries of cross-attention are named by the token that is predicted there.
         """
         input_tokens = self.model_inputs.input_tokens
-        core = self.model.model
-        if isinstance(core, EncoderDecoder | SeriesEncoderDecoder) and name.startswith("decoder."):
-            if name.endswith(".cross"):
-                return self.model_inputs.target_tokens, input_tokens
-            decoder_tokens = self.model_inputs.decoder_tokens[:-1]
-            return decoder_tokens, decoder_tokens
-        if isinstance(core, MemoryNetwork):
+        if name.startswith("memory."):
             # The question, which comes last, attends to the sentences before it.
             return input_tokens[-1:], input_tokens[:-1]
+        if name.endswith(".cross"):
+            return self.model_inputs.target_tokens, input_tokens
+        if name.startswith("decoder.") and self.model_inputs.decoder_tokens:
+            return (self.model_inputs.tokens_of("decoder"),) * 2
         places = self.call(name).k.shape[2]
         if places != len(input_tokens):
             input_tokens = _places_in_window(places)

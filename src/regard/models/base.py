@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from regard.decode.batch_decoding import SpecialTokens
     from regard.look import Look, MediaInput
     from regard.look.backdrop import Backdrop
+    from regard.text.ctc import CTCDecoder
 
 __all__ = ["Model", "ModelOutput", "TokenizerModel", "choose_device", "to_standard_error"]
 
@@ -306,6 +307,11 @@ class Model(Tasks):
     def with_answer(self, backdrop: Backdrop, logits: Tensor) -> Backdrop:
         """The backdrop with what the model answers, by the output of its head [1, …]."""
         return backdrop
+
+    @property
+    def decoder(self) -> CTCDecoder:
+        """The alphabet of a CTC model and its blank."""
+        raise ModelError("this model has no CTC alphabet", "load a CTC model, such as Wav2Vec2")
 
     def read_medium(self, data: bytes) -> MediaInput:
         """Prepares the contents of an image or sound file as an input."""

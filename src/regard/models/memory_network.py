@@ -101,6 +101,10 @@ class MemoryNetworkModel(TokenizerModel):
             "this view needs tokens, but the model reads whole sentences", "use the view attention"
         )
 
+    @property
+    def output_tokenizer(self) -> Tokenizer:
+        return self.tokenizer
+
     def labelled_input(self, text: str) -> tuple[Tensor, tuple[str, ...]]:
         return pad_stories([self.sentence_ids(text)]), tuple(split_sentences(text))
 

@@ -322,6 +322,10 @@ class DualEncoder(ModelSpec):
         return arguments("input_ids pixel_values", "attention_mask")
 
     @property
+    def max_length(self) -> int | None:
+        return self.text.max_length
+
+    @property
     def widths(self) -> dict[str, int]:
         return {"text": self.text.d_model, "image": self.image.d_model}
 

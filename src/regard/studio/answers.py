@@ -6,41 +6,28 @@ Answers come from a recorded forward pass, so that ablated heads change them too
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from regard.baselines.linear_forecaster import LinearForecaster
-from regard.baselines.memory_network import MemoryNetwork
 from regard.core.finite_outputs import require_finite
 from regard.core.probe import Probe
+from regard.core.series_patches import SeriesPatches
 from regard.core_model import CoreModel
-from regard.decoder import Decoder
-from regard.dual_encoder import DualEncoder
-from regard.encoder import Encoder
-from regard.encoder_decoder import EncoderDecoder
 from regard.errors import DataError
 from regard.look import Look, MediaInput
-from regard.look.backdrop import SeriesBackdrop
+from regard.look.backdrop import GraphBackdrop, SeriesBackdrop
 from regard.look.forward import evaluation_mode, forward
 from regard.look.inspectable import special_tokens_for
 from regard.look.probe_names import Head, switched_off
-from regard.models import (
-    CTCModel,
-    DualEncoderModel,
-    GraphModel,
-    Model,
-    SeriesModel,
-    TextEncoder,
-    input_warnings,
-)
+from regard.look.views import reads_paths, spells_frames
+from regard.models import Model, input_warnings
 from regard.models.labels import label_names, label_scores
-from regard.models.memory_network import MemoryNetworkModel
 from regard.models.spans import tagged_words
-from regard.series_encoder_decoder import SeriesEncoderDecoder
 from regard.text.tokenizer import Tokenizer
 from regard.training.run_evaluation import run_settings
 
@@ -95,66 +82,63 @@ class ModelAnswer:
 def task_of(model: Model) -> str:
     """The task by which a model answers."""
     core = model.model
-    match core:
-        case EncoderDecoder():
-            if model.spec.task is not None:
-                return "classify"
-            return "transcribe" if model.medium == "sound" else "translate"
-        case Decoder():
-            return "generate"
-        case MemoryNetwork():
-            return "answer"
-        case DualEncoder():
-            return "caption"
-        case LinearForecaster() | SeriesEncoderDecoder():
-            return "forecast"
-    if isinstance(model, CTCModel):
-        return "transcribe"
-    if isinstance(model, SeriesModel):
+    kinds = {one.kind for one in core.inputs}
+    if {"tokens", "pixels"} <= kinds:
+        return "caption"
+    if "values" in kinds:
         return "forecast"
-    if isinstance(model, GraphModel):
-        return "classify"
-    if core.labels is not None:
-        return {"next": "follows"}.get(model.spec.task or "", model.spec.task or "classify")
-    return "fill" if core.head is not None else "embed"
+    if model.spec.task is not None:
+        # Of a graph with tags, the class of one node is asked for.
+        task = "classify" if "nodes" in kinds else model.spec.task
+        return "follows" if task == "next" else task
+    if core.reads_target:
+        return "transcribe" if model.medium == "sound" else "translate"
+    if core.writes:
+        return "generate"
+    if core.lm_head is None:
+        return "embed"
+    return "answer" if reads_stories(core) else "fill"
+
+
+def reads_stories(core: CoreModel) -> bool:
+    """Whether its positions are the sentences of a story (memory networks)."""
+    return core.inputs[0].name == "story"
 
 
 def unit_of(model: Model) -> str:
     """What a position of an input is that is no picture and no sound."""
-    if isinstance(model, GraphModel):
-        return "node"
-    if isinstance(model, SeriesModel):
-        # An encoder–decoder reads the steps themselves.
-        return "patch" if isinstance(model.model, Encoder) else "step"
-    return "token"
+    match model.model.inputs[0].kind:
+        case "nodes":
+            return "node"
+        case "values":
+            front_end = model.model.front_ends().get("encoder")
+            return "patch" if isinstance(front_end, SeriesPatches) else "step"
+        case _:
+            return "token"
 
 
 def examples(model: Model) -> list[str]:
     """Texts to try a model with; none for a model that reads no text."""
-    task = task_of(model)
     # Its positions are sentences, so that it "accepts no text" of tokens.
-    if isinstance(model.model, MemoryNetwork):
+    if reads_stories(model.model):
         return list(STORIES)
-    if isinstance(model, SeriesModel | GraphModel):
+    if reads_paths(model):
         return _stored_inputs(model)
     if not model.accepts_text:
         return []
-    if task == "generate":
-        return list(BEGINNINGS)
-    if task == "answer":
-        return list(QUESTIONS)
-    if task == "caption":
-        return list(CAPTIONS)
     mask = mask_token(model)
-    if task == "fill" and mask is not None:
+    if mask is not None:
         return [
             masked_text(model, text, text.index(word), text.index(word) + len(word))
             for text, word in zip(TRANSLATIONS, _HIDDEN, strict=True)
         ]
-    return list(TRANSLATIONS)
+    return list(_EXAMPLES.get(task_of(model), TRANSLATIONS))
 
 
-def _stored_inputs(model: SeriesModel | GraphModel) -> list[str]:
+_EXAMPLES = {"generate": BEGINNINGS, "answer": QUESTIONS, "caption": CAPTIONS}
+
+
+def _stored_inputs(model: Model) -> list[str]:
     """The series of the run that a model is from, or some nodes of its graph, if still there."""
     recipe = run_settings(model.folder).recipe
     if recipe is None:
@@ -162,7 +146,7 @@ def _stored_inputs(model: SeriesModel | GraphModel) -> list[str]:
     path = recipe.data.series or recipe.data.graph
     if path is None or not Path(path).exists():
         return []
-    return [path] if isinstance(model, SeriesModel) else [f"{path}:{node}" for node in _NODES]
+    return [path] if recipe.data.series else [f"{path}:{node}" for node in _NODES]
 
 
 _NODES = (0, 1, 2)
@@ -181,8 +165,7 @@ def answer_probes(core: CoreModel) -> tuple[str, ...]:
 
     Logits over a vocabulary are computed at single positions only, from the hidden states.
     """
-    without = DualEncoder | MemoryNetwork | LinearForecaster | SeriesEncoderDecoder
-    if isinstance(core, without) or core.head is None:
+    if core.lm_head is None or reads_stories(core):
         return ("logits",)
     return (f"{list(core.stacks())[-1]}.output",)
 
@@ -190,137 +173,119 @@ def answer_probes(core: CoreModel) -> tuple[str, ...]:
 # ------------------------------------------------------------------ the answer
 
 
-def answer(
-    model: Model, run: Look, text: str | MediaInput, off: Sequence[Head], captions: Sequence[str]
-) -> ModelAnswer:
-    """What the model says to the input of a recorded forward pass.
+@dataclass(frozen=True)
+class Question:
+    """The input of a recorded forward pass, which a model is to answer."""
 
-    `captions` are the alternatives of a dual encoder; `off` are the heads that were ablated.
-    """
-    core = model.model
-    match core:
-        case EncoderDecoder():
-            return _written(model, run, text)
-        case Decoder():
-            return _next_token(model, run)
-        case MemoryNetwork():
-            return _answer_word(model, run)
-        case DualEncoder():
-            return _caption(model, run, text, off, captions)
-        case Encoder():
-            return _of_encoder(model, core, run, text, off)
-        case _:
-            return _forecast(run)
+    model: Model
+    run: Look
+    text: str | MediaInput
+    off: Sequence[Head] = ()  # the heads that were ablated
+    captions: Sequence[str] = ()  # the alternatives of a dual encoder
 
 
-def _written(model: Model, run: Look, text: str | MediaInput) -> ModelAnswer:
-    # BART as a classifier reads the source twice and writes nothing.
-    if model.spec.task is not None:
-        names = label_names(model.config, run.tensor("logits").shape[-1])
-        scores = label_scores(run.tensor("logits")[0].float(), names)
-        return _classes("classify", scores)
-    special_tokens = special_tokens_for(model, text)
-    ids = run.model_inputs.next_ids
+def answer(question: Question) -> ModelAnswer:
+    """What the model says, by its task."""
+    return _ANSWERS[task_of(question.model)](question)
+
+
+def _written(question: Question) -> ModelAnswer:
+    model = question.model
+    special_tokens = special_tokens_for(model, question.text)
+    ids = question.run.model_inputs.next_ids
     # Without the end token, which is no text.
     if special_tokens is not None:
         ids = tuple(i for i in ids if i != special_tokens.end)
-    task = "transcribe" if isinstance(text, MediaInput) else "translate"
-    return ModelAnswer(task, model.output_tokenizer.decode(ids).strip())
+    return ModelAnswer(task_of(model), model.output_tokenizer.decode(ids).strip())
 
 
-def _next_token(model: Model, run: Look) -> ModelAnswer:
-    shares = next_tokens(model, run, -1)
+def _next_token(question: Question) -> ModelAnswer:
+    shares = next_tokens(question.model, question.run, -1)
     # A model without a tokenizer has numbers for tokens.
     return ModelAnswer("generate", shares[0].label, tuple(shares))
 
 
-def _answer_word(model: Model, run: Look) -> ModelAnswer:
-    probabilities = run.tensor("logits")[0].float().softmax(dim=-1)  # [V]
-    shares = _top(model, probabilities)
+def _answer_word(question: Question) -> ModelAnswer:
+    probabilities = question.run.tensor("logits")[0].float().softmax(dim=-1)  # [V]
+    shares = _top(question.model, probabilities)
     return ModelAnswer("answer", shares[0].label, tuple(shares))
 
 
-def _caption(
-    model: Model,
-    run: Look,
-    text: str | MediaInput,
-    off: Sequence[Head],
-    captions: Sequence[str],
-) -> ModelAnswer:
-    """The caption that fits an image best, by the logits of `DualEncoder`.
+def _caption(question: Question) -> ModelAnswer:
+    """The caption that fits an image best, by the logits of two towers.
 
     CLIP shares out one probability among the captions; SigLIP judges each by itself.
     """
-    core = model.model
-    assert isinstance(core, DualEncoder)
-    assert isinstance(model, DualEncoderModel)
-    if isinstance(text, str):
-        width = run.tensor("logits").shape[-1]
-        note = (
+    model = question.model
+    run = question.run
+    if isinstance(question.text, str):
+        return _vector(
+            run,
             "This is the embedding of the text encoder. Match captions with an image to compare "
-            "it with the embedding of the image."
+            "it with the embedding of the image.",
         )
-        return ModelAnswer("embed", f"a {width:,}-dimensional vector", note=note)
     if not model.accepts_text:
         return ModelAnswer("caption", "", note="The folder has no tokenizer, which captions need.")
     image = run.tensor("logits")  # [1, D], a unit vector
+    core: Any = model.model
     vectors = []
     with evaluation_mode(core):
         # One by one: captions are few, and of unlike lengths, unless the model pads them all.
-        for caption in captions:
+        for caption in question.captions:
             ids = model.tokens(caption)["input_ids"]
-            probe = Probe(edits=switched_off(core, off))
+            probe = Probe(edits=switched_off(core, question.off))
             vectors.append(forward(core, ids.to(model.device), probe=probe))
         logits = core.logits(torch.cat(vectors), image)[:, 0].float()  # [captions]
     is_shared_out = core.bias is None
     probabilities = logits.softmax(dim=0) if is_shared_out else logits.sigmoid()
     shares = sorted(
-        map(Share, captions, probabilities.tolist()), key=lambda share: -share.probability
+        map(Share, question.captions, probabilities.tolist()), key=lambda share: -share.probability
     )
     return ModelAnswer("caption", shares[0].label, tuple(shares), distribution=is_shared_out)
 
 
-def _of_encoder(
-    model: Model, core: Encoder, run: Look, text: str | MediaInput, off: Sequence[Head]
-) -> ModelAnswer:
-    task = task_of(model)
-    if isinstance(model, SeriesModel):
-        return _forecast(run)
-    if isinstance(model, GraphModel):
-        return _class_of_node(model, run)
-    if task == "fill":
-        return _filled(model, run, text, off)
-    if task == "embed":
-        width = run.tensor("logits").shape[-1]
-        note = (
-            "This model has no task head: its output is one vector per token. Fine-tune it to "
-            "get predictions."
-        )
-        return ModelAnswer("embed", f"a {width:,}-dimensional vector", note=note)
-    logits = run.tensor("logits")[0].float()  # [L], or [T, L]
-    if isinstance(model, CTCModel):
-        return _letters(model, logits)
-    if task == "tag" and isinstance(model, TextEncoder) and isinstance(text, str):
-        return _tagged_words(model, text, logits)
-    if task in ("tag", "detect"):
-        return _labelled_tokens(model, run, logits, task)
-    if task == "answer" and isinstance(text, str):
-        return _extracted(model, text)
-    if task == "follows":
-        probability = float(logits.softmax(dim=-1)[0])
-        shares = (Share("follows", probability), Share("does not follow", 1 - probability))
-        return ModelAnswer("follows", max(shares, key=lambda one: one.probability).label, shares)
+def _embedded(question: Question) -> ModelAnswer:
+    note = (
+        "This model has no task head: its output is one vector per token. Fine-tune it to "
+        "get predictions."
+    )
+    return _vector(question.run, note)
+
+
+def _vector(run: Look, note: str) -> ModelAnswer:
+    width = run.tensor("logits").shape[-1]
+    return ModelAnswer("embed", f"a {width:,}-dimensional vector", note=note)
+
+
+def _follows(question: Question) -> ModelAnswer:
+    probability = float(question.run.tensor("logits")[0].float().softmax(dim=-1)[0])
+    shares = (Share("follows", probability), Share("does not follow", 1 - probability))
+    return ModelAnswer("follows", max(shares, key=lambda one: one.probability).label, shares)
+
+
+def _classified(question: Question) -> ModelAnswer:
+    """The class of the input, or of a graph the class of the node that was asked for."""
+    model = question.model
+    logits = question.run.tensor("logits")[0].float()  # [L], or [nodes, L]
+    backdrop = question.run.model_inputs.backdrop
+    node = None if backdrop is None else backdrop.query
+    if logits.ndim > 1 and node is None:
+        return _labelled_tokens(question)
+    if logits.ndim > 1:
+        logits = logits[node]
     names = label_names(model.config, len(logits))
     problem_type = model.config.get("problem_type")
     scores = label_scores(logits, names, problem_type)
     if problem_type == "regression":
         return ModelAnswer("regress", "  ".join(f"{value:.3f}" for value in scores.values()))
-    return _classes("classify", scores, len(names) > 1 and problem_type is None)
+    shares = tuple(Share(label, value) for label, value in list(scores.items())[:TOP])
+    is_distribution = len(names) > 1 and problem_type is None
+    return ModelAnswer("classify", shares[0].label, shares, distribution=is_distribution)
 
 
-def _forecast(run: Look) -> ModelAnswer:
+def _forecast(question: Question) -> ModelAnswer:
     """The first steps that follow, of the channel that is drawn."""
-    backdrop = run.model_inputs.backdrop
+    backdrop = question.run.model_inputs.backdrop
     if not isinstance(backdrop, SeriesBackdrop) or not len(backdrop.forecast):
         return ModelAnswer("forecast", "", note="This model has no forecasting head.")
     steps = backdrop.forecast.tolist()
@@ -333,20 +298,13 @@ def _forecast(run: Look) -> ModelAnswer:
 _STEPS_SHOWN = 8
 
 
-def _class_of_node(model: GraphModel, run: Look) -> ModelAnswer:
-    """The class of the node that was asked for, of the graph, or of each node."""
-    logits = run.tensor("logits").reshape(-1, len(model.labels)).float()
-    backdrop = run.model_inputs.backdrop
-    node = backdrop.query if backdrop is not None else None
-    if len(logits) > 1 and node is None:
-        return _labelled_tokens(model, run, logits, "tag")
-    return _classes("classify", label_scores(logits[node or 0], model.labels))
-
-
-def _letters(model: CTCModel, logits: Tensor) -> ModelAnswer:
-    """The transcript by the likeliest letter of each frame, of logits [T, L]."""
+def _transcribed(question: Question) -> ModelAnswer:
+    """What a decoder has written, or the likeliest letter of each frame, of logits [T, L]."""
+    if question.model.model.writes:
+        return _written(question)
+    ids = question.run.tensor("logits")[0].argmax(dim=-1).tolist()
     try:
-        return ModelAnswer("transcribe", model.decoder.text(logits.argmax(dim=-1).tolist()))
+        return ModelAnswer("transcribe", question.model.decoder.text(ids))
     except DataError as refusal:  # its attention can be looked at all the same
         return ModelAnswer("transcribe", "", note=f"{refusal.problem}: {refusal.repair}.")
 
@@ -354,7 +312,7 @@ def _letters(model: CTCModel, logits: Tensor) -> ModelAnswer:
 def output_positions(model: Model, run: Look) -> Sequence[int]:
     """The positions at which the model says something: of a CTC model, one for each letter, of a
     forecaster the steps."""
-    if isinstance(model, CTCModel):
+    if spells_frames(model.model):
         ids = run.tensor("logits")[0].argmax(dim=-1).tolist()  # [T]
         try:
             letters = model.decoder.frames(ids)
@@ -365,7 +323,7 @@ def output_positions(model: Model, run: Look) -> Sequence[int]:
     backdrop = run.model_inputs.backdrop
     if isinstance(backdrop, SeriesBackdrop) and len(backdrop.forecast):
         return range(len(backdrop.forecast))
-    if isinstance(model, GraphModel) and backdrop is not None and backdrop.query is not None:
+    if isinstance(backdrop, GraphBackdrop) and backdrop.query is not None:
         return [backdrop.query]  # the node that was asked for
     if "logits" in run.names:
         logits = run.tensor("logits")[0]  # [L] of the whole input, or [T, L]
@@ -374,29 +332,33 @@ def output_positions(model: Model, run: Look) -> Sequence[int]:
     return range(len(run.target) or len(run.source))
 
 
-def _classes(task: str, scores: dict[str, float], distribution: bool = True) -> ModelAnswer:
-    shares = tuple(Share(label, value) for label, value in list(scores.items())[:TOP])
-    return ModelAnswer(task, shares[0].label, shares, distribution=distribution)
+def _labelled_tokens(question: Question) -> ModelAnswer:
+    """A label for each position, by logits [T, L]."""
+    run = question.run
+    logits = run.tensor("logits")[0].float()
+    names = label_names(question.model.config, logits.shape[-1])
+    best = logits.softmax(dim=-1).max(dim=-1)
+    labels = [names[i] for i in best.indices.tolist()]
+    return _marked("tag", list(zip(run.source, labels, best.values.tolist(), strict=False)))
 
 
-def _labelled_tokens(model: Model, run: Look, logits: Tensor, task: str) -> ModelAnswer:
-    """A label for each token, by logits [T, L]; of a detector whether it was replaced."""
-    if task == "detect":
-        probabilities = logits[:, 0].sigmoid().tolist()
-        # ELECTRA: one logit a token.
-        labels = ["replaced" if value > 0.5 else "original" for value in probabilities]
-    else:
-        names = label_names(model.config, logits.shape[-1])
-        best = logits.softmax(dim=-1).max(dim=-1)
-        probabilities = best.values.tolist()
-        labels = [names[i] for i in best.indices.tolist()]
-    return _marked(task, list(zip(run.source, labels, probabilities, strict=False)))
+def _replaced_tokens(question: Question) -> ModelAnswer:
+    """Whether each token was replaced (ELECTRA), by one logit a token: [T, 1]."""
+    run = question.run
+    probabilities = run.tensor("logits")[0, :, 0].float().sigmoid().tolist()
+    labels = ["replaced" if value > 0.5 else "original" for value in probabilities]
+    return _marked("detect", list(zip(run.source, labels, probabilities, strict=False)))
 
 
-def _tagged_words(model: TextEncoder, text: str, logits: Tensor) -> ModelAnswer:
+def _tagged_words(question: Question) -> ModelAnswer:
     """A label for each word, by logits [T, L]."""
-    [encoding] = model.tokenizer.encode_with_template([text])
-    words = tagged_words(text, encoding, logits, model.labels)
+    model = question.model
+    text = question.text
+    if not isinstance(text, str) or not model.accepts_text:
+        return _labelled_tokens(question)
+    logits = question.run.tensor("logits")[0].float()
+    [encoding] = model.input_tokenizer.encode_with_template([text])
+    words = tagged_words(text, encoding, logits, label_names(model.config, logits.shape[-1]))
     return _marked("tag", [(word.text, word.label, word.probability) for word in words])
 
 
@@ -408,22 +370,29 @@ def _marked(task: str, spans: Sequence[tuple[str, str, float]]) -> ModelAnswer:
     return ModelAnswer(task, ", ".join(marked) or "none", spans=spans)
 
 
-def _extracted(model: Model, text: str) -> ModelAnswer:
-    """The span that answers the question before the first question mark."""
+def _answered(question: Question) -> ModelAnswer:
+    """The word that answers a story, or the span that answers what is before a question mark."""
+    model = question.model
+    text = question.text
+    if reads_stories(model.model) or not isinstance(text, str):
+        return _answer_word(question)
     # One text box for both: the question ends with the first question mark.
-    question, mark, context = text.partition("?")
+    asked, mark, context = text.partition("?")
     if not mark or not context.strip():
         return ModelAnswer("answer", "", note="Enter a question, then a text: Who? Text.")
-    span = model.answer(f"{question}?", context.strip())
+    span = model.answer(f"{asked}?", context.strip())
     shares = (Share(span.text or "no answer", span.probability), Share("no answer", span.none))
     return ModelAnswer("answer", span.text or "no answer", shares, distribution=False)
 
 
-def _filled(model: Model, run: Look, text: str | MediaInput, off: Sequence[Head]) -> ModelAnswer:
+def _filled(question: Question) -> ModelAnswer:
     """The words for the mask; without one in the text, the last word is masked."""
+    model = question.model
+    run = question.run
+    text = question.text
     mask = mask_token(model)
     if mask is None or not isinstance(text, str):
-        return _next_token(model, run)
+        return _next_token(question)
     masked = None
     if mask not in text:
         spans = [match.span() for match in _WORD.finditer(text)]
@@ -431,7 +400,7 @@ def _filled(model: Model, run: Look, text: str | MediaInput, off: Sequence[Head]
             return ModelAnswer("fill", "", note=f"Put {mask} where a word is missing.")
         # The last word is what a reader would guess too.
         masked = masked_text(model, text, *spans[-1])
-        run = model.look(masked, ask=answer_probes(model.model), off=tuple(off))
+        run = model.look(masked, ask=answer_probes(model.model), off=question.off)
     mask_id = model.input_tokenizer.special_token_id("mask")
     ids = run.model_inputs.inputs[0].tolist()
     probabilities = position_logits(run, [ids.index(mask_id)])[0].softmax(dim=-1)
@@ -468,6 +437,22 @@ def _words_to_mask(model: Model, text: str, word: str) -> tuple[tuple[str, str],
         if match.start() != hidden:
             words.append((match.group(), masked_text(model, filled, *match.span())))
     return tuple(words[:MAX_SPANS])
+
+
+_ANSWERS: dict[str, Callable[[Question], ModelAnswer]] = {
+    "translate": _written,
+    "transcribe": _transcribed,
+    "generate": _next_token,
+    "answer": _answered,
+    "caption": _caption,
+    "forecast": _forecast,
+    "classify": _classified,
+    "tag": _tagged_words,
+    "detect": _replaced_tokens,
+    "follows": _follows,
+    "fill": _filled,
+    "embed": _embedded,
+}
 
 
 # ------------------------------------------------------------------ distributions over tokens
@@ -526,12 +511,9 @@ def _top(
 
 
 def _output_tokenizer(model: Model) -> Tokenizer | None:
-    if isinstance(model, MemoryNetworkModel):
-        # Positions of its input are sentences, so that it has no `output_tokenizer`.
-        return model.tokenizer
-    if not model.accepts_text and not isinstance(model.model, EncoderDecoder):
-        return None
-    return model.output_tokenizer
+    if model.accepts_text or model.model.reads_target or reads_stories(model.model):
+        return model.output_tokenizer
+    return None
 
 
 # ------------------------------------------------------------------ unknown words
@@ -556,9 +538,9 @@ def unknown_words(model: Model, text: str | MediaInput) -> dict[int, str]:
 
 def _text_tokenizer(model: Model) -> Tokenizer | None:
     """The tokenizer of a model that reads text."""
-    if isinstance(model, MemoryNetworkModel):
-        # Positions of its input are sentences, so that it has no `input_tokenizer`.
-        return model.tokenizer
+    # Positions of a story are sentences, so that it has no `input_tokenizer`.
+    if reads_stories(model.model):
+        return model.output_tokenizer
     return model.input_tokenizer if model.accepts_text else None
 
 

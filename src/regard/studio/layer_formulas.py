@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from torch import nn
 
-from regard.baselines.linear_forecaster import LinearForecaster
 from regard.core.block import Block, ParallelBlock
 from regard.core.embedding import Embedding
 from regard.core.feedforward import (
@@ -58,9 +57,9 @@ def layer_formulas(core: CoreModel, name: str) -> Formulas:
 
 def linear_formula(core: CoreModel) -> str | None:
     """What DLinear and NLinear compute, which have no layers; None for all others."""
-    if not isinstance(core, LinearForecaster):
+    if core.stacks():
         return None
-    if core.trend is None:
+    if "trend" not in dict(core.named_children()):
         return "y = W (x − x_L) + b + x_L, where x_L is the last value"
     return "y = W_s (x − trend) + W_t trend + b, where trend is a moving average"
 

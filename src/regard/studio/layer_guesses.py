@@ -7,13 +7,13 @@ to the residual stream, as if no layer followed.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from torch import Tensor
 
 from regard.core.finite_outputs import require_finite
 from regard.core.head import ClassifierHead
 from regard.core.stack import Stack
-from regard.encoder import Encoder
 from regard.look import Look, fitting_views, lens
 from regard.look.forward import evaluation_mode
 from regard.look.inspectable import Inspectable
@@ -48,14 +48,15 @@ def _words(run: Look, rows: Sequence[int]) -> list[list[Guess]]:
 
 def _classes(run: Look, stack: str, rows: Sequence[int]) -> list[list[Guess]] | None:
     """Of classes of each position, or of the first one, which is read for the whole input."""
-    core = run.model.model
-    if not isinstance(core, Encoder) or not isinstance(core.stack, Stack):
-        return None
-    labels = core.labels
+    core: Any = run.model.model
+    side = core.stacks()[stack]
+    labels = core.heads().get("labels")
+    pool = core.heads().get("pool")
     # Scores of other tasks, and of several labels at once, are not shares of one answer.
-    if not isinstance(labels, ClassifierHead) or not _chooses_one(run.model):
+    is_choice = isinstance(labels, ClassifierHead) and _chooses_one(run.model)
+    if not isinstance(side, Stack) or not is_choice:
         return None
-    of_first = core.pool is not None and core.pool.which == "first" and labels.scores == "pooled"
+    of_first = pool is not None and pool.which == "first" and labels.scores == "pooled"
     if not labels.per_token and not of_first:
         return None
     guesses = []
@@ -63,8 +64,8 @@ def _classes(run: Look, stack: str, rows: Sequence[int]) -> list[list[Guess]] | 
         for name in residual_probes(core, stack):
             residual = run.tensor(name)
             if name.endswith(".embedded"):
-                residual = core.stack.residual_stream(residual)
-            hidden = core.stack.finish(residual)
+                residual = side.residual_stream(residual)
+            hidden = side.finish(residual)
             logits = require_finite(core.classes(hidden, inputs=run.model_inputs.inputs), core)
             guesses.append(_likeliest(run, logits[0].float(), rows))
     return guesses

@@ -15,9 +15,6 @@ import torch
 from torch import Tensor, nn
 
 from regard.baselines import additive_attention as baseline_attention
-from regard.baselines.convolutional import ConvolutionalDecoder, ConvolutionalEncoder
-from regard.baselines.memory_network import MemoryHops
-from regard.baselines.recurrent import RecurrentDecoder, RecurrentEncoder
 from regard.core.additive_attention import AdditiveAttention
 from regard.core.block import Block, ParallelBlock
 from regard.core.linear_attention import LinearAttention
@@ -33,23 +30,9 @@ from regard.studio.layer_guesses import layer_guesses
 NUMBERS = 24  # of a vector that are shown
 ROWS = 28  # tokens that are shown
 
-StackKind = Literal["transformer", "recurrent", "convolutional", "memory"]
 NormPlacement = Literal["pre", "post", "parallel", "none"]
 
 # ------------------------------------------------------------------ what a layer is made of
-
-
-def stack_kind(stack: nn.Module) -> StackKind:
-    """Of what layers a stack consists."""
-    match stack:
-        case RecurrentEncoder() | RecurrentDecoder():
-            return "recurrent"
-        case ConvolutionalEncoder() | ConvolutionalDecoder():
-            return "convolutional"
-        case MemoryHops():
-            return "memory"
-        case _:
-            return "transformer"
 
 
 def norm_placement(stack: nn.Module) -> NormPlacement:
@@ -154,8 +137,7 @@ def _vectors(values: Tensor, positions: Sequence[int]) -> Tensor:
 
 def _sums(run: Look, stack: str, layer: int, rows: Sequence[int]) -> dict[str, Tensor]:
     """The residual stream after each sublayer but the last, whose sum is the layer's output."""
-    core_stack = run.model.model.stacks()[stack]
-    placement = norm_placement(core_stack)
+    placement = norm_placement(run.model.model.stacks()[stack])
     names = set(run.names)
     if placement not in ("pre", "post") or f"{stack}.{layer}.self.output" not in names:
         return {}

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from regard import look as analyses
 from regard.look.inspectable import MediaInput, empty_input
 from regard.look.probe_names import attentions
-from regard.models import GraphModel, SeriesModel
+from regard.look.views import reads_paths
 from regard.studio import answers
 from regard.studio.model_store import ModelStore, OpenModel, not_allowed
 from regard.studio.requests import InputRequest
@@ -20,8 +20,8 @@ def open_input(store: ModelStore, request: InputRequest) -> tuple[OpenModel, str
     """The model and the input of a request."""
     opened = store.model(request.model)
     # The input of such a model is a path. To others on the network, only that of its run is open.
-    reads_paths = isinstance(opened.model, SeriesModel | GraphModel)
-    if reads_paths and store.opener is None and request.text not in answers.examples(opened.model):
+    is_path = reads_paths(opened.model)
+    if is_path and store.opener is None and request.text not in answers.examples(opened.model):
         raise not_allowed()
     text = opened.input(store.files, request.text, request.file)
     if isinstance(text, str) and not text.strip():

@@ -8,28 +8,19 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 from torch.nn import functional
 
 from regard import look as analyses
-from regard.baselines.linear_forecaster import LinearForecaster
-from regard.baselines.memory_network import MemoryNetwork
 from regard.core.patch_embedding import Patches
 from regard.core.probe import Probe
-from regard.core.stack import Stack
 from regard.core_model import CoreModel
 from regard.data.log_mel import frequency_ticks
-from regard.decoder import Decoder
-from regard.dual_encoder import DualEncoder
-from regard.encoder import Encoder
-from regard.encoder_decoder import EncoderDecoder
 from regard.errors import SettingError
 from regard.look.forward import evaluation_mode, forward
 from regard.look.inspectable import MediaInput
 from regard.look.model_inputs import ModelInputs
 from regard.look.probe_names import Head, attentions, switched_off
 from regard.models import Model
-from regard.series_encoder_decoder import SeriesEncoderDecoder
 from regard.studio import answers
 from regard.studio.layer_formulas import layer_formulas, linear_formula
 from regard.studio.model_store import ModelStore, OpenModel, not_allowed
@@ -44,20 +35,11 @@ from regard.studio.requests import (
     ViewRequest,
 )
 from regard.studio.sample_inputs import EXAMPLE
-from regard.studio.token_path import norm_placement, stack_kind
+from regard.studio.token_path import norm_placement
 from regard.studio.views.inputs import open_input, record
 from regard.studio.views.packed import Answer, Packed
 
 FRAMES_PER_SECOND = 100  # of a spectrogram
-KINDS: dict[type[nn.Module], str] = {
-    EncoderDecoder: "encoder–decoder",
-    SeriesEncoderDecoder: "encoder–decoder",
-    Decoder: "decoder",
-    Encoder: "encoder",
-    DualEncoder: "dual encoder",
-    MemoryNetwork: "memory network",
-    LinearForecaster: "linear forecaster",
-}
 
 
 def shelf(store: ModelStore, request: ViewRequest) -> Answer:
@@ -93,18 +75,18 @@ def model(store: ModelStore, request: ModelRequest) -> Answer:
     """What a model is: its size, its attentions, which views it has."""
     opened = store.model(request.model)
     core = opened.model.model
-    decodes = isinstance(core, EncoderDecoder | Decoder)
     sides = core.stacks()
+    task = answers.task_of(opened.model)
     return {
         "name": request.model,
         "kind": _kind(core),
         "family": opened.model.family,
-        "task": answers.task_of(opened.model),
+        "task": task,
         "examples": answers.examples(opened.model),
         "mask": answers.mask_token(opened.model),
-        "captions": list(answers.CAPTIONS) if isinstance(core, DualEncoder) else [],
+        "captions": list(answers.CAPTIONS) if task == "caption" else [],
         "analyses": _analyses(opened.model),
-        "layers": {name: stack_kind(side) for name, side in sides.items()},
+        "layers": {name: side.kind for name, side in sides.items()},
         "norms": {name: norm_placement(side) for name, side in sides.items()},
         "formulas": {name: layer_formulas(core, name) for name in sides},
         "linear": linear_formula(core),
@@ -112,46 +94,42 @@ def model(store: ModelStore, request: ModelRequest) -> Answer:
         "parameters": sum(parameter.numel() for parameter in core.parameters()),
         "reads": opened.model.accepts_text,
         "medium": opened.model.medium,
-        "speaks": _has_lm_head(core),
-        "writes": decodes and opened.model.special_tokens is not None,
-        "translates": isinstance(core, EncoderDecoder),
+        "speaks": core.lm_head is not None,
+        "writes": core.writes and opened.model.special_tokens is not None,
+        "translates": core.reads_target,
         "stacks": {name: stack.layers for name, stack in sides.items()},
         "attentions": {name: attention.heads for name, attention in attentions(core).items()},
         "device": str(opened.model.device),
     }
 
 
-def _analyses(opened: Model) -> list[str]:
+# The further analyses, in the order of their tabs.
+_ANALYSES = ("entropy", "roles", "lens", "rollout", "attribution", "patching")
+
+
+def _analyses(model: Model) -> list[str]:
     """The further analyses that fit a model."""
-    core = opened.model
-    names = list(attentions(core))
-    has_self_attention = any(name.endswith(".self") for name in names)
-    # Recurrent and convolutional sides have no residual stream to read or to patch.
-    is_transformer = all(isinstance(side, Stack) for side in core.stacks().values())
-    reads_tokens = opened.accepts_text and not isinstance(core, DualEncoder)
-    has_tokens_out = _has_lm_head(core) and not isinstance(core, MemoryNetwork)
-    fits = {
-        "entropy": bool(names),
-        "roles": reads_tokens and has_self_attention,
-        "lens": is_transformer and has_tokens_out,
-        "rollout": has_self_attention,
-        "attribution": bool(names) and not isinstance(core, DualEncoder | MemoryNetwork),
-        "patching": is_transformer and reads_tokens and has_tokens_out,
-    }
-    return [name for name, does_fit in fits.items() if does_fit]
-
-
-def _has_lm_head(core: CoreModel) -> bool:
-    """Whether it has scores over a vocabulary."""
-    without = DualEncoder | LinearForecaster | SeriesEncoderDecoder
-    return not isinstance(core, without) and core.head is not None
+    core = model.model
+    fitting = set(analyses.fitting_views(model))
+    if len(core.stacks()) > 1 and not core.reads_target:
+        # Of two towers, the page does not say which one a view is of.
+        fitting -= {"roles", "attribution", "patching"}
+    if "lens" not in fitting:
+        # Recurrent sides have no residual stream to patch; a patch is measured by a token.
+        fitting.discard("patching")
+    return [name for name in _ANALYSES if name in fitting]
 
 
 def _kind(core: CoreModel) -> str:
-    for kind, name in KINDS.items():
-        if isinstance(core, kind):
-            return name
-    return type(core).__name__
+    """What it is made of, in words."""
+    stacks = list(core.stacks())
+    if not stacks:
+        return "linear forecaster"
+    if stacks == ["memory"]:
+        return "memory network"
+    if any("." in name for name in stacks):
+        return "dual encoder"
+    return "–".join(stacks)
 
 
 def look(store: ModelStore, request: InputRequest) -> Answer:
@@ -177,7 +155,7 @@ def look(store: ModelStore, request: InputRequest) -> Answer:
         "usual": None,
         "surprise": None,
     }
-    if request.off and isinstance(opened.model.model, EncoderDecoder | Decoder):
+    if request.off and opened.model.model.writes:
         # The same input with every head; its recording is often still in the cache.
         usual = record(store, request.model_copy(update={"off": []}))[1]
         answer["usual"] = _output(opened, usual)
@@ -202,7 +180,9 @@ def answer(store: ModelStore, request: AnswerRequest) -> Answer:
     for name, question in questions.items():
         _, run = record(store, question)
         with opened.lock:
-            reply = answers.answer(opened.model, run, text, question.off, captions)
+            reply = answers.answer(
+                answers.Question(opened.model, run, text, question.off, captions)
+            )
         result[name] = asdict(reply)
     return result
 
@@ -211,7 +191,7 @@ def next_tokens(store: ModelStore, request: NextRequest) -> Answer:
     """The likeliest tokens at one position of the last stack."""
     opened, run = record(store, request)
     core = opened.model.model
-    if isinstance(core, MemoryNetwork) or not _has_lm_head(core):
+    if core.lm_head is None or answers.reads_stories(core):
         raise SettingError(
             "this model does not generate tokens", "open a translation or language model"
         )
@@ -222,7 +202,7 @@ def next_tokens(store: ModelStore, request: NextRequest) -> Answer:
         shares = answers.next_tokens(opened.model, run, position, request.temperature, request.top)
     continued = None
     # What follows the last token of a language model can be written: the texts that go on with it.
-    if isinstance(core, Decoder) and position == length - 1:
+    if core.writes and not core.reads_target and position == length - 1:
         continued = answers.continuations(opened.model, run, [share.label for share in shares])
     return {
         "position": position,
@@ -234,7 +214,7 @@ def next_tokens(store: ModelStore, request: NextRequest) -> Answer:
 
 def _output(opened: OpenModel, run: analyses.Look) -> str | None:
     """The text that an encoder–decoder wrote."""
-    if not isinstance(opened.model.model, EncoderDecoder):
+    if not opened.model.model.reads_target:
         return None
     special_tokens = opened.model.special_tokens
     # Without the end token, which is no text.
@@ -285,9 +265,5 @@ def recording(store: ModelStore, request: FileRequest) -> Answer:
 
 def _patches(core: CoreModel) -> Patches | None:
     """The front end of a model that reads images as patches."""
-    front_end: nn.Module | None = None
-    if isinstance(core, DualEncoder):
-        front_end = core.image.input
-    elif isinstance(core, Encoder):
-        front_end = core.input
-    return front_end if isinstance(front_end, Patches) else None
+    front_ends = core.front_ends().values()
+    return next((part for part in front_ends if isinstance(part, Patches)), None)

@@ -21,8 +21,7 @@ from regard.studio.views.tensors import CORNER
 def lens(store: ModelStore, request: InputRequest) -> Answer:
     """The logit lens of the first positions: each is a softmax over the vocabulary a layer."""
     opened, run = record(store, request, EVERYTHING)
-    stack = list(opened.model.model.stacks())[-1]
-    length = run.tensor(f"{stack}.embedded").shape[1]
+    length = run.tensor(f"{run.stack()}.embedded").shape[1]
     with opened.lock:
         return with_note(analyses.lens(run, top=3, positions=range(min(CORNER, length))))
 

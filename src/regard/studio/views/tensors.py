@@ -109,8 +109,5 @@ def _axis_tokens(run: analyses.Look, name: str) -> tuple[list[str], list[str]]:
         if part in ("k", "v"):
             return list(keys), []
         return list(queries), []
-    input_tokens = list(run.model_inputs.input_tokens)
-    decoder_tokens = list(run.model_inputs.decoder_tokens[:-1])
-    if decoder_tokens and (name.startswith("decoder") or name == "logits"):
-        return decoder_tokens, []
-    return input_tokens, []
+    stack = run.stack() if name == "logits" else name.split(".")[0]
+    return list(run.model_inputs.tokens_of(stack)), []

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,7 +18,7 @@ from regard.core.lsh_attention import LshAttention
 from regard.core.mixture_of_experts import MixtureOfExperts
 from regard.data.batching import Batch
 from regard.data.padding import IGNORED
-from regard.models import LanguageModel, TextEncoder, Translator
+from regard.models import Model
 from regard.training.diagnostics.finding import Finding
 from regard.training.objectives.objective import CarriesState, Objective
 
@@ -75,7 +74,7 @@ def token_batch(objective: Objective, batch: Batch) -> TokenBatch | None:
     if labels is None or inputs is None or labels.shape != inputs.shape or labels.ndim != 2:
         return None
     model = objective.trained_model
-    if not isinstance(model, LanguageModel | Translator | TextEncoder):
+    if model.model.inputs[0].kind != "tokens":
         return None
     count = len(labels)
     tensors = {name: tensor.to(model.device) for name, tensor in batch.tensors.items()}
@@ -86,8 +85,8 @@ def token_batch(objective: Objective, batch: Batch) -> TokenBatch | None:
             for name, tensor in tensors.items()
         }
     vocabulary = min(len(model.input_tokenizer), len(model.output_tokenizer))
-    batch_of_rows = TokenBatch(tensors, key, vocabulary)
-    return replace(batch_of_rows, has_auxiliary=bool(_forward(objective, batch_of_rows)[1]))
+    has_auxiliary = bool(forward(model, tensors)[1])
+    return TokenBatch(tensors, key, vocabulary, has_auxiliary)
 
 
 @torch.no_grad()
@@ -105,7 +104,7 @@ def check_information_flow(objective: Objective, batches: list[Batch]) -> Iterat
 
 
 def _check(objective: Objective, batches: list[TokenBatch]) -> Iterator[Finding]:
-    if not isinstance(objective.trained_model, TextEncoder):
+    if objective.trained_model.model.writes:
         yield from check_causality(objective, batches[0])
     else:
         yield from check_masked_labels(batches)
@@ -266,34 +265,35 @@ def _model_sees(objective: Objective, batch: TokenBatch, cells: Tensor, until: i
 
 def _hidden(objective: Objective, batch: TokenBatch) -> Tensor | None:
     """The hidden states [B, T, D] of a model that generates, without its objective."""
-    if isinstance(objective.trained_model, TextEncoder):
+    if not objective.trained_model.model.writes:
         return None
-    return _forward(objective, batch)[0]
+    return forward(objective.trained_model, batch.tensors)[0]
 
 
-def _forward(objective: Objective, batch: TokenBatch) -> tuple[Tensor | None, Mapping[str, Tensor]]:
-    """Hidden states [B, T, D] and auxiliary losses; None where the batch has another form."""
-    model = objective.trained_model
-    tensors = batch.tensors
+def forward(
+    model: Model, tensors: Mapping[str, Tensor], context: Context | None = None
+) -> tuple[Tensor | None, Mapping[str, Tensor]]:
+    """Hidden states [B, T, D] of texts, and auxiliary losses; None where a batch is of others."""
+    core = model.model
     mask = tensors.get("padding_mask")
-    if isinstance(model, Translator) and "source" in tensors:
-        hidden, auxiliary = model.model(tensors["source"], tensors["target"], mask)
-    elif isinstance(model, LanguageModel):
-        hidden, auxiliary = model.model(batch.inputs, None, Context())
-    elif isinstance(model, TextEncoder):
-        hidden, auxiliary = model.model(batch.inputs, mask)
-    else:
+    if core.reads_target and {"source", "target"} <= tensors.keys():
+        return core(tensors["source"], tensors["target"], mask, context)  # type: ignore[no-any-return]
+    required = [one.name for one in core.inputs if one.required]
+    if required != ["input_ids"] or "tokens" not in tensors:
         return None, {}
-    return hidden, auxiliary
+    if core.writes:
+        return core(tensors["tokens"], None, context)  # type: ignore[no-any-return]
+    segments = {name: tensors[name] for name in ("segments",) if name in tensors}
+    return core(tensors["tokens"], mask, context, **segments)  # type: ignore[no-any-return]
 
 
 def _logits(objective: Objective, batch: TokenBatch) -> Tensor | None:
     hidden = _hidden(objective, batch)
     if hidden is None:
         return None
-    model: Any = objective.trained_model.model
-    logits: Tensor = model.head(hidden)
-    return logits
+    head = objective.trained_model.model.lm_head
+    assert head is not None, "of a model that generates"
+    return head(hidden)
 
 
 # --- masked tokens --------------------------------------------------------------------------------
@@ -371,14 +371,11 @@ def _padded(batch: TokenBatch, pad: int | None) -> Tensor:
 
 def _attends_to_padding(objective: Objective, batch: TokenBatch, is_padding: Tensor) -> bool:
     model = objective.trained_model
-    if not isinstance(model, TextEncoder):
-        return False
     mask = batch.tensors.get("padding_mask")
-    if mask is None:
+    if model.model.writes or mask is None:
         return False
-
-    one, _ = _forward(objective, batch)
-    other, _ = _forward(objective, batch.with_inputs(is_padding))
+    one, _ = forward(model, batch.tensors)
+    other, _ = forward(model, batch.with_inputs(is_padding).tensors)
     assert one is not None, "of an encoder"
     assert other is not None, "of an encoder"
     one = one[mask]  # [N, D]

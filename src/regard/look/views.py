@@ -1,0 +1,215 @@
+"""The views of a model, in one table: what each shows, what it needs and what it reads.
+
+A view that does not support a model is refused before anything runs, and the repair lists those
+that do. Nothing heavy is imported at the top: the command reads the table for its help.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from regard.errors import SettingError
+
+if TYPE_CHECKING:
+    from regard.core_model import CoreModel
+    from regard.look.inspectable import Inspectable
+
+Obstacle = str | None  # why a view does not support a model
+
+
+@dataclass(frozen=True)
+class View:
+    """A view of a model: `regard look --what NAME`, and the function of its name in Python."""
+
+    summary: str
+    obstacle: Callable[[Inspectable], Obstacle]
+    options: tuple[str, ...] = ()  # of the command, those that it reads besides the input
+    probes: tuple[str, ...] = ()  # of the one forward pass that it is made from
+    takes_input: bool = True  # or the model is enough
+
+
+def fitting_views(model: Inspectable) -> list[str]:
+    """The views that support a model, by the names that `regard look --what` gives them."""
+    return [name for name, view in VIEWS.items() if view.obstacle(model) is None]
+
+
+def require_view(model: Inspectable, name: str) -> None:
+    """Raises `SettingError` if a view does not support a model."""
+    obstacle = VIEWS[name].obstacle(model)
+    if obstacle is not None:
+        raise SettingError(obstacle, other_views(model))
+
+
+def other_views(model: Inspectable) -> str:
+    """The repair for an unsupported view: the supported views, or other commands."""
+    fitting = fitting_views(model)
+    if not fitting:
+        return "no view supports this model; try `regard show`, or `regard studio` for its forecast"
+    repair = f"use a view that supports this model: {', '.join(fitting)}"
+    if _without_attention(model):
+        repair += "; in Python, record the residual stream: ask='*.residual'"
+    if spells_frames(model.model):
+        repair += "; in Python, use `ctc_alignment`"
+    return repair
+
+
+# ------------------------------------------------------------------ what each view needs
+
+
+def _without_attention(model: Inspectable, name: str = "", kind: str = "attention") -> Obstacle:
+    """`name` is what the name of an attention begins or ends with."""
+    for stack, side in model.model.stacks().items():
+        for attention in side.attentions():
+            if f"{stack}.{attention}".endswith(name):
+                return None
+    return f"this model has no {kind}"
+
+
+def _without_self_attention(model: Inspectable) -> Obstacle:
+    return _without_attention(model, ".self", "self-attention")
+
+
+def _without_alignment(model: Inspectable) -> Obstacle:
+    if spells_frames(model.model):
+        return None
+    return _without_attention(model, ".cross", "cross-attention")
+
+
+def spells_frames(core: CoreModel) -> bool:
+    """Whether it gives a letter to each frame of a recording (CTC)."""
+    heads = core.heads()
+    return core.inputs[0].kind == "samples" and "labels" in heads and "pool" not in heads
+
+
+def reads_paths(model: Inspectable) -> bool:
+    """Whether its input is given by a path that it reads itself: of a series, or of a graph."""
+    return model.model.inputs[0].kind in ("values", "nodes")
+
+
+def _without_tokens(model: Inspectable) -> Obstacle:
+    if model.accepts_text:
+        return None
+    if "memory" in model.model.stacks():
+        return "this view needs tokens, but the model reads whole sentences"
+    return "this view needs text inputs, but the model does not read text"
+
+
+def _without_roles(model: Inspectable) -> Obstacle:
+    # Links of the grammar are between words of the source, which the first stack reads.
+    first = next(iter(model.model.stacks().values()), None)
+    if first is None or not any(name.endswith(".self") for name in first.attentions()):
+        return "head roles need self-attention, which the stack that reads the text lacks"
+    return _without_tokens(model)
+
+
+def _without_ablation(model: Inspectable) -> Obstacle:
+    return _without_attention(model) or _without_tokens(model)
+
+
+def _without_lens(model: Inspectable) -> Obstacle:
+    from regard.core.stack import Stack  # imported late, for the command's help
+
+    if model.model.lm_head is None:
+        return "this model has no LM head (logits over a vocabulary)"
+    *_, last = model.model.stacks().values()
+    if isinstance(last, Stack):
+        return None
+    return "the last stack of this model has no residual stream"
+
+
+def _without_attribution(model: Inspectable) -> Obstacle:
+    if not model.model.stacks():
+        return "a linear forecaster has no embeddings"
+    return _without_tokens(model) if "memory" in model.model.stacks() else None
+
+
+def _without_encodings(model: Inspectable) -> Obstacle:
+    from regard.look.position_sources import has_positions, without_positions
+
+    first = next(iter(model.model.stacks()), None)
+    if first is None:
+        return "a linear forecaster has no position encodings"
+    if has_positions(model.model, first):
+        return None
+    return without_positions(model.model, first)
+
+
+def _without_decoding(model: Inspectable) -> Obstacle:
+    # The start tokens of sound are known when it has been read.
+    is_framed = model.special_tokens is not None or model.medium is not None
+    return None if model.model.writes and is_framed else "this model does not generate text"
+
+
+def _without_cache(model: Inspectable) -> Obstacle:
+    return None if model.model.writes else "this model has no KV cache or other decoding state"
+
+
+# ------------------------------------------------------------------ the table
+
+_SEARCH = ("beam", "penalty", "limit")
+_SAMPLING = ("sample", "temperature", "top_k", "top_p", "min_p", "seed")
+
+# In the order of `regard look --help`.
+VIEWS = {
+    "attention": View(
+        "attention weights, head by head",
+        _without_attention,
+        ("target", "part", "layer", "head", "position"),
+        ("*.weights",),
+    ),
+    "alignment": View(
+        "which source tokens, or moments of speech, each target token attends to",
+        _without_alignment,
+        ("target", "layer", "head"),
+        ("*.cross.weights",),
+    ),
+    "entropy": View(
+        "attention entropy of each head; collapsed and idle heads",
+        _without_attention,
+        ("target",),
+        ("*.weights",),
+    ),
+    "roles": View(
+        "heads vs. grammar of the built-in language, or of --conllu (no text needed)",
+        _without_roles,
+        ("conllu",),
+        takes_input=False,
+    ),
+    "ablation": View(
+        "how much each head matters for this text",
+        _without_ablation,
+        ("target", *_SEARCH, *_SAMPLING),
+    ),
+    "patching": View(
+        "which layers and positions carry the difference to --other (same token count)",
+        _without_tokens,
+        ("target", "other", "part"),
+    ),
+    "lens": View(
+        "what each layer would predict (logit lens)",
+        _without_lens,
+        ("target",),
+        # nostalgebraist 2020: the residual stream of each layer
+        ("*.embedded", "*.residual"),
+    ),
+    "rollout": View(
+        "attention through all layers",
+        _without_self_attention,
+        ("target", "part"),
+        ("*.self.weights",),
+    ),
+    "attribution": View("gradient × input", _without_attribution, ("target",)),
+    "positions": View(
+        "position encodings and their dot products (no text needed)",
+        _without_encodings,
+        ("part",),
+        takes_input=False,
+    ),
+    "steps": View(
+        "candidates at each step of decoding", _without_decoding, ("beam", "limit", *_SAMPLING)
+    ),
+    "beam": View("the beam search tree", _without_decoding, _SEARCH),
+    "cache": View("how the KV cache grows", _without_cache),
+}
