@@ -6,32 +6,10 @@ Numbers come from `regard.look`; nothing is computed a second way here.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_type_hints
 
 from regard.studio.model_store import ModelStore
-from regard.studio.requests import (
-    AlignmentRequest,
-    AnswerRequest,
-    AttentionRequest,
-    BeamRequest,
-    FileRequest,
-    FoldersRequest,
-    GridRequest,
-    InputRequest,
-    MetricsRequest,
-    ModelRequest,
-    NextRequest,
-    OpenRequest,
-    PatchingRequest,
-    PathRequest,
-    PositionsRequest,
-    RunRequest,
-    ScoresRequest,
-    StackRequest,
-    StepsRequest,
-    TensorRequest,
-    ViewRequest,
-)
+from regard.studio.requests import ViewRequest
 from regard.studio.views.attention_weights import (
     alignment,
     attention,
@@ -66,37 +44,41 @@ from regard.studio.views.tensors import anatomy, path, scores, tensor
 
 __all__ = ["VIEWS", "Answer", "Packed"]
 
-# The name of an endpoint → (the schema of its requests, the view)
-VIEWS: dict[str, tuple[type[ViewRequest], Callable[[ModelStore, Any], Answer]]] = {
-    # --- models and inputs ---
-    "shelf": (ViewRequest, shelf),
-    "open": (OpenRequest, open_folder),
-    "folders": (FoldersRequest, folders),
-    "model": (ModelRequest, model),
-    "look": (InputRequest, look),
-    "answer": (AnswerRequest, answer),
-    "next": (NextRequest, next_tokens),
-    "path": (PathRequest, path),
-    "picture": (InputRequest, picture),
-    "recording": (FileRequest, recording),
-    "attention": (AttentionRequest, attention),
-    "overlay": (AttentionRequest, overlay),
-    "grid": (GridRequest, grid),
-    "alignment": (AlignmentRequest, alignment),
-    "steps": (StepsRequest, steps),
-    "beam": (BeamRequest, beam),
-    "cache": (InputRequest, cache),
-    "anatomy": (InputRequest, anatomy),
-    "tensor": (TensorRequest, tensor),
-    "scores": (ScoresRequest, scores),
-    "circuit": (ModelRequest, circuit),
-    "run": (RunRequest, run),
-    "metrics": (MetricsRequest, metrics),
-    "entropy": (InputRequest, entropy),
-    "rollout": (StackRequest, rollout),
-    "lens": (InputRequest, lens),
-    "attribution": (InputRequest, attribution),
-    "roles": (StackRequest, roles),
-    "patching": (PatchingRequest, patching),
-    "positions": (PositionsRequest, positions),
+View = Callable[[ModelStore, Any], Answer]
+
+_FUNCTIONS: dict[str, View] = {
+    "shelf": shelf,
+    "open": open_folder,
+    "folders": folders,
+    "model": model,
+    "look": look,
+    "answer": answer,
+    "next": next_tokens,
+    "path": path,
+    "picture": picture,
+    "recording": recording,
+    "attention": attention,
+    "overlay": overlay,
+    "grid": grid,
+    "alignment": alignment,
+    "steps": steps,
+    "beam": beam,
+    "cache": cache,
+    "anatomy": anatomy,
+    "tensor": tensor,
+    "scores": scores,
+    "circuit": circuit,
+    "run": run,
+    "metrics": metrics,
+    "entropy": entropy,
+    "rollout": rollout,
+    "lens": lens,
+    "attribution": attribution,
+    "roles": roles,
+    "patching": patching,
+    "positions": positions,
+}
+# The name of an endpoint → (the schema of its requests, which its annotation names; the view)
+VIEWS: dict[str, tuple[type[ViewRequest], View]] = {
+    name: (get_type_hints(function)["request"], function) for name, function in _FUNCTIONS.items()
 }
