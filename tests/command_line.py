@@ -1,8 +1,4 @@
-"""The command line in this process, one small trained run, and its files: fixtures of tests/walk.
-
-The tests of the walk are numbered by the traps of a new user's first hour, each with the command
-that fell into it.
-"""
+"""The command line in this process, one small trained run, and its files: fixtures of all tests."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-# Fixtures of the walk, and of whatever else calls commands in this process.
+# Fixtures of all tests that call commands in this process.
 from command_line import command, demo, files, trained  # noqa: F401
 from regard.builder import build
 from regard.core.amx import SlowerKernelsWarning, require_bfloat16_products

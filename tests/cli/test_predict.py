@@ -1,4 +1,4 @@
-"""Trap 12: a fine-tuned classifier, an image or a recording had no verb on the command line."""
+"""`regard predict`: a classifier, an image or a recording on the command line."""
 
 from __future__ import annotations
 

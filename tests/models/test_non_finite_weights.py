@@ -1,4 +1,4 @@
-"""Trap 9: a number that is none in any one weight, and runs that end while they diverge."""
+"""NaN in any one weight is found, and runs that diverge end with an error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trap 11: a benchmark without its peer, and one on a busy machine."""
+"""A benchmark without its peer, and one on a busy machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Inputs that ordinary users have and earlier walks had not: long texts, labelled files, UTF-16."""
+"""Files that ordinary users have: long texts, labelled files, UTF-16."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trap 1, files: what a command writes never is what it reads, and replaces nothing of value."""
+"""What a command writes never is what it reads, and replaces nothing of value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Traps 5 and 6: alignment by the wrong layer, maps without labels, even attention as a wall."""
+"""Alignment by the right layer, labelled maps, attention relative to uniform."""
 
 from __future__ import annotations
 

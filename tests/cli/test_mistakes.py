@@ -1,4 +1,4 @@
-"""Other mistakes of the first hour, each answered in one form: the problem, then the repair."""
+"""Mistakes on the command line, each answered in one form: the problem, then the repair."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trap 1: a mistyped command left a run folder behind, which then refused the corrected one."""
+"""A mistyped command leaves no run folder behind."""
 
 from __future__ import annotations
 

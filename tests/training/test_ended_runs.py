@@ -1,4 +1,4 @@
-"""Trap 10: SIGHUP, runs that could not go on, and what a run folder holds."""
+"""SIGHUP, runs that cannot go on, and what a run folder holds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trap 8, every command: a number that nobody checked. The tree of commands is walked.
+"""Every numeric option of every command is checked: the tree of commands is walked.
 
 A new option is checked here without a line more: it must have a type of `cli.number_types`, or be
 a key of the recipe, whose schema has bounds.

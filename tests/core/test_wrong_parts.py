@@ -1,4 +1,4 @@
-"""Trap 13: a wrong part in a spec ended in a bare AssertionError."""
+"""A wrong part in a spec ends in a typed error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A prompt beyond the context was cut to half of it without a word."""
+"""A prompt beyond the context is an error, or truncated with a message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trap 2: unknown words, and sources beyond the trained lengths, gave fluent nonsense."""
+"""Unknown words, and sources beyond the trained lengths, are warned of."""
 
 from __future__ import annotations
 

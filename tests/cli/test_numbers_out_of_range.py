@@ -1,4 +1,4 @@
-"""Traps 8 and 9: numbers that nobody checked, and weights that are not numbers."""
+"""Numbers out of range, and weights that are not finite, are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trap 3: `regard translate RUN` at a terminal answered nothing until Ctrl-D, and began slowly."""
+"""`regard translate RUN` at a terminal answers line by line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trap 7: Tab, help, repr, and the keywords that one tries first."""
+"""Tab, help, repr, and the keywords that one tries first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands of a walk through the verbs: what nothing reads is refused, and nothing is hidden."""
+"""What no command reads is refused, and nothing that it does is hidden."""
 
 from __future__ import annotations
 

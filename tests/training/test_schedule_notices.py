@@ -1,4 +1,4 @@
-"""Trap 4: 20,000 steps without a word, and a warm-up that never ended."""
+"""The number of steps and the warm-up are said before a run begins."""
 
 from __future__ import annotations
 

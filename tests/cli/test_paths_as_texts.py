@@ -1,4 +1,4 @@
-"""A mistyped file name was read as a text, and answered about."""
+"""A mistyped file name is not read as a text."""
 
 from __future__ import annotations
 

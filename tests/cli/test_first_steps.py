@@ -1,4 +1,4 @@
-"""What the first readers of the guides tried, beyond what the pages show."""
+"""Commands and calls just beyond what the guides show."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from forked_command import run_command
 from regard import spec
 from regard.data import text_files
 from regard.errors import DataError, SettingError
-from regard.models import prediction
+from regard.evaluation import prediction
 from regard.training.recipe import loading
 
 Command = Callable[..., Any]
