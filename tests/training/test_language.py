@@ -230,7 +230,7 @@ def test_hidden_rows_are_framed(text: Path, tmp_path: Path, name: str) -> None:
             assert marks[cut + 1] == 1
         assert set(batch.tensors["next_sentence_labels"].tolist()) == {0, 1}
     # Another epoch hides other tokens of the same rows; the same epoch the same ones.
-    again, other = (task.collate(task.train_corpus, batch.rows, epoch) for epoch in (0, 1))
+    again, other = (task.collate("train", batch.rows, (epoch, 0)) for epoch in (0, 1))
     assert torch.equal(again.tensors["labels"], labels)
     assert not torch.equal(other.tensors["labels"], labels)
 

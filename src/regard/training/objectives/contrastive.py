@@ -32,7 +32,7 @@ from regard.training.data.source import Position, Source
 from regard.training.data.text_sources import LabelledData, TextSource
 from regard.training.objectives.contrastive_loss import info_nce
 from regard.training.objectives.heads import rebuilt
-from regard.training.objectives.objective import RowObjective
+from regard.training.objectives.objective import ScoredObjective
 from regard.training.setup import Setup
 
 TEMPERATURE = 0.05  # cosines are divided by it (SimCSE, Gao et al. 2021)
@@ -103,7 +103,7 @@ class TextPairs(Source):
         return row_statistics(texts, len(self.data.tokenizer))
 
 
-class ContrastivePairs(RowObjective):
+class ContrastivePairs(ScoredObjective):
     """The vectors of a pair are to be nearer than those of any other pair of the batch."""
 
     name = "contrastive"

@@ -5,30 +5,25 @@ It holds the order of the rows and each row's random numbers.
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
-from regard.data.batching import (
-    Batch,
-    BatchSampler,
-    BlockSampler,
-    Rows,
-    batch_indices,
-    corpus_sampler,
-)
+from regard.data.batching import Batch, BatchSampler, BlockSampler, Rows, corpus_sampler
 from regard.data.corpus import Corpus
 from regard.data.padding import pad_rows
 from regard.data.text_corruption import Ids, RandomStream
 from regard.data.training_coverage import InputStatistics, corpus_statistics
-from regard.models import Model
+from regard.models import Model, TextEncoder
+from regard.training import model_spec
 from regard.training.data.plain_text import TextCorpora, text_corpora
-from regard.training.objectives.objective import Objective
-from regard.training.objectives.text_model_files import text_model_files
+from regard.training.data.source import Position, Source
+from regard.training.objectives.objective import RowObjective
+from regard.training.objectives.text_model_files import special_token_ids, text_model_files
 from regard.training.setup import Setup
 
 # The epoch whose random numbers validation uses, which no training reaches.
@@ -36,88 +31,99 @@ VALIDATION_EPOCH = 2**40
 MAX_SPECIAL_TOKENS = 3  # that frame a row: [CLS] A [SEP] B [SEP]
 
 
-class CorruptedText(Objective):
-    """Batches of rows, which `collate` corrupts anew in every epoch.
+class PackedText(Source):
+    """Rows of sentences that fit the context.
 
     With `pad_to_multiple_of` above 1 all batches are as wide as the context, so that few shapes
     occur.
     """
 
-    # The unit: those tokens that are to be predicted.
-    default_share = 0.15  # of the tokens, that is corrupted
+    unit = "rows"
+    evaluation_factor = 1
+    data: TextCorpora
 
     def __init__(self, model: Model, data: TextCorpora, setup: Setup) -> None:
         super().__init__(model, data, setup)
-        self.tokenizer = data.tokenizer
-        self.train_corpus = data.train
-        self.validation_corpus = data.valid
-        self.context = setup.recipe.data.context
-        self.device = setup.device
-        self.corrupted_share = self.settings.mask_ratio or self.default_share
+        self.splits = {"train": data.train, "valid": data.valid}
 
     @classmethod
     def prepare(cls, setup: Setup, base: Model | None) -> TextCorpora:
         return text_corpora(setup, base)
 
     @classmethod
+    def wrap(
+        cls, model: Any, description: Any, config: dict[str, Any], data: TextCorpora
+    ) -> TextEncoder:
+        model_spec.check_vocabulary("vocabulary", description.input, len(data.tokenizer))
+        config |= special_token_ids(data.tokenizer)
+        return TextEncoder(model, description, data.tokenizer, config)
+
+    @classmethod
     def files(cls, model: Model, setup: Setup) -> dict[str, dict[str, Any]]:
         return text_model_files(model, setup)
 
-    def input_statistics(self) -> InputStatistics:
-        special_tokens = len(self.tokenizer.frame([]))
-        return corpus_statistics(self.train_corpus, "text", len(self.tokenizer), special_tokens)
+    def lengths(self, split: str) -> NDArray[Any]:
+        corpus = self.splits[split]
+        return self._row_lengths(corpus, np.arange(len(corpus)))
 
-    @abstractmethod
-    def collate(self, corpus: Corpus, rows: Rows, epoch: int) -> Batch:
-        """These rows, corrupted as they are in this epoch."""
-
-    def batches(self, epoch: int, index: int) -> Iterator[tuple[tuple[int, int], Batch]]:
-        for now, i, rows in self._order().iterate(epoch, index):
-            yield (now, i + 1), self.collate(self.train_corpus, rows, now)
-
-    def batches_per_epoch(self) -> int:
-        return self._order().batches_per_epoch()
-
-    def _order(self) -> BatchSampler | BlockSampler:
-        # Not rounded here: `_lengths` has done it, where it is wanted.
-        return corpus_sampler(
-            self.train_corpus,
-            self.settings.batch_tokens,
-            seed=self.settings.seed,
-            lengths=partial(self._lengths, self.train_corpus),
-        )
-
-    def validation_batches(self) -> Iterator[Batch]:
-        """All validation rows, corrupted in the same way each time."""
-        lengths = self._lengths(self.validation_corpus, np.arange(len(self.validation_corpus)))
-        budget = self.settings.batch_tokens
-        for rows in batch_indices(lengths, budget, seed=0, epoch=0, shuffle=False):
-            batch = self.collate(self.validation_corpus, rows, VALIDATION_EPOCH)
-            yield batch.to(self.device)
-
-    def _lengths(self, corpus: Corpus, rows: Rows) -> Any:
+    def _row_lengths(self, corpus: Corpus, rows: Rows) -> NDArray[Any]:
         """[rows, 1]: tokens of some rows with their special tokens."""
         lengths = corpus.columns["text"].row_lengths(rows)[:, None] + MAX_SPECIAL_TOKENS
-        if self.pad_to_multiple_of == 1:
+        if self.setup.pad_to_multiple_of == 1:
             return lengths
-        return np.full_like(lengths, self.context)
+        return np.full_like(lengths, self.setup.recipe.data.context)
 
-    def row(self, corpus: Corpus, row: int) -> Ids:
-        return corpus.columns["text"][row].astype(np.int64)
+    def sampler(self) -> BatchSampler | BlockSampler:
+        # Not rounded here: `_row_lengths` has done it, where it is wanted.
+        return corpus_sampler(
+            self.data.train,
+            self.settings.batch_tokens,
+            seed=self.settings.seed,
+            lengths=partial(self._row_lengths, self.data.train),
+        )
 
-    def sentence_starts(self, corpus: Corpus, row: int) -> Ids:
-        return corpus.columns["breaks"][row].astype(np.int64)
+    def collate(self, split: str, rows: Rows, position: Position) -> Batch:
+        raise NotImplementedError("rows become tensors as they are corrupted")
+
+    def describe(self) -> str:
+        return ""  # said when the corpora were written
+
+    def row(self, split: str, row: int) -> Ids:
+        ids: Ids = self.splits[split].columns["text"][row].astype(np.int64)
+        return ids
+
+    def sentence_starts(self, split: str, row: int) -> Ids:
+        starts: Ids = self.splits[split].columns["breaks"][row].astype(np.int64)
+        return starts
+
+    def examples(self, rows: Sequence[int]) -> list[dict[str, Any]]:
+        decode = self.data.tokenizer.decode
+        return [{"row": row, "text": decode(self.row("train", row).tolist())} for row in rows]
+
+    def statistics(self) -> InputStatistics:
+        tokenizer = self.data.tokenizer
+        special_tokens = len(tokenizer.frame([]))
+        return corpus_statistics(self.data.train, "text", len(tokenizer), special_tokens)
+
+
+class CorruptedText(RowObjective):
+    """Batches of rows, which `collate` corrupts anew in every epoch."""
+
+    # The unit: those tokens that are to be predicted.
+    default_share = 0.15  # of the tokens, that is corrupted
+    source_class = PackedText
+    source: PackedText
+    evaluation_epoch = VALIDATION_EPOCH
+
+    def __init__(self, model: Model, data: TextCorpora, setup: Setup) -> None:
+        super().__init__(model, data, setup)
+        self.tokenizer = data.tokenizer
+        self.context = setup.recipe.data.context
+        self.corrupted_share = self.settings.mask_ratio or self.default_share
 
     def random_numbers(self, epoch: int, row: int) -> RandomStream:
         """A random stream of the row's own: a resumed run corrupts the same tokens."""
         return RandomStream(self.settings.seed, epoch, row)
-
-    def examples(self, rows: Sequence[int]) -> list[dict[str, Any]]:
-        examples = []
-        for row in rows:
-            ids = self.row(self.train_corpus, row).tolist()
-            examples.append({"row": row, "text": self.tokenizer.decode(ids)})
-        return examples
 
     # --- for subclasses ---------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -13,18 +13,17 @@ from torch.nn import functional
 
 from regard import spec
 from regard.data.batching import Batch, Rows
-from regard.data.corpus import Corpus
 from regard.data.padding import IGNORED
 from regard.data.text_corruption import Ids, RandomStream, denoise
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode
 from regard.decode.strategy import Greedy, Limit
-from regard.encoder_decoder import EncoderDecoder
 from regard.families import folder as folders
-from regard.metrics.perplexity import corpus_nll, perplexity
+from regard.metrics.perplexity import perplexity
 from regard.models import Model, Translator
 from regard.text.tokenizer import Tokenizer
 from regard.training import model_spec
 from regard.training.data.plain_text import TextCorpora
+from regard.training.data.source import Position
 from regard.training.objectives.corrupted_text import CorruptedText
 from regard.training.objectives.label_smoothed_cross_entropy import linear_cross_entropy
 from regard.training.objectives.target_padding import target_context
@@ -93,13 +92,9 @@ class Denoising(CorruptedText):
             "generation_config.json": folders.generation_config(ids)
         }
 
-    @property
-    def model(self) -> EncoderDecoder:
-        return self.trained_model.model
-
-    def collate(self, corpus: Corpus, rows: Rows, epoch: int) -> Batch:
+    def collate(self, split: str, rows: Rows, position: Position = (0, 0)) -> Batch:
         """`source`, `padding_mask` [B, S]; `target`, `labels` [B, T]."""
-        pairs = [self._corrupt(corpus, int(row), epoch) for row in rows]
+        pairs = [self._corrupt(split, int(row), position[0]) for row in rows]
         sources = [source for source, _ in pairs]
         targets = [target for _, target in pairs]
         # [B, S] and [B, T]: the target is the whole text (BART), or the spans alone (T5).
@@ -116,22 +111,20 @@ class Denoising(CorruptedText):
         }
         return Batch(tensors, int((labels >= 0).sum()), np.asarray(rows))
 
-    def _corrupt(self, corpus: Corpus, row: int, epoch: int) -> tuple[list[int], list[int]]:
+    def _corrupt(self, split: str, row: int, epoch: int) -> tuple[list[int], list[int]]:
         """Source and target of a row, with their special tokens."""
-        source, target = self._corrupted_row(corpus, row, self.random_numbers(epoch, row))
+        source, target = self._corrupted_row(split, row, self.random_numbers(epoch, row))
         prefix = [] if self.frame.forced_bos is None else [self.frame.forced_bos]
         return (
             [*prefix, *source.tolist(), self.frame.end],
             [*prefix, *target.tolist(), self.frame.end],
         )
 
-    def _corrupted_row(
-        self, corpus: Corpus, row: int, random_numbers: RandomStream
-    ) -> tuple[Ids, Ids]:
+    def _corrupted_row(self, split: str, row: int, random_numbers: RandomStream) -> tuple[Ids, Ids]:
         """Source and target of a row, without special tokens."""
         source, target, _ = denoise(
-            self.row(corpus, row),
-            self.sentence_starts(corpus, row),
+            self.source.row(split, row),
+            self.source.sentence_starts(split, row),
             random_numbers,
             share=self.corrupted_share,
             mean=self.setup.recipe.span_length,
@@ -153,8 +146,8 @@ class Denoising(CorruptedText):
     def validate(self, autocast: AbstractContextManager[Any]) -> dict[str, Any]:
         """Loss per target token, perplexity, and some restored texts."""
         self.model.eval()
-        nll, tokens = corpus_nll(self._batch_nlls(autocast))
-        samples = range(min(self.settings.samples, len(self.validation_corpus)))
+        nll, tokens = self.nll("valid", autocast)
+        samples = range(min(self.settings.samples, len(self.source.splits["valid"])))
         return {
             "loss": nll / tokens,
             "perplexity": perplexity(nll, tokens),
@@ -162,16 +155,10 @@ class Denoising(CorruptedText):
             "samples": [self._sample(row) for row in samples],
         }
 
-    def _batch_nlls(self, autocast: AbstractContextManager[Any]) -> Iterator[tuple[Tensor, int]]:
-        for batch in self.validation_batches():
-            with autocast:
-                _, nll = self.loss(batch.tensors)
-            yield nll, batch.tokens
-
     def _sample(self, row: int) -> dict[str, Any]:
         """A validation row and what greedy decoding restores of it."""
         # Always epoch 0: samples of different validations show the same holes.
-        source, _ = self._corrupt(self.validation_corpus, row, 0)
+        source, _ = self._corrupt("valid", row, 0)
         frame = self.frame
         special = SpecialTokens(frame.pad, frame.start, frame.end, forced_bos=frame.forced_bos)
         # At most the context: BART restores the whole text, T5 the spans alone.

@@ -27,11 +27,11 @@ from regard.training import model_spec
 from regard.training.data.series_source import SeriesWindows
 from regard.training.data.stored_series import StoredSeries
 from regard.training.objectives.heads import rebuilt
-from regard.training.objectives.objective import RowObjective
+from regard.training.objectives.objective import ScoredObjective
 from regard.training.setup import Setup
 
 
-class Forecasting(RowObjective):
+class Forecasting(ScoredObjective):
     """What follows a window: each step of each channel, by squared error, pinball loss or −log p.
 
     Windows begin at every step, so that the number of a window is all that a position needs.

@@ -34,11 +34,11 @@ from regard.training.data.text_sources import (
 from regard.training.objectives.distillation import Teacher, classification_teacher
 from regard.training.objectives.heads import has_classes, rebuilt
 from regard.training.objectives.label_smoothed_cross_entropy import cross_entropy
-from regard.training.objectives.objective import RowObjective
+from regard.training.objectives.objective import ScoredObjective
 from regard.training.setup import Setup
 
 
-class HeadObjective(RowObjective):
+class HeadObjective(ScoredObjective):
     """A head of labels on an encoder, whatever it reads; a subclass says what the loss is."""
 
     head_task: ClassVar[spec.HeadTask]

@@ -21,14 +21,14 @@ from regard.metrics.classification import RankingScore, ranking_score
 from regard.training import model_spec
 from regard.training.data.image_sources import CaptionedImages, ImageData
 from regard.training.objectives.contrastive_loss import info_nce, sigmoid_loss
-from regard.training.objectives.objective import RowObjective
+from regard.training.objectives.objective import ScoredObjective
 from regard.training.setup import Setup
 
 # Section 2.5 of the paper: cosines are multiplied by at most 100. The scale is a logarithm.
 MAX_SCALE = math.log(100)
 
 
-class ImageTextContrastive(RowObjective):
+class ImageTextContrastive(ScoredObjective):
     """The caption of an image is to be nearer than any other caption of the batch."""
 
     name = "image_text"

@@ -27,11 +27,11 @@ from regard.training import model_spec
 from regard.training.data.image_sources import ImageData, Images
 from regard.training.data.source import Position
 from regard.training.objectives.heads import rebuilt
-from regard.training.objectives.objective import RowObjective
+from regard.training.objectives.objective import ScoredObjective
 from regard.training.setup import Setup
 
 
-class MaskedImages(RowObjective):
+class MaskedImages(ScoredObjective):
     """The pixels of masked patches, by the error of the model's decoder; labels are not read.
 
     Which patches of an image are hidden follows from (seed, epoch, row).

@@ -17,24 +17,21 @@ from regard.core.context import Context
 from regard.core.head import LMHead
 from regard.core.probe import NO_PROBE, NullProbe
 from regard.data.batching import Batch, Rows
-from regard.data.corpus import Corpus
 from regard.data.next_sentence import sentence_pair
 from regard.data.padding import IGNORED
 from regard.data.token_masking import MaskingRates, mask_tokens
-from regard.encoder import Encoder
 from regard.errors import SettingError
-from regard.families import folder as folders
 from regard.metrics.perplexity import perplexity
 from regard.models import Model, TextEncoder
 from regard.training import model_spec
 from regard.training.data.plain_text import TextCorpora, max_row_tokens
+from regard.training.data.source import Position
 from regard.training.engine.attention_entropy import ROWS, attention_entropy
 from regard.training.objectives.corrupted_text import CorruptedText
 from regard.training.objectives.label_smoothed_cross_entropy import (
     cross_entropy,
     linear_cross_entropy,
 )
-from regard.training.objectives.text_model_files import special_token_ids
 from regard.training.setup import Setup
 
 
@@ -66,13 +63,13 @@ class MaskedText(CorruptedText):
         self.ordinary_ids = np.array(ordinary, dtype=np.int64)  # a replacement is one of these
         self.max_row_tokens = max_row_tokens(setup.recipe)
 
-    def collate(self, corpus: Corpus, rows: Rows, epoch: int) -> Batch:
+    def collate(self, split: str, rows: Rows, position: Position = (0, 0)) -> Batch:
         """`tokens`, `labels`, `padding_mask` [B, T].
 
         With next-sentence prediction, also `segments` [B, T] and `next_sentence_labels` [B], 1 for
         a second sentence that is not the next one.
         """
-        masked = [self._mask(corpus, int(row), epoch) for row in rows]
+        masked = [self._mask(split, int(row), position[0]) for row in rows]
         width = self.min_width
         tokens, padding_mask = self.pad(
             [row.tokens for row in masked], self.pad_id, min_width=width
@@ -85,19 +82,19 @@ class MaskedText(CorruptedText):
             tensors["next_sentence_labels"] = torch.tensor([row.is_random for row in masked])
         return Batch(tensors, int((labels >= 0).sum()), np.asarray(rows))
 
-    def _mask(self, corpus: Corpus, row: int, epoch: int) -> MaskedRow:
+    def _mask(self, split: str, row: int, epoch: int) -> MaskedRow:
         random_numbers = self.random_numbers(epoch, row)
-        ids = self.row(corpus, row)
+        ids = self.source.row(split, row)
         is_random = 0
         parts = [slice(None)]
         if self.settings.next_sentence:
             # The row that the second sentence comes from, if it is to be a random one.
-            other = int(random_numbers.below(len(corpus), 1)[0])
+            other = int(random_numbers.below(len(self.source.splits[split]), 1)[0])
             first, second, is_random = sentence_pair(
                 ids,
-                self.sentence_starts(corpus, row),
-                self.row(corpus, other),
-                self.sentence_starts(corpus, other),
+                self.source.sentence_starts(split, row),
+                self.source.row(split, other),
+                self.source.sentence_starts(split, other),
                 random_numbers,
                 room=self.max_row_tokens,
             )
@@ -147,10 +144,7 @@ class MaskedLM(MaskedText):
         return model_spec.describe(setup.recipe, len(data.tokenizer), **changes)
 
     @classmethod
-    def with_tokenizer(
-        cls, model: Any, description: Any, data: TextCorpora, setup: Setup
-    ) -> TextEncoder:
-        model_spec.check_vocabulary("vocabulary", description.input, len(data.tokenizer))
+    def with_tokenizer(cls, model: Any, description: Any, data: TextCorpora, setup: Setup) -> Model:
         if description.head is None:
             raise SettingError(
                 f"{setup.recipe.model_name} has no head for masked tokens",
@@ -162,13 +156,7 @@ class MaskedLM(MaskedText):
                 "give its spec labels=ClassifierHead(2, 'next') and a pool, "
                 "or leave --next-sentence out",
             )
-        config = folders.describe(description, model_type=setup.recipe.model_name)
-        config |= special_token_ids(data.tokenizer)
-        return TextEncoder(model, description, data.tokenizer, config)
-
-    @property
-    def model(self) -> Encoder:
-        return self.trained_model.model
+        return super().with_tokenizer(model, description, data, setup)
 
     @property
     def _head(self) -> LMHead:
@@ -211,7 +199,7 @@ class MaskedLM(MaskedText):
         pairs = 0
         correct_pairs = 0
         samples: list[dict[str, Any]] = []
-        for batch in self.validation_batches():
+        for batch in self.evaluation_batches("valid"):
             with autocast:
                 hidden, next_sentence, _ = self._forward(batch.tensors)
                 logits = self._head(hidden)  # [B, T, V]
@@ -248,7 +236,7 @@ class MaskedLM(MaskedText):
     def _attention_entropy(self) -> dict[str, Any]:
         """Attention entropy on the first validation rows."""
         # One batch: it is to show how attention develops, which needs no precision.
-        batch = next(self.validation_batches())
+        batch = next(self.evaluation_batches("valid"))
         tensors = {name: tensor[:ROWS] for name, tensor in batch.tensors.items()}
         return attention_entropy(
             lambda probe: self._forward(tensors, probe),

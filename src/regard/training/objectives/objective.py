@@ -257,16 +257,12 @@ class Objective(ABC):
 
 
 class RowObjective(Objective):
-    """An objective that learns from the rows of a source: batches, and predictions of each row.
-
-    A subclass names its source, and says what the loss is, and the score of a split.
-    """
+    """An objective that learns from the rows of a source; a subclass says what the loss is."""
 
     source_class: ClassVar[type[Source]]
     source: Any  # of that class
     trained_model: Any
     evaluation_epoch: ClassVar[int] = 0  # whose random numbers validation uses
-    digits: ClassVar[int] = 2  # of the scores that are printed
 
     def __init__(self, model: Any, data: Any, setup: Setup) -> None:
         super().__init__(model, data, setup)
@@ -334,6 +330,12 @@ class RowObjective(Objective):
             with torch.inference_mode(), autocast:
                 _, nll = self.loss(batch.tensors)
             yield nll, batch.tokens
+
+
+class ScoredObjective(RowObjective):
+    """A row objective whose splits are scored by what is predicted of each row."""
+
+    digits: ClassVar[int] = 2  # of the scores that are printed
 
     def predictions(
         self,

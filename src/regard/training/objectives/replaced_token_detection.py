@@ -159,7 +159,7 @@ class ReplacedTokenDetection(MaskedText):
         correct = 0
         replaced = 0
         detected = 0
-        for batch in self.validation_batches():
+        for batch in self.evaluation_batches("valid"):
             padding_mask = batch.tensors["padding_mask"]
             with autocast:
                 output = self._forward(batch.tensors)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from regard.data.corpus import Corpus
 from regard.data.span_corruption import corrupt_spans
 from regard.data.text_corruption import Ids, RandomStream
 from regard.errors import DataError
@@ -33,11 +32,9 @@ class SpanCorruption(Denoising):
         super().__init__(model, data, setup)
         self.sentinels = _sentinels(data.tokenizer)
 
-    def _corrupted_row(
-        self, corpus: Corpus, row: int, random_numbers: RandomStream
-    ) -> tuple[Ids, Ids]:
+    def _corrupted_row(self, split: str, row: int, random_numbers: RandomStream) -> tuple[Ids, Ids]:
         return corrupt_spans(
-            self.row(corpus, row),
+            self.source.row(split, row),
             random_numbers,
             share=self.corrupted_share,
             mean=self.setup.recipe.span_length,

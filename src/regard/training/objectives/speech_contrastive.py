@@ -24,7 +24,7 @@ from regard.models import WaveformModel
 from regard.training import model_spec
 from regard.training.data.sound_sources import WAVEFORM, Recordings, SoundData
 from regard.training.data.source import Position
-from regard.training.objectives.objective import RowObjective
+from regard.training.objectives.objective import ScoredObjective
 from regard.training.setup import Setup
 
 # Section 4.2: each position begins a span of 10 with p = 0.065, which is 0.65 spans of 10 in ten
@@ -44,7 +44,7 @@ class MaskableRecordings(Recordings):
     fewest_frames = _FEWEST_MASKED
 
 
-class SpeechContrastive(RowObjective):
+class SpeechContrastive(ScoredObjective):
     """Contrastive pre-training of an encoder over waveforms, with its quantizer.
 
     Masks, negatives and the temperature follow from the seed and the position of a batch, so that a

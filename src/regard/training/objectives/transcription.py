@@ -37,14 +37,14 @@ from regard.training.data.sound_sources import (
 )
 from regard.training.objectives.heads import rebuilt
 from regard.training.objectives.label_smoothed_cross_entropy import linear_cross_entropy
-from regard.training.objectives.objective import RowObjective
+from regard.training.objectives.objective import ScoredObjective
 from regard.training.objectives.target_padding import target_context
 from regard.training.setup import Setup
 
 _TRANSCRIBED_AT_ONCE = 64  # recordings whose samples are in memory
 
 
-class SpeechObjective(RowObjective):
+class SpeechObjective(ScoredObjective):
     """Transcripts and their error rates; a subclass says how a model learns and writes them."""
 
     # Whether each validation transcribes all recordings, or only if the metric asks for it.
