@@ -125,17 +125,19 @@ def _data_source(recipe: Recipe) -> str:
 
 
 def _score_table(recipe: Recipe, scores: Mapping[str, AnyScore]) -> list[str]:
-    """A Markdown table; all scores of a run have the same names."""
+    """A Markdown table; a score that a set does not have is empty."""
     if not scores:
         return ["No test set was given. `regard evaluate FOLDER --source F --target G` scores it."]
-    first = vars(next(iter(scores.values())))
+    # The texts of a generated task are scored otherwise than the validation text.
+    first = {key: value for score in scores.values() for key, value in vars(score).items()}
     # How many examples or tokens there are comes last.
     keys = [key for key, value in first.items() if isinstance(value, float)]
     keys += [key for key, value in first.items() if isinstance(value, int)]
     titles = [TITLES.get(key, key).replace("_", " ") for key in keys]
     lines = [f"| set | {' | '.join(titles)} |", "|---" * (len(keys) + 1) + "|"]
     for name, score in scores.items():
-        values = [_cell(key, vars(score)[key]) for key in keys]
+        numbers = vars(score)
+        values = [_cell(key, numbers[key]) if key in numbers else "" for key in keys]
         lines.append(f"| {name} | {' | '.join(values)} |")
     if "bleu" in first:
         # Without its signature, a BLEU score cannot be compared (Post 2018).
