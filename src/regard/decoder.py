@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from torch import Tensor, nn
 
-from regard.baselines.recurrent import RecurrentDecoder
 from regard.core.context import AuxiliaryLosses, Context
 from regard.core.embedding import Embedding
 from regard.core.head import (
@@ -19,7 +18,6 @@ from regard.core.kv_cache import DecoderState
 from regard.core.output import Call, Output, Outputs
 from regard.core.probe import NO_PROBE, NullProbe
 from regard.core.side import Side
-from regard.core.stack import Stack
 from regard.core_model import CoreModel, bool_mask
 
 
@@ -36,7 +34,7 @@ class Decoder(CoreModel):
 
     padding_side = "left"  # so that all rows of a batch continue at the same position
 
-    def __init__(self, tokens: Embedding, stack: Stack | RecurrentDecoder, head: LMHead) -> None:
+    def __init__(self, tokens: Embedding, stack: Side, head: LMHead) -> None:
         super().__init__()
         self.tokens = tokens
         self.stack = stack
@@ -112,6 +110,6 @@ class Decoder(CoreModel):
         context = Context.decoding(state)
         # Left padding: positions are counted from a row's first token.
         x = self.tokens(tokens, state.row_padding_mask(), context)  # [rows, T, D]
-        hidden = self.stack(x, state.key_padding_mask(state.end(tokens.shape[1])), context)
+        hidden = self.stack(x, state.key_padding_mask(tokens.shape[1]), context)
         state.advance(tokens.shape[1])
         return hidden

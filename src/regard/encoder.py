@@ -11,7 +11,6 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from regard.baselines.recurrent import RecurrentEncoder
 from regard.core.context import AuxiliaryLosses, Context
 from regard.core.contrastive_head import (
     GUMBEL_TEMPERATURE,
@@ -19,7 +18,6 @@ from regard.core.contrastive_head import (
     ContrastiveOutput,
 )
 from regard.core.embedding import Embedding
-from regard.core.frontend import FrontEnd
 from regard.core.head import (
     ClassifierHead,
     DistilledHead,
@@ -34,8 +32,7 @@ from regard.core.patch_embedding import Patches, VisiblePatches
 from regard.core.pixel_decoder import MaskedImageDecoder, PixelShuffleHead
 from regard.core.series_head import SeriesHead, Window
 from regard.core.series_patches import SeriesPatches
-from regard.core.side import Side
-from regard.core.stack import Stack
+from regard.core.side import FrontEnd, Side
 from regard.core.waveform_frontend import Waveform
 from regard.core_model import CoreModel, bool_mask
 from regard.errors import ModelError
@@ -52,7 +49,7 @@ class Encoder(CoreModel):
     def __init__(
         self,
         input: FrontEnd,
-        stack: Stack | RecurrentEncoder,
+        stack: Side,
         pool: Pool | None,
         head: LMHead | None,
         labels: ClassifierHead | DistilledHead | None,
@@ -93,14 +90,7 @@ class Encoder(CoreModel):
         """Hidden states [B, T, D] and auxiliary losses. `padding_mask` is True at inputs (tokens,
         samples) that are no padding; `more` is what the front end takes besides, as segments."""
         context = (context or Context()).scope("encoder")
-        default = self.stack.default_global_tokens
-        if context.global_tokens is None and default is not None:
-            # Only here are the tokens known, and not just their hidden states.
-            context = dataclasses.replace(context, global_tokens=default.of_ids(inputs))
-        if "edges" in more:
-            # Of a graph: attention follows its edges, and knows distances in it.
-            distances = more.pop("distances", None)
-            context = dataclasses.replace(context, edges=more["edges"], distances=distances)
+        context = dataclasses.replace(context, inputs={"inputs": inputs, **more})
         x = self.input(inputs, padding_mask, context, **more)  # [B, T, D]
         hidden = self.stack(x, self.input.output_padding_mask(padding_mask), context)
         return hidden, dict(context.losses or {})

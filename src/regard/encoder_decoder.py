@@ -12,12 +12,9 @@ from collections.abc import Mapping
 from torch import Tensor, nn
 from torch.nn import functional
 
-from regard.baselines.convolutional import ConvolutionalDecoder, ConvolutionalEncoder
-from regard.baselines.recurrent import RecurrentDecoder, RecurrentEncoder
 from regard.core.context import AuxiliaryLosses, Context
 from regard.core.embedding import Embedding
 from regard.core.encoder_output import EncoderOutput
-from regard.core.frontend import FrontEnd
 from regard.core.head import (
     ClassifierHead,
     DistilledHead,
@@ -26,14 +23,9 @@ from regard.core.head import (
 )
 from regard.core.kv_cache import DecoderState
 from regard.core.output import Call, Output, Outputs, asides
-from regard.core.side import Side
-from regard.core.stack import Stack
+from regard.core.side import FrontEnd, Side
 from regard.core_model import CoreModel, bool_mask
 from regard.errors import SettingError
-
-# The sides of an encoder–decoder have one signature: side(x, padding_mask, context, memory).
-EncoderSide = Stack | RecurrentEncoder | ConvolutionalEncoder
-DecoderSide = Stack | RecurrentDecoder | ConvolutionalDecoder
 
 
 class EncoderDecoder(CoreModel):
@@ -45,8 +37,8 @@ class EncoderDecoder(CoreModel):
         self,
         source: FrontEnd,
         target: Embedding,
-        encoder: EncoderSide,
-        decoder: DecoderSide,
+        encoder: Side,
+        decoder: Side,
         head: LMHead,
         pool: Pool | None = None,
         labels: ClassifierHead | DistilledHead | None = None,

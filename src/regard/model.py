@@ -9,16 +9,14 @@ from torch import Tensor, nn
 from regard.decoder import Decoder, Prompt
 from regard.dual_encoder import DualEncoder
 from regard.encoder import Encoder
-from regard.encoder_decoder import DecoderSide, EncoderDecoder, EncoderSide
+from regard.encoder_decoder import EncoderDecoder
 from regard.series_encoder_decoder import SeriesEncoderDecoder
 
 __all__ = [
     "Decoder",
-    "DecoderSide",
     "DualEncoder",
     "Encoder",
     "EncoderDecoder",
-    "EncoderSide",
     "Function",
     "Prompt",
     "SeriesEncoderDecoder",

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from regard.core.context import Context
 from regard.core.encoder_output import EncoderOutput
-from regard.core.kv_cache import DecoderState, LayerCache
+from regard.core.kv_cache import Cache, DecoderState, LayerCache
 from regard.core.stack import Stack
 from regard.decoder import Decoder, Prompt
 from regard.encoder_decoder import EncoderDecoder
@@ -36,7 +36,7 @@ class LayerMatchedEncoderDecoder(EncoderDecoder):
 
 
 @dataclass
-class TokenHistory:
+class TokenHistory(Cache):
     """Cache of token ids, for a model that recomputes the text at every step."""
 
     tokens: Tensor  # [B, T]
@@ -44,14 +44,6 @@ class TokenHistory:
     @property
     def rows(self) -> int:
         return len(self.tokens)
-
-    @property
-    def stored_rows(self) -> int:
-        return len(self.tokens)
-
-    def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """New positions as they are: they are all positions."""
-        return k, v
 
     def append(self, tokens: Tensor) -> Tensor:
         """All tokens up to now."""

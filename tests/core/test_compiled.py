@@ -15,7 +15,7 @@ from regard.builder import build
 from regard.core import block_sparse_attention, scaled_dot_product_attention
 from regard.core.attention_mask import AttentionMask, Span
 from regard.core.block import Block
-from regard.core.mask import CausalMask, MaskPattern, PaddingMask
+from regard.core.mask import Call, CausalMask, MaskPattern, PaddingMask
 from regard.core.sparse_masks import (
     BlockLocalMask,
     CausalSlidingWindowMask,
@@ -62,7 +62,7 @@ def flex_programs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], int]
 
 def flex_equals_the_definition(pattern: MaskPattern, length: int, batch: int = 1) -> None:
     positions = torch.arange(length)
-    mask = AttentionMask(pattern.over(length), positions, positions, batch, Span(0))
+    mask = AttentionMask(pattern.bind(Call(length)), positions, positions, batch, Span(0))
     q, k, v = torch.randn(3, batch, 2, length, 8).unbind()
     actual = block_sparse_attention.flex(q, k, v, mask, 0.3, 0.0)
     expected = scaled_dot_product_attention.explicit(q, k, v, mask, 0.3, 0.0)

@@ -314,7 +314,7 @@ def test_the_loss_is_what_attention_misses() -> None:
     for i, old in enumerate(olds):
         attention: Any = part.stack.blocks[i].attention  # type: ignore[union-attr, index]
         new = attention.compression.function(old.unflatten(1, (2, 2)))
-        q = probe.attentions[f"decoder.{i}.self"].q - attention.relative.content
+        q = probe.attentions[f"decoder.{i}.self"].q - attention.position.content
 
         def found(x: Tensor, attention: Any = attention, q: Tensor = q) -> Tensor:
             _, k, v = attention.project(x, None)

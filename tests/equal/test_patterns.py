@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 from pattern_cases import mask_patterns
 from regard.core import block_sparse_attention, scaled_dot_product_attention
 from regard.core.attention_mask import AttentionMask, ScoreBias, Span
-from regard.core.mask import CausalMask, DocumentMask, FullMask, MaskPattern, Or, PaddingMask
+from regard.core.mask import Call, CausalMask, DocumentMask, FullMask, MaskPattern, Or, PaddingMask
 from regard.core.relative_position import Alibi, T5Bias
 from regard.core.sparse_masks import (
     BlockLocalMask,
@@ -55,7 +55,7 @@ def sight_of(
     pattern: MaskPattern, length: int = LENGTH, batch: int = 2, **more: Any
 ) -> AttentionMask:
     places = torch.arange(length)
-    return AttentionMask(pattern.over(length), places, places, batch, Span(0), **more)
+    return AttentionMask(pattern.bind(Call(length)), places, places, batch, Span(0), **more)
 
 
 @pytest.mark.parametrize("padded", [False, True])
@@ -90,7 +90,7 @@ def test_pieces_equal_the_definition(
 
 @pytest.mark.parametrize("name", PATTERNS)
 def test_a_pattern_reaches_what_it_allows(name: str) -> None:
-    pattern = PATTERNS[name].over(LENGTH)
+    pattern = PATTERNS[name].bind(Call(LENGTH))
     mask = sight_of(pattern).allowed.any(dim=0)[0].expand(LENGTH, -1)
     for low, width in itertools.product(range(0, LENGTH, 5), (1, 4, 11)):
         high = min(low + width, LENGTH) - 1

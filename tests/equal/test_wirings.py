@@ -305,13 +305,13 @@ def test_positions_of_each_layer_by_hand(
     scores = torch.empty(2, 6, 6).double()
     for h, i, j in itertools.product(range(2), range(6), range(6)):
         if isinstance(position, spec.RelativeKeys):
-            far = part.relative.table[min(max(i - j, -2), 2) + 2]  # type: ignore[union-attr]
+            far = part.position.table[min(max(i - j, -2), 2) + 2]  # type: ignore[union-attr]
             scores[h, i, j] = q[0, h, i] @ (k[0, h, j] + far)
         else:
             angles = (i - j) / 10_000 ** (torch.arange(4) * 2 / 8).double()
             wave = torch.cat([angles.sin(), angles.cos()])
-            far = (part.relative.project.weight @ wave).view(2, 4)[h]  # type: ignore[union-attr, operator]
-            u, v = part.relative.content[h, 0], part.relative.position[h, 0]  # type: ignore[union-attr, index]
+            far = (part.position.project.weight @ wave).view(2, 4)[h]  # type: ignore[union-attr, operator]
+            u, v = part.position.content[h, 0], part.position.position[h, 0]  # type: ignore[union-attr, index]
             scores[h, i, j] = (q[0, h, i] + u) @ k[0, h, j] + (q[0, h, i] + v) @ far
     torch.testing.assert_close(
         probe.weights("encoder.0.self")[0], (scores / 2).softmax(-1), rtol=1e-6, atol=1e-6

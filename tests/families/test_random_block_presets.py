@@ -10,6 +10,7 @@ import torch
 from regard import spec
 from regard.builder import build
 from regard.builder.masks import build_mask_pattern
+from regard.core.mask import Call
 from regard.core.sparse_masks import BlockTableMask
 from regard.families.attention_options import parse_attention
 from regard.families.presets import preset
@@ -26,7 +27,7 @@ def random_part(pattern: spec.MaskPattern) -> spec.RandomBlockMask:
 
 
 def table(pattern: spec.MaskPattern, length: int) -> torch.Tensor:
-    drawn: Any = build_mask_pattern(random_part(pattern)).over(length)
+    drawn: Any = build_mask_pattern(random_part(pattern)).bind(Call(length))
     assert isinstance(drawn, BlockTableMask)
     return drawn.host_table
 

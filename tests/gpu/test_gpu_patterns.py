@@ -18,7 +18,7 @@ from regard.bench.attention import KINDS, AttentionCase
 from regard.builder import build
 from regard.core import block_sparse_attention, scaled_dot_product_attention
 from regard.core.attention_mask import AttentionMask, Span
-from regard.core.mask import MaskPattern, PaddingMask
+from regard.core.mask import Call, MaskPattern, PaddingMask
 from regard.core.scaled_dot_product_attention import Kernel
 from regard.core.sparse_masks import CausalSlidingWindowMask, GlobalMask, SlidingWindowMask
 
@@ -58,7 +58,7 @@ def _no_recompile_limit(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
 def attention_mask(pattern: MaskPattern, length: int, batch: int) -> AttentionMask:
     positions = torch.arange(length, device="cuda")
     return AttentionMask(
-        pattern.over(length, torch.device("cuda")), positions, positions, batch, Span(0)
+        pattern.bind(Call(length, torch.device("cuda"))), positions, positions, batch, Span(0)
     )
 
 

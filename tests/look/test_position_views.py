@@ -29,7 +29,7 @@ def look(name: str, **changes: Any) -> tuple[Any, PositionEncodings]:
 def test_shaws_vectors_by_distance() -> None:
     module, view = look("bert:tiny", position="relative:3", layers=1)
     assert "Shaw" in view.title
-    sizes = module.stack.blocks[0].attention.relative.table.detach().norm(dim=-1).numpy()
+    sizes = module.stack.blocks[0].attention.position.table.detach().norm(dim=-1).numpy()
     for query in range(8):
         for key in range(8):
             row = max(-3, min(3, query - key)) + 3
@@ -39,7 +39,7 @@ def test_shaws_vectors_by_distance() -> None:
 def test_transformer_xls_distances() -> None:
     module, view = look("transformer-xl:tiny", layers=1)
     assert "Transformer-XL" in view.title
-    relative = module.stack.blocks[0].attention.relative
+    relative = module.stack.blocks[0].attention.position
     heads, _, width = relative.position.shape
     # Term (d) by hand, for a distance of 5: v · W r.
     wave = sinusoids(torch.tensor([5]), 128, "halves", 10_000.0).float()

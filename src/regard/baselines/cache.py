@@ -6,9 +6,11 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from regard.core.kv_cache import Cache
+
 
 @dataclass
-class RecurrentState:
+class RecurrentState(Cache):
     """Hidden state of recurrent layers: the decoding cache, of a size that does not grow."""
 
     hidden: Tensor  # [B, L, D]
@@ -18,14 +20,6 @@ class RecurrentState:
     @property
     def rows(self) -> int:
         return len(self.hidden)
-
-    @property
-    def stored_rows(self) -> int:
-        return len(self.hidden)
-
-    def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """New positions unchanged: the cells have read the earlier ones."""
-        return k, v
 
     def select(self, rows: Tensor) -> None:
         self.hidden = self.hidden.index_select(0, rows)

@@ -20,10 +20,10 @@ from torch.nn import functional
 from regard.baselines.recurrent import refuse_documents
 from regard.core.attention_mask import AttentionMask
 from regard.core.context import Context
-from regard.core.convolution import ConvState, DilatedConvolution, zero_padding
+from regard.core.convolution import DilatedConvolution, zero_padding
 from regard.core.dropout import Dropout
 from regard.core.encoder_output import EncoderOutput, cross_attention_mask
-from regard.core.kv_cache import CrossKV, LayerCache
+from regard.core.kv_cache import ConvState, CrossKV, LayerCache
 from regard.core.linear import Linear
 from regard.core.norm import LayerNorm, Norm
 from regard.core.probe import HasHeads, NullProbe
@@ -93,9 +93,6 @@ class ConvolutionalEncoder(Side):
         self.units = nn.ModuleList(units)
         self.norm = norm
         self.layers = len(units)
-
-    def attentions(self) -> dict[str, HasHeads]:
-        return {}
 
     def forward(
         self,

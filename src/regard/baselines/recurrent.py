@@ -28,7 +28,6 @@ from regard.core.dropout import Dropout
 from regard.core.encoder_output import EncoderOutput, cross_attention_mask
 from regard.core.kv_cache import LayerCache
 from regard.core.linear import Linear
-from regard.core.mask import DocumentMask
 from regard.core.probe import HasHeads, NullProbe, Probe
 from regard.core.side import Side
 from regard.errors import ModelError
@@ -44,7 +43,7 @@ CellState = tuple[Tensor, Tensor | None]  # a layer's hidden state [B, D], and a
 
 def refuse_documents(context: Context) -> None:
     """Raises a ModelError for packed documents: a state would leak from one to the next."""
-    if isinstance(context.documents, DocumentMask):
+    if context.documents is not None:
         raise ModelError(
             "recurrent and convolutional networks do not support packed texts",
             "put each text into a row of its own",
@@ -58,9 +57,7 @@ class RecurrentEncoder(Side):
     """Recurrent encoder; in a bidirectional one, each direction has half of the width."""
 
     kind = "recurrent"
-    # As in a `Stack`: order is in the recurrence itself, and nothing attends.
-    position = None
-    default_global_tokens = None
+    position = None  # order is in the recurrence itself
 
     def __init__(
         self, cell: str, d_model: int, layers: int, dropout: float, *, bidirectional: bool
@@ -75,9 +72,6 @@ class RecurrentEncoder(Side):
             if bidirectional:
                 self.backwards.append(CELLS[cell](d_model, width, batch_first=True))
         self.dropout = Dropout(dropout)
-
-    def attentions(self) -> dict[str, HasHeads]:
-        return {}
 
     def forward(
         self,
@@ -160,6 +154,7 @@ class RecurrentDecoder(Side):
 
     kind = "recurrent"
     position = None
+    carries_state = True  # type: ignore[assignment]
 
     def __init__(
         self,
@@ -216,8 +211,6 @@ class RecurrentDecoder(Side):
         if self.attention is None:
             return [LayerCache(state)]
         return [LayerCache(state, self.attention.keys_and_values(memory.hidden))]
-
-    carries_state = True  # from one segment of a text to the next
 
     def start_segments(self, rows: int, width: int) -> list[LayerCache]:
         """The zero state of `rows` texts that begin, of `width` numbers a layer."""

@@ -37,7 +37,7 @@ class SharedParts(NamedTuple):
     """What all layers of a stack share: its spec, positions, and Linformer's projections."""
 
     stack: spec.Stack
-    position: position_terms.StackPosition | None
+    position: position_terms.AnyPosition | None
     self_lengths: linformer.LengthProjection | None
     cross_lengths: linformer.LengthProjection | None
     windows: shifted_window_attention.Windows | None = None  # of a layer in stages (Swin)
@@ -46,9 +46,10 @@ class SharedParts(NamedTuple):
 def build_self_attention(
     part: spec.Attention, shared: SharedParts, d_model: int
 ) -> attention.Attention:
-    relative = build_layer_position(shared.stack.position, part, d_model)
+    scale = _scale(part, shared.position)
+    relative = build_layer_position(shared.stack.position, part, d_model, scale)
     compression = _compression(shared.stack, d_model)
-    mixer = _mixer(part, _scale(part, shared.position), shared.self_lengths)
+    mixer = _mixer(part, scale, shared.self_lengths)
     sizes = (d_model, part.heads, part.key_heads, part.d_k, part.d_v, part.bias)
     if part.projection == "global":
         assert isinstance(mixer, scaled_dot_product_attention.SoftmaxAttention)
@@ -60,7 +61,7 @@ def build_self_attention(
             mixer,
             _output_projection(part, d_model),
             global_projection,
-            default=_global_tokens(part.global_tokens),
+            _shared_position(part, shared, d_model, scale),
         )
     project: projection.Projection
     match part.projection:
@@ -72,30 +73,33 @@ def build_self_attention(
         case _:
             project = projection.SelfProjection(*sizes)
     output = _output_projection(part, d_model)
+    position = relative or _shared_position(part, shared, d_model, scale)
     if shared.stack.memory is not None:
-        return segment_attention.SegmentAttention(project, mixer, output, relative, compression)
+        return segment_attention.SegmentAttention(project, mixer, output, position, compression)
     if shared.windows is not None:
         return shifted_window_attention.WindowAttention(
             project, mixer, output, shared.windows, part.heads
         )
-    rope = shared.position if isinstance(shared.position, rotary.Rope) else None
-    return attention.Attention(
-        project, mixer, output, rope, relative, _position_projection(part, shared, d_model)
-    )
+    return attention.Attention(project, mixer, output, position)
 
 
-def _position_projection(
-    part: spec.Attention, shared: SharedParts, d_model: int
-) -> relative_position.PositionProjection | None:
+def _shared_position(
+    part: spec.Attention, shared: SharedParts, d_model: int, scale: float
+) -> position_terms.LayerPosition:
+    """How the position of a stack acts in one of its layers."""
     vectors = shared.stack.position
-    if not isinstance(vectors, spec.Disentangled) or vectors.projections == "shared":
-        return None
-    assert isinstance(shared.position, relative_position.Disentangled)
-    terms = shared.position.terms
-    return relative_position.PositionProjection(d_model, part.heads, part.d_k, terms)
+    if isinstance(shared.position, rotary.Rope):
+        return shared.position
+    if not isinstance(shared.position, relative_position.Disentangled):
+        return position_terms.NO_POSITION
+    project = None
+    if isinstance(vectors, spec.Disentangled) and vectors.projections != "shared":
+        terms = shared.position.scored
+        project = relative_position.PositionProjection(d_model, part.heads, part.d_k, terms)
+    return relative_position.DisentangledScores(project, scale)
 
 
-def _global_tokens(
+def global_tokens(
     part: spec.GlobalTokens | None,
 ) -> global_attention.FirstTokens | global_attention.QuestionTokens | None:
     match part:
@@ -124,7 +128,7 @@ def _output_projection(part: spec.Attention, d_model: int) -> linear.Linear:
     return linear.Linear(part.heads * part.d_v, d_model, bias="o" in part.bias)
 
 
-def _scale(part: spec.Attention, position: position_terms.StackPosition | None) -> float:
+def _scale(part: spec.Attention, position: position_terms.AnyPosition | None) -> float:
     """1/√d_k unless the spec says otherwise; positions that add terms to q·k count in it."""
     if part.scale is not None:
         return part.scale
@@ -132,7 +136,7 @@ def _scale(part: spec.Attention, position: position_terms.StackPosition | None) 
         return 1.0
     terms = 1  # content to content
     if isinstance(position, relative_position.Disentangled):
-        terms += len(position.terms)
+        terms += len(position.scored)
     return (terms * part.d_k) ** -0.5
 
 

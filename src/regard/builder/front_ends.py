@@ -8,7 +8,6 @@ from regard import spec
 from regard.builder.norms import build_norm
 from regard.core import (
     embedding,
-    frontend,
     lagged_values,
     linear,
     node_features,
@@ -16,6 +15,7 @@ from regard.core import (
     patch_embedding,
     positional_encoding,
     series_patches,
+    side,
     spectrogram_frontend,
     waveform_frontend,
 )
@@ -24,7 +24,7 @@ from regard.errors import ModelError
 
 def build_front_end(
     part: spec.FrontEnd, d_model: int, shared: embedding.Table | None = None
-) -> frontend.FrontEnd:
+) -> side.FrontEnd:
     match part:
         case spec.Tokens():
             table = shared or embedding.Table(part.vocabulary, part.width or d_model)

@@ -34,6 +34,7 @@ from regard.builder.sides import (
 from regard.builder.stacks import build_stack
 from regard.builder.weight_tying import output_table, shared_tables
 from regard.core import embedding
+from regard.core.local_chunk_attention import ChunkedAttention
 from regard.core.meta_parameters import are_parameters_on_meta
 from regard.core_model import CoreModel
 from regard.decoder import Decoder
@@ -234,7 +235,7 @@ def _decoder(model: spec.Decoder) -> Decoder:
     stack_part = build_stack(model.stack, model.d_model)
     lm_head = build_lm_head(model.head, output_table(model, table, width), width)
     # A text that grows is cut into chunks anew, so no KV cache would stay right.
-    if stack_part.rechunks:
+    if any(isinstance(part, ChunkedAttention) for part in stack_part.modules()):
         return RecomputingDecoder(tokens, stack_part, lm_head)
     return Decoder(tokens, stack_part, lm_head)
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from regard import spec
 from regard.core import position_terms
+from regard.core.attention_mask import AttentionMask, ScoreBias
 from regard.errors import ModelError
 
 _ABSENT = object()
@@ -36,8 +37,14 @@ def build_own_kernel(part: spec.BuildsAttention, sizes: spec.AttentionSizes) -> 
     _check_methods(part, kernel, _KERNEL_METHODS, advice)
     if getattr(kernel, "start", _ABSENT) is _ABSENT:
         kernel.start = functools.partial(_raise_no_cache, _kind(kernel), advice)  # type: ignore[assignment]
+    if getattr(kernel, "prepare", _ABSENT) is _ABSENT:
+        kernel.prepare = _prepare_nothing  # type: ignore[assignment]
     kernel.register_forward_hook(_check_mixed_values)
     return kernel
+
+
+def _prepare_nothing(mask: AttentionMask, bias: ScoreBias | None) -> None:
+    """It asks for what it needs of a mask in each layer."""
 
 
 def build_own_position(

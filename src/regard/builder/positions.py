@@ -13,7 +13,7 @@ from regard.core import position_terms, relative_position, rotary
 from regard.errors import ModelError
 
 
-def build_stack_position(part: spec.Stack, d_model: int) -> position_terms.StackPosition | None:
+def build_stack_position(part: spec.Stack, d_model: int) -> position_terms.AnyPosition | None:
     match part.position:
         case None | spec.RelativeKeys() | spec.RelativeSinusoids():
             return None  # the last two have weights in each layer: see build_layer_position
@@ -51,14 +51,14 @@ def build_stack_position(part: spec.Stack, d_model: int) -> position_terms.Stack
 
 
 def build_layer_position(
-    part: spec.StackPosition | None, attention_spec: spec.Attention, d_model: int
-) -> relative_position.LayerPosition | None:
+    part: spec.StackPosition | None, attention_spec: spec.Attention, d_model: int, scale: float
+) -> position_terms.LayerPosition | None:
     match part:
         case spec.RelativeKeys(distance):
-            return relative_position.RelativeKeys(attention_spec.d_k, distance)
+            return relative_position.RelativeKeys(attention_spec.d_k, distance, scale)
         case spec.RelativeSinusoids():
             heads = attention_spec.heads
-            return relative_position.RelativeSinusoids(d_model, heads, attention_spec.d_k)
+            return relative_position.RelativeSinusoids(d_model, heads, attention_spec.d_k, scale)
         case _:
             return None
 

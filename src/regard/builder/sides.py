@@ -8,10 +8,10 @@ from regard import spec
 from regard.baselines import additive_attention, convolutional, recurrent
 from regard.builder.stacks import build_stack
 from regard.core import linear, norm, scaled_dot_product_attention
-from regard.encoder_decoder import DecoderSide, EncoderSide
+from regard.core.side import Side
 
 
-def build_encoder_side(model: spec.EncoderDecoder | spec.SequenceToSequence) -> EncoderSide:
+def build_encoder_side(model: spec.EncoderDecoder | spec.SequenceToSequence) -> Side:
     part = model.encoder
     d_model = model.d_model
     match part:
@@ -33,7 +33,7 @@ def build_recurrent_encoder(part: spec.Recurrent, d_model: int) -> recurrent.Rec
     )
 
 
-def build_decoder_side(model: spec.EncoderDecoder | spec.SequenceToSequence) -> DecoderSide:
+def build_decoder_side(model: spec.EncoderDecoder | spec.SequenceToSequence) -> Side:
     part = model.decoder
     d_model = model.d_model
     match part:

@@ -10,6 +10,7 @@ from regard.builder.attention_layers import (
     build_cross_attention,
     build_length_projection,
     build_self_attention,
+    global_tokens,
 )
 from regard.builder.masks import build_mask_pattern
 from regard.builder.norms import build_block_norm, build_norm
@@ -18,6 +19,7 @@ from regard.core import (
     block,
     conv_layer,
     feedforward,
+    global_attention,
     linear,
     mixture_of_experts,
     residual,
@@ -40,6 +42,9 @@ def build_stack(part: spec.Stack, d_model: int) -> stack.Stack:
     blocks = [_block(one, shared, d_model) for one in part.unique_blocks]
     final = build_block_norm(part.final, part.width(d_model)) if part.final else None
     pattern = build_mask_pattern(part.pattern)
+    if part.block.attention.projection == "global":
+        default = global_tokens(part.block.attention.global_tokens)
+        pattern = global_attention.GlobalTokens(pattern, default)
     segment_length = _segment_length(part)
     if part.conv_layer is not None:
         layer = _conv_layer(part.conv_layer, d_model)
@@ -163,7 +168,9 @@ def _block(part: spec.Block, shared: SharedParts, d_model: int) -> block.AnyBloc
     )
 
 
-def _feedforward(part: spec.PositionWise, d_model: int, *, causal: bool) -> block.PositionWise:
+def _feedforward(
+    part: spec.PositionWise, d_model: int, *, causal: bool
+) -> feedforward.PositionWise:
     match part:
         case spec.FeedForward() | spec.GatedFeedForward():
             return _dense_feedforward(part, d_model)

@@ -14,8 +14,17 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from regard.core.mask import And, CausalMask, FullMask, MaskPattern, PaddingMask
+from regard.core.mask import (
+    And,
+    Call,
+    CausalMask,
+    FullMask,
+    MaskPattern,
+    PaddingMask,
+    padding_pattern,
+)
 from regard.core.mask_blocks import BLOCK_SIZES, BlockGrid, Blocks, block_plan, plan_cost
+from regard.core.sparse_masks import GlobalTokenMask, ShiftedMask
 from regard.errors import ModelError
 
 
@@ -36,6 +45,27 @@ class DeviceLimit(NamedTuple):
 
     position: Tensor
     columns: int = 1
+
+
+class MaskAxes(NamedTuple):
+    """The axes of an attention mask: the positions of its queries and of its keys."""
+
+    queries: Tensor  # [T]
+    keys: Tensor | int  # [S], or their number, counted from position 0
+    length: int  # positions so far, or all slots of a static cache
+    rows: int  # of keys
+    span: Span | None = None
+    limit: DeviceLimit | None = None
+    visible: MaskPattern = FullMask()  # hides beams that share a row from each other
+
+    @classmethod
+    def counted(cls, start: int, x: Tensor, first_key: int = 0) -> MaskAxes:
+        """Those of the positions x [rows, T, D] from `start` on; keys are all from the first on."""
+        rows, new = x.shape[:2]
+        keys = torch.arange(first_key, start + new, device=x.device)
+        # The very same tensor where all positions are new: kernels know the causal triangle by it.
+        queries = keys if start == 0 else keys[-new:]
+        return cls(queries, keys, start + new, rows, Span(start))
 
 
 class AttentionMask:
@@ -59,6 +89,19 @@ class AttentionMask:
         self.batch = batch
         self.span = span
         self.limit = limit
+
+    @classmethod
+    def lay(cls, pattern: MaskPattern, call: Call, axes: MaskAxes) -> AttentionMask:
+        """A pattern over the positions of a call, and what the batch adds to it."""
+        bound = anchor(pattern.bind(call), call)
+        if call.global_tokens is not None and not bound.names_global_tokens:
+            bound = bound | GlobalTokenMask(call.global_tokens)
+        # What no pattern may uncover: padding, other documents, other beams.
+        visible = padding_pattern(call.padding_mask)
+        if call.documents is not None:
+            visible = visible & call.documents
+        bound = bound & (visible & axes.visible)
+        return cls(bound, axes.queries, axes.keys, axes.rows, axes.span, axes.limit)
 
     @cached_property
     def keys(self) -> Tensor:
@@ -211,6 +254,26 @@ class AttentionMask:
 
 
 Term = Callable[[Tensor, Tensor], Tensor]  # query positions [T], key positions [S] → [1, H, T, S]
+
+
+def anchor(pattern: MaskPattern, call: Call) -> MaskPattern:
+    """A pattern that counts from the start of a row, begun where each row's tokens do."""
+    if not pattern.anchored:
+        return pattern
+    if call.documents is not None:
+        raise ModelError(
+            "block and global masks do not support packed texts: "
+            "they count from the start of the row",
+            "put each text into a row of its own",
+        )
+    if call.padding_mask is None or not pattern.causal:
+        return pattern
+    return ShiftedMask(pattern, first_token(call.padding_mask)[:, 0])
+
+
+def first_token(padding_mask: Tensor) -> Tensor:
+    """[B, 1]: the position of the first token of each row, where left padding ends."""
+    return padding_mask.long().argmax(dim=1, keepdim=True)
 
 
 class ScoreBias:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
@@ -12,17 +13,12 @@ from torch.utils.checkpoint import checkpoint
 from regard.core.attention import Attention
 from regard.core.attention_mask import AttentionMask
 from regard.core.context import LayerContext
-from regard.core.convolution import ConvState
 from regard.core.dropout import DropPath
-from regard.core.feedforward import ConvFeedForward, FeedForward, GatedFeedForward
-from regard.core.kv_cache import CrossKV, LayerCache
-from regard.core.mixture_of_experts import MixtureOfExperts
-from regard.core.norm import BatchNorm, fixed_running_statistics, normalize
+from regard.core.feedforward import PositionWise
+from regard.core.kv_cache import LayerCache
+from regard.core.norm import Norm, batch_norms, fixed_running_statistics, normalize
 from regard.core.position_terms import PositionTerms
 from regard.core.residual import LayerScale, ParallelResidual, SequentialResidual
-
-PositionWise = FeedForward | GatedFeedForward | ConvFeedForward | MixtureOfExperts
-Memory = Tensor | CrossKV
 
 # Of a sublayer in `layer_scales`, whose parameters are stored by index. The feed-forward's is the
 # last one, with cross-attention and without.
@@ -35,6 +31,13 @@ class AnyBlock(nn.Module, ABC):
     attention: Attention
     cross: Attention | None
     feedforward: PositionWise
+    residual: nn.Module
+
+    @property
+    def meets_padding(self) -> bool:
+        """Whether padding concerns parts besides attention: BatchNorm, experts, convolutions."""
+        norms = cast(Iterable[Norm], self.residual.norms)
+        return self.feedforward.meets_padding or any(norm.meets_padding for norm in norms)
 
     @abstractmethod
     def forward(
@@ -43,7 +46,7 @@ class AnyBlock(nn.Module, ABC):
         mask: AttentionMask,
         positions: PositionTerms,
         context: LayerContext,
-        memory: Memory | None = None,
+        memory: Tensor | None = None,
         memory_mask: AttentionMask | None = None,
     ) -> Tensor:
         """x [B, T, D] → [B, T, D]; cross-attention attends to the `memory` [B, S, D]."""
@@ -53,7 +56,9 @@ class AnyBlock(nn.Module, ABC):
     ) -> Tensor:
         context = context.scope("self")
         x = context.probe.through("input", x)
-        attended = self.scaled("self", self.attention(x, mask, positions, context))
+        cache = context.cache.self_attention
+        attended = self.attention(x, mask, positions, context, cache=cache)
+        attended = self.scaled("self", attended)
         return context.probe.through("output", attended)
 
     def cross_attention(
@@ -61,30 +66,38 @@ class AnyBlock(nn.Module, ABC):
         x: Tensor,
         memory_mask: AttentionMask | None,
         context: LayerContext,
-        memory: Memory | None,
+        memory: Tensor | None,
     ) -> Tensor:
         """Attends to the encoder memory, or to its cached keys and values."""
         assert self.cross is not None
         context = context.scope("cross")
         x = context.probe.through("input", x)
         # No position terms: positions of source and target are not comparable.
-        attended = self.cross(x, memory_mask, None, context, memory=context.cross_cache or memory)
+        cached = context.cache.cross_attention
+        if cached is None:
+            attended = self.cross(x, memory_mask, None, context, memory)
+        else:
+            attended = self.cross(x, memory_mask, None, context, cached, cached)
         return context.probe.through("output", self.scaled("cross", attended))
 
     def feed_forward(self, x: Tensor, context: LayerContext) -> Tensor:
-        probe = context.scope("feedforward").probe
-        x = probe.through("input", x)
-        if isinstance(self.feedforward, MixtureOfExperts):
-            y = self.feedforward(x, context.scope("experts"))
-        elif isinstance(self.feedforward, ConvFeedForward):
-            y = self.feedforward(x, context.padding_mask, context.convolutions)
-        else:
-            y = self.feedforward(x, probe)
-        return probe.through("output", self.scaled("feedforward", y))
+        context = context.scope("feedforward")
+        x = context.probe.through("input", x)
+        y = self.scaled("feedforward", self.feedforward(x, context))
+        return context.probe.through("output", y)
 
     def scaled(self, sublayer: str, y: Tensor) -> Tensor:
         """A sublayer's output [B, T, D] as the residual connection adds it."""
         return y
+
+    def prepare(
+        self, mask: AttentionMask, positions: PositionTerms, memory_mask: AttentionMask | None
+    ) -> None:
+        """Makes what all layers will ask of a mask before the first of them does: compiled layers
+        are then all alike."""
+        self.attention.mixer.prepare(mask, positions.bias)
+        if self.cross is not None and memory_mask is not None:
+            self.cross.mixer.prepare(memory_mask, None)
 
     def start(
         self,
@@ -96,9 +109,7 @@ class AnyBlock(nn.Module, ABC):
     ) -> LayerCache:
         """An empty cache of this block for `rows` sequences that will attend to `memory`."""
         past = self.attention.start(rows, capacity, max_lookback, like)
-        convolutions: tuple[ConvState, ...] = ()
-        if isinstance(self.feedforward, ConvFeedForward):
-            convolutions = self.feedforward.start(rows, like)
+        convolutions = self.feedforward.start(rows, like)
         if self.cross is None or memory is None:
             return LayerCache(past, convolutions=convolutions)
         return LayerCache(past, self.cross.cross_keys_and_values(memory), convolutions)
@@ -106,6 +117,8 @@ class AnyBlock(nn.Module, ABC):
 
 class Block(AnyBlock):
     """Self-attention, cross-attention if there is one, feed-forward: one after the other."""
+
+    residual: SequentialResidual
 
     def __init__(
         self,
@@ -138,7 +151,7 @@ class Block(AnyBlock):
         mask: AttentionMask,
         positions: PositionTerms,
         context: LayerContext,
-        memory: Memory | None = None,
+        memory: Tensor | None = None,
         memory_mask: AttentionMask | None = None,
     ) -> Tensor:
         # Residual connections, x + sublayer(x), with the norm before or after. Iterated once: an
@@ -157,6 +170,8 @@ class Block(AnyBlock):
 class ParallelBlock(AnyBlock):
     """Self-attention and feed-forward side by side (GPT-J, GPT-NeoX, PaLM)."""
 
+    residual: ParallelResidual
+
     def __init__(
         self, attention: Attention, feedforward: PositionWise, residual: ParallelResidual
     ) -> None:
@@ -172,7 +187,7 @@ class ParallelBlock(AnyBlock):
         mask: AttentionMask,
         positions: PositionTerms,
         context: LayerContext,
-        memory: Memory | None = None,
+        memory: Tensor | None = None,
         memory_mask: AttentionMask | None = None,
     ) -> Tensor:
         norms = self.residual.norms
@@ -192,7 +207,7 @@ def run_checkpointed(block: nn.Module, *arguments: Any) -> Tensor:
         return nullcontext(), fixed_running_statistics(block)
 
     options: dict[str, Any] = {}
-    if any(isinstance(part, BatchNorm) for part in block.modules()):
+    if batch_norms(block):
         options["context_fn"] = contexts
     output: Tensor = checkpoint(block, *arguments, use_reentrant=False, **options)
     return output

@@ -8,31 +8,21 @@ from __future__ import annotations
 
 import dataclasses
 from collections import UserDict
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from torch import Tensor
 
-from regard.core.convolution import ConvState
+from regard.core.attention_mask import MaskAxes
 from regard.core.encoder_output import EncoderOutput
-from regard.core.kv_cache import Cache, CrossKV, DecoderState, LayerCache
-from regard.core.mask import DocumentMask, MaskPattern
+from regard.core.kv_cache import NO_LAYER_CACHE, DecoderState, LayerCache, Positions
+from regard.core.mask import Call, DocumentMask
 from regard.core.probe import NO_PROBE, NullProbe
-from regard.core.segment_memory import has_segment_memory
 
 Losses = MutableMapping[str, Tensor]
 # What models return, by name: load balancing of experts, ponder cost.
 AuxiliaryLosses = dict[str, Tensor]
-
-
-class Positions(NamedTuple):
-    """The positions of one call: `length` of them from `start` on, of `end` in all. A `start` that
-    only the device knows (CUDA graph) is one position among those up to `end`."""
-
-    start: int | Tensor  # [1] on the device, if it is a tensor
-    length: int
-    end: int
 
 
 class LayerContext(NamedTuple):
@@ -40,27 +30,9 @@ class LayerContext(NamedTuple):
 
     probe: NullProbe = NO_PROBE
     losses: Losses | None = None
-    cache: LayerCache | None = None
+    cache: LayerCache = NO_LAYER_CACHE
     # [B, T], True at tokens: for parts besides attention (BatchNorm, convolutions, experts).
     padding_mask: Tensor | None = None
-
-    @property
-    def self_cache(self) -> Cache | None:
-        if self.cache is None:
-            return None
-        return self.cache.self_attention
-
-    @property
-    def cross_cache(self) -> CrossKV | None:
-        if self.cache is None:
-            return None
-        return self.cache.cross_attention
-
-    @property
-    def convolutions(self) -> tuple[ConvState, ...]:
-        if self.cache is None:
-            return ()
-        return self.cache.convolutions
 
     def scope(self, name: str) -> LayerContext:
         """The same, seen from inside the sublayer called `name`."""
@@ -84,17 +56,16 @@ class Context:
     # where nobody asks, as in a decoding step. Not a dict: FSDP2 copies those among the arguments
     # of a block, and what is added to a copy is lost.
     losses: Losses | None = field(default_factory=UserDict)
-    # Packing: documents that share a row (of the source or the only sequence), or a graph.
-    documents: MaskPattern | None = None
+    # Packing: documents that share a row (of the source or the only sequence).
+    documents: DocumentMask | None = None
     # The same for the target sequence of an encoder–decoder.
     target_documents: DocumentMask | None = None
     # [B, T], True at target tokens. Attention needs none: a causal mask hides padding on the right.
     target_padding_mask: Tensor | None = None
     # The padding mask of the decoder at hand, for BatchNorm and experts only.
     token_mask: Tensor | None = None
-    # Graphs: edges [E, 3] (row, from, to), and shortest paths [B, N, N], −1 where there is none.
-    edges: Tensor | None = None
-    distances: Tensor | None = None
+    # The inputs of the model by name, for masks and positions that depend on them.
+    inputs: Mapping[str, Tensor | None] = field(default_factory=dict)
     # Longformer: tokens [B, S] that attend to everything and are attended to by all.
     global_tokens: Tensor | None = None
     # Caches of decoding, or what segments carry on.
@@ -113,16 +84,9 @@ class Context:
         """The context of a decoding step: caches, and no auxiliary losses."""
         return cls(probe=state.probe.scope("decoder"), losses=None, state=state)
 
-    @property
-    def document_ids(self) -> Tensor | None:
-        """Which of the documents in its row each position belongs to: [B, S]."""
-        if isinstance(self.documents, DocumentMask):
-            return self.documents.document_ids
-        return None
-
     def output(self, hidden: Tensor, padding_mask: Tensor | None) -> EncoderOutput:
         """The encoder output of this call, with its documents and its probe."""
-        documents = self.document_ids
+        documents = None if self.documents is None else self.documents.document_ids
         return EncoderOutput(hidden, padding_mask, documents=documents, probe=self.probe)
 
     def target(self) -> Context:
@@ -136,15 +100,32 @@ class Context:
         return inner.scope("decoder")
 
     def positions(self, length: int) -> Positions:
-        """The positions of the next `length` tokens of a sequence. With a segment
-        memory they start at 0 in each segment: it has relative positions only."""
-        if self.state is None or has_segment_memory(self.state.layers):
+        """The positions of the next `length` tokens of a sequence, as embeddings count them."""
+        if self.state is None:
             return Positions(0, length, length)
-        return Positions(self.state.next_position, length, self.state.end(length))
+        return self.state.positions(length)
+
+    def axes(self, x: Tensor) -> MaskAxes:
+        """The positions of x [rows, T, D], and of the keys to attend to."""
+        return MaskAxes.counted(0, x) if self.state is None else self.state.axes(x)
+
+    def call(self, axes: MaskAxes, x: Tensor, padding_mask: Tensor | None) -> Call:
+        """What masks and positions may know of a call on x [rows, T, D]."""
+        if self.state is not None:
+            padding_mask = self.state.join_padding(padding_mask, x)
+        return Call(
+            axes.length,
+            x.device,
+            axes.rows,
+            padding_mask,
+            self.documents,
+            self.global_tokens,
+            self.inputs,
+        )
 
     def layer(self, number: int) -> LayerContext:
         """The context of the layer of this number."""
-        cache = None if self.state is None else self.state.layers[number]
+        cache = NO_LAYER_CACHE if self.state is None else self.state.layers[number]
         # An inactive probe is its own scope: no object is made for each layer.
         probe = self.probe.scope(str(number)) if self.probe.active else self.probe
         return LayerContext(probe, self.losses, cache)

@@ -13,7 +13,7 @@ from regard.core.dropout import Dropout
 from regard.core.feedforward import ACTIVATIONS
 from regard.core.mask import MaskPattern
 from regard.core.norm import Norm
-from regard.core.position_terms import StackPosition
+from regard.core.position_terms import AnyPosition
 from regard.core.stack import LayerInputs, Stack
 
 
@@ -49,7 +49,7 @@ class ConvStack(Stack):
         layers: int,
         final_norm: Norm | None,
         pattern: MaskPattern,
-        position: StackPosition | None = None,
+        position: AnyPosition | None = None,
         *,
         conv_layer: ConvLayer,
         dropout: float = 0.0,

@@ -3,34 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-
-@dataclass
-class ConvState:
-    """The last inputs of a causal convolution, within its receptive field."""
-
-    x: Tensor  # [B, reach, D]
-
-    @property
-    def rows(self) -> int:
-        return len(self.x)
-
-    @property
-    def stored_rows(self) -> int:
-        return len(self.x)
-
-    def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """New positions unchanged: the convolution concatenates `x` itself."""
-        return k, v
-
-    def select(self, rows: Tensor) -> None:
-        self.x = self.x.index_select(0, rows)
+from regard.core.kv_cache import ConvState
 
 
 class DilatedConvolution(nn.Module):

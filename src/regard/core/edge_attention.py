@@ -14,8 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from regard.core.attention_mask import AttentionMask, ScoreBias
-from regard.core.mask import FAR, And, MaskPattern, Ranges, merge_ranges
-from regard.errors import ModelError
+from regard.core.mask import FAR, And, Call, MaskPattern, Ranges, merge_ranges
 
 # Dense kernels are faster where more than one pair in so many is an edge.
 SPARSITY = 16
@@ -100,12 +99,12 @@ def _nodes(x: Tensor, heads: int) -> Tensor:
 
 @dataclass(frozen=True)
 class NeighbourMask(MaskPattern):
-    """Adjacency mask whose edges are an argument of the call: the stack makes a `GraphMask`."""
+    """Adjacency mask whose edges are an input of the call."""
 
-    def allows(self, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        raise ModelError(
-            "NeighbourMask cannot be combined with other masks", "use NeighbourMask alone"
-        )
+    def bind(self, call: Call) -> GraphMask:
+        edges = call.inputs["edges"]
+        assert edges is not None, "the caller of a graph model gives them"
+        return GraphMask(edges, call.length)
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,9 +11,9 @@ from torch.nn import functional
 from regard.core.context import Context
 from regard.core.dropout import Dropout
 from regard.core.linear import Linear, normal
-from regard.core.mask import DocumentMask
 from regard.core.norm import Norm
 from regard.core.positional_encoding import InputPosition, Sinusoidal
+from regard.core.side import FrontEnd
 
 
 class Table(nn.Module):
@@ -28,7 +28,7 @@ class Table(nn.Module):
         return f"vocabulary={self.weight.shape[0]}, d_model={self.weight.shape[1]}"
 
 
-class Embedding(nn.Module):
+class Embedding(FrontEnd):
     """Looks tokens up, scales, adds positions and segments (token types), normalises, drops,
     widens; each if the spec has it. Positions may also be concatenated instead of added."""
 
@@ -54,10 +54,6 @@ class Embedding(nn.Module):
         # "In the embedding layers, we multiply those weights by √d_model" (Section 3.4).
         self.scale = math.sqrt(table.weight.shape[1]) if scale else 1.0
         self.dropout = Dropout(dropout)
-
-    def output_padding_mask(self, padding_mask: Tensor | None) -> Tensor | None:
-        """Which of the positions are tokens: the same."""
-        return padding_mask
 
     def forward(
         self,
@@ -103,7 +99,7 @@ class Embedding(nn.Module):
     ) -> Tensor:
         """[T, D], or [B, T, D] where rows count for themselves."""
         start, length, end = context.positions(tokens.shape[1])
-        if isinstance(context.documents, DocumentMask):
+        if context.documents is not None:
             rows = position.available_rows(length)
             return functional.embedding(context.documents.positions, rows)
         # Inside a CUDA graph only the device knows the position: gathered, never sliced.

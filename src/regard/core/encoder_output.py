@@ -9,7 +9,7 @@ from torch import Tensor
 
 from regard.core.attention_mask import AttentionMask
 from regard.core.kv_cache import DecoderState
-from regard.core.mask import DocumentMask, MaskPattern, padding_pattern
+from regard.core.mask import DocumentMask, padding_pattern
 from regard.core.probe import NO_PROBE, NullProbe
 
 
@@ -45,12 +45,12 @@ class EncoderOutput(NamedTuple):
 
 
 def cross_attention_mask(
-    memory: EncoderOutput | None, state: DecoderState | None, documents: MaskPattern | None
+    memory: EncoderOutput | None, state: DecoderState | None, documents: DocumentMask | None
 ) -> AttentionMask | None:
     """The mask of cross-attention over a memory, or over its keys and values in the caches; None if
     there is nothing to attend to. `documents` are those of the target."""
     if memory is not None:
-        return memory.mask(documents if isinstance(documents, DocumentMask) else None)
+        return memory.mask(documents)
     if state is None:
         return None
     cached = state.layers[0].cross_attention

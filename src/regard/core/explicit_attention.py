@@ -9,15 +9,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
+from regard.core.attention import Mixer
 from regard.core.attention_mask import AttentionMask, ScoreBias
 from regard.core.kv_cache import Cache, KVCache, SlidingWindowCache, start_kv_cache
 from regard.core.projection import per_query_head
 
 
-class ExplicitAttention(nn.Module, ABC):
+class ExplicitAttention(Mixer, ABC):
     """Abstract attention kernel: out = weights(q, k) v. A subclass defines `attention_weights`."""
 
     def __init__(self, dropout: float = 0.0) -> None:

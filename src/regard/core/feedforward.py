@@ -8,10 +8,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from regard.core.convolution import ConvState, DilatedConvolution, zero_padding
+from regard.core.context import LayerContext
+from regard.core.convolution import DilatedConvolution, zero_padding
 from regard.core.dropout import Dropout
+from regard.core.kv_cache import ConvState
 from regard.core.linear import Linear
-from regard.core.probe import NO_PROBE, NullProbe
 
 
 def gelu_tanh(x: Tensor) -> Tensor:
@@ -35,7 +36,22 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 ACTIVATION_NAMES = {function: name for name, function in ACTIVATIONS.items()}
 
 
-class FeedForward(nn.Module):
+NO_CONTEXT = LayerContext()
+
+
+class PositionWise(nn.Module):
+    """Abstract: the feed-forward sublayer of a block, feedforward(x, context) → [B, T, D]."""
+
+    # Whether padding concerns it: it counts tokens, or reads neighbours.
+    meets_padding = False
+    mixes_positions = False
+
+    def start(self, rows: int, like: Tensor) -> tuple[ConvState, ...]:
+        """What it remembers of earlier positions while decoding: nothing."""
+        return ()
+
+
+class FeedForward(PositionWise):
     """FFN(x) = activation(x W₁ + b₁) W₂ + b₂ (equation 2)."""
 
     def __init__(
@@ -50,12 +66,12 @@ class FeedForward(nn.Module):
     def extra_repr(self) -> str:
         return f"activation={ACTIVATION_NAMES[self.activation]}"
 
-    def forward(self, x: Tensor, probe: NullProbe = NO_PROBE) -> Tensor:
-        hidden = probe.through("hidden", self.activation(self.inner(x)))  # [B, T, F]
+    def forward(self, x: Tensor, context: LayerContext = NO_CONTEXT) -> Tensor:
+        hidden = context.probe.through("hidden", self.activation(self.inner(x)))  # [B, T, F]
         return self.outer(self.dropout(hidden))  # [B, T, D]
 
 
-class GatedFeedForward(nn.Module):
+class GatedFeedForward(PositionWise):
     """Gated linear unit (SwiGLU, GEGLU): (activation(x W) ⊙ (x V)) W₂, with W and V in one matrix
     (Shazeer 2020)."""
 
@@ -71,18 +87,17 @@ class GatedFeedForward(nn.Module):
     def extra_repr(self) -> str:
         return f"activation={ACTIVATION_NAMES[self.activation]}"
 
-    def forward(self, x: Tensor, probe: NullProbe = NO_PROBE) -> Tensor:
+    def forward(self, x: Tensor, context: LayerContext = NO_CONTEXT) -> Tensor:
         gate, value = self.inner(x).chunk(2, dim=-1)  # [B, T, F] each
-        hidden = probe.through("hidden", self.activation(gate) * value)  # [B, T, F]
+        hidden = context.probe.through("hidden", self.activation(gate) * value)  # [B, T, F]
         return self.outer(self.dropout(hidden))  # [B, T, D]
 
 
-class ConvFeedForward(nn.Module):
+class ConvFeedForward(PositionWise):
     """Two convolutions over positions with an activation between; with kernels of 1 the
     position-wise network (end of Section 3.3).
 
-    `causal` ones read no later position; while decoding, `past` holds the inputs of both
-    convolutions.
+    `causal` ones read no later position; while decoding, the cache holds the inputs of both.
     """
 
     def __init__(
@@ -111,23 +126,23 @@ class ConvFeedForward(nn.Module):
         return f"activation={ACTIVATION_NAMES[self.activation]}, causal={self.causal}"
 
     @property
-    def mixes_positions(self) -> bool:
+    def mixes_positions(self) -> bool:  # type: ignore[override]
         return self.inner.reach + self.outer.reach > 0
+
+    @property
+    def meets_padding(self) -> bool:  # type: ignore[override]
+        return self.mixes_positions
 
     def start(self, rows: int, like: Tensor) -> tuple[ConvState, ...]:
         """The inputs of both convolutions before the first position."""
         return self.inner.start(rows, like), self.outer.start(rows, like)
 
-    def forward(
-        self,
-        x: Tensor,
-        padding_mask: Tensor | None = None,
-        past: tuple[ConvState, ...] = (),
-    ) -> Tensor:
-        """x [B, T, D] → [B, T, D]; `padding_mask` [B, T] is True at tokens."""
+    def forward(self, x: Tensor, context: LayerContext = NO_CONTEXT) -> Tensor:
+        """x [B, T, D] → [B, T, D]"""
+        padding_mask = context.padding_mask
         before: tuple[ConvState | None, ...] = (None, None)
         if self.causal:
-            before = past or self.start(len(x), x)
+            before = context.cache.convolutions or self.start(len(x), x)
         hidden = self.inner(zero_padding(x, padding_mask), before[0])  # [B, T, F]
         hidden = self.dropout(self.activation(hidden))
         return self.outer(zero_padding(hidden, padding_mask), before[1])  # [B, T, D]

@@ -10,13 +10,16 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.core.attention import Attention
-from regard.core.attention_mask import AttentionMask
+from regard.core.attention_mask import AttentionMask, anchor
 from regard.core.context import LayerContext
 from regard.core.head import before_separator
+from regard.core.kv_cache import Cache, CrossKV
 from regard.core.linear import Linear
-from regard.core.mask import MaskPattern
+from regard.core.mask import NO_MASK, Call, MaskPattern
+from regard.core.position_terms import NO_POSITION, LayerPosition, PositionTerms
 from regard.core.projection import Projection, SelfProjection, per_query_head
 from regard.core.scaled_dot_product_attention import SoftmaxAttention, attention_weights
+from regard.core.sparse_masks import GlobalMask, GlobalTokenMask
 
 
 @dataclass(frozen=True)
@@ -24,14 +27,13 @@ class FirstTokens:
     """The first tokens of a row are global."""
 
     count: int
+    waits_for_device = False
 
-    def which(self, x: Tensor) -> Tensor:
-        """[B, S], True at global tokens of the hidden states x [B, S, D]."""
-        positions = torch.arange(x.shape[1], device=x.device)
-        return (positions < self.count).expand(x.shape[:2])
-
-    def of_ids(self, tokens: Tensor) -> None:
-        """Nothing: where they are does not depend on the ids."""
+    def bind(self, local: MaskPattern, call: Call) -> MaskPattern:
+        count = min(self.count, call.length)
+        positions = torch.arange(call.length, device=call.device)
+        which = (positions < self.count).expand(call.rows, -1)
+        return GlobalPattern(local | GlobalMask(self.count), which, count)
 
 
 @dataclass(frozen=True)
@@ -39,10 +41,47 @@ class QuestionTokens:
     """The tokens of a question are global, which ends at the first separator."""
 
     separator: int
+    waits_for_device = True  # to count them
 
-    def of_ids(self, tokens: Tensor) -> Tensor:
-        """[B, S], True at global tokens of the ids [B, S]."""
-        return before_separator(tokens, self.separator)
+    def bind(self, local: MaskPattern, call: Call) -> MaskPattern:
+        tokens = call.inputs.get("inputs")
+        if tokens is None:
+            return local
+        return _with_global_tokens(local, before_separator(tokens, self.separator))
+
+
+@dataclass(frozen=True)
+class GlobalTokens(MaskPattern):
+    """A local pattern, and global tokens with projections of their own: those that a call names,
+    or `default`."""
+
+    local: MaskPattern
+    default: FirstTokens | QuestionTokens | None = None
+
+    @property
+    def causal(self) -> bool:  # type: ignore[override]
+        return self.local.causal
+
+    @property
+    def max_lookback(self) -> int | None:  # type: ignore[override]
+        return self.local.max_lookback
+
+    @property
+    def waits_for_device(self) -> bool:  # type: ignore[override]
+        return self.default is not None and self.default.waits_for_device
+
+    def bind(self, call: Call) -> MaskPattern:
+        local = anchor(self.local.bind(call), call)
+        if call.global_tokens is not None:
+            return _with_global_tokens(local, call.global_tokens)
+        if self.default is None:
+            return local
+        return self.default.bind(local, call)
+
+
+def _with_global_tokens(local: MaskPattern, which: Tensor) -> GlobalPattern:
+    # As queries they are not in the mask: their rows are replaced after the kernel.
+    return GlobalPattern(local | GlobalTokenMask(which, keys_only=True), which)
 
 
 class GlobalPattern(MaskPattern):
@@ -53,14 +92,27 @@ class GlobalPattern(MaskPattern):
     """
 
     per_row = True
+    names_global_tokens = True
 
     def __init__(
-        self, local: MaskPattern, visible: MaskPattern, which: Tensor, most: int | None = None
+        self,
+        local: MaskPattern,
+        which: Tensor,
+        most: int | None = None,
+        visible: MaskPattern = NO_MASK,
     ) -> None:
         self.local = local
         self.visible = visible
         self.which = which  # [B, S] bool
         self.most = most
+
+    def __and__(self, other: MaskPattern) -> GlobalPattern:
+        """What is hidden from all is hidden from global tokens too."""
+        return GlobalPattern(self.local, self.which, self.most, self.visible & other)
+
+    @property
+    def anchored(self) -> bool:  # type: ignore[override]
+        return self.local.anchored
 
     @property
     def stride(self) -> int:  # type: ignore[override]
@@ -116,10 +168,7 @@ class GlobalProjection(nn.Module):
 
 
 class GlobalTokenAttention(Attention):
-    """Attention whose global tokens have projections of their own.
-
-    The caller of the model names them; `default` are those where it names none.
-    """
+    """Attention whose global tokens, which the mask names, have projections of their own."""
 
     def __init__(
         self,
@@ -127,15 +176,21 @@ class GlobalTokenAttention(Attention):
         mixer: SoftmaxAttention,
         output: Linear,
         global_: SelfProjection,
-        default: FirstTokens | QuestionTokens | None = None,
+        position: LayerPosition = NO_POSITION,
     ) -> None:
-        super().__init__(project, mixer, output)
-        self.default = default
+        super().__init__(project, mixer, output, position)
         self.global_attention = GlobalProjection(global_, mixer)
 
-    def after_kernel(
-        self, x: Tensor, out: Tensor, mask: AttentionMask, context: LayerContext
+    def attend(
+        self,
+        x: Tensor,
+        mask: AttentionMask,
+        positions: PositionTerms | None,
+        context: LayerContext,
+        memory: Tensor | CrossKV | None,
+        cache: Cache,
     ) -> Tensor:
+        out = super().attend(x, mask, positions, context, memory, cache)
         if not isinstance(mask.pattern, GlobalPattern):
             return out
         return self.global_attention(x, out, mask.pattern, mask, context.scope("global"))
@@ -143,11 +198,3 @@ class GlobalTokenAttention(Attention):
     def keep(self, heads: Tensor) -> None:
         super().keep(heads)
         self.global_attention.project.keep(heads)
-
-
-def counts_global_tokens(model: nn.Module) -> bool:
-    """Whether a forward pass waits for the device to count the tokens of questions."""
-    return any(
-        isinstance(part, GlobalTokenAttention) and isinstance(part.default, QuestionTokens)
-        for part in model.modules()
-    )

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard import disk
-from regard.core.attention_pool import AttentionPool
 from regard.core.dropout import Dropout
 from regard.core.embedding import Table
 from regard.core.feedforward import ACTIVATIONS, FeedForward
@@ -98,7 +97,7 @@ class Pool(nn.Module):
     def __init__(
         self,
         d_model: int,
-        which: str | AttentionPool,
+        which: str | nn.Module,
         activation: str | None,
         dropout: float,
         *,
@@ -148,7 +147,8 @@ class Pool(nn.Module):
         """One position of each row, or the mean of its tokens: [B, D]."""
         batch = torch.arange(x.shape[0], device=x.device)
         if self.attention is not None:
-            return self.attention(x, padding_mask)
+            pooled: Tensor = self.attention(x, padding_mask)
+            return pooled
         if self.which == "first":
             return x[:, 0]
         if self.which == "first_and_mean":

@@ -8,12 +8,13 @@ encoder memory that its cross-attention reads.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from regard.core.convolution import ConvState
+from regard.core.attention_mask import DeviceLimit, MaskAxes
+from regard.core.mask import MaskPattern
 from regard.core.probe import NO_PROBE, NullProbe
 from regard.errors import ModelError
 
@@ -23,30 +24,63 @@ _GROWTH = 16  # positions by which a KV cache grows on a CPU
 MOST_SHARED_BEAMS = 64
 
 
-class Cache(Protocol):
-    """The cache of one attention over the tokens so far."""
+class Positions(NamedTuple):
+    """The positions of one call: `length` of them from `start` on, of `end` in all. A `start` that
+    only the device knows (CUDA graph) is one position among those up to `end`."""
+
+    start: int | Tensor  # [1] on the device, if it is a tensor
+    length: int
+    end: int
+
+
+class Cache:
+    """The cache of one attention over the tokens so far. This one is empty, and stays so."""
 
     @property
     def rows(self) -> int:
         """The number of sequences."""
-        ...
-
-    @property
-    def stored_rows(self) -> int:
-        """The number of rows of keys: fewer if the beams of a sentence share one."""
-        ...
-
-    def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Adds new positions and returns the keys and values that the kernel is to be given."""
-        ...
+        raise NotImplementedError
 
     def select(self, rows: Tensor) -> None:
         """Keeps `rows`, in that order, which may repeat."""
-        ...
+        raise NotImplementedError
+
+    # ------------------------------------------------------------------ inside an attention
+
+    def fold(self, x: Tensor) -> Tensor:
+        """x [rows, T, D] as queries of the rows that are stored: beams that share a row become
+        its queries, [B, W·T, D]."""
+        return x
+
+    def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Adds new positions and returns the keys and values that the kernel is to be given."""
+        return k, v
+
+    # ------------------------------------------------------------------ positions
+
+    def end(self, position: int, new: int) -> int:
+        """The number of positions attended to with `new` tokens from `position` on."""
+        return position + new
+
+    def positions(self, position: int, new: int) -> Positions:
+        """Those of `new` tokens, as embeddings count them."""
+        return Positions(position, new, position + new)
+
+    def axes(self, position: int, x: Tensor) -> MaskAxes:
+        """The positions of the queries x [rows, T, D] from `position` on, and of their keys."""
+        return MaskAxes.counted(position, x)
+
+    def join_padding(self, padding_mask: Tensor | None, x: Tensor) -> Tensor | None:
+        """The padding mask of all keys, where that of new positions x [rows, T, D] comes after
+        one of their past."""
+        return padding_mask
+
+
+NO_CACHE = Cache()
 
 
 @dataclass
-class KVCache:
+class KVCache(Cache):
     """The KV cache: keys and values of the tokens so far, in buffers [B, G, L, W, K] and
     [B, G, L, W, E] with room for more, which grow up to `capacity` positions.
 
@@ -75,9 +109,8 @@ class KVCache:
     def rows(self) -> int:
         return len(self.k) * self.k.shape[3]
 
-    @property
-    def stored_rows(self) -> int:
-        return len(self.k)
+    def fold(self, x: Tensor) -> Tensor:
+        return _fold(x, self.k)
 
     def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Adds new positions, or one position of all beams, and returns all of them up to now."""
@@ -122,7 +155,7 @@ class KVCache:
 
 
 @dataclass
-class StaticKVCache:
+class StaticKVCache(Cache):
     """A KV cache of fixed shapes: the position of the next token is a tensor on the device, so that
     every step is the same CUDA graph. Slots after `position` must be masked."""
 
@@ -134,9 +167,19 @@ class StaticKVCache:
     def rows(self) -> int:
         return len(self.k) * self.k.shape[3]
 
-    @property
-    def stored_rows(self) -> int:
-        return len(self.k)
+    def fold(self, x: Tensor) -> Tensor:
+        return _fold(x, self.k)
+
+    def end(self, position: int, new: int) -> int:
+        return self.k.shape[2]  # all slots; the mask hides those that are still empty
+
+    def positions(self, position: int, new: int) -> Positions:
+        return Positions(self.position, new, self.k.shape[2])
+
+    def axes(self, position: int, x: Tensor) -> MaskAxes:
+        slots = self.k.shape[2]
+        limit = DeviceLimit(self.position)
+        return MaskAxes(self.position, slots, slots, x.shape[0], limit=limit)
 
     def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Fills one slot and returns all of them."""
@@ -156,6 +199,14 @@ class StaticKVCache:
             self.v = v
 
 
+def _fold(x: Tensor, keys: Tensor) -> Tensor:
+    """[B·W, T, D] → [B, W·T, D] where there are only B rows of keys; else unchanged."""
+    rows = keys.shape[0]
+    if x.shape[0] == rows:
+        return x
+    return x.reshape(rows, -1, x.shape[-1])
+
+
 def _as_columns(x: Tensor, buffer: Tensor) -> Tensor:
     """[B, G, T, K] → [B, G, T / W, W, K] as the buffer has it."""
     rows, groups, _, width = x.shape
@@ -173,7 +224,7 @@ def _with_room(x: Tensor, more: int) -> Tensor:
 
 
 @dataclass
-class SlidingWindowCache:
+class SlidingWindowCache(Cache):
     """A sliding-window KV cache: the last `window` positions, so that a long text takes no more
     memory than a short one."""
 
@@ -185,9 +236,8 @@ class SlidingWindowCache:
     def rows(self) -> int:
         return len(self.k)
 
-    @property
-    def stored_rows(self) -> int:
-        return len(self.k)
+    def axes(self, position: int, x: Tensor) -> MaskAxes:
+        return MaskAxes.counted(position, x, first_key=position - self.k.shape[2])
 
     def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Adds new positions and returns them after those of the window."""
@@ -223,7 +273,7 @@ def start_kv_cache(
 
 
 @dataclass
-class PrefixSumCache:
+class PrefixSumCache(Cache):
     """The prefix sums of linear attention: all tokens so far as one matrix a head, the same memory
     for any length. `total` is scaled by e^−`exponent`, so that nothing overflows."""
 
@@ -244,29 +294,38 @@ class PrefixSumCache:
     def rows(self) -> int:
         return len(self.total)
 
-    @property
-    def stored_rows(self) -> int:
-        return len(self.total)
-
-    def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """New positions as they are: the kernel adds their features."""
-        return k, v
-
     def select(self, rows: Tensor) -> None:
         self.total = self.total.index_select(0, rows)
         self.exponent = self.exponent.index_select(0, rows)
 
 
 @dataclass
-class CrossKV:
+class CrossKV(Cache):
     """Keys and values of the encoder memory, computed once for each sentence."""
 
     k: Tensor  # [B, G, S, K]
     v: Tensor  # [B, G, S, E]
 
-    def select(self, sentences: Tensor) -> None:
-        self.k = self.k.index_select(0, sentences)
-        self.v = self.v.index_select(0, sentences)
+    def fold(self, x: Tensor) -> Tensor:
+        return _fold(x, self.k)
+
+    def select(self, rows: Tensor) -> None:
+        self.k = self.k.index_select(0, rows)
+        self.v = self.v.index_select(0, rows)
+
+
+@dataclass
+class ConvState(Cache):
+    """The last inputs of a causal convolution, within its receptive field."""
+
+    x: Tensor  # [B, reach, D]
+
+    @property
+    def rows(self) -> int:
+        return len(self.x)
+
+    def select(self, rows: Tensor) -> None:
+        self.x = self.x.index_select(0, rows)
 
 
 @dataclass
@@ -274,9 +333,30 @@ class LayerCache:
     """The cache of one application of a block: of its self- and its cross-attention, and of the
     convolutions of its feed-forward network, if it has any."""
 
-    self_attention: Cache
+    self_attention: Cache = NO_CACHE
     cross_attention: CrossKV | None = None
     convolutions: tuple[ConvState, ...] = ()  # a row for each beam, never shared
+
+
+NO_LAYER_CACHE = LayerCache()
+
+
+@dataclass(frozen=True, eq=False)
+class BeamMask(MaskPattern):
+    """Beams as queries: those of a sentence share one row of keys, and each attends to what it
+    descends from, so that changing their order copies nothing.
+
+    Queries are the beams in order; keys are all positions, and at each position the beams that
+    wrote there, in order. `ancestry[b, w, l]` is the beam whose token at position l beam w
+    continues.
+    """
+
+    ancestry: Tensor  # [B, W, L]
+
+    def allows(self, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        beams = torch.arange(self.ancestry.shape[1], device=self.ancestry.device)
+        same_beam = self.ancestry[..., None] == beams  # [B, W, L, W]
+        return same_beam.flatten(2)[:, None]  # [B, 1, W, L·W]
 
 
 @dataclass
@@ -296,41 +376,50 @@ class DecoderState:
     # What is recorded or edited inside every step.
     probe: NullProbe = NO_PROBE
 
-    @property
-    def beams_per_row(self) -> int:
-        """The number of rows of tokens that share a row of the caches."""
-        if self.ancestry is None:
-            return 1
-        return self.width
-
-    @property
-    def next_position(self) -> int | Tensor:
-        """The position of the next token."""
-        if self.device_position is None:
-            return self.position
-        return self.device_position
-
     def row_padding_mask(self) -> Tensor | None:
         """The padding mask of the prompt, for each row of tokens: [B·W, S]."""
         if self.padding_mask is None:
             return None
         return self.padding_mask.repeat_interleave(self.width, dim=0)
 
-    def key_padding_mask(self, end: int) -> Tensor | None:
-        """The padding mask of the first `end` positions, for each row of the caches: the prompt's,
-        and no padding after it."""
+    def key_padding_mask(self, new: int) -> Tensor | None:
+        """The padding mask of all positions with `new` tokens, for each row of the caches: the
+        prompt's, and no padding after it."""
+        end = self.layers[0].self_attention.end(self.position, new)
         mask = self.padding_mask if self.ancestry is not None else self.row_padding_mask()
         if mask is None or end <= mask.shape[1]:
             return None if mask is None else mask[:, :end]
         return torch.cat([mask, mask.new_ones(mask.shape[0], end - mask.shape[1])], dim=1)
 
-    def end(self, new: int) -> int:
-        """The number of positions attended to with `new` tokens: those so far, or all slots."""
-        cache = self.layers[0].self_attention
-        # Fixed shapes: all L slots; the mask hides those that are still empty.
-        if isinstance(cache, StaticKVCache):
-            return cache.k.shape[2]
-        return self.position + new
+    def positions(self, new: int) -> Positions:
+        """The positions of the next `new` tokens, as embeddings count them."""
+        return self.layers[0].self_attention.positions(self.position, new)
+
+    def axes(self, x: Tensor) -> MaskAxes:
+        """The positions of the next tokens x [rows, T, D], and of all keys."""
+        axes = self.layers[0].self_attention.axes(self.position, x)
+        if self.ancestry is None:
+            return axes
+        ancestry = self._extend_ancestry(axes.length)
+        width = self.width
+        # Each position has a key of each beam.
+        keys = torch.arange(axes.length, device=x.device).repeat_interleave(width)
+        limit = None if axes.limit is None else axes.limit._replace(columns=width)
+        queries = axes.queries.expand(width)
+        return axes._replace(
+            queries=queries,
+            keys=keys,
+            rows=axes.rows // width,
+            limit=limit,
+            visible=BeamMask(ancestry),
+        )
+
+    def join_padding(self, padding_mask: Tensor | None, x: Tensor) -> Tensor | None:
+        """The padding mask of all keys; each segment memory takes that of the segment up."""
+        joined = padding_mask
+        for layer in self.layers:
+            joined = layer.self_attention.join_padding(padding_mask, x)
+        return joined
 
     def advance(self, new: int) -> None:
         if self.device_position is None:
@@ -354,11 +443,10 @@ class DecoderState:
         # [B, W, L]: at first each beam continues itself.
         self.ancestry = beams.expand(sentences, -1, shared[0].capacity).contiguous()
 
-    def extend_ancestry(self, end: int) -> Tensor | None:
+    def _extend_ancestry(self, end: int) -> Tensor:
         """Writes that each beam itself continues at the next position, and returns the ancestry up
         to `end` [B, W, end]."""
-        if self.ancestry is None:
-            return None
+        assert self.ancestry is not None
         beams = torch.arange(self.width, device=self.ancestry.device)[:, None]
         itself = beams.expand(len(self.ancestry), -1, 1)  # [B, W, 1]
         if self.device_position is None:

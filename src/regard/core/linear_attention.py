@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from regard.core.attention import Mixer
 from regard.core.attention_mask import AttentionMask, ScoreBias
 from regard.core.kv_cache import Cache, PrefixSumCache
 from regard.core.seeding import generator
@@ -116,7 +117,7 @@ Features = EluFeatures | FavorFeatures
 # ------------------------------------------------------------------ the kernel
 
 
-class LinearAttention(nn.Module):
+class LinearAttention(Mixer):
     """out_t = φ(q_t) Σ φ(k_s)ᵀ v_s / φ(q_t) Σ φ(k_s)ᵀ, over all tokens s, or those up to t."""
 
     def __init__(self, features: Features) -> None:

@@ -6,8 +6,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from regard.core.attention import Mixer
 from regard.core.attention_mask import AttentionMask, ScoreBias
-from regard.core.kv_cache import Cache, KVCache
+from regard.core.kv_cache import Cache
 from regard.core.projection import per_query_head
 from regard.errors import DataError
 
@@ -52,7 +53,7 @@ def _normal(heads: int, rank: int, length: int) -> Tensor:
     return table.normal_(std=rank**-0.5)
 
 
-class Linformer(nn.Module):
+class Linformer(Mixer):
     """softmax(q (E k)ᵀ) F v. Padding counts as zeros, so it changes nothing."""
 
     def __init__(self, scale: float, dropout: float, lengths: LengthProjection) -> None:
@@ -105,14 +106,3 @@ class Linformer(nn.Module):
         if heads is None:
             return weights
         return weights[:, heads]
-
-    def start(
-        self,
-        like: Tensor,
-        rows: int,
-        capacity: int,
-        shape: tuple[int, int, int],
-        max_lookback: int | None,
-    ) -> KVCache:
-        # The spec refuses Linformer in decoders.
-        raise AssertionError("Linformer has no KV cache")

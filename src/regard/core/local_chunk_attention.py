@@ -6,9 +6,10 @@ from __future__ import annotations
 from typing import ClassVar, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
+from regard.core.attention import Mixer
 from regard.core.attention_mask import AttentionMask, ScoreBias
 from regard.core.kv_cache import Cache
 
@@ -23,7 +24,7 @@ class ChunkRing(NamedTuple):
     beyond: int
 
 
-class ChunkedAttention(nn.Module):
+class ChunkedAttention(Mixer):
     """Positions are put into an order and cut into chunks; each attends to its own chunk and some
     `before` and `after` it, as far as the mask allows. Inputs no longer than a chunk have full
     attention. Here the order is that of the positions.
@@ -213,19 +214,6 @@ class ChunkedAttention(nn.Module):
         offsets = torch.tensor([_ring_offset(by, count) for by in self._offsets()], device=q.device)
         near = torch.isin(ahead, offsets).flatten(2, 3).any(dim=2)
         return near & mask.for_rows(rows)
-
-    def start(
-        self,
-        like: Tensor,
-        rows: int,
-        capacity: int,
-        shape: tuple[int, int, int],
-        max_lookback: int | None,
-    ) -> Cache:
-        # A decoder of such layers computes the text again at every step (`model_variants`).
-        raise AssertionError(
-            "chunked attention has no KV cache: its chunks change when the text grows"
-        )
 
 
 def _ring_offset(by: int, count: int) -> int:

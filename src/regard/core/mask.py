@@ -13,8 +13,10 @@ run of queries could `reach` at all, how far back a query looks (`max_lookback`)
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -39,6 +41,10 @@ class MaskPattern:
     per_row = False
     # Whether `allows` is arithmetic on each pair, as compiled kernels need it.
     pointwise = True
+    # Whether it says which tokens are global, so that those a caller names are among them.
+    names_global_tokens = False
+    # Whether `bind` waits for the device.
+    waits_for_device = False
 
     def allows(self, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         raise NotImplementedError
@@ -47,11 +53,8 @@ class MaskPattern:
         """The ranges of keys that queries from `low` to `high`, both included, may attend to."""
         return EVERYWHERE
 
-    def over(self, length: int, device: torch.device | None = None) -> MaskPattern:
-        """The pattern for a sequence of `length` positions, with its tensors on `device`.
-
-        What counts from the end of the sequence, or is drawn at random, is settled here.
-        """
+    def bind(self, call: Call) -> MaskPattern:
+        """The pattern of one call: what depends on its length or its inputs is settled here."""
         return self
 
     def outline(self) -> MaskPattern:
@@ -74,6 +77,21 @@ class MaskPattern:
         return Not(self)
 
 
+class Call(NamedTuple):
+    """What one call says of its positions, for patterns that depend on it."""
+
+    length: int  # of the sequence so far
+    device: torch.device | None = None
+    rows: int = 1
+    # [B, S] of the keys, True at tokens.
+    padding_mask: Tensor | None = None
+    documents: DocumentMask | None = None
+    # [B, S], those that the caller names.
+    global_tokens: Tensor | None = None
+    # The inputs of the model by name: token ids, edges.
+    inputs: Mapping[str, Tensor | None] = {}
+
+
 # ------------------------------------------------------------------ the basic patterns
 
 
@@ -83,6 +101,9 @@ class FullMask(MaskPattern):
 
     def allows(self, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         return torch.ones_like(key, dtype=torch.bool)
+
+
+NO_MASK = FullMask()
 
 
 # ------------------------------------------------------------------ combinations
@@ -124,8 +145,8 @@ class And(MaskPattern):
                 overlaps.append((max(begin, other_begin), min(end, other_end)))
         return merge_ranges([(begin, end) for begin, end in overlaps if begin < end])
 
-    def over(self, length: int, device: torch.device | None = None) -> MaskPattern:
-        return And(self.first.over(length, device), self.second.over(length, device))
+    def bind(self, call: Call) -> MaskPattern:
+        return And(self.first.bind(call), self.second.bind(call))
 
     def outline(self) -> MaskPattern:
         return self.first.outline() & self.second.outline()
@@ -168,8 +189,8 @@ class Or(MaskPattern):
     def reach(self, low: int, high: int) -> Ranges:
         return merge_ranges(self.first.reach(low, high) + self.second.reach(low, high))
 
-    def over(self, length: int, device: torch.device | None = None) -> MaskPattern:
-        return Or(self.first.over(length, device), self.second.over(length, device))
+    def bind(self, call: Call) -> MaskPattern:
+        return Or(self.first.bind(call), self.second.bind(call))
 
     def outline(self) -> MaskPattern:
         return self.first.outline() | self.second.outline()
@@ -188,8 +209,8 @@ class Not(MaskPattern):
     def allows(self, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         return ~self.inner.allows(batch, head, query, key)
 
-    def over(self, length: int, device: torch.device | None = None) -> MaskPattern:
-        return Not(self.inner.over(length, device))
+    def bind(self, call: Call) -> MaskPattern:
+        return Not(self.inner.bind(call))
 
     def outline(self) -> MaskPattern:
         # `reach` may promise too much, so its complement would promise too little.

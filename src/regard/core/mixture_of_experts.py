@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from regard.core.context import LayerContext
-from regard.core.feedforward import FeedForward, GatedFeedForward
+from regard.core.feedforward import FeedForward, GatedFeedForward, PositionWise
 from regard.core.linear import Linear
 from regard.core.norm import BatchShare
 
 
-class MixtureOfExperts(nn.Module):
+class MixtureOfExperts(PositionWise):
     """A sparse mixture of experts: each token goes to the `top` experts that the router gives the
     highest probabilities, and their outputs are summed with these as weights.
 
@@ -24,6 +24,8 @@ class MixtureOfExperts(nn.Module):
     drops nothing, so that what a token gets does not depend on its neighbours. Padding is sent to
     no expert and does not count.
     """
+
+    meets_padding = True
 
     def __init__(
         self,

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from regard.core.context import Context
 from regard.core.dropout import Dropout
 from regard.core.embedding import Table
 from regard.core.linear import Linear
+from regard.core.side import FrontEnd
 
 
-class NodeFeatures(nn.Module):
+class NodeFeatures(FrontEnd):
     """A linear map of each node's features, plus its degree and its place in the Laplacian's
     eigenvectors.
 
@@ -41,10 +42,6 @@ class NodeFeatures(nn.Module):
     def extra_repr(self) -> str:
         return f"normalized={self.normalized}, input_dropout={self.input_dropout}"
 
-    def output_padding_mask(self, padding_mask: Tensor | None) -> Tensor | None:
-        """A position is a node: padding stays where it is."""
-        return padding_mask
-
     def forward(
         self,
         features: Tensor,
@@ -53,8 +50,10 @@ class NodeFeatures(nn.Module):
         *,
         edges: Tensor,
         eigenvectors: Tensor | None = None,
+        distances: Tensor | None = None,
     ) -> Tensor:
-        """features [B, N, F], edges [E, 3] (row, from, to), eigenvectors [B, N, k] → [B, N, D]"""
+        """features [B, N, F], edges [E, 3] (row, from, to), eigenvectors [B, N, k] → [B, N, D].
+        The `distances` are for attention."""
         # Bags of words of any length weigh alike (as in GCN and GAT).
         if self.normalized:
             features = functional.normalize(features, p=1.0, dim=-1)

@@ -14,6 +14,8 @@ from torch.nn import functional
 class LayerNorm(nn.Module):
     """Layer normalisation (Ba, Kiros, Hinton 2016)."""
 
+    meets_padding = False
+
     def __init__(self, width: int, eps: float, bias: bool = True) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(width))
@@ -30,6 +32,8 @@ class LayerNorm(nn.Module):
 class RMSNorm(nn.Module):
     """Root mean square normalisation (Zhang and Sennrich 2019); the weight is stored less
     `offset`."""
+
+    meets_padding = False
 
     def __init__(self, width: int, eps: float, offset: float = 0.0) -> None:
         super().__init__()
@@ -51,6 +55,8 @@ class BatchNorm(nn.Module):
 
     As `nn.BatchNorm1d` of the tokens alone, without gathering them: a step keeps its shape.
     """
+
+    meets_padding = True  # which does not count
 
     def __init__(self, width: int, eps: float, momentum: float, *, counts: bool = False) -> None:
         super().__init__()
@@ -109,10 +115,15 @@ class BatchNorm(nn.Module):
 Norm = LayerNorm | RMSNorm | BatchNorm
 
 
+def batch_norms(model: nn.Module) -> list[BatchNorm]:
+    """All BatchNorms of a model."""
+    return [part for part in model.modules() if isinstance(part, BatchNorm)]
+
+
 @contextmanager
 def fixed_running_statistics(model: nn.Module) -> Iterator[None]:
     """Forward passes in training do not update the running statistics of BatchNorm."""
-    norms = [part for part in model.modules() if isinstance(part, BatchNorm)]
+    norms = batch_norms(model)
     for norm in norms:
         norm.updates_statistics = False
     try:

@@ -18,6 +18,7 @@ from regard.core.positional_encoding import (
     LearnedPosition,
     Sinusoidal2D,
 )
+from regard.core.side import FrontEnd
 from regard.errors import DataError
 
 PatchPosition = LearnedPosition | FixedPosition | Sinusoidal2D
@@ -53,7 +54,7 @@ class VisiblePatches(NamedTuple):
     masked: Tensor  # [B, N] bool
 
 
-class Patches(nn.Module):
+class Patches(FrontEnd):
     """ViT's patch embedding: squares of pixels, each mapped to a vector, behind `extras` trained
     vectors such as the class token (Dosovitskiy et al. 2021).
 

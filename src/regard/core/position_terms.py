@@ -6,19 +6,21 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
-from torch import Tensor
+from torch import Tensor, nn
 
-from regard.core.attention_mask import AttentionMask, ScoreBias
-from regard.core.relative_position import (
-    Alibi,
-    Disentangled,
-    DistanceVectors,
-    RepeatedBlockBias,
-    ShortestPathBias,
-    T5Bias,
-)
-from regard.core.rotary import Angles, Rope
+from regard.core.attention_mask import AttentionMask, ScoreBias, Term
+from regard.core.mask import Call
 from regard.errors import ModelError
+
+Angles = tuple[Tensor, Tensor]  # cos and sin
+
+
+class DistanceScores(Protocol):
+    """Distance vectors of one call, from which each layer computes scores of its own."""
+
+    def scores(self, q: Tensor, k: Tensor, project: nn.Module) -> Tensor:
+        """[B, H, T, S]"""
+        ...
 
 
 class PositionTerms(NamedTuple):
@@ -29,50 +31,45 @@ class PositionTerms(NamedTuple):
     ids: Tensor
     angles: Angles | None = None
     bias: ScoreBias | None = None
-    relative: DistanceVectors | None = None
+    relative: DistanceScores | None = None
+
+
+# ------------------------------------------------------------------ of a stack
+
+
+class StackPosition(nn.Module):
+    """Abstract: positions that act inside attention, alike in all layers of a stack."""
+
+    def terms(self, mask: AttentionMask, ids: Tensor, call: Call) -> PositionTerms:
+        """Its terms for the query and key positions of `mask`."""
+        raise NotImplementedError
 
 
 class Position(Protocol):
     """A position from outside the package, as a module that computes its own terms."""
 
     def terms(self, mask: AttentionMask, ids: Tensor, length: int) -> PositionTerms:
-        """Rotary angles or a score bias for the query and key positions of `mask`."""
+        """Rotary angles or a score bias for the query and key positions of `mask`; `length` counts
+        all positions of the sequence so far."""
         ...
 
 
-StackPosition = (
-    Rope | T5Bias | Alibi | Disentangled | RepeatedBlockBias | ShortestPathBias | Position
-)
+AnyPosition = StackPosition | Position
 
 
 def position_terms(
-    position: StackPosition | None,
-    mask: AttentionMask,
-    ids: Tensor,
-    length: int,
-    distances: Tensor | None = None,
+    position: AnyPosition | None, mask: AttentionMask, ids: Tensor, call: Call
 ) -> PositionTerms:
-    """The terms of a stack's position for the positions of one mask; `length` counts all positions
-    of the sequence so far, and `distances` [B, N, N] are the paths between the nodes of graphs."""
-    match position:
-        case None:
-            return PositionTerms(ids)
-        case Rope():
-            # Of the new positions only: cached keys have been rotated already.
-            return PositionTerms(ids, angles=position.angles(mask.queries))
-        case Disentangled():
-            return PositionTerms(ids, relative=position(mask.queries, mask.keys))
-        case ShortestPathBias():
-            assert distances is not None, "the caller of a graph model gives them"
-            return PositionTerms(ids, bias=ScoreBias(position(distances)))
-        case RepeatedBlockBias():
-            term = position.over(length)
-            if term is None:
-                return PositionTerms(ids)
-        case T5Bias() | Alibi():
-            term = position
-        case _:
-            return _own_terms(position, mask, ids, length)
+    """The terms of a stack's position for the positions of one mask."""
+    if position is None:
+        return PositionTerms(ids)
+    if isinstance(position, StackPosition):
+        return position.terms(mask, ids, call)
+    return _own_terms(position, mask, ids, call.length)
+
+
+def bias_terms(term: Term, mask: AttentionMask, ids: Tensor) -> PositionTerms:
+    """A score bias that follows from positions alone."""
     # Sparse kernels ask for the pairs they see: no [1, H, T, S] is made.
     if mask.is_sparse:
         return PositionTerms(ids, bias=ScoreBias(term=term))
@@ -100,3 +97,32 @@ def _own_terms(position: Position, mask: AttentionMask, ids: Tensor, length: int
             "return a bias of the shape [1, heads, queries, keys]",
         )
     return terms
+
+
+# ------------------------------------------------------------------ of a layer
+
+
+class LayerPosition:
+    """How positions act in one attention: by the bias that its stack computes for all layers, if
+    there is one. Rotary positions, and those with scores of their own in each layer, do more."""
+
+    def turn(self, q: Tensor, k: Tensor, positions: PositionTerms | None) -> tuple[Tensor, Tensor]:
+        """Queries and keys, turned by their positions."""
+        return q, k
+
+    def scores(
+        self,
+        q: Tensor,
+        k: Tensor,
+        mask: AttentionMask,
+        positions: PositionTerms | None,
+        project: nn.Module,
+    ) -> tuple[Tensor, ScoreBias | None]:
+        """The queries to attend with, and what positions add to the scores of this layer."""
+        return q, None if positions is None else positions.bias
+
+    def keep(self, heads: Tensor) -> None:
+        """Prunes all but these heads."""
+
+
+NO_POSITION = LayerPosition()

@@ -132,6 +132,9 @@ class SharedProjection(_Projection):
         k = q * (q.square().sum(dim=-1, keepdim=True) + 1e-6 * self.d_k).rsqrt()
         return q, k, split_heads(v, self.groups)
 
+    def keep(self, heads: Tensor) -> None:
+        raise AssertionError("hashes are drawn for each head")
+
 
 class TiedProjection(_Projection):
     """Tied projections: one matrix for queries, keys and values (`qkv`), or for two (`qk`, `kv`).

@@ -10,9 +10,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from regard.core.attention_mask import AttentionMask, ScoreBias
 from regard.core.dropout import Dropout
 from regard.core.linear import Linear, dimensions, keep_rows, normal
+from regard.core.mask import Call
 from regard.core.norm import Norm
+from regard.core.position_terms import LayerPosition, PositionTerms, StackPosition, bias_terms
 from regard.core.positional_encoding import sinusoids
 from regard.core.projection import split_heads
 from regard.errors import ModelError
@@ -20,7 +23,7 @@ from regard.errors import ModelError
 # ------------------------------------------------------------------ one bias for all layers
 
 
-class ShortestPathBias(nn.Module):
+class ShortestPathBias(StackPosition):
     """Graphormer's spatial encoding: a scalar of each head for each length of a shortest path."""
 
     def __init__(self, heads: int, distance: int) -> None:
@@ -32,6 +35,11 @@ class ShortestPathBias(nn.Module):
     def extra_repr(self) -> str:
         return f"heads={self.table.shape[1]}, max_distance={self.distance}"
 
+    def terms(self, mask: AttentionMask, ids: Tensor, call: Call) -> PositionTerms:
+        distances = call.inputs["distances"]
+        assert distances is not None, "the caller of a graph model gives them"
+        return PositionTerms(ids, bias=ScoreBias(self(distances)))
+
     def forward(self, distances: Tensor) -> Tensor:
         """distances [B, N, N], −1 without a path → [B, H, N, N]"""
         rows = distances.long().clamp_max(self.distance + 1)
@@ -39,7 +47,7 @@ class ShortestPathBias(nn.Module):
         return self.table[rows].permute(0, 3, 1, 2)
 
 
-class RepeatedBlockBias(nn.Module):
+class RepeatedBlockBias(StackPosition):
     """A score bias for keys that count several times: log(1 + `times`).
 
     For queries of all but the first and the last block, the keys of the first block of `size`
@@ -51,6 +59,10 @@ class RepeatedBlockBias(nn.Module):
         self.size = size
         self.times = times
         self.most = most
+
+    def terms(self, mask: AttentionMask, ids: Tensor, call: Call) -> PositionTerms:
+        term = self.over(call.length)
+        return PositionTerms(ids) if term is None else bias_terms(term, mask, ids)
 
     def over(self, length: int) -> Callable[[Tensor, Tensor], Tensor] | None:
         """The bias on the scores of a sequence of `length` positions; None if there is none."""
@@ -69,7 +81,7 @@ class RepeatedBlockBias(nn.Module):
 # ------------------------------------------------------------------ one table, scores of each layer
 
 
-class Disentangled(nn.Module):
+class Disentangled(StackPosition):
     """Disentangled attention (DeBERTa, He et al. 2021): one table of distance vectors for all
     layers, which each layer projects as it does its input."""
 
@@ -78,14 +90,14 @@ class Disentangled(nn.Module):
         d_model: int,
         distance: int,
         buckets: int | None,
-        terms: tuple[str, ...],
+        scored: tuple[str, ...],
         norm: Norm | None,
         dropout: float,
     ) -> None:
         super().__init__()
         self.distance = distance
         self.buckets = buckets
-        self.terms = terms
+        self.scored = scored
         self.side = buckets or distance
         # Row r is the vector of distance r − side.
         self.table = nn.Parameter(normal(2 * self.side, d_model))
@@ -93,7 +105,10 @@ class Disentangled(nn.Module):
         self.dropout = Dropout(dropout)
 
     def extra_repr(self) -> str:
-        return f"distances={2 * self.side}, terms={self.terms}"
+        return f"distances={2 * self.side}, terms={self.scored}"
+
+    def terms(self, mask: AttentionMask, ids: Tensor, call: Call) -> PositionTerms:
+        return PositionTerms(ids, relative=self(mask.queries, mask.keys))
 
     def forward(self, queries: Tensor, keys: Tensor) -> DistanceVectors:
         vectors = self.table if self.norm is None else self.norm(self.table)
@@ -111,6 +126,33 @@ class Disentangled(nn.Module):
         ratio = (distance.abs().clamp_min(exact) / exact).log() / log_range
         logarithmic = (ratio * (exact - 1)).ceil().long() + exact
         return torch.where(distance.abs() < exact, distance, distance.sign() * logarithmic)
+
+
+class DisentangledScores(nn.Module, LayerPosition):
+    """The scores of one layer from its stack's distance vectors: by projections of their own, or by
+    those of the content."""
+
+    def __init__(self, project: PositionProjection | None, scale: float) -> None:
+        super().__init__()
+        self.project = project
+        self.scale = scale
+
+    def scores(
+        self,
+        q: Tensor,
+        k: Tensor,
+        mask: AttentionMask,
+        positions: PositionTerms | None,
+        project: nn.Module,
+    ) -> tuple[Tensor, ScoreBias | None]:
+        if positions is None or positions.relative is None:
+            return q, None
+        # Kernels scale q·k and then add the bias as it is: so it is scaled here.
+        return q, ScoreBias(positions.relative.scores(q, k, self.project or project) * self.scale)
+
+    def keep(self, heads: Tensor) -> None:
+        if self.project is not None:
+            self.project.keep(heads)
 
 
 class PositionProjection(nn.Module):
@@ -152,7 +194,7 @@ class DistanceVectors(NamedTuple):
         self,
         q: Tensor,
         k: Tensor,
-        project: Callable[[Tensor, None], tuple[Tensor | None, Tensor | None, Tensor | None]],
+        project: nn.Module,
     ) -> Tensor:
         """Content-to-position plus position-to-content scores, unscaled: [B, H, T, S]."""
         vectors = self.part.dropout(self.vectors)[None]  # [1, R, D]
@@ -160,12 +202,12 @@ class DistanceVectors(NamedTuple):
         groups = k.shape[1]
         queries, keys = self.rows.shape
         terms = []
-        if "c2p" in self.part.terms:
+        if "c2p" in self.part.scored:
             assert position_k is not None
             grouped_q = q.unflatten(1, (groups, -1))
             scores = (grouped_q @ position_k[:, :, None].mT).flatten(1, 2)  # [B, H, T, R]
             terms.append(scores.gather(-1, self.rows.expand(*scores.shape[:2], queries, keys)))
-        if "p2c" in self.part.terms:
+        if "p2c" in self.part.scored:
             assert position_q is not None
             grouped_q = position_q.unflatten(1, (groups, -1))
             scores = (k[:, :, None] @ grouped_q.mT).flatten(1, 2)  # [B, H, S, R]
@@ -178,12 +220,32 @@ class DistanceVectors(NamedTuple):
 # ------------------------------------------------------------------ another one for each layer
 
 
-class RelativeKeys(nn.Module):
+class RelativeScores(nn.Module, LayerPosition):
+    """Abstract: part(q, queries, keys) gives the queries to attend with, and what is added to their
+    scores before these are scaled."""
+
+    scale: float
+
+    def scores(
+        self,
+        q: Tensor,
+        k: Tensor,
+        mask: AttentionMask,
+        positions: PositionTerms | None,
+        project: nn.Module,
+    ) -> tuple[Tensor, ScoreBias]:
+        q, scores = self(q, mask.queries, mask.keys)  # [B, H, T, S]
+        # Kernels scale q·k and then add the bias as it is: so it is scaled here.
+        return q, ScoreBias(scores * self.scale)
+
+
+class RelativeKeys(RelativeScores):
     """Relative position representations (Shaw et al. 2018): q_i · a of the distance i − j, up to
     `distance` on each side; the same vectors for all heads."""
 
-    def __init__(self, d_k: int, distance: int) -> None:
+    def __init__(self, d_k: int, distance: int, scale: float) -> None:
         super().__init__()
+        self.scale = scale
         self.distance = distance
         self.table = nn.Parameter(normal(2 * distance + 1, d_k))
 
@@ -198,12 +260,13 @@ class RelativeKeys(nn.Module):
         return q, scores.gather(-1, rows.expand(*scores.shape[:2], -1, -1))
 
 
-class RelativeSinusoids(nn.Module):
+class RelativeSinusoids(RelativeScores):
     """Transformer-XL's relative positions: (q + u) · k + (q + v) · W r of the distance, r a
     sinusoid (Dai et al. 2019)."""
 
-    def __init__(self, d_model: int, heads: int, d_k: int) -> None:
+    def __init__(self, d_model: int, heads: int, d_k: int, scale: float) -> None:
         super().__init__()
+        self.scale = scale
         self.d_model = d_model
         self.content = nn.Parameter(torch.zeros(heads, 1, d_k))  # u
         self.position = nn.Parameter(torch.zeros(heads, 1, d_k))  # v
@@ -233,10 +296,7 @@ class RelativeSinusoids(nn.Module):
         self.project.keep_outputs([dimensions(heads, width)])
 
 
-LayerPosition = RelativeKeys | RelativeSinusoids
-
-
-class Alibi(nn.Module):
+class Alibi(StackPosition):
     """ALiBi: −slope · distance, slopes a geometric series over the heads (Press et al. 2022)."""
 
     slopes: Tensor
@@ -247,6 +307,9 @@ class Alibi(nn.Module):
 
     def extra_repr(self) -> str:
         return f"heads={len(self.slopes)}"
+
+    def terms(self, mask: AttentionMask, ids: Tensor, call: Call) -> PositionTerms:
+        return bias_terms(self, mask, ids)
 
     def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
         distance = (queries[:, None] - keys[None, :]).abs()  # [T, S]
@@ -263,7 +326,7 @@ def alibi_slopes(heads: int) -> Tensor:
     return torch.tensor(series + between, device="cpu")
 
 
-class T5Bias(nn.Module):
+class T5Bias(StackPosition):
     """T5's relative position bias: [1, H, T, S] from the bucket of each distance."""
 
     def __init__(self, heads: int, count: int, distance: int, both_ways: bool) -> None:
@@ -282,6 +345,9 @@ class T5Bias(nn.Module):
 
     def extra_repr(self) -> str:
         return f"heads={self.table.shape[1]}, buckets={self.count}, max_distance={self.distance}"
+
+    def terms(self, mask: AttentionMask, ids: Tensor, call: Call) -> PositionTerms:
+        return bias_terms(self, mask, ids)
 
     def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
         bucket = self._bucket(keys[None, :] - queries[:, None])  # [T, S]

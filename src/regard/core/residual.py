@@ -4,6 +4,7 @@ parallel), or no sum at all."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -83,6 +84,10 @@ class SequentialResidual(nn.Module):
     def __init__(self, residuals: list[Residual]) -> None:
         super().__init__()
         self.each = nn.ModuleList(residuals)
+
+    @property
+    def norms(self) -> list[Norm]:
+        return [cast(Residual, part).norm for part in self.each]
 
 
 class ParallelResidual(nn.Module):

@@ -19,10 +19,11 @@ from torch.autograd.function import once_differentiable
 
 from regard.core.attention import Attention
 from regard.core.attention_mask import AttentionMask
-from regard.core.block import AnyBlock, Memory, PositionWise
+from regard.core.block import AnyBlock
 from regard.core.context import Context, LayerContext
 from regard.core.dropout import Dropout
 from regard.core.encoder_output import EncoderOutput
+from regard.core.feedforward import PositionWise
 from regard.core.norm import Norm
 from regard.core.position_terms import PositionTerms
 from regard.core.stack import LayerInputs, Stack
@@ -50,6 +51,8 @@ class ReversibleBlock(AnyBlock):
     """Self-attention, cross-attention if there is one, feed-forward; both streams side by side,
     [B, T, 2·D]."""
 
+    residual: ReversibleResidual
+
     def __init__(
         self,
         attention: Attention,
@@ -69,7 +72,7 @@ class ReversibleBlock(AnyBlock):
         mask: AttentionMask,
         positions: PositionTerms,
         context: LayerContext,
-        memory: Memory | None = None,
+        memory: Tensor | None = None,
         memory_mask: AttentionMask | None = None,
     ) -> Tensor:
         first, second = x.chunk(2, dim=-1)  # [B, T, D] each
@@ -84,7 +87,7 @@ class ReversibleBlock(AnyBlock):
         mask: AttentionMask,
         positions: PositionTerms,
         context: LayerContext,
-        memory: Memory | None,
+        memory: Tensor | None,
         memory_mask: AttentionMask | None,
     ) -> list[Sublayer]:
         """The functions of the sublayers, each added to the other stream, in order."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-Angles = tuple[Tensor, Tensor]  # cos and sin
+from regard.core.attention_mask import AttentionMask
+from regard.core.mask import Call
+from regard.core.position_terms import Angles, LayerPosition, PositionTerms, StackPosition
 
 
-class Rope(nn.Module):
+class Rope(LayerPosition, StackPosition):
     """Rotates each pair of dimensions by an angle that grows with the position, so that q·k depends
     on the distance. `pairs` says which dimensions are one: `halves` (i and i + R/2) or
     neighbours."""
@@ -25,6 +27,15 @@ class Rope(nn.Module):
 
     def extra_repr(self) -> str:
         return f"dimensions={2 * len(self.frequencies)}, pairs={self.pairs!r}{self.settings}"
+
+    def terms(self, mask: AttentionMask, ids: Tensor, call: Call) -> PositionTerms:
+        # Of the new positions only: cached keys have been rotated already.
+        return PositionTerms(ids, angles=self.angles(mask.queries))
+
+    def turn(self, q: Tensor, k: Tensor, positions: PositionTerms | None) -> tuple[Tensor, Tensor]:
+        if positions is None or positions.angles is None:
+            return q, k
+        return self.rotate(q, positions.angles), self.rotate(k, positions.angles)
 
     def angles(self, positions: Tensor) -> Angles:
         """cos and sin for each position, [T, R/2] or [B, 1, T, R/2]: computed once for all

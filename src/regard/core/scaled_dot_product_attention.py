@@ -12,10 +12,11 @@ from importlib.util import find_spec
 from typing import Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from regard.core import block_sparse_attention, edge_attention
+from regard.core.attention import Mixer
 from regard.core.attention_mask import AttentionMask, ScoreBias, additive_mask
 from regard.core.kv_cache import Cache, KVCache, SlidingWindowCache, start_kv_cache
 from regard.core.projection import per_query_head
@@ -244,7 +245,7 @@ def _worth_compiling(q: Tensor) -> bool:
 # ------------------------------------------------------------------ the part
 
 
-class SoftmaxAttention(nn.Module):
+class SoftmaxAttention(Mixer):
     """Scaled dot-product attention: softmax(scale · q kᵀ + bias) v. `kernel` is `dispatch`, `fused`
     or `explicit`; with `top`, only that many keys of each query count, which only the definition
     can do."""

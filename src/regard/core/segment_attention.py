@@ -3,6 +3,8 @@ memory of the segments before it."""
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 from torch import Tensor, nn
 
@@ -11,9 +13,9 @@ from regard.core.attention_mask import AttentionMask
 from regard.core.context import LayerContext
 from regard.core.kv_cache import Cache, CrossKV
 from regard.core.linear import Linear
-from regard.core.position_terms import PositionTerms
-from regard.core.projection import Projection, merge_heads
-from regard.core.relative_position import LayerPosition
+from regard.core.position_terms import NO_POSITION, LayerPosition, PositionTerms
+from regard.core.projection import Projection
+from regard.core.scaled_dot_product_attention import SoftmaxAttention
 from regard.core.segment_memory import CompressiveMemory, SegmentMemory
 
 
@@ -25,31 +27,30 @@ class SegmentAttention(Attention):
         project: Projection,
         mixer: nn.Module,
         output: Linear,
-        relative: LayerPosition | None = None,
+        position: LayerPosition = NO_POSITION,
         compression: CompressiveMemory | None = None,
     ) -> None:
-        super().__init__(project, mixer, output, relative=relative)
+        super().__init__(project, mixer, output, position)
         self.compression = compression
 
-    def forward(
+    def attend(
         self,
         x: Tensor,
         mask: AttentionMask,
         positions: PositionTerms | None,
         context: LayerContext,
-        memory: Tensor | CrossKV | None = None,
+        memory: Tensor | CrossKV | None,
+        cache: Cache,
     ) -> Tensor:
-        """x [B, T, D] attends to the memory [B, M, D] and to itself: [B, T, D]."""
-        segments = context.self_cache
-        if not isinstance(segments, SegmentMemory):
-            return super().forward(x, mask, positions, context, memory)
-        q, k, v = self._project_with_memory(x, segments)  # [B, H, T, K], [B, G, M + T, ·]
-        self._remember(x, q, k, v, segments, context)
-        q, bias = self.score_bias(q, k, mask, positions)  # bias [B or 1, H, T, M + T]
-        context.probe.attention(self.mixer, (q, k, v), mask, bias)  # type: ignore[arg-type]
-        out = self.mixer(q, k, v, mask, bias, segments)  # [B, H, T, E]
-        out = context.probe.through("mixed", out)
-        return self.output(merge_heads(out))  # [B, T, D]
+        """x [B, T, D] attends to the memory [B, M, D] and to itself: [B, H, T, E]."""
+        if not isinstance(cache, SegmentMemory):
+            return super().attend(x, mask, positions, context, memory, cache)
+        q, k, v = self._project_with_memory(x, cache)  # [B, H, T, K], [B, G, M + T, ·]
+        self._remember(x, q, k, v, cache, context)
+        # bias [B or 1, H, T, M + T]
+        q, bias = self.position.scores(q, k, mask, positions, self.project)
+        context.probe.attention(self.mixer, (q, k, v), mask, bias)
+        return self.mixer(q, k, v, mask, bias, cache)
 
     def _project_with_memory(
         self, x: Tensor, segments: SegmentMemory
@@ -78,8 +79,12 @@ class SegmentAttention(Attention):
             return
         leaving = self.compression.remember(segments, x, k, v, self.project)
         if self.training and context.losses is not None:
-            loss = self.compression.loss(leaving, q, self.project, self._scale)
+            scale = cast(SoftmaxAttention, self.mixer).scale
+            loss = self.compression.loss(leaving, q, self.project, scale)
             context.add_loss("compression", loss)
+
+    def start_segments(self, x: Tensor) -> SegmentMemory:
+        return SegmentMemory(x, torch.zeros(x.shape[:2], dtype=torch.bool, device=x.device))
 
     def start(self, rows: int, capacity: int, max_lookback: int | None, like: Tensor) -> Cache:
         if self.compression is None:

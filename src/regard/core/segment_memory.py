@@ -3,7 +3,7 @@ before."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -11,14 +11,15 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from regard.core.kv_cache import LayerCache
+from regard.core.attention_mask import MaskAxes
+from regard.core.kv_cache import Cache, Positions
 from regard.core.linear import Linear
 from regard.core.projection import per_query_head
 from regard.core.scaled_dot_product_attention import attention_weights
 
 
 @dataclass
-class SegmentMemory:
+class SegmentMemory(Cache):
     """The inputs of an attention at the positions before this segment.
 
     Keys and values are computed from it with the current weights; gradients stop here.
@@ -36,9 +37,20 @@ class SegmentMemory:
     def rows(self) -> int:
         return len(self.x)
 
-    @property
-    def stored_rows(self) -> int:
-        return len(self.x)
+    def positions(self, position: int, new: int) -> Positions:
+        """From 0 in each segment: a segment memory has relative positions only."""
+        return Positions(0, new, new)
+
+    def axes(self, position: int, x: Tensor) -> MaskAxes:
+        return MaskAxes.counted(self.x.shape[1], x)
+
+    def join_padding(self, padding_mask: Tensor | None, x: Tensor) -> Tensor:
+        """[B, M + T]: of the memory and of the segment x [B, T, D] that is about to be read."""
+        if padding_mask is None:
+            padding_mask = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
+        new = padding_mask[:, -x.shape[1] :]  # of this segment
+        self.padding_mask = torch.cat([self.padding_mask, new], dim=1)
+        return self.padding_mask
 
     def remember(self, x: Tensor) -> None:
         """Takes up x [B, T, D]; the last M positions of all are kept."""
@@ -48,37 +60,12 @@ class SegmentMemory:
         self.x = everything[:, -length:].detach().to(self.x.dtype, copy=True)
         self.padding_mask = self.padding_mask[:, -length:]
 
-    def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values are of all these positions already."""
-        return k, v
-
     def select(self, rows: Tensor) -> None:
         self.x = self.x.index_select(0, rows)
         self.padding_mask = self.padding_mask.index_select(0, rows)
         if self.k is not None and self.v is not None:
             self.k = self.k.index_select(0, rows)
             self.v = self.v.index_select(0, rows)
-
-
-def has_segment_memory(layers: Sequence[LayerCache]) -> bool:
-    """Whether the layers of a state carry a segment memory: all of them, or none."""
-    return isinstance(layers[0].self_attention, SegmentMemory)
-
-
-def segment_memories(layers: Sequence[LayerCache]) -> list[SegmentMemory]:
-    """The segment memories among the caches of a state."""
-    caches = [layer.self_attention for layer in layers]
-    return [cache for cache in caches if isinstance(cache, SegmentMemory)]
-
-
-def with_segment(layers: Sequence[LayerCache], padding_mask: Tensor) -> Tensor:
-    """The padding mask [B, M + T] of the memories and of a segment [B, T] that is about to be read;
-    the memories take it up."""
-    memories = segment_memories(layers)
-    joined = torch.cat([memories[0].padding_mask, padding_mask], dim=1)
-    for memory in memories:
-        memory.padding_mask = joined
-    return joined
 
 
 Projection = Callable[[Tensor, None], tuple[Tensor, Tensor, Tensor]]

@@ -15,6 +15,7 @@ from regard.core.context import Context
 from regard.core.dropout import Dropout
 from regard.core.linear import Linear, normal
 from regard.core.positional_encoding import FixedPosition, LearnedPosition
+from regard.core.side import FrontEnd
 from regard.errors import DataError
 
 # Added to the variance, and the least mean of absolute values; transformers' numbers.
@@ -134,7 +135,7 @@ class PatchScale(NamedTuple):
         return values[..., left_over:].unfold(-1, self.length, self.stride)
 
 
-class SeriesPatches(nn.Module):
+class SeriesPatches(FrontEnd):
     """PatchTST's front end: a window of each channel becomes a sequence of its own.
 
     Channels are rows of what comes out, so that no channel attends to another. `projections` are

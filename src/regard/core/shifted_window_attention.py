@@ -13,7 +13,7 @@ from regard.core.attention import Attention
 from regard.core.attention_mask import AttentionMask, ScoreBias
 from regard.core.block import AnyBlock
 from regard.core.context import LayerContext
-from regard.core.kv_cache import CrossKV
+from regard.core.kv_cache import NO_CACHE, Cache, CrossKV
 from regard.core.linear import Linear
 from regard.core.mask import DocumentMask, FullMask, MaskPattern
 from regard.core.norm import Norm
@@ -113,6 +113,7 @@ class WindowAttention(Attention):
         positions: PositionTerms | None,
         context: LayerContext,
         memory: Tensor | CrossKV | None = None,
+        cache: Cache = NO_CACHE,
     ) -> Tensor:
         """x [B, side², D] → same; the mask and the positions of the stack are of whole images."""
         rows = self.windows.partition(x)  # [B·windows, size², D]

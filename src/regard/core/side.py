@@ -1,25 +1,72 @@
-"""A side of a model: a stack, or what replaces it in a baseline."""
+"""What a wiring is made of: a front end that makes vectors of its inputs, and sides that turn
+vectors into hidden states."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
-from torch import nn
+from torch import Tensor, nn
 
-from regard.core.position_terms import StackPosition
+from regard.core.encoder_output import EncoderOutput
+from regard.core.kv_cache import LayerCache
 from regard.core.probe import HasHeads
 
 SideKind = Literal["transformer", "recurrent", "convolutional", "memory"]
 
 
-class Side(nn.Module, ABC):
-    """Layers one after the other, of which some have attentions."""
+class FrontEnd(nn.Module):
+    """Abstract: maps the inputs of a model to [B, T, D]: embeddings of tokens, patches of images,
+    frames of sound."""
+
+    def output_padding_mask(self, padding_mask: Tensor | None) -> Tensor | None:
+        """The padding mask of the T positions, from that of the inputs: the same."""
+        return padding_mask
+
+
+class Side(nn.Module):
+    """Abstract: side(x, padding_mask, context, memory) → hidden states. A stack, or one of the
+    recurrent and convolutional networks before it."""
 
     kind: ClassVar[SideKind] = "transformer"  # of its layers
     layers: int
-    position: StackPosition | None  # the positional encoding that acts inside attention
+    position: Any  # what acts inside attention; None where order comes from elsewhere
 
-    @abstractmethod
+    @property
+    def carries_state(self) -> bool:
+        """Whether state goes on from one segment of a text to the next."""
+        return False
+
+    @property
+    def meets_padding(self) -> bool:
+        """Whether padding concerns parts besides attention: BatchNorm, experts, convolutions."""
+        return False
+
+    @property
+    def waits_for_device(self) -> bool:
+        """Whether a forward pass waits for the device, so that no CUDA graph can hold it."""
+        return False
+
+    def start(
+        self, rows: int, capacity: int, memory: EncoderOutput | None = None
+    ) -> list[LayerCache]:
+        """The caches before the first of at most `capacity` tokens."""
+        raise NotImplementedError
+
+    def start_segments(self, rows: int, width: int) -> list[LayerCache]:
+        """What is carried on before the first segment of `rows` texts, of `width` numbers a
+        position."""
+        raise NotImplementedError
+
+    @property
+    def output_layers(self) -> list[int]:
+        """The layers whose outputs transformers counts as hidden states: all of them."""
+        return list(range(self.layers))
+
     def attentions(self) -> dict[str, HasHeads]:
-        """Every application of an attention by its name inside: `0.self`, `0.cross`."""
+        """Every application of an attention, by its name inside the side."""
+        return {}
+
+
+def sides(model: nn.Module) -> list[Side]:
+    """All sides of a model."""
+    return [part for part in model.modules() if isinstance(part, Side)]

@@ -8,7 +8,7 @@ from functools import cached_property, lru_cache
 import torch
 from torch import Tensor
 
-from regard.core.mask import EVERYWHERE, FAR, FullMask, MaskPattern, Ranges, merge_ranges
+from regard.core.mask import EVERYWHERE, FAR, Call, FullMask, MaskPattern, Ranges, merge_ranges
 from regard.core.seeding import generator
 
 # ------------------------------------------------------------------ by distance
@@ -64,15 +64,15 @@ class GlobalMask(MaskPattern):
     size: int = 1
     length: int | None = None
 
-    def over(self, length: int, device: torch.device | None = None) -> MaskPattern:
+    def bind(self, call: Call) -> MaskPattern:
         if not self.last:
             return self
-        return GlobalMask(self.first, self.last, self.size, length)
+        return GlobalMask(self.first, self.last, self.size, call.length)
 
     @property
     def _bounds(self) -> tuple[int, int]:
         """The end of the first global tokens, and the beginning of the last."""
-        assert self.length is not None or not self.last, "call `over` with the length first"
+        assert self.length is not None or not self.last, "`bind` gives the length"
         begin = self.first * self.size
         if self.length is None:
             return begin, FAR
@@ -113,8 +113,8 @@ class RandomBlockMask(MaskPattern):
     before: bool = False
     length: int | None = None
 
-    def over(self, length: int, device: torch.device | None = None) -> MaskPattern:
-        return _draw_blocks(self, -(-length // self.size), device)
+    def bind(self, call: Call) -> MaskPattern:
+        return _draw_blocks(self, -(-call.length // self.size), call.device)
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,10 +166,10 @@ class LongerThan(MaskPattern):
     most: int
     inner: MaskPattern
 
-    def over(self, length: int, device: torch.device | None = None) -> MaskPattern:
-        if length <= self.most:
+    def bind(self, call: Call) -> MaskPattern:
+        if call.length <= self.most:
             return FullMask()
-        return self.inner.over(length, device)
+        return self.inner.bind(call)
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,9 +10,10 @@ from regard.core.feedforward import ACTIVATIONS
 from regard.core.positional_encoding import (
     InputPosition,
 )
+from regard.core.side import FrontEnd
 
 
-class Spectrogram(nn.Module):
+class Spectrogram(FrontEnd):
     """Whisper's front end for log-mel frames: two convolutions over three frames each, of which the
     second keeps every other position; then positions (Radford et al. 2023)."""
 

@@ -14,7 +14,7 @@ from regard.core.encoder_output import EncoderOutput
 from regard.core.linear import Linear
 from regard.core.mask import MaskPattern
 from regard.core.norm import Norm
-from regard.core.position_terms import StackPosition
+from regard.core.position_terms import AnyPosition
 from regard.core.positional_encoding import sinusoids
 from regard.core.stack import Stack, in_autocast_dtype
 
@@ -106,7 +106,7 @@ class UniversalStack(Stack):
         layers: int,
         final_norm: Norm | None,
         pattern: MaskPattern,
-        position: StackPosition | None = None,
+        position: AnyPosition | None = None,
         *,
         universal: Universal,
         dropout: float = 0.0,

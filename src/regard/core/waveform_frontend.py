@@ -11,6 +11,7 @@ from regard.core.dropout import Dropout
 from regard.core.feedforward import ACTIVATIONS
 from regard.core.linear import Linear, normal
 from regard.core.norm import LayerNorm, Norm
+from regard.core.side import FrontEnd
 from regard.errors import DataError
 
 
@@ -90,7 +91,7 @@ class ConvPosition(nn.Module):
         return self.activation(near).mT
 
 
-class Waveform(nn.Module):
+class Waveform(FrontEnd):
     """wav2vec 2.0's feature encoder: samples become positions, one for each stride of all
     convolutions together (Baevski et al. 2020)."""
 

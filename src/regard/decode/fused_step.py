@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, cast
 import torch
 from torch import Tensor, nn
 
-from regard.baselines.convolutional import ConvolutionalDecoder
-from regard.baselines.recurrent import RecurrentDecoder
 from regard.core import scaled_dot_product_attention
 from regard.core.attention import Attention
 from regard.core.attention_mask import AttentionMask, additive_mask
@@ -28,8 +26,11 @@ from regard.core.kv_cache import LayerCache, StaticKVCache
 from regard.core.linear import Linear
 from regard.core.norm import BatchNorm, KernelNorm, kernel_norm
 from regard.core.projection import CrossProjection, SelfProjection
+from regard.core.relative_position import RelativeScores
 from regard.core.residual import PostNorm, PreNorm
+from regard.core.rotary import Rope
 from regard.core.scaled_dot_product_attention import SoftmaxAttention
+from regard.core.side import Side
 from regard.core.stack import LayerInputs, Stack
 from regard.decoder import Decoder
 from regard.encoder_decoder import EncoderDecoder
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
 
 MAX_ROWS = 64
 _ACTIVATION_NAMES = {function: name for name, function in ACTIVATIONS.items()}
-Side = Stack | RecurrentDecoder | ConvolutionalDecoder
 
 
 def step(model: EncoderDecoder | Decoder, tokens: Tensor, state: DecoderState) -> Tensor:
@@ -60,7 +60,7 @@ def step(model: EncoderDecoder | Decoder, tokens: Tensor, state: DecoderState) -
         embedding = model.tokens
         side = model.stack
         row_padding = state.row_padding_mask()
-        key_padding = state.key_padding_mask(state.end(1))
+        key_padding = state.key_padding_mask(1)
     x = embed(embedding, tokens, row_padding, context)
     x = _run_side(side, x, key_padding, context)
     state.advance(1)
@@ -133,7 +133,7 @@ def _is_usual_block(block: nn.Module) -> bool:
 
 
 def _is_usual_attention(attention: Attention) -> bool:
-    if type(attention) is not Attention or attention.relative is not None:
+    if type(attention) is not Attention:
         return False
     project = attention.project
     if not isinstance(project, SelfProjection | CrossProjection):
@@ -145,10 +145,10 @@ def _is_usual_attention(attention: Attention) -> bool:
         return False
     if mixer.kernel is not scaled_dot_product_attention.dispatch or mixer.top is not None:
         return False
-    rope = attention.rope
-    if rope is None:
-        return True
-    return rope.pairs == "halves" and 2 * len(rope.frequencies) == project.d_k
+    position = attention.position
+    if isinstance(position, Rope):
+        return position.pairs == "halves" and 2 * len(position.frequencies) == project.d_k
+    return not isinstance(position, RelativeScores)
 
 
 def _is_static(cache: LayerCache, rows: int) -> bool:
@@ -218,7 +218,7 @@ class _Step:
             mixer.scale,
             last=past.position,
             new=(k, v),
-            angles=self.inputs.positions.angles if attention.rope is not None else None,
+            angles=self.inputs.positions.angles,
             settled=True,
         )  # [rows, 1, H, E]
         return _output(mixed.view(len(x), -1), attention.output, stream)

@@ -147,9 +147,9 @@ def _attention_rules(model: spec.Encoder, layer: str) -> list[ParameterRule]:
     if not isinstance(position, spec.Disentangled):
         return rules
     if position.terms != "p2c":
-        rules += module_rules(f"{name}.position_project.k", f"{hf}.pos_proj", bias=False)
+        rules += module_rules(f"{name}.position.project.k", f"{hf}.pos_proj", bias=False)
     if position.terms != "c2p":
-        rules += module_rules(f"{name}.position_project.q", f"{hf}.pos_q_proj")
+        rules += module_rules(f"{name}.position.project.q", f"{hf}.pos_q_proj")
     return rules
 
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from regard import drawing
 from regard.arguments import whole_number
 from regard.core.finite_outputs import non_finite_error
+from regard.core.position_terms import LayerPosition
 from regard.core.positional_encoding import (
     AxialPosition,
     FixedPosition,
@@ -23,8 +24,8 @@ from regard.core.positional_encoding import (
 from regard.core.relative_position import (
     Alibi,
     Disentangled,
-    LayerPosition,
     RelativeKeys,
+    RelativeScores,
     RelativeSinusoids,
     T5Bias,
 )
@@ -153,15 +154,13 @@ def _encodings(model: Inspectable, length: int, stack: str | None) -> PositionEn
     if isinstance(part, UniversalStack) and part.universal.timing:
         vectors = sinusoids(numbers, part.universal.d_model, "halves", 10_000.0).float()
         return _of_vectors(f"sinusoidal vectors added at each step of the {name}", vectors)
-    of_layers = [attention.relative for attention in self_attentions(part)]
-    if any(relative is not None for relative in of_layers):
+    of_layers = [attention.position for attention in self_attentions(part)]
+    if any(isinstance(position, RelativeScores) for position in of_layers):
         return _of_layers(of_layers, numbers, name)
     raise SettingError(without_positions(core, name), other_views(model))
 
 
-def _of_layers(
-    parts: Sequence[LayerPosition | None], numbers: Tensor, name: str
-) -> PositionEncodings:
+def _of_layers(parts: Sequence[LayerPosition], numbers: Tensor, name: str) -> PositionEncodings:
     """PositionEncodings with parameters in each layer: the mean over the layers."""
     terms = []
     for part in parts:
@@ -181,7 +180,7 @@ def _of_layers(
                 _, scores = part(query, numbers, numbers)  # [1, H, T, T]
                 terms.append(scores[0].float().mean(dim=0) / width**0.5)
                 what = f"relative position bias of the scores (Transformer-XL) in the {name}"
-            case None:
+            case _:
                 pass
     return PositionEncodings(what, None, array(torch.stack(terms).mean(dim=0)))
 

@@ -15,7 +15,7 @@ from regard.core.positional_encoding import (
     Sinusoidal,
     Sinusoidal2D,
 )
-from regard.core.relative_position import Alibi, Disentangled, T5Bias
+from regard.core.relative_position import Alibi, Disentangled, RelativeScores, T5Bias
 from regard.core.rotary import Rope
 from regard.core.series_patches import SeriesPatches
 from regard.core.spectrogram_frontend import Spectrogram
@@ -36,7 +36,9 @@ def has_positions(model: CoreModel, stack: str) -> bool:
         return True
     if isinstance(part, UniversalStack) and part.universal.timing:
         return True
-    return any(attention.relative is not None for attention in self_attentions(part))
+    return any(
+        isinstance(attention.position, RelativeScores) for attention in self_attentions(part)
+    )
 
 
 def without_positions(model: CoreModel, stack: str) -> str:

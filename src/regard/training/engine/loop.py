@@ -30,9 +30,9 @@ from regard.checkpoint import (
     Tensors,
     check_tensors,
 )
-from regard.core.global_attention import counts_global_tokens
 from regard.core.linear_attention import redraw
 from regard.core.norm import fixed_running_statistics
+from regard.core.side import sides
 from regard.data.batching import Batch, prefetch
 from regard.edit import compiled
 from regard.errors import (
@@ -121,7 +121,8 @@ class Loop:
         # A recomputed forward (activation checkpointing) cannot be captured into a CUDA graph, nor
         # can one that counts tokens, or whose gradients DDP and FSDP2 sum on their own streams.
         cuda_graphs = objective.cuda_graphs and not self.settings.gradient_checkpointing
-        cuda_graphs = cuda_graphs and not counts_global_tokens(self.model)
+        waits = any(side.waits_for_device for side in sides(self.model))
+        cuda_graphs = cuda_graphs and not waits
         self.step = Step(
             strategy.loss,
             optimizer,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from torch import Tensor
 
 from regard.core.context import Context
-from regard.core.stack import Stack
 from regard.encoder_decoder import EncoderDecoder
 
 
@@ -15,8 +14,7 @@ def target_context(model: EncoderDecoder, labels: Tensor) -> Context:
     Attention needs no padding mask of the targets, because a causal mask hides what is on the
     right. BatchNorm and experts do: they would count padding as tokens.
     """
-    decoder = model.decoder
-    if not (isinstance(decoder, Stack) and decoder.meets_padding):
+    if not model.decoder.meets_padding:
         return Context()
     # Up to the last label: a prompt at the start has ignored labels, and is no padding.
     labels_from_here = (labels >= 0).flip(1).cumsum(1).flip(1)  # [B, T]

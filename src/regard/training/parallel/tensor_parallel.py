@@ -21,7 +21,14 @@ from regard.core.attention import Attention
 from regard.core.feedforward import FeedForward, GatedFeedForward
 from regard.core.linear import Linear, dimensions
 from regard.core.projection import CrossProjection, SelfProjection
-from regard.core.relative_position import Alibi, Disentangled, ShortestPathBias, T5Bias
+from regard.core.relative_position import (
+    Alibi,
+    Disentangled,
+    DisentangledScores,
+    RelativeScores,
+    ShortestPathBias,
+    T5Bias,
+)
 from regard.core.scaled_dot_product_attention import SoftmaxAttention
 from regard.errors import SettingError
 from regard.training.objectives.objective import Objective
@@ -89,7 +96,7 @@ class _Cut:
             raise _refused(f"{name} is not a plain softmax attention")
         if not isinstance(project, SelfProjection | CrossProjection):
             raise _refused(f"{name} has a matrix for several of q, k and v")
-        if part.relative is not None or part.position_project is not None:
+        if isinstance(part.position, RelativeScores | DisentangledScores):
             raise _refused(f"{name} has positions of its own")
         heads = self._share(f"{name}: attention heads", project.heads)
         groups = self._share(f"{name}: key heads", project.groups)
