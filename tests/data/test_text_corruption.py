@@ -7,11 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.data.next_sentence import sentence_pair
 from regard.data.padding import IGNORED
 from regard.data.span_corruption import corrupt_spans
-from regard.data.text_corruption import RandomStream, denoise
-from regard.data.token_masking import MaskingRates, mask_tokens
+from regard.data.text_corruption import (
+    MaskingRates,
+    RandomStream,
+    denoise,
+    mask_tokens,
+    sentence_pair,
+)
 from regard.errors import DataError
 
 MASK, SENTINELS = 4, list(range(900, 1000))

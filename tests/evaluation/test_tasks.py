@@ -15,7 +15,7 @@ import torch
 import regard
 from regard.data import babi_stories
 from regard.data.labelled import TextPair
-from regard.data.token_masking import MaskingRates
+from regard.data.text_corruption import MaskingRates
 from regard.decode.strategy import Sampling
 from regard.errors import DataError, ModelError
 from regard.evaluation.corrupted_text import masked_rows

@@ -1,7 +1,7 @@
 """Text corruption for denoising objectives.
 
-- masking: BERT's masked language modelling (its pairs of sentences are in `next_sentence`)
-- span corruption: T5
+- masking and pairs of sentences: BERT
+- span corruption: T5 (`span_corruption`)
 - sentence permutation and text infilling: BART
 
 All are pure functions of a row's tokens and of its own random stream, so a resumed run corrupts a
@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.core.seeding import philox
+from regard.data.padding import IGNORED
 
 Ids = NDArray[np.int64]
 
@@ -115,3 +116,65 @@ def _span_lengths(total: int, mean: float, chance: RandomStream) -> Ids:
     # The last one is cut to reach the total exactly.
     lengths = np.minimum(drawn, total - before)[before < total]
     return lengths.astype(np.int64)
+
+
+# --- token masking and pairs of sentences (BERT, Devlin et al. 2019) ---
+
+
+@dataclass(frozen=True)
+class MaskingRates:
+    """Of the tokens to predict, the shares replaced by the mask and by a random token.
+
+    The rest stay as they are (Devlin et al., 2019, section 3.1).
+    """
+
+    masked: float = 0.8
+    swapped: float = 0.1  # the other 10 % stay as they are
+
+
+def mask_tokens(
+    ids: Ids, chance: RandomStream, *, share: float, token: int, ordinary: Ids, rates: MaskingRates
+) -> tuple[Ids, Ids]:
+    """Masking: `share` of the tokens are to be predicted.
+
+    Most of these become the mask `token`, some one of the `ordinary` tokens, some stay as they are.
+    Returns the corrupted tokens, and the labels, IGNORED where nothing is to be predicted.
+    """
+    positions = chance.some(len(ids), max(1, round(share * len(ids))))
+    # All are drawn, whatever becomes of a token, so that the stream has one length.
+    draws = chance.numbers(len(positions))
+    random_tokens = ordinary[chance.below(len(ordinary), len(positions))]
+    originals = ids[positions]
+    labels = np.full_like(ids, IGNORED)
+    labels[positions] = originals
+    swapped = np.where(draws < rates.masked + rates.swapped, random_tokens, originals)
+    corrupted = ids.copy()
+    corrupted[positions] = np.where(draws < rates.masked, token, swapped)
+    return corrupted, labels
+
+
+def sentence_pair(
+    ids: Ids, breaks: Ids, other: Ids, other_breaks: Ids, chance: RandomStream, *, room: int
+) -> tuple[Ids, Ids, int]:
+    """A pair for next sentence prediction, of at most `room` tokens.
+
+    A row is split in two where a sentence begins; half of the time the second part is taken from an
+    `other` row instead. `breaks` are the positions where sentences begin. Returns both parts, and 1
+    if the second is from elsewhere, else 0.
+    """
+    first = ids[: _sentence_break(ids, breaks, chance)]
+    from_elsewhere = int(chance.numbers(1)[0] < 0.5)
+    # Drawn in either case: the numbers of a row do not depend on each other.
+    other_break = _sentence_break(other, other_breaks, chance)
+    second = ids[len(first) :]
+    if from_elsewhere:
+        second = other[other_break:]
+    return first, second[: room - len(first)], from_elsewhere
+
+
+def _sentence_break(ids: Ids, breaks: Ids, chance: RandomStream) -> int:
+    """Where a random sentence but the first begins; the middle, if there is only one."""
+    number = chance.below(max(1, len(breaks) - 1), 1)[0]
+    if len(breaks) > 1:
+        return int(breaks[1 + number])
+    return len(ids) // 2

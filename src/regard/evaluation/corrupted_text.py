@@ -15,7 +15,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from regard.core.finite_outputs import require_finite
-from regard.data.next_sentence import sentence_pair
 from regard.data.padding import IGNORED, pad_rows
 from regard.data.sentence_packing import (
     MIN_ROW_TOKENS,
@@ -24,8 +23,14 @@ from regard.data.sentence_packing import (
     pack_sentences,
 )
 from regard.data.span_corruption import corrupt_spans
-from regard.data.text_corruption import Ids, RandomStream, denoise
-from regard.data.token_masking import MaskingRates, mask_tokens
+from regard.data.text_corruption import (
+    Ids,
+    MaskingRates,
+    RandomStream,
+    denoise,
+    mask_tokens,
+    sentence_pair,
+)
 from regard.decode.batch_decoding import batch_by_length
 from regard.errors import DataError, ModelError
 from regard.evaluation.task import Outputs, Settings

@@ -20,8 +20,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from regard.core.finite_outputs import require_finite
 from regard.data.padding import IGNORED, pad_rows
-from regard.data.text_corruption import RandomStream
-from regard.data.token_masking import MaskingRates
+from regard.data.text_corruption import MaskingRates, RandomStream
 from regard.decode.batch_decoding import batch_by_length
 from regard.evaluation.corrupted_text import (
     BATCH_TOKENS,

@@ -17,9 +17,8 @@ from regard.core.context import Context
 from regard.core.head import LMHead
 from regard.core.probe import NO_PROBE, NullProbe
 from regard.data.batching import Batch, Rows
-from regard.data.next_sentence import sentence_pair
 from regard.data.padding import IGNORED
-from regard.data.token_masking import MaskingRates, mask_tokens
+from regard.data.text_corruption import MaskingRates, mask_tokens, sentence_pair
 from regard.errors import SettingError
 from regard.metrics.perplexity import perplexity
 from regard.models import Model, TextEncoder

@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from regard import disk, spec
 from regard.core.embedding import Embedding
-from regard.data.token_masking import MaskingRates
+from regard.data.text_corruption import MaskingRates
 from regard.encoder import Encoder
 from regard.errors import ModelError, SettingError
 from regard.evaluation.replaced_tokens import GENERATOR
