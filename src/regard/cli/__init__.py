@@ -190,9 +190,15 @@ def regard(context: click.Context, debug: bool) -> None:
 
 def run() -> None:
     """Entry point of the shell's command."""
-    # At its end Python would collect the objects of every module: 0.5 s once torch is loaded.
-    atexit.register(gc.freeze)
+    atexit.register(_freeze)
     main()
+
+
+def _freeze() -> None:
+    """At its end Python would collect the objects of every module: 0.5 s once torch is loaded."""
+    # Triton's bindings would report all of theirs as leaks.
+    if "triton" not in sys.modules:
+        gc.freeze()
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -58,14 +59,20 @@ def _line(name: str, value: str, note: str = "") -> str:
 
 def _parameters(plan: Plan) -> Iterator[str]:
     yield f"parameters  {plan.trace.parameters:,}"
-    for part in summarize(plan.subject.description):
-        for child in part.children or (part,):
-            if child.parameters:
-                name = f"{part.name}: {child.name}" if part.children else child.name
-                share = 100 * child.parameters / plan.trace.parameters
-                yield _line(name, f"{child.parameters:,}", f"{share:.1f} %")
+    for name, count in _parts(plan).items():
+        yield _line(name, f"{count:,}", f"{100 * count / plan.trace.parameters:.1f} %")
     if plan.subject.generator is not None:
         yield "  (the total includes the generator without its own embeddings)"
+
+
+def _parts(plan: Plan) -> dict[str, int]:
+    """The parameters of the modules of the model and of those in them, by name."""
+    counts: Counter[str] = Counter()
+    for part in summarize(plan.subject.description):
+        counts[part.name] += part.copies * part.own_parameters
+        for child in part.children:
+            counts[f"{part.name}: {child.name}"] += part.copies * child.parameters
+    return {name: count for name, count in counts.items() if count}
 
 
 def _flops(plan: Plan) -> Iterator[str]:
@@ -234,12 +241,7 @@ def data(plan: Plan) -> dict[str, Any]:
         "accumulate": plan.subject.settings.accumulate,
         "recompute": plan.subject.settings.recompute,
         "parameters": trace.parameters,
-        "parts": {
-            f"{part.name}: {child.name}" if part.children else child.name: child.parameters
-            for part in summarize(plan.subject.description)
-            for child in part.children or (part,)
-            if child.parameters
-        },
+        "parts": _parts(plan),
         "flops": {
             "forward": trace.forward_flops,
             "backward": trace.backward_flops,
