@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from forked_command import run_command
+from regard.evaluation.scores import scored
 
 ROOT = Path(__file__).parents[2]
 MODEL = [
@@ -198,12 +199,11 @@ def test_evaluate_prints_the_object(home: Path) -> None:
 
 def test_perfect_translations_score_100(home: Path, tmp_path: Path) -> None:
     """The scorer itself, through the library it leans on."""
-    from regard.metrics.bleu import translation_score
 
     lines = (home / "test.de").read_text().splitlines()
-    same = translation_score(lines, lines)
+    same = scored("translate", lines, lines)
     assert (same.bleu, same.exact_match) == (pytest.approx(100.0), 100.0)
-    assert translation_score(["x"] * len(lines), lines).exact_match == 0.0
+    assert scored("translate", ["x"] * len(lines), lines).exact_match == 0.0
 
 
 @pytest.mark.parametrize("form", ["text", "gzip", "tsv", "jsonl", "stdin"])

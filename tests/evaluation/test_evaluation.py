@@ -16,9 +16,8 @@ import regard
 from forked_command import run_command
 from regard.errors import DataError, ModelError, SettingError
 from regard.evaluation.evaluation import evaluate, paired_tests
+from regard.evaluation.scores import Score
 from regard.evaluation.tasks import TASKS
-from regard.metrics.bleu import TranslationScore
-from regard.metrics.classification import ClassificationScore
 from regard.metrics.metric import Array, Metric
 from regard.metrics.registry import METRICS
 from regard.training.run import Result
@@ -83,7 +82,7 @@ def classifier(tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, Path]:
 def test_translations_score_as_in_the_run(translation: tuple[Result, Path]) -> None:
     result, folder = translation
     own = result.scores["test"]
-    assert isinstance(own, TranslationScore)
+    assert isinstance(own, Score)
     data = (folder / "test.en", folder / "test.de")
     again = regard.evaluate(result.folder, data)
     assert (again["bleu"], again["chrf"], again["exact_match"]) == (
@@ -112,7 +111,7 @@ def test_the_prefix_of_the_run(translation: tuple[Result, Path], tmp_path: Path)
         epochs=1, quiet=True, threads=1, beam=2,
     )  # fmt: skip
     own = tuned.scores["test"]
-    assert isinstance(own, TranslationScore)
+    assert isinstance(own, Score)
     again = regard.evaluate(tuned.folder, data, ["chrf", "bleu"])
     assert again.task == "summarize"
     assert (again["chrf"], again["bleu"]) == (own.chrf, own.bleu)
@@ -138,7 +137,7 @@ def test_perplexity_is_that_of_the_model(translation: tuple[Result, Path]) -> No
 def test_classes_score_as_in_the_run(classifier: tuple[Result, Path]) -> None:
     result, folder = classifier
     own = result.scores["test"]
-    assert isinstance(own, ClassificationScore)
+    assert isinstance(own, Score)
     again = regard.evaluate(result.folder, folder / "test.tsv")
     assert again.scores == {"accuracy": own.accuracy, "f1": own.f1}
     assert 50 < own.accuracy < 100
@@ -282,7 +281,7 @@ def command(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_the_command_takes_the_settings_of_the_run(translation: tuple[Result, Path]) -> None:
     result, folder = translation
     own = result.scores["test"]
-    assert isinstance(own, TranslationScore)
+    assert isinstance(own, Score)
     files = ["--source", str(folder / "test.en"), "--target", str(folder / "test.de")]
     done = command(str(result.folder), *files, "--json")
     report = json.loads(done.stdout)

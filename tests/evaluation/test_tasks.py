@@ -21,12 +21,9 @@ from regard.errors import DataError, ModelError
 from regard.evaluation.corrupted_text import masked_rows
 from regard.evaluation.evaluation import evaluate
 from regard.evaluation.replaced_tokens import replaced_rows
+from regard.evaluation.scores import Score, scored_tags
 from regard.evaluation.task import DecodingOptions, Settings, TextReading
 from regard.evaluation.tasks import task_of
-from regard.metrics.classification import ClassificationScore
-from regard.metrics.entity_f1 import tagging_score
-from regard.metrics.perplexity import NegativeLogLikelihood
-from regard.metrics.question_answering import AnswerScore
 from regard.models import DualEncoderModel, ImageEncoder, LanguageModel, SpeechToText, TextEncoder
 
 TINY: dict[str, Any] = {
@@ -82,7 +79,7 @@ def test_text_scores_as_in_the_run(
         out=tmp_path / "run", metrics=["loss", "perplexity"], **settings,
     )  # fmt: skip
     own = result.scores["validation"]
-    assert isinstance(own, NegativeLogLikelihood)
+    assert isinstance(own, Score)
     again = regard.evaluate(result.folder, texts / "valid.txt")
     assert again.task == objective
     assert again["loss"] == pytest.approx(own.loss, rel=2e-6)
@@ -205,12 +202,12 @@ def test_tags_score_as_in_the_run(tmp_path: Path) -> None:
         out=tmp_path / "run", metrics=["entity_f1"], **TINY,
     )  # fmt: skip
     own = result.scores["test"]
-    assert isinstance(own, ClassificationScore)
+    assert isinstance(own, Score)
     again = regard.evaluate(result.folder, tmp_path / "data.conll")
     assert again.scores == {"entity_f1": own.f1, "tag_accuracy": own.accuracy}
     assert result.metrics["test"] == {"entity_f1": own.f1}
     outputs = again.results["entity_f1"].outputs
-    assert tagging_score(outputs.values, outputs.references) == own
+    assert scored_tags(outputs.values, outputs.references) == own
     # What does not fit the positions is counted, and has no prediction.
     model = regard.load(result.folder)
     short = evaluate(model, tmp_path / "data.conll", settings=Settings(max_length=4))
@@ -226,7 +223,7 @@ def test_parts_of_speech_have_no_entities(tmp_path: Path) -> None:
         out=tmp_path / "run", **TINY,
     )  # fmt: skip
     own = result.scores["test"]
-    assert isinstance(own, ClassificationScore)
+    assert isinstance(own, Score)
     assert regard.evaluate(result.folder, tmp_path / "data.conll").scores == {
         "tag_accuracy": own.accuracy
     }
@@ -244,7 +241,7 @@ def test_answers_score_as_in_the_run(tmp_path: Path) -> None:
         test_text=str(tmp_path / "data.jsonl"), out=tmp_path / "run", **TINY, vocabulary=300,
     )  # fmt: skip
     own = result.scores["test"]
-    assert isinstance(own, AnswerScore)
+    assert isinstance(own, Score)
     again = regard.evaluate(result.folder, tmp_path / "data.jsonl")
     assert again.scores == {"answer_exact_match": own.exact_match, "answer_f1": own.f1}
 
@@ -278,7 +275,7 @@ def test_pairs_score_as_in_the_run(tmp_path: Path) -> None:
         metrics=["top_k:3"], **TINY,
     )  # fmt: skip
     own = result.scores["test"]
-    assert isinstance(own, ClassificationScore)
+    assert isinstance(own, Score)
     again = regard.evaluate(result.folder, tmp_path / "data.tsv")
     assert again["accuracy"] == pytest.approx(own.accuracy, rel=1e-6)
     assert again["accuracy"] <= result.metrics["test"]["top_3"] <= again["top_5"]
@@ -293,7 +290,7 @@ def test_stories_score_as_in_the_run(tmp_path: Path) -> None:
         **{key: value for key, value in TINY.items() if key not in ("heads", "d_ff", "context")},
     )  # fmt: skip
     own = result.scores["test"]
-    assert isinstance(own, ClassificationScore)
+    assert isinstance(own, Score)
     assert regard.evaluate(result.folder, tmp_path / "data.tsv").scores == {
         "accuracy": own.accuracy
     }

@@ -10,7 +10,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.metrics.bleu import Bleu, Chrf, translation_score
+from regard.evaluation.scores import scored
+from regard.metrics.bleu import Bleu, Chrf
 from regard.metrics.perplexity import BitsPerCharacter, Loss, Perplexity, corpus_nll, perplexity
 from regard.metrics.regression import MeanAbsoluteError, MeanSquaredError, PearsonCorrelation
 from regard.metrics.rouge import Rouge
@@ -44,7 +45,7 @@ def test_translations_as_sacrebleu_scores_them(pairs: list[tuple[str, str]]) -> 
 def test_the_score_of_translations_is_that_of_the_metrics() -> None:
     predictions = ["the cat sat on a mat", "a dog"]
     references = ["the cat sat on the mat", "a dog"]
-    score = translation_score(predictions, references)
+    score = scored("translate", predictions, references)
     assert score.bleu == Bleu().compute(predictions, references)
     assert score.chrf == Chrf().compute(predictions, references)
     assert score.exact_match == 50.0

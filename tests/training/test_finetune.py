@@ -17,10 +17,8 @@ from regard.data.corpus import Corpus
 from regard.data.labelled import Question, TaggedWords
 from regard.data.tag_alignment import align_tags
 from regard.errors import DataError, ModelError, SettingError, TrainingInterrupted
+from regard.evaluation.scores import scored, scored_tags
 from regard.families import folder as folders
-from regard.metrics.classification import classification_score
-from regard.metrics.entity_f1 import tagging_score
-from regard.metrics.question_answering import answer_score
 from regard.models import LanguageModel, TextEncoder, Translator
 from regard.text.tokenizer_files import open_encoder_tokenizer
 from regard.training.data.text_sources import answer_windows
@@ -506,15 +504,13 @@ def test_a_language_model_goes_on(text: Path, tmp_path: Path) -> None:
 
 
 def test_scores_by_hand() -> None:
-    assert classification_score(["a", "a", "b", "b"], ["a", "b", "b", "b"]).accuracy == 75.0
-    assert classification_score(["a", "a", "b", "b"], ["a", "b", "b", "b"]).f1 == pytest.approx(
+    assert scored("classify", ["a", "a", "b", "b"], ["a", "b", "b", "b"]).accuracy == 75.0
+    assert scored("classify", ["a", "a", "b", "b"], ["a", "b", "b", "b"]).f1 == pytest.approx(
         100 * (2 / 3 + 4 / 5) / 2
     )
-    spans = tagging_score(
-        [["B-X", "I-X", "O"], ["B-Y", "O"]], [["B-X", "I-X", "O"], ["B-Y", "I-Y"]]
-    )
+    spans = scored_tags([["B-X", "I-X", "O"], ["B-Y", "O"]], [["B-X", "I-X", "O"], ["B-Y", "I-Y"]])
     assert spans.f1 == pytest.approx(50.0)
     assert spans.accuracy == pytest.approx(80.0)
-    answers = answer_score(["The fox!", "a dog runs"], ["fox", "dog"])
+    answers = scored("answer", ["The fox!", "a dog runs"], ["fox", "dog"])
     assert answers.exact_match == 50.0
     assert answers.f1 == pytest.approx(100 * (1 + 2 / 3) / 2)

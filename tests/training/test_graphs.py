@@ -25,8 +25,8 @@ from regard.data.graphs import (
     undirected,
 )
 from regard.errors import DataError, RegardWarning, SettingError, TrainingInterrupted
+from regard.evaluation.scores import Score
 from regard.families import presets
-from regard.metrics.classification import ClassificationScore
 from regard.models.graph_model import graph_tensors
 from regard.training.recipe import loading
 from regard.training.run import resume
@@ -325,7 +325,7 @@ def test_communities_are_told_apart_by_their_edges(graph: Path, tmp_path: Path) 
         settings = {**QUICK, **changes, "attention": attention, "graph": str(graph)}
         result = regard.train(settings, out=tmp_path / attention)
         score = result.scores["test"]
-        assert isinstance(score, ClassificationScore)
+        assert isinstance(score, Score)
         scores[attention] = score.accuracy
     # The features of unlabelled nodes are noise: only the edges say where they belong.
     assert scores["neighbours"] > 90
@@ -351,7 +351,7 @@ def test_graphs_are_classified(model: str, tmp_path: Path) -> None:
     }  # fmt: skip
     result = regard.train(settings, data=Source(), out=tmp_path / "run")
     score = result.scores["test"]
-    assert isinstance(score, ClassificationScore)
+    assert isinstance(score, Score)
     assert score.accuracy == 100
 
 

@@ -21,7 +21,7 @@ from regard.data.batching import Rows
 from regard.data.image import image_processor, new_image_processor, read_image_processor
 from regard.data.labelled_images import LabelledImage, read_captions, read_image_folders
 from regard.errors import DataError, ModelError, SettingError, TrainingInterrupted
-from regard.metrics.classification import RankingScore, ranking_score
+from regard.evaluation.scores import Score, scored
 from regard.training.assembly import assemble
 from regard.training.data import trivial_augment
 from regard.training.data.image_augmentation import Augmentation, crop_and_flip
@@ -338,7 +338,7 @@ def test_colours_are_learnt_and_the_folder_opens_in_transformers(
     settings |= {"drop_path": 0.1}
     result = regard.train(settings, data=images, out=tmp_path / "run", metrics=["top_k:2"])
     scores = result.scores["valid"]
-    assert isinstance(scores, RankingScore)
+    assert isinstance(scores, Score)
     assert scores.examples == 10  # every tenth of 102
     assert scores.accuracy > 80
     assert scores.top_5 == 100  # of three classes
@@ -349,7 +349,7 @@ def test_colours_are_learnt_and_the_folder_opens_in_transformers(
     assert next(iter(predicted)) == "green"
     evaluated = regard.evaluate(model, str(images))
     tested = result.scores["test"]
-    assert isinstance(tested, RankingScore)
+    assert isinstance(tested, Score)
     assert evaluated.scores["accuracy"] == tested.accuracy
     from transformers import AutoImageProcessor, AutoModelForImageClassification
 
@@ -461,7 +461,7 @@ def test_captions_are_found_and_a_dual_encoder_is_trained_on(tmp_path: Path) -> 
     }
     result = regard.train(settings | {"images": str(images / "captions.jsonl")}, out=tmp_path / "a")
     score = result.scores["valid"]
-    assert isinstance(score, RankingScore)
+    assert isinstance(score, Score)
     assert score.accuracy > 80  # of three captions
     model: Any = regard.load(result.folder)
     captions = [f"a {name} square" for name in COLOURS]
@@ -473,7 +473,7 @@ def test_captions_are_found_and_a_dual_encoder_is_trained_on(tmp_path: Path) -> 
         QUICK, base=str(result.folder), objective="image_text",
         images=str(images / "captions.tsv"), out=tmp_path / "b",
     )  # fmt: skip
-    assert isinstance(tuned.scores["valid"], RankingScore)
+    assert isinstance(tuned.scores["valid"], Score)
     assert tuned.scores["valid"].accuracy >= score.accuracy
     again: Any = regard.load(tuned.folder)
     assert again.tokenizer.to_json() == model.tokenizer.to_json()
@@ -482,7 +482,7 @@ def test_captions_are_found_and_a_dual_encoder_is_trained_on(tmp_path: Path) -> 
 
 def test_a_ranking_is_scored_by_its_first_and_its_first_five() -> None:
     rankings = [[0, 1, 2, 3, 4], [1, 0, 2, 3, 4], [5, 4, 3, 2, 1]]
-    score = ranking_score(rankings, [0, 0, 0])
+    score = scored("images", rankings, [0, 0, 0], "ranking")
     assert score.accuracy == pytest.approx(100 / 3)
     assert score.top_5 == pytest.approx(200 / 3)
 

@@ -15,8 +15,8 @@ import torch
 import regard
 from regard import spec
 from regard.errors import DataError, SettingError
+from regard.evaluation.scores import Score
 from regard.families import folder as folders
-from regard.metrics.classification import ClassificationAgainstMajority
 from regard.training.recipe import loading
 from regard.training.run import Result, resume, run
 from regard.training.run_folder import begin
@@ -35,7 +35,7 @@ def trained(out: Path, on_step: Any = None, **changes: Any) -> Result:
 
 
 @pytest.fixture(scope="module")
-def learnt(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ClassificationAgainstMajority]:
+def learnt(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Score]:
     """A third of the recipe's steps."""
     out = tmp_path_factory.mktemp("stories") / "run"
     found = trained(
@@ -48,18 +48,18 @@ def learnt(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Classificati
         threads=1,
     )
     score = found.scores["test"]
-    assert isinstance(score, ClassificationAgainstMajority)
+    assert isinstance(score, Score)
     return out, score
 
 
 def test_it_learns_where_people_and_things_are(
-    learnt: tuple[Path, ClassificationAgainstMajority],
+    learnt: tuple[Path, Score],
 ) -> None:
     assert learnt[1].accuracy > 85
     assert learnt[1].majority < 25
 
 
-def test_it_is_opened_and_asked(learnt: tuple[Path, ClassificationAgainstMajority]) -> None:
+def test_it_is_opened_and_asked(learnt: tuple[Path, Score]) -> None:
     model: Any = regard.load(learnt[0])
     assert isinstance(model.spec, spec.MemoryNetwork)
     said = model.answer("Where is John?", STORY)
@@ -72,7 +72,7 @@ def test_it_is_opened_and_asked(learnt: tuple[Path, ClassificationAgainstMajorit
     assert "answer(" in card
 
 
-def test_its_hops_are_seen(learnt: tuple[Path, ClassificationAgainstMajority]) -> None:
+def test_its_hops_are_seen(learnt: tuple[Path, Score]) -> None:
     model = regard.load(learnt[0])
     seen = model.look(f"{STORY} Where is John?", ask=["*"])
     shown = seen.attention("memory.0.cross")
@@ -99,7 +99,7 @@ def test_its_hops_are_seen(learnt: tuple[Path, ClassificationAgainstMajority]) -
     assert json.loads(done.stdout)["name"] == "memory.2.cross", done.stderr
 
 
-def test_its_invariants_hold(learnt: tuple[Path, ClassificationAgainstMajority]) -> None:
+def test_its_invariants_hold(learnt: tuple[Path, Score]) -> None:
     model, opened = folders.open_model(learnt[0])
     found = {finding.name: finding.verdict for finding in check_invariants(model.double(), opened)}
     assert found.pop("cached = uncached") == "skipped"

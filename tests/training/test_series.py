@@ -16,8 +16,8 @@ from regard.core.series_head import distribution
 from regard.core.series_patches import Scaling
 from regard.data.series import Series, SeriesProcessor, read_series
 from regard.errors import DataError, SettingError, TrainingInterrupted
+from regard.evaluation.scores import Score, scored
 from regard.families import presets
-from regard.metrics.forecast import ForecastScore, QuantileScore, forecast_score
 from regard.training.data.stored_series import open_series, split_counts
 from regard.training.recipe import loading
 from regard.training.run import resume
@@ -145,8 +145,10 @@ def test_the_median_has_half_the_absolute_error() -> None:
 def test_coverage_counts_what_lies_between_the_outer_quantiles() -> None:
     forecasts = np.zeros((1, 4, 1, 3)) + np.array([-1.0, 0.0, 1.0])
     references = np.array([[[-2.0], [0.5], [1.0], [np.nan]]])
-    score = forecast_score(forecasts, references, (0.1, 0.5, 0.9))
-    assert isinstance(score, QuantileScore)
+    score = scored(
+        "forecast", [((0.1, 0.5, 0.9), one) for one in forecasts], list(references), "quantiles"
+    )
+    assert isinstance(score, Score)
     assert score.coverage == pytest.approx(100 * 2 / 3)
     assert score.mae == pytest.approx((2 + 0.5 + 1) / 3)
 
@@ -215,7 +217,7 @@ def test_a_rhythm_is_learnt_better_than_its_mean(table: str, tmp_path: Path) -> 
     changes = {"steps": 150, "validate_every": 50, "save_every": 150, "learning_rate": 1e-2}
     result = regard.train({**QUICK, **changes}, series=table, out=tmp_path / "run", dropout=0.0)
     score = result.scores["test"]
-    assert isinstance(score, ForecastScore)
+    assert isinstance(score, Score)
     # The variance of standardized values is 1, that of their noise about 0.02.
     assert score.mse < 0.2
     model = regard.load(tmp_path / "run", device="cpu")
@@ -256,7 +258,7 @@ def test_quantiles_and_distributions_are_learnt(forecast: str, table: str, tmp_p
     levels = (3,) if forecast.startswith("quantiles") else ()
     assert model.forecast(table).shape == (5, 2, *levels)
     if levels:
-        assert isinstance(result.scores["test"], QuantileScore)
+        assert isinstance(result.scores["test"], Score)
         metrics = ["mse", "quantile_loss", "coverage"]
         scores = regard.evaluate(tmp_path / "run", table, metrics)
         assert 0 <= scores["coverage"] <= 100
@@ -273,7 +275,7 @@ def test_missing_values_change_neither_loss_nor_batch(table: str, tmp_path: Path
     gaps.write_text("\n".join(lines) + "\n")
     result = regard.train(QUICK, series=str(gaps), out=tmp_path / "run")
     score = result.scores["test"]
-    assert isinstance(score, ForecastScore)
+    assert isinstance(score, Score)
     assert np.isfinite(score.mse)
 
 

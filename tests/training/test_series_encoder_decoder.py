@@ -15,9 +15,9 @@ from regard import look, spec
 from regard.data.series import calendar_features, dates_after, read_series
 from regard.errors import DataError, ModelError, SettingError, TrainingInterrupted
 from regard.evaluation.prediction import PredictionOptions, predict
+from regard.evaluation.scores import Score
 from regard.families import presets
 from regard.look.backdrop import SeriesBackdrop
-from regard.metrics.forecast import ForecastScore
 from regard.models import SeriesModel
 from regard.training.recipe import loading
 from regard.training.run import resume
@@ -106,7 +106,7 @@ def test_a_forecaster_learns_and_its_scores_come_back(table: str, tmp_path: Path
     sizes = {"d_model": 16, "d_ff": 32, "attention_dropout": 0.0, "feedforward_dropout": 0.0}
     result = trained(table, tmp_path / "run", **changes, **sizes)
     score = result.scores["test"]
-    assert isinstance(score, ForecastScore)
+    assert isinstance(score, Score)
     # The variance of standardized values is 1, that of their noise about 0.02.
     assert score.mse < 0.15
     model = opened(tmp_path / "run")

@@ -24,8 +24,8 @@ from regard.compare.report import Comparison
 from regard.compare.results import ContenderResult, Run, Scores
 from regard.errors import SettingError
 from regard.evaluation.evaluation import paired_tests
+from regard.evaluation.scores import Score
 from regard.metrics.perplexity import BitsPerCharacter
-from regard.metrics.scores import AnyScore
 from regard.metrics.significance import PairedTest
 from regard.models import load_translator
 from regard.parameter_count import parameter_count
@@ -322,7 +322,7 @@ def _train(folder: Path, data: SharedData, recipe: Recipe, name: str, say: Say) 
     return finished
 
 
-def _scores(scores: Mapping[str, AnyScore], characters: int | None) -> Scores:
+def _scores(scores: Mapping[str, Score], characters: int | None) -> Scores:
     """The scores of a run as numbers, and bits per character where the text has some."""
     numbers: Scores = {}
     for split, score in scores.items():
@@ -337,7 +337,7 @@ def _scores(scores: Mapping[str, AnyScore], characters: int | None) -> Scores:
 
 
 def _translation_results(
-    folder: Path, recipe: Recipe, scores: Mapping[str, AnyScore]
+    folder: Path, recipe: Recipe, scores: Mapping[str, Score]
 ) -> dict[str, Any]:
     """The quality of translations, by length too, and the speed of decoding."""
     first = scores.get("test", next(iter(scores.values())))

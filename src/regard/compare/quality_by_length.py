@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from regard.compare.results import Bucket
 from regard.decode.batch_decoding import DecodingSettings
 from regard.decode.strategy import BeamSearch
-from regard.metrics.bleu import translation_score
+from regard.evaluation.scores import scored
 from regard.models import Translator
 from regard.models.input_warnings import without_example_warnings
 from regard.training.data.parallel_text import Pair
@@ -36,8 +36,11 @@ def evaluate_by_length(
     for rows in _length_buckets(lengths):
         row_references = [references[i] for i in rows]
         nll, count = translator.nll([sources[i] for i in rows], row_references)
-        score = translation_score(
-            [translations[i] for i in rows], row_references, recipe.decode.tokenize
+        score = scored(
+            "translate",
+            [translations[i] for i in rows],
+            row_references,
+            tokenize=recipe.decode.tokenize,
         )
         bucket = Bucket(
             shortest=lengths[rows[0]],

@@ -11,7 +11,6 @@ from typing import Any
 from numpy.typing import ArrayLike
 
 from regard.errors import SettingError
-from regard.metrics.exact_match import ExactMatch
 from regard.metrics.metric import Array, Metric
 
 
@@ -97,29 +96,3 @@ def _import_sacrebleu() -> Any:
     except ImportError:
         raise SettingError("scoring needs the package sacrebleu", "pip install sacrebleu") from None
     return metrics
-
-
-@dataclass(frozen=True)
-class TranslationScore:
-    """Corpus-level scores of translations from 0 to 100, with sacreBLEU's signatures."""
-
-    bleu: float
-    chrf: float
-    exact_match: float
-    signature: str  # of BLEU
-    chrf_signature: str
-
-
-def translation_score(
-    hypotheses: Sequence[str], references: Sequence[str], tokenize: str = "13a"
-) -> TranslationScore:
-    """BLEU, chrF and exact match of `hypotheses` against one reference each."""
-    bleu = Bleu(tokenize)
-    chrf = Chrf()
-    return TranslationScore(
-        bleu=bleu.compute(hypotheses, references),
-        chrf=chrf.compute(hypotheses, references),
-        exact_match=ExactMatch().compute(hypotheses, references),
-        signature=bleu.signature(),
-        chrf_signature=chrf.signature(),
-    )

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
 
 from numpy.typing import ArrayLike
 
-from regard.metrics.classification import ClassificationScore, classification_score
 from regard.metrics.metric import Array, Metric, percent
 
 
@@ -59,23 +57,6 @@ class TagAccuracy(Metric):
 
     def score(self, totals: Array) -> float:
         return percent(*totals)
-
-
-def tagging_score(
-    predictions: Sequence[Sequence[str]], labels: Sequence[Sequence[str]]
-) -> ClassificationScore:
-    """Accuracy over tags, and F1 over entities, from the tags of each sentence.
-
-    Tags that are not of the kind B-x have no entities; F1 is then the mean over tags.
-    """
-    all_labels = list(chain.from_iterable(labels))
-    if not any(tag.startswith("B-") for tag in all_labels):
-        return classification_score(list(chain.from_iterable(predictions)), all_labels)
-    return ClassificationScore(
-        accuracy=TagAccuracy().compute(predictions, labels),
-        f1=EntityF1().compute(predictions, labels),
-        examples=len(all_labels),
-    )
 
 
 def entity_spans(tags: Sequence[str]) -> list[tuple[int, int, str]]:

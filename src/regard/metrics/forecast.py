@@ -10,46 +10,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from regard.metrics.metric import Array, Metric, percent
-from regard.metrics.regression import ErrorMetric, MeanAbsoluteError, MeanSquaredError
+from regard.metrics.regression import ErrorMetric
 
 # Levels, and a forecast for each of them: [..., levels].
 QuantileForecast: TypeAlias = tuple[Sequence[float], NDArray[Any]]
-
-
-@dataclass(frozen=True)
-class ForecastScore:
-    """Mean squared and absolute error of forecasts, over so many windows."""
-
-    mse: float
-    mae: float
-    examples: int
-
-
-@dataclass(frozen=True)
-class QuantileScore:
-    """Errors of the median, the pinball loss of all levels, and what the outer ones cover."""
-
-    mse: float
-    mae: float
-    quantile_loss: float
-    coverage: float
-    examples: int
-
-
-def forecast_score(
-    forecasts: NDArray[Any], references: NDArray[Any], levels: Sequence[float] | None
-) -> ForecastScore | QuantileScore:
-    """The scores of forecasts [N, H, C], or [N, H, C, Q] of quantiles at these levels."""
-    points = point_forecasts(forecasts, levels)
-    mse = MeanSquaredError().compute(points, references)  # type: ignore[arg-type]
-    mae = MeanAbsoluteError().compute(points, references)  # type: ignore[arg-type]
-    if levels is None:
-        return ForecastScore(mse, mae, len(references))
-    # Each example brings its levels: metrics have no options that depend on a model.
-    quantiles = [(levels, forecast) for forecast in forecasts]
-    loss = QuantileLoss().compute(quantiles, references)  # type: ignore[arg-type]
-    coverage = Coverage().compute(quantiles, references)  # type: ignore[arg-type]
-    return QuantileScore(mse, mae, loss, coverage, len(references))
 
 
 def point_forecasts(forecasts: NDArray[Any], levels: Sequence[float] | None) -> NDArray[Any]:

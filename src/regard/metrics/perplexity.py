@@ -76,15 +76,6 @@ class BitsPerCharacter(LikelihoodMetric):
         return ratio(nll / math.log(2), characters)
 
 
-@dataclass(frozen=True)
-class NegativeLogLikelihood:
-    """−log p per token in nats, perplexity (its exponential), and the number of tokens."""
-
-    loss: float
-    perplexity: float
-    tokens: int
-
-
 def corpus_nll(batches: Iterable[tuple[Tensor | float, int]]) -> tuple[float, int]:
     """The total −log p in nats, and the number of tokens, from those of each batch.
 

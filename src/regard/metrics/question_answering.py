@@ -68,24 +68,6 @@ class AnswerF1(AnswerMetric):
         return 2 * common / (len(predicted) + len(expected))
 
 
-@dataclass(frozen=True)
-class AnswerScore:
-    """Exact match and F1 over the words of answers, from 0 to 100, over so many examples."""
-
-    exact_match: float
-    f1: float
-    examples: int
-
-
-def answer_score(predictions: Sequence[str], answers: Sequence[str]) -> AnswerScore:
-    """Exact match and word-level F1 of normalized answers, averaged over the examples."""
-    return AnswerScore(
-        exact_match=AnswerExactMatch().compute(predictions, answers),
-        f1=AnswerF1().compute(predictions, answers),
-        examples=len(answers),
-    )
-
-
 def normalize_answer(text: str) -> list[str]:
     """The words of an answer in lower case, without punctuation and articles."""
     # In the order of SQuAD's script: case, punctuation, then articles and white space.

@@ -12,28 +12,6 @@ from numpy.typing import ArrayLike
 from regard.metrics.metric import Array, Metric, ratio
 
 
-@dataclass(frozen=True)
-class RegressionScore:
-    """Mean squared and absolute error, and Pearson's correlation, over so many examples."""
-
-    mse: float
-    mae: float
-    pearson: float
-    examples: int
-
-
-def regression_score(
-    predictions: Sequence[ArrayLike], references: Sequence[ArrayLike]
-) -> RegressionScore:
-    """The scores of numbers."""
-    return RegressionScore(
-        MeanSquaredError().compute(predictions, references),
-        MeanAbsoluteError().compute(predictions, references),
-        PearsonCorrelation().compute(predictions, references),
-        len(references),
-    )
-
-
 class ErrorMetric(Metric):
     """An error of numbers or vectors of numbers, averaged over all of them."""
 

@@ -11,30 +11,7 @@ from typing import Any
 from numpy.typing import ArrayLike
 
 from regard.errors import SettingError
-from regard.metrics.exact_match import ExactMatch
 from regard.metrics.metric import Array, Metric
-
-
-@dataclass(frozen=True)
-class TranscriptionScore:
-    """Word and character error rate, and the percentage of transcripts without an error."""
-
-    wer: float
-    cer: float
-    exact_match: float
-    examples: int
-
-
-def transcription_score(
-    predictions: Sequence[str], references: Sequence[str]
-) -> TranscriptionScore:
-    """The scores of transcripts."""
-    return TranscriptionScore(
-        WordErrorRate().compute(predictions, references),
-        CharacterErrorRate().compute(predictions, references),
-        ExactMatch().compute(predictions, references),
-        len(references),
-    )
 
 
 class ErrorRate(Metric):

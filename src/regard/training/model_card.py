@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from regard import __version__, disk
+from regard.evaluation.scores import Score
 from regard.evaluation.table import TITLES
 from regard.evaluation.tasks import TASKS
 from regard.metrics.bleu import Bleu, Chrf
-from regard.metrics.scores import AnyScore
 from regard.training.recipe.schema import SECTIONS, Recipe
 from regard.training.run_evaluation import task_name
 from regard.training.run_folder import RunFolder
@@ -27,7 +27,7 @@ class Facts:
     parameters: int
     steps: int
     seconds: float
-    scores: dict[str, AnyScore]
+    scores: dict[str, Score]
 
 
 def write(run_folder: RunFolder, recipe: Recipe, name: str, facts: Facts) -> None:
@@ -124,7 +124,7 @@ def _data_source(recipe: Recipe) -> str:
 # --- scores ---------------------------------------------------------------------------------------
 
 
-def _score_table(recipe: Recipe, scores: Mapping[str, AnyScore]) -> list[str]:
+def _score_table(recipe: Recipe, scores: Mapping[str, Score]) -> list[str]:
     """A Markdown table; a score that a set does not have is empty."""
     if not scores:
         return ["No test set was given. `regard evaluate FOLDER --source F --target G` scores it."]

@@ -24,7 +24,7 @@ from regard.errors import (
     SettingError,
     TrainingInterrupted,
 )
-from regard.metrics.scores import AnyScore
+from regard.evaluation.scores import Score
 from regard.training import (
     learning_curves,
     model_card,
@@ -92,7 +92,7 @@ class Result:
     """A finished run: its folder, its score on each test set, and what it took."""
 
     folder: Path
-    scores: dict[str, AnyScore]
+    scores: dict[str, Score]
     seconds: float  # of training
     compiling: float  # of these, spent on compiling
     parameters: int
@@ -137,7 +137,7 @@ class RunSession:
         self.ranks = ranks
         self.progress_bar = ProgressBar(recipe.train.steps, quiet or not ranks.is_main)
         self.parameters = 0  # of the whole model, counted before it is sharded
-        self.scores: dict[str, AnyScore] = {}
+        self.scores: dict[str, Score] = {}
         self._lock = ExitStack()
 
     def __enter__(self) -> RunSession:
@@ -261,7 +261,7 @@ class RunSession:
 
     def score(self, loop: Loop) -> None:
         """Scores the weights in the folder: averaged, or the best, not the last."""
-        scores: dict[str, AnyScore] = {}
+        scores: dict[str, Score] = {}
         with loop.exported(), warnings.catch_warnings():
             # Unknown words of the data were counted when it was prepared.
             warnings.simplefilter("ignore", RegardWarning)
@@ -286,7 +286,7 @@ class RunSession:
         )
 
 
-def _numbers(scores: Mapping[str, AnyScore]) -> dict[str, dict[str, float]]:
+def _numbers(scores: Mapping[str, Score]) -> dict[str, dict[str, float]]:
     """Split → name → number, of the scores of a run."""
     return {
         split: {key: value for key, value in vars(score).items() if isinstance(value, int | float)}

@@ -21,10 +21,9 @@ from regard.data.training_coverage import InputStatistics, corpus_statistics
 from regard.decode.strategy import Greedy, Sampling
 from regard.decoder import Decoder
 from regard.errors import DataError
+from regard.evaluation.scores import Score, scored
 from regard.families import folder as folders
-from regard.metrics.bleu import translation_score
 from regard.metrics.perplexity import corpus_nll, perplexity
-from regard.metrics.scores import AnyScore
 from regard.models import LanguageModel, Model
 from regard.training import model_spec
 from regard.training.data.generated_examples import LINE_END
@@ -183,13 +182,13 @@ class CausalLM(Objective):
         if rest:
             yield np.array([count - rest]), rest
 
-    def scores(self) -> dict[str, AnyScore]:
+    def scores(self) -> dict[str, Score]:
         """Likelihood of the validation text, and exact match where a generated task tests it."""
         scores = super().scores()
         for name, pairs in self.data.test_sets.items():
             targets = [target for _, target in pairs]
             answers = self._answers([prompt for prompt, _ in pairs], targets)
-            result = translation_score(answers, targets)
+            result = scored("translate", answers, targets)
             scores[name] = result
             self.setup.say(
                 f"{name}: exact match {result.exact_match:.1f} %  ({len(pairs):,} texts)"

@@ -17,13 +17,8 @@ from regard.data.batching import Batch, Rows
 from regard.data.graphs import GraphData
 from regard.data.padding import IGNORED
 from regard.errors import DataError, ModelError
+from regard.evaluation.scores import Score, scored
 from regard.families import presets
-from regard.metrics.classification import (
-    ClassificationAgainstMajority,
-    ClassificationScore,
-    classification_score,
-    ranking_score,
-)
 from regard.models import GraphModel, Model
 from regard.models.saving import config_json
 from regard.training import model_spec
@@ -67,31 +62,31 @@ class Classification(HeadObjective):
             nll = weight * nll + (1 - weight) * other_nll
         return loss, nll
 
-    def score(self, split: str, autocast: AbstractContextManager[Any]) -> ClassificationScore:
+    def score(self, split: str, autocast: AbstractContextManager[Any]) -> Score:
         def predict(tensors: Mapping[str, Tensor]) -> list[tuple[list[int], int]]:
             logits, _ = self.logits(tensors)
             ranked = logits.float().argsort(dim=-1, descending=True, stable=True)[:, :5]
             return list(zip(ranked.tolist(), tensors["labels"].tolist(), strict=True))
 
         rankings, labels = zip(*self.predictions(split, autocast, predict), strict=True)
-        return ranking_score(rankings, labels)
+        return scored("images", rankings, labels, "ranking")
 
 
 class AgainstMajority(Classification):
     """Classes that are scored next to always answering the most frequent one of training."""
 
-    def score(self, split: str, autocast: AbstractContextManager[Any]) -> ClassificationScore:
+    def score(self, split: str, autocast: AbstractContextManager[Any]) -> Score:
         score = super().score(split, autocast)
-        return ClassificationScore(score.accuracy, score.f1, score.examples)
+        return Score(accuracy=score.accuracy, f1=score.f1, examples=score.examples)
 
-    def final_score(self, split: str) -> ClassificationAgainstMajority:
+    def final_score(self, split: str) -> Score:
         score = super().final_score(split)
         # Of the training split: a baseline may not look at the labels that it is scored by.
         most_frequent = Counter(example.label for example in self.data.train).most_common(1)[0][0]
         examples = self.data.sets[split]
         hits = sum(example.label == most_frequent for example in examples)
         majority = 100.0 * hits / max(1, len(examples))
-        return ClassificationAgainstMajority(**vars(score), majority=majority)
+        return Score(**vars(score), majority=majority)
 
 
 class TextClassification(TextHead, AgainstMajority):
@@ -254,17 +249,17 @@ class GraphObjective(Classification):
         count = max(1, int((labels != IGNORED).sum()))
         return {"loss": nll.item() / count, **vars(self._score(logits, "valid"))}
 
-    def score(self, split: str, autocast: AbstractContextManager[Any]) -> ClassificationScore:
+    def score(self, split: str, autocast: AbstractContextManager[Any]) -> Score:
         return self._score(self._logits(autocast), split)
 
     def _logits(self, autocast: AbstractContextManager[Any]) -> Tensor:
         with autocast:
             return self.trained_model.logits(self.data)
 
-    def _score(self, logits: Tensor, split: str) -> ClassificationScore:
+    def _score(self, logits: Tensor, split: str) -> Score:
         rows = self.source.splits[split]
         predictions = logits[rows].argmax(dim=-1).tolist()
-        return classification_score(predictions, self.source.labels[rows].tolist())
+        return scored("nodes", predictions, self.source.labels[rows].tolist())
 
 
 class NodeClassification(GraphObjective):

@@ -23,7 +23,7 @@ from regard.data.batching import Batch, Rows
 from regard.data.labelled import TextPair
 from regard.data.padding import pad_rows
 from regard.data.training_coverage import InputStatistics, row_statistics
-from regard.metrics.classification import ClassificationScore
+from regard.evaluation.scores import Score
 from regard.models import Model, TextEncoder
 from regard.models.saving import config_json
 from regard.training import model_spec
@@ -159,7 +159,7 @@ class ContrastivePairs(ScoredObjective):
 
     # --- evaluation -------------------------------------------------------------------------------
 
-    def score(self, split: str, autocast: AbstractContextManager[Any]) -> ClassificationScore:
+    def score(self, split: str, autocast: AbstractContextManager[Any]) -> Score:
         """How often the nearest of all second texts is that of the pair."""
         vectors = self.predictions(
             split, autocast, lambda tensors: list(zip(*self.vectors(tensors), strict=True))
@@ -170,7 +170,7 @@ class ContrastivePairs(ScoredObjective):
         similarity = first @ second.T  # [N, N]
         diagonal = torch.arange(len(similarity), device=similarity.device)
         accuracy = 100.0 * (similarity.argmax(dim=1) == diagonal).float().mean().item()
-        return ClassificationScore(accuracy, accuracy, len(similarity))
+        return Score(accuracy=accuracy, f1=accuracy, examples=len(similarity))
 
     def validate(self, autocast: AbstractContextManager[Any]) -> dict[str, Any] | None:
         """The loss within batches, and the accuracy of retrieval among all validation pairs."""

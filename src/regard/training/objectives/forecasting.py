@@ -20,7 +20,7 @@ from regard.builder.heads import build_forecast_loss
 from regard.core.lagged_values import Covariates, LaggedValues
 from regard.core.series_patches import Scaling, SeriesPatches
 from regard.errors import ModelError
-from regard.metrics.forecast import ForecastScore, QuantileScore, forecast_score
+from regard.evaluation.scores import Score, scored
 from regard.models import Model, SeriesModel
 from regard.models.saving import config_json
 from regard.training import model_spec
@@ -129,9 +129,7 @@ class Forecasting(ScoredObjective):
 
     # --- evaluation -------------------------------------------------------------------------------
 
-    def score(
-        self, split: str, autocast: AbstractContextManager[Any]
-    ) -> ForecastScore | QuantileScore:
+    def score(self, split: str, autocast: AbstractContextManager[Any]) -> Score:
         """Errors on standardized values, as the literature has them."""
 
         def predict(tensors: Mapping[str, Tensor]) -> Any:
@@ -143,7 +141,12 @@ class Forecasting(ScoredObjective):
 
         forecasts = np.stack(self.predictions(split, autocast, predict))
         future = self.source.splits[split][:, self.trained_model.length :]
-        return forecast_score(forecasts, future, self.trained_model.output.levels)
+        levels = self.trained_model.output.levels
+        if levels is None:
+            return scored("forecast", list(forecasts), list(future))
+        # Each example brings its levels: metrics have no options that depend on a model.
+        quantiles = [(levels, one) for one in forecasts]
+        return scored("forecast", quantiles, list(future), "quantiles")
 
 
 def _is_patched(description: Any) -> bool:

@@ -14,11 +14,8 @@ from regard import spec
 from regard.data.batching import Batch, Rows
 from regard.data.padding import IGNORED
 from regard.data.tag_alignment import align_words, word_tags
+from regard.evaluation.scores import Score, scored, scored_tags
 from regard.families import folder as folders
-from regard.metrics.classification import ClassificationScore
-from regard.metrics.entity_f1 import tagging_score
-from regard.metrics.question_answering import AnswerScore, answer_score
-from regard.metrics.regression import RegressionScore, regression_score
 from regard.models import Model, TextEncoder
 from regard.models.labels import label_config
 from regard.text.tokenizer import Tokenizer
@@ -163,11 +160,11 @@ class Regression(TextHead):
         loss = (logits.float() - tensors["labels"]).square().sum()
         return loss, loss.detach()
 
-    def score(self, split: str, autocast: AbstractContextManager[Any]) -> RegressionScore:
+    def score(self, split: str, autocast: AbstractContextManager[Any]) -> Score:
         predictions = self.predictions(
             split, autocast, lambda tensors: self.logits(tensors)[0][:, 0].float().tolist()
         )
-        return regression_score(predictions, [one.score for one in self.data.sets[split]])
+        return scored("regress", predictions, [one.score for one in self.data.sets[split]])
 
 
 class TokenClassification(TextHead):
@@ -185,7 +182,7 @@ class TokenClassification(TextHead):
     def head_loss(self, logits: Tensor, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         return self.class_loss(logits, tensors["labels"], tensors)
 
-    def score(self, split: str, autocast: AbstractContextManager[Any]) -> ClassificationScore:
+    def score(self, split: str, autocast: AbstractContextManager[Any]) -> Score:
         names = self.trained_model.labels
         examples = self.data.sets[split]
         predicted_tags = []
@@ -197,7 +194,7 @@ class TokenClassification(TextHead):
             # Of words only: continuation and special tokens have no tag to be right or wrong.
             tags = [names[label] for label in labels]
             predicted_tags.append(word_tags(words, tags, len(example.tags)))
-        return tagging_score(predicted_tags, [example.tags for example in examples])
+        return scored_tags(predicted_tags, [example.tags for example in examples])
 
 
 class QuestionAnswering(TextHead):
@@ -221,7 +218,7 @@ class QuestionAnswering(TextHead):
         loss = functional.cross_entropy(logits, tensors["labels"], reduction="sum") / 2
         return loss, loss.detach()
 
-    def score(self, split: str, autocast: AbstractContextManager[Any]) -> AnswerScore:
+    def score(self, split: str, autocast: AbstractContextManager[Any]) -> Score:
         examples = self.data.sets[split]
         questions = [example.question for example in examples]
         contexts = [example.context for example in examples]
@@ -230,4 +227,4 @@ class QuestionAnswering(TextHead):
             answers = self.trained_model.answer(questions, contexts)
         # No answer, where that is likelier than the best span.
         texts = [answer.text if answer.probability >= answer.none else "" for answer in answers]
-        return answer_score(texts, [example.text for example in examples])
+        return scored("answer", texts, [example.text for example in examples])

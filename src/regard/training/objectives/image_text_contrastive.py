@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from regard import spec
-from regard.metrics.classification import RankingScore, ranking_score
+from regard.evaluation.scores import Score, scored
 from regard.training import model_spec
 from regard.training.data.image_sources import CaptionedImages, ImageData
 from regard.training.objectives.contrastive_loss import info_nce, sigmoid_loss
@@ -83,7 +83,7 @@ class ImageTextContrastive(ScoredObjective):
 
     # --- evaluation -------------------------------------------------------------------------------
 
-    def score(self, split: str, autocast: AbstractContextManager[Any]) -> RankingScore:
+    def score(self, split: str, autocast: AbstractContextManager[Any]) -> Score:
         """Retrieval of captions: the different ones of the split, ranked for each image."""
 
         def vectors(tensors: Mapping[str, Tensor]) -> list[tuple[Tensor, Tensor]]:
@@ -98,4 +98,4 @@ class ImageTextContrastive(ScoredObjective):
         queries = torch.stack([image for _, image in rows])  # [images, D]
         ranked = (queries @ candidates.mT).argsort(dim=-1, descending=True, stable=True)
         rankings = [[captions[i] for i in row] for row in ranked[:, :5].tolist()]
-        return ranking_score(rankings, expected)
+        return scored("image_text", rankings, expected, "ranking")

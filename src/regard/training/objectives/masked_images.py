@@ -20,7 +20,7 @@ from regard.core.pixel_decoder import PixelShuffleHead
 from regard.data.batching import Batch, Rows
 from regard.data.image_masking import masking_noise
 from regard.errors import ModelError
-from regard.metrics.reconstruction import AbsoluteReconstructionScore, ReconstructionScore
+from regard.evaluation.scores import Score
 from regard.models import Model
 from regard.models.saving import config_json
 from regard.training import model_spec
@@ -112,10 +112,8 @@ class MaskedImages(ScoredObjective):
         loss, count = self.nll("valid", autocast)
         return {"loss": loss / count}
 
-    def score(
-        self, split: str, autocast: AbstractContextManager[Any]
-    ) -> ReconstructionScore | AbsoluteReconstructionScore:
+    def score(self, split: str, autocast: AbstractContextManager[Any]) -> Score:
         loss, count = self.nll(split, autocast)
         if isinstance(self.model.pixels, PixelShuffleHead):
-            return AbsoluteReconstructionScore(loss / count, count)
-        return ReconstructionScore(loss / count, count)
+            return Score(mae=loss / count, examples=count)
+        return Score(mse=loss / count, examples=count)

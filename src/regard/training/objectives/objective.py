@@ -19,9 +19,9 @@ from regard import spec
 from regard.data.batching import Batch, Rows
 from regard.data.training_coverage import InputStatistics
 from regard.errors import ModelError, SettingError
+from regard.evaluation.scores import Score
 from regard.families import folder as folders
-from regard.metrics.perplexity import NegativeLogLikelihood, corpus_nll
-from regard.metrics.scores import AnyScore
+from regard.metrics.perplexity import corpus_nll
 from regard.models import Model
 from regard.training import model_spec
 from regard.training.data.source import Position, Source
@@ -238,13 +238,15 @@ class Objective(ABC):
     def validate(self, autocast: AbstractContextManager[Any]) -> dict[str, Any] | None:
         """`loss` and other metrics on the validation data; None if there is none."""
 
-    def scores(self) -> dict[str, AnyScore]:
+    def scores(self) -> dict[str, Score]:
         """The final scores of the weights now in the model, by split."""
         # In float32, whatever precision the training had.
         metrics = self.validate(nullcontext())
         if metrics is None:
             return {}
-        result = NegativeLogLikelihood(metrics["loss"], metrics["perplexity"], metrics["tokens"])
+        result = Score(
+            loss=metrics["loss"], perplexity=metrics["perplexity"], tokens=metrics["tokens"]
+        )
         self.setup.say(
             f"validation: loss {result.loss:.4f}  perplexity {result.perplexity:.3f}  "
             f"({result.tokens:,} tokens)"
@@ -366,8 +368,8 @@ class ScoredObjective(RowObjective):
         nll, count = self.nll("valid", autocast)
         return {"loss": nll / max(1, count), **vars(self.score("valid", autocast))}
 
-    def scores(self) -> dict[str, AnyScore]:
-        results: dict[str, AnyScore] = {}
+    def scores(self) -> dict[str, Score]:
+        results: dict[str, Score] = {}
         for split in self.source.splits:
             if split == "train":
                 continue

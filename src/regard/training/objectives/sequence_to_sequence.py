@@ -27,10 +27,10 @@ from regard.decode.batch_decoding import DecodingSettings
 from regard.decode.length_penalty import GNMTPenalty
 from regard.decode.strategy import BeamSearch, Greedy
 from regard.encoder_decoder import EncoderDecoder
+from regard.evaluation.scores import Score, scored
 from regard.families import folder as folders
-from regard.metrics.bleu import translation_score
+from regard.metrics.bleu import Bleu, Chrf
 from regard.metrics.perplexity import corpus_nll, perplexity
-from regard.metrics.scores import AnyScore
 from regard.models import Model, Translator
 from regard.text.tokenizer import Tokenizer
 from regard.training import model_spec
@@ -223,16 +223,16 @@ class SequenceToSequence(Objective):
     def _translation_metrics(self) -> dict[str, Any]:
         """Scores by greedy decoding, if the recipe's metric is one; and some samples."""
         samples = self.settings.samples
-        scored = self.settings.metric != "loss"
+        is_scored = self.settings.metric != "loss"
         # Decoding takes longer than the loss: without need, only the samples are translated.
-        pairs = self.validation_pairs if scored else self.validation_pairs[:samples]
+        pairs = self.validation_pairs if is_scored else self.validation_pairs[:samples]
         if not pairs:
             return {}
         metrics: dict[str, Any] = {}
         # Greedy: fast, and good enough to compare checkpoints; the final score uses the beam.
         texts = translate(self.translator, pairs, DecodingSettings(Greedy()))
-        if scored:
-            result = translation_score(texts, [target for _, target in pairs])
+        if is_scored:
+            result = scored("translate", texts, [target for _, target in pairs])
             metrics |= {
                 "bleu": result.bleu,
                 "chrf": result.chrf,
@@ -274,9 +274,9 @@ class SequenceToSequence(Objective):
             padding_masks={"encoder": source_mask, "decoder": tensors["labels"] >= 0},
         )
 
-    def scores(self) -> dict[str, AnyScore]:
+    def scores(self) -> dict[str, Score]:
         """Scores on the test sets, by the recipe's beam search."""
-        scores: dict[str, AnyScore] = {}
+        scores: dict[str, Score] = {}
         decode = self.setup.recipe.decode
         penalty = self.setup.recipe.length_penalty
         # Beam 4 and α = 0.6 by default (Section 6.1 of the paper).
@@ -284,11 +284,15 @@ class SequenceToSequence(Objective):
         for name, pairs in self.data.test_sets.items():
             started = time.perf_counter()
             texts = translate(self.translator, pairs, settings)
-            result = translation_score(texts, [target for _, target in pairs], decode.tokenize)
+            result = scored(
+                "translate", texts, [target for _, target in pairs], tokenize=decode.tokenize
+            )
+            # Without its signature, a BLEU score cannot be compared (Post 2018).
+            result.signature = Bleu(decode.tokenize).signature()
+            result.chrf_signature = Chrf().signature()
             scores[name] = result
             self.setup.say(
-                f"{name}: BLEU {result.bleu:.2f}  chrF {result.chrf:.2f}  "
-                f"exact match {result.exact_match:.1f} %  "
+                f"{name}: {result}  "
                 f"({len(pairs):,} sentences in {time.perf_counter() - started:.1f} s)  "
                 f"{result.signature}"
             )

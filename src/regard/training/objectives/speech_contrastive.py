@@ -19,7 +19,7 @@ from torch import Tensor
 from regard import spec
 from regard.core.contrastive_head import GUMBEL_TEMPERATURE, ContrastiveOutput
 from regard.data.batching import Batch, Rows
-from regard.metrics.contrastive import ContrastiveScore
+from regard.evaluation.scores import Score
 from regard.models import WaveformModel
 from regard.training import model_spec
 from regard.training.data.sound_sources import WAVEFORM, Recordings, SoundData
@@ -138,7 +138,7 @@ class SpeechContrastive(ScoredObjective):
             return None
         return vars(self.score("valid", autocast))
 
-    def score(self, split: str, autocast: AbstractContextManager[Any]) -> ContrastiveScore:
+    def score(self, split: str, autocast: AbstractContextManager[Any]) -> Score:
         """The contrastive loss, with the masks and negatives of one seed."""
         head = self.trained_model.model.contrastive
         assert head is not None, "describe gave it one"
@@ -157,8 +157,11 @@ class SpeechContrastive(ScoredObjective):
             count += batch.tokens
             codes.append(float(output.perplexity))
         examples = len(self.source.splits[split])
-        return ContrastiveScore(
-            loss / count, 100 * right / count, sum(codes) / len(codes), examples
+        return Score(
+            loss=loss / count,
+            accuracy=100 * right / count,
+            codes=sum(codes) / len(codes),
+            examples=examples,
         )
 
 

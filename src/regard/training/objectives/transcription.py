@@ -21,9 +21,10 @@ from regard import spec
 from regard.core.waveform_frontend import Waveform
 from regard.data.audio import RATE, Samples
 from regard.decode.strategy import BeamSearch, Greedy, Strategy
+from regard.evaluation.scores import Score, scored
 from regard.families import folder as folders
 from regard.metrics.perplexity import perplexity
-from regard.metrics.word_error_rate import TranscriptionScore, WordErrorRate, transcription_score
+from regard.metrics.word_error_rate import WordErrorRate
 from regard.models import Model
 from regard.models.saving import config_json
 from regard.training import model_spec
@@ -66,12 +67,12 @@ class SpeechObjective(ScoredObjective):
         nll, count = self.nll("valid", autocast)
         metrics: dict[str, Any] = {"loss": nll / count, "perplexity": perplexity(nll, count)}
         samples = self.settings.samples
-        scored = self.always_transcribes or self.settings.metric != "loss"
+        is_scored = self.always_transcribes or self.settings.metric != "loss"
         # Greedy: fast, and good enough to compare checkpoints; the final score uses the beam.
-        rows = len(speech) if scored else min(samples, len(speech))
+        rows = len(speech) if is_scored else min(samples, len(speech))
         texts = self._transcripts("valid", rows, Greedy())
-        if scored:
-            score = transcription_score(texts, speech.transcripts)
+        if is_scored:
+            score = scored("transcribe", texts, speech.transcripts)
             metrics |= {"wer": score.wer, "cer": score.cer}
         metrics["samples"] = [
             {"transcript": text, "reference": reference}
@@ -89,13 +90,13 @@ class SpeechObjective(ScoredObjective):
             texts += self.transcribe([speech[row] for row in range(start, end)], strategy)
         return texts
 
-    def score(self, split: str, autocast: AbstractContextManager[Any]) -> TranscriptionScore:
+    def score(self, split: str, autocast: AbstractContextManager[Any]) -> Score:
         """By the recipe's beam search."""
         recipe = self.setup.recipe
         strategy = BeamSearch(recipe.decode.beam, recipe.length_penalty)
         speech = self.source.splits[split]
         texts = self._transcripts(split, len(speech), strategy)
-        return transcription_score(texts, speech.transcripts)
+        return scored("transcribe", texts, speech.transcripts)
 
 
 class ConnectionistTemporalClassification(SpeechObjective):
