@@ -6,7 +6,7 @@ The wirings and the baselines speak it, so that nobody else asks which kind a mo
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
@@ -18,6 +18,9 @@ from regard.core.side import Side
 if TYPE_CHECKING:
     from regard.core.context import Context
     from regard.spec.inputs import Input
+
+
+Split = Callable[[Tensor], Sequence[Tensor]]  # a sequence [B, T, …] in pieces
 
 
 def bool_mask(inputs: Mapping[str, Tensor], name: str = "attention_mask") -> Tensor | None:
@@ -78,6 +81,11 @@ class CoreModel(nn.Module, ABC):
     @abstractmethod
     def outputs(self, inputs: Mapping[str, Tensor], call: Call) -> Outputs:
         """The outputs of inputs by name, under the names and in the order of transformers."""
+
+    def step_by_step(self, inputs: Mapping[str, Tensor], split: Split) -> Outputs:
+        """What decoding from caches gives, in pieces of the sequence that it is given; {} of a
+        model without caches."""
+        return {}
 
     def check_values(self, inputs: Mapping[str, Tensor]) -> None:
         """Refuses numbers that the model cannot read; asking for them waits for the device."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from regard.core.context import AuxiliaryLosses, Context
@@ -18,7 +19,7 @@ from regard.core.kv_cache import DecoderState
 from regard.core.output import Call, Output, Outputs
 from regard.core.probe import NO_PROBE, NullProbe
 from regard.core.side import Side
-from regard.core_model import CoreModel, bool_mask
+from regard.core_model import CoreModel, Split, bool_mask
 
 
 class Prompt(NamedTuple):
@@ -79,6 +80,13 @@ class Decoder(CoreModel):
         if bare or call.everything:
             return {"last_hidden_state": Output(hidden, mask), **outputs}
         return outputs
+
+    def step_by_step(self, inputs: Mapping[str, Tensor], split: Split) -> Outputs:
+        tokens = inputs["input_ids"]  # [B, T]
+        # `start` leaves out the last token of a prompt: with one token the cache is empty.
+        state = self.start(self.encode(tokens[:, :1]), capacity=tokens.shape[1])
+        logits = [self.step(piece, state) for piece in split(tokens)]
+        return {"logits": Output(torch.cat(logits, dim=1))}
 
     def encode(
         self, tokens: Tensor, padding_mask: Tensor | None = None, context: Context | None = None

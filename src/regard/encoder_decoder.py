@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -24,7 +25,7 @@ from regard.core.head import (
 from regard.core.kv_cache import DecoderState
 from regard.core.output import Call, Output, Outputs, asides
 from regard.core.side import FrontEnd, Side
-from regard.core_model import CoreModel, bool_mask
+from regard.core_model import CoreModel, Split, bool_mask
 from regard.errors import SettingError
 
 
@@ -128,6 +129,14 @@ class EncoderDecoder(CoreModel):
             "logits": Output(logits),
             "encoder_last_hidden_state": Output(encoded.hidden, encoded.padding_mask),
         }
+
+    def step_by_step(self, inputs: Mapping[str, Tensor], split: Split) -> Outputs:
+        if self.labels is not None:  # it classifies instead of decoding
+            return {}
+        target = inputs["decoder_input_ids"]  # [B, T]
+        state = self.start(self.encode(self._main(inputs)), capacity=target.shape[1])
+        logits = [self.step(piece, state) for piece in split(target)]
+        return {"logits": Output(torch.cat(logits, dim=1))}
 
     def check_values(self, inputs: Mapping[str, Tensor]) -> None:
         """Left padding of targets, and a row without the end token at which a classifier reads."""

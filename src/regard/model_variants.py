@@ -6,6 +6,7 @@ Without a cache decode language models whose chunks change when the text grows (
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -14,7 +15,9 @@ from torch import Tensor
 from regard.core.context import Context
 from regard.core.encoder_output import EncoderOutput
 from regard.core.kv_cache import Cache, DecoderState, LayerCache
+from regard.core.output import Outputs
 from regard.core.stack import Stack
+from regard.core_model import Split
 from regard.decoder import Decoder, Prompt
 from regard.encoder_decoder import EncoderDecoder
 
@@ -59,6 +62,9 @@ class RecomputingDecoder(Decoder):
 
     A text that grows is cut into chunks anew, so nothing of the last step stays valid.
     """
+
+    def step_by_step(self, inputs: Mapping[str, Tensor], split: Split) -> Outputs:
+        return {}
 
     def start(self, prompt: Prompt, *, width: int = 1, capacity: int) -> DecoderState:
         # Nothing is computed yet: the first step reads the prompt together with its token.

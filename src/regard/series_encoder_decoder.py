@@ -20,7 +20,7 @@ from regard.core.series_head import DistributionParameters, distribution, distri
 from regard.core.series_patches import Scaling
 from regard.core.side import Side
 from regard.core.stack import Stack
-from regard.core_model import CoreModel, bool_mask
+from regard.core_model import CoreModel, Split, bool_mask
 from regard.errors import DataError
 
 Losses = dict[str, Tensor]
@@ -192,6 +192,17 @@ class SeriesEncoderDecoder(CoreModel):
                 static_features=encoded.state.static,
             ),
         }
+
+    def step_by_step(self, inputs: Mapping[str, Tensor], split: Split) -> Outputs:
+        covariates = covariates_by_name(inputs)
+        encoded = self.encode(inputs["past_values"], None, covariates)
+        future = inputs["future_values"]
+        count = future.shape[1]
+        state = encoded.state.append(future)
+        steps = self.input.steps(state, self.input.past, count, covariates.future)
+        caches = self.start(encoded, capacity=count)
+        hidden = [self.step(piece, caches) for piece in split(steps)]
+        return {"last_hidden_state": Output(torch.cat(hidden, dim=1))}
 
     def _first_hidden_state(self, encoded: EncodedSeries, context: Context) -> Tensor:
         """What transformers decodes without a future [B, 1, D]: one step, whose numbers are 0."""

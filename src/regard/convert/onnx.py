@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from regard import spec as specs
 from regard.core import scaled_dot_product_attention
@@ -28,7 +28,7 @@ from regard.parameter_count import parameter_count
 from regard.verify.invariants import Finding, OutputPair, with_kernel
 from regard.verify.outputs import forward, run
 from regard.verify.parity import float32_comparison, padded_batch
-from regard.verify.random_inputs import RandomBatch, front_end
+from regard.verify.random_inputs import RandomBatch
 
 FILE = "model.onnx"
 # A protocol buffer holds at most 2 GB; beyond this many bytes weights go into a second file.
@@ -41,9 +41,11 @@ _NAME = "here = onnxruntime"
 
 def write(out: Path, model: CoreModel, opened: folders.ModelFolder) -> None:
     """Writes model.onnx, and for large models model.onnx.data beside it."""
-    _refuse_recurrent(opened.spec)
+    _refuse_recurrent(model)
     require_packages()
     _refuse_chunks_on_a_ring(opened.spec)
+    if not opened.spec.front_ends:
+        raise ModelError("this format supports models with a front end only", "use --to regard")
     batch = padded_batch(opened)
     dynamic_axes = tuple(_dynamic_axes(batch, opened))
     _fill_sinusoids(model, opened.positions)
@@ -140,13 +142,8 @@ def _import(name: str) -> Any:
 # ------------------------------------------------------------------ models without a graph
 
 
-def _refuse_recurrent(model: specs.Model) -> None:
-    parts: list[Any] = []
-    if isinstance(model, specs.SequenceToSequence):
-        parts = [model.encoder, model.decoder]
-    if isinstance(model, specs.RecurrentDecoder | specs.RecurrentEncoder):
-        parts = [model.stack]
-    if any(isinstance(part, specs.Recurrent) for part in parts):
+def _refuse_recurrent(model: CoreModel) -> None:
+    if any(isinstance(part, nn.RNNBase) for part in model.modules()):
         raise ModelError(
             "the ONNX exporter of PyTorch supports recurrent cells for a fixed length only",
             "use `--to regard`, or export a model with attention or convolutions",
@@ -154,7 +151,7 @@ def _refuse_recurrent(model: specs.Model) -> None:
 
 
 def _refuse_chunks_on_a_ring(model: specs.Model) -> None:
-    if isinstance(model, specs.Encoder | specs.Decoder) and model.stack.rings:
+    if any(stack.rings for stack in model.stacks.values()):
         raise ModelError(
             "circular chunked attention (Reformer) depends on the input length, which an ONNX "
             "graph cannot express",
@@ -183,13 +180,13 @@ def _dynamic_axes(batch: RandomBatch, opened: folders.ModelFolder) -> Iterator[d
     """The dimensions of each input that may change, with their limits."""
     model = opened.spec
     # Images have one size, and with it what is said of their patches (which are hidden).
-    has_images = isinstance(front_end(model), specs.Patches)
+    front_end = next(iter(model.front_ends.values()))
+    has_images = isinstance(front_end, specs.Patches)
     rows = torch.export.Dim("rows")
-    length = _length("length", front_end(model), opened, least=min(batch.lengths))
+    length = _length("length", front_end, opened, least=min(batch.lengths))
     for name, tensor in batch.inputs.items():
         if name == "decoder_input_ids":
-            assert isinstance(model, specs.EncoderDecoder | specs.SequenceToSequence)
-            yield {0: rows, 1: _length("target_length", model.target, opened)}
+            yield {0: rows, 1: _length("target_length", model.front_ends["decoder"], opened)}
         elif name.startswith("static"):  # features of a whole series
             yield {0: rows}
         elif tensor.ndim == 2 and not has_images:  # tokens, segments, samples, and the padding mask

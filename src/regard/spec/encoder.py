@@ -326,6 +326,10 @@ class DualEncoder(ModelSpec):
         return self.text.max_length
 
     @property
+    def pool(self) -> Pool | None:
+        return self.text.pool
+
+    @property
     def widths(self) -> dict[str, int]:
         return {"text": self.text.d_model, "image": self.image.d_model}
 

@@ -9,7 +9,7 @@ from typing import Self
 from regard.errors import ModelError
 from regard.spec.baselines import Recurrent
 from regard.spec.frontend import FrontEnd, LaggedValues, Tokens
-from regard.spec.head import HeadTask
+from regard.spec.head import HeadTask, Pool
 from regard.spec.inputs import Input
 from regard.spec.mask import counts_from_the_end, is_causal
 from regard.spec.stack import Stack
@@ -55,6 +55,11 @@ class ModelSpec(Part, ABC):
     def front_ends(self) -> dict[str, FrontEnd | LaggedValues]:
         """What makes vectors of the input of a stack, by the name that its probes have."""
         return {}
+
+    @property
+    def pool(self) -> Pool | None:
+        """How hidden states are pooled; of two towers, those of texts."""
+        return None
 
     @property
     def max_length(self) -> int | None:

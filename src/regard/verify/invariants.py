@@ -17,14 +17,10 @@ from regard import spec as specs
 from regard.core import scaled_dot_product_attention
 from regard.core.output import Outputs
 from regard.core_model import CoreModel
-from regard.decoder import Decoder
-from regard.encoder_decoder import EncoderDecoder
 from regard.families import folder as folders
 from regard.families.folder import write_model
-from regard.model_variants import TokenHistory
-from regard.series_encoder_decoder import SeriesEncoderDecoder, covariates_by_name
 from regard.verify.outputs import run
-from regard.verify.random_inputs import RandomBatch, front_end, pad_token_id, random_batch
+from regard.verify.random_inputs import RandomBatch, pad_token_id, random_batch
 
 # Relative to the mean of what is compared, if that is above 1. The invariants are of the
 # mathematics, not of its rounding, so float64 is the precision to see them in; deep models lose
@@ -125,49 +121,20 @@ def check_invariants(
 def _cached_is_uncached(model: CoreModel, batch: RandomBatch, compare: OutputComparison) -> Finding:
     """Decoding from the KV cache, in pieces of 1, 2 and all other tokens, against one call."""
     name = "cached = uncached"
-    if isinstance(model, SeriesEncoderDecoder):
-        return compare(name, *_series_cached_and_uncached(model, batch))
-    if not isinstance(model, EncoderDecoder | Decoder):
-        return Finding(name, None, 0.0, "this model does not decode")
-    if isinstance(model, EncoderDecoder) and model.labels is not None:
-        return Finding(name, None, 0.0, "this model classifies instead of decoding")
     with torch.inference_mode():
-        if isinstance(model, Decoder):
-            tokens = batch.inputs["input_ids"]  # [B, T]
-            # `start` leaves out the last token of a prompt: with one token the cache is empty.
-            state = model.start(model.encode(tokens[:, :1]), capacity=tokens.shape[1])
-            if isinstance(state.layers[0].self_attention, TokenHistory):
-                note = "this model has no KV cache: it reads the whole text again for each token"
-                return Finding(name, None, 0.0, note)
-        else:
-            tokens = batch.inputs["decoder_input_ids"]  # [B, T]
-            state = model.start(model.encode(batch.inputs[batch.main]), capacity=tokens.shape[1])
-        pieces = tokens.split(_piece_lengths(tokens.shape[1]), dim=1)
-        cached = torch.cat([model.step(piece, state) for piece in pieces], dim=1)  # [B, T, V]
-    return compare(name, ("logits", cached, run(model, batch)["logits"].tensor))
+        cached = model.step_by_step(batch.inputs, _pieces)
+    if not cached:
+        return Finding(name, None, 0.0, "this model does not decode from a cache")
+    uncached = run(model, batch)
+    return compare(name, *((key, one.tensor, uncached[key].tensor) for key, one in cached.items()))
 
 
-@torch.inference_mode()
-def _series_cached_and_uncached(
-    model: SeriesEncoderDecoder, batch: RandomBatch
-) -> list[OutputPair]:
-    """The steps of a decoder of time series, in pieces and in one call."""
-    inputs = batch.inputs
-    covariates = covariates_by_name(inputs)
-    encoded = model.encode(inputs["past_values"], None, covariates)
-    future = inputs["future_values"]
-    hidden = model.decode(future, encoded, covariates)
-    state = encoded.state.append(future)
-    count = future.shape[1]
-    steps = model.input.steps(state, model.input.past, count, covariates.future)
-    caches = model.start(encoded, capacity=count)
-    pieces = steps.split(_piece_lengths(count), dim=1)
-    cached = torch.cat([model.step(piece, caches) for piece in pieces], dim=1)
-    return [("last_hidden_state", cached, hidden)]
+def _pieces(sequence: Tensor) -> tuple[Tensor, ...]:
+    """1, 2 and the rest, as far as there are so many positions."""
+    return sequence.split(_piece_lengths(sequence.shape[1]), dim=1)
 
 
 def _piece_lengths(length: int) -> list[int]:
-    """1, 2 and the rest, as far as there are so many tokens."""
     lengths: list[int] = []
     for wanted in (1, 2, length):
         left = length - sum(lengths)
@@ -195,17 +162,13 @@ def _output_pairs(actual: Outputs, expected: Outputs) -> list[OutputPair]:
 
 def _why_not_padded(model: specs.Model) -> str:
     """The reason why a batch of this model cannot be padded; "" if it can."""
-    if isinstance(model, specs.MemoryNetwork):
-        return ""
-    if isinstance(model, specs.LinearForecaster):
+    if model.inputs[0].kind == "values":
         return "windows of time series have no padding"
-    match front_end(model):
+    match next(iter(model.front_ends.values()), None):
         case specs.Patches():
             return "images have no padding"
         case specs.NodeFeatures():
             return "batches of graphs are not padded"
-        case specs.SeriesPatches() | specs.LaggedValues():
-            return "windows of time series have no padding"
         case specs.Spectrogram():
             return "audio is padded with silence to a fixed length, which this model reads"
         case specs.Waveform(normalizes_over_time=True):
@@ -213,10 +176,9 @@ def _why_not_padded(model: specs.Model) -> str:
             return (
                 "this model normalizes over time, including padding: pass one recording at a time"
             )
-    text = model.text if isinstance(model, specs.DualEncoder) else model
-    if isinstance(text, specs.Encoder) and text.pool is not None and text.pool.which == "final":
+    if model.pool is not None and model.pool.which == "final":
         return "texts are padded to a fixed length, and the model reads the padding"
-    if isinstance(model, specs.Encoder | specs.Decoder) and model.stack.rings:
+    if any(stack.rings for stack in model.stacks.values()):
         return "circular chunked attention reads the padding"
     return ""
 

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard import spec as specs
 from regard.core_model import CoreModel
 from regard.errors import ModelError, SettingError
 from regard.families import folder as folders
@@ -57,7 +56,7 @@ def parity(
     theirs = _open(transformers, folder, opened)
     theirs.to(next(model.parameters()).device)
     batch = padded_batch(opened, seed).like(model)
-    expected = _their_outputs(theirs, batch, opened.spec)
+    expected = _their_outputs(theirs, batch)
     actual = run(model, batch)
     pairs = [
         (name, output.without_padding, output._replace(value=expected[name]).without_padding)
@@ -110,14 +109,14 @@ def _open(transformers: Any, folder: str | Path, opened: folders.ModelFolder) ->
     return model.eval()
 
 
-def _their_outputs(theirs: Any, batch: RandomBatch, model: specs.Model) -> dict[str, Tensor]:
+def _their_outputs(theirs: Any, batch: RandomBatch) -> dict[str, Tensor]:
     """The outputs of transformers, under the names that ours have."""
     inputs: dict[str, Any] = dict(batch.inputs)
-    if isinstance(model, specs.Decoder) and batch.padding_mask is not None and batch.left_padding:
+    if batch.padding_mask is not None and batch.left_padding:
         # Without position ids, transformers counts the padding on the left as positions.
         inputs["position_ids"] = (batch.padding_mask.cumsum(1) - 1).clamp_min(0)  # [B, T]
-    if isinstance(model, specs.SeriesEncoderDecoder):
-        return _their_series_outputs(theirs, inputs, model)
+    if "future_values" in inputs:
+        return _their_series_outputs(theirs, inputs)
     with torch.inference_mode():
         result = theirs(**inputs)
     outputs = {name: value for name, value in result.items() if isinstance(value, Tensor)}
@@ -126,15 +125,14 @@ def _their_outputs(theirs: Any, batch: RandomBatch, model: specs.Model) -> dict[
     return outputs
 
 
-def _their_series_outputs(
-    theirs: Any, inputs: dict[str, Any], model: specs.SeriesEncoderDecoder
-) -> dict[str, Tensor]:
+def _their_series_outputs(theirs: Any, inputs: dict[str, Any]) -> dict[str, Tensor]:
     """The outputs of the time-series Transformer, which wants all arguments there are."""
     values = inputs["past_values"]
     rows, steps, channels = values.shape
+    horizon = inputs["future_values"].shape[1]
     # Features of width 0 where the model reads none.
     inputs.setdefault("past_time_features", values.new_zeros(rows, steps, 0))
-    inputs.setdefault("future_time_features", values.new_zeros(rows, model.horizon, 0))
+    inputs.setdefault("future_time_features", values.new_zeros(rows, horizon, 0))
     if channels == 1:
         names = ("past_values", "future_values")
         inputs |= {name: inputs[name].squeeze(-1) for name in names}
@@ -142,7 +140,7 @@ def _their_series_outputs(
     with torch.inference_mode():
         result = theirs(**inputs)
     outputs = {name: value for name, value in result.items() if isinstance(value, Tensor)}
-    if model.output is not None:
-        shape = (rows, model.horizon, channels)
+    if "params" in result:
+        shape = (rows, horizon, channels)
         outputs["params"] = torch.stack([one.reshape(shape) for one in result.params], dim=-1)
     return outputs

@@ -44,7 +44,9 @@ class RandomBatch:
     def padding_mask(self) -> Tensor | None:
         """[B, T], nonzero where there is a token; None in a batch without padding."""
         mask = self.inputs.get(self._mask_name)
-        return mask if mask is None or mask.ndim == 2 else mask[..., 0]
+        if mask is not None and self.main == "story":
+            return mask[..., 0]  # a sentence without words is padding
+        return mask
 
     @property
     def _mask_name(self) -> str:
@@ -112,27 +114,10 @@ def pad_token_id(config: Mapping[str, Any]) -> int:
     return 0
 
 
-def front_end(model: specs.Model) -> specs.FrontEnd | specs.LaggedValues:
-    """The front end that a model's main input goes through; of a dual encoder, the text's."""
-    match model:
-        case specs.EncoderDecoder() | specs.SequenceToSequence():
-            return model.source
-        case specs.Encoder() | specs.RecurrentEncoder() | specs.SeriesEncoderDecoder():
-            return model.input
-        case specs.Decoder() | specs.RecurrentDecoder():
-            return model.tokens
-        case specs.DualEncoder():
-            return front_end(model.text)
-        case specs.MemoryNetwork():
-            raise ModelError("this format does not support memory networks", "use --to regard")
-        case specs.LinearForecaster():
-            raise ModelError("this format does not support linear forecasters", "use --to regard")
-
-
 def fixed_length(model: specs.Model) -> bool:
     """Whether the main input has one length only: images, windows of time series, sound filled up
     with silence; the nodes of graphs belong to their edges."""
-    return isinstance(front_end(model), _FIXED_LENGTH)
+    return isinstance(next(iter(model.front_ends.values()), None), _FIXED_LENGTH)
 
 
 # ------------------------------------------------------------------ random batches
