@@ -42,7 +42,7 @@ def prepare(folder: Path, size: int, cores: int) -> dict[str, Any]:
     """Tokenizes pairs of the built-in language, each with a number, into a corpus."""
     from regard.data.corpus import Corpus
     from regard.data.corpus import prepare as prepare_corpus
-    from regard.text.tokenizer_training import train_tokenizer
+    from regard.data.text.tokenizer_training import train_tokenizer
 
     if sys.platform.startswith("linux"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
@@ -100,7 +100,7 @@ def _middle(sampler: Any, size: int) -> int:
 def _pairs(count: int) -> Iterator[tuple[str, str]]:
     from itertools import islice
 
-    from regard.data import builtin
+    from regard.data.generated import builtin
 
     for sentence in islice(builtin.sentences("train"), count):
         yield sentence.source, sentence.target

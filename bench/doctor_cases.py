@@ -26,14 +26,14 @@ from torch.nn import functional
 
 import regard
 from regard import spec
-from regard.core.explicit_attention import ExplicitAttention
-from regard.data import builtin
+from regard.core.mixers.explicit_attention import ExplicitAttention
 from regard.data.batching import Batch
+from regard.data.generated import builtin
 from regard.data.padding import IGNORED
-from regard.doctor import Report, examine
-from regard.errors import DivergenceError
+from regard.data.text.tokenizer_training import train_lossless_tokenizer, train_tokenizer
 from regard.families import presets
-from regard.text.tokenizer_training import train_lossless_tokenizer, train_tokenizer
+from regard.lab.doctor import Report, examine
+from regard.system.errors import DivergenceError
 from regard.training.data.plain_text import SPECIAL_TOKENS
 from regard.training.engine.loop import Loop
 from regard.training.objectives.causal_lm import CausalLM

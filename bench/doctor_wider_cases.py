@@ -41,11 +41,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from regard import spec
-from regard.core.explicit_attention import ExplicitAttention
+from regard.core.mixers.explicit_attention import ExplicitAttention
 from regard.data.batching import Batch
 from regard.data.padding import IGNORED
+from regard.data.text.tokenizer_training import train_lossless_tokenizer
 from regard.families import presets
-from regard.text.tokenizer_training import train_lossless_tokenizer
 from regard.training.data.plain_text import SPECIAL_TOKENS
 from regard.training.objectives.causal_lm import CausalLM
 from regard.training.objectives.denoising import Denoising

@@ -4,7 +4,7 @@ python bench/fuzz.py [--cases 20000] [--first 0] [--part I/N] [--seed 1] [--seco
 python bench/fuzz.py --case N [--seed 1]
 
 A case is valid input with a few mutations, drawn from (seed, number). Allowed outcomes are success
-and an error of `regard.errors`. Everything else is a finding and is printed with its number: another
+and an error of `regard.system.errors`. Everything else is a finding and is printed with its number: another
 exception, a crash, more than `--seconds` of processor time (or CLOCK_FACTOR times that of the
 clock), more than LIMIT_BYTES of memory; code from the folder that is run, a file written outside, a
 process started, a connection made. `--case N` shows one case with its traceback.
@@ -40,16 +40,16 @@ import fuzz_cases
 import torch
 
 import regard
-from regard.doctor.examination import examine
-from regard.errors import RegardError, TrainingInterrupted
+from regard.lab.doctor.examination import examine
+from regard.lab.verify import outputs
+from regard.lab.verify.random_inputs import pad_token_id, random_batch
 from regard.models.text_encoder import TextEncoder
+from regard.system.errors import RegardError, TrainingInterrupted
 from regard.training import preflight
 from regard.training.diagnostics.run_log import RunLog
 from regard.training.engine.loop import Loop
 from regard.training.recipe import loading
 from regard.training.run import resume
-from regard.verify import outputs
-from regard.verify.random_inputs import pad_token_id, random_batch
 
 BATCH = 20  # cases of one process: forking a process with PyTorch in it takes as long as a case
 # A file system in memory, where there is one: runs wait for fsync most of their time.

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import regard
-from regard.data import builtin
-from regard.errors import TrainingInterrupted
+from regard.data.generated import builtin
+from regard.data.text.tokenizer_training import train_tokenizer
 from regard.families.folder import read, write_model
-from regard.text.tokenizer_training import train_tokenizer
+from regard.system.errors import TrainingInterrupted
 from regard.training.engine.loop import Loop
 from regard.training.recipe import loading, schema
 

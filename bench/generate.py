@@ -21,11 +21,11 @@ import torch
 
 import regard
 from regard.builder import build
+from regard.data.text.tokenizer import Template, Tokenizer
+from regard.data.text.tokenizer_training import word_level_json
 from regard.decode.batch_decoding import DecodingSettings, decode
 from regard.decode.strategy import Greedy, Limit, Sampling
 from regard.families.presets import preset
-from regard.text.tokenizer import Template, Tokenizer
-from regard.text.tokenizer_training import word_level_json
 
 VOCABULARY = 50_257
 STRATEGIES: dict[str, Greedy | Sampling] = {

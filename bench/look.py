@@ -18,7 +18,7 @@ from collections.abc import Callable
 import torch
 
 from regard.builder import build
-from regard.families import bert
+from regard.families.encoders import bert
 from regard.look import look
 from regard.look.forward import evaluation_mode, hidden_states
 from regard.models import Model

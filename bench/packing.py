@@ -21,12 +21,12 @@ from torch import Tensor
 
 from regard.builder import build
 from regard.core.context import Context
-from regard.core.mask import DocumentMask
+from regard.core.masks.mask import DocumentMask
 from regard.data.batching import batch_indices, padding_share
 from regard.data.padding import IGNORED
-from regard.encoder_decoder import EncoderDecoder
-from regard.families import transformer
+from regard.families.encoder_decoders import transformer
 from regard.training.objectives.label_smoothed_cross_entropy import linear_cross_entropy
+from regard.wirings.encoder_decoder import EncoderDecoder
 
 VOCABULARY = 8000
 CORPUS = 50_000  # pairs that are sorted into buckets

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import regard
-from regard.errors import TrainingInterrupted
+from regard.system.errors import TrainingInterrupted
 from regard.training.engine.loop import Loop
 
 NEVER = 10**9

@@ -53,9 +53,9 @@ def write_model(folder: Path, width: int) -> None:
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
     from regard.builder import build
-    from regard.families import bert
+    from regard.data.text.tokenizer import Tokenizer as TextTokenizer
+    from regard.families.encoders import bert
     from regard.models.text_encoder import TextEncoder
-    from regard.text.tokenizer import Tokenizer as TextTokenizer
 
     torch.manual_seed(0)
     names = {

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from regard import build, spec
-from regard.core.explicit_attention import ExplicitAttention
+from regard.core.mixers.explicit_attention import ExplicitAttention
 from regard.models import Model
 
 

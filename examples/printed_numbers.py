@@ -16,7 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from regard.builder import build
 from regard.core.context import Context
-from regard.core.positional_encoding import sinusoids
+from regard.core.positions.positional_encoding import sinusoids
 from regard.core.probe import Probe
 from regard.families.presets import preset
 

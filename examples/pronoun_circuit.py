@@ -19,8 +19,8 @@ import numpy as np
 
 import regard
 from regard.core.probe import Probe
-from regard.data.builtin import IT, Sentence, sentences
-from regard.data.lexicon import NOUNS
+from regard.data.generated.builtin import IT, Sentence, sentences
+from regard.data.generated.lexicon import NOUNS
 from regard.look import Choices, Circuit, Inspectable, batch, chosen_right, circuit, right
 from regard.look.forward import evaluation_mode, hidden_states
 from regard.look.head_roles import word_positions

@@ -14,8 +14,8 @@ from swap_attention_and_positions import with_attention
 from transformer_from_parts import transformer
 
 import regard
-from regard.data.builtin import write_tsv
-from regard.errors import SettingError
+from regard.data.generated.builtin import write_tsv
+from regard.system.errors import SettingError
 
 TOKENS = 400  # of the tokenizer: byte-pair encoding fills its vocabulary
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import torch
 
 from regard import build, spec
-from regard.families.transformer import preset
-from regard.parameter_count import parameter_count
+from regard.builder.parameter_count import parameter_count
+from regard.families.encoder_decoders.transformer import preset
 
 
 def transformer(

@@ -201,7 +201,7 @@ def _value(value: Any) -> str:
 def insert_recipes(_: str) -> str:
     """The recipes of the package, with what their first lines say."""
     rows = ["| recipe | what it is |", "|---|---|"]
-    for path in sorted((ROOT / "src" / "regard" / "recipes").glob("*.toml")):
+    for path in sorted((ROOT / "src" / "regard" / "training" / "recipes").glob("*.toml")):
         comment = []
         for line in path.read_text(encoding="utf-8").splitlines():
             if not line.startswith("#"):
@@ -213,7 +213,7 @@ def insert_recipes(_: str) -> str:
 
 def insert_presets(_: str) -> str:
     """All presets, as `regard show` lists them."""
-    from regard.show import listing
+    from regard.lab.show import listing
 
     return "```text\n" + "\n".join(listing.lines()) + "\n```"
 
@@ -235,9 +235,9 @@ def insert_studies(folder: str) -> str:
 
     The folder has the numbers; verdicts, figures and tables follow from them as the code is today.
     """
-    from regard import drawing
-    from regard.study import listing, report
-    from regard.study.result import StudyResult
+    from regard.lab.study import listing, report
+    from regard.lab.study.result import StudyResult
+    from regard.look import drawing
 
     results = [StudyResult.read(ROOT / folder / f"{name}.json") for name in listing.in_order()]
     minutes = sum(result.seconds for result in results) / 60

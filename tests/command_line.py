@@ -14,7 +14,7 @@ import pytest
 
 import regard as package
 from regard import cli
-from regard.data import builtin
+from regard.data.generated import builtin
 
 SIZES: dict[str, Any] = {
     "preset": "tiny",

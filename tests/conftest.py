@@ -18,8 +18,8 @@ import torch
 from command_line import command, demo, files, trained  # noqa: F401
 from regard.builder import build
 from regard.core.amx import SlowerKernelsWarning, require_bfloat16_products
-from regard.encoder_decoder import EncoderDecoder
-from regard.families.transformer import transformer
+from regard.families.encoder_decoders.transformer import transformer
+from regard.wirings.encoder_decoder import EncoderDecoder
 
 if TYPE_CHECKING:
     from regard.training.engine.loop import Loop

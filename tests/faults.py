@@ -1,7 +1,7 @@
 """Faults on the way to the disk: operations are recorded, and made to fail or to be the last.
 
-Python's own functions are wrapped, those that `regard.disk` and `regard.checkpoint` call; what
-libraries write is seen as changed content before the next operation.
+Python's own functions are wrapped, those that `regard.system.disk` and `regard.system.checkpoint`
+call; what libraries write is seen as changed content before the next operation.
 """
 
 from __future__ import annotations

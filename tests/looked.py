@@ -18,16 +18,17 @@ from torch.nn import functional
 
 from regard import spec
 from regard.builder import build
-from regard.core import projection, scaled_dot_product_attention
-from regard.core.attention_mask import AttentionMask, ScoreBias
-from regard.core.linear_attention import LinearAttention as LinearMixer
-from regard.core_model import CoreModel
-from regard.data.builtin import sentences
+from regard.core import projection
+from regard.core.masks.attention_mask import AttentionMask, ScoreBias
+from regard.core.mixers import scaled_dot_product_attention
+from regard.core.mixers.linear_attention import LinearAttention as LinearMixer
+from regard.data.generated.builtin import sentences
+from regard.data.text.tokenizer import Between, Tokenizer
+from regard.data.text.tokenizer_training import train_tokenizer
 from regard.decode.batch_decoding import SpecialTokens
-from regard.families.transformer import transformer
+from regard.families.encoder_decoders.transformer import transformer
 from regard.models import Model, Translator
-from regard.text.tokenizer import Between, Tokenizer
-from regard.text.tokenizer_training import train_tokenizer
+from regard.wirings.core_model import CoreModel
 
 TEXT, TARGET = "The dog sees a small cat.", "Der Hund sieht eine kleine Katze."
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from regard.core.edge_attention import GraphMask
-from regard.core.mask import CausalMask, DocumentMask, FullMask, MaskPattern
-from regard.core.sparse_masks import (
+from regard.core.masks.mask import CausalMask, DocumentMask, FullMask, MaskPattern
+from regard.core.masks.sparse_masks import (
     BlockLocalMask,
     CausalSlidingWindowMask,
     GlobalMask,
@@ -15,6 +14,7 @@ from regard.core.sparse_masks import (
     SlidingWindowMask,
     StridedMask,
 )
+from regard.core.mixers.edge_attention import GraphMask
 
 
 def mask_patterns(length: int, device: str = "cpu") -> dict[str, MaskPattern]:

@@ -17,7 +17,7 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no usage statistics
 
 import ray
 
-import regard.ray
+import regard.evaluation.ray
 
 
 def main() -> None:

@@ -6,8 +6,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from regard import doctor, look, ray, spec, study
+    from regard import look, spec
     from regard.builder import build
+    from regard.evaluation import ray
+    from regard.lab import doctor, study
     from regard.models import (
         CTCModel,
         DualEncoderModel,
@@ -53,7 +55,13 @@ __all__ = [
 
 # Public names are imported when they are first used (PEP 562), so that `import regard` and
 # `regard --help` do not wait for torch.
-_MODULES = ("doctor", "look", "ray", "spec", "study")
+_MODULES = {
+    "doctor": "regard.lab.doctor",
+    "look": "regard.look",
+    "ray": "regard.evaluation.ray",
+    "spec": "regard.spec",
+    "study": "regard.lab.study",
+}
 _FUNCTIONS = {
     "build": "regard.builder",
     "evaluate": "regard.training.run_evaluation",
@@ -69,7 +77,7 @@ if not TYPE_CHECKING:
         if name not in __all__:
             raise AttributeError(f"module 'regard' has no attribute {name!r}")
         if name in _MODULES:
-            return importlib.import_module(f"regard.{name}")
+            return importlib.import_module(_MODULES[name])
         # What is neither a module nor a function listed above is a model class or a loader.
         module = importlib.import_module(_FUNCTIONS.get(name, "regard.models"))
         return getattr(module, name)

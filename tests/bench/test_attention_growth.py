@@ -12,10 +12,10 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from regard.allocator import keep_large_blocks
-from regard.bench.attention import KINDS, AttentionCase, _calls, choose, peak, reports, run
-from regard.bench.timing import time_in_turns
-from regard.errors import SettingError
+from regard.lab.bench.attention import KINDS, AttentionCase, _calls, choose, peak, reports, run
+from regard.lab.bench.timing import time_in_turns
+from regard.system.allocator import keep_large_blocks
+from regard.system.errors import SettingError
 
 CPU = torch.device("cpu")
 

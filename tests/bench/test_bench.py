@@ -16,18 +16,18 @@ from typing import Any
 import pytest
 import torch
 
-from regard import edit
-from regard.bench import decode, forward, load, train
-from regard.bench.models import benchmark_model
-from regard.bench.peers import TRAINABLE
-from regard.bench.report import BenchmarkReport, BenchmarkRow, write_section
-from regard.bench.timing import time_in_turns
+from regard.builder import edit
+from regard.builder.parameter_count import parameter_count
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens
 from regard.decode.batch_decoding import decode as search
 from regard.decode.strategy import Greedy, Limit
-from regard.errors import SettingError
-from regard.families import transformer
-from regard.parameter_count import parameter_count
+from regard.families.encoder_decoders import transformer
+from regard.lab.bench import decode, forward, load, train
+from regard.lab.bench.models import benchmark_model
+from regard.lab.bench.peers import TRAINABLE
+from regard.lab.bench.report import BenchmarkReport, BenchmarkRow, write_section
+from regard.lab.bench.timing import time_in_turns
+from regard.system.errors import SettingError
 
 CPU = torch.device("cpu")
 

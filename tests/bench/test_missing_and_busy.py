@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from command_line import Command
-from regard.bench import machine_load
+from regard.lab.bench import machine_load
 
 
 def test_a_missing_peer_is_one_error(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import torch
 
-from regard.bench import decode, published, train
-from regard.bench.models import benchmark_model
-from regard.bench.published import MACHINE, PEERS, Figure, split
-from regard.bench.report import BenchmarkReport, BenchmarkRow, write_section
 from regard.cli import bench as command
-from regard.errors import SettingError
+from regard.lab.bench import decode, published, train
+from regard.lab.bench.models import benchmark_model
+from regard.lab.bench.published import MACHINE, PEERS, Figure, split
+from regard.lab.bench.report import BenchmarkReport, BenchmarkRow, write_section
+from regard.system.errors import SettingError
 
 ALL = [
     pytest.param(peer, one, id=f"{peer} {i}")

@@ -20,11 +20,11 @@ import pytest
 
 import regard as package
 from command_line import Command, command, demo  # noqa: F401 (fixtures)
-from regard import disk
 from regard.cli import batch_work, translate
-from regard.data import builtin
+from regard.data.generated import builtin
 from regard.data.resumable_output import ResumableOutput
-from regard.errors import DataError, DiskError, SettingError
+from regard.system import disk
+from regard.system.errors import DataError, DiskError, SettingError
 
 SENTENCES = [sentence.source for sentence in itertools.islice(builtin.sentences("test"), 45)]
 

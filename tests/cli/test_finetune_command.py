@@ -10,9 +10,9 @@ import torch
 
 from regard.builder import build
 from regard.cli.finetune import command
-from regard.errors import SettingError
-from regard.families import bert
 from regard.families import folder as folders
+from regard.families.encoders import bert
+from regard.system.errors import SettingError
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "bad", "film", "a"]
 

@@ -15,8 +15,8 @@ import regard
 from forked_command import run_command
 from regard import spec
 from regard.data import text_files
-from regard.errors import DataError, SettingError
 from regard.evaluation import prediction
+from regard.system.errors import DataError, SettingError
 from regard.training.recipe import loading
 
 Command = Callable[..., Any]

@@ -11,8 +11,8 @@ import pytest
 import regard
 from command_line import SIZES, Command
 from regard.data.labelled import tagged_words
-from regard.errors import DataError, SettingError
 from regard.look.views import VIEWS
+from regard.system.errors import DataError, SettingError
 from regard.training.recipe import loading
 
 FLAGS = [w for k, v in SIZES.items() for w in (f"--{k.replace('_', '-')}", str(v))]

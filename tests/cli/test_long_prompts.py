@@ -11,9 +11,9 @@ import torch
 
 import regard
 from command_line import Command
-from regard.errors import DataError
 from regard.evaluation.prediction import PredictionOptions, predict
 from regard.models import LanguageModel, load_language_model
+from regard.system.errors import DataError
 
 CONTEXT = 32
 LONG = "abcdefgh" * 10  # 80 characters

@@ -11,11 +11,11 @@ import pytest
 from test_commands import refused, regard
 
 from looked import TARGET, TEXT, WORDS, translator
-from regard import disk
 from regard.cli import look as command
 from regard.families import folder as folders
 from regard.look import alignment, patching
 from regard.look.views import VIEWS
+from regard.system import disk
 
 OTHER = "The cat sees a small dog."
 

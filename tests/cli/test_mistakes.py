@@ -13,7 +13,7 @@ import torch
 
 import regard
 from command_line import Command
-from regard import memory
+from regard.system import memory
 
 _SIZES = {"--d-model": 16, "--d-ff": 32, "--heads": 2, "--layers": 1}
 _QUICK = {"--steps": 2, "--samples": 0, "--threads": 1, "--device": "cpu"}
@@ -182,7 +182,7 @@ def test_training_needs_more_memory_than_the_weights(
 
 def test_a_limit_on_the_address_space_is_a_limit_on_memory() -> None:
     code = (
-        "import resource, regard.memory as m; limit = 1 << 30; "
+        "import resource, regard.system.memory as m; limit = 1 << 30; "
         "resource.setrlimit(resource.RLIMIT_AS, (limit, limit)); "
         "assert 0 < m.available() < limit"
     )

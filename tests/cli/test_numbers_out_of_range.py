@@ -11,16 +11,17 @@ import torch
 import looked
 import regard
 from command_line import Command
-from regard import build, look, memory, spec
-from regard.core.kv_cache import MOST_SHARED_BEAMS
+from regard import build, look, spec
+from regard.core.caches.kv_cache import MOST_SHARED_BEAMS
 from regard.data.series import Series
 from regard.decode.strategy import BeamSearch, Greedy, Sampling, Strategy
-from regard.decoder import Decoder
-from regard.errors import DataError, ModelError
 from regard.families.presets import preset
 from regard.models import GraphModel, LanguageModel, Model, SeriesModel
 from regard.models.memory_network import MemoryNetworkModel
+from regard.system import memory
+from regard.system.errors import DataError, ModelError
 from regard.training.diagnostics import nonfinite
+from regard.wirings.decoder import Decoder
 
 TEXT = "The dog sees a cat.\n"
 
@@ -64,7 +65,7 @@ def test_a_wide_beam_finds_what_a_narrower_cache_finds(monkeypatch: pytest.Monke
     description = preset("gpt2:tiny", len(looked.WORDS), 32, layers=2, d_model=16, heads=2)
     model = LanguageModel(build(description), description, looked.WORDS)  # type: ignore[arg-type]
     shared = model.generate("The dog", beam=8, max_new_tokens=6)
-    monkeypatch.setattr("regard.core.kv_cache.MOST_SHARED_BEAMS", 4)
+    monkeypatch.setattr("regard.core.caches.kv_cache.MOST_SHARED_BEAMS", 4)
     assert model.generate("The dog", beam=8, max_new_tokens=6) == shared
 
 

@@ -15,11 +15,11 @@ import pytest
 
 from command_line import Command
 from regard import cli
-from regard.cli.number_types import Number, WholeNumber, WholeNumbers
-from regard.cli.recipe_options import RecipeCommand
-from regard.compare.contenders import parse_budget
+from regard.cli.options.number_types import Number, WholeNumber, WholeNumbers
+from regard.cli.options.recipe_options import RecipeCommand
 from regard.decode.length_penalty import parse_length_penalty
-from regard.errors import RegardError, SettingError
+from regard.lab.compare.contenders import parse_budget
+from regard.system.errors import RegardError, SettingError
 from regard.training.recipe import schema
 from regard.training.recipe.options import parse_initialization
 

@@ -16,9 +16,9 @@ import regard
 from command_line import Command
 from looked import png, save_sensing, wav
 from regard import build, spec
-from regard.errors import ModelError
 from regard.evaluation.prediction import PredictionOptions, predict
 from regard.models.memory_network import MemoryNetworkModel
+from regard.system.errors import ModelError
 
 SIZES: dict[str, Any] = {
     "d_model": 16, "d_ff": 16, "heads": 2, "layers": 1, "steps": 2, "device": "cpu", "threads": 1,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from command_line import SIZES, Command
-from regard.compare.contenders import Contender
+from regard.lab.compare.contenders import Contender
 from regard.training import preflight
 from regard.training.recipe import loading
 

@@ -14,14 +14,14 @@ import torch
 import looked
 from command_line import Command
 from regard import build, spec
-from regard.compare.contenders import Contender
-from regard.compare.experiment import _say_what_is_replaced
-from regard.doctor.run_evidence import open_recipe, open_run
-from regard.doctor.start_checks import check_start
 from regard.families import folder as folders
 from regard.families.presets import preset
+from regard.lab.compare.contenders import Contender
+from regard.lab.compare.experiment import _say_what_is_replaced
+from regard.lab.doctor.run_evidence import open_recipe, open_run
+from regard.lab.doctor.start_checks import check_start
+from regard.lab.plan.subject import Request, resolve
 from regard.models import LanguageModel
-from regard.plan.subject import Request, resolve
 from regard.training.recipe import loading
 from regard.training.run import Parts
 from regard.training.run_folder import read_run
@@ -158,7 +158,7 @@ def test_the_studio_needs_its_device(command: Command, demo: Path) -> None:
 def test_measuring_is_refused_before_it_begins(
     command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("regard.plan.measurement.measure", None)
+    monkeypatch.setattr("regard.lab.plan.measurement.measure", None)
     command("plan", "gpt2:tiny", "--measure", "--devices", "2").refused("--devices N")
 
 

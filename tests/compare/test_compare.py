@@ -12,17 +12,18 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from regard import drawing, spec
+from regard import spec
 from regard.builder import build
+from regard.builder.parameter_count import parameter_count
 from regard.cli.compare import command
-from regard.compare import experiment
-from regard.compare.contenders import Contender, parse_budget, parse_contenders
-from regard.compare.cost import activation_bytes, count_flops, growth_exponent
-from regard.compare.report import lines, scene
-from regard.data import builtin
-from regard.errors import SettingError
-from regard.families.recurrent import FAMILIES
-from regard.parameter_count import parameter_count
+from regard.data.generated import builtin
+from regard.families.encoder_decoders.recurrent import FAMILIES
+from regard.lab.compare import experiment
+from regard.lab.compare.contenders import Contender, parse_budget, parse_contenders
+from regard.lab.compare.cost import activation_bytes, count_flops, growth_exponent
+from regard.lab.compare.report import lines, scene
+from regard.look import drawing
+from regard.system.errors import SettingError
 from regard.training.model_spec import describe
 from regard.training.objectives.label_smoothed_cross_entropy import cross_entropy
 from regard.training.recipe import loading, schema

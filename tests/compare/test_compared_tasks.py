@@ -11,16 +11,16 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from regard import drawing
+from regard.builder.parameter_count import parameter_count
 from regard.cli.compare import command
-from regard.compare import cost
-from regard.compare.contenders import Contender, parse_budget, parse_contenders
-from regard.compare.cost import with_length
-from regard.compare.experiment import compare
-from regard.compare.report import Comparison, lines, scene
-from regard.compare.results import Run
-from regard.errors import SettingError
-from regard.parameter_count import parameter_count
+from regard.lab.compare import cost
+from regard.lab.compare.contenders import Contender, parse_budget, parse_contenders
+from regard.lab.compare.cost import with_length
+from regard.lab.compare.experiment import compare
+from regard.lab.compare.report import Comparison, lines, scene
+from regard.lab.compare.results import Run
+from regard.look import drawing
+from regard.system.errors import SettingError
 from regard.training.model_spec import describe, describe_with_head
 from regard.training.recipe import loading, schema
 

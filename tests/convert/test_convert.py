@@ -16,17 +16,19 @@ from safetensors.torch import load_file
 from tokenizers import models
 
 from forked_command import run_command
-from regard import disk, spec
+from regard import spec
 from regard.builder import build
-from regard.convert import convert as converting
-from regard.convert import ctranslate2, ctranslate2_check, onnx
-from regard.convert.convert import convert
-from regard.errors import DataError, DiskError, ModelError, SettingError
 from regard.families import folder as folders
-from regard.families import gpt2, recurrent
+from regard.families.decoders import gpt2
+from regard.families.encoder_decoders import recurrent
+from regard.families.encoder_decoders.transformer import transformer
 from regard.families.folder import write_model
-from regard.families.transformer import transformer
-from regard.verify.parity import parity
+from regard.lab.convert import convert as converting
+from regard.lab.convert import ctranslate2, ctranslate2_check, onnx
+from regard.lab.convert.convert import convert
+from regard.lab.verify.parity import parity
+from regard.system import disk
+from regard.system.errors import DataError, DiskError, ModelError, SettingError
 from zoo import ZOO, save
 
 transformers = pytest.importorskip("transformers")

@@ -13,14 +13,14 @@ import torch
 
 from regard import spec
 from regard.builder import build
-from regard.convert import onnx
-from regard.core import scaled_dot_product_attention
 from regard.core.context import Context
-from regard.errors import ModelError
+from regard.core.mixers import scaled_dot_product_attention
 from regard.families import folder as folders
-from regard.families import gpt2
-from regard.model import Function
-from regard.verify.invariants import with_kernel
+from regard.families.decoders import gpt2
+from regard.lab.convert import onnx
+from regard.lab.verify.invariants import with_kernel
+from regard.system.errors import ModelError
+from regard.wirings.model import Function
 
 TERMS: list[tuple[spec.StackPosition, spec.MaskPattern]] = [
     (spec.T5Bias(6, 9), spec.FullMask()),

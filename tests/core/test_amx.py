@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from regard.core import amx
-from regard.errors import SettingError
+from regard.system.errors import SettingError
 
 Announce = Callable[..., list[str | None]]
 

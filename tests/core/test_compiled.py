@@ -10,20 +10,19 @@ import pytest
 import torch
 from torch._dynamo.utils import counters
 
-from regard import edit
-from regard.builder import build
-from regard.core import block_sparse_attention, scaled_dot_product_attention
-from regard.core.attention_mask import AttentionMask, Span
+from regard.builder import build, edit
 from regard.core.block import Block
-from regard.core.mask import Call, CausalMask, MaskPattern, PaddingMask
-from regard.core.sparse_masks import (
+from regard.core.masks.attention_mask import AttentionMask, Span
+from regard.core.masks.mask import Call, CausalMask, MaskPattern, PaddingMask
+from regard.core.masks.sparse_masks import (
     BlockLocalMask,
     CausalSlidingWindowMask,
     GlobalMask,
     SlidingWindowMask,
 )
-from regard.errors import ModelError
-from regard.families import transformer
+from regard.core.mixers import block_sparse_attention, scaled_dot_product_attention
+from regard.families.encoder_decoders import transformer
+from regard.system.errors import ModelError
 
 
 def test_lengths_need_no_programs_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:

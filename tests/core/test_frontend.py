@@ -10,9 +10,9 @@ from torch.nn import functional
 
 from regard import spec
 from regard.builder import build, trainable
+from regard.builder.parameter_count import parameter_count
 from regard.core.context import Context
 from regard.core.probe import Probe
-from regard.parameter_count import parameter_count
 
 BLOCK = spec.Block(spec.Attention(2, 6, 6), spec.FeedForward(16), dropout=0.0)
 STACK = spec.Stack(2, BLOCK)

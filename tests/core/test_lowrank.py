@@ -5,12 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from regard import edit
-from regard.builder import build, trainable
+from regard.builder import build, edit, trainable
 from regard.core.linear import Linear
-from regard.encoder import Encoder
-from regard.errors import SettingError
-from regard.families import bert
+from regard.families.encoders import bert
+from regard.system.errors import SettingError
+from regard.wirings.encoder import Encoder
 
 
 def encoder() -> Encoder:

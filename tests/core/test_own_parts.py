@@ -15,17 +15,17 @@ from torch.nn import functional
 
 from regard import LanguageModel, load, spec
 from regard.builder import build
-from regard.core.attention_mask import AttentionMask, ScoreBias
 from regard.core.context import Context
-from regard.core.explicit_attention import ExplicitAttention
-from regard.core.position_terms import PositionTerms
+from regard.core.masks.attention_mask import AttentionMask, ScoreBias
+from regard.core.mixers.explicit_attention import ExplicitAttention
+from regard.core.mixers.scaled_dot_product_attention import attention_weights
+from regard.core.positions.position_terms import PositionTerms
+from regard.core.positions.relative_position import alibi_slopes
 from regard.core.probe import Probe
-from regard.core.relative_position import alibi_slopes
-from regard.core.scaled_dot_product_attention import attention_weights
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode
 from regard.decode.strategy import BeamSearch
-from regard.errors import ModelError
 from regard.families.folder import ModelFolder, write_model
+from regard.system.errors import ModelError
 
 VOCABULARY = 23
 

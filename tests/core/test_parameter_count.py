@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from regard import spec
 from regard.builder import build, trainable
-from regard.errors import ModelError, SettingError
-from regard.families.transformer import PRESETS, preset, transformer
-from regard.parameter_count import parameter_count
+from regard.builder.parameter_count import parameter_count
+from regard.families.encoder_decoders.transformer import PRESETS, preset, transformer
+from regard.system.errors import ModelError, SettingError
 
 # Table 3 of the paper: what each row changes, and its parameters in millions. The paper's own
 # effective vocabulary is

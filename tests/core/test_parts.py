@@ -12,9 +12,9 @@ from torch import nn
 from conftest import small_model
 from regard.builder import build
 from regard.core.linear import Linear
-from regard.core.positional_encoding import LearnedPosition, Sinusoidal, sinusoids
-from regard.errors import DataError
-from regard.families.transformer import transformer
+from regard.core.positions.positional_encoding import LearnedPosition, Sinusoidal, sinusoids
+from regard.families.encoder_decoders.transformer import transformer
+from regard.system.errors import DataError
 
 
 def test_the_papers_positional_table() -> None:

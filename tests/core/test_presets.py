@@ -8,18 +8,12 @@ import pytest
 
 from regard import spec
 from regard.builder import build, trainable
-from regard.errors import SettingError
-from regard.families import (
-    bart,
-    bert,
-    electra,
-    gpt2,
-    gpt3,
-    palm,
-    t5,
-)
+from regard.builder.parameter_count import parameter_count
 from regard.families import folder as folders
-from regard.parameter_count import parameter_count
+from regard.families.decoders import gpt2, gpt3, palm
+from regard.families.encoder_decoders import bart, t5
+from regard.families.encoders import bert, electra
+from regard.system.errors import SettingError
 
 # Millions. GPT-2: the corrected counts of its release; GPT-3: Table 2.1; PaLM: Table 1; T5: the released checkpoints;
 # BERT, BART, ELECTRA: their papers' round figures.

@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 import torch
 
-from regard import memory, spec
+from regard import spec
 from regard.builder import build
-from regard.errors import ModelError, RegardError
 from regard.spec.serialization import _KINDS
 from regard.spec.validation import Bounds, type_hints
+from regard.system import memory
+from regard.system.errors import ModelError, RegardError
 
 WIDTH = 16
 TOKENS = spec.Tokens(20)

@@ -8,7 +8,7 @@ import pytest
 
 from regard import spec
 from regard.builder import build
-from regard.errors import ModelError
+from regard.system.errors import ModelError
 
 ATTENTION = spec.Attention(heads=2, d_k=8, d_v=8)
 FEEDFORWARD = spec.FeedForward(32)

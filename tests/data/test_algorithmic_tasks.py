@@ -14,8 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.cli.data import command
-from regard.data import labelled, listops
-from regard.data.algorithmic_tasks import (
+from regard.data import labelled
+from regard.data.generated import listops
+from regard.data.generated.algorithmic_tasks import (
     TASKS,
     AlgorithmicTask,
     AssociativeRecall,
@@ -23,8 +24,8 @@ from regard.data.algorithmic_tasks import (
     Dyck,
     Parity,
 )
-from regard.data.generated_task import SPLITS
-from regard.errors import DataError, SettingError
+from regard.data.generated.generated_task import SPLITS
+from regard.system.errors import DataError, SettingError
 
 # --- rules that know only the text of an example ---
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from itertools import islice
 
-from regard.data.babi_stories import LENGTHS, PLACES, stories
+from regard.data.generated.babi_stories import LENGTHS, PLACES, stories
 
 
 def answered(text: str) -> str | None:

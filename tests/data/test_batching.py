@@ -28,7 +28,7 @@ from regard.data.batching import (
     prefetch,
 )
 from regard.data.corpus import Column, Corpus
-from regard.errors import DataError
+from regard.system.errors import DataError
 
 Lengths = NDArray[np.int32]
 

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regard.data import builtin, grammar, lexicon
-from regard.data.builtin import Sentence, sentences, write_tsv
-from regard.data.grammar import BE, Draft, noun_phrase
-from regard.errors import DataError, SettingError
+from regard.data.generated import builtin, grammar, lexicon
+from regard.data.generated.builtin import Sentence, sentences, write_tsv
+from regard.data.generated.grammar import BE, Draft, noun_phrase
+from regard.system.errors import DataError, SettingError
 
 NOUN = {noun.english: noun for noun in lexicon.NOUNS}
 IT = {"m": "er", "f": "sie", "n": "es"}

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from regard.data import builtin
-from regard.data.builtin import Link
 from regard.data.conllu import parse_conllu, read_conllu, write_conllu
-from regard.errors import DataError
+from regard.data.generated import builtin
+from regard.data.generated.builtin import Link
+from regard.system.errors import DataError
 
 TEXT = """\
 # sent_id = 1

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 
 from regard.data import corpus as module
 from regard.data.corpus import Corpus, PreparationReport, prepare, write_columns
-from regard.errors import DataError, DiskError
-from regard.text.tokenizer import Tokenizer
-from regard.text.tokenizer_files import translation_tokenizer_from_json
-from regard.text.tokenizer_training import train_tokenizer
+from regard.data.text.tokenizer import Tokenizer
+from regard.data.text.tokenizer_files import translation_tokenizer_from_json
+from regard.data.text.tokenizer_training import train_tokenizer
+from regard.system.errors import DataError, DiskError
 
 PAIRS = [("a cat", "eine Katze"), ("the dog runs", "der Hund läuft"), ("yes", "ja")]
 

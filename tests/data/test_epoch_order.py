@@ -15,7 +15,7 @@ from regard.data import batching, corpus, epoch_order
 from regard.data.batching import BlockSampler, corpus_sampler
 from regard.data.corpus import Corpus, Mixture, order_notes, write_columns
 from regard.data.epoch_order import KeyedPermutation, RowOrder, RowSpan, mixture_weights
-from regard.errors import DataError, SettingError
+from regard.system.errors import DataError, SettingError
 
 # --- the permutation ---
 

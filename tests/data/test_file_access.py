@@ -15,7 +15,7 @@ import pytest
 from regard.data import text_files
 from regard.data.file_access import below, expand, split_location
 from regard.data.labelled import read_labelled_texts
-from regard.errors import DataError, SettingError
+from regard.system.errors import DataError, SettingError
 
 LINES = [f"line {i} ä" for i in range(30)]
 PAIRS = [(f"source {i}", f"Ziel {i}") for i in range(30)]

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from regard.data import image
-from regard.errors import DataError, ModelError
+from regard.system.errors import DataError, ModelError
 
 pillow = pytest.importorskip("PIL.Image")
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from regard.data import labelled
-from regard.data.listops import NAMES, ListOps, Shape, evaluate, expressions
-from regard.errors import DataError
+from regard.data.generated.listops import NAMES, ListOps, Shape, evaluate, expressions
+from regard.system.errors import DataError
 
 SMALL = Shape(10, 60, 4, 5)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from regard.data.series import read_series
-from regard.errors import DataError
+from regard.system.errors import DataError
 
 
 def test_gaps_are_missing_values(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from regard.data.text_corruption import (
     mask_tokens,
     sentence_pair,
 )
-from regard.errors import DataError
+from regard.system.errors import DataError
 
 MASK, SENTINELS = 4, list(range(900, 1000))
 rows = st.lists(st.integers(10, 800), min_size=4, max_size=300).map(

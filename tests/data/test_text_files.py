@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import regard.errors
+import regard.system.errors
 from regard.data.text_files import lines, pairs
-from regard.errors import DataError, SettingError
+from regard.system.errors import DataError, SettingError
 
 ODD = "a\u2028b\x0bc\x0cd\x85e\x1cf\u2029g"
 
@@ -83,7 +83,7 @@ def test_a_pipe_gives_its_lines_while_it_is_open() -> None:
     code = (
         "from regard.data.text_files import lines\nfor line in lines('-'): print(line, flush=True)"
     )
-    environment = {**os.environ, "PYTHONPATH": str(Path(regard.errors.__file__).parents[1])}
+    environment = {**os.environ, "PYTHONPATH": str(Path(regard.system.errors.__file__).parents[1])}
     with subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
     ) as program:

@@ -18,7 +18,10 @@ from regard.data import text_files
 from regard.data.audio import read_wav_and_rate
 from regard.decode import length_warnings
 from regard.decode.strategy import Sampling
-from regard.errors import (
+from regard.evaluation.prediction import PredictionOptions, predict
+from regard.models.inputs.sound import read_samples
+from regard.models.spans import Filling
+from regard.system.errors import (
     CutOffOutputWarning,
     DataError,
     EmptyInputWarning,
@@ -26,9 +29,6 @@ from regard.errors import (
     SettingError,
     UnknownWordsWarning,
 )
-from regard.evaluation.prediction import PredictionOptions, predict
-from regard.models.sound import read_samples
-from regard.models.spans import Filling
 from regard.training.engine.metrics_log import MetricsLog
 
 LONG_TEXT = "Mary is in the garden. " * 20  # more than the 255 bytes of a file name

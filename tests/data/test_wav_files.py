@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from regard.data.audio import read_wav_and_rate, resample
-from regard.errors import DataError
+from regard.system.errors import DataError
 
 
 def wav(samples: bytes, rate: int = 16_000, channels: int = 1, width: int = 2) -> bytes:

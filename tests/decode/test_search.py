@@ -28,10 +28,10 @@ from regard.decode.strategy import (
     Strategy,
 )
 from regard.decode.topk import top_tokens
-from regard.decoder import Decoder
-from regard.encoder_decoder import EncoderDecoder
-from regard.errors import SettingError
-from regard.families.gpt2 import preset
+from regard.families.decoders.gpt2 import preset
+from regard.system.errors import SettingError
+from regard.wirings.decoder import Decoder
+from regard.wirings.encoder_decoder import EncoderDecoder
 
 SPECIAL_TOKENS = SpecialTokens(pad=0, start=1, end=2, banned=(0, 1, 3))
 LIMIT = Limit(1.0, 5)

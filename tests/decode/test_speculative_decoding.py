@@ -14,16 +14,16 @@ import torch
 
 import regard
 from regard import spec
-from regard.bench.models import benchmark_model
 from regard.builder import build
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode
 from regard.decode.greedy_and_sampling import filtered_distribution
 from regard.decode.speculative_decoding import DraftModel, accept_or_resample
 from regard.decode.strategy import BeamSearch, Greedy, Limit, Sampling
-from regard.decoder import Decoder
-from regard.errors import ModelError, SettingError
-from regard.families import gpt2
+from regard.families.decoders import gpt2
+from regard.lab.bench.models import benchmark_model
 from regard.models.language_model import LanguageModel
+from regard.system.errors import ModelError, SettingError
+from regard.wirings.decoder import Decoder
 
 SPECIAL_TOKENS = SpecialTokens(0, None, 2, (0,))
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import torch
 
-from regard.bench.models import benchmark_model
 from regard.decode import worker_pool
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode
 from regard.decode.strategy import Greedy, Limit
-from regard.errors import SettingError
+from regard.lab.bench.models import benchmark_model
+from regard.system.errors import SettingError
 
 PROGRAM = Path(__file__).parent / "programs" / "fork_workers.py"
 SPECIAL_TOKENS = SpecialTokens(0, 1, 2, (0,))

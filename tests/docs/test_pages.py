@@ -18,7 +18,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 
 import docs_pages  # noqa: E402
 
-from regard.study import listing  # noqa: E402
+from regard.lab.study import listing  # noqa: E402
 
 # Pages train on a few sentences: that words are unknown then is rightly said, and no error.
 pytestmark = pytest.mark.filterwarnings("default::UserWarning:regard")

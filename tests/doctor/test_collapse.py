@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from torch import nn
 
-from regard.doctor.trials import check_collapse
+from regard.lab.doctor.trials import check_collapse
 from regard.training.diagnostics.finding import Finding, ranked
 
 SATURATED = Finding("saturated_attention", "all heads are one-hot", "collapsed", "lower it", 0.85)

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from regard.data import builtin
-from regard.doctor.data_checks import _is_replicated, _windows_inside
-from regard.doctor.pair_checks import (
+from regard.data.generated import builtin
+from regard.lab.doctor.data_checks import _is_replicated, _windows_inside
+from regard.lab.doctor.pair_checks import (
     OFFSETS,
     _presence,
     _slip,
@@ -20,7 +20,7 @@ from regard.doctor.pair_checks import (
     misaligned_sides,
     swapped_sides,
 )
-from regard.doctor.stored_data import Example
+from regard.lab.doctor.stored_data import Example
 
 NOBODY: Any = None  # a run whose model is not asked
 

@@ -12,9 +12,9 @@ from click.testing import CliRunner
 from doctor_bench import load
 from regard.cli import regard as command
 from regard.core import amx
-from regard.doctor import Finding, Report, examine
-from regard.doctor.installation import check_installation
-from regard.doctor.report_page import text_lines, write_page
+from regard.lab.doctor import Finding, Report, examine
+from regard.lab.doctor.installation import check_installation
+from regard.lab.doctor.report_page import text_lines, write_page
 
 cases = load("doctor_cases")
 

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 import regard
 from doctor_bench import load
-from regard.doctor import examine
-from regard.errors import DivergenceError
+from regard.lab.doctor import examine
+from regard.system.errors import DivergenceError
 from regard.training.diagnostics.nonfinite import first_nonfinite
 from regard.training.engine.loop import Loop
 

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from regard import memory
-from regard.checkpoint import Checkpoints
-from regard.doctor import examine
-from regard.doctor.run_evidence import open_recipe
-from regard.doctor.trials import HIGH_STEP, LOW_STEP, _margin, _unusual_rates
-from regard.plan.planner import HEADROOM, find_device, make_plan
-from regard.plan.subject import Request, of_recipe
+from regard.lab.doctor import examine
+from regard.lab.doctor.run_evidence import open_recipe
+from regard.lab.doctor.trials import HIGH_STEP, LOW_STEP, _margin, _unusual_rates
+from regard.lab.plan.planner import HEADROOM, find_device, make_plan
+from regard.lab.plan.subject import Request, of_recipe
+from regard.system import memory
+from regard.system.checkpoint import Checkpoints
 from regard.training.recipe import loading
 from regard.training.run import Parts
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from kernel_programs import assert_same, chosen_dtype, combinations
 from regard.core.kernels import short_attention
-from regard.core.scaled_dot_product_attention import attention_weights
+from regard.core.mixers.scaled_dot_product_attention import attention_weights
 
 device = "cuda" if torch.cuda.is_available() else "cpu"
 torch.manual_seed(0)

@@ -16,17 +16,18 @@ from torch.nn import functional
 from kernel_programs import assert_same, chosen_dtype, combinations
 from regard import spec as R
 from regard.builder import build
+from regard.core.caches.kv_cache import DecoderState
 from regard.core.feedforward import ACTIVATIONS
 from regard.core.kernels import decode_step, topk
-from regard.core.kv_cache import DecoderState
+from regard.core.mixers.scaled_dot_product_attention import attention_weights
+from regard.core.positions.rotary import Rope
 from regard.core.projection import per_query_head
-from regard.core.rotary import Rope
-from regard.core.scaled_dot_product_attention import attention_weights
 from regard.decode import fused_step, greedy_and_sampling
 from regard.decode.constraints import Constraints
 from regard.decode.strategy import Greedy
 from regard.families import folder as folders
-from regard.families import gpt2, transformer
+from regard.families.decoders import gpt2
+from regard.families.encoder_decoders import transformer
 from regard.models.precision import cast
 
 device = "cuda" if torch.cuda.is_available() else "cpu"

@@ -6,9 +6,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.core.attention_mask import AttentionMask
-from regard.core.mask import CausalMask, FullMask, PaddingMask
-from regard.core.scaled_dot_product_attention import (
+from regard.core.masks.attention_mask import AttentionMask
+from regard.core.masks.mask import CausalMask, FullMask, PaddingMask
+from regard.core.mixers.scaled_dot_product_attention import (
     SoftmaxAttention,
     attention_weights,
     explicit,

@@ -11,21 +11,21 @@ import torch
 from torch import nn
 
 from regard import spec
-from regard.baselines import additive_attention as baseline_attention
 from regard.builder import build, trainable
-from regard.core import additive_attention
-from regard.core.attention_mask import AttentionMask
+from regard.builder.parameter_count import parameter_count
 from regard.core.context import Context
 from regard.core.feedforward import ConvFeedForward, FeedForward
-from regard.core.mask import DocumentMask, FullMask
+from regard.core.masks.attention_mask import AttentionMask
+from regard.core.masks.mask import DocumentMask, FullMask
+from regard.core.mixers import additive_attention
 from regard.core.norm import BatchNorm
 from regard.core.projection import SelfProjection, TiedProjection
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode
 from regard.decode.strategy import BeamSearch, Limit
-from regard.errors import ModelError, SettingError
 from regard.families.presets import preset
-from regard.parameter_count import parameter_count
-from regard.show.modules import meanings, summarize
+from regard.lab.show.modules import meanings, summarize
+from regard.system.errors import ModelError, SettingError
+from regard.wirings.baselines import additive_attention as baseline_attention
 
 ATTENTION = spec.Attention(4, 6, 6)
 FEED_FORWARD = spec.FeedForward(20)

@@ -11,15 +11,15 @@ import torch
 
 from regard import spec
 from regard.builder import build, trainable
-from regard.core.attention_mask import AttentionMask
+from regard.builder.parameter_count import parameter_count
 from regard.core.context import Context
-from regard.core.local_chunk_attention import ChunkedAttention, ChunkRing
-from regard.core.lsh_attention import Hashing, LshAttention, auto_buckets
-from regard.core.mask import CausalMask, FullMask, PaddingMask
-from regard.core.positional_encoding import AxialPosition
+from regard.core.masks.attention_mask import AttentionMask
+from regard.core.masks.mask import CausalMask, FullMask, PaddingMask
+from regard.core.mixers.local_chunk_attention import ChunkedAttention, ChunkRing
+from regard.core.mixers.lsh_attention import Hashing, LshAttention, auto_buckets
+from regard.core.positions.positional_encoding import AxialPosition
 from regard.core.probe import NO_PROBE, AttentionCall, Probe
-from regard.errors import DataError, ModelError
-from regard.parameter_count import parameter_count
+from regard.system.errors import DataError, ModelError
 
 RING = spec.ChunkRing(12, 4)
 LOCAL = spec.Attention(3, 4, 4, bias="", mixer=spec.ChunkedAttention(4, RING, after=1))

@@ -11,14 +11,14 @@ from torch import Tensor
 
 from regard import spec
 from regard.builder import build, trainable
+from regard.builder.parameter_count import parameter_count
+from regard.core.caches.kv_cache import DecoderState
+from regard.core.caches.segment_memory import SegmentMemory
 from regard.core.context import Context
-from regard.core.kv_cache import DecoderState
 from regard.core.probe import Probe
-from regard.core.segment_memory import SegmentMemory
-from regard.decoder import Decoder
-from regard.errors import ModelError, SettingError
 from regard.families.attention_options import parse_compressed_memory
-from regard.parameter_count import parameter_count
+from regard.system.errors import ModelError, SettingError
+from regard.wirings.decoder import Decoder
 
 POSITIONS = [spec.RelativeSinusoids(), spec.RelativeKeys(5), spec.T5Bias(8, 20), spec.Alibi(), None]
 FUNCTIONS: Any = ["convolution", "mean", "max"]

@@ -13,13 +13,13 @@ import torch
 
 from regard import spec
 from regard.builder import build, trainable
+from regard.builder.parameter_count import parameter_count
 from regard.core.context import LayerContext
 from regard.core.feedforward import FeedForward
 from regard.core.mixture_of_experts import MixtureOfExperts
 from regard.core.probe import Probe
-from regard.errors import ModelError
 from regard.families import folder as folders
-from regard.parameter_count import parameter_count
+from regard.system.errors import ModelError
 
 
 def made(count: int, top: int = 1, **options: Any) -> MixtureOfExperts:

@@ -11,14 +11,14 @@ import torch
 
 import regard
 from regard import spec
-from regard.baselines.memory_network import MemoryNetwork
 from regard.builder import build, trainable
+from regard.builder.parameter_count import parameter_count
 from regard.core.context import Context
 from regard.core.probe import Probe
-from regard.errors import ModelError
 from regard.families import folder as folders
-from regard.parameter_count import parameter_count
-from regard.show.modules import summarize
+from regard.lab.show.modules import summarize
+from regard.system.errors import ModelError
+from regard.wirings.baselines.memory_network import MemoryNetwork
 
 SPEC = spec.MemoryNetwork(6, 15, hops=3, sentences=4)
 

@@ -10,7 +10,7 @@ import torch
 
 from regard import spec
 from regard.builder import build
-from regard.errors import ModelError
+from regard.system.errors import ModelError
 
 
 def described(

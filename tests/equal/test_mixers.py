@@ -14,21 +14,21 @@ from torch.utils._pytree import tree_leaves
 
 from regard import spec
 from regard.builder import build, trainable
-from regard.core import attention_mask as mask_module
-from regard.core import (
+from regard.builder.parameter_count import parameter_count
+from regard.core import projection
+from regard.core.context import Context, LayerContext
+from regard.core.masks import attention_mask as mask_module
+from regard.core.masks.attention_mask import AttentionMask
+from regard.core.masks.mask import CausalMask, DocumentMask, FullMask, PaddingMask
+from regard.core.mixers import (
     linear_attention,
     linformer,
     lsh_attention,
-    projection,
     scaled_dot_product_attention,
 )
-from regard.core.attention_mask import AttentionMask
-from regard.core.context import Context, LayerContext
-from regard.core.lsh_attention import Hashing
-from regard.core.mask import CausalMask, DocumentMask, FullMask, PaddingMask
+from regard.core.mixers.lsh_attention import Hashing
 from regard.core.probe import AttentionCall, Probe
-from regard.errors import DataError, ModelError
-from regard.parameter_count import parameter_count
+from regard.system.errors import DataError, ModelError
 
 FAVOR = spec.LinearAttention(spec.FavorFeatures(9, seed=2))
 ATTENTION = spec.Attention(4, 6, 5)

@@ -9,11 +9,11 @@ import torch
 
 from conftest import small_model
 from regard import spec
-from regard.core import scaled_dot_product_attention
 from regard.core.context import Context
+from regard.core.mixers import scaled_dot_product_attention
 from regard.core.probe import Probe
 from regard.core.stack import Stack
-from regard.encoder_decoder import EncoderDecoder
+from regard.wirings.encoder_decoder import EncoderDecoder
 
 VARIANTS = [
     {},

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from regard import edit, spec
-from regard.builder import build
+from regard import spec
+from regard.builder import build, edit
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode
 from regard.decode.strategy import BeamSearch, Greedy, Limit
-from regard.decoder import Decoder
-from regard.encoder_decoder import EncoderDecoder
-from regard.errors import SettingError
-from regard.families.transformer import transformer
+from regard.families.encoder_decoders.transformer import transformer
+from regard.system.errors import SettingError
+from regard.wirings.decoder import Decoder
+from regard.wirings.encoder_decoder import EncoderDecoder
 
 BLOCK = spec.Block(
     spec.Attention(4, 8, 8, groups=2, bias="qv"),

@@ -13,10 +13,10 @@ from torch.nn.utils.rnn import pad_sequence
 from regard import spec
 from regard.builder import build
 from regard.core.context import Context
-from regard.core.mask import DocumentMask
+from regard.core.masks.mask import DocumentMask
 from regard.data.padding import IGNORED
-from regard.errors import ModelError
-from regard.families.transformer import transformer
+from regard.families.encoder_decoders.transformer import transformer
+from regard.system.errors import ModelError
 from regard.training.objectives.label_smoothed_cross_entropy import linear_cross_entropy
 
 LAYER = spec.Block(

@@ -14,11 +14,17 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from pattern_cases import mask_patterns
-from regard.core import block_sparse_attention, scaled_dot_product_attention
-from regard.core.attention_mask import AttentionMask, ScoreBias, Span
-from regard.core.mask import Call, CausalMask, DocumentMask, FullMask, MaskPattern, Or, PaddingMask
-from regard.core.relative_position import Alibi, T5Bias
-from regard.core.sparse_masks import (
+from regard.core.masks.attention_mask import AttentionMask, ScoreBias, Span
+from regard.core.masks.mask import (
+    Call,
+    CausalMask,
+    DocumentMask,
+    FullMask,
+    MaskPattern,
+    Or,
+    PaddingMask,
+)
+from regard.core.masks.sparse_masks import (
     BlockLocalMask,
     BlockTableMask,
     CausalSlidingWindowMask,
@@ -27,6 +33,8 @@ from regard.core.sparse_masks import (
     SlidingWindowMask,
     StridedMask,
 )
+from regard.core.mixers import block_sparse_attention, scaled_dot_product_attention
+from regard.core.positions.relative_position import Alibi, T5Bias
 
 LENGTH = 53
 

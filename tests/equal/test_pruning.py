@@ -21,21 +21,21 @@ import regard
 from looked import TARGET, TEXT, sharpened, translator
 from regard import spec
 from regard.builder import build, trainable
+from regard.builder.parameter_count import parameter_count
 from regard.cli.prune import command
 from regard.core.context import Context
 from regard.core.probe import Probe
-from regard.data import builtin
+from regard.data.generated import builtin
 from regard.decode.batch_decoding import DecodingSettings
 from regard.decode.strategy import BeamSearch
-from regard.errors import ModelError, SettingError
+from regard.lab.show.modules import summarize
 from regard.look import ablation, batch, importance, translate, written
 from regard.look.forward import forward
 from regard.look.head_importance import Importance
 from regard.look.probe_names import Head, attentions, switched_off
 from regard.models import Model
 from regard.models.head_pruning import choose_heads, prunable_attentions, prune_heads
-from regard.parameter_count import parameter_count
-from regard.show.modules import summarize
+from regard.system.errors import ModelError, SettingError
 from regard.training.recipe import loading
 from regard.training.run import run as trained
 from regard.training.run_folder import begin

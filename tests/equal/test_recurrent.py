@@ -13,25 +13,25 @@ from torch import Tensor, nn
 
 import regard
 from regard import spec
-from regard.baselines.additive_attention import AdditiveAttention, AlignmentAttention
-from regard.baselines.cache import RecurrentState
-from regard.baselines.convolutional import ConvolutionalDecoder
-from regard.baselines.recurrent import RecurrentDecoder, RecurrentEncoder
 from regard.builder import build, trainable
-from regard.core import scaled_dot_product_attention
-from regard.core.attention_mask import AttentionMask
+from regard.builder.parameter_count import parameter_count
+from regard.core.caches.kv_cache import DecoderState
 from regard.core.context import Context
 from regard.core.encoder_output import EncoderOutput
-from regard.core.kv_cache import DecoderState
-from regard.core.mask import FullMask, PaddingMask
+from regard.core.masks.attention_mask import AttentionMask
+from regard.core.masks.mask import FullMask, PaddingMask
+from regard.core.mixers import scaled_dot_product_attention
 from regard.core.probe import NO_PROBE, Probe
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode
 from regard.decode.strategy import BeamSearch, Greedy
-from regard.encoder_decoder import EncoderDecoder
-from regard.errors import ModelError
-from regard.families.recurrent import FAMILIES, preset
-from regard.parameter_count import parameter_count
-from regard.show.modules import summarize
+from regard.families.encoder_decoders.recurrent import FAMILIES, preset
+from regard.lab.show.modules import summarize
+from regard.system.errors import ModelError
+from regard.wirings.baselines.additive_attention import AdditiveAttention, AlignmentAttention
+from regard.wirings.baselines.cache import RecurrentState
+from regard.wirings.baselines.convolutional import ConvolutionalDecoder
+from regard.wirings.baselines.recurrent import RecurrentDecoder, RecurrentEncoder
+from regard.wirings.encoder_decoder import EncoderDecoder
 
 CELLS: tuple[Any, ...] = ("rnn", "gru", "lstm")
 LOOKS: list[spec.BahdanauAttention | spec.LuongAttention | None] = [

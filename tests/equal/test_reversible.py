@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from regard import spec
-from regard.bench.attention import peak as most
 from regard.builder import build, trainable
+from regard.builder.parameter_count import parameter_count
 from regard.core.context import Context
 from regard.core.probe import NO_PROBE, NullProbe, Probe
-from regard.errors import ModelError
-from regard.parameter_count import parameter_count
+from regard.lab.bench.attention import peak as most
+from regard.system.errors import ModelError
 
 
 def stack(

@@ -10,10 +10,10 @@ import torch
 
 from regard import spec
 from regard.builder import build, trainable
+from regard.builder.parameter_count import parameter_count
+from regard.core.caches.kv_cache import DecoderState
 from regard.core.context import Context
-from regard.core.kv_cache import DecoderState
-from regard.errors import ModelError
-from regard.parameter_count import parameter_count
+from regard.system.errors import ModelError
 
 POSITIONS = [spec.RelativeSinusoids(), spec.RelativeKeys(5), spec.T5Bias(8, 20), spec.Alibi(), None]
 

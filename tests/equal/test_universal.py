@@ -11,13 +11,13 @@ import torch
 
 from regard import spec
 from regard.builder import build, trainable
+from regard.builder.parameter_count import parameter_count
 from regard.core.context import Context, LayerContext
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode
 from regard.decode.strategy import BeamSearch, Limit
-from regard.encoder_decoder import EncoderDecoder
-from regard.errors import ModelError
-from regard.families import universal
-from regard.parameter_count import parameter_count
+from regard.families.encoder_decoders import universal
+from regard.system.errors import ModelError
+from regard.wirings.encoder_decoder import EncoderDecoder
 
 
 def described(layers: int, universal: spec.Universal | None) -> spec.Decoder:

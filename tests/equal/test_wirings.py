@@ -11,17 +11,17 @@ import torch
 
 from regard import spec
 from regard.builder import build, trainable
-from regard.core import scaled_dot_product_attention
-from regard.core.attention_mask import AttentionMask
+from regard.builder.parameter_count import parameter_count
+from regard.core.caches.kv_cache import StaticKVCache
 from regard.core.context import Context
-from regard.core.kv_cache import StaticKVCache
+from regard.core.masks.attention_mask import AttentionMask
+from regard.core.masks.sparse_masks import CausalSlidingWindowMask
+from regard.core.mixers import scaled_dot_product_attention
 from regard.core.probe import Probe
-from regard.core.sparse_masks import CausalSlidingWindowMask
-from regard.decoder import Decoder
-from regard.encoder import Encoder
-from regard.errors import ModelError
 from regard.look.probe_names import probes
-from regard.parameter_count import parameter_count
+from regard.system.errors import ModelError
+from regard.wirings.decoder import Decoder
+from regard.wirings.encoder import Encoder
 
 Wiring = TypeVar("Wiring", Decoder, Encoder)
 

@@ -15,12 +15,12 @@ from regard.data.graphs import GraphData, read_graphs
 from regard.data.labelled import LabelledText, Question, RatedText, TaggedWords, TextPair
 from regard.data.labelled_images import LabelledImage
 from regard.data.series import Series
-from regard.errors import DataError, SettingError
 from regard.evaluation.evaluation import read_examples
 from regard.evaluation.tasks import TASKS
 from regard.families.presets import preset
 from regard.models import GraphModel, LanguageModel, SeriesModel
-from regard.models.sound import read_samples
+from regard.models.inputs.sound import read_samples
+from regard.system.errors import DataError, SettingError
 
 NO_EXAMPLES: dict[str, Any] = {
     "a dictionary": {"source": "a", "target": "b"},

@@ -14,12 +14,12 @@ from numpy.typing import ArrayLike
 
 import regard
 from forked_command import run_command
-from regard.errors import DataError, ModelError, SettingError
 from regard.evaluation.evaluation import evaluate, paired_tests
+from regard.evaluation.metrics.metric import Array, Metric
+from regard.evaluation.metrics.registry import METRICS
 from regard.evaluation.scores import Score
 from regard.evaluation.tasks import TASKS
-from regard.metrics.metric import Array, Metric
-from regard.metrics.registry import METRICS
+from regard.system.errors import DataError, ModelError, SettingError
 from regard.training.run import Result
 from regard.training.run_evaluation import run_settings, score_run
 from regard.training.run_folder import RunFolder

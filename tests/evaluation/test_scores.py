@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from regard.evaluation.metrics.bleu import Bleu, Chrf
+from regard.evaluation.metrics.registry import metric
 from regard.evaluation.scores import Score, scored, scored_tags
 from regard.evaluation.tasks import TASKS
-from regard.metrics.bleu import Bleu, Chrf
-from regard.metrics.registry import metric
 
 
 def test_every_score_is_a_metric_of_its_name() -> None:

@@ -13,11 +13,10 @@ import pytest
 import torch
 
 import regard
-from regard.data import babi_stories
+from regard.data.generated import babi_stories
 from regard.data.labelled import TextPair
 from regard.data.text_corruption import MaskingRates
 from regard.decode.strategy import Sampling
-from regard.errors import DataError, ModelError
 from regard.evaluation.corrupted_text import masked_rows
 from regard.evaluation.evaluation import evaluate
 from regard.evaluation.replaced_tokens import replaced_rows
@@ -25,6 +24,7 @@ from regard.evaluation.scores import Score, scored_tags
 from regard.evaluation.task import DecodingOptions, Settings, TextReading
 from regard.evaluation.tasks import task_of
 from regard.models import DualEncoderModel, ImageEncoder, LanguageModel, SpeechToText, TextEncoder
+from regard.system.errors import DataError, ModelError
 
 TINY: dict[str, Any] = {
     "preset": "tiny", "d_model": 16, "d_ff": 24, "heads": 2, "layers": 1, "threads": 1,

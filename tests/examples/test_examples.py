@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from regard.core.attention_mask import AttentionMask
-from regard.core.mask import FullMask
-from regard.core.scaled_dot_product_attention import attention_weights, fused
+from regard.core.masks.attention_mask import AttentionMask
+from regard.core.masks.mask import FullMask
+from regard.core.mixers.scaled_dot_product_attention import attention_weights, fused
 
 EXAMPLES = sorted(
     path

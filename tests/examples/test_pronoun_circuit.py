@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 
 from looked import WORDS, translator
-from regard.data.builtin import sentences
-from regard.errors import DataError
+from regard.data.generated.builtin import sentences
 from regard.look import (
     Circuit,
     chosen_right,
@@ -27,6 +26,7 @@ from regard.look import (
 from regard.look.forward import forward
 from regard.look.head_roles import word_positions
 from regard.models import Model, load
+from regard.system.errors import DataError
 
 ROOT = Path(__file__).parents[2]
 DEMO = ROOT / "src/regard/studio/demo"

@@ -15,13 +15,14 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from tokenizers import models
 
-from regard import disk, memory, spec
 from regard import models as api
+from regard import spec
 from regard.builder import build
-from regard.errors import CheckpointError, DataError, ModelError
 from regard.families import folder as folders
+from regard.families.encoder_decoders.transformer import transformer
 from regard.families.folder import write_model
-from regard.families.transformer import transformer
+from regard.system import disk, memory
+from regard.system.errors import CheckpointError, DataError, ModelError
 from zoo import ZOO, save
 
 pytest.importorskip("transformers")

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from regard.errors import ModelError
 from regard.families.config_schema import (
     ConfigSchema,
     NonNegative,
     OptionalSizes,
     SizeOrNull,
 )
+from regard.system.errors import ModelError
 
 SCHEMA = ConfigSchema(
     defaults={"width": 8, "rate": 0.1, "kind": "relu", "flag": True},

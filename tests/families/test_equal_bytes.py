@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from regard import disk
+from regard.system import disk
 
 # Each process draws the same weights and writes them in every way that there is.
 WRITE = """
@@ -20,9 +20,10 @@ from pathlib import Path
 import pytest
 import torch
 from regard.builder import build
-from regard.checkpoint import Checkpoints
-from regard.convert.convert import convert
-from regard.families import bert, folder as folders
+from regard.system.checkpoint import Checkpoints
+from regard.lab.convert.convert import convert
+from regard.families.encoders import bert
+from regard.families import folder as folders
 from regard.models import TextEncoder
 
 out = Path(sys.argv[1])

@@ -18,11 +18,11 @@ from safetensors.torch import load_file, save_file
 from tokenizers import models
 
 import zoo
-from regard import disk, spec
+from regard import spec
 from regard.builder import build
-from regard.core.positional_encoding import Sinusoidal
-from regard.encoder_decoder import EncoderDecoder
-from regard.errors import CheckpointError, DataError, DiskError, ModelError, RegardError
+from regard.builder.parameter_count import parameter_count
+from regard.core.positions.positional_encoding import Sinusoidal
+from regard.families.encoder_decoders.transformer import transformer
 from regard.families.folder import (
     SpecialTokenIds,
     append_end_token,
@@ -32,8 +32,9 @@ from regard.families.folder import (
     read,
     write_weights,
 )
-from regard.families.transformer import transformer
-from regard.parameter_count import parameter_count
+from regard.system import disk
+from regard.system.errors import CheckpointError, DataError, DiskError, ModelError, RegardError
+from regard.wirings.encoder_decoder import EncoderDecoder
 
 IDS = SpecialTokenIds(pad=0, start=1, end=2, unk=3)
 PLAIN = transformer(37, 37, d_model=24, d_ff=40, heads=3, layers=2)

@@ -12,12 +12,12 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn import functional
 
-from regard import disk, edit
-from regard.allocator import give_back
-from regard.builder import build
-from regard.decoder import Decoder
+from regard.builder import build, edit
+from regard.families.decoders.gpt2 import preset
 from regard.families.folder import describe, open_model, write_weights
-from regard.families.gpt2 import preset
+from regard.system import disk
+from regard.system.allocator import give_back
+from regard.wirings.decoder import Decoder
 
 LINUX = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="what is mapped is asked of Linux"

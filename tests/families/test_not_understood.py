@@ -14,8 +14,8 @@ from safetensors.torch import save_file
 import regard
 from regard import spec
 from regard.builder import build
-from regard.errors import ModelError
 from regard.families import folder as folders
+from regard.system.errors import ModelError
 from zoo import ZOO, perturb, save
 
 transformers = pytest.importorskip("transformers")

@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 
 import regard
 from regard import spec
+from regard.data.text.tokenizer_files import open_encoder_tokenizer
 from regard.decode.strategy import BeamSearch
-from regard.errors import DataError, ModelError, RegardError
 from regard.families import folder as folders
-from regard.families import transformer
+from regard.families.encoder_decoders import transformer
 from regard.models.generation_config import generation_defaults
-from regard.text.tokenizer_files import open_encoder_tokenizer
+from regard.system.errors import DataError, ModelError, RegardError
 from zoo import save
 
 pytest.importorskip("transformers")

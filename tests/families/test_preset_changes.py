@@ -9,11 +9,13 @@ import torch
 
 from regard import spec
 from regard.builder import build
-from regard.errors import DataError, SettingError
-from regard.families import bert, gpt2, transformer
+from regard.families.decoders import gpt2
+from regard.families.encoder_decoders import transformer
+from regard.families.encoders import bert
 from regard.families.preset_changes import POSITIONS, RESIDUALS, parse_position
 from regard.families.preset_list import PRESET_FAMILIES
 from regard.families.presets import preset
+from regard.system.errors import DataError, SettingError
 from regard.training.recipe.schema import KEYS
 
 WIRINGS = ("transformer:tiny", "t5:tiny", "bart:tiny", "bert:tiny", "roberta:tiny", "gpt2:tiny", "llama:tiny")  # fmt: skip

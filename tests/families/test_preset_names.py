@@ -9,14 +9,15 @@ import torch
 
 from regard import spec
 from regard.builder import build
-from regard.core.lagged_values import Covariates
-from regard.errors import SettingError
+from regard.builder.parameter_count import parameter_count
+from regard.core.frontends.lagged_values import Covariates
 from regard.families import folder as folders
-from regard.families import presets, recurrent
+from regard.families import presets
+from regard.families.encoder_decoders import recurrent
 from regard.families.preset_list import ALIASES, PRESET_FAMILIES
 from regard.families.presets import about, listing, preset
 from regard.families.registry import FAMILIES as MODEL_TYPES
-from regard.parameter_count import parameter_count
+from regard.system.errors import SettingError
 
 ALL = [entry.name for entry in listing()]
 

@@ -10,8 +10,8 @@ import torch
 from regard import spec
 from regard.builder import build
 from regard.builder.masks import build_mask_pattern
-from regard.core.mask import Call
-from regard.core.sparse_masks import BlockTableMask
+from regard.core.masks.mask import Call
+from regard.core.masks.sparse_masks import BlockTableMask
 from regard.families.attention_options import parse_attention
 from regard.families.presets import preset
 

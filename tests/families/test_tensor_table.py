@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from regard.errors import ModelError
 from regard.families.tensor_table import (
     Concat,
     Constant,
@@ -25,6 +24,7 @@ from regard.families.tensor_table import (
     per_layer,
     to_hf,
 )
+from regard.system.errors import ModelError
 
 TABLE: list[Rule] = [
     Rename("in.weight", "shared.weight", aliases=("encoder.weight", "head.weight")),

@@ -16,9 +16,9 @@ import pytest
 import torch
 
 import regard
-from regard.errors import ModelError, UnknownKeyError, UnknownKeyWarning
 from regard.families import folder as folders
 from regard.families.unsupported_keys import COMMON, UNSUPPORTED_KEYS, is_unsupported
+from regard.system.errors import ModelError, UnknownKeyError, UnknownKeyWarning
 from zoo import save
 
 transformers = pytest.importorskip("transformers")

@@ -18,28 +18,30 @@ from tokenizers import models, pre_tokenizers, processors
 from torch.nn import functional
 
 import regard
-from regard import disk, memory, spec
-from regard.checkpoint import Checkpoints, Retention, Snapshots, damage
-from regard.core.attention_mask import AttentionMask
+from regard import spec
 from regard.core.dropout import Dropout
-from regard.core.mask import CausalMask
-from regard.core.scaled_dot_product_attention import fused
+from regard.core.masks.attention_mask import AttentionMask
+from regard.core.masks.mask import CausalMask
+from regard.core.mixers.scaled_dot_product_attention import fused
 from regard.data import file_access, labelled, text_files
 from regard.data.corpus import MANIFEST
-from regard.errors import CheckpointError, DataError, ModelError, RegardError, SettingError
-from regard.families import bigbird
-from regard.families.fairseq_layout import sinusoid_rules
+from regard.data.text.tokenizer import Tokenizer
+from regard.families.decoders.rope_config import parse_rope
+from regard.families.encoder_decoders.fairseq_layout import sinusoid_rules
+from regard.families.encoder_decoders.transformer import transformer
+from regard.families.encoders import bigbird
 from regard.families.folder.files import weight_files
 from regard.families.folder.special_tokens import check_token_ids
 from regard.families.presets import preset
-from regard.families.rope_config import parse_rope
+from regard.families.speech.waveform_config import convolutions
 from regard.families.tensor_table import Constant
-from regard.families.transformer import transformer
-from regard.families.waveform_config import convolutions
+from regard.lab.verify.random_inputs import random_batch
 from regard.models.generation_config import generation_defaults
 from regard.models.labels import label_names
 from regard.studio.model_store import DEMO
-from regard.text.tokenizer import Tokenizer
+from regard.system import disk, memory
+from regard.system.checkpoint import Checkpoints, Retention, Snapshots, damage
+from regard.system.errors import CheckpointError, DataError, ModelError, RegardError, SettingError
 from regard.training import preflight
 from regard.training.data.stored_rows import Row, StoredRows, stored_rows
 from regard.training.diagnostics.run_log import RunLog
@@ -49,7 +51,6 @@ from regard.training.entry_points import train
 from regard.training.recipe import loading
 from regard.training.run import resume
 from regard.training.run_folder import read_run
-from regard.verify.random_inputs import random_batch
 
 SETTINGS: dict[str, Any] = {
     "preset": "tiny", "d_model": 16, "d_ff": 24, "heads": 2, "layers": 1, "batch_tokens": 64,

@@ -16,7 +16,7 @@ from regard.decode import cuda_graphs, fused_step
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode
 from regard.decode.strategy import BeamSearch, Greedy, Hypothesis, Strategy
 from regard.families import folder as folders
-from regard.families import gpt2
+from regard.families.decoders import gpt2
 from regard.models.precision import cast
 from zoo import ZOO, perturb
 

@@ -14,13 +14,13 @@ from torch._dynamo.utils import counters
 
 from pattern_cases import mask_patterns
 from regard import spec
-from regard.bench.attention import KINDS, AttentionCase
 from regard.builder import build
-from regard.core import block_sparse_attention, scaled_dot_product_attention
-from regard.core.attention_mask import AttentionMask, Span
-from regard.core.mask import Call, MaskPattern, PaddingMask
-from regard.core.scaled_dot_product_attention import Kernel
-from regard.core.sparse_masks import CausalSlidingWindowMask, GlobalMask, SlidingWindowMask
+from regard.core.masks.attention_mask import AttentionMask, Span
+from regard.core.masks.mask import Call, MaskPattern, PaddingMask
+from regard.core.masks.sparse_masks import CausalSlidingWindowMask, GlobalMask, SlidingWindowMask
+from regard.core.mixers import block_sparse_attention, scaled_dot_product_attention
+from regard.core.mixers.scaled_dot_product_attention import Kernel
+from regard.lab.bench.attention import KINDS, AttentionCase
 
 pytestmark = [
     pytest.mark.gpu,

@@ -13,7 +13,7 @@ import test_sound_classes
 from test_gpu_training import assert_same_run, plain_step
 
 import regard
-from regard.errors import TrainingInterrupted
+from regard.system.errors import TrainingInterrupted
 from regard.training.engine.train_step import Step
 from regard.training.run import resume
 from regard.training.run_folder import RunFolder

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 import regard
 from regard.data.batching import Batch
-from regard.errors import TrainingInterrupted
+from regard.system.errors import TrainingInterrupted
 from regard.training.engine.train_step import Step
 from regard.training.run import resume
 from regard.training.run_folder import RunFolder

@@ -16,10 +16,10 @@ from torch import Tensor
 from looked import MODELS, TARGET, TEXT, WORDS, Tokenized, reader, target_of, translator, writer
 from regard import spec
 from regard.builder import build
-from regard.core.attention_mask import AttentionMask
-from regard.core.mask import CausalMask, FullMask
+from regard.core.masks.attention_mask import AttentionMask
+from regard.core.masks.mask import CausalMask, FullMask
 from regard.core.probe import AttentionCall, Probe
-from regard.data.builtin import sentences
+from regard.data.generated.builtin import sentences
 from regard.decode.batch_decoding import DecodingSettings
 from regard.decode.length_penalty import GNMTPenalty
 from regard.decode.strategy import (
@@ -28,7 +28,6 @@ from regard.decode.strategy import (
     Limit,
     Sampling,
 )
-from regard.errors import DataError, SettingError
 from regard.look import (
     Choices,
     Look,
@@ -57,6 +56,7 @@ from regard.look.head_ablation import loss
 from regard.look.head_roles import word_positions
 from regard.look.model_inputs import ModelInputs
 from regard.models import Model, Translator
+from regard.system.errors import DataError, SettingError
 
 EVERYTHING = ["*.weights", "*.embedded", "*.residual", "logits"]
 

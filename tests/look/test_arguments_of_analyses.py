@@ -19,8 +19,8 @@ import looked
 import regard
 from regard import look
 from regard.decode.strategy import Greedy, Sampling
-from regard.errors import RegardError, did_you_mean
 from regard.models import Model, Translator
+from regard.system.errors import RegardError, did_you_mean
 
 TEXT = "The dog sees a cat."
 OTHER = "The cat sees a dog."

@@ -13,8 +13,6 @@ import torch
 import model_kinds as kinds
 import regard
 from command_line import Command
-from regard import drawing
-from regard.drawing import terminal
 from regard.look import (
     Alignment,
     AttentionMap,
@@ -22,10 +20,12 @@ from regard.look import (
     Rollout,
     alignment,
     backdrop,
+    drawing,
     look,
     rollout,
 )
 from regard.look.attention_alignment import mutual_information
+from regard.look.drawing import terminal
 
 TEXT = "The dog sees a cat."
 

@@ -15,9 +15,9 @@ import model_kinds as kinds
 import regard
 from regard import models
 from regard.cli.look import command
-from regard.errors import DataError, RegardError, SettingError
 from regard.look import fitting_views, patching, roles
 from regard.look.views import VIEWS
+from regard.system.errors import DataError, RegardError, SettingError
 
 # Views that fit a model and yet depend on what it has learnt, or on the texts.
 OF_WHAT_IS_LEARNT = ("roles", "patching")

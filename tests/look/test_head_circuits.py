@@ -14,7 +14,6 @@ from regard import spec
 from regard.builder import build
 from regard.core.context import Context
 from regard.core.probe import Probe
-from regard.errors import ModelError
 from regard.look.head_circuits import (
     composition_scores,
     head_circuits,
@@ -22,6 +21,7 @@ from regard.look.head_circuits import (
     induction_scores,
     previous_token_scores,
 )
+from regard.system.errors import ModelError
 
 LAYERS = 3
 HEADS = 2

@@ -24,14 +24,14 @@ from looked import (
 )
 from regard import spec
 from regard.builder import build
-from regard.core import scaled_dot_product_attention
+from regard.core.mixers import scaled_dot_product_attention
 from regard.core.probe import Probe
-from regard.errors import SettingError
 from regard.families import presets
 from regard.look import heads, look, probes, translate, written
 from regard.look.forward import forward
 from regard.look.probe_names import attentions
 from regard.models import Model
+from regard.system.errors import SettingError
 
 
 @pytest.fixture(params=MODELS)

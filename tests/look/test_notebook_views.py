@@ -13,8 +13,8 @@ from xml.etree import ElementTree
 import pytest
 
 import regard
-from regard import drawing
-from regard.parameter_count import parameter_count, parameters_by_module
+from regard.builder.parameter_count import parameter_count, parameters_by_module
+from regard.look import drawing
 from regard.training import learning_curves
 from regard.training.engine import progress_bar
 from regard.training.run import Result

@@ -14,11 +14,10 @@ from click.testing import CliRunner
 
 import regard
 from looked import png, save_sensing, wav
-from regard import drawing
 from regard.cli.look import command
 from regard.data.audio import RATE
 from regard.data.log_mel import frequency_ticks, log_mel
-from regard.look import attribution, ctc_alignment, look, rollout
+from regard.look import attribution, ctc_alignment, drawing, look, rollout
 from regard.look.backdrop import (
     SOUND_HEIGHT,
     GraphBackdrop,
@@ -27,7 +26,7 @@ from regard.look.backdrop import (
     SoundBackdrop,
     spring_layout,
 )
-from regard.models.sound import spectrogram_image
+from regard.models.inputs.sound import spectrogram_image
 
 QUICK: dict[str, Any] = {
     "steps": 1, "warmup_steps": 1, "validate_every": 1, "save_every": 1, "schedule": "constant",

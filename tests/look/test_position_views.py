@@ -10,11 +10,11 @@ import torch
 
 from regard import spec
 from regard.builder import build
-from regard.core.positional_encoding import sinusoids
-from regard.errors import SettingError
+from regard.core.positions.positional_encoding import sinusoids
 from regard.families.presets import preset
 from regard.look.position_encodings import PositionEncodings, positions
 from regard.models.base import Model
+from regard.system.errors import SettingError
 
 
 def look(name: str, **changes: Any) -> tuple[Any, PositionEncodings]:

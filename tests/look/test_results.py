@@ -14,12 +14,9 @@ import pytest
 from PIL import Image
 
 from looked import TARGET, TEXT, translator
-from regard import drawing
-from regard.data.builtin import Sentence
+from regard.data.generated.builtin import Sentence
 from regard.decode.batch_decoding import DecodingSettings
 from regard.decode.strategy import BeamSearch, Greedy, Limit
-from regard.drawing import png_files, terminal
-from regard.errors import SettingError
 from regard.look import (
     AnalysisResult,
     AttentionMap,
@@ -29,6 +26,7 @@ from regard.look import (
     attribution,
     beam,
     cache,
+    drawing,
     entropy,
     lens,
     patching,
@@ -37,6 +35,8 @@ from regard.look import (
     rollout,
     steps,
 )
+from regard.look.drawing import png_files, terminal
+from regard.system.errors import SettingError
 
 EVIL = '<script>alert("1")</script>'
 

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from regard.errors import DataError, SettingError
-from regard.metrics import rouge
-from regard.metrics.bleu import Bleu, Chrf
-from regard.metrics.classification import TopKAccuracy
-from regard.metrics.metric import Metric
-from regard.metrics.registry import METRICS, metric
-from regard.metrics.rouge import Rouge
+from regard.evaluation.metrics import rouge
+from regard.evaluation.metrics.bleu import Bleu, Chrf
+from regard.evaluation.metrics.classification import TopKAccuracy
+from regard.evaluation.metrics.metric import Metric
+from regard.evaluation.metrics.registry import METRICS, metric
+from regard.evaluation.metrics.rouge import Rouge
+from regard.system.errors import DataError, SettingError
 
 TEXTS = ["the cat sat on the mat", "a dog", "we saw nine green birds today", "yes"]
 GUESSES = ["the cat sat on a mat", "a dog", "we see nine birds today", "no"]

@@ -7,18 +7,22 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from regard.errors import DataError
-from regard.metrics.bleu import Bleu
-from regard.metrics.bootstrap import ConfidenceInterval, bootstrap_totals, confidence_interval
-from regard.metrics.classification import Accuracy, MacroF1
-from regard.metrics.metric import Array, Metric
-from regard.metrics.registry import metric
-from regard.metrics.regression import PearsonCorrelation
-from regard.metrics.significance import (
+from regard.evaluation.metrics.bleu import Bleu
+from regard.evaluation.metrics.bootstrap import (
+    ConfidenceInterval,
+    bootstrap_totals,
+    confidence_interval,
+)
+from regard.evaluation.metrics.classification import Accuracy, MacroF1
+from regard.evaluation.metrics.metric import Array, Metric
+from regard.evaluation.metrics.registry import metric
+from regard.evaluation.metrics.regression import PearsonCorrelation
+from regard.evaluation.metrics.significance import (
     PairedTest,
     approximate_randomization,
     system_statistics,
 )
+from regard.system.errors import DataError
 
 Test = Callable[[Metric, Array, Array], PairedTest]
 TESTS: list[Test] = [approximate_randomization]

@@ -10,12 +10,22 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from regard.evaluation.metrics.bleu import Bleu, Chrf
+from regard.evaluation.metrics.perplexity import (
+    BitsPerCharacter,
+    Loss,
+    Perplexity,
+    corpus_nll,
+    perplexity,
+)
+from regard.evaluation.metrics.regression import (
+    MeanAbsoluteError,
+    MeanSquaredError,
+    PearsonCorrelation,
+)
+from regard.evaluation.metrics.rouge import Rouge
+from regard.evaluation.metrics.word_error_rate import CharacterErrorRate, WordErrorRate
 from regard.evaluation.scores import scored
-from regard.metrics.bleu import Bleu, Chrf
-from regard.metrics.perplexity import BitsPerCharacter, Loss, Perplexity, corpus_nll, perplexity
-from regard.metrics.regression import MeanAbsoluteError, MeanSquaredError, PearsonCorrelation
-from regard.metrics.rouge import Rouge
-from regard.metrics.word_error_rate import CharacterErrorRate, WordErrorRate
 
 LINE = st.lists(st.sampled_from(["a", "cat", "sat", "on", "mats", "."]), max_size=9).map(" ".join)
 LINES = st.lists(st.tuples(LINE, LINE), min_size=1, max_size=8)

@@ -10,6 +10,11 @@ import pytest
 import torch
 
 import regard
+from regard.data.text.tokenizer_training import (
+    SpecialTokenTemplate,
+    train_lossless_tokenizer,
+    train_tokenizer,
+)
 from regard.decode.length_penalty import GNMTPenalty, PowerPenalty
 from regard.decode.strategy import (
     BeamSearch,
@@ -17,14 +22,9 @@ from regard.decode.strategy import (
     Limit,
     Sampling,
 )
-from regard.errors import ModelError, SettingError
 from regard.models import LanguageModel, Translator
 from regard.models.generation_config import GenerationDefaults, generation_defaults
-from regard.text.tokenizer_training import (
-    SpecialTokenTemplate,
-    train_lossless_tokenizer,
-    train_tokenizer,
-)
+from regard.system.errors import ModelError, SettingError
 
 transformers = pytest.importorskip("transformers")
 

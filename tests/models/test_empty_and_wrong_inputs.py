@@ -14,10 +14,10 @@ import regard
 from command_line import Command
 from regard import build, look, spec
 from regard.data.audio import read_wav_and_rate
-from regard.errors import DataError, RegardError, SettingError
 from regard.families.presets import preset
 from regard.models import LanguageModel, Model
 from regard.models.memory_network import MemoryNetworkModel
+from regard.system.errors import DataError, RegardError, SettingError
 
 NO_TEXTS: list[Any] = [
     *(None, 5, 1.5, True, b"x", [None], [1], ["ok", 3], [[[1]]], range(3), object(), str),

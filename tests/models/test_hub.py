@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 import regard
 from regard import cli
-from regard.errors import CheckpointError, ModelError, RegardError
+from regard.system.errors import CheckpointError, ModelError, RegardError
 
 transformers = pytest.importorskip("transformers")
 

@@ -14,9 +14,14 @@ import regard
 from command_line import Command
 from looked import png
 from regard.data.training_coverage import FILE
-from regard.errors import CutOffOutputWarning, DataError, LongInputWarning, UnknownWordsWarning
 from regard.evaluation.prediction import predict
 from regard.studio import answers
+from regard.system.errors import (
+    CutOffOutputWarning,
+    DataError,
+    LongInputWarning,
+    UnknownWordsWarning,
+)
 
 QUICK: dict[str, Any] = {
     "d_model": 16, "layers": 1, "steps": 2, "device": "cpu", "threads": 1, "learning_rate": 1e-3,

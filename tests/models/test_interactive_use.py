@@ -8,8 +8,8 @@ import pytest
 
 import regard
 from regard.decode.strategy import BeamSearch, Greedy, Sampling, choose_strategy
-from regard.errors import DataError, ModelError, SettingError
 from regard.models import Translator
+from regard.system.errors import DataError, ModelError, SettingError
 
 TEXT = "The dog sees a cat."
 

@@ -15,8 +15,8 @@ from tokenizers import AddedToken, decoders, models, pre_tokenizers
 
 import regard
 from regard.decode.strategy import BeamSearch
-from regard.errors import DataError, ModelError, SettingError
 from regard.models import CTCModel, SpeechToText
+from regard.system.errors import DataError, ModelError, SettingError
 
 transformers = pytest.importorskip("transformers")
 

@@ -14,9 +14,9 @@ import looked
 import regard
 from command_line import Command
 from regard import build
-from regard.errors import DivergenceError, NonFiniteError
 from regard.families.presets import preset
 from regard.models import LanguageModel
+from regard.system.errors import DivergenceError, NonFiniteError
 from regard.training.engine.early_stopping import EarlyStopping
 from regard.training.engine.loop import Loop
 from regard.training.engine.progress import Progress

@@ -28,7 +28,7 @@ def predicted(*arguments: str) -> list[str]:
 
 
 def refused(*arguments: str) -> str:
-    with pytest.raises(regard.errors.RegardError) as caught:
+    with pytest.raises(regard.system.errors.RegardError) as caught:
         CliRunner().invoke(command, list(arguments), catch_exceptions=False)
     return str(caught.value)
 

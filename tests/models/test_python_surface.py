@@ -11,8 +11,8 @@ import torch
 
 import looked
 import regard
-from regard.errors import ModelError, SettingError
 from regard.models import Model
+from regard.system.errors import ModelError, SettingError
 
 ROOT = Path(__file__).parents[2]
 SENTENCE = "The dog sees a cat."

@@ -15,9 +15,9 @@ from tokenizers import pre_tokenizers
 from torch import Tensor
 
 import regard
-from regard.errors import DataError, ModelError
 from regard.models import TextEncoder
 from regard.models.spans import merge_entities
+from regard.system.errors import DataError, ModelError
 
 transformers = pytest.importorskip("transformers")
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 import regard
-from regard.errors import DataError, ModelError, SettingError
 from regard.models import DualEncoderModel, ImageEncoder
+from regard.system.errors import DataError, ModelError, SettingError
 
 transformers = pytest.importorskip("transformers")
 Image = pytest.importorskip("PIL.Image")

@@ -11,11 +11,11 @@ import pytest
 import torch
 
 import regard
+from regard.data.text.sentencepiece import read_sentencepiece
 from regard.decode.length_penalty import PowerPenalty
 from regard.decode.strategy import BeamSearch, Limit
-from regard.errors import DataError, SettingError
 from regard.models import LanguageModel, Translator
-from regard.text.sentencepiece import read_sentencepiece
+from regard.system.errors import DataError, SettingError
 
 spm = pytest.importorskip("sentencepiece")
 transformers = pytest.importorskip("transformers")

@@ -16,18 +16,18 @@ import regard
 from regard import build, spec
 from regard.data.labelled import TaggedWords
 from regard.data.tag_alignment import align_words, word_spans, word_tags
-from regard.evaluation.classification import tag_words
-from regard.evaluation.task import Settings
-from regard.families.presets import preset
-from regard.models import TextEncoder
-from regard.studio import answers
-from regard.text.tokenizer import Tokenizer
-from regard.text.tokenizer_training import (
+from regard.data.text.tokenizer import Tokenizer
+from regard.data.text.tokenizer_training import (
     SpecialTokenTemplate,
     train_lossless_tokenizer,
     train_tokenizer,
     word_level_json,
 )
+from regard.evaluation.classification import tag_words
+from regard.evaluation.task import Settings
+from regard.families.presets import preset
+from regard.models import TextEncoder
+from regard.studio import answers
 from regard.training import model_spec
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -78,7 +78,7 @@ def tagger(kind: str) -> TextEncoder:
     return TextEncoder(build(description), description, tokenizer, config)
 
 
-@pytest.mark.filterwarnings("ignore::regard.errors.UnknownWordsWarning")
+@pytest.mark.filterwarnings("ignore::regard.system.errors.UnknownWordsWarning")
 def test_a_tag_for_each_word_of_the_data(tagger: TextEncoder) -> None:
     """Asked with words, or with a text that has them, a tagger says the same; the studio too."""
     words = [word for word in WORDS if word != "U.S."]  # a text has its full stop apart
@@ -93,7 +93,7 @@ def test_a_tag_for_each_word_of_the_data(tagger: TextEncoder) -> None:
     assert [span[:2] for span in shown.spans] == [(one.text, one.label) for one in tagged]
 
 
-@pytest.mark.filterwarnings("ignore::regard.errors.UnknownWordsWarning")
+@pytest.mark.filterwarnings("ignore::regard.system.errors.UnknownWordsWarning")
 def test_punctuation_is_tagged_where_it_has_a_token(tagger: TextEncoder, kind: str) -> None:
     text = '  "Ada  sleeps," said Bob (soundly). '
     tagged = tagger.tag(text)

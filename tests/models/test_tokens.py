@@ -16,8 +16,10 @@ import looked
 import regard
 from regard import build, spec
 from regard.data.padding import IGNORED
-from regard.errors import DataError, SettingError
-from regard.families import gpt2
+from regard.data.text.ctc import CTCDecoder
+from regard.data.text.tokenizer import Between
+from regard.data.text.tokenizer_training import train_tokenizer
+from regard.families.decoders import gpt2
 from regard.families.folder import SpecialTokenIds
 from regard.models import (
     CTCModel,
@@ -28,9 +30,7 @@ from regard.models import (
     Translator,
 )
 from regard.models.memory_network import MemoryNetworkModel
-from regard.text.ctc import CTCDecoder
-from regard.text.tokenizer import Between
-from regard.text.tokenizer_training import train_tokenizer
+from regard.system.errors import DataError, SettingError
 
 transformers = pytest.importorskip("transformers")
 

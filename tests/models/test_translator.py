@@ -13,6 +13,7 @@ import torch
 from tokenizers import AddedToken, models, pre_tokenizers, processors, trainers
 
 import regard
+from regard.data.text.tokenizer_files import open_language_model_tokenizer
 from regard.decode.batch_decoding import DecodingSettings
 from regard.decode.length_penalty import PowerPenalty
 from regard.decode.strategy import (
@@ -21,9 +22,8 @@ from regard.decode.strategy import (
     Limit,
     Strategy,
 )
-from regard.errors import SettingError
 from regard.models import Translator
-from regard.text.tokenizer_files import open_language_model_tokenizer
+from regard.system.errors import SettingError
 
 transformers = pytest.importorskip("transformers")
 

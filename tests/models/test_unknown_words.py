@@ -13,18 +13,18 @@ import looked
 import regard
 from command_line import Command
 from regard import build, spec
-from regard.data.training_coverage import FILE, row_statistics
-from regard.errors import LongInputWarning, UnknownWordsWarning
-from regard.families.presets import preset
-from regard.models import TextEncoder, Translator
-from regard.models.input_warnings import unknown_words
-from regard.models.memory_network import MemoryNetworkModel
-from regard.text.tokenizer import Tokenizer
-from regard.text.tokenizer_training import (
+from regard.data.text.tokenizer import Tokenizer
+from regard.data.text.tokenizer_training import (
     SpecialTokenTemplate,
     train_lossless_tokenizer,
     train_tokenizer,
 )
+from regard.data.training_coverage import FILE, row_statistics
+from regard.families.presets import preset
+from regard.models import TextEncoder, Translator
+from regard.models.inputs.input_warnings import unknown_words
+from regard.models.memory_network import MemoryNetworkModel
+from regard.system.errors import LongInputWarning, UnknownWordsWarning
 
 TEXTS = [f"The dog {i} sees a cat, läuft {i} Straßen." for i in range(50)]
 UNSEEN = ["Hello world", "日本語 and дом", "👍🏽 naïve", "x<0x0A>y ▁", "the dogs"]

@@ -11,11 +11,11 @@ import pytest
 import torch
 
 import regard
+from regard.data.text.tokenizer_training import SpecialTokenTemplate, train_lossless_tokenizer
 from regard.decode.batch_decoding import DecodingSettings, decode
 from regard.decode.strategy import BeamSearch, Greedy, Sampling
-from regard.errors import DataError, ModelError, SettingError
 from regard.models import LanguageModel
-from regard.text.tokenizer_training import SpecialTokenTemplate, train_lossless_tokenizer
+from regard.system.errors import DataError, ModelError, SettingError
 
 transformers = pytest.importorskip("transformers")
 

@@ -15,10 +15,10 @@ import torch
 import looked
 import regard
 from regard import build, look, spec
-from regard.errors import RegardError, SettingError
+from regard.evaluation.metrics.bleu import Bleu
 from regard.families.presets import preset
-from regard.metrics.bleu import Bleu
 from regard.models import DualEncoderModel, LanguageModel, SeriesModel, Translator
+from regard.system.errors import RegardError, SettingError
 
 TEXT = "The dog sees a cat."
 

@@ -19,10 +19,16 @@ import torch
 import model_kinds
 import regard
 from regard.decode.strategy import BeamSearch, Greedy, Sampling, choose_strategy
-from regard.errors import DataError, ModelError, RegardError, SettingError, UnknownWordsWarning
-from regard.models.input_warnings import unknown_words
+from regard.evaluation.ray import Predictor
+from regard.models.inputs.input_warnings import unknown_words
 from regard.models.spans import best_answer
-from regard.ray import Predictor
+from regard.system.errors import (
+    DataError,
+    ModelError,
+    RegardError,
+    SettingError,
+    UnknownWordsWarning,
+)
 
 DEMO = Path(regard.__file__).parent / "studio" / "demo"
 S = "The dog sees a cat."

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard import disk
-from regard.encoder import Encoder
 from regard.families import folder as folders
+from regard.system import disk
+from regard.wirings.encoder import Encoder
 
 
 def encoder_outputs(

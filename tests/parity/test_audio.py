@@ -13,7 +13,7 @@ import torch
 
 from regard.data.audio import RATE, read_wav_and_rate, windows
 from regard.data.log_mel import log_mel
-from regard.errors import DataError
+from regard.system.errors import DataError
 
 transformers = pytest.importorskip("transformers")
 

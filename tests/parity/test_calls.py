@@ -24,8 +24,8 @@ from torch import Tensor
 
 import regard
 from conftest import small_model
-from regard.errors import DiskError, SettingError
-from regard.families.transformer import transformer
+from regard.data.text.tokenizer_training import train_tokenizer
+from regard.families.encoder_decoders.transformer import transformer
 from regard.models import (
     CTCModel,
     DualEncoderModel,
@@ -36,7 +36,7 @@ from regard.models import (
     Translator,
 )
 from regard.models.waveform_model import WaveformModel
-from regard.text.tokenizer_training import train_tokenizer
+from regard.system.errors import DiskError, SettingError
 
 transformers = pytest.importorskip("transformers")
 
@@ -359,7 +359,7 @@ def test_nothing_is_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("regard.disk.write_tensors", full)
+    monkeypatch.setattr("regard.system.disk.write_tensors", full)
     with pytest.raises(DiskError, match="full"):
         loaded.save(tmp_path / "ours")
     assert [path.name for path in tmp_path.iterdir()] == ["theirs"]

@@ -16,9 +16,9 @@ from torch import Tensor
 
 from regard import spec
 from regard.builder import trainable
-from regard.errors import ModelError
+from regard.builder.parameter_count import parameter_count
 from regard.families import folder as folders
-from regard.parameter_count import parameter_count
+from regard.system.errors import ModelError
 from seeds import SEEDS
 
 transformers = pytest.importorskip("transformers")

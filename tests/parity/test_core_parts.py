@@ -7,8 +7,8 @@ import torch
 
 from regard.core.feedforward import ACTIVATIONS
 from regard.core.norm import RMSNorm
-from regard.core.relative_position import T5Bias, alibi_slopes
-from regard.core.rotary import Rope, banded_frequencies, rope_frequencies
+from regard.core.positions.relative_position import T5Bias, alibi_slopes
+from regard.core.positions.rotary import Rope, banded_frequencies, rope_frequencies
 
 pytest.importorskip("transformers")
 

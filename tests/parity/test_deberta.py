@@ -10,13 +10,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from regard import disk
 from regard.builder import trainable
-from regard.core.relative_position import Disentangled
-from regard.errors import ModelError
-from regard.families import deberta
+from regard.builder.parameter_count import parameter_count
+from regard.core.positions.relative_position import Disentangled
 from regard.families import folder as folders
-from regard.parameter_count import parameter_count
+from regard.families.encoders import deberta
+from regard.system import disk
+from regard.system.errors import ModelError
 from seeds import SEEDS
 from zoo import perturb
 

@@ -9,11 +9,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from regard import disk
 from regard.builder import trainable
-from regard.errors import ModelError
+from regard.builder.parameter_count import parameter_count
 from regard.families import folder as folders
-from regard.parameter_count import parameter_count
+from regard.system import disk
+from regard.system.errors import ModelError
 from seeds import SEEDS
 from zoo import perturb
 
@@ -150,7 +150,7 @@ def test_what_is_not_understood_is_refused(tmp_path: Path) -> None:
 
 
 def test_rotary_positions_in_old_and_new_words() -> None:
-    from regard.families.llama import LLAMA
+    from regard.families.decoders.llama import LLAMA
 
     for kind, options in (
         ("linear", {"factor": 2}),
@@ -266,8 +266,8 @@ def test_gpt_as_its_authors_released_it(tmp_path: Path) -> None:
 def test_a_window_that_is_not_said(tmp_path: Path) -> None:
     """Absent it is 4096, as in transformers; null says that there is none. Qwen2 says one that it does not use."""
     from regard import spec as kinds
-    from regard.families.mistral import MISTRAL
-    from regard.families.qwen2 import QWEN2
+    from regard.families.decoders.mistral import MISTRAL
+    from regard.families.decoders.qwen2 import QWEN2
 
     for window_options, window in (
         ({}, 4096),

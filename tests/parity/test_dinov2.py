@@ -14,10 +14,10 @@ from torch import Tensor
 import regard
 from regard import spec
 from regard.builder import build, trainable
-from regard.errors import DataError, ModelError, SettingError
+from regard.builder.parameter_count import parameter_count
 from regard.families import folder as folders
 from regard.families import presets
-from regard.parameter_count import parameter_count
+from regard.system.errors import DataError, ModelError, SettingError
 from seeds import SEEDS
 
 transformers = pytest.importorskip("transformers")

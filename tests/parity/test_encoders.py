@@ -12,13 +12,13 @@ import torch
 from encoder_outputs import assert_close, encoder_outputs, write_back
 from safetensors.torch import load_file, save_file
 
-from regard import disk
 from regard import spec as kinds
 from regard.builder import trainable
-from regard.encoder import Encoder
-from regard.errors import ModelError
+from regard.builder.parameter_count import parameter_count
 from regard.families import folder as folders
-from regard.parameter_count import parameter_count
+from regard.system import disk
+from regard.system.errors import ModelError
+from regard.wirings.encoder import Encoder
 from seeds import SEEDS
 from zoo import perturb
 

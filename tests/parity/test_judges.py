@@ -11,12 +11,12 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import regard
-from regard import disk
 from regard.builder import trainable
-from regard.errors import ModelError
+from regard.builder.parameter_count import parameter_count
 from regard.families import folder as folders
 from regard.models.text_encoder import TextEncoder
-from regard.parameter_count import parameter_count
+from regard.system import disk
+from regard.system.errors import ModelError
 from seeds import SEEDS
 from zoo import perturb
 

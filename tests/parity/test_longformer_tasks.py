@@ -14,11 +14,11 @@ from torch import Tensor
 import regard
 from regard import spec as kinds
 from regard.builder import build
-from regard.encoder import Encoder
-from regard.errors import ModelError, SettingError
-from regard.families import bert
 from regard.families import folder as folders
+from regard.families.encoders import bert
 from regard.families.presets import preset
+from regard.system.errors import ModelError, SettingError
+from regard.wirings.encoder import Encoder
 from zoo import perturb
 
 transformers = pytest.importorskip("transformers")

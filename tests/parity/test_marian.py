@@ -10,11 +10,14 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from regard import disk, spec
+from regard import spec
 from regard.builder import build
+from regard.builder.parameter_count import parameter_count
+from regard.data.text.tokenizer import END, PAD, START, UNKNOWN
+from regard.data.text.tokenizer_training import train_tokenizer
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode
 from regard.decode.strategy import Greedy, Limit
-from regard.encoder_decoder import EncoderDecoder
+from regard.families.encoder_decoders.transformer import transformer
 from regard.families.folder import (
     SpecialTokenIds,
     append_end_token,
@@ -25,10 +28,8 @@ from regard.families.folder import (
     tokenizer_config,
     write_weights,
 )
-from regard.families.transformer import transformer
-from regard.parameter_count import parameter_count
-from regard.text.tokenizer import END, PAD, START, UNKNOWN
-from regard.text.tokenizer_training import train_tokenizer
+from regard.system import disk
+from regard.wirings.encoder_decoder import EncoderDecoder
 from seeds import SEEDS
 
 transformers = pytest.importorskip("transformers")

@@ -15,9 +15,9 @@ from torch import Tensor
 import regard
 from regard import spec
 from regard.builder import trainable
-from regard.errors import DataError, ModelError
+from regard.builder.parameter_count import parameter_count
 from regard.families import folder as folders
-from regard.parameter_count import parameter_count
+from regard.system.errors import DataError, ModelError
 from seeds import SEEDS
 from zoo import perturb
 

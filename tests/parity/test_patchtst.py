@@ -12,7 +12,7 @@ from torch import Tensor
 
 import regard
 from regard import spec
-from regard.errors import DataError, ModelError
+from regard.system.errors import DataError, ModelError
 from zoo import perturb
 
 transformers = pytest.importorskip("transformers")

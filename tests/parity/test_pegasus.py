@@ -24,8 +24,8 @@ from test_marian import (
 
 from regard import spec
 from regard.builder import build
+from regard.families.encoder_decoders.transformer import transformer
 from regard.families.folder import describe, read
-from regard.families.transformer import transformer
 from seeds import SEEDS
 
 transformers = pytest.importorskip("transformers")

@@ -16,10 +16,10 @@ import zoo
 from regard import build, spec
 from regard.core.context import Context
 from regard.core.probe import Probe
-from regard.errors import SettingError
-from regard.families import gpt2
+from regard.families.decoders import gpt2
 from regard.models import Model
 from regard.models.hf_call import RecordedOutputs
+from regard.system.errors import SettingError
 
 pytest.importorskip("transformers")
 

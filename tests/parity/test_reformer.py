@@ -15,14 +15,14 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import regard
-from regard import disk
 from regard import spec as kinds
 from regard.builder import trainable
+from regard.builder.parameter_count import parameter_count
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode
 from regard.decode.strategy import BeamSearch, Greedy, Limit
-from regard.errors import DataError, ModelError
 from regard.families import folder as folders
-from regard.parameter_count import parameter_count
+from regard.system import disk
+from regard.system.errors import DataError, ModelError
 from seeds import SEEDS
 from zoo import perturb
 

@@ -14,11 +14,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import regard
-from regard import disk
 from regard.builder import trainable
-from regard.errors import DataError, ModelError, SettingError
+from regard.builder.parameter_count import parameter_count
 from regard.families import folder as folders
-from regard.parameter_count import parameter_count
+from regard.system import disk
+from regard.system.errors import DataError, ModelError, SettingError
 from seeds import SEEDS
 from zoo import perturb
 

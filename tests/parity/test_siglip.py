@@ -16,9 +16,9 @@ from torch import Tensor
 import regard
 from regard import spec
 from regard.builder import trainable
-from regard.errors import ModelError
+from regard.builder.parameter_count import parameter_count
 from regard.families import folder as folders
-from regard.parameter_count import parameter_count
+from regard.system.errors import ModelError
 from regard.training.objectives.contrastive_loss import sigmoid_loss
 from seeds import SEEDS
 

@@ -15,11 +15,11 @@ from safetensors.torch import load_file, save_file
 import regard
 from regard import spec as kinds
 from regard.builder import trainable
+from regard.builder.parameter_count import parameter_count
 from regard.core.context import Context
-from regard.encoder import Encoder
-from regard.errors import ModelError
 from regard.families import folder as folders
-from regard.parameter_count import parameter_count
+from regard.system.errors import ModelError
+from regard.wirings.encoder import Encoder
 from seeds import SEEDS
 from zoo import perturb
 

@@ -12,8 +12,8 @@ from torch import Tensor
 
 import regard
 from regard import spec
-from regard.errors import DataError, ModelError, SettingError
 from regard.models import SeriesModel
+from regard.system.errors import DataError, ModelError, SettingError
 from zoo import perturb
 
 transformers = pytest.importorskip("transformers")

@@ -14,11 +14,12 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from regard import disk, spec
+from regard import spec
 from regard.builder import build, trainable
-from regard.errors import DataError, ModelError
+from regard.builder.parameter_count import parameter_count
 from regard.families import folder as folders
-from regard.parameter_count import parameter_count
+from regard.system import disk
+from regard.system.errors import DataError, ModelError
 from seeds import SEEDS
 from zoo import perturb
 

@@ -13,15 +13,16 @@ import torch
 from safetensors.torch import load_file
 
 import regard
-from regard import disk, spec
+from regard import spec
 from regard.builder import trainable
+from regard.builder.parameter_count import parameter_count
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode
 from regard.decode.length_penalty import PowerPenalty
 from regard.decode.strategy import BeamSearch, Greedy, Limit
-from regard.encoder import Encoder
-from regard.errors import DataError, ModelError
 from regard.families import folder as folders
-from regard.parameter_count import parameter_count
+from regard.system import disk
+from regard.system.errors import DataError, ModelError
+from regard.wirings.encoder import Encoder
 from seeds import SEEDS
 from zoo import perturb
 

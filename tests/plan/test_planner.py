@@ -19,22 +19,22 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from regard import spec
+from regard.builder.parameter_count import parameter_count
 from regard.cli.plan import command
-from regard.compare.cost import _NoModules
-from regard.errors import ModelError, SettingError
 from regard.families import presets
-from regard.parameter_count import parameter_count
-from regard.plan import planner, report
-from regard.plan.accelerators import ACCELERATORS, roofline_seconds
-from regard.plan.compute_optimal import REFITTED, compute_optimal
-from regard.plan.failures import checkpoint_plan, daly_interval, young_interval
-from regard.plan.measurement import MeasuredStep
-from regard.plan.planner import find_device, make_plan
-from regard.plan.recommendation import _WIRINGS, recommend
-from regard.plan.sharding import hybrid_plan, parallel_plans
-from regard.plan.step_trace import StepSettings, StepTrace, trace_step
-from regard.plan.subject import Request, Subject, resolve
-from regard.plan.workload import modules
+from regard.lab.compare.cost import _NoModules
+from regard.lab.plan import planner, report
+from regard.lab.plan.accelerators import ACCELERATORS, roofline_seconds
+from regard.lab.plan.compute_optimal import REFITTED, compute_optimal
+from regard.lab.plan.failures import checkpoint_plan, daly_interval, young_interval
+from regard.lab.plan.measurement import MeasuredStep
+from regard.lab.plan.planner import find_device, make_plan
+from regard.lab.plan.recommendation import _WIRINGS, recommend
+from regard.lab.plan.sharding import hybrid_plan, parallel_plans
+from regard.lab.plan.step_trace import StepSettings, StepTrace, trace_step
+from regard.lab.plan.subject import Request, Subject, resolve
+from regard.lab.plan.workload import modules
+from regard.system.errors import ModelError, SettingError
 from regard.training.recipe.objectives import OBJECTIVES
 
 CPU = torch.device("cpu")

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 import regard
-from regard.data import builtin
-from regard.errors import DataError
-from regard.ray import Predictor, predict
+from regard.data.generated import builtin
+from regard.evaluation.ray import Predictor, predict
+from regard.system.errors import DataError
 
 ROOT = Path(__file__).parents[2]
 DEMO = Path(regard.__file__).parent / "studio" / "demo"

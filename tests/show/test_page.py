@@ -14,14 +14,14 @@ import torch
 
 from regard import spec
 from regard.builder import build, outline
+from regard.builder.parameter_count import parameter_count
 from regard.core.stack import Stack
-from regard.errors import ModelError
+from regard.families.encoder_decoders.transformer import transformer
 from regard.families.folder import FAMILIES, describe
-from regard.families.transformer import transformer
-from regard.parameter_count import parameter_count
-from regard.show.modules import ModuleSummary, summarize
-from regard.show.page import data, page
-from regard.show.resolve import NamedModel, resolve
+from regard.lab.show.modules import ModuleSummary, summarize
+from regard.lab.show.page import data, page
+from regard.lab.show.resolve import NamedModel, resolve
+from regard.system.errors import ModelError
 
 transformers = pytest.importorskip("transformers")
 

@@ -9,10 +9,10 @@ from click.testing import CliRunner
 
 from regard import spec
 from regard.builder import outline
+from regard.builder.parameter_count import parameter_count
 from regard.cli.show import command
 from regard.families.presets import listing, preset
-from regard.parameter_count import parameter_count
-from regard.show.modules import ModuleSummary, meanings, summarize
+from regard.lab.show.modules import ModuleSummary, meanings, summarize
 
 
 def shown(*arguments: str) -> str:

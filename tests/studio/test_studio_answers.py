@@ -24,7 +24,6 @@ from test_studio_server import TOKEN, InMemory, ask, client
 import regard
 from regard import look as looking
 from regard.builder import build
-from regard.errors import LongInputWarning, SettingError, UnknownWordsWarning
 from regard.families.presets import preset
 from regard.look import MediaInput
 from regard.look.forward import forward
@@ -35,6 +34,7 @@ from regard.studio.layer_formulas import layer_formulas
 from regard.studio.model_store import DEMO, FolderOpener, ModelStore
 from regard.studio.run_status import run_status
 from regard.studio.server import is_loopback
+from regard.system.errors import LongInputWarning, SettingError, UnknownWordsWarning
 
 STORY = "The dog sees a cat. Who sees a cat?"
 

@@ -917,10 +917,10 @@ INKED_EDGE = """() => [...document.querySelectorAll('canvas.map')].some((map) =>
 def test_a_memory_network_in_its_own_words(studio: Studio) -> None:
     """Sentences, hops and a story; no residual stream, no √d, no label that is cut off."""
     from regard.builder import build
+    from regard.data.text.tokenizer import Template, Tokenizer
+    from regard.data.text.tokenizer_training import word_level_json
     from regard.families.presets import preset
     from regard.models.memory_network import MemoryNetworkModel
-    from regard.text.tokenizer import Template, Tokenizer
-    from regard.text.tokenizer_training import word_level_json
 
     words = word_level_json(["Mary went to the kitchen John garden Where is"], cls_token=False)
     backend = tokenizers.Tokenizer.from_str(words)
@@ -964,9 +964,9 @@ def test_the_towers_of_a_dual_encoder_each_in_its_own_words(studio: Studio) -> N
     """Patches while a picture is shown, tokens once a sentence is written."""
     pytest.importorskip("PIL")
     from regard.builder import build
+    from regard.data.text.tokenizer_training import SpecialTokenTemplate, train_lossless_tokenizer
     from regard.families.presets import preset
     from regard.models import DualEncoderModel
-    from regard.text.tokenizer_training import SpecialTokenTemplate, train_lossless_tokenizer
 
     template = SpecialTokenTemplate(("<|endoftext|>",))
     tokenizer = train_lossless_tokenizer(["a red circle a blue square"], "bpe", 300, template)
@@ -1030,9 +1030,9 @@ def test_a_recurrent_decoder_remembers_the_same_however_much_it_writes(studio: S
 @pytest.mark.slow
 def test_a_language_model_goes_on_with_the_sentence(studio: Studio) -> None:
     from regard.builder import build
+    from regard.data.text.tokenizer_training import SpecialTokenTemplate, train_lossless_tokenizer
     from regard.families.presets import preset
     from regard.models import LanguageModel
-    from regard.text.tokenizer_training import SpecialTokenTemplate, train_lossless_tokenizer
 
     template = SpecialTokenTemplate(("<|endoftext|>",))
     tokenizer = train_lossless_tokenizer(["the cat sat on the mat"], "bpe", 300, template)

@@ -25,8 +25,6 @@ from starlette.testclient import TestClient
 
 from regard import look as looking
 from regard.data.log_mel import frequency_ticks
-from regard.encoder_decoder import EncoderDecoder
-from regard.errors import DataError, SettingError
 from regard.look.forward import forward
 from regard.models import Model
 from regard.studio import server
@@ -40,6 +38,8 @@ from regard.studio.server import (
     application,
 )
 from regard.studio.views import VIEWS
+from regard.system.errors import DataError, SettingError
+from regard.wirings.encoder_decoder import EncoderDecoder
 
 TOKEN = "a-token"
 HOSTILE = "<img src=x onerror=alert(1)>"

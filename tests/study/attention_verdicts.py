@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from regard.study.study import Numbers, Outcome
+from regard.lab.study.study import Numbers, Outcome
 
 Case = tuple[Numbers, Outcome]
 

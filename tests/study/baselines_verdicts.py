@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from regard.study.baselines import algorithms, fixed_context, gradient_distance, universal
-from regard.study.study import Numbers, Outcome
+from regard.lab.study.baselines import algorithms, fixed_context, gradient_distance, universal
+from regard.lab.study.study import Numbers, Outcome
 
 Case = tuple[Numbers, Outcome]
 

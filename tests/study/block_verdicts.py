@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from attention_verdicts import Case, losses
 
-from regard.study.block.receptive_field import PREDICTIONS
-from regard.study.study import Numbers, Outcome
+from regard.lab.study.block.receptive_field import PREDICTIONS
+from regard.lab.study.study import Numbers, Outcome
 
 
 def pointwise(difference: float, width_3: float) -> Numbers:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from regard.study.cost import data_hunger, efficient_attention, transfer
-from regard.study.cost.power_law import Law
-from regard.study.study import Numbers, Outcome
+from regard.lab.study.cost import data_hunger, efficient_attention, transfer
+from regard.lab.study.cost.power_law import Law
+from regard.lab.study.study import Numbers, Outcome
 
 Case = tuple[Numbers, Outcome]
 

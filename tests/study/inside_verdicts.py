@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from regard.study.inside import ambiguity
-from regard.study.study import Numbers, Outcome
+from regard.lab.study.inside import ambiguity
+from regard.lab.study.study import Numbers, Outcome
 
 Case = tuple[Numbers, Outcome]
 

@@ -6,8 +6,8 @@ import math
 
 from attention_verdicts import Case, losses
 
-from regard.study.positions.wavelengths import wavelength
-from regard.study.study import Numbers, Outcome
+from regard.lab.study.positions.wavelengths import wavelength
+from regard.lab.study.study import Numbers, Outcome
 
 
 def sinusoids(largest: float = 1.0, nearest: float = 2.0, error: float = 1e-12) -> Numbers:

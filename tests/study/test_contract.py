@@ -10,13 +10,13 @@ from xml.etree import ElementTree
 
 import pytest
 
-import regard.study
-from regard import drawing
-from regard.errors import SettingError
-from regard.study import listing
-from regard.study.result import StudyResult
-from regard.study.runner import fingerprint, stored
-from regard.study.study import Outcome
+import regard.lab.study
+from regard.lab.study import listing
+from regard.lab.study.result import StudyResult
+from regard.lab.study.runner import fingerprint, stored
+from regard.lab.study.study import Outcome
+from regard.look import drawing
+from regard.system.errors import SettingError
 
 # Studies that take a second or two.
 CHEAP = ["scaling", "lookup", "sinusoids", "wavelengths", "path_length", "kv_cache"]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from regard.study import layer_measurements, training_run
-from regard.study.cost.power_law import Law, Point, bootstrap, fit, interval
-from regard.study.cost.scaling_law import larger_width, size
-from regard.study.cost.transfer import rank_correlation
-from regard.study.peak_memory import peak_bytes
-from regard.study.training.label_smoothing import calibration_error
+from regard.lab.study import layer_measurements, training_run
+from regard.lab.study.cost.power_law import Law, Point, bootstrap, fit, interval
+from regard.lab.study.cost.scaling_law import larger_width, size
+from regard.lab.study.cost.transfer import rank_correlation
+from regard.lab.study.peak_memory import peak_bytes
+from regard.lab.study.training.label_smoothing import calibration_error
 
 
 def test_a_known_law_is_fitted_and_predicts_a_larger_model() -> None:

@@ -13,14 +13,14 @@ import pytest
 from attention_verdicts import VERDICTS
 from click.testing import CliRunner
 
-from regard import drawing
 from regard.cli.study import command
-from regard.drawing import Axis, BarChart, Bars, Chart, Figure, HeatMap, Series
-from regard.drawing.figures import number
-from regard.study import listing, report
-from regard.study.figure import mean_text
-from regard.study.result import StudyResult
-from regard.study.study import Study
+from regard.lab.study import listing, report
+from regard.lab.study.figure import mean_text
+from regard.lab.study.result import StudyResult
+from regard.lab.study.study import Study
+from regard.look import drawing
+from regard.look.drawing import Axis, BarChart, Bars, Chart, Figure, HeatMap, Series
+from regard.look.drawing.figures import number
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -14,9 +14,9 @@ import pytest
 import tables_verdicts
 import training_verdicts
 
-from regard import drawing
-from regard.study import listing
-from regard.study.study import Outcome
+from regard.lab.study import listing
+from regard.lab.study.study import Outcome
+from regard.look import drawing
 
 # For each study: numbers, and the outcome that follows from them. One file a topic.
 VERDICTS = {

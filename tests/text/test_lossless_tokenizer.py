@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import decoders, models, pre_tokenizers, processors
 
-from regard.errors import DataError, SettingError
-from regard.text.streaming import REPLACEMENT, StreamingDecoder
-from regard.text.tokenizer import Template, Tokenizer
-from regard.text.tokenizer_files import load_tokenizer
-from regard.text.tokenizer_training import SpecialTokenTemplate, train_lossless_tokenizer
+from regard.data.text.streaming import REPLACEMENT, StreamingDecoder
+from regard.data.text.tokenizer import Template, Tokenizer
+from regard.data.text.tokenizer_files import load_tokenizer
+from regard.data.text.tokenizer_training import SpecialTokenTemplate, train_lossless_tokenizer
+from regard.system.errors import DataError, SettingError
 
 TEXT = "To be,\n\n  or not\tto be: that is\r\n the question — naïve 😀 日本語.\n"
 LETTERS = train_lossless_tokenizer([TEXT], "characters", 200, SpecialTokenTemplate(()))

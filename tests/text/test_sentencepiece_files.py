@@ -17,16 +17,16 @@ import tokenizers
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from regard.data import builtin
-from regard.errors import DataError
-from regard.text.sentencepiece import read_sentencepiece
-from regard.text.tokenizer_files import (
+from regard.data.generated import builtin
+from regard.data.text.sentencepiece import read_sentencepiece
+from regard.data.text.tokenizer_files import (
     open_backend,
     open_encoder_tokenizer,
     open_language_model_tokenizer,
     open_translation_tokenizers,
     translation_tokenizer_from_json,
 )
+from regard.system.errors import DataError
 
 spm = pytest.importorskip("sentencepiece")
 

@@ -15,14 +15,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import regard.errors
-from regard.errors import DataError, SettingError
-from regard.text.tokenizer import FRAMING_ROLES, SPECIALS, Tokenizer
-from regard.text.tokenizer_files import (
+import regard.system.errors
+from regard.data.text.tokenizer import FRAMING_ROLES, SPECIALS, Tokenizer
+from regard.data.text.tokenizer_files import (
     load_translation_tokenizer,
     translation_tokenizer_from_json,
 )
-from regard.text.tokenizer_training import ALPHABET, train_tokenizer, word_level_json
+from regard.data.text.tokenizer_training import ALPHABET, train_tokenizer, word_level_json
+from regard.system.errors import DataError, SettingError
 
 KINDS = ("bpe", "unigram", "words", "characters")
 TEXTS = [
@@ -46,7 +46,7 @@ def python(code: str, **variables: str | None) -> subprocess.CompletedProcess[st
     """Run a program in a fresh process; a variable of None is unset."""
     environment = {
         **os.environ,
-        "PYTHONPATH": str(Path(regard.errors.__file__).parents[1]),
+        "PYTHONPATH": str(Path(regard.system.errors.__file__).parents[1]),
         **variables,
     }
     kept = {name: value for name, value in environment.items() if value is not None}
@@ -164,7 +164,7 @@ def test_learning_is_deterministic_across_processes(kind: str) -> None:
     # Other processes hash with other seeds; rare letters and equal counts are where that would
     # show.
     code = f"""
-from regard.text.tokenizer_training import train_tokenizer
+from regard.data.text.tokenizer_training import train_tokenizer
 rare = [chr(0x4e00 + 7 * i) + chr(0x4e00 + 11 * i) for i in range(90)]
 texts = [f"w{{i % 37}} v{{i % 11}} {{r}} (x{{i % 5}})." for i, r in enumerate(rare)]
 # letters that are never used alone
@@ -333,7 +333,7 @@ def test_a_file_cannot_ask_for_silent_truncation() -> None:
 def test_forked_children_neither_warn_nor_hang() -> None:
     code = """
 import os
-from regard.text.tokenizer_training import train_tokenizer
+from regard.data.text.tokenizer_training import train_tokenizer
 tokenizer = train_tokenizer(["a b c"] * 9, "bpe", 30)
 texts = ["a b c"] * 5000
 want = tokenizer.encode_batch(texts)
@@ -349,7 +349,7 @@ print(os.waitpid(child, 0)[1], os.environ.get("TOKENIZERS_PARALLELISM"))
 
 
 def test_torch_is_not_imported() -> None:
-    modules = "regard.text.tokenizer, regard.data.text_files, regard.data.corpus"
+    modules = "regard.data.text.tokenizer, regard.data.text_files, regard.data.corpus"
     code = f"import sys, {modules}; print('torch' in sys.modules)"
     assert python(code).stdout.strip() == "False"
 
@@ -365,8 +365,8 @@ def test_a_word_level_vocabulary_keeps_the_most_frequent_words() -> None:
 def test_tokens_of_byte_level_bpe_read_as_what_their_bytes_spell() -> None:
     from tokenizers import pre_tokenizers
 
-    from regard.text.tokenizer import _byte_letters
-    from regard.text.tokenizer_training import SpecialTokenTemplate, train_lossless_tokenizer
+    from regard.data.text.tokenizer import _byte_letters
+    from regard.data.text.tokenizer_training import SpecialTokenTemplate, train_lossless_tokenizer
 
     assert set(_byte_letters()) == set(pre_tokenizers.ByteLevel.alphabet())
     assert sorted(_byte_letters().values()) == list(range(256))

@@ -12,10 +12,10 @@ import pytest
 import tokenizers
 from tokenizers import models, pre_tokenizers, trainers
 
-from regard.errors import DataError
-from regard.text.ctc import CTCDecoder
-from regard.text.tokenizer import Tokenizer
-from regard.text.tokenizer_files import open_encoder_tokenizer
+from regard.data.text.ctc import CTCDecoder
+from regard.data.text.tokenizer import Tokenizer
+from regard.data.text.tokenizer_files import open_encoder_tokenizer
+from regard.system.errors import DataError
 
 transformers = pytest.importorskip("transformers")
 

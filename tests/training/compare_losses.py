@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from kernel_programs import assert_same, chosen_dtype, combinations
-from regard.core.embedding import Table
-from regard.core.head import LMHead
+from regard.core.frontends.embedding import Table
+from regard.core.heads.head import LMHead
 from regard.core.kernels import cross_entropy
 from regard.data.padding import IGNORED
 from regard.training.objectives import label_smoothed_cross_entropy as definition

@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import torch
 
 from faults import killed_at
-from regard.checkpoint import BackgroundSave
+from regard.system.checkpoint import BackgroundSave
 from regard.training.entry_points import train
 from regard.training.objectives import causal_lm  # noqa: F401 (imported once, before the forks)
 from regard.training.run import resume

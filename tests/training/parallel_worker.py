@@ -25,7 +25,7 @@ from torch.nn import functional
 import regard
 from regard.core.linear import Linear
 from regard.data.batching import Batch
-from regard.errors import TrainingInterrupted
+from regard.system.errors import TrainingInterrupted
 from regard.training.engine.loop import Loop
 from regard.training.engine.optimizer import Optimizer
 from regard.training.engine.train_step import Step
@@ -199,7 +199,7 @@ def run_job(job: dict[str, Any]) -> None:
                 regard.train(settings, out=out, on_step=on_step, objective=objective, data=data)
         except TrainingInterrupted:
             pass
-        except regard.errors.RegardError as error:
+        except regard.system.errors.RegardError as error:
             out.with_name(f"{out.name}.error-{RANK}").write_text(error.problem)
     out.with_name(f"{out.name}.skipped-{RANK}.json").write_text(json.dumps(injection.skipped))
 

@@ -17,8 +17,8 @@ from safetensors.torch import load_file
 
 import regard
 from regard import spec
-from regard.errors import DataError, ModelError, SettingError, TrainingInterrupted
-from regard.families import gpt2
+from regard.families.decoders import gpt2
+from regard.system.errors import DataError, ModelError, SettingError, TrainingInterrupted
 from regard.training import model_spec
 from regard.training.recipe import loading
 from regard.training.recipe.objectives import OBJECTIVES

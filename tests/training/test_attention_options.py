@@ -13,18 +13,18 @@ import torch
 import regard
 from regard import spec
 from regard.builder import build, trainable
-from regard.core import linear_attention
-from regard.data import builtin
-from regard.encoder_decoder import EncoderDecoder
-from regard.errors import ModelError, SettingError
+from regard.builder.parameter_count import parameter_count
+from regard.core.mixers import linear_attention
+from regard.data.generated import builtin
 from regard.families import folder as folders
 from regard.families.attention_options import MASK_PATTERNS, MIXERS, parse_attention
-from regard.families.transformer import transformer
-from regard.parameter_count import parameter_count
+from regard.families.encoder_decoders.transformer import transformer
+from regard.system.errors import ModelError, SettingError
 from regard.training.model_spec import describe
 from regard.training.recipe import loading
 from regard.training.run import resume, run
 from regard.training.run_folder import begin
+from regard.wirings.encoder_decoder import EncoderDecoder
 
 TINY: dict[str, Any] = {
     "preset": "tiny", "d_model": 16, "d_ff": 24, "heads": 2, "layers": 1, "dropout": 0.1, "batch_tokens": 256, "steps": 3,

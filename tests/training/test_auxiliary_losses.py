@@ -14,14 +14,14 @@ import regard
 from regard.core.block import Block
 from regard.core.feedforward import FeedForward
 from regard.core.mixture_of_experts import MixtureOfExperts
-from regard.decoder import Decoder
-from regard.encoder import Encoder
-from regard.encoder_decoder import EncoderDecoder
 from regard.training.assembly import assemble
 from regard.training.objectives.objective import Objective
 from regard.training.recipe import loading
 from regard.training.run_folder import begin
 from regard.training.setup import Setup
+from regard.wirings.decoder import Decoder
+from regard.wirings.encoder import Encoder
+from regard.wirings.encoder_decoder import EncoderDecoder
 
 SIZES: dict[str, Any] = {
     "preset": "tiny", "d_model": 16, "d_ff": 24, "heads": 2, "layers": 2, "batch_tokens": 256, "steps": 1, "warmup_steps": 1,

@@ -12,16 +12,16 @@ import pytest
 import torch
 
 import regard
-from regard.data import builtin
-from regard.errors import SettingError
+from regard.data.generated import builtin
 from regard.families import folder as folders
-from regard.families.recurrent import FAMILIES
+from regard.families.encoder_decoders.recurrent import FAMILIES
+from regard.lab.verify.invariants import check_invariants
 from regard.look import alignment, look
 from regard.models import Translator
+from regard.system.errors import SettingError
 from regard.training.recipe import loading
 from regard.training.run import resume, run
 from regard.training.run_folder import begin
-from regard.verify.invariants import check_invariants
 
 TINY: dict[str, Any] = {
     "preset": "tiny", "d_model": 16, "layers": 1, "dropout": 0.1, "batch_tokens": 256, "steps": 4, "warmup_steps": 2,

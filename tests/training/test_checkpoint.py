@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from regard import disk
-from regard.checkpoint import Checkpoints, Snapshots, damage
-from regard.errors import CheckpointError, DiskError
+from regard.system import disk
+from regard.system.checkpoint import Checkpoints, Snapshots, damage
+from regard.system.errors import CheckpointError, DiskError
 
 
 def _save(checkpoints: Checkpoints, step: int) -> Path:
@@ -89,8 +89,8 @@ def test_a_full_disk_inside_safetensors(tmp_path: Path) -> None:
     script = (
         "import resource, signal, torch, sys\n"
         "from pathlib import Path\n"
-        "from regard.errors import DiskError\n"
-        "from regard.checkpoint import Checkpoints\n"
+        "from regard.system.errors import DiskError\n"
+        "from regard.system.checkpoint import Checkpoints\n"
         "c = Checkpoints(Path(sys.argv[1]))\n"
         "c.save(1, {'weights': {'w': torch.zeros(4)}}, {'step': 1})\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"

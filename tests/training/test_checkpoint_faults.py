@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from faults import crash_states, full_disk_at, intercepted, recorded, tree, write_tree
-from regard import disk
-from regard.checkpoint import BackgroundSave, Checkpoints, HostCopy, Retention, damage
-from regard.errors import CheckpointError, DiskError
+from regard.system import disk
+from regard.system.checkpoint import BackgroundSave, Checkpoints, HostCopy, Retention, damage
+from regard.system.errors import CheckpointError, DiskError
 
 OLD, NEW = 10, 20
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import regard
-from regard.errors import SettingError
 from regard.evaluation.scores import Score
+from regard.system.errors import SettingError
 from regard.training.assembly import assemble
 from regard.training.recipe import loading
 from regard.training.run import Result, run

@@ -18,10 +18,10 @@ from torch import Tensor
 from torch.nn import functional
 
 import regard
-from regard.data import builtin
+from regard.data.generated import builtin
 from regard.data.padding import IGNORED
-from regard.errors import ModelError, SettingError, TrainingInterrupted
 from regard.models import Translator
+from regard.system.errors import ModelError, SettingError, TrainingInterrupted
 from regard.training.assembly import assemble
 from regard.training.objectives.causal_lm import CausalLM
 from regard.training.objectives.distillation_loss import distillation_loss

@@ -12,7 +12,7 @@ import pytest
 
 import regard
 from command_line import SIZES, Command
-from regard.errors import TrainingInterrupted
+from regard.system.errors import TrainingInterrupted
 from regard.training.engine.loop import Loop
 from regard.training.run import resume
 

@@ -15,11 +15,11 @@ from PIL import Image
 
 import regard
 from looked import wav
-from regard.compare import cost
-from regard.compare.contenders import Contender, parse_budget
-from regard.compare.experiment import compare
 from regard.families import presets
 from regard.families.preset_list import PRESET_FAMILIES as FAMILIES
+from regard.lab.compare import cost
+from regard.lab.compare.contenders import Contender, parse_budget
+from regard.lab.compare.experiment import compare
 from regard.training.recipe import loading, schema
 
 TEXT = "".join(

@@ -16,11 +16,11 @@ from regard.data import labelled
 from regard.data.corpus import Corpus
 from regard.data.labelled import Question, TaggedWords
 from regard.data.tag_alignment import align_tags
-from regard.errors import DataError, ModelError, SettingError, TrainingInterrupted
+from regard.data.text.tokenizer_files import open_encoder_tokenizer
 from regard.evaluation.scores import scored, scored_tags
 from regard.families import folder as folders
 from regard.models import LanguageModel, TextEncoder, Translator
-from regard.text.tokenizer_files import open_encoder_tokenizer
+from regard.system.errors import DataError, ModelError, SettingError, TrainingInterrupted
 from regard.training.data.text_sources import answer_windows
 from regard.training.engine import layerwise_lr_decay
 from regard.training.engine.lr_schedule import LinearDecay
@@ -266,7 +266,7 @@ def test_low_rank_changes_are_merged(bert: Path, sentences: Path, tmp_path: Path
     assert torch.linalg.matrix_rank(after[name] - before[name], rtol=1e-4) == 2
     # A damaged folder is not filled up with weights that lack the changes.
     (tmp_path / "run" / "model.safetensors").write_bytes(b"torn")
-    with pytest.raises(regard.errors.CheckpointError):
+    with pytest.raises(regard.system.errors.CheckpointError):
         regard.load(tmp_path / "run")
 
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 import regard
-from regard.data.algorithmic_tasks import TASKS
-from regard.data.generated_task import SPLITS
-from regard.errors import DataError, SettingError
+from regard.data.generated.algorithmic_tasks import TASKS
+from regard.data.generated.generated_task import SPLITS
 from regard.evaluation.scores import Score
+from regard.system.errors import DataError, SettingError
 from regard.training.entry_points import train
 from regard.training.recipe import loading
 

@@ -12,11 +12,11 @@ import torch
 
 import regard
 from regard import spec
-from regard.core import edge_attention
-from regard.core.attention_mask import AttentionMask, ScoreBias
-from regard.core.edge_attention import GraphMask
-from regard.core.mask import PaddingMask
-from regard.core.scaled_dot_product_attention import dispatch, explicit
+from regard.core.masks.attention_mask import AttentionMask, ScoreBias
+from regard.core.masks.mask import PaddingMask
+from regard.core.mixers import edge_attention
+from regard.core.mixers.edge_attention import GraphMask
+from regard.core.mixers.scaled_dot_product_attention import dispatch, explicit
 from regard.data.graphs import (
     GraphData,
     laplacian_eigenvectors,
@@ -24,10 +24,10 @@ from regard.data.graphs import (
     shortest_paths,
     undirected,
 )
-from regard.errors import DataError, RegardWarning, SettingError, TrainingInterrupted
 from regard.evaluation.scores import Score
 from regard.families import presets
 from regard.models.graph_model import graph_tensors
+from regard.system.errors import DataError, RegardWarning, SettingError, TrainingInterrupted
 from regard.training.recipe import loading
 from regard.training.run import resume
 

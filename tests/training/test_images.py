@@ -20,8 +20,8 @@ from regard import spec
 from regard.data.batching import Rows
 from regard.data.image import image_processor, new_image_processor, read_image_processor
 from regard.data.labelled_images import LabelledImage, read_captions, read_image_folders
-from regard.errors import DataError, ModelError, SettingError, TrainingInterrupted
 from regard.evaluation.scores import Score, scored
+from regard.system.errors import DataError, ModelError, SettingError, TrainingInterrupted
 from regard.training.assembly import assemble
 from regard.training.data import trivial_augment
 from regard.training.data.image_augmentation import Augmentation, crop_and_flip
@@ -392,7 +392,7 @@ def test_a_head_stays_where_the_classes_are_the_same(images: Path, tmp_path: Pat
 
 
 def test_an_encoder_without_classes_gets_a_head(images: Path, tmp_path: Path) -> None:
-    from regard.families import vit
+    from regard.families.vision import vit
 
     sizes = {"d_model": 16, "heads": 2, "layers": 1, "patch": 4}
     classifier = vit.preset("tiny", 5, 12, **sizes)

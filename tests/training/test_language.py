@@ -16,9 +16,9 @@ from safetensors.torch import load_file
 import regard
 from regard.data.padding import IGNORED
 from regard.data.sentence_packing import pack_sentences
-from regard.errors import DataError, SettingError, TrainingInterrupted
 from regard.families import folder as folders
 from regard.models import LanguageModel
+from regard.system.errors import DataError, SettingError, TrainingInterrupted
 from regard.training.assembly import assemble
 from regard.training.data.plain_text import text_corpora
 from regard.training.objectives.causal_lm import CausalLM

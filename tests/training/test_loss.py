@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.distributions import Categorical, kl_divergence
 from torch.nn import functional
 
-from regard.core.embedding import Table
-from regard.core.head import LMHead
+from regard.core.frontends.embedding import Table
+from regard.core.heads.head import LMHead
 from regard.data.padding import IGNORED
 from regard.training.objectives.label_smoothed_cross_entropy import (
     cross_entropy,

@@ -12,9 +12,9 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from regard.checkpoint import Checkpoints
 from regard.data.batching import Batch
-from regard.errors import DivergenceError, TrainingInterrupted
+from regard.system.checkpoint import Checkpoints
+from regard.system.errors import DivergenceError, TrainingInterrupted
 from regard.training.engine.loop import Loop
 from regard.training.engine.loss_spikes import FEWEST, LossSpikes
 from regard.training.engine.progress import Progress

@@ -14,13 +14,13 @@ import torch
 
 import regard
 from regard import spec
-from regard.errors import DataError, SettingError
 from regard.evaluation.scores import Score
 from regard.families import folder as folders
+from regard.lab.verify.invariants import check_invariants
+from regard.system.errors import DataError, SettingError
 from regard.training.recipe import loading
 from regard.training.run import Result, resume, run
 from regard.training.run_folder import begin
-from regard.verify.invariants import check_invariants
 
 FEW: dict[str, Any] = {
     "steps": 30, "builtin_lines": 300, "test_lines": 50, "validate_every": 10, "save_every": 10, "threads": 1,

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file
 
-from regard.errors import SettingError, TrainingInterrupted
+from regard.system.errors import SettingError, TrainingInterrupted
 from regard.training.assembly import assemble
 from regard.training.data.mixtures import evenly_spaced
 from regard.training.data.parallel_text import parallel_corpora

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from regard.core.linear import Linear
 from regard.data.batching import Batch
-from regard.errors import DivergenceError
+from regard.system.errors import DivergenceError
 from regard.training.engine.loop import Loop
 from regard.training.entry_points import train
 from regard.training.objectives.causal_lm import CausalLM

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from regard.metrics.perplexity import corpus_nll, perplexity
+from regard.evaluation.metrics.perplexity import corpus_nll, perplexity
 from regard.training.engine.lr_schedule import ConstantRate
 from regard.training.engine.optimizer import AdamConfig, Optimizer
 

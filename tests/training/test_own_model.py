@@ -13,12 +13,12 @@ from torch import Tensor, nn
 
 import regard
 from regard import spec
-from regard.core.explicit_attention import ExplicitAttention
-from regard.core.scaled_dot_product_attention import attention_weights
-from regard.data.builtin import write_tsv
-from regard.errors import ModelError, SettingError, TrainingInterrupted
-from regard.families.gpt2 import preset as gpt2
-from regard.families.transformer import preset
+from regard.core.mixers.explicit_attention import ExplicitAttention
+from regard.core.mixers.scaled_dot_product_attention import attention_weights
+from regard.data.generated.builtin import write_tsv
+from regard.families.decoders.gpt2 import preset as gpt2
+from regard.families.encoder_decoders.transformer import preset
+from regard.system.errors import ModelError, SettingError, TrainingInterrupted
 from regard.training.run import resume
 
 SIZES: dict[str, Any] = {"d_model": 16, "d_ff": 24, "heads": 2, "layers": 1}

@@ -23,11 +23,11 @@ from test_sound import tone, write_wav
 
 import regard
 from faults import process_environment
-from regard import checkpoint_shards
-from regard.checkpoint import Checkpoints
-from regard.checkpoint_shards import Layout
 from regard.data.batching import Batch
-from regard.errors import SettingError
+from regard.system import checkpoint_shards
+from regard.system.checkpoint import Checkpoints
+from regard.system.checkpoint_shards import Layout
+from regard.system.errors import SettingError
 from regard.training.parallel.ranks import Ranks
 
 SMALL: dict[str, Any] = {
@@ -215,7 +215,7 @@ def test_sharded_checkpoint_is_read_as_a_whole(tmp_path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(content)
-    with pytest.raises(regard.errors.CheckpointError, match="intact"):
+    with pytest.raises(regard.system.errors.CheckpointError, match="intact"):
         Checkpoints(tmp_path).newest(lambda _: None)
 
 

@@ -12,7 +12,13 @@ import torch
 
 import regard
 from regard import spec
-from regard.errors import DataError, DivergenceError, RegardError, RegardWarning, SettingError
+from regard.system.errors import (
+    DataError,
+    DivergenceError,
+    RegardError,
+    RegardWarning,
+    SettingError,
+)
 from regard.training.objectives.causal_lm import CausalLM
 from regard.training.objectives.objective import Objective
 from regard.training.run import resume

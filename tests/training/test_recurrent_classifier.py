@@ -11,9 +11,9 @@ import torch
 import regard
 from regard import spec
 from regard.builder import build
-from regard.errors import ModelError
+from regard.builder.parameter_count import parameter_count
 from regard.models.saving import config_json, write_weights
-from regard.parameter_count import parameter_count
+from regard.system.errors import ModelError
 from regard.training.model_spec import with_task_head
 
 
@@ -51,8 +51,8 @@ def test_the_parameters_are_those_of_the_matrices() -> None:
 def test_it_is_saved_and_opened(tmp_path: Path) -> None:
     description = classifier(True, "mean")
     model = build(description).eval()
-    from regard import disk
     from regard.families import folder as folders
+    from regard.system import disk
 
     config = config_json(description, folders.describe(description))
     disk.write_json(tmp_path / "config.json", config)

@@ -19,18 +19,18 @@ import torch
 from safetensors.torch import load_file
 
 import regard
-from regard.checkpoint import Checkpoints
 from regard.cli.train import exit_on_interruption
 from regard.core.seeding import generator, philox
-from regard.data import builtin
-from regard.errors import (
+from regard.data.generated import builtin
+from regard.data.text.tokenizer_files import load_translation_tokenizer
+from regard.system.checkpoint import Checkpoints
+from regard.system.errors import (
     CheckpointError,
     DataError,
     DivergenceError,
     SettingError,
     TrainingInterrupted,
 )
-from regard.text.tokenizer_files import load_translation_tokenizer
 from regard.training.assembly import assemble, new_model
 from regard.training.data.parallel_text import ParallelCorpora, parallel_corpora
 from regard.training.engine import loop

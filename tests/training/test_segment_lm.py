@@ -16,12 +16,13 @@ from torch import Tensor
 import regard
 from regard import spec
 from regard.builder import build, trainable
+from regard.builder.parameter_count import parameter_count
 from regard.decode.strategy import BeamSearch, Greedy
-from regard.errors import CheckpointError, DataError, ModelError, SettingError
 from regard.families import folder as folders
+from regard.lab.show.modules import summarize
+from regard.lab.verify.invariants import check_invariants
 from regard.models.language_model import LanguageModel
-from regard.parameter_count import parameter_count
-from regard.show.modules import summarize
+from regard.system.errors import CheckpointError, DataError, ModelError, SettingError
 from regard.training.assembly import assemble
 from regard.training.objectives.label_smoothed_cross_entropy import cross_entropy
 from regard.training.objectives.segment_lm import SegmentLM
@@ -29,7 +30,6 @@ from regard.training.recipe import loading
 from regard.training.run import resume, run
 from regard.training.run_folder import begin
 from regard.training.setup import Setup
-from regard.verify.invariants import check_invariants
 
 CELLS = ("rnn", "gru", "lstm")
 TINY: dict[str, Any] = {

@@ -13,16 +13,17 @@ import torch
 import regard
 from regard import spec
 from regard.builder import build
-from regard.errors import DataError, SettingError
-from regard.families import bert, gpt2
 from regard.families import folder as folders
+from regard.families.decoders import gpt2
+from regard.families.encoders import bert
+from regard.lab.verify.invariants import check_invariants
 from regard.look import cache
+from regard.system.errors import DataError, SettingError
 from regard.training.engine.initialization import initialize
 from regard.training.recipe import loading
 from regard.training.recipe.options import Scaled
 from regard.training.run import resume, run
 from regard.training.run_folder import RunFolder, begin
-from regard.verify.invariants import check_invariants
 
 TEXT = (
     "".join(

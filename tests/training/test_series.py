@@ -11,13 +11,13 @@ import torch
 
 import regard
 from regard import spec
-from regard.core.forecast_loss import pinball_loss
-from regard.core.series_head import distribution
-from regard.core.series_patches import Scaling
+from regard.core.frontends.series_patches import Scaling
+from regard.core.heads.forecast_loss import pinball_loss
+from regard.core.heads.series_head import distribution
 from regard.data.series import Series, SeriesProcessor, read_series
-from regard.errors import DataError, SettingError, TrainingInterrupted
 from regard.evaluation.scores import Score, scored
 from regard.families import presets
+from regard.system.errors import DataError, SettingError, TrainingInterrupted
 from regard.training.data.stored_series import open_series, split_counts
 from regard.training.recipe import loading
 from regard.training.run import resume

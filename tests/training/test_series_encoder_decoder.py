@@ -13,12 +13,12 @@ import torch
 import regard
 from regard import look, spec
 from regard.data.series import calendar_features, dates_after, read_series
-from regard.errors import DataError, ModelError, SettingError, TrainingInterrupted
 from regard.evaluation.prediction import PredictionOptions, predict
 from regard.evaluation.scores import Score
 from regard.families import presets
 from regard.look.backdrop import SeriesBackdrop
 from regard.models import SeriesModel
+from regard.system.errors import DataError, ModelError, SettingError, TrainingInterrupted
 from regard.training.recipe import loading
 from regard.training.run import resume
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from command_line import Command
-from regard.errors import SettingError
 from regard.families import presets
+from regard.system.errors import SettingError
 
 TEXT = "the cat sees the dog\nthe dog sees the cat\n" * 30
 QUICK = [

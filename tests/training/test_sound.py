@@ -21,9 +21,9 @@ import regard
 from regard import spec
 from regard.data.audio import RATE, Recording, read_transcripts, resample
 from regard.data.padding import IGNORED
-from regard.errors import DataError, ModelError, SettingError, TrainingInterrupted
+from regard.data.text.ctc import CTCDecoder
 from regard.models.ctc_model import CTCModel
-from regard.text.ctc import CTCDecoder
+from regard.system.errors import DataError, ModelError, SettingError, TrainingInterrupted
 from regard.training import model_spec
 from regard.training.assembly import assemble
 from regard.training.data.sound_files import RecordedSpeech

@@ -22,8 +22,8 @@ from regard.data.audio import (
     read_unlabelled_recordings,
     read_wav_and_rate,
 )
-from regard.errors import DataError, ModelError, SettingError, TrainingInterrupted
-from regard.models.sound import read_recordings
+from regard.models.inputs.sound import read_recordings
+from regard.system.errors import DataError, ModelError, SettingError, TrainingInterrupted
 from regard.training.assembly import assemble
 from regard.training.objectives.speech_contrastive import sampled_negatives, span_masks
 from regard.training.recipe import loading

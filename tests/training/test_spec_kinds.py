@@ -15,9 +15,9 @@ import pytest
 import regard
 from command_line import Command
 from regard import spec
-from regard.errors import DataError, ModelError, RegardError, SettingError
-from regard.plan.subject import Request, resolve
-from regard.text.tokenizer_training import train_tokenizer
+from regard.data.text.tokenizer_training import train_tokenizer
+from regard.lab.plan.subject import Request, resolve
+from regard.system.errors import DataError, ModelError, RegardError, SettingError
 from regard.training import assembly
 from regard.training.assembly import objective_class
 from regard.training.recipe.objectives import DATA_KEYS, OBJECTIVES, TASKS

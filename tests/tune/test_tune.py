@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from regard.errors import CheckpointError, SettingError
+from regard.lab.tune import tuning
+from regard.lab.tune.settings import Sizes, stages
+from regard.lab.tune.successive_halving import Stage, cost, longest_run, rungs, search
+from regard.lab.tune.tuning import Budget
+from regard.system.errors import CheckpointError, SettingError
 from regard.training.recipe import loading
 from regard.training.recipe.schema import Recipe
-from regard.tune import tuning
-from regard.tune.settings import Sizes, stages
-from regard.tune.successive_halving import Stage, cost, longest_run, rungs, search
-from regard.tune.tuning import Budget
 
 TINY: dict[str, Any] = {
     "builtin_lines": 120,

@@ -16,18 +16,18 @@ from command_line import Command
 from forked_command import run_command
 from regard import spec
 from regard.builder import build
-from regard.core import scaled_dot_product_attention
-from regard.core.kv_cache import KVCache
-from regard.core.positional_encoding import LearnedPosition
-from regard.errors import ModelError
+from regard.core.caches.kv_cache import KVCache
+from regard.core.mixers import scaled_dot_product_attention
+from regard.core.positions.positional_encoding import LearnedPosition
 from regard.families import folder as folders
+from regard.families.encoder_decoders.transformer import transformer
 from regard.families.folder import write_model
 from regard.families.presets import preset
-from regard.families.transformer import transformer
-from regard.verify.invariants import Finding, OutputComparison, check_invariants
-from regard.verify.outputs import run
-from regard.verify.parity import parity
-from regard.verify.random_inputs import random_batch
+from regard.lab.verify.invariants import Finding, OutputComparison, check_invariants
+from regard.lab.verify.outputs import run
+from regard.lab.verify.parity import parity
+from regard.lab.verify.random_inputs import random_batch
+from regard.system.errors import ModelError
 from zoo import ZOO, save
 
 transformers = pytest.importorskip("transformers")
@@ -99,7 +99,7 @@ def rows_that_mix(monkeypatch: pytest.MonkeyPatch, model: Any) -> None:
 
 def padding_that_is_seen(monkeypatch: pytest.MonkeyPatch, model: Any) -> None:
     from regard.core import stack
-    from regard.core.mask import FullMask
+    from regard.core.masks.mask import FullMask
 
     monkeypatch.setattr(stack, "padding_pattern", lambda padding_mask: FullMask())
 
@@ -159,7 +159,7 @@ def test_positions_that_move_with_the_length_are_seen(
 def test_a_tensor_that_comes_back_otherwise_is_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from regard import disk
+    from regard.system import disk
 
     model, model_folder = opened("bert", tmp_path)
     written = disk.write_tensors

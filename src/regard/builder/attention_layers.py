@@ -7,27 +7,24 @@ from typing import NamedTuple, assert_never
 
 from torch import nn
 
-from regard import memory, spec
+from regard import spec
 from regard.builder.own_parts import build_own_kernel
 from regard.builder.positions import build_layer_position
-from regard.core import (
+from regard.core import attention, linear, projection
+from regard.core.caches import segment_memory
+from regard.core.mixers import (
     additive_attention,
-    attention,
     global_attention,
-    linear,
     linear_attention,
     linformer,
     local_chunk_attention,
     lsh_attention,
-    position_terms,
-    projection,
-    relative_position,
-    rotary,
     scaled_dot_product_attention,
     segment_attention,
-    segment_memory,
-    shifted_window_attention,
 )
+from regard.core.positions import position_terms, relative_position, rotary
+from regard.core.stacks import shifted_window_attention
+from regard.system import memory
 
 # Random directions are drawn in float64, also on the meta device, and with them their factors.
 _BYTES_PER_DIRECTION = 32

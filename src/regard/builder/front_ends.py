@@ -6,20 +6,18 @@ from typing import assert_never
 
 from regard import spec
 from regard.builder.norms import build_norm
-from regard.core import (
+from regard.core import linear, norm, side
+from regard.core.frontends import (
     embedding,
     lagged_values,
-    linear,
     node_features,
-    norm,
     patch_embedding,
-    positional_encoding,
     series_patches,
-    side,
     spectrogram_frontend,
     waveform_frontend,
 )
-from regard.errors import ModelError
+from regard.core.positions import positional_encoding
+from regard.system.errors import ModelError
 
 
 def build_front_end(

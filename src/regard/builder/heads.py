@@ -8,22 +8,18 @@ from typing import assert_never
 from regard import spec
 from regard.builder.norms import build_norm
 from regard.builder.stacks import build_stack
-from regard.core import (
-    attention,
+from regard.core import attention, feedforward, linear, projection
+from regard.core.frontends import embedding, patch_embedding
+from regard.core.heads import (
     attention_pool,
     contrastive_head,
-    embedding,
-    feedforward,
     forecast_loss,
     head,
-    linear,
-    patch_embedding,
     pixel_decoder,
-    projection,
-    scaled_dot_product_attention,
     series_head,
 )
-from regard.errors import ModelError
+from regard.core.mixers import scaled_dot_product_attention
+from regard.system.errors import ModelError
 
 
 def build_lm_head(part: spec.LMHead, table: embedding.Table, d_model: int) -> head.LMHead:

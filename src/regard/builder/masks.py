@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from regard import spec
-from regard.core import edge_attention, mask, sparse_masks
+from regard.core.masks import mask, sparse_masks
+from regard.core.mixers import edge_attention
 
 
 def build_mask_pattern(part: spec.MaskPattern) -> mask.MaskPattern:

@@ -7,10 +7,7 @@ from typing import TYPE_CHECKING, overload
 import torch
 from torch import Tensor, nn
 
-from regard import memory, spec
-from regard.baselines import recurrent
-from regard.baselines.linear_forecaster import LinearForecaster
-from regard.baselines.memory_network import MemoryHops, MemoryNetwork
+from regard import spec
 from regard.builder.front_ends import (
     build_embedding,
     build_front_end,
@@ -33,17 +30,21 @@ from regard.builder.sides import (
 )
 from regard.builder.stacks import build_stack
 from regard.builder.weight_tying import output_table, shared_tables
-from regard.core import embedding
-from regard.core.local_chunk_attention import ChunkedAttention
+from regard.core.frontends import embedding
 from regard.core.meta_parameters import are_parameters_on_meta
-from regard.core_model import CoreModel
-from regard.decoder import Decoder
-from regard.dual_encoder import DualEncoder
-from regard.encoder import Encoder
-from regard.encoder_decoder import EncoderDecoder
-from regard.errors import ModelError
-from regard.model_variants import LayerMatchedEncoderDecoder, RecomputingDecoder
-from regard.series_encoder_decoder import SeriesEncoderDecoder
+from regard.core.mixers.local_chunk_attention import ChunkedAttention
+from regard.system import memory
+from regard.system.errors import ModelError
+from regard.wirings.baselines import recurrent
+from regard.wirings.baselines.linear_forecaster import LinearForecaster
+from regard.wirings.baselines.memory_network import MemoryHops, MemoryNetwork
+from regard.wirings.core_model import CoreModel
+from regard.wirings.decoder import Decoder
+from regard.wirings.dual_encoder import DualEncoder
+from regard.wirings.encoder import Encoder
+from regard.wirings.encoder_decoder import EncoderDecoder
+from regard.wirings.model_variants import LayerMatchedEncoderDecoder, RecomputingDecoder
+from regard.wirings.series_encoder_decoder import SeriesEncoderDecoder
 
 if TYPE_CHECKING:
     from torch._subclasses.fake_tensor import FakeTensorMode

@@ -6,7 +6,7 @@ from typing import assert_never
 
 from regard import spec
 from regard.core import norm
-from regard.errors import ModelError
+from regard.system.errors import ModelError
 
 
 def build_norm(part: spec.Norm, width: int) -> norm.LayerNorm | norm.RMSNorm:

@@ -14,9 +14,9 @@ from typing import Any, NoReturn
 from torch import Tensor, nn
 
 from regard import spec
-from regard.core import position_terms
-from regard.core.attention_mask import AttentionMask, ScoreBias
-from regard.errors import ModelError
+from regard.core.masks.attention_mask import AttentionMask, ScoreBias
+from regard.core.positions import position_terms
+from regard.system.errors import ModelError
 
 _ABSENT = object()
 # The arguments that each method of such a module is called with.

@@ -9,8 +9,8 @@ from torch import Tensor
 from regard import spec
 from regard.builder.norms import build_norm
 from regard.builder.own_parts import build_own_position
-from regard.core import position_terms, relative_position, rotary
-from regard.errors import ModelError
+from regard.core.positions import position_terms, relative_position, rotary
+from regard.system.errors import ModelError
 
 
 def build_stack_position(part: spec.Stack, d_model: int) -> position_terms.AnyPosition | None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import assert_never
 
 from regard import spec
-from regard.baselines import additive_attention, convolutional, recurrent
 from regard.builder.stacks import build_stack
-from regard.core import linear, norm, scaled_dot_product_attention
+from regard.core import linear, norm
+from regard.core.mixers import scaled_dot_product_attention
 from regard.core.side import Side
+from regard.wirings.baselines import additive_attention, convolutional, recurrent
 
 
 def build_encoder_side(model: spec.EncoderDecoder | spec.SequenceToSequence) -> Side:

@@ -15,20 +15,15 @@ from regard.builder.attention_layers import (
 from regard.builder.masks import build_mask_pattern
 from regard.builder.norms import build_block_norm, build_norm
 from regard.builder.positions import build_stack_position
-from regard.core import (
-    block,
+from regard.core import block, feedforward, linear, mixture_of_experts, residual, stack
+from regard.core.mixers import global_attention
+from regard.core.stacks import (
     conv_layer,
-    feedforward,
-    global_attention,
-    linear,
-    mixture_of_experts,
-    residual,
     reversible,
     shifted_window_attention,
-    stack,
     universal_transformer,
 )
-from regard.errors import ModelError
+from regard.system.errors import ModelError
 
 
 def build_stack(part: spec.Stack, d_model: int) -> stack.Stack:

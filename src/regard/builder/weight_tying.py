@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from regard import spec
-from regard.core import embedding
+from regard.core.frontends import embedding
 
 
 def output_table(

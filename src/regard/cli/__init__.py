@@ -17,7 +17,7 @@ import click
 
 from regard import __version__
 from regard.decode.worker_count import one_worker_per_thread
-from regard.errors import RegardError, RegardWarning, SettingError, did_you_mean
+from regard.system.errors import RegardError, RegardWarning, SettingError, did_you_mean
 
 # verb → (module, one line of help)
 VERBS = {
@@ -177,7 +177,7 @@ def _closed_pipe_exits() -> Iterator[None]:
 def regard(context: click.Context, debug: bool) -> None:
     """One small, readable, fast system for the whole Transformer family."""
     # Called before a verb, not for help, which would wait for the import of ctypes.
-    from regard.allocator import keep_large_blocks
+    from regard.system.allocator import keep_large_blocks
 
     keep_large_blocks()
     if context.invoked_subcommand in ANSWERING:

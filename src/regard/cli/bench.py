@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from regard.cli.number_types import WholeNumber, WholeNumbers
+from regard.cli.options.number_types import WholeNumber, WholeNumbers
 
 EXAMPLES = """\b
 Examples:
@@ -121,7 +121,7 @@ def train(name: str, against: tuple[str, ...], **flags: Any) -> None:
     Other libraries are run on our batches and on batches as their own trainers make them.
     """
     device = _prepare(flags, against)
-    from regard.bench.train import TrainingCase, run
+    from regard.lab.bench.train import TrainingCase, run
 
     keys = ("lengths", "length", "batch_tokens", "batches", "precision", "compile")
     settings: dict[str, Any] = {key: flags[key] for key in keys}
@@ -178,7 +178,7 @@ def decode(
 ) -> None:
     """Decoding speed: new tokens per second (with a beam, of the best hypothesis)."""
     device = _prepare(flags, against)
-    from regard.bench.decode import DecodingCase, run
+    from regard.lab.bench.decode import DecodingCase, run
 
     # One report for each combination of beam width and batch size.
     for width in beam:
@@ -197,7 +197,7 @@ def decode(
 def forward(name: str, batch: int, length: int, against: tuple[str, ...], **flags: Any) -> None:
     """One encoder forward pass over a batch: tokens per second."""
     device = _prepare(flags, against)
-    from regard.bench.forward import ForwardCase, run
+    from regard.lab.bench.forward import ForwardCase, run
 
     # Rows of equal length without padding: both libraries do the same arithmetic.
     case = ForwardCase(name, batch, length, **_rounds(flags))
@@ -211,7 +211,7 @@ def forward(name: str, batch: int, length: int, against: tuple[str, ...], **flag
 def load(name: str, against: tuple[str, ...], **flags: Any) -> None:
     """Startup of a fresh process up to its first translation: import, load the model, translate."""
     _prepare(flags, against)
-    from regard.bench.load import LoadingCase, run
+    from regard.lab.bench.load import LoadingCase, run
 
     case = LoadingCase(name, **_rounds(flags))
     _print_report(run(case, list(against), _command_line()), flags)
@@ -243,8 +243,8 @@ def load(name: str, against: tuple[str, ...], **flags: Any) -> None:
 def attention(kinds: str, lengths: list[int], heads: int, window: int, **flags: Any) -> None:
     """Time and memory of each attention vs. sequence length: forward, backward, exponents."""
     device = _prepare(flags)
-    from regard.bench.attention import AttentionCase, choose, line, reports, run
-    from regard.bench.report import machine_name, write_section
+    from regard.lab.bench.attention import AttentionCase, choose, line, reports, run
+    from regard.lab.bench.report import machine_name, write_section
 
     names = choose([name for name in kinds.split(",") if name])
     case = AttentionCase(names, tuple(lengths), heads, window=window, **_rounds(flags))
@@ -268,8 +268,8 @@ def _prepare(flags: dict[str, Any], against: Sequence[str] = ()) -> Any:
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     import torch
 
-    from regard.bench.machine_load import load_note
-    from regard.bench.peers import require_installed
+    from regard.lab.bench.machine_load import load_note
+    from regard.lab.bench.peers import require_installed
     from regard.models import choose_device
 
     # A process of its own would only say that it has ended.
@@ -317,6 +317,6 @@ def _print_report(report: Any, flags: dict[str, Any]) -> None:
         # An empty line after each report: there may be several.
         click.echo("\n".join([report.heading, *report.lines(), ""]))
     if flags["results"]:
-        from regard.bench.report import write_section
+        from regard.lab.bench.report import write_section
 
         write_section(Path(flags["results"]), report)

@@ -9,8 +9,13 @@ from typing import Any
 import click
 
 from regard.cli.completion import MODEL_FOLDER, RECIPE
-from regard.cli.number_types import PARAMETERS, SEEDS
-from regard.cli.recipe_options import RecipeCommand, data_options, recipe_changes, recipe_option
+from regard.cli.options.number_types import PARAMETERS, SEEDS
+from regard.cli.options.recipe_options import (
+    RecipeCommand,
+    data_options,
+    recipe_changes,
+    recipe_option,
+)
 from regard.training.recipe import loading, schema
 from regard.training.recipe.objectives import DATA_KEYS
 
@@ -59,7 +64,7 @@ def compare(
     architecture in `regard show`, optionally followed by @ and its own settings. Runs are kept
     under --out; repeating the command resumes where it stopped.
     """
-    from regard.compare.contenders import (
+    from regard.lab.compare.contenders import (
         check_settings_are_read,
         parse_budget,
         parse_contenders,
@@ -80,9 +85,10 @@ def compare(
     for contender in contenders:
         contender.recipe(base_recipe)  # reports a wrong setting before anything is trained
     check_settings_are_read(contenders, base_recipe, changes)
-    from regard import disk, drawing
-    from regard.compare.experiment import compare as run
-    from regard.compare.report import lines, scene
+    from regard.lab.compare.experiment import compare as run
+    from regard.lab.compare.report import lines, scene
+    from regard.look import drawing
+    from regard.system import disk
 
     # Progress goes to standard error, so that the table or JSON can be piped.
     def say(text: str) -> None:

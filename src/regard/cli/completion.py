@@ -9,8 +9,8 @@ from typing import Any, Literal
 import click
 from click.shell_completion import CompletionItem
 
-from regard.cli.unread_flags import as_written
-from regard.errors import SettingError
+from regard.cli.options.unread_flags import as_written
+from regard.system.errors import SettingError
 
 # NAME and SIZEs of `regard show`. The families' own list comes with torch, which would make a
 # press of Tab wait for seconds; a test keeps the two equal.
@@ -137,7 +137,7 @@ def preset_sizes() -> list[str]:
 def recipe_names() -> list[str]:
     """The recipes of the package."""
     # As a resource: a package may be installed as a zip file, which has no folders on disk.
-    folder = importlib.resources.files("regard") / "recipes"
+    folder = importlib.resources.files("regard") / "training" / "recipes"
     return sorted(
         file.name.removesuffix(".toml") for file in folder.iterdir() if file.name.endswith(".toml")
     )

@@ -8,10 +8,10 @@ import sys
 import click
 
 from regard.cli.completion import MODEL_FOLDER
-from regard.cli.model_options import download_option, local_folder
-from regard.cli.unread_flags import refuse_flags
+from regard.cli.options.model_options import download_option, local_folder
+from regard.cli.options.unread_flags import refuse_flags
 from regard.cli.verify import format_finding
-from regard.errors import SettingError
+from regard.system.errors import SettingError
 
 EXAMPLES = """\b
 Examples:
@@ -53,8 +53,8 @@ def command(source: str, out: str, to: str, shard_size: str, download: bool, as_
         )
     # A wrong size is an error before torch is loaded.
     shard_bytes = _parse_size(shard_size)
-    from regard.convert.convert import convert
-    from regard.memory import amount
+    from regard.lab.convert.convert import convert
+    from regard.system.memory import amount
 
     result = convert(local_folder(source, download), out, to, shard=shard_bytes)
     # What was written, and how far it is from the original.

@@ -10,9 +10,9 @@ from typing import Any
 
 import click
 
-from regard.cli.number_types import COUNT, SEED, WholeNumber
-from regard.data.algorithmic_tasks import TASKS
-from regard.data.generated_task import SPLITS, GeneratedTask
+from regard.cli.options.number_types import COUNT, SEED, WholeNumber
+from regard.data.generated.algorithmic_tasks import TASKS
+from regard.data.generated.generated_task import SPLITS, GeneratedTask
 
 EXAMPLES = """\b
 Examples:
@@ -55,7 +55,7 @@ def command() -> None:
 def stories(split: str, lines: int, seed: int) -> None:
     """Write stories like bAbI's first two tasks as TSV: story and question, tab, answer."""
     # Each generator is imported by its own command only.
-    from regard.data.babi_stories import write_tsv
+    from regard.data.generated.babi_stories import write_tsv
 
     write_tsv(sys.stdout, split, lines, seed=seed)
 
@@ -65,7 +65,7 @@ def stories(split: str, lines: int, seed: int) -> None:
 @click.option("--pronouns", is_flag=True, help="only sentences with a pronoun to resolve")
 def builtin(split: str, lines: int, seed: int, pronouns: bool) -> None:
     """Write the built-in English–German language as TSV: source, tab, target."""
-    from regard.data.builtin import write_tsv
+    from regard.data.generated.builtin import write_tsv
 
     write_tsv(sys.stdout, split, lines, seed=seed, pronouns=pronouns)
 

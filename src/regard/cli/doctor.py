@@ -9,9 +9,9 @@ from pathlib import Path
 import click
 
 from regard.cli.completion import FILE, MODEL_FOLDER, RECIPE
-from regard.cli.number_types import Number
+from regard.cli.options.number_types import Number
+from regard.cli.options.unread_flags import refuse_flags, refuse_other_flags
 from regard.cli.output_files import PAGE, check_page
-from regard.cli.unread_flags import refuse_flags, refuse_other_flags
 
 EXAMPLES = """\b
 Examples:
@@ -59,8 +59,8 @@ def command(
         refuse_flags(("data_dir",), "a run folder contains its data", "leave it out")
     check_page("--html", html, PAGE, [run])
     # Imported late: help does not wait for torch.
-    from regard.doctor import examine
-    from regard.doctor.report_page import text_lines, write_page
+    from regard.lab.doctor import examine
+    from regard.lab.doctor.report_page import text_lines, write_page
 
     report = examine(run, data_root=data_dir, trial_seconds=trial_seconds)
     if html is not None:
@@ -74,7 +74,7 @@ def command(
 
 
 def _installation(as_json: bool) -> None:
-    from regard.doctor.installation import check_installation
+    from regard.lab.doctor.installation import check_installation
 
     checks = []
     for check in check_installation():

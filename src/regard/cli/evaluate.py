@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from regard.cli.completion import FILE, MODEL_FOLDER
-from regard.cli.decoding_options import (
+from regard.cli.options.decoding_options import (
     DECODING_FLAGS,
     decoding_options,
     decoding_strategy,
     length_limit,
 )
-from regard.cli.model_options import download_option
+from regard.cli.options.model_options import download_option
+from regard.cli.options.unread_flags import check_flags_are_read
 from regard.cli.output_files import check_new_file
-from regard.cli.unread_flags import check_flags_are_read
-from regard.errors import SettingError
+from regard.system.errors import SettingError
 
 if TYPE_CHECKING:
     from regard.decode.strategy import Strategy
@@ -235,7 +235,7 @@ def _p_values(first: Evaluation, other: Evaluation) -> dict[str, float]:
 
 def _write_lines(path: str, predictions: list[Any]) -> None:
     """One prediction a line: texts and labels as they are, the tags of words between spaces."""
-    from regard import disk
+    from regard.system import disk
 
     lines = []
     for prediction in predictions:

@@ -8,10 +8,10 @@ from typing import Any
 import click
 
 from regard.cli.completion import FILE, MODEL_FOLDER
-from regard.cli.model_options import DOWNLOAD_HELP, local_folder
-from regard.cli.recipe_options import RecipeCommand, recipe_changes, recipe_option
+from regard.cli.options.model_options import DOWNLOAD_HELP, local_folder
+from regard.cli.options.recipe_options import RecipeCommand, recipe_changes, recipe_option
 from regard.cli.train import exit_on_interruption, print_result, resume_run
-from regard.errors import SettingError
+from regard.system.errors import SettingError
 from regard.training.recipe import schema
 from regard.training.recipe.objectives import OBJECTIVES, TASKS
 from regard.training.recipe.sections import TuneSettings

@@ -17,11 +17,11 @@ from regard.cli.batch_work import (
     output_option,
 )
 from regard.cli.completion import FILE, MODEL_FOLDER
-from regard.cli.decoding_options import generation_strategy, sampling_options
-from regard.cli.model_options import device_option, download_option
-from regard.cli.number_types import COUNT
-from regard.cli.text_arguments import check_is_text, piped
-from regard.errors import DataError, SettingError
+from regard.cli.options.decoding_options import generation_strategy, sampling_options
+from regard.cli.options.model_options import device_option, download_option
+from regard.cli.options.number_types import COUNT
+from regard.cli.options.text_arguments import check_is_text, piped
+from regard.system.errors import DataError, SettingError
 
 DEFAULT_NEW_TOKENS = 200
 PROMPTS_AT_ONCE = 256  # of files: enough to batch, few enough to lose little by a crash

@@ -13,22 +13,22 @@ import click
 
 from regard import look
 from regard.cli.completion import FILE, MODEL_FOLDER, TEXT_OR_FILE, Suggested
-from regard.cli.decoding_options import (
+from regard.cli.options.decoding_options import (
     DECODING_FLAGS,
     decoding_strategy,
     length_limit,
     one_output_options,
 )
-from regard.cli.model_options import download_option
-from regard.cli.number_types import INDEX
+from regard.cli.options.model_options import download_option
+from regard.cli.options.number_types import INDEX
+from regard.cli.options.text_arguments import check_is_text, is_file, with_space
+from regard.cli.options.unread_flags import check_flags_are_read, given_flags
 from regard.cli.output_files import PAGE, PICTURE, check_page
-from regard.cli.text_arguments import check_is_text, is_file, with_space
-from regard.cli.unread_flags import check_flags_are_read, given_flags
-from regard.errors import SettingError, did_you_mean
 from regard.look.views import VIEWS, reads_paths, require_view, spells_frames
+from regard.system.errors import SettingError, did_you_mean
 
 if TYPE_CHECKING:
-    from regard.data.builtin import Sentence
+    from regard.data.generated.builtin import Sentence
     from regard.decode.batch_decoding import DecodingSettings
     from regard.look import AnalysisResult, Inspectable, Look
     from regard.models import Model

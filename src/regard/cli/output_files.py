@@ -10,8 +10,8 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from regard import disk
-from regard.errors import SettingError
+from regard.system import disk
+from regard.system.errors import SettingError
 
 PAGE = (".html", ".htm")
 PICTURE = (".png",)

@@ -8,9 +8,9 @@ from typing import Any
 import click
 
 from regard.cli.completion import Suggested, preset_names, recipe_names
-from regard.cli.number_types import COUNT, FLOPS, Number, WholeNumber
-from regard.cli.unread_flags import refuse_flags, refuse_other_flags
-from regard.errors import SettingError
+from regard.cli.options.number_types import COUNT, FLOPS, Number, WholeNumber
+from regard.cli.options.unread_flags import refuse_flags, refuse_other_flags
+from regard.system.errors import SettingError
 
 EXAMPLES = """\b
 Examples:
@@ -89,8 +89,8 @@ def command(model: str | None, as_json: bool, **options: Any) -> None:
 
 
 def _print_plan(model: str, options: dict[str, Any], as_json: bool) -> None:
-    from regard.plan import planner, report
-    from regard.plan.subject import Request, resolve
+    from regard.lab.plan import planner, report
+    from regard.lab.plan.subject import Request, resolve
 
     request = Request(
         options["batch"],
@@ -130,7 +130,7 @@ def _print_plan(model: str, options: dict[str, Any], as_json: bool) -> None:
 
 
 def _measure(subject: Any, device: Any) -> Any:
-    from regard.plan.measurement import MeasuredStep, measure
+    from regard.lab.plan.measurement import MeasuredStep, measure
 
     step = MeasuredStep(
         subject.description,
@@ -143,8 +143,8 @@ def _measure(subject: Any, device: Any) -> Any:
 
 
 def _print_optimum(flops: float, as_json: bool) -> None:
-    from regard.plan import report
-    from regard.plan.compute_optimal import compute_optimal
+    from regard.lab.plan import report
+    from regard.lab.plan.compute_optimal import compute_optimal
 
     optima = compute_optimal(flops)
     if as_json:
@@ -155,7 +155,7 @@ def _print_optimum(flops: float, as_json: bool) -> None:
 
 
 def _print_recommendation(task: str, examples: int | None, as_json: bool) -> None:
-    from regard.plan.recommendation import recommend
+    from regard.lab.plan.recommendation import recommend
 
     advice = recommend(task, examples)
     if as_json:

@@ -19,10 +19,16 @@ from regard.cli.batch_work import (
     output_option,
 )
 from regard.cli.completion import FILE, MODEL_FOLDER, TEXT_OR_FILE
-from regard.cli.model_options import device_option, download_option
-from regard.cli.number_types import COUNT
-from regard.cli.text_arguments import check_is_text, check_not_blank, is_file, piped, with_space
-from regard.errors import DataError, SettingError
+from regard.cli.options.model_options import device_option, download_option
+from regard.cli.options.number_types import COUNT
+from regard.cli.options.text_arguments import (
+    check_is_text,
+    check_not_blank,
+    is_file,
+    piped,
+    with_space,
+)
+from regard.system.errors import DataError, SettingError
 
 if TYPE_CHECKING:
     from regard.evaluation.prediction import Prediction

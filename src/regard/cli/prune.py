@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from regard import disk
 from regard.cli.completion import FILE, MODEL_FOLDER
-from regard.cli.model_options import download_option, local_folder
-from regard.cli.number_types import COUNT
-from regard.cli.unread_flags import refuse_flags
-from regard.errors import ModelError, SettingError
+from regard.cli.options.model_options import download_option, local_folder
+from regard.cli.options.number_types import COUNT
+from regard.cli.options.unread_flags import refuse_flags
+from regard.system import disk
+from regard.system.errors import ModelError, SettingError
 
 if TYPE_CHECKING:
     from regard.look.head_importance import Importance
@@ -128,9 +128,9 @@ def command(
 
 def _measure(model: Model, pairs: list[tuple[str, str]], texts: list[str]) -> dict[str, Any]:
     """Score, size and speed of a model."""
-    from regard.compare.size_and_speed import evaluate_language_model
     from regard.evaluation.evaluation import evaluate
     from regard.evaluation.task import DecodingOptions, Settings
+    from regard.lab.compare.size_and_speed import evaluate_language_model
     from regard.models import LanguageModel, Translator
 
     if isinstance(model, Translator):

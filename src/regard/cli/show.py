@@ -7,8 +7,8 @@ import json
 import click
 
 from regard.cli.completion import PRESET_OR_FOLDER
-from regard.cli.model_options import download_option, local_folder
-from regard.cli.unread_flags import refuse_flags
+from regard.cli.options.model_options import download_option, local_folder
+from regard.cli.options.unread_flags import refuse_flags
 
 EXAMPLES = """\b
 Examples:
@@ -34,8 +34,8 @@ def command(model: str | None, as_list: bool, download: bool, as_json: bool) -> 
     such as transformer:base or gpt3:175b, whose published parameter count is also printed.
     Without a MODEL, all presets are listed.
     """
-    from regard.show import listing, page
-    from regard.show.resolve import resolve
+    from regard.lab.show import listing, page
+    from regard.lab.show.resolve import resolve
 
     if as_list or model is None:
         refuse_flags(("model",), "--list lists all presets", "leave out one of the two")

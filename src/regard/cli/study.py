@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from regard.cli.completion import FILE, MODEL_FOLDER
-from regard.cli.number_types import SEEDS
+from regard.cli.options.number_types import SEEDS
+from regard.cli.options.unread_flags import refuse_other_flags
 from regard.cli.output_files import PAGE, check_page
-from regard.cli.unread_flags import refuse_other_flags
-from regard.errors import SettingError
-from regard.study import listing
+from regard.lab.study import listing
+from regard.system.errors import SettingError
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from regard.study import StudyResult
+    from regard.lab.study import StudyResult
 
 EXAMPLES = """\b
 Examples:
@@ -90,7 +90,7 @@ def _list() -> None:
 def _run_one(
     name: str, quick: bool, seeds: int | None, page: str | None, out: str | None, as_json: bool
 ) -> None:
-    from regard.study import run
+    from regard.lab.study import run
 
     with _progress() as bar:
         task = bar.add_task(name, total=1.0, text="")
@@ -115,7 +115,7 @@ def _run_one(
 def _run_all(
     quick: bool, seeds: int | None, page: str | None, out: str | None, as_json: bool
 ) -> None:
-    from regard.study import run_all
+    from regard.lab.study import run_all
 
     folder = Path(out or "runs/study")
     names = listing.in_order()
@@ -133,7 +133,7 @@ def _run_all(
                 bar.console.print(f"{result.verdict.outcome:20} {result.name}", highlight=False)
     report_file = folder / "report.html"
     if page:
-        from regard import disk
+        from regard.system import disk
 
         disk.write_file(Path(page), report_file.read_text(encoding="utf-8"))
         report_file = Path(page)

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from regard.cli.completion import MODEL_FOLDER, RECIPE
-from regard.cli.model_options import local_folder
-from regard.cli.number_types import WholeNumber
-from regard.cli.recipe_options import (
+from regard.cli.options.model_options import local_folder
+from regard.cli.options.number_types import WholeNumber
+from regard.cli.options.recipe_options import (
     RecipeCommand,
     command_arguments,
     data_options,
     recipe_changes,
     recipe_option,
 )
-from regard.errors import SettingError, TrainingInterrupted
+from regard.system.errors import SettingError, TrainingInterrupted
 from regard.training import run_folder as run_folders
 from regard.training.recipe import loading, schema
 

@@ -20,10 +20,10 @@ from regard.cli.batch_work import (
     output_option,
 )
 from regard.cli.completion import FILE, MODEL_FOLDER
-from regard.cli.decoding_options import decoding_options, decoding_strategy, length_limit
-from regard.cli.model_options import download_option
-from regard.cli.text_arguments import check_is_text, piped
-from regard.errors import SettingError
+from regard.cli.options.decoding_options import decoding_options, decoding_strategy, length_limit
+from regard.cli.options.model_options import download_option
+from regard.cli.options.text_arguments import check_is_text, piped
+from regard.system.errors import SettingError
 
 if TYPE_CHECKING:
     from regard.decode.strategy import Hypothesis

@@ -9,10 +9,15 @@ from typing import Any
 import click
 
 from regard.cli.completion import MODEL_FOLDER, RECIPE
-from regard.cli.number_types import COUNT, FLOPS, MINUTES
-from regard.cli.recipe_options import RecipeCommand, data_options, recipe_changes, recipe_option
+from regard.cli.options.number_types import COUNT, FLOPS, MINUTES
+from regard.cli.options.recipe_options import (
+    RecipeCommand,
+    data_options,
+    recipe_changes,
+    recipe_option,
+)
+from regard.cli.options.unread_flags import refuse_other_flags
 from regard.cli.train import FINETUNE_KEYS, exit_on_interruption
-from regard.cli.unread_flags import refuse_other_flags
 from regard.training.recipe import loading, schema
 
 ORDER = "rate,warmup,batch,dropout,size"
@@ -52,13 +57,13 @@ def tune(
             "--resume continues the search with its original settings",
             "leave it out, or start another search with --out",
         )
-        from regard.tune import tuning
+        from regard.lab.tune import tuning
 
         with exit_on_interruption():
             _print(tuning.resume(Path(resume), _say), as_json)
         return
     settings, name = loading.choose(recipe, changes, data_dir)
-    from regard.tune import tuning
+    from regard.lab.tune import tuning
 
     budget = tuning.Budget(minutes, flops, updates)
     folder = Path(out) if out else Path("searches") / name

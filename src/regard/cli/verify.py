@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import click
 
 from regard.cli.completion import MODEL_FOLDER
-from regard.cli.model_options import download_option, local_folder
-from regard.cli.number_types import SEED
+from regard.cli.options.model_options import download_option, local_folder
+from regard.cli.options.number_types import SEED
 
 if TYPE_CHECKING:
-    from regard.verify.invariants import Finding
+    from regard.lab.verify.invariants import Finding
 
 EXAMPLES = """\b
 Examples:
@@ -59,13 +59,13 @@ def command(
     """
     import torch
 
-    from regard import memory
+    from regard.builder.parameter_count import parameter_count
     from regard.core.finite_outputs import require_finite_weights
     from regard.families.folder import open_model, peek
+    from regard.lab.verify.invariants import check_invariants
+    from regard.lab.verify.parity import parity
     from regard.models import choose_device
-    from regard.parameter_count import parameter_count
-    from regard.verify.invariants import check_invariants
-    from regard.verify.parity import parity
+    from regard.system import memory
 
     model = local_folder(model, download)
     if precision == "float64":

@@ -16,7 +16,7 @@ from typing import NoReturn
 
 import torch
 
-from regard.errors import RegardWarning, SettingError
+from regard.system.errors import RegardWarning, SettingError
 
 WITHOUT_AMX = "AVX512_CORE_FP16"  # the largest set of instructions before AMX, by oneDNN's name
 SIZE = 64  # of the matrices that are multiplied: large enough for oneDNN to take AMX

@@ -6,11 +6,11 @@ from typing import cast
 
 from torch import Tensor, nn
 
-from regard.core.attention_mask import AttentionMask, ScoreBias
+from regard.core.caches.kv_cache import NO_CACHE, Cache, CrossKV
 from regard.core.context import LayerContext
-from regard.core.kv_cache import NO_CACHE, Cache, CrossKV
 from regard.core.linear import Linear, dimensions
-from regard.core.position_terms import NO_POSITION, LayerPosition, PositionTerms
+from regard.core.masks.attention_mask import AttentionMask, ScoreBias
+from regard.core.positions.position_terms import NO_POSITION, LayerPosition, PositionTerms
 from regard.core.projection import CrossProjection, Projection, merge_heads
 
 

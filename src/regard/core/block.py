@@ -11,13 +11,13 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from regard.core.attention import Attention
-from regard.core.attention_mask import AttentionMask
+from regard.core.caches.kv_cache import LayerCache
 from regard.core.context import LayerContext
 from regard.core.dropout import DropPath
 from regard.core.feedforward import PositionWise
-from regard.core.kv_cache import LayerCache
+from regard.core.masks.attention_mask import AttentionMask
 from regard.core.norm import Norm, batch_norms, fixed_running_statistics, normalize
-from regard.core.position_terms import PositionTerms
+from regard.core.positions.position_terms import PositionTerms
 from regard.core.residual import LayerScale, ParallelResidual, SequentialResidual
 
 # Of a sublayer in `layer_scales`, whose parameters are stored by index. The feed-forward's is the

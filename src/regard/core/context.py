@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from regard.core.attention_mask import MaskAxes
+from regard.core.caches.kv_cache import NO_LAYER_CACHE, DecoderState, LayerCache, Positions
 from regard.core.encoder_output import EncoderOutput
-from regard.core.kv_cache import NO_LAYER_CACHE, DecoderState, LayerCache, Positions
-from regard.core.mask import Call, DocumentMask
+from regard.core.masks.attention_mask import MaskAxes
+from regard.core.masks.mask import Call, DocumentMask
 from regard.core.probe import NO_PROBE, NullProbe
 
 Losses = MutableMapping[str, Tensor]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from regard.core.kv_cache import ConvState
+from regard.core.caches.kv_cache import ConvState
 
 
 class DilatedConvolution(nn.Module):

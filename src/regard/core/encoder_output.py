@@ -7,9 +7,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from regard.core.attention_mask import AttentionMask
-from regard.core.kv_cache import DecoderState
-from regard.core.mask import DocumentMask, padding_pattern
+from regard.core.caches.kv_cache import DecoderState
+from regard.core.masks.attention_mask import AttentionMask
+from regard.core.masks.mask import DocumentMask, padding_pattern
 from regard.core.probe import NO_PROBE, NullProbe
 
 

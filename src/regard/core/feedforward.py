@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from regard.core.caches.kv_cache import ConvState
 from regard.core.context import LayerContext
 from regard.core.convolution import DilatedConvolution, zero_padding
 from regard.core.dropout import Dropout
-from regard.core.kv_cache import ConvState
 from regard.core.linear import Linear
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from regard.errors import NonFiniteError
+from regard.system.errors import NonFiniteError
 
 _REPAIR = (
     "use an earlier checkpoint (training diverged, or the file is damaged), "

@@ -17,8 +17,8 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from regard.core.attention_mask import AttentionMask, ScoreBias
-from regard.errors import SettingError, did_you_mean
+from regard.core.masks.attention_mask import AttentionMask, ScoreBias
+from regard.system.errors import SettingError, did_you_mean
 
 Edit = Callable[[Tensor], Tensor]
 PARTS = ("weights", "q", "k", "v")  # what can be asked of a recorded attention

@@ -6,7 +6,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from regard.core.kv_cache import CrossKV
+from regard.core.caches.kv_cache import CrossKV
 from regard.core.linear import Linear, dimensions
 
 Qkv = tuple[Tensor, Tensor, Tensor]

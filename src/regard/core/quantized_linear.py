@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.core.amx import require_bfloat16_products
-from regard.errors import SettingError
+from regard.system.errors import SettingError
 
 _ROWS = 8  # oneDNN packs for a number of rows; this one is good for all that decoding has (log)
 

@@ -7,8 +7,8 @@ from typing import Any, ClassVar, Literal
 
 from torch import Tensor, nn
 
+from regard.core.caches.kv_cache import LayerCache
 from regard.core.encoder_output import EncoderOutput
-from regard.core.kv_cache import LayerCache
 from regard.core.probe import HasHeads
 
 SideKind = Literal["transformer", "recurrent", "convolutional", "memory"]

@@ -9,18 +9,18 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from regard.core.attention_mask import AttentionMask, first_token
 from regard.core.block import AnyBlock, run_checkpointed
+from regard.core.caches.kv_cache import NO_LAYER_CACHE, LayerCache
 from regard.core.context import Context, LayerContext
 from regard.core.dropout import Dropout, LayerDrop
 from regard.core.encoder_output import EncoderOutput, cross_attention_mask
-from regard.core.kv_cache import NO_LAYER_CACHE, LayerCache
-from regard.core.mask import Call, MaskPattern
+from regard.core.masks.attention_mask import AttentionMask, first_token
+from regard.core.masks.mask import Call, MaskPattern
 from regard.core.norm import Norm, normalize
-from regard.core.position_terms import AnyPosition, PositionTerms, position_terms
+from regard.core.positions.position_terms import AnyPosition, PositionTerms, position_terms
 from regard.core.probe import HasHeads
 from regard.core.side import Side
-from regard.errors import ModelError
+from regard.system.errors import ModelError
 
 
 class LayerInputs(NamedTuple):

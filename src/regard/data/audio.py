@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch.nn import functional
 
 from regard.data.text_files import format_of_suffix, json_record, lines, pairs
-from regard.errors import DataError
+from regard.system.errors import DataError
 
 RATE = 16_000  # samples a second
 SUFFIXES = (".wav", ".flac")

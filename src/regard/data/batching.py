@@ -23,7 +23,7 @@ from regard.core.seeding import derive_seed, philox
 from regard.data.corpus import Column, Corpus
 from regard.data.epoch_order import CHUNK_ROWS, RowOrder
 from regard.data.padding import IGNORED, pad_tokens, round_up
-from regard.errors import DataError
+from regard.system.errors import DataError
 
 Rows = NDArray[np.int64]  # row numbers of a corpus
 Item = TypeVar("Item")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from regard.data.builtin import Link, Sentence
-from regard.errors import DataError
+from regard.data.generated.builtin import Link, Sentence
+from regard.system.errors import DataError
 
 # Columns of https://universaldependencies.org/format.html: ID FORM … HEAD DEPREL …
 _COLUMNS = 10

@@ -28,11 +28,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from regard import disk
 from regard.data.epoch_order import RowSpan, mixture_weights, spans
-from regard.errors import DataError
-from regard.process_pool import ordered_map
-from regard.text.tokenizer import Tokenizer
+from regard.data.text.tokenizer import Tokenizer
+from regard.system import disk
+from regard.system.errors import DataError
+from regard.system.process_pool import ordered_map
 
 FORMAT = 1  # of the manifest; another number is refused
 MANIFEST = "corpus.json"

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.core.seeding import derive_seed, philox
-from regard.errors import SettingError
+from regard.system.errors import SettingError
 
 Rows = NDArray[np.int64]
 

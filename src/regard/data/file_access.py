@@ -23,7 +23,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from regard.errors import DataError
+from regard.system.errors import DataError
 
 LONGEST_LINE = 1 << 28  # bytes; there are corpora of 100 MB in one line (text8)
 GZIP = b"\x1f\x8b"  # the first bytes of a gzip file

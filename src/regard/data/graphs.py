@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.data import text_files
-from regard.errors import DataError, RegardWarning, did_you_mean
+from regard.system.errors import DataError, RegardWarning, did_you_mean
 
 Level = Literal["nodes", "graphs"]
 SPLITS = ("train", "valid", "test")

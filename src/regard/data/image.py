@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard import disk
-from regard.errors import DataError, ModelError, did_you_mean
+from regard.system import disk
+from regard.system.errors import DataError, ModelError, did_you_mean
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

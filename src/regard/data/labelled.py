@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from regard.data.file_access import expand
 from regard.data.tables import class_names
 from regard.data.text_files import format_of_suffix, lines, pairs, records
-from regard.errors import DataError
+from regard.system.errors import DataError
 
 Example = TypeVar("Example")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from regard.data import text_files
 from regard.data.image import Picture
-from regard.errors import DataError
+from regard.system.errors import DataError
 
 # What is generated for the images of a class; Radford et al. 2021, Section 3.1.4.
 CAPTION = "a photo of a {}."

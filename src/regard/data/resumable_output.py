@@ -15,8 +15,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from regard import disk
-from regard.errors import DataError, DiskError, SettingError
+from regard.system import disk
+from regard.system.errors import DataError, DiskError, SettingError
 
 
 class ResumableOutput:

@@ -6,8 +6,8 @@ import io
 import itertools
 from collections.abc import Iterable, Iterator
 
-from regard.process_pool import ordered_map
-from regard.text.tokenizer import Tokenizer
+from regard.data.text.tokenizer import Tokenizer
+from regard.system.process_pool import ordered_map
 
 PackedRow = tuple[list[int], list[int]]  # token ids, and where sentences begin
 

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.data import text_files
-from regard.disk import read_json_object
-from regard.errors import DataError, did_you_mean
+from regard.system.disk import read_json_object
+from regard.system.errors import DataError, did_you_mean
 
 Values = NDArray[np.float32]  # [time steps, channels]; NaN where a value is missing
 Dates = NDArray[np.datetime64]  # [time steps], in seconds

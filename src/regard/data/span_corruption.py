@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from regard.data.text_corruption import Ids, RandomStream
-from regard.errors import DataError
+from regard.system.errors import DataError
 
 
 def corrupt_spans(

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.data.file_access import DATASET_STATE, file_name, open_binary, require_pyarrow
-from regard.errors import DataError
+from regard.system.errors import DataError
 
 ROWS_AT_ONCE = 2048
 ARROW_FILE = b"ARROW1"  # the first bytes of an Arrow file; a stream has none

@@ -11,7 +11,7 @@ from itertools import accumulate
 from tokenizers import Encoding
 
 from regard.data.labelled import TaggedWords
-from regard.text.tokenizer import Tokenizer
+from regard.data.text.tokenizer import Tokenizer
 
 # Written without spaces between words; data sets have a tag for each (BERT splits at the same).
 _IDEOGRAPH = re.compile("[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002fa1f]")

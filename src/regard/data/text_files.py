@@ -27,7 +27,7 @@ from regard.data.file_access import (
     suffix_format,
 )
 from regard.data.tables import call_it_text, column_texts, table_records
-from regard.errors import DataError, SettingError, did_you_mean
+from regard.system.errors import DataError, SettingError, did_you_mean
 
 TEXT_KEY = "text"  # of JSON Lines, unless another is named
 

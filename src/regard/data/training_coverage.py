@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from regard import disk
 from regard.data.corpus import Corpus
+from regard.system import disk
 
 FILE = "training_coverage.json"
 _CHUNK = 1 << 22  # tokens that are counted at once: a corpus may be larger than memory

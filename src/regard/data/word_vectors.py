@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from regard.data import text_files
-from regard.errors import DataError
-from regard.text.tokenizer import Tokenizer
+from regard.data.text.tokenizer import Tokenizer
+from regard.system.errors import DataError
 
 
 def read_vectors(

@@ -29,9 +29,9 @@ from regard.decode.constraints import Constraints, HistoryRules
 from regard.decode.events import BeamStep, StepCallback, TokenCallback, TokenStep
 from regard.decode.strategy import BeamSearch, Hypothesis, Limit, Strategy
 from regard.decode.worker_count import default_workers
-from regard.decoder import Decoder
-from regard.encoder_decoder import EncoderDecoder
-from regard.errors import DataError, SettingError
+from regard.system.errors import DataError, SettingError
+from regard.wirings.decoder import Decoder
+from regard.wirings.encoder_decoder import EncoderDecoder
 
 Source = Sequence[int] | Tensor  # token ids, or the frames [mels, N] of a spectrogram
 

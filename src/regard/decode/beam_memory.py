@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import warnings
 
-from regard import memory, spec
+from regard import spec
 from regard.decode.strategy import BeamSearch, Strategy
-from regard.errors import WideBeamWarning
+from regard.system import memory
+from regard.system.errors import WideBeamWarning
 
 _BYTES = 4  # of a float32
 # Logits, log-probabilities, candidates and their order, of all hypotheses at once.

@@ -18,15 +18,15 @@ from typing import Any, assert_never
 import torch
 from torch import Tensor
 
-from regard.core.kv_cache import DecoderState
+from regard.core.caches.kv_cache import DecoderState
 from regard.decode import cuda_graphs, fused_step
 from regard.decode.constraints import NEG_INF, Constraints
 from regard.decode.cuda_graphs import GraphedLoop
 from regard.decode.events import BeamStep, StepCallback
 from regard.decode.strategy import BeamSearch, Hypothesis
 from regard.decode.topk import top_tokens
-from regard.decoder import Decoder
-from regard.encoder_decoder import EncoderDecoder
+from regard.wirings.decoder import Decoder
+from regard.wirings.encoder_decoder import EncoderDecoder
 
 
 @dataclass

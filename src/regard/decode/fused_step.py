@@ -14,31 +14,31 @@ from typing import TYPE_CHECKING, cast
 import torch
 from torch import Tensor, nn
 
-from regard.core import scaled_dot_product_attention
 from regard.core.attention import Attention
-from regard.core.attention_mask import AttentionMask, additive_mask
 from regard.core.block import Block
+from regard.core.caches.kv_cache import LayerCache, StaticKVCache
 from regard.core.context import Context
-from regard.core.embedding import Embedding
 from regard.core.feedforward import ACTIVATIONS, FeedForward, GatedFeedForward
-from regard.core.head import LMHead
-from regard.core.kv_cache import LayerCache, StaticKVCache
+from regard.core.frontends.embedding import Embedding
+from regard.core.heads.head import LMHead
 from regard.core.linear import Linear
+from regard.core.masks.attention_mask import AttentionMask, additive_mask
+from regard.core.mixers import scaled_dot_product_attention
+from regard.core.mixers.scaled_dot_product_attention import SoftmaxAttention
 from regard.core.norm import BatchNorm, KernelNorm, kernel_norm
+from regard.core.positions.relative_position import RelativeScores
+from regard.core.positions.rotary import Rope
 from regard.core.projection import CrossProjection, SelfProjection
-from regard.core.relative_position import RelativeScores
 from regard.core.residual import PostNorm, PreNorm
-from regard.core.rotary import Rope
-from regard.core.scaled_dot_product_attention import SoftmaxAttention
 from regard.core.side import Side
 from regard.core.stack import LayerInputs, Stack
-from regard.decoder import Decoder
-from regard.encoder_decoder import EncoderDecoder
-from regard.model_variants import RecomputingDecoder
+from regard.wirings.decoder import Decoder
+from regard.wirings.encoder_decoder import EncoderDecoder
+from regard.wirings.model_variants import RecomputingDecoder
 
 if TYPE_CHECKING:
+    from regard.core.caches.kv_cache import DecoderState
     from regard.core.kernels.decode_step import Sum
-    from regard.core.kv_cache import DecoderState
 
 MAX_ROWS = 64
 _ACTIVATION_NAMES = {function: name for name, function in ACTIVATIONS.items()}

@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from regard.core.caches.kv_cache import DecoderState
 from regard.core.finite_outputs import non_finite_error
-from regard.core.kv_cache import DecoderState
-from regard.core.mask import CausalMask
+from regard.core.masks.mask import CausalMask
 from regard.core.seeding import philox
 from regard.core.stack import Stack
 from regard.decode import cuda_graphs, fused_step
@@ -24,8 +24,8 @@ from regard.decode.cuda_graphs import GraphedLoop
 from regard.decode.events import StepCallback, TokenCallback, TokenStep
 from regard.decode.strategy import Greedy, Hypothesis, Sampling
 from regard.decode.topk import has_greedy_kernel, top_tokens
-from regard.decoder import Decoder
-from regard.encoder_decoder import EncoderDecoder
+from regard.wirings.decoder import Decoder
+from regard.wirings.encoder_decoder import EncoderDecoder
 
 
 @dataclass

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from regard.errors import SettingError
-from regard.options import number_within, parse_option
+from regard.system.errors import SettingError
+from regard.system.options import number_within, parse_option
 
 
 @dataclass(frozen=True)

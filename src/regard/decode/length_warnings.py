@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from regard.decode.strategy import Hypothesis
-from regard.errors import CutOffOutputWarning, LongOutputWarning, warn
+from regard.system.errors import CutOffOutputWarning, LongOutputWarning, warn
 
 _LONG = 10_000  # tokens of one output
 

@@ -14,14 +14,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from regard.core.caches.kv_cache import DecoderState
 from regard.core.finite_outputs import require_finite
-from regard.core.kv_cache import DecoderState
 from regard.core.seeding import philox
 from regard.decode.constraints import Constraints
 from regard.decode.events import StepCallback, TokenCallback, TokenStep
 from regard.decode.greedy_and_sampling import filtered_distribution
 from regard.decode.strategy import Greedy, Hypothesis, Sampling
-from regard.decoder import Decoder
+from regard.wirings.decoder import Decoder
 
 
 @dataclass(frozen=True)

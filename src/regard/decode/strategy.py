@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypedDict
 
-from regard.arguments import real_number, switch, whole_number
 from regard.decode.length_penalty import GNMTPenalty, LengthPenalty, parse_length_penalty
-from regard.errors import SettingError, did_you_mean
+from regard.system.arguments import real_number, switch, whole_number
+from regard.system.errors import SettingError, did_you_mean
 
 MIN_TEMPERATURE = 1e-6  # logits divided by less are infinite
 # Logits divided by much more underflow in float32; all tokens are equally likely long before that.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from regard.core.scaled_dot_product_attention import HAS_TRITON
+from regard.core.mixers.scaled_dot_product_attention import HAS_TRITON
 
 MAX_KERNEL_COUNT = 32  # the kernel takes the maximum again and again: slow for more than this
 _BLOCK = 128

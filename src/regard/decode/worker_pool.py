@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from regard.process_pool import end_with_parent
+from regard.system.process_pool import end_with_parent
 
 Result = TypeVar("Result")
 Task = Callable[[list[int]], Result]

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from regard.errors import DataError, SettingError
 from regard.evaluation.task import PredictionOptions
 from regard.models.labels import Scores
 from regard.models.memory_network import split_sentences
+from regard.system.errors import DataError, SettingError
 
 NEW_TOKENS = 50  # of a language model's continuation
 SAMPLE_LEVELS = (0.1, 0.5, 0.9)  # quantiles of sample trajectories

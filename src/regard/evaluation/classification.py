@@ -7,10 +7,10 @@ from typing import Any
 
 from regard.data.labelled import LabelledText, Question, RatedText, TaggedWords
 from regard.data.tag_alignment import align_words, word_tags
-from regard.errors import DataError
 from regard.evaluation.task import Outputs, Settings
 from regard.models import TextEncoder
 from regard.models.labels import label_scores
+from regard.system.errors import DataError
 
 
 def rank_labels(model: Any, examples: Sequence[LabelledText], settings: Settings) -> Outputs:

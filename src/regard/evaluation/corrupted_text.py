@@ -23,6 +23,7 @@ from regard.data.sentence_packing import (
     pack_sentences,
 )
 from regard.data.span_corruption import corrupt_spans
+from regard.data.text.tokenizer import Tokenizer
 from regard.data.text_corruption import (
     Ids,
     MaskingRates,
@@ -32,10 +33,9 @@ from regard.data.text_corruption import (
     sentence_pair,
 )
 from regard.decode.batch_decoding import batch_by_length
-from regard.errors import DataError, ModelError
 from regard.evaluation.task import Outputs, Settings
 from regard.models import TextEncoder, Translator
-from regard.text.tokenizer import Tokenizer
+from regard.system.errors import DataError, ModelError
 
 # The epoch whose random numbers validation uses, which no training reaches.
 VALIDATION_EPOCH = 2**40

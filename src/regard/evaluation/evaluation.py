@@ -11,26 +11,26 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from regard.core.finite_outputs import non_finite_error
-from regard.drawing import terminal
-from regard.errors import DataError, SettingError
 from regard.evaluation.examples import DataPath, shortened
-from regard.evaluation.table import formatted
-from regard.evaluation.task import OutputKind, Outputs, Settings, Task
-from regard.evaluation.tasks import TASKS, task_of
-from regard.metrics.bleu import Bleu
-from regard.metrics.bootstrap import ConfidenceInterval, confidence_interval
-from regard.metrics.classification import TopKAccuracy
-from regard.metrics.forecast import Coverage, QuantileLoss, point_forecasts
-from regard.metrics.metric import Metric
-from regard.metrics.perplexity import LikelihoodMetric, Loss, Perplexity
-from regard.metrics.registry import metric as registered_metric
-from regard.metrics.significance import (
+from regard.evaluation.metrics.bleu import Bleu
+from regard.evaluation.metrics.bootstrap import ConfidenceInterval, confidence_interval
+from regard.evaluation.metrics.classification import TopKAccuracy
+from regard.evaluation.metrics.forecast import Coverage, QuantileLoss, point_forecasts
+from regard.evaluation.metrics.metric import Metric
+from regard.evaluation.metrics.perplexity import LikelihoodMetric, Loss, Perplexity
+from regard.evaluation.metrics.registry import metric as registered_metric
+from regard.evaluation.metrics.significance import (
     PairedTest,
     approximate_randomization,
     system_statistics,
 )
+from regard.evaluation.table import formatted
+from regard.evaluation.task import OutputKind, Outputs, Settings, Task
+from regard.evaluation.tasks import TASKS, task_of
+from regard.look.drawing import terminal
 from regard.models import Model
-from regard.models.input_warnings import without_example_warnings
+from regard.models.inputs.input_warnings import without_example_warnings
+from regard.system.errors import DataError, SettingError
 
 MetricChoice: TypeAlias = str | Metric | Sequence[str | Metric] | None
 # A file, a folder, two files of parallel text, or a list of examples.

@@ -17,7 +17,7 @@ from regard.data.graphs import GraphData, read_graphs
 from regard.data.labelled import LabelledText, Question, RatedText, TaggedWords, TextPair
 from regard.data.labelled_images import LabelledImage
 from regard.data.series import Series, read_series
-from regard.errors import DataError, SettingError
+from regard.system.errors import DataError, SettingError
 
 # A file, two files of parallel text, or a folder; standard input is "-".
 DataPath: TypeAlias = str | tuple[str, str]

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from regard.data.series import Series, windows
-from regard.errors import DataError
+from regard.evaluation.metrics.forecast import point_forecasts
 from regard.evaluation.task import Outputs, Settings
-from regard.metrics.forecast import point_forecasts
 from regard.models import SeriesModel
+from regard.system.errors import DataError
 
 
 def forecast_points(model: SeriesModel, examples: Sequence[Series], settings: Settings) -> Outputs:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from regard.data.graphs import GraphData
-from regard.errors import DataError
 from regard.evaluation.classification import check_labels
 from regard.evaluation.task import Outputs, Settings
 from regard.models import GraphModel
+from regard.system.errors import DataError
 
 
 def rank_graph_classes(

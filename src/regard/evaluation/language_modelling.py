@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from regard.core.caches.kv_cache import DecoderState, LayerCache
 from regard.core.context import Context
-from regard.core.kv_cache import DecoderState, LayerCache
-from regard.errors import DataError
 from regard.evaluation.task import Outputs, Settings
 from regard.models import LanguageModel
+from regard.system.errors import DataError
 
 BATCH_TOKENS = 1 << 13
 MAX_LOGITS = 1 << 24  # tokens × vocabulary: 64 MiB in float32

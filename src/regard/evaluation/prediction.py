@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from regard.errors import ModelError, SettingError, did_you_mean
 from regard.evaluation.task import PredictionOptions, Task
 from regard.evaluation.tasks import TASKS
 from regard.models.base import Model
+from regard.system.errors import ModelError, SettingError, did_you_mean
 
 __all__ = ["Prediction", "PredictionOptions", "chosen_task", "predict", "reads_files"]
 

@@ -10,9 +10,9 @@ from torch.nn import functional
 
 from regard.core.finite_outputs import require_finite
 from regard.data.labelled import LabelledText, TextPair
-from regard.errors import DataError
 from regard.evaluation.task import Outputs, Settings
 from regard.models.memory_network import MemoryNetworkModel
+from regard.system.errors import DataError
 
 MAX_CANDIDATES = 100  # of a ranking
 STORIES_AT_ONCE = 64

@@ -9,11 +9,11 @@ from typing import Any
 
 from regard.evaluation.classification import has_entities
 from regard.evaluation.evaluation import output_kind, predictions_of
+from regard.evaluation.metrics.bleu import Bleu
+from regard.evaluation.metrics.registry import metric
 from regard.evaluation.table import TITLES, formatted
 from regard.evaluation.task import OutputKind
 from regard.evaluation.tasks import TASKS
-from regard.metrics.bleu import Bleu
-from regard.metrics.registry import metric
 
 _TITLES = TITLES | {"top_5": "top-5", "wer": "WER", "cer": "CER"}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from regard.drawing import terminal
+from regard.look.drawing import terminal
 
 # Titles of columns that are not the key of the reports.
 TITLES = {

@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-from regard.arguments import switch, whole_number
 from regard.decode.strategy import Limit, Strategy
-from regard.errors import SettingError
 from regard.evaluation.examples import NO_DATA, ExampleKind
+from regard.system.arguments import switch, whole_number
+from regard.system.errors import SettingError
 
 # What a metric is computed from: the prediction of an example, the candidates ranked from the
 # likeliest on (top-k accuracy), its negative log-likelihood and number of tokens, or levels and

@@ -7,7 +7,6 @@ The first task of a model in the order of the table is its own.
 
 from __future__ import annotations
 
-from regard.errors import ModelError, SettingError, did_you_mean
 from regard.evaluation import answers, examples
 from regard.evaluation.classification import (
     answer_questions,
@@ -40,6 +39,7 @@ from regard.evaluation.retrieval import answer_stories, rank_pairs
 from regard.evaluation.task import Card, Task
 from regard.evaluation.translation import reference_likelihood, translate
 from regard.models.base import Model
+from regard.system.errors import ModelError, SettingError, did_you_mean
 
 _LOAD = 'model = regard.load("FOLDER")'
 _CLASSIFY_TEXT = 'regard.load("FOLDER").classify("a text")'

@@ -10,8 +10,8 @@ from dataclasses import replace
 from typing import Any, Literal, cast
 
 from regard import spec
-from regard.errors import SettingError
-from regard.options import construct, parse_option
+from regard.system.errors import SettingError
+from regard.system.options import construct, parse_option
 
 
 def _global_mask(size: int = 256) -> spec.MaskPattern:

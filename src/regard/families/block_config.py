@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from regard import spec
-from regard.errors import ModelError
+from regard.system.errors import ModelError
 
 # transformers' names of activations; where several mean the same, the first is written.
 ACTIVATIONS: dict[str, spec.Activation] = {

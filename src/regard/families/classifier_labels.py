@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from regard import spec
-from regard.arguments import is_whole
-from regard.errors import ModelError
+from regard.system.arguments import is_whole
+from regard.system.errors import ModelError
 
 
 def classifier_head(model: spec.Encoder | spec.Decoder) -> spec.ClassifierHead | None:

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from regard.arguments import is_number, is_whole
-from regard.errors import ModelError, UnknownKeyError
+from regard.system.arguments import is_number, is_whole
+from regard.system.errors import ModelError, UnknownKeyError
 
 # Keys that every config may have, with the one value that an encoder or a decoder alone can have.
 NOT_ENCODER_DECODER: dict[str, Any] = {

@@ -10,9 +10,9 @@ from typing import Any
 
 from regard import __version__, spec
 from regard.builder import outline
-from regard.errors import ModelError
 from regard.families.config_schema import IGNORED_KEYS
 from regard.families.tensor_table import Rename, Rule
+from regard.system.errors import ModelError
 
 SPEC_TYPES = (object, object)  # any model, over any input
 PREFIX = ""

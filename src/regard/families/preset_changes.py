@@ -11,14 +11,14 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from regard import spec
-from regard.errors import ModelError, SettingError, did_you_mean
 from regard.families.attention_options import (
     parse_attention,
     parse_compressed_memory,
     self_attention,
 )
-from regard.families.forecast_options import parse_forecast, parse_scales
-from regard.options import parse_option
+from regard.families.series.forecast_options import parse_forecast, parse_scales
+from regard.system.errors import ModelError, SettingError, did_you_mean
+from regard.system.options import parse_option
 
 # ------------------------------------------------------------------ words
 

@@ -12,56 +12,49 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from regard import spec
-from regard.families import (
-    albert,
-    bart,
-    bert,
-    bigbird,
-    clip,
-    deberta_presets,
-    deberta_v1,
-    deit,
-    dinov2_presets,
-    distilbert,
-    electra,
+from regard.families import graph, memory_network
+from regard.families.decoders import (
     gemma,
     gpt2,
     gpt3,
     gpt_decoder,
     gpt_neox,
-    graph,
-    hubert,
-    linear_forecaster,
     llama,
-    longformer,
-    marian,
-    mbart,
-    memory_network,
     mistral,
     mixtral,
-    mpnet,
-    mt5,
     openai_gpt,
     palm,
-    patchtst_presets,
-    pegasus,
     qwen2,
+    transformer_xl,
+)
+from regard.families.encoder_decoders import (
+    bart,
+    marian,
+    mbart,
+    mt5,
+    pegasus,
     recurrent,
+    t5,
+    transformer,
+    universal,
+)
+from regard.families.encoders import (
+    albert,
+    bert,
+    bigbird,
+    deberta_presets,
+    deberta_v1,
+    distilbert,
+    electra,
+    longformer,
+    mpnet,
     reformer_presets,
     roberta,
-    siglip,
-    swin_presets,
-    t5,
-    time_series_transformer,
-    transformer,
-    transformer_xl,
-    universal,
-    vit,
-    vit_mae,
-    wav2vec2_presets,
-    whisper,
 )
 from regard.families.preset_settings import ConfigPresets
+from regard.families.series import linear_forecaster, patchtst_presets, time_series_transformer
+from regard.families.speech import hubert, wav2vec2_presets, whisper
+from regard.families.vision import clip, deit, dinov2_presets, siglip, swin_presets, vit, vit_mae
 
 # ------------------------------------------------------------------ what a preset is
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from regard.errors import ModelError, SettingError, did_you_mean
+from regard.system.errors import ModelError, SettingError, did_you_mean
 
 Presets = Mapping[str, Mapping[str, Any]]
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from regard import spec
-from regard.errors import ModelError, SettingError, did_you_mean
 from regard.families.preset_changes import CHANGES, with_changes
 from regard.families.preset_list import ALIASES, PRESET_FAMILIES, Kind, PresetFamily
+from regard.system.errors import ModelError, SettingError, did_you_mean
 
 TOLERANCE = 0.005  # how far a parameter count may be from the published one without a reason
 

@@ -7,10 +7,10 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Protocol
 
 from regard import spec
-from regard.errors import ModelError
 from regard.families import native
-from regard.families.sequence_classifier import WithSequenceClassifier
+from regard.families.decoders.sequence_classifier import WithSequenceClassifier
 from regard.families.tensor_table import Rule
+from regard.system.errors import ModelError
 
 
 class Family(Protocol):
@@ -45,51 +45,51 @@ class Family(Protocol):
 # A family is a file of this folder, or an object in one.
 PLACES = {
     # Encoder–decoders.
-    "marian": "marian",
-    "pegasus": "pegasus",
-    "bart": "bart.BART",
-    "mbart": "mbart.MBART",
-    "t5": "t5.T5",
-    "mt5": "mt5.MT5",
-    "whisper": "whisper",
+    "marian": "encoder_decoders.marian",
+    "pegasus": "encoder_decoders.pegasus",
+    "bart": "encoder_decoders.bart:BART",
+    "mbart": "encoder_decoders.mbart:MBART",
+    "t5": "encoder_decoders.t5:T5",
+    "mt5": "encoder_decoders.mt5:MT5",
+    "whisper": "speech.whisper",
     # Decoders.
-    "gpt2": "gpt2.GPT2",
-    "openai-gpt": "openai_gpt.GPT",
-    "gpt_neox": "gpt_neox",
-    "llama": "llama.LLAMA",
-    "mistral": "mistral.MISTRAL",
-    "qwen2": "qwen2.QWEN2",
-    "gemma": "gemma.GEMMA",
+    "gpt2": "decoders.gpt2:GPT2",
+    "openai-gpt": "decoders.openai_gpt:GPT",
+    "gpt_neox": "decoders.gpt_neox",
+    "llama": "decoders.llama:LLAMA",
+    "mistral": "decoders.mistral:MISTRAL",
+    "qwen2": "decoders.qwen2:QWEN2",
+    "gemma": "decoders.gemma:GEMMA",
     # Text encoders.
-    "bert": "bert.BERT",
-    "roberta": "roberta.ROBERTA",
-    "camembert": "roberta.CAMEMBERT",
-    "xlm-roberta": "roberta.XLM_ROBERTA",
-    "distilbert": "distilbert.DISTILBERT",
-    "albert": "albert.ALBERT",
-    "electra": "electra.ELECTRA",
-    "mpnet": "mpnet.MPNET",
-    "deberta": "deberta_v1",
-    "deberta-v2": "deberta",
-    "longformer": "longformer",
-    "big_bird": "bigbird",
-    "reformer": "reformer",
+    "bert": "encoders.bert:BERT",
+    "roberta": "encoders.roberta:ROBERTA",
+    "camembert": "encoders.roberta:CAMEMBERT",
+    "xlm-roberta": "encoders.roberta:XLM_ROBERTA",
+    "distilbert": "encoders.distilbert:DISTILBERT",
+    "albert": "encoders.albert:ALBERT",
+    "electra": "encoders.electra:ELECTRA",
+    "mpnet": "encoders.mpnet:MPNET",
+    "deberta": "encoders.deberta_v1",
+    "deberta-v2": "encoders.deberta",
+    "longformer": "encoders.longformer",
+    "big_bird": "encoders.bigbird",
+    "reformer": "encoders.reformer",
     # Images, sound, time series, and pairs of text and image.
-    "vit": "vit.VIT",
-    "deit": "deit.DEIT",
-    "dinov2": "dinov2",
-    "vit_mae": "vit_mae",
-    "swin": "swin",
-    "wav2vec2": "wav2vec2.WAV2VEC2",
-    "hubert": "hubert.HUBERT",
-    "patchtst": "patchtst",
-    "time_series_transformer": "time_series_transformer",
-    "clip": "clip",
-    "clip_text_model": "clip_text.TEXT",
-    "clip_vision_model": "clip_vision.VISION",
-    "siglip": "siglip",
-    "siglip_text_model": "siglip_tower.TEXT",
-    "siglip_vision_model": "siglip_tower.VISION",
+    "vit": "vision.vit:VIT",
+    "deit": "vision.deit:DEIT",
+    "dinov2": "vision.dinov2",
+    "vit_mae": "vision.vit_mae",
+    "swin": "vision.swin",
+    "wav2vec2": "speech.wav2vec2:WAV2VEC2",
+    "hubert": "speech.hubert:HUBERT",
+    "patchtst": "series.patchtst",
+    "time_series_transformer": "series.time_series_transformer",
+    "clip": "vision.clip",
+    "clip_text_model": "vision.clip_text:TEXT",
+    "clip_vision_model": "vision.clip_vision:VISION",
+    "siglip": "vision.siglip",
+    "siglip_text_model": "vision.siglip_tower:TEXT",
+    "siglip_vision_model": "vision.siglip_tower:VISION",
     # Our own format.
     "regard": "native",
 }
@@ -109,7 +109,7 @@ class Families(Mapping[str, Family]):
     """The families by model_type, each imported when it is asked for: a command needs one."""
 
     def __getitem__(self, model_type: str) -> Family:
-        file, _, name = PLACES[model_type].partition(".")
+        file, _, name = PLACES[model_type].partition(":")
         family: Any = importlib.import_module(f"regard.families.{file}")
         if name:
             family = getattr(family, name)

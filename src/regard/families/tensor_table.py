@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.errors import ModelError
+from regard.system.errors import ModelError
 
 Shapes = Mapping[str, torch.Size]
 

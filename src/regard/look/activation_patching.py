@@ -9,15 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard import drawing
 from regard.core.probe import PARTS, Edit, Probe
-from regard.core_model import CoreModel
-from regard.drawing import terminal
-from regard.errors import DataError
+from regard.look import drawing
 from regard.look.arguments import (
     require_name,
     require_positions,
 )
+from regard.look.drawing import terminal
 from regard.look.forward import evaluation_mode, forward
 from regard.look.inspectable import Inspectable, token_ids
 from regard.look.model_inputs import ModelInputs, prepare_inputs
@@ -25,6 +23,8 @@ from regard.look.probe_names import probes, residual_probes
 from regard.look.recording import array
 from regard.look.result import AnalysisResult, Array
 from regard.look.views import require_view
+from regard.system.errors import DataError
+from regard.wirings.core_model import CoreModel
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable, Sequence
 
-from regard.errors import DataError, SettingError, did_you_mean
+from regard.system.errors import DataError, SettingError, did_you_mean
 
 
 def require_name(what: str, name: str, options: Iterable[str]) -> str:

@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from regard import drawing
-from regard.drawing import terminal
-from regard.errors import SettingError
+from regard.look import drawing
 from regard.look.arguments import require_indices
 from regard.look.backdrop import Backdrop
+from regard.look.drawing import terminal
 from regard.look.recording import (
     Look,
     even_weights,
@@ -20,6 +19,7 @@ from regard.look.recording import (
 )
 from regard.look.result import PICTURE_ONLY, AnalysisResult, Array
 from regard.look.views import spells_frames
+from regard.system.errors import SettingError
 
 
 @dataclass(frozen=True)

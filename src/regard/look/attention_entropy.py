@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard import drawing
 from regard.core.probe import AttentionCall
-from regard.drawing import terminal
+from regard.look import drawing
+from regard.look.drawing import terminal
 from regard.look.probe_names import attentions
 from regard.look.recording import Look, array, recorded_attentions, weights_in_chunks
 from regard.look.result import AnalysisResult, Array

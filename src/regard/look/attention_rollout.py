@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from regard import drawing
-from regard.drawing import terminal
+from regard.look import drawing
 from regard.look.backdrop import Backdrop
+from regard.look.drawing import terminal
 from regard.look.recording import Look, even_weights, mean_over_heads, recorded_attentions
 from regard.look.result import PICTURE_ONLY, AnalysisResult, Array
 

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from regard import drawing
 from regard.data.log_mel import frequency_ticks
-from regard.drawing import Circle, Line, Mark, Panel, Pixels, Rect, Scene, Text
+from regard.look import drawing
+from regard.look.drawing import Circle, Line, Mark, Panel, Pixels, Rect, Scene, Text
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -9,19 +9,19 @@ from typing import Literal, cast
 
 import numpy as np
 
-from regard import drawing
 from regard.core.finite_outputs import non_finite_error
 from regard.decode.batch_decoding import DecodingSettings
 from regard.decode.constraints import NEG_INF
 from regard.decode.events import BeamStep, TokenStep
 from regard.decode.strategy import BeamSearch
-from regard.drawing import terminal
-from regard.errors import SettingError
+from regard.look import drawing
 from regard.look.decoding_steps import input_title
+from regard.look.drawing import terminal
 from regard.look.generation import decoding_settings, translate, written
 from regard.look.inspectable import Input, Inspectable
 from regard.look.probe_names import Head
 from regard.look.result import AnalysisResult, Array
+from regard.system.errors import SettingError
 
 Fate = Literal["open", "finished", "pruned", "left", "best"]
 SIGNS: dict[Fate, str] = {"open": " ", "finished": "●", "pruned": "✗", "left": "·", "best": "★"}

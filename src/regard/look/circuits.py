@@ -11,10 +11,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from regard import disk, drawing
-from regard.arguments import whole_number
-from regard.drawing import terminal
-from regard.errors import DataError
+from regard.look import drawing
+from regard.look.drawing import terminal
 from regard.look.forward import apply_head, evaluation_mode, hidden_states
 from regard.look.head_ablation import ablation_probe, right
 from regard.look.inspectable import Inspectable
@@ -22,6 +20,9 @@ from regard.look.model_inputs import LabelledBatch
 from regard.look.probe_names import Head, heads
 from regard.look.recording import array
 from regard.look.result import AnalysisResult, Array
+from regard.system import disk
+from regard.system.arguments import whole_number
+from regard.system.errors import DataError
 
 SCREEN = 64  # texts that every set is tried on; only a set that does well there is tried on all
 SLACK = 0.15  # by which an accuracy on so few texts may differ from that on all

@@ -9,18 +9,18 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from regard import drawing
-from regard.arguments import whole_number
 from regard.decode.batch_decoding import DecodingSettings
 from regard.decode.events import BeamStep, TokenStep
 from regard.decode.greedy_and_sampling import filtered_distribution
 from regard.decode.strategy import Greedy, Sampling, Strategy
-from regard.drawing import terminal
-from regard.errors import SettingError
+from regard.look import drawing
+from regard.look.drawing import terminal
 from regard.look.generation import decoding_settings, translate, written
 from regard.look.inspectable import Input, Inspectable
 from regard.look.probe_names import Head
 from regard.look.result import AnalysisResult, Array
+from regard.system.arguments import whole_number
+from regard.system.errors import SettingError
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,11 @@ from torch import Tensor
 
 from regard.core.context import Context
 from regard.core.finite_outputs import require_finite
-from regard.core.head import LMHead
+from regard.core.heads.head import LMHead
 from regard.core.linear import Linear
 from regard.core.probe import NO_PROBE, Probe
-from regard.core_model import CoreModel
-from regard.errors import SettingError
+from regard.system.errors import SettingError
+from regard.wirings.core_model import CoreModel
 
 
 @contextmanager

@@ -6,14 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, cast
 
-from regard.core.positional_encoding import AxialPosition, LearnedPosition
+from regard.core.positions.positional_encoding import AxialPosition, LearnedPosition
 from regard.core.probe import Probe
-from regard.core_model import CoreModel
 from regard.decode.batch_decoding import DecodingSettings, decode
 from regard.decode.beam_memory import require_memory
 from regard.decode.events import StepCallback
 from regard.decode.strategy import BeamSearch, Hypothesis, Strategy, choose_strategy
-from regard.errors import SettingError
 from regard.look.input_reading import read_input
 from regard.look.inspectable import (
     Input,
@@ -26,6 +24,8 @@ from regard.look.inspectable import (
 )
 from regard.look.probe_names import Head, switched_off
 from regard.look.views import other_views
+from regard.system.errors import SettingError
+from regard.wirings.core_model import CoreModel
 
 
 def translate(

@@ -10,11 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from regard import drawing
 from regard.core.probe import Probe
-from regard.core_model import CoreModel
-from regard.drawing import terminal
-from regard.errors import SettingError
+from regard.look import drawing
+from regard.look.drawing import terminal
 from regard.look.forward import evaluation_mode, forward
 from regard.look.inspectable import Inspectable
 from regard.look.model_inputs import IGNORED, LabelledBatch, batch
@@ -22,6 +20,8 @@ from regard.look.probe_names import Head, heads, switched_off
 from regard.look.recording import array
 from regard.look.result import AnalysisResult, Array
 from regard.look.views import require_view
+from regard.system.errors import SettingError
+from regard.wirings.core_model import CoreModel
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from regard.core.attention import Attention
 from regard.core.block import AnyBlock
 from regard.core.projection import SelfProjection
 from regard.core.stack import Stack
-from regard.errors import ModelError
+from regard.system.errors import ModelError
 
 
 class HeadCircuits(NamedTuple):

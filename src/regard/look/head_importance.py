@@ -10,11 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from regard import drawing
 from regard.core.probe import Edit, Probe
-from regard.core_model import CoreModel
-from regard.drawing import terminal
+from regard.look import drawing
 from regard.look.arguments import require_texts
+from regard.look.drawing import terminal
 from regard.look.forward import evaluation_mode, forward
 from regard.look.inspectable import Inspectable
 from regard.look.model_inputs import IGNORED, LabelledBatch, batch
@@ -22,6 +21,7 @@ from regard.look.probe_names import Head, attentions
 from regard.look.recording import array
 from regard.look.result import AnalysisResult, Array
 from regard.look.views import require_view
+from regard.wirings.core_model import CoreModel
 
 ROWS = 32  # texts in a batch
 

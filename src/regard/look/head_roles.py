@@ -12,13 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard import drawing
-from regard.arguments import whole_number
 from regard.core.probe import Probe
-from regard.data import builtin
-from regard.data.builtin import Sentence
-from regard.drawing import terminal
-from regard.errors import DataError, SettingError
+from regard.data.generated import builtin
+from regard.data.generated.builtin import Sentence
+from regard.look import drawing
+from regard.look.drawing import terminal
 from regard.look.forward import evaluation_mode, hidden_states
 from regard.look.inspectable import Inspectable, token_ids
 from regard.look.model_inputs import batch
@@ -26,6 +24,8 @@ from regard.look.probe_names import Head, stack_name
 from regard.look.recording import array
 from regard.look.result import AnalysisResult, Array
 from regard.look.views import other_views, require_view
+from regard.system.arguments import whole_number
+from regard.system.errors import DataError, SettingError
 
 POSITIONAL = ("previous token", "next token", "first token")
 

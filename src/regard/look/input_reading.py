@@ -6,11 +6,11 @@ from pathlib import Path
 
 from torch import Tensor
 
-from regard import disk
 from regard.data.audio import SUFFIXES as SOUND_SUFFIXES
 from regard.data.labelled_images import IMAGE_SUFFIXES
-from regard.errors import DataError, SettingError
 from regard.look.inspectable import Input, Inspectable, MediaInput, Prepared
+from regard.system import disk
+from regard.system.errors import DataError, SettingError
 
 MEDIA_SUFFIXES = (*IMAGE_SUFFIXES, *SOUND_SUFFIXES)
 

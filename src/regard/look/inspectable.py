@@ -11,11 +11,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from regard.core_model import CoreModel
+from regard.data.text.tokenizer import Tokenizer
 from regard.decode.batch_decoding import SpecialTokens
-from regard.errors import DataError
 from regard.spec import ModelSpec
-from regard.text.tokenizer import Tokenizer
+from regard.system.errors import DataError
+from regard.wirings.core_model import CoreModel
 
 if TYPE_CHECKING:
     from regard.look.backdrop import Backdrop  # with all that draws

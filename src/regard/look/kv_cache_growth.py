@@ -9,11 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard import drawing
-from regard.arguments import whole_number
+from regard.core.caches.kv_cache import KVCache, LayerCache
 from regard.core.finite_outputs import require_finite
-from regard.core.kv_cache import KVCache, LayerCache
-from regard.drawing import terminal
+from regard.look import drawing
+from regard.look.drawing import terminal
 from regard.look.forward import evaluation_mode
 from regard.look.generation import positions_left
 from regard.look.input_reading import read_input
@@ -28,6 +27,7 @@ from regard.look.inspectable import (
 )
 from regard.look.result import AnalysisResult, Array
 from regard.look.views import require_view
+from regard.system.arguments import whole_number
 
 
 @dataclass(frozen=True)

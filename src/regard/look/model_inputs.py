@@ -9,11 +9,9 @@ import torch
 from torch import Tensor
 
 from regard.core.context import Context
-from regard.core.patch_embedding import Patches
+from regard.core.frontends.patch_embedding import Patches
 from regard.core.probe import Probe
-from regard.core_model import CoreModel
 from regard.data.padding import pad_rows
-from regard.errors import DataError, SettingError
 from regard.look.arguments import require_texts
 from regard.look.backdrop import Backdrop
 from regard.look.generation import translate
@@ -29,6 +27,8 @@ from regard.look.inspectable import (
     token_ids,
 )
 from regard.look.probe_names import Head, switched_off
+from regard.system.errors import DataError, SettingError
+from regard.wirings.core_model import CoreModel
 
 IGNORED = -1  # the label of a position at which nothing is to be predicted
 

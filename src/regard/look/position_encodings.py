@@ -9,11 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from regard import drawing
-from regard.arguments import whole_number
 from regard.core.finite_outputs import non_finite_error
-from regard.core.position_terms import LayerPosition
-from regard.core.positional_encoding import (
+from regard.core.positions.position_terms import LayerPosition
+from regard.core.positions.positional_encoding import (
     AxialPosition,
     FixedPosition,
     LearnedPosition,
@@ -21,7 +19,7 @@ from regard.core.positional_encoding import (
     Sinusoidal2D,
     sinusoids,
 )
-from regard.core.relative_position import (
+from regard.core.positions.relative_position import (
     Alibi,
     Disentangled,
     RelativeKeys,
@@ -29,10 +27,10 @@ from regard.core.relative_position import (
     RelativeSinusoids,
     T5Bias,
 )
-from regard.core.rotary import Rope
-from regard.core.universal_transformer import UniversalStack
-from regard.drawing import terminal
-from regard.errors import SettingError
+from regard.core.positions.rotary import Rope
+from regard.core.stacks.universal_transformer import UniversalStack
+from regard.look import drawing
+from regard.look.drawing import terminal
 from regard.look.inspectable import Inspectable
 from regard.look.position_sources import (
     concatenated_position,
@@ -44,6 +42,8 @@ from regard.look.probe_names import stack_name
 from regard.look.recording import array
 from regard.look.result import AnalysisResult, Array
 from regard.look.views import other_views, require_view
+from regard.system.arguments import whole_number
+from regard.system.errors import SettingError
 
 # How the tables of vectors that are added to the embeddings are called.
 TABLES: dict[type[nn.Module], str] = {

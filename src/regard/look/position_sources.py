@@ -5,24 +5,24 @@ from __future__ import annotations
 from torch import nn
 
 from regard.core.attention import Attention
-from regard.core.embedding import Embedding
-from regard.core.lagged_values import StepEmbedding
-from regard.core.patch_embedding import Patches
-from regard.core.positional_encoding import (
+from regard.core.frontends.embedding import Embedding
+from regard.core.frontends.lagged_values import StepEmbedding
+from regard.core.frontends.patch_embedding import Patches
+from regard.core.frontends.series_patches import SeriesPatches
+from regard.core.frontends.spectrogram_frontend import Spectrogram
+from regard.core.frontends.waveform_frontend import Waveform
+from regard.core.positions.positional_encoding import (
     AxialPosition,
     FixedPosition,
     LearnedPosition,
     Sinusoidal,
     Sinusoidal2D,
 )
-from regard.core.relative_position import Alibi, Disentangled, RelativeScores, T5Bias
-from regard.core.rotary import Rope
-from regard.core.series_patches import SeriesPatches
-from regard.core.spectrogram_frontend import Spectrogram
+from regard.core.positions.relative_position import Alibi, Disentangled, RelativeScores, T5Bias
+from regard.core.positions.rotary import Rope
 from regard.core.stack import Stack
-from regard.core.universal_transformer import UniversalStack
-from regard.core.waveform_frontend import Waveform
-from regard.core_model import CoreModel
+from regard.core.stacks.universal_transformer import UniversalStack
+from regard.wirings.core_model import CoreModel
 
 InputPosition = Sinusoidal | LearnedPosition | FixedPosition | AxialPosition | Sinusoidal2D
 

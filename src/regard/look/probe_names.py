@@ -11,9 +11,9 @@ from regard.core.feedforward import FeedForward, GatedFeedForward
 from regard.core.probe import PARTS, Edit, HasHeads
 from regard.core.side import Side
 from regard.core.stack import Stack
-from regard.core_model import CoreModel
-from regard.errors import SettingError
 from regard.look.arguments import require_name
+from regard.system.errors import SettingError
+from regard.wirings.core_model import CoreModel
 
 Head = tuple[str, int]  # the attention's name and the head's number: ("decoder.2.cross", 3)
 

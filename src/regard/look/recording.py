@@ -13,11 +13,10 @@ import torch
 from torch import Tensor
 
 from regard.core.probe import PARTS, AttentionCall, Probe
-from regard.drawing import even_attention
-from regard.errors import SettingError, did_you_mean
 from regard.look.arguments import require_indices
 from regard.look.attention_map import AttentionMap
 from regard.look.backdrop import Backdrop
+from regard.look.drawing import even_attention
 from regard.look.forward import evaluation_mode, forward, hidden_states
 from regard.look.inspectable import Input, Inspectable
 from regard.look.model_inputs import ModelInputs, prepare_inputs
@@ -30,6 +29,7 @@ from regard.look.probe_names import (
 )
 from regard.look.result import Array
 from regard.look.views import other_views, require_view
+from regard.system.errors import SettingError, did_you_mean
 
 # What views ask for that all attentions of a kind are in.
 PATTERNS_OF_VIEWS = {

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from regard import drawing
+from regard.look import drawing
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

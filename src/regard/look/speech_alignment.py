@@ -8,13 +8,13 @@ from itertools import groupby
 
 import numpy as np
 
-from regard import drawing
-from regard.drawing import terminal
-from regard.errors import SettingError
+from regard.look import drawing
 from regard.look.arguments import require_indices
 from regard.look.backdrop import Backdrop, SoundBackdrop
+from regard.look.drawing import terminal
 from regard.look.recording import Look, array
 from regard.look.result import PICTURE_ONLY, AnalysisResult, Array
+from regard.system.errors import SettingError
 
 
 @dataclass(frozen=True)

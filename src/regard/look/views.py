@@ -10,11 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from regard.errors import SettingError
+from regard.system.errors import SettingError
 
 if TYPE_CHECKING:
-    from regard.core_model import CoreModel
     from regard.look.inspectable import Inspectable
+    from regard.wirings.core_model import CoreModel
 
 Obstacle = str | None  # why a view does not support a model
 

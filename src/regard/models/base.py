@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from regard import edit
 from regard import spec as kinds
-from regard.arguments import whole_number
-from regard.core_model import CoreModel
+from regard.builder import edit
+from regard.builder.parameter_count import parameter_count, parameters_by_module
+from regard.data.text.tokenizer import Text, Tokenizer
+from regard.data.text.tokenizer_files import open_encoder_tokenizer
 from regard.data.training_coverage import TrainingCoverage
-from regard.errors import DataError, ModelError, SettingError
 from regard.models import saving
 from regard.models.hf_call import (
     OUTPUT_OPTIONS,
@@ -25,22 +25,22 @@ from regard.models.hf_call import (
     bind_arguments,
     call,
 )
-from regard.models.input_checks import check_inputs, check_separators, require_known_ids
-from regard.models.input_warnings import warn_of_inputs
+from regard.models.inputs.input_checks import check_inputs, check_separators, require_known_ids
+from regard.models.inputs.input_warnings import warn_of_inputs
 from regard.models.labels import label_name, label_names
 from regard.models.precision import cast, choose_dtype
 from regard.models.tasks import Tasks
-from regard.parameter_count import parameter_count, parameters_by_module
-from regard.text.tokenizer import Text, Tokenizer
-from regard.text.tokenizer_files import open_encoder_tokenizer
+from regard.system.arguments import whole_number
+from regard.system.errors import DataError, ModelError, SettingError
+from regard.wirings.core_model import CoreModel
 
 if TYPE_CHECKING:
     from typing import Literal
 
+    from regard.data.text.ctc import CTCDecoder
     from regard.decode.batch_decoding import SpecialTokens
     from regard.look import Look, MediaInput
     from regard.look.backdrop import Backdrop
-    from regard.text.ctc import CTCDecoder
 
 __all__ = ["Model", "ModelOutput", "TokenizerModel", "choose_device", "to_standard_error"]
 
@@ -97,7 +97,7 @@ class Model(Tasks):
     def _repr_html_(self) -> str:
         """For a notebook: parameters by module, the tasks, and the tree of modules."""
         # Imported lazily to keep startup fast.
-        from regard import drawing
+        from regard.look import drawing
 
         counts = parameters_by_module(self.spec)
         bars = drawing.bars(

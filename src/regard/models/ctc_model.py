@@ -11,12 +11,12 @@ from torch import Tensor
 
 from regard import spec as kinds
 from regard.core.finite_outputs import require_finite
-from regard.encoder import Encoder
-from regard.errors import DataError
-from regard.models.sound import Sound
+from regard.data.text.ctc import CTCDecoder
+from regard.models.inputs.sound import Sound
 from regard.models.tasks import one_or_many
 from regard.models.waveform_model import WaveformModel
-from regard.text.ctc import CTCDecoder
+from regard.system.errors import DataError
+from regard.wirings.encoder import Encoder
 
 if TYPE_CHECKING:
     from regard.look.backdrop import Backdrop

@@ -12,14 +12,14 @@ from torch.nn import functional
 
 from regard import spec as kinds
 from regard.data.image import ImageProcessor, Picture
-from regard.dual_encoder import DualEncoder
+from regard.data.text.tokenizer import Text
 from regard.models.base import TokenizerModel
 from regard.models.image_encoder import image_input, map_images, open_image_processor
+from regard.models.inputs.token_batches import different_texts
 from regard.models.labels import Scores, label_scores
 from regard.models.tasks import one_or_many
 from regard.models.text_encoder import TextEncoder
-from regard.models.token_batches import different_texts
-from regard.text.tokenizer import Text
+from regard.wirings.dual_encoder import DualEncoder
 
 if TYPE_CHECKING:
     from regard.look import MediaInput

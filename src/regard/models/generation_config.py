@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
-from regard.arguments import LARGEST_SIZE, is_number, is_whole
 from regard.decode.length_penalty import GNMTPenalty, LengthPenalty, PowerPenalty
 from regard.decode.strategy import (
     BeamSearch,
@@ -18,7 +17,8 @@ from regard.decode.strategy import (
     Sampling,
     Strategy,
 )
-from regard.errors import ModelError
+from regard.system.arguments import LARGEST_SIZE, is_number, is_whole
+from regard.system.errors import ModelError
 
 # Keys that change the output and have no equivalent here, with the values that switch them off.
 _UNSUPPORTED: dict[str, tuple[Any, ...]] = {

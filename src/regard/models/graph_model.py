@@ -22,10 +22,10 @@ from regard.data.graphs import (
     subgraph,
     surroundings,
 )
-from regard.encoder import Encoder
-from regard.errors import DataError
 from regard.models.base import Model
 from regard.models.labels import Scores, label_names, label_scores, top_labels
+from regard.system.errors import DataError
+from regard.wirings.encoder import Encoder
 
 if TYPE_CHECKING:
     from regard.look.backdrop import Backdrop

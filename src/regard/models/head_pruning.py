@@ -12,14 +12,14 @@ from typing import Any, TypeVar
 
 import torch
 
-from regard import edit
 from regard import spec as kinds
+from regard.builder import edit
 from regard.core.attention import Attention
 from regard.core.stack import Stack
-from regard.errors import SettingError
 from regard.look.head_importance import Importance
 from regard.look.probe_names import Head, attentions, switched_off
 from regard.models.base import Model
+from regard.system.errors import SettingError
 
 M = TypeVar("M", bound=Model)
 

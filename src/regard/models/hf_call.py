@@ -15,15 +15,15 @@ from torch.nn import functional
 
 from regard import spec as kinds
 from regard.core.context import Context
+from regard.core.frontends.series_patches import SeriesPatches
 from regard.core.output import Call
 from regard.core.probe import NO_PROBE, AttentionCall, HasWeights, NullProbe, Probe
-from regard.core.reversible import ReversibleStack
-from regard.core.series_patches import SeriesPatches
 from regard.core.stack import Stack
-from regard.core_model import CoreModel
-from regard.errors import SettingError, did_you_mean
+from regard.core.stacks.reversible import ReversibleStack
 from regard.families import folder as folders
 from regard.look.probe_names import residual_probes
+from regard.system.errors import SettingError, did_you_mean
+from regard.wirings.core_model import CoreModel
 
 Tensors = tuple[Tensor, ...]
 # Of stacks only: sublayers have an output as well.

@@ -16,11 +16,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from regard import disk
-from regard.cache_folder import cache_folder
-from regard.errors import CheckpointError, ModelError
 from regard.families.folder import WEIGHTS
 from regard.models.saving import COMPANION_FILES, SENTENCEPIECE_FILES
+from regard.system import disk
+from regard.system.cache_folder import cache_folder
+from regard.system.errors import CheckpointError, ModelError
 
 _MODEL_NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
 _SHARD_NAME = re.compile(r"[\w-][\w.-]*\.safetensors")

@@ -14,14 +14,14 @@ from torch import Tensor
 
 from regard import spec as kinds
 from regard.core.finite_outputs import require_finite
-from regard.core.patch_embedding import Patches, VisiblePatches
+from regard.core.frontends.patch_embedding import Patches, VisiblePatches
 from regard.data.image import ImageProcessor, Picture, read_image_processor
 from regard.data.image_masking import masking_noise
-from regard.encoder import Encoder
-from regard.errors import ModelError
 from regard.models.base import Model
 from regard.models.labels import Scores, label_names, label_scores, top_labels
 from regard.models.tasks import one_or_many
+from regard.system.errors import ModelError
+from regard.wirings.encoder import Encoder
 
 if TYPE_CHECKING:
     from regard.look import MediaInput

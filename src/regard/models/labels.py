@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from regard.errors import ModelError
+from regard.system.errors import ModelError
 
 Scores = dict[str, float]  # label → probability, likeliest first
 

@@ -12,9 +12,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from regard import spec as kinds
-from regard.arguments import whole_number
 from regard.core.finite_outputs import require_finite
 from regard.data.padding import pad_rows
+from regard.data.text.streaming import StreamingDecoder
+from regard.data.text.tokenizer import Text, Tokenizer
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, batch_by_length, decode
 from regard.decode.beam_memory import require_memory
 from regard.decode.length_warnings import warn_of_long_output
@@ -27,15 +28,11 @@ from regard.decode.strategy import (
     Strategy,
     choose_strategy,
 )
-from regard.decoder import Decoder
-from regard.errors import DataError, ModelError, SettingError
-from regard.metrics.perplexity import corpus_nll, corpus_perplexity
+from regard.evaluation.metrics.perplexity import corpus_nll, corpus_perplexity
 from regard.models.base import TokenizerModel, no_targets
 from regard.models.generation_config import GenerationDefaults, warn_of_unsupported
-from regard.models.input_warnings import warn_of_inputs
-from regard.models.labels import Scores
-from regard.models.tasks import one_or_many
-from regard.models.token_batches import (
+from regard.models.inputs.input_warnings import warn_of_inputs
+from regard.models.inputs.token_batches import (
     SHORTEN_OR_TRUNCATE,
     different_texts,
     framed_rows,
@@ -45,8 +42,11 @@ from regard.models.token_batches import (
     text_list,
     texts_to_truncate,
 )
-from regard.text.streaming import StreamingDecoder
-from regard.text.tokenizer import Text, Tokenizer
+from regard.models.labels import Scores
+from regard.models.tasks import one_or_many
+from regard.system.arguments import whole_number
+from regard.system.errors import DataError, ModelError, SettingError
+from regard.wirings.decoder import Decoder
 
 TEMPLATE = "Text: {text}\nLabel: {label}\n\n"
 _DEFAULT_NEW_TOKENS = 100

@@ -10,17 +10,13 @@ from typing import Any, Literal
 import torch
 
 from regard import spec as kinds
-from regard.baselines.linear_forecaster import LinearForecaster
-from regard.baselines.memory_network import MemoryNetwork
-from regard.checkpoint import Checkpoints
 from regard.core.finite_outputs import require_finite_weights
-from regard.core_model import CoreModel
+from regard.data.text.tokenizer_files import (
+    holds_tokenizer,
+    open_language_model_tokenizer,
+    open_translation_tokenizers,
+)
 from regard.data.training_coverage import read_coverage
-from regard.decoder import Decoder
-from regard.dual_encoder import DualEncoder
-from regard.encoder import Encoder
-from regard.encoder_decoder import EncoderDecoder
-from regard.errors import CheckpointError, ModelError, UnknownKeyWarning
 from regard.families import folder as folders
 from regard.models import hub
 from regard.models.base import Model, choose_device, to_standard_error
@@ -39,12 +35,16 @@ from regard.models.speech_to_text import SpeechToText
 from regard.models.text_encoder import TextEncoder
 from regard.models.translator import Translator
 from regard.models.waveform_model import WaveformModel
-from regard.series_encoder_decoder import SeriesEncoderDecoder
-from regard.text.tokenizer_files import (
-    holds_tokenizer,
-    open_language_model_tokenizer,
-    open_translation_tokenizers,
-)
+from regard.system.checkpoint import Checkpoints
+from regard.system.errors import CheckpointError, ModelError, UnknownKeyWarning
+from regard.wirings.baselines.linear_forecaster import LinearForecaster
+from regard.wirings.baselines.memory_network import MemoryNetwork
+from regard.wirings.core_model import CoreModel
+from regard.wirings.decoder import Decoder
+from regard.wirings.dual_encoder import DualEncoder
+from regard.wirings.encoder import Encoder
+from regard.wirings.encoder_decoder import EncoderDecoder
+from regard.wirings.series_encoder_decoder import SeriesEncoderDecoder
 
 
 def load(

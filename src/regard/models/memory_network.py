@@ -9,15 +9,15 @@ import torch
 from torch import Tensor
 
 from regard import spec as kinds
-from regard.baselines.memory_network import MemoryNetwork
 from regard.core.finite_outputs import require_finite
 from regard.data.padding import pad_rows, round_up
-from regard.errors import DataError, SettingError
+from regard.data.text.tokenizer import Text, Tokenizer
 from regard.models.base import TokenizerModel, no_targets
-from regard.models.input_warnings import warn_of_inputs
+from regard.models.inputs.input_warnings import warn_of_inputs
+from regard.models.inputs.token_batches import single_texts, smaller_limit, texts_to_truncate
 from regard.models.labels import Scores, label_scores
-from regard.models.token_batches import single_texts, smaller_limit, texts_to_truncate
-from regard.text.tokenizer import Text, Tokenizer
+from regard.system.errors import DataError, SettingError
+from regard.wirings.baselines.memory_network import MemoryNetwork
 
 _SENTENCE = re.compile(r"[^.?!]*[^.?!\s][^.?!]*")
 _PADDING = -1

@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 from regard.core.amx import require_bfloat16_products
-from regard.core.rotary import Rope
-from regard.errors import SettingError, did_you_mean
+from regard.core.positions.rotary import Rope
+from regard.system.errors import SettingError, did_you_mean
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 

@@ -9,13 +9,13 @@ from typing import Any
 
 from torch import Tensor
 
-from regard import disk
 from regard import spec as kinds
-from regard.core_model import CoreModel
 from regard.data import training_coverage
-from regard.errors import DiskError
+from regard.data.text.sentencepiece_layouts import FILES, SIDES
 from regard.families import folder as folders
-from regard.text.sentencepiece_layouts import FILES, SIDES
+from regard.system import disk
+from regard.system.errors import DiskError
+from regard.wirings.core_model import CoreModel
 
 # Files of a model's folder that concern text: tokenizers, and how text is generated.
 TEXT_FILES = (

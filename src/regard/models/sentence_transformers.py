@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from regard import disk
-from regard.arguments import is_whole
-from regard.errors import ModelError
+from regard.system import disk
+from regard.system.arguments import is_whole
+from regard.system.errors import ModelError
 
 # --- pooling modes ---
 # Each takes hidden states x [B, T, D] and weights w [B, T, 1], 1 for tokens and 0 for padding.

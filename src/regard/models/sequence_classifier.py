@@ -11,21 +11,21 @@ from torch import Tensor
 from regard import spec as kinds
 from regard.core.finite_outputs import require_finite
 from regard.data.padding import pad_rows
+from regard.data.text.tokenizer import Text
 from regard.decode.batch_decoding import batch_by_length
-from regard.encoder_decoder import EncoderDecoder
 from regard.models.base import TokenizerModel, no_targets
 from regard.models.hf_call import shift_right
-from regard.models.input_warnings import warn_of_inputs
-from regard.models.labels import Scores, label_names, label_scores
-from regard.models.tasks import one_or_many
-from regard.models.token_batches import (
+from regard.models.inputs.input_warnings import warn_of_inputs
+from regard.models.inputs.token_batches import (
     SPLIT_OR_TRUNCATE,
     padded_inputs,
     smaller_limit,
     template_encodings,
     texts_and_pairs,
 )
-from regard.text.tokenizer import Text
+from regard.models.labels import Scores, label_names, label_scores
+from regard.models.tasks import one_or_many
+from regard.wirings.encoder_decoder import EncoderDecoder
 
 
 class SequenceClassifier(TokenizerModel):

@@ -16,14 +16,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from regard import memory
 from regard import spec as kinds
-from regard.arguments import LARGEST_SEED, is_whole, whole_number
-from regard.baselines.linear_forecaster import LinearForecaster
 from regard.core.finite_outputs import require_finite
-from regard.core.lagged_values import Covariates
-from regard.core.series_head import distribution, distribution_mean
-from regard.core.series_patches import Scaling, SeriesPatches
+from regard.core.frontends.lagged_values import Covariates
+from regard.core.frontends.series_patches import Scaling, SeriesPatches
+from regard.core.heads.series_head import distribution, distribution_mean
 from regard.data.series import (
     Series,
     SeriesProcessor,
@@ -33,12 +30,15 @@ from regard.data.series import (
     read_series,
     read_series_processor,
 )
-from regard.encoder import Encoder
-from regard.errors import DataError, ModelError
-from regard.models.arrays import as_array
 from regard.models.base import Model
 from regard.models.hf_call import ModelOutput
-from regard.series_encoder_decoder import (
+from regard.models.inputs.arrays import as_array
+from regard.system import memory
+from regard.system.arguments import LARGEST_SEED, is_whole, whole_number
+from regard.system.errors import DataError, ModelError
+from regard.wirings.baselines.linear_forecaster import LinearForecaster
+from regard.wirings.encoder import Encoder
+from regard.wirings.series_encoder_decoder import (
     SeriesEncoderDecoder,
     covariates_by_name,
     with_channels,

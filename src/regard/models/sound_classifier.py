@@ -12,11 +12,8 @@ from torch import Tensor
 from regard import spec as kinds
 from regard.core.finite_outputs import require_finite
 from regard.data.audio import Samples
-from regard.encoder import Encoder
-from regard.errors import DataError
 from regard.models.base import Model
-from regard.models.labels import Scores, label_names, label_scores, top_labels
-from regard.models.sound import (
+from regard.models.inputs.sound import (
     Sound,
     check_spectrogram,
     read_recordings,
@@ -24,8 +21,11 @@ from regard.models.sound import (
     spectrogram_image,
     window_seconds,
 )
+from regard.models.labels import Scores, label_names, label_scores, top_labels
 from regard.models.tasks import one_or_many
 from regard.models.waveform_model import WaveformModel
+from regard.system.errors import DataError
+from regard.wirings.encoder import Encoder
 
 if TYPE_CHECKING:
     from regard.look import MediaInput

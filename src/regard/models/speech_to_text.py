@@ -11,15 +11,14 @@ import torch
 from torch import Tensor
 
 from regard import spec as kinds
+from regard.data.text.tokenizer import Tokenizer
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode
 from regard.decode.beam_memory import require_memory
 from regard.decode.length_warnings import warn_of_cut_off
 from regard.decode.strategy import DecodingOptions, Greedy, Limit, Strategy, choose_strategy
-from regard.encoder_decoder import EncoderDecoder
-from regard.errors import SettingError
 from regard.families import folder as folders
 from regard.models.base import TokenizerModel, no_tokenizer
-from regard.models.sound import (
+from regard.models.inputs.sound import (
     Sound,
     check_spectrogram,
     read_folder_json,
@@ -29,7 +28,8 @@ from regard.models.sound import (
     window_seconds,
 )
 from regard.models.tasks import one_or_many
-from regard.text.tokenizer import Tokenizer
+from regard.system.errors import SettingError
+from regard.wirings.encoder_decoder import EncoderDecoder
 
 if TYPE_CHECKING:
     from regard.look import MediaInput

@@ -19,7 +19,7 @@ from typing import (
     overload,
 )
 
-from regard.errors import ModelError
+from regard.system.errors import ModelError
 
 M = TypeVar("M", bound="Tasks")
 T = TypeVar("T", contravariant=True)

@@ -15,15 +15,25 @@ from tokenizers import Encoding
 from torch import Tensor
 
 from regard import spec as kinds
-from regard.arguments import whole_number
 from regard.core.finite_outputs import require_finite
 from regard.data.padding import pad_rows
+from regard.data.text.tokenizer import Text
 from regard.decode.batch_decoding import batch_by_length
-from regard.encoder import Encoder
-from regard.errors import DataError, ModelError
 from regard.models.base import TokenizerModel, no_targets
 from regard.models.hf_call import padding_mask
-from regard.models.input_warnings import warn_of_inputs
+from regard.models.inputs.input_warnings import warn_of_inputs
+from regard.models.inputs.token_batches import (
+    SAY_TRUNCATION,
+    SPLIT,
+    SPLIT_OR_TRUNCATE,
+    padded_inputs,
+    single_texts,
+    smaller_limit,
+    template_encodings,
+    text_list,
+    text_pairs,
+    texts_and_pairs,
+)
 from regard.models.labels import Scores, label_names, label_scores
 from regard.models.sentence_transformers import SentencePooling
 from regard.models.spans import (
@@ -37,19 +47,9 @@ from regard.models.spans import (
     tagged_words,
 )
 from regard.models.tasks import one_or_many
-from regard.models.token_batches import (
-    SAY_TRUNCATION,
-    SPLIT,
-    SPLIT_OR_TRUNCATE,
-    padded_inputs,
-    single_texts,
-    smaller_limit,
-    template_encodings,
-    text_list,
-    text_pairs,
-    texts_and_pairs,
-)
-from regard.text.tokenizer import Text
+from regard.system.arguments import whole_number
+from regard.system.errors import DataError, ModelError
+from regard.wirings.encoder import Encoder
 
 # hidden states [B, T, D], padding mask [B, T] or None, token ids [B, T] → one result for each row
 Head = Callable[[Tensor, Tensor | None, Tensor], Tensor]

@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from regard import spec as kinds
-from regard.arguments import whole_number
 from regard.core.finite_outputs import require_finite
 from regard.data.padding import IGNORED, pad_rows
+from regard.data.text.tokenizer import Between, Text, Tokenizer
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, batch_by_length, decode
 from regard.decode.beam_memory import require_memory
 from regard.decode.length_warnings import warn_of_cut_off
@@ -25,15 +25,12 @@ from regard.decode.strategy import (
     Strategy,
     choose_strategy,
 )
-from regard.encoder_decoder import EncoderDecoder
-from regard.errors import DataError, ModelError, SettingError
+from regard.evaluation.metrics.perplexity import corpus_nll, corpus_perplexity
 from regard.families import folder as folders
-from regard.metrics.perplexity import corpus_nll, corpus_perplexity
 from regard.models.base import Model
 from regard.models.generation_config import GenerationDefaults, warn_of_unsupported
-from regard.models.input_warnings import warn_of_inputs
-from regard.models.tasks import one_or_many
-from regard.models.token_batches import (
+from regard.models.inputs.input_warnings import warn_of_inputs
+from regard.models.inputs.token_batches import (
     framed_rows,
     padded_inputs,
     single_texts,
@@ -41,7 +38,10 @@ from regard.models.token_batches import (
     text_list,
     text_pairs,
 )
-from regard.text.tokenizer import Between, Text, Tokenizer
+from regard.models.tasks import one_or_many
+from regard.system.arguments import whole_number
+from regard.system.errors import DataError, ModelError, SettingError
+from regard.wirings.encoder_decoder import EncoderDecoder
 
 
 class Translator(Model):

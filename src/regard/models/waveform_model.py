@@ -12,21 +12,21 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from regard import spec as kinds
-from regard.core.waveform_frontend import Waveform
+from regard.core.frontends.waveform_frontend import Waveform
 from regard.data.audio import RATE
 from regard.data.log_mel import log_mel
 from regard.data.padding import pad_rows
 from regard.decode.batch_decoding import batch_by_length
-from regard.encoder import Encoder
-from regard.errors import ModelError
 from regard.models.base import Model
-from regard.models.sound import (
+from regard.models.inputs.sound import (
     Sound,
     read_folder_json,
     read_recordings,
     read_samples,
     spectrogram_image,
 )
+from regard.system.errors import ModelError
+from regard.wirings.encoder import Encoder
 
 if TYPE_CHECKING:
     from regard.look import MediaInput

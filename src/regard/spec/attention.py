@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
-from regard.errors import ModelError
 from regard.spec.global_tokens import GlobalTokens
 from regard.spec.validation import Count, Depth, HeadSize, Part, Positive, Rate, Size
+from regard.system.errors import ModelError
 
 # ------------------------------------------------------------------ mixers
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from regard.errors import ModelError
 from regard.spec.validation import Depth, Part, Positive, Rate, Size
+from regard.system.errors import ModelError
 
 # ------------------------------------------------------------------ alignment scores
 # q is the decoder's state, k an encoder output; Luong et al. 2015, Section 3.1, name the kinds.

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
 
-from regard.errors import ModelError
 from regard.spec.baselines import Recurrent
 from regard.spec.frontend import (
     FrontEnd,
@@ -36,6 +35,7 @@ from regard.spec.pixel_decoder import MaskedImageDecoder, PixelShuffleHead
 from regard.spec.position import ShortestPathBias
 from regard.spec.stack import Stack
 from regard.spec.validation import Size
+from regard.system.errors import ModelError
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Self
 
-from regard.errors import ModelError
 from regard.spec.attention import ChunkedAttention, LshAttention
 from regard.spec.baselines import Convolutional, Recurrent
 from regard.spec.frontend import FrontEnd, LaggedValues, Spectrogram, Tokens
@@ -22,6 +21,7 @@ from regard.spec.model_spec import (
 )
 from regard.spec.stack import Stack
 from regard.spec.validation import Size
+from regard.system.errors import ModelError
 
 
 def _encoder_decoder_inputs(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from regard.errors import ModelError
 from regard.spec.validation import Experts, NonNegative, Part, Positive, Rate, Size
+from regard.system.errors import ModelError
 
 # `gelu` is exact (erf), `gelu_tanh` is GPT-2's approximation, `quick_gelu` is CLIP's, by
 # x · sigmoid(1.702 x).

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from regard.errors import ModelError
 from regard.spec.feedforward import Activation
 from regard.spec.global_tokens import QuestionTokens
 from regard.spec.residual import LayerNorm, Norm
 from regard.spec.validation import Count, Depth, NonNegative, Part, Positive, Rate, Size
+from regard.system.errors import ModelError
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 
-from regard.errors import ModelError
 from regard.spec.encoder import Encoder
 from regard.spec.frontend import Patches
 from regard.spec.pixel_decoder import PixelShuffleHead
+from regard.system.errors import ModelError
 
 SIMMIM_MASK_RATIO = 0.6  # Section 4.1
 

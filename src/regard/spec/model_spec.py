@@ -6,7 +6,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Self
 
-from regard.errors import ModelError
 from regard.spec.baselines import Recurrent
 from regard.spec.frontend import FrontEnd, LaggedValues, Tokens
 from regard.spec.head import HeadTask, Pool
@@ -14,6 +13,7 @@ from regard.spec.inputs import Input
 from regard.spec.mask import counts_from_the_end, is_causal
 from regard.spec.stack import Stack
 from regard.spec.validation import Part
+from regard.system.errors import ModelError
 
 
 class ModelSpec(Part, ABC):

@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
-from regard.errors import ModelError
 from regard.spec.residual import Norm
 from regard.spec.validation import Count, Fraction, Part, Positive, Rate, Size
+from regard.system.errors import ModelError
 
 # ------------------------------------------------------------------ added at the input
 

@@ -7,7 +7,6 @@ import reprlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from regard.errors import ModelError, did_you_mean
 from regard.spec import (
     attention,
     baselines,
@@ -23,6 +22,7 @@ from regard.spec import (
     stack,
 )
 from regard.spec.validation import check_field, describe, type_hints
+from regard.system.errors import ModelError, did_you_mean
 
 # The `kind` written to JSON → its class: all dataclasses of the other files.
 _KINDS: dict[str, type] = {

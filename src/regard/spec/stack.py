@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from regard.errors import ModelError
 from regard.spec.attention import (
     AdditiveAttention,
     Attention,
@@ -58,6 +57,7 @@ from regard.spec.validation import (
     Size,
     WindowSide,
 )
+from regard.system.errors import ModelError
 
 # ------------------------------------------------------------------ blocks and their extras
 

@@ -10,8 +10,8 @@ import types
 import typing
 from typing import Annotated, Any, Literal
 
-from regard.arguments import LARGEST_NUMBER, LARGEST_SEED, LARGEST_SIZE, is_number, is_whole
-from regard.errors import ModelError
+from regard.system.arguments import LARGEST_NUMBER, LARGEST_SEED, LARGEST_SIZE, is_number, is_whole
+from regard.system.errors import ModelError
 
 # ------------------------------------------------------------------ numbers with bounds
 

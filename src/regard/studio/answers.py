@@ -15,21 +15,22 @@ import torch
 from torch import Tensor
 
 from regard.core.finite_outputs import require_finite
+from regard.core.frontends.series_patches import SeriesPatches
 from regard.core.probe import Probe
-from regard.core.series_patches import SeriesPatches
-from regard.core_model import CoreModel
-from regard.errors import DataError
+from regard.data.text.tokenizer import Tokenizer
 from regard.look import Look, MediaInput
 from regard.look.backdrop import GraphBackdrop, SeriesBackdrop
 from regard.look.forward import evaluation_mode, forward
 from regard.look.inspectable import special_tokens_for
 from regard.look.probe_names import Head, switched_off
 from regard.look.views import reads_paths, spells_frames
-from regard.models import Model, input_warnings
+from regard.models import Model
+from regard.models.inputs import input_warnings
 from regard.models.labels import label_names, label_scores
 from regard.models.spans import tagged_words
-from regard.text.tokenizer import Tokenizer
+from regard.system.errors import DataError
 from regard.training.run_evaluation import run_settings
+from regard.wirings.core_model import CoreModel
 
 TOP = 10  # alternatives of an answer
 MAX_SPANS = 64  # tokens with a label each

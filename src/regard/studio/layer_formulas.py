@@ -9,25 +9,25 @@ from __future__ import annotations
 from torch import nn
 
 from regard.core.block import Block, ParallelBlock
-from regard.core.embedding import Embedding
 from regard.core.feedforward import (
     ACTIVATION_NAMES,
     ConvFeedForward,
     FeedForward,
     GatedFeedForward,
 )
-from regard.core.lagged_values import StepEmbedding
+from regard.core.frontends.embedding import Embedding
+from regard.core.frontends.lagged_values import StepEmbedding
+from regard.core.frontends.node_features import NodeFeatures
+from regard.core.frontends.patch_embedding import Patches
+from regard.core.frontends.series_patches import SeriesPatches
+from regard.core.frontends.spectrogram_frontend import Spectrogram
+from regard.core.frontends.waveform_frontend import Waveform
 from regard.core.mixture_of_experts import MixtureOfExperts
-from regard.core.node_features import NodeFeatures
 from regard.core.norm import BatchNorm, LayerNorm, Norm, RMSNorm
-from regard.core.patch_embedding import Patches
+from regard.core.positions.rotary import Rope
 from regard.core.residual import NoResidual, PostNorm, PreNorm
-from regard.core.rotary import Rope
-from regard.core.series_patches import SeriesPatches
-from regard.core.spectrogram_frontend import Spectrogram
 from regard.core.stack import Stack
-from regard.core.waveform_frontend import Waveform
-from regard.core_model import CoreModel
+from regard.wirings.core_model import CoreModel
 
 Formulas = dict[str, str]
 

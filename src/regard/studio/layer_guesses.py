@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from regard.core.finite_outputs import require_finite
-from regard.core.head import ClassifierHead
+from regard.core.heads.head import ClassifierHead
 from regard.core.stack import Stack
 from regard.look import Look, fitting_views, lens
 from regard.look.forward import evaluation_mode

@@ -13,13 +13,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from regard import disk
-from regard.cache_folder import cache_folder
-from regard.errors import DataError, RegardError, SettingError, did_you_mean
 from regard.look import Look, MediaInput, look
 from regard.look.probe_names import Head
 from regard.models import Model, hub, load
 from regard.studio.sample_inputs import EXAMPLE, example
+from regard.system import disk
+from regard.system.cache_folder import cache_folder
+from regard.system.errors import DataError, RegardError, SettingError, did_you_mean
 
 DEMO = Path(__file__).parent / "demo"
 OPEN_MODELS = 2  # two can be compared; for a third the least recently used one is closed

@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 from typing import Any, Literal
 
-from regard import disk
-from regard.errors import DataError
+from regard.system import disk
+from regard.system.errors import DataError
 
 Status = Literal["training", "finished", "stopped", "failed"]
 NEGATIVE_LOG_LIKELIHOOD = "negative log-likelihood"

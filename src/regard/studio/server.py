@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from pydantic import ValidationError
 
-from regard.errors import RegardError, SettingError
 from regard.studio.model_store import ModelStore
 from regard.studio.views import VIEWS, Packed
+from regard.system.errors import RegardError, SettingError
 
 try:
     import uvicorn

@@ -14,18 +14,18 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from regard.baselines import additive_attention as baseline_attention
-from regard.core.additive_attention import AdditiveAttention
 from regard.core.block import Block, ParallelBlock
-from regard.core.linear_attention import LinearAttention
+from regard.core.mixers.additive_attention import AdditiveAttention
+from regard.core.mixers.linear_attention import LinearAttention
+from regard.core.mixers.scaled_dot_product_attention import SoftmaxAttention
 from regard.core.probe import AttentionCall
 from regard.core.residual import PostNorm, PreNorm
-from regard.core.scaled_dot_product_attention import SoftmaxAttention
 from regard.core.stack import Stack
 from regard.look import Look
 from regard.look.recording import array
 from regard.look.result import to_json
 from regard.studio.layer_guesses import layer_guesses
+from regard.wirings.baselines import additive_attention as baseline_attention
 
 NUMBERS = 24  # of a vector that are shown
 ROWS = 28  # tokens that are shown

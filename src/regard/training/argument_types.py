@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from regard import spec as specs
-from regard.errors import SettingError
 from regard.models import Model
+from regard.system.errors import SettingError
 from regard.training.setup import DataSource
 
 # What an argument may be, by its name, and how that is said.

@@ -15,15 +15,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard import disk, edit, spec
-from regard.core.embedding import Embedding
+from regard import spec
+from regard.builder import edit
+from regard.core.frontends.embedding import Embedding
 from regard.core.meta_parameters import parameters_on_meta
 from regard.data import training_coverage
+from regard.data.text.tokenizer import Tokenizer
 from regard.data.word_vectors import read_vectors
-from regard.errors import SettingError
 from regard.models import Model, load
 from regard.models.base import TokenizerModel
-from regard.models.input_warnings import unknown_ids
+from regard.models.inputs.input_warnings import unknown_ids
 from regard.models.saving import (
     PROCESSOR_FILES,
     TEXT_FILES,
@@ -31,7 +32,8 @@ from regard.models.saving import (
     copy_companion_files,
     weight_tensors,
 )
-from regard.text.tokenizer import Tokenizer
+from regard.system import disk
+from regard.system.errors import SettingError
 from regard.training import model_spec
 from regard.training.engine import layerwise_lr_decay
 from regard.training.objectives.objective import Objective

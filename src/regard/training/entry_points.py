@@ -11,9 +11,9 @@ from typing import Any
 import torch
 
 from regard import spec as specs
-from regard.errors import RegardWarning, SettingError, did_you_mean
 from regard.evaluation.evaluation import MetricChoice
 from regard.models import Model, load
+from regard.system.errors import RegardWarning, SettingError, did_you_mean
 from regard.training import model_spec, run_evaluation
 from regard.training.argument_types import TYPES, check_types
 from regard.training.assembly import objective_class

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from regard.training.engine.metrics_log import records
 
 if TYPE_CHECKING:
-    from regard import drawing
+    from regard.look import drawing
 
 Curve = list[tuple[float, float]]
 MOST_POINTS = 400  # of a curve: more would not be told apart on a screen
@@ -43,14 +43,14 @@ def read_curves(metrics: Path) -> dict[str, Curve]:
 def scene(metrics: Path, title: str = "") -> drawing.Scene:
     """The figure of a run."""
     # Imported late: runs on a command line draw nothing.
-    from regard import drawing
+    from regard.look import drawing
 
     return drawing.curves(read_curves(metrics), title=title, x_name="step", y_name="loss")
 
 
 def to_html(folder: Path, title: str, scores: Mapping[str, Mapping[str, Any]]) -> str:
     """A figure and a table of scores for a notebook."""
-    from regard import drawing
+    from regard.look import drawing
 
     rows = []
     for split, values in scores.items():

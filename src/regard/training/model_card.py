@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from regard import __version__, disk
+from regard import __version__
+from regard.evaluation.metrics.bleu import Bleu, Chrf
 from regard.evaluation.scores import Score
 from regard.evaluation.table import TITLES
 from regard.evaluation.tasks import TASKS
-from regard.metrics.bleu import Bleu, Chrf
+from regard.system import disk
 from regard.training.recipe.schema import SECTIONS, Recipe
 from regard.training.run_evaluation import task_name
 from regard.training.run_folder import RunFolder

@@ -14,13 +14,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from regard import disk, spec
+from regard import spec
 from regard.builder import build
 from regard.core.stack import Stack
-from regard.errors import CheckpointError, ModelError, SettingError
-from regard.families import electra, presets
 from regard.families import folder as folders
+from regard.families import presets
+from regard.families.encoders import electra
 from regard.models import Model
+from regard.system import disk
+from regard.system.errors import CheckpointError, ModelError, SettingError
 from regard.training.engine.initialization import initialize
 from regard.training.recipe.consistency import STARTING_POINT
 from regard.training.recipe.schema import Recipe

@@ -10,13 +10,14 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from regard import memory, spec
+from regard import spec
+from regard.builder.parameter_count import parameter_count
 from regard.data.file_access import expand, is_remote, split_location
 from regard.data.image import require_pillow
-from regard.errors import DataError
 from regard.families import folder as folders
 from regard.models import choose_device
-from regard.parameter_count import parameter_count
+from regard.system import memory
+from regard.system.errors import DataError
 from regard.training import model_spec
 from regard.training.assembly import objective_class
 from regard.training.engine.metrics_log import require_tensorboard

@@ -13,18 +13,18 @@ from typing import TypedDict, Unpack
 
 import torch
 
-from regard import disk, memory
 from regard import spec as specs
-from regard.allocator import keep_large_blocks
-from regard.checkpoint import Checkpoints, Retention, Snapshots
-from regard.errors import (
+from regard.evaluation.scores import Score
+from regard.system import disk, memory
+from regard.system.allocator import keep_large_blocks
+from regard.system.checkpoint import Checkpoints, Retention, Snapshots
+from regard.system.errors import (
     DiskError,
     RegardError,
     RegardWarning,
     SettingError,
     TrainingInterrupted,
 )
-from regard.evaluation.scores import Score
 from regard.training import (
     learning_curves,
     model_card,

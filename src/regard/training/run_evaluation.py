@@ -13,12 +13,12 @@ from regard.data.audio import Recording
 from regard.data.corpus import Corpus
 from regard.data.series import Series
 from regard.decode.strategy import BeamSearch
-from regard.errors import SettingError
 from regard.evaluation import evaluation, examples
 from regard.evaluation.evaluation import Data, Evaluation, MetricChoice
 from regard.evaluation.task import DecodingOptions, Settings, TextReading
 from regard.evaluation.tasks import TASKS
 from regard.models import Model, load
+from regard.system.errors import SettingError
 from regard.training.data.sound_files import RecordedSpeech
 from regard.training.data.stored_graphs import open_graphs
 from regard.training.data.stored_images import stored_examples

@@ -10,8 +10,8 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from regard import disk
-from regard.errors import CheckpointError, SettingError
+from regard.system import disk
+from regard.system.errors import CheckpointError, SettingError
 from regard.training.recipe.schema import Recipe, parse
 
 # The settings that follow from the size of the data unless they are given.

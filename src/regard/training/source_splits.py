@@ -11,7 +11,7 @@ from dataclasses import is_dataclass
 from functools import partial
 from typing import Any
 
-from regard.errors import DataError, RegardError
+from regard.system.errors import DataError, RegardError
 from regard.training.recipe.objectives import DataKind
 
 # What an example is, by the kind of data.

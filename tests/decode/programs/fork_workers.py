@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 
-from regard.bench.models import benchmark_model
 from regard.decode import worker_pool
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode
 from regard.decode.strategy import BeamSearch, Greedy, Limit, Sampling, Strategy
 from regard.decode.worker_count import one_worker_per_thread
-from regard.errors import DataError
+from regard.lab.bench.models import benchmark_model
+from regard.system.errors import DataError
 
 SPECIAL_TOKENS = SpecialTokens(0, 1, 2, (0,))
 

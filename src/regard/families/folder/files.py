@@ -10,8 +10,8 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from regard import disk
-from regard.errors import CheckpointError, ModelError
+from regard.system import disk
+from regard.system.errors import CheckpointError, ModelError
 
 WEIGHTS = "model.safetensors"
 _INDEX = f"{WEIGHTS}.index.json"

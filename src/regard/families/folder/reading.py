@@ -13,13 +13,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from regard import memory
 from regard import spec as specs
-from regard.arguments import is_whole
 from regard.builder import outline, trainable
-from regard.core.positional_encoding import Sinusoidal, Sinusoidal2D
-from regard.core_model import CoreModel
-from regard.errors import ModelError, UnknownKeyError, UnknownKeyWarning, did_you_mean
+from regard.core.positions.positional_encoding import Sinusoidal, Sinusoidal2D
 from regard.families import native
 from regard.families.folder.files import (
     has_weights,
@@ -39,6 +35,10 @@ from regard.families.folder.special_tokens import (
 from regard.families.registry import FAMILIES
 from regard.families.tensor_table import from_hf, match_prefix
 from regard.families.unsupported_keys import is_unsupported
+from regard.system import memory
+from regard.system.arguments import is_whole
+from regard.system.errors import ModelError, UnknownKeyError, UnknownKeyWarning, did_you_mean
+from regard.wirings.core_model import CoreModel
 
 _VERSION = re.compile(r"v?\d+")
 

@@ -10,9 +10,9 @@ from typing import Any
 import tokenizers
 from tokenizers import processors
 
-from regard.arguments import is_whole
-from regard.disk import read_json
-from regard.errors import DataError, ModelError
+from regard.system.arguments import is_whole
+from regard.system.disk import read_json
+from regard.system.errors import DataError, ModelError
 
 # transformers prepares tables for a fixed number of positions where ours grow as needed; a large
 # number costs memory there, and nothing here.

@@ -8,8 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from regard import disk, spec
-from regard.core_model import CoreModel
+from regard import spec
 from regard.families.config_schema import IGNORED_KEYS
 from regard.families.folder.files import WEIGHTS
 from regard.families.folder.reading import ModelFolder
@@ -20,6 +19,8 @@ from regard.families.folder.special_tokens import (
 )
 from regard.families.registry import family_of
 from regard.families.tensor_table import to_hf
+from regard.system import disk
+from regard.wirings.core_model import CoreModel
 
 SHARD_SIZE = 5 * 10**9  # bytes of a file, unless a single tensor is larger
 # Notes of a config that are true of the files it came with only.

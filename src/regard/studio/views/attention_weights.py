@@ -10,9 +10,8 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from regard import drawing
 from regard import look as analyses
-from regard.errors import SettingError
+from regard.look import drawing
 from regard.look.recording import array, even_weights, weights_in_chunks
 from regard.look.result import to_json
 from regard.studio.model_store import ModelStore
@@ -25,6 +24,7 @@ from regard.studio.requests import (
 )
 from regard.studio.views.inputs import record
 from regard.studio.views.packed import Answer, Packed, with_note
+from regard.system.errors import SettingError
 
 MAX_WEIGHTS = 5 << 19  # in one answer: 1,500 positions of sound, each with each
 THUMBNAIL = 48  # the side of a small heat map

@@ -11,11 +11,9 @@ import torch
 from torch.nn import functional
 
 from regard import look as analyses
-from regard.core.patch_embedding import Patches
+from regard.core.frontends.patch_embedding import Patches
 from regard.core.probe import Probe
-from regard.core_model import CoreModel
 from regard.data.log_mel import frequency_ticks
-from regard.errors import SettingError
 from regard.look.forward import evaluation_mode, forward
 from regard.look.inspectable import MediaInput
 from regard.look.model_inputs import ModelInputs
@@ -38,6 +36,8 @@ from regard.studio.sample_inputs import EXAMPLE
 from regard.studio.token_path import norm_placement
 from regard.studio.views.inputs import open_input, record
 from regard.studio.views.packed import Answer, Packed
+from regard.system.errors import SettingError
+from regard.wirings.core_model import CoreModel
 
 FRAMES_PER_SECOND = 100  # of a spectrogram
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from regard import look as analyses
-from regard.errors import SettingError
 from regard.studio import answers
 from regard.studio.model_store import ModelStore
 from regard.studio.requests import (
@@ -16,6 +15,7 @@ from regard.studio.requests import (
 from regard.studio.views.inputs import EVERYTHING, WEIGHTS, open_input, record
 from regard.studio.views.packed import Answer, with_note
 from regard.studio.views.tensors import CORNER
+from regard.system.errors import SettingError
 
 
 def lens(store: ModelStore, request: InputRequest) -> Answer:

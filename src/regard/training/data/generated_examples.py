@@ -7,9 +7,9 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-from regard.data.generated_task import SEPARATOR, GeneratedTask
+from regard.data.generated.generated_task import SEPARATOR, GeneratedTask
 from regard.data.labelled import LabelledText
-from regard.errors import SettingError
+from regard.system.errors import SettingError
 from regard.training.setup import Setup, Split
 
 # Unless the recipe has test_lines.

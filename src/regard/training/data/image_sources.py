@@ -16,11 +16,11 @@ from regard.data.batching import Batch, Rows
 from regard.data.image import ImageProcessor, new_image_processor
 from regard.data.labelled_images import read_captions, read_image_folders, read_images
 from regard.data.padding import pad_rows
+from regard.data.text.tokenizer import Tokenizer
+from regard.data.text.tokenizer_training import SpecialTokenTemplate
 from regard.data.training_coverage import InputStatistics, row_statistics
-from regard.errors import SettingError
 from regard.models import DualEncoderModel, ImageEncoder, Model
-from regard.text.tokenizer import Tokenizer
-from regard.text.tokenizer_training import SpecialTokenTemplate
+from regard.system.errors import SettingError
 from regard.training import model_spec
 from regard.training.data.image_augmentation import Augmentation, crop_and_flip
 from regard.training.data.labelled_text import class_names, encoder_tokenizer, label_id

@@ -9,17 +9,17 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from regard import disk
 from regard.data import labelled
 from regard.data.labelled import LabelledText
-from regard.errors import DataError, SettingError
-from regard.text.tokenizer import Tokenizer
-from regard.text.tokenizer_files import open_encoder_tokenizer
-from regard.text.tokenizer_training import (
+from regard.data.text.tokenizer import Tokenizer
+from regard.data.text.tokenizer_files import open_encoder_tokenizer
+from regard.data.text.tokenizer_training import (
     SpecialTokenTemplate,
     train_lossless_tokenizer,
     word_level_json,
 )
+from regard.system import disk
+from regard.system.errors import DataError, SettingError
 from regard.training.data.generated_examples import generated_labelled_texts
 from regard.training.data.plain_text import SPECIAL_TOKENS
 from regard.training.recipe.sections import TokenSettings

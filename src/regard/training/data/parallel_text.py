@@ -10,21 +10,22 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from regard import disk
-from regard.data import builtin, text_files
+from regard.data import text_files
 from regard.data.corpus import Corpus, prepare
 from regard.data.file_access import split_location
-from regard.decode.strategy import BeamSearch
-from regard.errors import DataError, SettingError
-from regard.families.folder import append_end_token
-from regard.models import Translator, load_translator
-from regard.text.tokenizer import Tokenizer
-from regard.text.tokenizer_files import (
+from regard.data.generated import builtin
+from regard.data.text.tokenizer import Tokenizer
+from regard.data.text.tokenizer_files import (
     load_translation_tokenizer,
     open_translation_tokenizers,
     translation_tokenizer_from_json,
 )
-from regard.text.tokenizer_training import train_tokenizer
+from regard.data.text.tokenizer_training import train_tokenizer
+from regard.decode.strategy import BeamSearch
+from regard.families.folder import append_end_token
+from regard.models import Translator, load_translator
+from regard.system import disk
+from regard.system.errors import DataError, SettingError
 from regard.training.data.generated_examples import generated_pairs
 from regard.training.data.labelled_text import held_out_stream
 from regard.training.data.mixtures import (

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from regard import disk
 from regard.data import text_files
 from regard.data.corpus import (
     Corpus,
@@ -25,16 +24,17 @@ from regard.data.sentence_packing import (
     block_lines,
     pack_sentences,
 )
-from regard.errors import DataError, SettingError
-from regard.models import Model
-from regard.process_pool import ordered_map
-from regard.text.tokenizer import Tokenizer
-from regard.text.tokenizer_files import load_tokenizer, open_language_model_tokenizer
-from regard.text.tokenizer_training import (
+from regard.data.text.tokenizer import Tokenizer
+from regard.data.text.tokenizer_files import load_tokenizer, open_language_model_tokenizer
+from regard.data.text.tokenizer_training import (
     SpecialTokenTemplate,
     train_closed_word_tokenizer,
     train_lossless_tokenizer,
 )
+from regard.models import Model
+from regard.system import disk
+from regard.system.errors import DataError, SettingError
+from regard.system.process_pool import ordered_map
 from regard.training.data.generated_examples import generated_lines, generated_prompts
 from regard.training.data.mixtures import corpora_of, evenly_spaced, mixture, say_files, split_of
 from regard.training.objectives.distillation import teacher_folder

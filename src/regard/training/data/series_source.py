@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from regard import spec
 from regard.data.batching import Batch, Rows
 from regard.data.series import CALENDAR, PROCESSOR_FILE, SeriesProcessor
-from regard.errors import ModelError
 from regard.models import SeriesModel
+from regard.system.errors import ModelError
 from regard.training.data.source import Position, Source
 from regard.training.data.stored_series import StoredSeries, stored_series
 from regard.training.setup import Setup

@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from regard import disk
 from regard.data.audio import Recording, Samples, read_transcripts, read_wav_and_rate, resample
-from regard.errors import DataError, SettingError
-from regard.models.sound import read_samples, say_resampled
+from regard.models.inputs.sound import read_samples, say_resampled
+from regard.system import disk
+from regard.system.errors import DataError, SettingError
 from regard.training.data.labelled_text import with_held_out
 from regard.training.setup import Say, Setup, Split
 

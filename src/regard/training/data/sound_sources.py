@@ -13,8 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from regard import disk
-from regard.core.waveform_frontend import Waveform
+from regard.core.frontends.waveform_frontend import Waveform
 from regard.data.audio import (
     RATE,
     Samples,
@@ -25,14 +24,15 @@ from regard.data.audio import (
 from regard.data.batching import Batch, Rows
 from regard.data.log_mel import HOP
 from regard.data.padding import IGNORED, pad_rows
-from regard.errors import DataError, SettingError
+from regard.data.text.ctc import CTCDecoder
+from regard.data.text.tokenizer import Tokenizer
+from regard.data.text.tokenizer_files import open_encoder_tokenizer
+from regard.data.text.tokenizer_training import train_tokenizer
 from regard.families import folder as folders
 from regard.models import CTCModel, Model, SoundClassifier, SpectrogramClassifier, SpeechToText
 from regard.models.waveform_model import WaveformModel
-from regard.text.ctc import CTCDecoder
-from regard.text.tokenizer import Tokenizer
-from regard.text.tokenizer_files import open_encoder_tokenizer
-from regard.text.tokenizer_training import train_tokenizer
+from regard.system import disk
+from regard.system.errors import DataError, SettingError
 from regard.training import model_spec
 from regard.training.data.labelled_text import class_names, label_id
 from regard.training.data.sound_augmentation import LengthLimits, SoundAugmentation

@@ -6,9 +6,9 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from regard import disk
 from regard.data.graphs import GraphData, Level, read_graphs
-from regard.errors import DataError, SettingError
+from regard.system import disk
+from regard.system.errors import DataError, SettingError
 from regard.training.recipe.schema import Recipe
 from regard.training.run_folder import RunFolder
 from regard.training.setup import Setup

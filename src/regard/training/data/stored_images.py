@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from regard import disk
 from regard.data.image import ImageProcessor
 from regard.data.labelled_images import LabelledImage
-from regard.errors import DataError, SettingError
+from regard.system import disk
+from regard.system.errors import DataError, SettingError
 from regard.training.data.labelled_text import as_splits, with_held_out
 from regard.training.recipe.schema import Recipe
 from regard.training.run_folder import RunFolder

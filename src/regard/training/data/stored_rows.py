@@ -11,7 +11,6 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.arguments import is_whole
 from regard.data.batching import Rows
 from regard.data.corpus import (
     CHUNK,
@@ -22,7 +21,8 @@ from regard.data.corpus import (
     order_notes,
     write_chunks,
 )
-from regard.process_pool import ordered_map
+from regard.system.arguments import is_whole
+from regard.system.process_pool import ordered_map
 
 COLUMNS = ("ids", "segments", "labels")
 # Labels are stored as the bits of one of these: classes (IGNORED is negative), or numbers.

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from regard import disk
 from regard.data.series import (
     Dates,
     Series,
@@ -25,7 +24,8 @@ from regard.data.series import (
     read_series,
     windows,
 )
-from regard.errors import DataError, SettingError
+from regard.system import disk
+from regard.system.errors import DataError, SettingError
 from regard.training.run_folder import RunFolder
 from regard.training.setup import Setup, Split
 

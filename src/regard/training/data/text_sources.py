@@ -13,16 +13,17 @@ from numpy.typing import NDArray
 from tokenizers import Encoding
 from torch import Tensor
 
-from regard.data import labelled, listops
+from regard.data import labelled
 from regard.data.batching import Batch, BatchSampler, BlockSampler, Rows, corpus_sampler
 from regard.data.corpus import id_type
+from regard.data.generated import listops
 from regard.data.labelled import LabelledText, Question, RatedText, TaggedWords
 from regard.data.padding import IGNORED, pad_rows, round_up
 from regard.data.tag_alignment import align_tags
+from regard.data.text.tokenizer import Tokenizer
+from regard.data.text.tokenizer_files import open_encoder_tokenizer
 from regard.data.training_coverage import InputStatistics, corpus_statistics
 from regard.models import Model, TextEncoder
-from regard.text.tokenizer import Tokenizer
-from regard.text.tokenizer_files import open_encoder_tokenizer
 from regard.training import model_spec
 from regard.training.data.labelled_text import (
     Generator,

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from regard.core.context import Context
-from regard.core.lsh_attention import LshAttention
+from regard.core.mixers.lsh_attention import LshAttention
 from regard.core.mixture_of_experts import MixtureOfExperts
 from regard.data.batching import Batch
 from regard.data.padding import IGNORED

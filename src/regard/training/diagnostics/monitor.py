@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-from regard import memory
 from regard.data.batching import Batch
+from regard.system import memory
 from regard.training.diagnostics import labels
 from regard.training.diagnostics.finding import Finding
 from regard.training.diagnostics.information_flow import check_information_flow

@@ -10,11 +10,11 @@ from torch import nn
 
 from regard.core.attention import Attention
 from regard.core.convolution import DilatedConvolution
-from regard.core.embedding import Table
 from regard.core.feedforward import ConvFeedForward, FeedForward, GatedFeedForward
+from regard.core.frontends.embedding import Table
 from regard.core.linear import Linear
-from regard.core.positional_encoding import AxialPosition, LearnedPosition
-from regard.core.relative_position import T5Bias
+from regard.core.positions.positional_encoding import AxialPosition, LearnedPosition
+from regard.core.positions.relative_position import T5Bias
 from regard.training.recipe.options import Initialization, Normal, Scaled, Xavier
 
 

@@ -10,7 +10,7 @@ import re
 
 from torch import nn
 
-from regard.errors import SettingError
+from regard.system.errors import SettingError
 
 # `stack.blocks.3.attention.output.weight` is of block 3.
 _BLOCK = re.compile(r"^(?P<stack>.*?)blocks\.(?P<number>\d+)\.")

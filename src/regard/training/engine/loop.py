@@ -20,8 +20,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard import disk, memory
-from regard.checkpoint import (
+from regard.builder.edit import compiled
+from regard.core.mixers.linear_attention import redraw
+from regard.core.norm import fixed_running_statistics
+from regard.core.side import sides
+from regard.data.batching import Batch, prefetch
+from regard.system import disk, memory
+from regard.system.checkpoint import (
     BackgroundSave,
     Checkpoints,
     HostCopy,
@@ -30,12 +35,7 @@ from regard.checkpoint import (
     Tensors,
     check_tensors,
 )
-from regard.core.linear_attention import redraw
-from regard.core.norm import fixed_running_statistics
-from regard.core.side import sides
-from regard.data.batching import Batch, prefetch
-from regard.edit import compiled
-from regard.errors import (
+from regard.system.errors import (
     CheckpointError,
     DivergenceError,
     NonFiniteError,

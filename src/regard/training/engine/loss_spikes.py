@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 from statistics import median
 
-from regard.errors import DivergenceError
+from regard.system.errors import DivergenceError
 from regard.training.engine.progress import Position, Progress, RecentUpdate, SkippedBatches
 
 WINDOW = 100  # updates whose losses a loss is compared with

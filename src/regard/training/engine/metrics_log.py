@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from regard import disk
-from regard.errors import DataError, SettingError
+from regard.system import disk
+from regard.system.errors import DataError, SettingError
 
 
 class MetricsLog:

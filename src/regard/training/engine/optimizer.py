@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from regard.checkpoint import check_tensors
+from regard.system.checkpoint import check_tensors
 from regard.training.engine.gradient_clipping import clip_divisor
 from regard.training.engine.lr_schedule import Schedule
 from regard.training.engine.mixed_precision import LossScaler

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
-from regard.errors import CheckpointError
+from regard.system.errors import CheckpointError
 
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 Position = tuple[Count, Count]  # epoch, and the index of a batch within it

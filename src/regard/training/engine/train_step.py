@@ -18,7 +18,7 @@ from torch import Tensor
 from regard.core.cuda_graph import capture
 from regard.core.seeding import derive_seed
 from regard.data.batching import Batch
-from regard.errors import SettingError
+from regard.system.errors import SettingError
 from regard.training.engine.optimizer import Optimizer
 from regard.training.parallel.strategy import Strategy
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import torch
 
-from regard.checkpoint import Snapshots, Tensors
+from regard.system.checkpoint import Snapshots, Tensors
 from regard.training.engine.progress import Progress
 from regard.training.parallel.strategy import Strategy
 from regard.training.recipe.options import Average, Best, Ema, ExportedWeights

@@ -19,12 +19,11 @@ from regard.data.corpus import Corpus
 from regard.data.epoch_order import RowOrder
 from regard.data.training_coverage import InputStatistics, corpus_statistics
 from regard.decode.strategy import Greedy, Sampling
-from regard.decoder import Decoder
-from regard.errors import DataError
+from regard.evaluation.metrics.perplexity import corpus_nll, perplexity
 from regard.evaluation.scores import Score, scored
 from regard.families import folder as folders
-from regard.metrics.perplexity import corpus_nll, perplexity
 from regard.models import LanguageModel, Model
+from regard.system.errors import DataError
 from regard.training import model_spec
 from regard.training.data.generated_examples import LINE_END
 from regard.training.data.plain_text import TextCorpora, text_corpora
@@ -34,6 +33,7 @@ from regard.training.objectives.label_smoothed_cross_entropy import linear_cross
 from regard.training.objectives.objective import Objective
 from regard.training.objectives.text_model_files import special_token_ids, text_model_files
 from regard.training.setup import Setup
+from regard.wirings.decoder import Decoder
 
 SAMPLE_TOKENS = 200  # generated for each sample of a validation
 # Limits of a validation batch: without gradients, few activations have to be stored.

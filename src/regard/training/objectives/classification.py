@@ -16,11 +16,11 @@ from regard.data.audio import RATE
 from regard.data.batching import Batch, Rows
 from regard.data.graphs import GraphData
 from regard.data.padding import IGNORED
-from regard.errors import DataError, ModelError
 from regard.evaluation.scores import Score, scored
 from regard.families import presets
 from regard.models import GraphModel, Model
 from regard.models.saving import config_json
+from regard.system.errors import DataError, ModelError
 from regard.training import model_spec
 from regard.training.data.graph_sources import Graphs, GraphSource, Nodes
 from regard.training.data.image_sources import PREVIOUS, ImageData, LabelledImages

@@ -14,13 +14,13 @@ from torch.nn import functional
 from regard import spec
 from regard.data.batching import Batch, Rows
 from regard.data.padding import IGNORED
+from regard.data.text.tokenizer import Tokenizer
 from regard.data.text_corruption import Ids, RandomStream, denoise
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode
 from regard.decode.strategy import Greedy, Limit
+from regard.evaluation.metrics.perplexity import perplexity
 from regard.families import folder as folders
-from regard.metrics.perplexity import perplexity
 from regard.models import Model, Translator
-from regard.text.tokenizer import Tokenizer
 from regard.training import model_spec
 from regard.training.data.plain_text import TextCorpora
 from regard.training.data.source import Position

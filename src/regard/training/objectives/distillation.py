@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from regard import spec
-from regard.errors import ModelError, SettingError
 from regard.models import LanguageModel, Translator, choose_device, load
 from regard.models.base import Model
 from regard.models.text_encoder import TextEncoder
+from regard.system.errors import ModelError, SettingError
 from regard.training.objectives.distillation_loss import distillation_loss
 from regard.training.objectives.label_smoothed_cross_entropy import cross_entropy
 from regard.training.parallel.launch import rank_device

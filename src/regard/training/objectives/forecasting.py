@@ -17,12 +17,12 @@ from torch import Tensor
 
 from regard import spec
 from regard.builder.heads import build_forecast_loss
-from regard.core.lagged_values import Covariates, LaggedValues
-from regard.core.series_patches import Scaling, SeriesPatches
-from regard.errors import ModelError
+from regard.core.frontends.lagged_values import Covariates, LaggedValues
+from regard.core.frontends.series_patches import Scaling, SeriesPatches
 from regard.evaluation.scores import Score, scored
 from regard.models import Model, SeriesModel
 from regard.models.saving import config_json
+from regard.system.errors import ModelError
 from regard.training import model_spec
 from regard.training.data.series_source import SeriesWindows
 from regard.training.data.stored_series import StoredSeries

@@ -14,11 +14,11 @@ from regard import spec
 from regard.data.batching import Batch, Rows
 from regard.data.padding import IGNORED
 from regard.data.tag_alignment import align_words, word_tags
+from regard.data.text.tokenizer import Tokenizer
 from regard.evaluation.scores import Score, scored, scored_tags
 from regard.families import folder as folders
 from regard.models import Model, TextEncoder
 from regard.models.labels import label_config
-from regard.text.tokenizer import Tokenizer
 from regard.training import model_spec
 from regard.training.data.source import Position
 from regard.training.data.text_sources import (

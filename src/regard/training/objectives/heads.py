@@ -11,8 +11,8 @@ from torch import nn
 
 from regard import spec
 from regard.builder import build
-from regard.errors import ModelError
 from regard.models import Model
+from regard.system.errors import ModelError
 
 Adapted = TypeVar("Adapted", bound=Model)
 Wrap = Callable[[Any, Any, dict[str, Any]], Adapted]  # core model, spec, config.json

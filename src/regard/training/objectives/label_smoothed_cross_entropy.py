@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.core.head import LMHead
-from regard.core.scaled_dot_product_attention import HAS_TRITON
+from regard.core.heads.head import LMHead
+from regard.core.mixers.scaled_dot_product_attention import HAS_TRITON
 from regard.data.padding import IGNORED
 from regard.training.objectives.r_drop import r_drop
 

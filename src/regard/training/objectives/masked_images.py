@@ -15,14 +15,14 @@ from typing import Any
 from torch import Tensor
 
 from regard import spec
-from regard.core.patch_embedding import Patches, VisiblePatches
-from regard.core.pixel_decoder import PixelShuffleHead
+from regard.core.frontends.patch_embedding import Patches, VisiblePatches
+from regard.core.heads.pixel_decoder import PixelShuffleHead
 from regard.data.batching import Batch, Rows
 from regard.data.image_masking import masking_noise
-from regard.errors import ModelError
 from regard.evaluation.scores import Score
 from regard.models import Model
 from regard.models.saving import config_json
+from regard.system.errors import ModelError
 from regard.training import model_spec
 from regard.training.data.image_sources import ImageData, Images
 from regard.training.data.source import Position

@@ -14,14 +14,14 @@ from torch.nn import functional
 
 from regard import spec
 from regard.core.context import Context
-from regard.core.head import LMHead
+from regard.core.heads.head import LMHead
 from regard.core.probe import NO_PROBE, NullProbe
 from regard.data.batching import Batch, Rows
 from regard.data.padding import IGNORED
 from regard.data.text_corruption import MaskingRates, mask_tokens, sentence_pair
-from regard.errors import SettingError
-from regard.metrics.perplexity import perplexity
+from regard.evaluation.metrics.perplexity import perplexity
 from regard.models import Model, TextEncoder
+from regard.system.errors import SettingError
 from regard.training import model_spec
 from regard.training.data.plain_text import TextCorpora, max_row_tokens
 from regard.training.data.source import Position

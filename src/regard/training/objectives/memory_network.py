@@ -15,21 +15,23 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from regard import disk, spec
-from regard.baselines.memory_network import MemoryNetwork
-from regard.data import babi_stories, labelled
+from regard import spec
+from regard.data import labelled
 from regard.data.batching import Batch, Rows
+from regard.data.generated import babi_stories
 from regard.data.labelled import LabelledText
+from regard.data.text.tokenizer_files import open_encoder_tokenizer
+from regard.data.text.tokenizer_training import word_level_json
 from regard.data.training_coverage import InputStatistics, row_statistics
 from regard.models.memory_network import MemoryNetworkModel, pad_stories, split_sentences
-from regard.text.tokenizer_files import open_encoder_tokenizer
-from regard.text.tokenizer_training import word_level_json
+from regard.system import disk
 from regard.training import model_spec
 from regard.training.data.labelled_text import labelled_splits
 from regard.training.data.source import Position, Source
 from regard.training.data.text_sources import LabelledData
 from regard.training.objectives.classification import AgainstMajority
 from regard.training.setup import Setup
+from regard.wirings.baselines.memory_network import MemoryNetwork
 
 
 @dataclass(frozen=True)

@@ -18,11 +18,11 @@ from torch import Tensor
 from regard import spec
 from regard.data.batching import Batch, Rows
 from regard.data.training_coverage import InputStatistics
-from regard.errors import ModelError, SettingError
+from regard.evaluation.metrics.perplexity import corpus_nll
 from regard.evaluation.scores import Score
 from regard.families import folder as folders
-from regard.metrics.perplexity import corpus_nll
 from regard.models import Model
+from regard.system.errors import ModelError, SettingError
 from regard.training import model_spec
 from regard.training.data.source import Position, Source
 from regard.training.objectives.label_smoothed_cross_entropy import add_auxiliary_losses

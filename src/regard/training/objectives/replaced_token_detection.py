@@ -16,15 +16,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from regard import disk, spec
-from regard.core.embedding import Embedding
+from regard import spec
+from regard.core.frontends.embedding import Embedding
 from regard.data.text_corruption import MaskingRates
-from regard.encoder import Encoder
-from regard.errors import ModelError, SettingError
+from regard.evaluation.metrics.perplexity import perplexity
 from regard.evaluation.replaced_tokens import GENERATOR
 from regard.families import folder as folders
-from regard.metrics.perplexity import perplexity
 from regard.models import Model, TextEncoder, load
+from regard.system import disk
+from regard.system.errors import ModelError, SettingError
 from regard.training import model_spec
 from regard.training.data.plain_text import TextCorpora
 from regard.training.objectives.label_smoothed_cross_entropy import (
@@ -34,6 +34,7 @@ from regard.training.objectives.label_smoothed_cross_entropy import (
 from regard.training.objectives.masked_lm import MaskedText
 from regard.training.objectives.text_model_files import special_token_ids, text_model_files
 from regard.training.setup import Setup
+from regard.wirings.encoder import Encoder
 
 DISCRIMINATOR_WEIGHT = 50.0  # λ in the paper: its loss, over two classes, is small
 

@@ -17,13 +17,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from regard.core.caches.kv_cache import DecoderState, LayerCache
 from regard.core.context import Context
-from regard.core.kv_cache import DecoderState, LayerCache
 from regard.data.batching import Batch
 from regard.data.training_coverage import InputStatistics
-from regard.errors import CheckpointError, DataError, SettingError
-from regard.metrics.perplexity import corpus_nll
+from regard.evaluation.metrics.perplexity import corpus_nll
 from regard.models import LanguageModel, Model
+from regard.system.errors import CheckpointError, DataError, SettingError
 from regard.training.data.plain_text import TextCorpora
 from regard.training.objectives.causal_lm import CausalLM, token_stream, windows
 from regard.training.objectives.label_smoothed_cross_entropy import linear_cross_entropy

@@ -22,17 +22,16 @@ from regard.data.batching import (
     corpus_sampler,
 )
 from regard.data.corpus import Corpus
+from regard.data.text.tokenizer import Tokenizer
 from regard.data.training_coverage import InputStatistics, corpus_statistics
 from regard.decode.batch_decoding import DecodingSettings
 from regard.decode.length_penalty import GNMTPenalty
 from regard.decode.strategy import BeamSearch, Greedy
-from regard.encoder_decoder import EncoderDecoder
+from regard.evaluation.metrics.bleu import Bleu, Chrf
+from regard.evaluation.metrics.perplexity import corpus_nll, perplexity
 from regard.evaluation.scores import Score, scored
 from regard.families import folder as folders
-from regard.metrics.bleu import Bleu, Chrf
-from regard.metrics.perplexity import corpus_nll, perplexity
 from regard.models import Model, Translator
-from regard.text.tokenizer import Tokenizer
 from regard.training import model_spec
 from regard.training.data.parallel_text import ParallelCorpora, parallel_corpora
 from regard.training.engine.attention_entropy import ROWS, attention_entropy
@@ -44,6 +43,7 @@ from regard.training.objectives.label_smoothed_cross_entropy import (
 from regard.training.objectives.objective import Objective
 from regard.training.objectives.target_padding import target_context
 from regard.training.setup import Setup
+from regard.wirings.encoder_decoder import EncoderDecoder
 
 UPDATES_PER_EPOCH = 50  # 1,500 in the 30 epochs of a run that names no steps
 SMALLEST_BATCH = 512  # positions

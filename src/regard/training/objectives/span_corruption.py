@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from regard.data.span_corruption import corrupt_spans
+from regard.data.text.tokenizer import Tokenizer
 from regard.data.text_corruption import Ids, RandomStream
-from regard.errors import DataError
 from regard.families import folder as folders
 from regard.models import Translator
-from regard.text.tokenizer import Tokenizer
+from regard.system.errors import DataError
 from regard.training.data.plain_text import TextCorpora
 from regard.training.objectives.denoising import SENTINELS, Denoising
 from regard.training.setup import Setup

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from regard import spec
-from regard.core.contrastive_head import GUMBEL_TEMPERATURE, ContrastiveOutput
+from regard.core.heads.contrastive_head import GUMBEL_TEMPERATURE, ContrastiveOutput
 from regard.data.batching import Batch, Rows
 from regard.evaluation.scores import Score
 from regard.models import WaveformModel

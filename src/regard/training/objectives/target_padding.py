@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from regard.core.context import Context
-from regard.encoder_decoder import EncoderDecoder
+from regard.wirings.encoder_decoder import EncoderDecoder
 
 
 def target_context(model: EncoderDecoder, labels: Tensor) -> Context:

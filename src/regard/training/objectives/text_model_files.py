@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from regard.data.text.tokenizer import Role, Tokenizer
 from regard.models import Model
-from regard.text.tokenizer import Role, Tokenizer
 from regard.training.setup import Setup
 
 

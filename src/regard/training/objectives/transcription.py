@@ -18,13 +18,13 @@ from torch import Tensor
 from torch.nn import functional
 
 from regard import spec
-from regard.core.waveform_frontend import Waveform
+from regard.core.frontends.waveform_frontend import Waveform
 from regard.data.audio import RATE, Samples
 from regard.decode.strategy import BeamSearch, Greedy, Strategy
+from regard.evaluation.metrics.perplexity import perplexity
+from regard.evaluation.metrics.word_error_rate import WordErrorRate
 from regard.evaluation.scores import Score, scored
 from regard.families import folder as folders
-from regard.metrics.perplexity import perplexity
-from regard.metrics.word_error_rate import WordErrorRate
 from regard.models import Model
 from regard.models.saving import config_json
 from regard.training import model_spec

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from regard.errors import SettingError
+from regard.system.errors import SettingError
 from regard.training.objectives.objective import Objective
 from regard.training.parallel.distributed_data_parallel import DataParallel
 from regard.training.parallel.strategy import Strategy

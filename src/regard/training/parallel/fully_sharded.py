@@ -13,10 +13,10 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
-from regard.checkpoint_shards import Layout
 from regard.core.block import AnyBlock
 from regard.core.loss_module import LossModule
 from regard.core.norm import BatchNorm
+from regard.system.checkpoint_shards import Layout
 from regard.training.engine.mixed_precision import AUTOCAST_DTYPES
 from regard.training.objectives.objective import Objective
 from regard.training.parallel.ranks import Ranks

@@ -12,8 +12,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from regard.checkpoint_shards import Layout
 from regard.core.meta_parameters import meta_parameter
+from regard.system.checkpoint_shards import Layout
 from regard.training.parallel.ranks import Ranks
 
 

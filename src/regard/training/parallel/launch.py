@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
-from regard.errors import SettingError
+from regard.system.errors import SettingError
 from regard.training.parallel.ranks import ONE_RANK, Ranks, lost_ranks_reported
 
 # Preparing the data and validation are the main rank's: the others wait for it.

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from regard.data.batching import Batch
-from regard.errors import RankLostError, RegardError, SettingError
+from regard.system.errors import RankLostError, RegardError, SettingError
 
 T = TypeVar("T")
 

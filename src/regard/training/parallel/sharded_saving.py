@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from regard.checkpoint import Checkpoints, Saved
+from regard.system.checkpoint import Checkpoints, Saved
 from regard.training.parallel.ranks import Ranks
 
 

@@ -18,13 +18,13 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from regard.checkpoint_shards import Layout, Tensors, parameter_of, shard_name, split
-from regard.core.contrastive_head import Quantizer
-from regard.core.linear_attention import redraw
+from regard.core.heads.contrastive_head import Quantizer
+from regard.core.mixers.linear_attention import redraw
 from regard.core.mixture_of_experts import MixtureOfExperts
 from regard.core.norm import BatchNorm
 from regard.data.batching import Batch
 from regard.models import Model
+from regard.system.checkpoint_shards import Layout, Tensors, parameter_of, shard_name, split
 from regard.training.objectives.objective import Objective
 from regard.training.parallel.initial_weights import InitialWeights
 from regard.training.parallel.ranks import ONE_RANK, Ranks

@@ -16,12 +16,11 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate
 from torch.distributed.tensor.parallel import ParallelStyle, parallelize_module
 
-from regard.checkpoint_shards import Layout, Ranges
 from regard.core.attention import Attention
 from regard.core.feedforward import FeedForward, GatedFeedForward
 from regard.core.linear import Linear, dimensions
-from regard.core.projection import CrossProjection, SelfProjection
-from regard.core.relative_position import (
+from regard.core.mixers.scaled_dot_product_attention import SoftmaxAttention
+from regard.core.positions.relative_position import (
     Alibi,
     Disentangled,
     DisentangledScores,
@@ -29,8 +28,9 @@ from regard.core.relative_position import (
     ShortestPathBias,
     T5Bias,
 )
-from regard.core.scaled_dot_product_attention import SoftmaxAttention
-from regard.errors import SettingError
+from regard.core.projection import CrossProjection, SelfProjection
+from regard.system.checkpoint_shards import Layout, Ranges
+from regard.system.errors import SettingError
 from regard.training.objectives.objective import Objective
 from regard.training.parallel.distributed_data_parallel import make_ddp
 from regard.training.parallel.ranks import Ranks

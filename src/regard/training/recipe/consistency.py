@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from regard.data.generated_task import GeneratedTask
-from regard.errors import SettingError
+from regard.data.generated.generated_task import GeneratedTask
+from regard.system.errors import SettingError
 from regard.training.recipe.objectives import DATA_KEYS, OBJECTIVES, DataKind
 from regard.training.recipe.sections import TRANSFORMER_ONLY, ModelSettings, TokenSettings
 from regard.training.recipe.settings import Settings

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from regard import disk
 from regard.data.file_access import below
-from regard.errors import SettingError, did_you_mean
+from regard.system import disk
+from regard.system.errors import SettingError, did_you_mean
 from regard.training.recipe.consistency import STARTING_POINT, check_changes
 from regard.training.recipe.objectives import (
     DATA_KEYS,
@@ -58,7 +58,7 @@ SIDES = ("source", "target")  # of pairs in two files
 
 def packaged() -> dict[str, Path]:
     """The recipes that come with the package, by name."""
-    folder = importlib.resources.files("regard") / "recipes"
+    folder = importlib.resources.files("regard") / "training" / "recipes"
     paths = [Path(str(file)) for file in folder.iterdir() if file.name.endswith(".toml")]
     return {path.stem: path for path in paths}
 

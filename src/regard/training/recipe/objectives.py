@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from regard.errors import SettingError, did_you_mean
+from regard.system.errors import SettingError, did_you_mean
 
 # What a source of data yields: pairs of texts, one long text, labelled examples, images with labels
 # or captions, recordings, time series, or graphs.

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from pydantic import ValidationError, model_validator
 
-from regard.errors import SettingError, did_you_mean
+from regard.system.errors import SettingError, did_you_mean
 from regard.training.recipe import consistency
 from regard.training.recipe.sections import (
     DataSettings,

@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
-from regard.arguments import LARGEST_SIZE
 from regard.decode.length_penalty import parse_length_penalty
+from regard.system.arguments import LARGEST_SIZE
 from regard.training.recipe.options import (
     parse_generated_task,
     parse_initialization,
@@ -388,7 +388,7 @@ class ModelSettings(Section):
     def _forecast(cls, value: str | None) -> str | None:
         if value is not None:
             # Imported late, as below: help does not wait for the classes of the spec.
-            from regard.families.forecast_options import parse_forecast
+            from regard.families.series.forecast_options import parse_forecast
 
             parse_forecast(value)
         return value
@@ -398,7 +398,7 @@ class ModelSettings(Section):
     def _lags(cls, value: str | None) -> str | None:
         """Checked like `forecast`."""
         if value is not None:
-            from regard.families.forecast_options import parse_lags
+            from regard.families.series.forecast_options import parse_lags
 
             parse_lags(value)
         return value
@@ -407,7 +407,7 @@ class ModelSettings(Section):
     @classmethod
     def _scales(cls, value: str | None) -> str | None:
         if value is not None:
-            from regard.families.forecast_options import parse_scales
+            from regard.families.series.forecast_options import parse_scales
 
             parse_scales(value)
         return value

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from regard.data.file_access import split_location
-from regard.data.generated_task import GeneratedTask
+from regard.data.generated.generated_task import GeneratedTask
 from regard.decode.length_penalty import LengthPenalty, parse_length_penalty
 from regard.training.recipe.objectives import (
     CELLS,
@@ -167,6 +167,6 @@ class Settings(Section):
 def is_baseline(name: str | None) -> bool:
     """Whether this is a recurrent or convolutional model, from before the Transformer."""
     # Imported late: help does not wait for the classes of the spec.
-    from regard.families.recurrent import FAMILIES
+    from regard.families.encoder_decoders.recurrent import FAMILIES
 
     return name in FAMILIES

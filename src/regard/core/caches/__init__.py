@@ -1,0 +1,1 @@
+"""What decoding and segments remember: key-value caches and memories."""

@@ -1,0 +1,526 @@
+"""KV caches: the state of decoding between steps. The caller owns them; no module keeps any.
+
+A `DecoderState` holds one `LayerCache` for each application of a block: the cache of its
+self-attention (growing, static, sliding window, prefix sums, …), and the keys and values of the
+encoder memory that its cross-attention reads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from regard.core.masks.attention_mask import DeviceLimit, MaskAxes
+from regard.core.masks.mask import MaskPattern
+from regard.core.probe import NO_PROBE, NullProbe
+from regard.system.errors import ModelError
+
+_GROWTH = 16  # positions by which a KV cache grows on a CPU
+
+# Beams that share a row see the keys of all others, masked: work and memory grow with their square.
+MOST_SHARED_BEAMS = 64
+
+
+class Positions(NamedTuple):
+    """The positions of one call: `length` of them from `start` on, of `end` in all. A `start` that
+    only the device knows (CUDA graph) is one position among those up to `end`."""
+
+    start: int | Tensor  # [1] on the device, if it is a tensor
+    length: int
+    end: int
+
+
+class Cache:
+    """The cache of one attention over the tokens so far. This one is empty, and stays so."""
+
+    @property
+    def rows(self) -> int:
+        """The number of sequences."""
+        raise NotImplementedError
+
+    def select(self, rows: Tensor) -> None:
+        """Keeps `rows`, in that order, which may repeat."""
+        raise NotImplementedError
+
+    # ------------------------------------------------------------------ inside an attention
+
+    def fold(self, x: Tensor) -> Tensor:
+        """x [rows, T, D] as queries of the rows that are stored: beams that share a row become
+        its queries, [B, W·T, D]."""
+        return x
+
+    def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Adds new positions and returns the keys and values that the kernel is to be given."""
+        return k, v
+
+    # ------------------------------------------------------------------ positions
+
+    def end(self, position: int, new: int) -> int:
+        """The number of positions attended to with `new` tokens from `position` on."""
+        return position + new
+
+    def positions(self, position: int, new: int) -> Positions:
+        """Those of `new` tokens, as embeddings count them."""
+        return Positions(position, new, position + new)
+
+    def axes(self, position: int, x: Tensor) -> MaskAxes:
+        """The positions of the queries x [rows, T, D] from `position` on, and of their keys."""
+        return MaskAxes.counted(position, x)
+
+    def join_padding(self, padding_mask: Tensor | None, x: Tensor) -> Tensor | None:
+        """The padding mask of all keys, where that of new positions x [rows, T, D] comes after
+        one of their past."""
+        return padding_mask
+
+
+NO_CACHE = Cache()
+
+
+@dataclass
+class KVCache(Cache):
+    """The KV cache: keys and values of the tokens so far, in buffers [B, G, L, W, K] and
+    [B, G, L, W, E] with room for more, which grow up to `capacity` positions.
+
+    W is 1, or the beams of a sentence once they share its row (`beams`): each writes into its own
+    column. `shareable`: whether the attention kernel can work that way.
+    """
+
+    k: Tensor  # [B, G, L, W, K]
+    v: Tensor  # [B, G, L, W, E]
+    capacity: int
+    filled: int = 0  # of the L positions
+    shareable: bool = False
+
+    @classmethod
+    def empty(
+        cls, like: Tensor, rows: int, capacity: int, shape: tuple[int, int, int], *, shareable: bool
+    ) -> KVCache:
+        """For `rows` sequences, in the dtype and on the device of `like`; `shape` is (G, K, E)."""
+        groups, d_k, d_v = shape
+        room = capacity if like.is_cuda else min(capacity, _GROWTH)
+        k = like.new_zeros(rows, groups, room, 1, d_k)
+        v = like.new_zeros(rows, groups, room, 1, d_v)
+        return cls(k, v, capacity, shareable=shareable)
+
+    @property
+    def rows(self) -> int:
+        return len(self.k) * self.k.shape[3]
+
+    def fold(self, x: Tensor) -> Tensor:
+        return _fold(x, self.k)
+
+    def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Adds new positions, or one position of all beams, and returns all of them up to now."""
+        k = _as_columns(k, self.k)  # [B, G, new positions, W, K]
+        v = _as_columns(v, self.v)
+        start = self.filled
+        end = start + k.shape[2]
+        if end > self.k.shape[2]:
+            self.grow(-(-end // _GROWTH) * _GROWTH)
+        self.k.narrow(2, start, end - start).copy_(k)
+        self.v.narrow(2, start, end - start).copy_(v)
+        self.filled = end
+        # [B, G, filled · W, K]: the columns of a position are keys side by side.
+        return self.k.narrow(2, 0, end).flatten(2, 3), self.v.narrow(2, 0, end).flatten(2, 3)
+
+    @property
+    def buffers(self) -> tuple[Tensor, Tensor]:
+        """Keys and values with the positions still to be filled, which hold no meaning: memory
+        without gaps is read at twice the speed."""
+        return self.k.flatten(2, 3), self.v.flatten(2, 3)
+
+    def grow(self, length: int) -> None:
+        """Grows to `length` positions, at most to the capacity."""
+        more = min(length, self.capacity) - self.k.shape[2]
+        if more > 0:
+            self.k = _with_room(self.k, more)
+            self.v = _with_room(self.v, more)
+
+    def select(self, rows: Tensor) -> None:
+        """Keeps `rows`, in that order, which may repeat; copies the filled part only."""
+        if len(rows) == len(self.k):
+            self.k[:, :, : self.filled] = self.k[:, :, : self.filled].index_select(0, rows)
+            self.v[:, :, : self.filled] = self.v[:, :, : self.filled].index_select(0, rows)
+        else:
+            self.k = self.k.index_select(0, rows)
+            self.v = self.v.index_select(0, rows)
+
+    def share(self, width: int) -> None:
+        """`width` rows, the beams of a sentence, become columns of one."""
+        self.k = _rows_to_columns(self.k, width)
+        self.v = _rows_to_columns(self.v, width)
+
+
+@dataclass
+class StaticKVCache(Cache):
+    """A KV cache of fixed shapes: the position of the next token is a tensor on the device, so that
+    every step is the same CUDA graph. Slots after `position` must be masked."""
+
+    k: Tensor  # [B, G, L, W, K]
+    v: Tensor  # [B, G, L, W, E]
+    position: Tensor  # [1]
+
+    @property
+    def rows(self) -> int:
+        return len(self.k) * self.k.shape[3]
+
+    def fold(self, x: Tensor) -> Tensor:
+        return _fold(x, self.k)
+
+    def end(self, position: int, new: int) -> int:
+        return self.k.shape[2]  # all slots; the mask hides those that are still empty
+
+    def positions(self, position: int, new: int) -> Positions:
+        return Positions(self.position, new, self.k.shape[2])
+
+    def axes(self, position: int, x: Tensor) -> MaskAxes:
+        slots = self.k.shape[2]
+        limit = DeviceLimit(self.position)
+        return MaskAxes(self.position, slots, slots, x.shape[0], limit=limit)
+
+    def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Fills one slot and returns all of them."""
+        # An index on the device: the host waits for nothing, and a graph can be replayed.
+        self.k.index_copy_(2, self.position, _as_columns(k, self.k))
+        self.v.index_copy_(2, self.position, _as_columns(v, self.v))
+        return self.k.flatten(2, 3), self.v.flatten(2, 3)
+
+    def select(self, rows: Tensor) -> None:
+        k = self.k.index_select(0, rows)
+        v = self.v.index_select(0, rows)
+        if len(rows) == len(self.k):
+            self.k.copy_(k)  # in place: the CUDA graph reads these buffers
+            self.v.copy_(v)
+        else:
+            self.k = k
+            self.v = v
+
+
+def _fold(x: Tensor, keys: Tensor) -> Tensor:
+    """[B·W, T, D] → [B, W·T, D] where there are only B rows of keys; else unchanged."""
+    rows = keys.shape[0]
+    if x.shape[0] == rows:
+        return x
+    return x.reshape(rows, -1, x.shape[-1])
+
+
+def _as_columns(x: Tensor, buffer: Tensor) -> Tensor:
+    """[B, G, T, K] → [B, G, T / W, W, K] as the buffer has it."""
+    rows, groups, _, width = x.shape
+    return x.view(rows, groups, -1, buffer.shape[3], width)
+
+
+def _rows_to_columns(x: Tensor, width: int) -> Tensor:
+    """[B·W, G, L, 1, K] → [B, G, L, W, K]"""
+    return x[:, :, :, 0].unflatten(0, (-1, width)).permute(0, 2, 3, 1, 4).contiguous()
+
+
+def _with_room(x: Tensor, more: int) -> Tensor:
+    """[B, G, L, W, K] with `more` zero positions at the end."""
+    return torch.cat([x, x.new_zeros(*x.shape[:2], more, *x.shape[3:])], dim=2)
+
+
+@dataclass
+class SlidingWindowCache(Cache):
+    """A sliding-window KV cache: the last `window` positions, so that a long text takes no more
+    memory than a short one."""
+
+    k: Tensor  # [B, G, up to window, K]
+    v: Tensor  # [B, G, up to window, E]
+    window: int
+
+    @property
+    def rows(self) -> int:
+        return len(self.k)
+
+    def axes(self, position: int, x: Tensor) -> MaskAxes:
+        return MaskAxes.counted(position, x, first_key=position - self.k.shape[2])
+
+    def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Adds new positions and returns them after those of the window."""
+        k = torch.cat([self.k, k], dim=2)
+        v = torch.cat([self.v, v], dim=2)
+        first = max(0, k.shape[2] - self.window)
+        # Copies: a view would hold on to what is forgotten.
+        self.k = k[:, :, first:].clone()
+        self.v = v[:, :, first:].clone()
+        return k, v
+
+    def select(self, rows: Tensor) -> None:
+        self.k = self.k.index_select(0, rows)
+        self.v = self.v.index_select(0, rows)
+
+
+def start_kv_cache(
+    like: Tensor, rows: int, capacity: int, shape: tuple[int, int, int], max_lookback: int | None
+) -> KVCache | SlidingWindowCache:
+    """An empty KV cache for `rows` sequences of at most `capacity` tokens; `shape` is (G, K, E).
+
+    Where no query looks back farther than `max_lookback`, older positions are forgotten. The kernel
+    must take all that it hides from a query from the mask: beams may share a row of the cache.
+    """
+    groups, d_k, d_v = shape
+    if like.is_cuda:
+        capacity = -(-capacity // 64) * 64  # few sizes, aligned as kernels like them
+    if max_lookback is not None and max_lookback < capacity:
+        k = like.new_empty(rows, groups, 0, d_k)
+        v = like.new_empty(rows, groups, 0, d_v)
+        return SlidingWindowCache(k, v, max_lookback)
+    return KVCache.empty(like, rows, capacity, shape, shareable=True)
+
+
+@dataclass
+class PrefixSumCache(Cache):
+    """The prefix sums of linear attention: all tokens so far as one matrix a head, the same memory
+    for any length. `total` is scaled by e^−`exponent`, so that nothing overflows."""
+
+    # Σ φ(k)ᵀ [v, 1]: the last column sums the weights, by which outputs are divided.
+    total: Tensor  # [B, G, F, E + 1]
+    exponent: Tensor  # [B, G, 1, 1]
+
+    @classmethod
+    def empty(cls, like: Tensor, features: int, d_v: int) -> PrefixSumCache:
+        """For the rows and groups of `like` [B, G, ..], and never in half precision."""
+        dtype = torch.float64 if like.dtype == torch.float64 else torch.float32
+        shape = like.shape[:2]
+        # −∞: no key has set a scale yet.
+        exponent = like.new_full((*shape, 1, 1), float("-inf"), dtype=dtype)
+        return cls(like.new_zeros(*shape, features, d_v + 1, dtype=dtype), exponent)
+
+    @property
+    def rows(self) -> int:
+        return len(self.total)
+
+    def select(self, rows: Tensor) -> None:
+        self.total = self.total.index_select(0, rows)
+        self.exponent = self.exponent.index_select(0, rows)
+
+
+@dataclass
+class CrossKV(Cache):
+    """Keys and values of the encoder memory, computed once for each sentence."""
+
+    k: Tensor  # [B, G, S, K]
+    v: Tensor  # [B, G, S, E]
+
+    def fold(self, x: Tensor) -> Tensor:
+        return _fold(x, self.k)
+
+    def select(self, rows: Tensor) -> None:
+        self.k = self.k.index_select(0, rows)
+        self.v = self.v.index_select(0, rows)
+
+
+@dataclass
+class ConvState(Cache):
+    """The last inputs of a causal convolution, within its receptive field."""
+
+    x: Tensor  # [B, reach, D]
+
+    @property
+    def rows(self) -> int:
+        return len(self.x)
+
+    def select(self, rows: Tensor) -> None:
+        self.x = self.x.index_select(0, rows)
+
+
+@dataclass
+class LayerCache:
+    """The cache of one application of a block: of its self- and its cross-attention, and of the
+    convolutions of its feed-forward network, if it has any."""
+
+    self_attention: Cache = NO_CACHE
+    cross_attention: CrossKV | None = None
+    convolutions: tuple[ConvState, ...] = ()  # a row for each beam, never shared
+
+
+NO_LAYER_CACHE = LayerCache()
+
+
+@dataclass(frozen=True, eq=False)
+class BeamMask(MaskPattern):
+    """Beams as queries: those of a sentence share one row of keys, and each attends to what it
+    descends from, so that changing their order copies nothing.
+
+    Queries are the beams in order; keys are all positions, and at each position the beams that
+    wrote there, in order. `ancestry[b, w, l]` is the beam whose token at position l beam w
+    continues.
+    """
+
+    ancestry: Tensor  # [B, W, L]
+
+    def allows(self, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        beams = torch.arange(self.ancestry.shape[1], device=self.ancestry.device)
+        same_beam = self.ancestry[..., None] == beams  # [B, W, L, W]
+        return same_beam.flatten(2)[:, None]  # [B, 1, W, L·W]
+
+
+@dataclass
+class DecoderState:
+    """The state of a decoder between steps. Each sentence has `width` rows (beams) that share the
+    keys and values of its encoder memory."""
+
+    layers: list[LayerCache]
+    width: int = 1
+    # [B, S] of the source or the prompt; None: nothing is padded.
+    padding_mask: Tensor | None = None
+    position: int = 0
+    # Once the state is static: the position of the next token, on the device [1].
+    device_position: Tensor | None = None
+    # Once beams share a row [B, W, L]: the beam that wrote what each continues, at each position.
+    ancestry: Tensor | None = None
+    # What is recorded or edited inside every step.
+    probe: NullProbe = NO_PROBE
+
+    def row_padding_mask(self) -> Tensor | None:
+        """The padding mask of the prompt, for each row of tokens: [B·W, S]."""
+        if self.padding_mask is None:
+            return None
+        return self.padding_mask.repeat_interleave(self.width, dim=0)
+
+    def key_padding_mask(self, new: int) -> Tensor | None:
+        """The padding mask of all positions with `new` tokens, for each row of the caches: the
+        prompt's, and no padding after it."""
+        end = self.layers[0].self_attention.end(self.position, new)
+        mask = self.padding_mask if self.ancestry is not None else self.row_padding_mask()
+        if mask is None or end <= mask.shape[1]:
+            return None if mask is None else mask[:, :end]
+        return torch.cat([mask, mask.new_ones(mask.shape[0], end - mask.shape[1])], dim=1)
+
+    def positions(self, new: int) -> Positions:
+        """The positions of the next `new` tokens, as embeddings count them."""
+        return self.layers[0].self_attention.positions(self.position, new)
+
+    def axes(self, x: Tensor) -> MaskAxes:
+        """The positions of the next tokens x [rows, T, D], and of all keys."""
+        axes = self.layers[0].self_attention.axes(self.position, x)
+        if self.ancestry is None:
+            return axes
+        ancestry = self._extend_ancestry(axes.length)
+        width = self.width
+        # Each position has a key of each beam.
+        keys = torch.arange(axes.length, device=x.device).repeat_interleave(width)
+        limit = None if axes.limit is None else axes.limit._replace(columns=width)
+        queries = axes.queries.expand(width)
+        return axes._replace(
+            queries=queries,
+            keys=keys,
+            rows=axes.rows // width,
+            limit=limit,
+            visible=BeamMask(ancestry),
+        )
+
+    def join_padding(self, padding_mask: Tensor | None, x: Tensor) -> Tensor | None:
+        """The padding mask of all keys; each segment memory takes that of the segment up."""
+        joined = padding_mask
+        for layer in self.layers:
+            joined = layer.self_attention.join_padding(padding_mask, x)
+        return joined
+
+    def advance(self, new: int) -> None:
+        if self.device_position is None:
+            self.position += new
+        else:
+            self.device_position += new
+
+    # ------------------------------------------------------------------ beams
+
+    def share_rows(self) -> None:
+        """From now on the beams of a sentence share a row, where the attention kernels can work
+        that way: changing their order copies nothing."""
+        caches = [layer.self_attention for layer in self.layers]
+        shared = [cache for cache in caches if isinstance(cache, KVCache) and cache.shareable]
+        if not 1 < self.width <= MOST_SHARED_BEAMS or len(shared) < len(self.layers):
+            return
+        for cache in shared:
+            cache.share(self.width)
+        sentences = len(shared[0].k)
+        beams = torch.arange(self.width, device=shared[0].k.device)[:, None]  # [W, 1]
+        # [B, W, L]: at first each beam continues itself.
+        self.ancestry = beams.expand(sentences, -1, shared[0].capacity).contiguous()
+
+    def _extend_ancestry(self, end: int) -> Tensor:
+        """Writes that each beam itself continues at the next position, and returns the ancestry up
+        to `end` [B, W, end]."""
+        assert self.ancestry is not None
+        beams = torch.arange(self.width, device=self.ancestry.device)[:, None]
+        itself = beams.expand(len(self.ancestry), -1, 1)  # [B, W, 1]
+        if self.device_position is None:
+            self.ancestry[:, :, self.position :] = itself
+        else:
+            self.ancestry.index_copy_(2, self.device_position, itself)
+        return self.ancestry[:, :, :end]
+
+    def rewind(self, position: int) -> None:
+        """Forgets what came at `position` and after it."""
+        for layer in self.layers:
+            cache = layer.self_attention
+            if not isinstance(cache, KVCache) or layer.convolutions:
+                part = layer.convolutions[0] if layer.convolutions else cache
+                raise ModelError(
+                    f"{type(part).__name__} cannot be rewound, as speculative decoding needs",
+                    "decode this model without a draft model",
+                )
+            cache.filled = position  # later positions are overwritten when tokens come
+        self.position = position
+
+    # ------------------------------------------------------------------ CUDA graphs, order of rows
+
+    def make_static(self) -> bool:
+        """From now on one token a step, every step of the same shapes (CUDA graphs); False if what
+        is remembered has no fixed size."""
+        caches = [layer.self_attention for layer in self.layers]
+        growing = [cache for cache in caches if isinstance(cache, KVCache)]
+        if len(growing) < len(caches) or any(layer.convolutions for layer in self.layers):
+            return False
+        device = growing[0].k.device
+        self.device_position = torch.full((1,), self.position, dtype=torch.long, device=device)
+        for layer, cache in zip(self.layers, growing, strict=True):
+            # What was never filled is attended to with a weight of zero, which does not help
+            # against infinities: so it is zero.
+            cache.grow(cache.capacity)
+            layer.self_attention = StaticKVCache(cache.k, cache.v, self.device_position)
+        return True
+
+    def reorder(self, rows: Tensor) -> None:
+        """Row i continues what row rows[i] had; rows stay inside their sentence, so the encoder
+        memory is untouched."""
+        for layer in self.layers:
+            for state in layer.convolutions:
+                state.select(rows)
+        if self.ancestry is not None:
+            parents = (rows % self.width).view(-1, self.width, 1)  # [B, W, 1], inside each sentence
+            self.ancestry.copy_(self.ancestry.gather(1, parents.expand_as(self.ancestry)))
+            return
+        for layer in self.layers:
+            layer.self_attention.select(rows)
+
+    def widen(self, width: int, device: torch.device) -> None:
+        """Each row becomes `width` rows of the same past."""
+        if width != self.width:
+            rows = torch.arange(self.layers[0].self_attention.rows, device=device)
+            self.reorder(rows.repeat_interleave(width))
+            self.width = width
+
+    def keep(self, sentences: Tensor) -> None:
+        """Keeps only these sentences."""
+        beams = torch.arange(self.width, device=sentences.device)
+        # All W rows of each sentence that goes on.
+        rows = (sentences[:, None] * self.width + beams).flatten()
+        if self.ancestry is None:
+            self.reorder(rows)
+        else:
+            self.ancestry = self.ancestry.index_select(0, sentences)
+            for layer in self.layers:
+                layer.self_attention.select(sentences)
+                for state in layer.convolutions:
+                    state.select(rows)
+        for layer in self.layers:
+            if layer.cross_attention is not None:
+                layer.cross_attention.select(sentences)
+        if self.padding_mask is not None:
+            self.padding_mask = self.padding_mask.index_select(0, sentences)

@@ -1,0 +1,1 @@
+"""Front ends: from tokens, patches, frames, samples or nodes to hidden states."""

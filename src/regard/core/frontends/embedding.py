@@ -1,0 +1,118 @@
+"""Token embeddings: from token ids to vectors (Section 3.4)."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from regard.core.context import Context
+from regard.core.dropout import Dropout
+from regard.core.linear import Linear, normal
+from regard.core.norm import Norm
+from regard.core.positions.positional_encoding import InputPosition, Sinusoidal
+from regard.core.side import FrontEnd
+
+
+class Table(nn.Module):
+    """An embedding table: one vector for each token. The same table may serve source, target and
+    output (weight tying, Section 3.4)."""
+
+    def __init__(self, vocabulary: int, d_model: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(normal(vocabulary, d_model))
+
+    def extra_repr(self) -> str:
+        return f"vocabulary={self.weight.shape[0]}, d_model={self.weight.shape[1]}"
+
+
+class Embedding(FrontEnd):
+    """Looks tokens up, scales, adds positions and segments (token types), normalises, drops,
+    widens; each if the spec has it. Positions may also be concatenated instead of added."""
+
+    def __init__(
+        self,
+        table: Table,
+        position: InputPosition | None,
+        *,
+        scale: bool,
+        dropout: float,
+        segments: Table | None = None,
+        norm: Norm | None = None,
+        project: Linear | None = None,
+        concatenated: Sinusoidal | None = None,
+    ) -> None:
+        super().__init__()
+        self.table = table
+        self.position = position
+        self.segments = segments
+        self.norm = norm
+        self.project = project
+        self.concatenated = concatenated
+        # "In the embedding layers, we multiply those weights by √d_model" (Section 3.4).
+        self.scale = math.sqrt(table.weight.shape[1]) if scale else 1.0
+        self.dropout = Dropout(dropout)
+
+    def forward(
+        self,
+        tokens: Tensor,
+        padding_mask: Tensor | None = None,
+        context: Context | None = None,
+        *,
+        segments: Tensor | None = None,
+    ) -> Tensor:
+        """tokens [B, T] → [B, T, D]. Positions count from each row's first token, or in each of the
+        documents that share a row, or go on from the context's caches."""
+        context = context or Context()
+        x = functional.embedding(tokens, self.table.weight)  # [B, T, D]
+        if self.scale != 1.0:
+            x = x * self.scale
+        if self.segments is not None:
+            x = x + self._segment_vectors(segments)
+        if self.position is not None:
+            x = x + self._position_vectors(self.position, tokens, padding_mask, context)
+        if self.concatenated is not None:
+            waves = self._position_vectors(self.concatenated, tokens, padding_mask, context)
+            x = torch.cat([x, waves.to(x.dtype).expand(len(x), -1, -1)], dim=-1)
+        if self.norm is not None:
+            x = self.norm(x)
+        x = self.dropout(x)
+        if self.project is not None:
+            x = self.project(x)
+        return x
+
+    def _segment_vectors(self, segments: Tensor | None) -> Tensor:
+        assert self.segments is not None
+        if segments is None:
+            # BERT's default: all tokens are of sentence A (token type 0).
+            return self.segments.weight[0]
+        return functional.embedding(segments, self.segments.weight)
+
+    def _position_vectors(
+        self,
+        position: InputPosition,
+        tokens: Tensor,
+        padding_mask: Tensor | None,
+        context: Context,
+    ) -> Tensor:
+        """[T, D], or [B, T, D] where rows count for themselves."""
+        start, length, end = context.positions(tokens.shape[1])
+        if context.documents is not None:
+            rows = position.available_rows(length)
+            return functional.embedding(context.documents.positions, rows)
+        # Inside a CUDA graph only the device knows the position: gathered, never sliced.
+        if isinstance(start, Tensor):
+            rows = position.available_rows(end)
+            ids = start
+        else:
+            rows = position.rows(start + length)
+            if padding_mask is None:
+                return rows[start : start + length]
+            ids = torch.arange(start, start + length, device=tokens.device)
+        if padding_mask is not None:
+            # argmax finds the first True, where left padding ends: [B, 1]
+            first_token = padding_mask.long().argmax(dim=1, keepdim=True)
+            ids = (ids - first_token).clamp_min(0)  # [B, T]
+        return functional.embedding(ids, rows)

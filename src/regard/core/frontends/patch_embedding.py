@@ -1,0 +1,217 @@
+"""Patch embeddings of images (ViT), with positions of rows and columns."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from regard.core.context import Context
+from regard.core.dropout import Dropout
+from regard.core.linear import Linear, normal
+from regard.core.norm import Norm
+from regard.core.positions.positional_encoding import FixedPosition, LearnedPosition, Sinusoidal2D
+from regard.core.side import FrontEnd
+from regard.system.errors import DataError
+
+PatchPosition = LearnedPosition | FixedPosition | Sinusoidal2D
+
+
+class PatchShape(NamedTuple):
+    """An image of `size` × `size` pixels, cut into squares of `patch` × `patch`."""
+
+    size: int
+    patch: int
+    channels: int
+    interpolated: bool = False  # images of other sizes are read too
+    masked_share: float = 0.0  # of the patches, hidden in pre-training
+    padded: bool = False  # zeros fill up the patches at the edges
+    mask_unit: int = 1  # side, in patches, of the squares that are hidden as a whole
+
+    @property
+    def side(self) -> int:
+        """Patches along one side."""
+        if self.padded:
+            return -(-self.size // self.patch)
+        return self.size // self.patch
+
+
+class VisiblePatches(NamedTuple):
+    """Random masking by shuffling (He et al. 2022, MAE): which patches an encoder reads.
+
+    Where mask tokens stand for the others (SimMIM), only `masked` is read.
+    """
+
+    visible: Tensor  # [B, K]: the numbers of the patches, in the order in which they are read
+    restore: Tensor  # [B, N]: where each patch stands, behind the visible ones if it is masked
+    masked: Tensor  # [B, N] bool
+
+
+class Patches(FrontEnd):
+    """ViT's patch embedding: squares of pixels, each mapped to a vector, behind `extras` trained
+    vectors such as the class token (Dosovitskiy et al. 2021).
+
+    A convolution whose stride is its kernel is a linear map of the pixels of each patch, so it is
+    one here.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        shape: PatchShape,
+        position: PatchPosition | None,
+        *,
+        extras: int,
+        bias: bool,
+        norm: Norm | None,
+        dropout: float,
+        mask_token: bool = False,
+    ) -> None:
+        super().__init__()
+        self.size = shape.size
+        self.patch = shape.patch
+        self.channels = shape.channels
+        self.side = shape.side
+        self.project = Linear(shape.channels * shape.patch**2, d_model, bias=bias)
+        self.extras = nn.ParameterList(nn.Parameter(normal(1, d_model)[0]) for _ in range(extras))
+        self.position = position
+        self.norm = norm
+        self.dropout = Dropout(dropout)
+        self.interpolated = shape.interpolated
+        self.masked_share = shape.masked_share
+        self.padded = shape.padded
+        self.mask_unit = shape.mask_unit
+        # A norm of patches that nothing joins or moves does not change the mask token (Swin).
+        self.norm_before_masks = position is None and extras == 0
+        self.mask_token = nn.Parameter(torch.zeros(d_model)) if mask_token else None
+
+    def extra_repr(self) -> str:
+        return f"size={self.size}, patch={self.patch}, channels={self.channels}"
+
+    def grid(self, pixels: Tensor) -> tuple[int, int]:
+        """Rows and columns of patches in images [..., height, width]."""
+        height, width = pixels.shape[-2:]
+        if self.padded:
+            return -(-height // self.patch), -(-width // self.patch)
+        return height // self.patch, width // self.patch
+
+    def output_padding_mask(self, padding_mask: Tensor | None) -> Tensor | None:
+        """An image has no padding."""
+        return None
+
+    def forward(
+        self,
+        pixels: Tensor,
+        padding_mask: Tensor | None = None,
+        context: Context | None = None,
+        masked: Tensor | None = None,
+        visible: Tensor | None = None,
+    ) -> Tensor:
+        """pixels [B, channels, size, size] → [B, extras + patches, D], patches row by row.
+
+        At the `masked` patches [B, patches] the mask token stands instead. If numbers of `visible`
+        patches [B, K] are given, only these are read, in their order.
+        """
+        self._check_size(pixels)
+        x = self.project(self.unfold(pixels))  # [B, patches, D]
+        if self.norm is not None and self.norm_before_masks:
+            x = self.norm(x)
+        if masked is not None:
+            x = self._with_mask_tokens(x, masked)
+        if len(self.extras):
+            extras = torch.stack(list(self.extras)).expand(x.shape[0], -1, -1)
+            x = torch.cat([extras, x], dim=1)  # [B, extras + patches, D]
+        if self.position is not None:
+            x = x + self._positions(self.position, self.grid(pixels))
+        if visible is not None:
+            x = self._only(visible, x)
+        if self.norm is not None and not self.norm_before_masks:
+            x = self.norm(x)
+        return self.dropout(x)
+
+    @property
+    def maskable(self) -> int:
+        """The number of squares of an image that can be masked: patches, or units of several."""
+        return (-(-self.side // self.mask_unit)) ** 2
+
+    def random_masking(self, noise: Tensor) -> VisiblePatches:
+        """Hides the squares with the highest noise [B, maskable], as many in every image."""
+        count = int(noise.shape[1] * (1 - self.masked_share)) * self.mask_unit**2
+        if self.mask_unit > 1:
+            noise = self._of_patches(noise)
+        shuffled = noise.argsort(dim=1)
+        restore = shuffled.argsort(dim=1)
+        return VisiblePatches(shuffled[:, :count], restore, restore >= count)
+
+    def encoder_inputs(self, order: VisiblePatches) -> dict[str, Tensor]:
+        """The arguments of `forward` besides an image: masked patches if there are mask tokens."""
+        if self.mask_token is not None:
+            return {"masked": order.masked}
+        return {"visible": order.visible}
+
+    def _of_patches(self, values: Tensor) -> Tensor:
+        """Values of mask units [B, units] as those of their patches: [B, patches]."""
+        units = math.isqrt(values.shape[1])
+        square = values.unflatten(1, (units, units))
+        for dimension in (1, 2):
+            square = square.repeat_interleave(self.mask_unit, dimension)
+        return square[:, : self.side, : self.side].flatten(1)
+
+    def _with_mask_tokens(self, x: Tensor, masked: Tensor) -> Tensor:
+        """Patches [B, N, D] with the mask token at those that are `masked`, [B, N] or [1, N]."""
+        assert self.mask_token is not None, "this model has no mask token"
+        # `len` would make the number of images a constant of an exported graph.
+        images = x.shape[0]
+        if masked.ndim != 2 or masked.shape[0] not in (1, images) or masked.shape[1] != x.shape[1]:
+            raise DataError(
+                f"the mask of patches has the shape {list(masked.shape)}, but there are {images} "
+                f"images of {x.shape[1]} patches",
+                f"pass booleans of the shape {list(x.shape[:2])}",
+            )
+        return torch.where(masked[..., None], self.mask_token.to(x.dtype), x)
+
+    def _only(self, visible: Tensor, x: Tensor) -> Tensor:
+        """The extras, and the visible patches [B, K] of x [B, extras + patches, D]."""
+        extras = torch.arange(len(self.extras), device=x.device).expand(x.shape[0], -1)
+        rows = torch.cat([extras, visible + len(self.extras)], dim=1)  # [B, extras + K]
+        return x.gather(1, rows[..., None].expand(-1, -1, x.shape[2]))
+
+    def _check_size(self, pixels: Tensor) -> None:
+        fits = pixels.shape[1:] == (self.channels, self.size, self.size)
+        if self.interpolated:
+            fits = pixels.shape[1] == self.channels and min(self.grid(pixels)) > 0
+        if not fits:
+            raise DataError(
+                f"the image has the shape {tuple(pixels.shape[1:])}, but this model needs "
+                f"{(self.channels, self.size, self.size)} (channels, height, width)",
+                "resize and crop images as the preprocessor_config.json of the model says",
+            )
+
+    def _positions(self, position: PatchPosition, grid: tuple[int, int]) -> Tensor:
+        """The position of each patch, behind those of the extras: [extras + patches, D]."""
+        count = len(self.extras) + self.side**2
+        table = position.rows(count)
+        if grid == (self.side, self.side):
+            return table
+        extras, patches = table.split([len(self.extras), self.side**2])
+        square = patches.unflatten(0, (self.side, self.side)).permute(2, 0, 1)  # [D, side, side]
+        # In float32: bicubic weights in half precision would move the positions.
+        scaled = functional.interpolate(square[None].float(), grid, mode="bicubic")[0]
+        return torch.cat([extras, scaled.flatten(1).mT.to(table.dtype)])
+
+    def unfold(self, pixels: Tensor) -> Tensor:
+        """The pixels of each patch: [B, patches, channels · patch · patch]."""
+        rows, columns = self.grid(pixels)
+        if self.padded:
+            height, width = pixels.shape[-2:]
+            missing = (0, columns * self.patch - width, 0, rows * self.patch - height)
+            pixels = functional.pad(pixels, missing)
+        # Pixels beyond the last complete patch are ignored, as by a convolution.
+        pixels = pixels[:, :, : rows * self.patch, : columns * self.patch]
+        # [B, channels, rows, patch, columns, patch]
+        squares = pixels.unflatten(3, (columns, self.patch)).unflatten(2, (rows, self.patch))
+        # In a patch: channel, row, column, which is the order of a convolution's weight.
+        return squares.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)

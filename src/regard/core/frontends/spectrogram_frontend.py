@@ -1,0 +1,46 @@
+"""The front end of spectrograms: two convolutions over time (Whisper)."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from regard.core.context import Context
+from regard.core.dropout import Dropout
+from regard.core.feedforward import ACTIVATIONS
+from regard.core.positions.positional_encoding import InputPosition
+from regard.core.side import FrontEnd
+
+
+class Spectrogram(FrontEnd):
+    """Whisper's front end for log-mel frames: two convolutions over three frames each, of which the
+    second keeps every other position; then positions (Radford et al. 2023)."""
+
+    def __init__(
+        self,
+        mels: int,
+        d_model: int,
+        position: InputPosition | None,
+        activation: str,
+        dropout: float,
+    ) -> None:
+        super().__init__()
+        self.first = nn.Conv1d(mels, d_model, kernel_size=3, padding=1)
+        self.second = nn.Conv1d(d_model, d_model, kernel_size=3, padding=1, stride=2)
+        self.activation = ACTIVATIONS[activation]
+        self.position = position
+        self.dropout = Dropout(dropout)
+
+    def output_padding_mask(self, padding_mask: Tensor | None) -> Tensor | None:
+        if padding_mask is None:
+            return None
+        return padding_mask[:, ::2]
+
+    def forward(
+        self, features: Tensor, padding_mask: Tensor | None = None, context: Context | None = None
+    ) -> Tensor:
+        """features [B, mels, N] → [B, ⌈N / 2⌉, D]"""
+        x = self.activation(self.first(features))  # [B, D, N]
+        x = self.activation(self.second(x)).mT  # [B, ⌈N / 2⌉, D]
+        if self.position is not None:
+            x = x + self.position.rows(x.shape[1])[: x.shape[1]]
+        return self.dropout(x)

@@ -1,0 +1,1 @@
+"""Heads: from hidden states to logits, labels, vectors, forecasts and pixels."""

@@ -1,0 +1,253 @@
+"""Heads of time series: forecasts, reconstructed patches, classes or numbers of a whole series."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, distributions, nn
+
+from regard.core.dropout import Dropout
+from regard.core.frontends.series_patches import Scaling
+from regard.core.linear import Linear
+from regard.core.output import Output, Outputs, asides
+
+# Parameters of each distribution, in the order of transformers' files.
+PARAMETERS = {
+    "student_t": ("df", "loc", "scale"),
+    "normal": ("loc", "scale"),
+    "negative_binomial": ("total_count", "logits"),
+}
+
+
+class DistributionParameters(nn.Module):
+    """Linear maps to the parameters of a distribution: [..., W] → [..., count] each."""
+
+    def __init__(self, kind: str, width: int, count: int) -> None:
+        super().__init__()
+        self.kind = kind
+        self.maps = nn.ModuleList(Linear(width, count) for _ in PARAMETERS[kind])
+
+    def extra_repr(self) -> str:
+        return f"kind={self.kind!r}"
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        values = [one(x) for one in self.maps]
+        match self.kind:
+            case "student_t":
+                df, loc, scale = values
+                return 2 + _positive(df), loc, _positive(scale, torch.finfo(scale.dtype).eps)
+            case "normal":
+                loc, scale = values
+                return loc, _positive(scale, torch.finfo(scale.dtype).eps)
+            case _:
+                total, logits = values
+                return _positive(total), logits
+
+
+def _positive(x: Tensor, least: float = 0.0) -> Tensor:
+    """Squareplus: a smooth map to positive numbers."""
+    return ((x + (x.square() + 4).sqrt()) / 2).clamp_min(least)
+
+
+def distribution(
+    kind: str, parameters: tuple[Tensor, ...], scaling: Scaling
+) -> distributions.Distribution:
+    """The distribution of forecasts on the scale of their windows."""
+    # Never validated: the head's maps give valid parameters, and asking whether values are in the
+    # support waits for the device, inside of a training step.
+    match kind:
+        case "student_t":
+            df, loc, scale = parameters
+            base: distributions.Distribution = distributions.StudentT(
+                df, loc, scale, validate_args=False
+            )
+        case "normal":
+            loc, scale = parameters
+            base = distributions.Normal(loc, scale, validate_args=False)
+        case _:
+            total, logits = parameters
+            # Counts stay whole numbers: the scale goes into the odds (of the Gamma they mix).
+            logits = logits + scaling.scale.log()
+            return distributions.NegativeBinomial(total, logits=logits, validate_args=False)
+    # log p of values in their own units: the change of variables is part of it.
+    back = distributions.AffineTransform(*scaling)
+    return distributions.TransformedDistribution(base, [back], validate_args=False)
+
+
+def distribution_mean(kind: str, parameters: tuple[Tensor, ...], scaling: Scaling) -> Tensor:
+    """The mean of each forecast on the scale of its window: [B, H, C]."""
+    if kind == "negative_binomial":
+        return distribution(kind, parameters, scaling).mean
+    # Both are symmetric around their location.
+    center = parameters[1] if kind == "student_t" else parameters[0]
+    return scaling.invert(center)
+
+
+def _pooled(hidden: Tensor, pool: str | None) -> Tensor:
+    """[B·C, N, D] → [B·C, D], or all positions side by side: [B·C, N·D]."""
+    match pool:
+        case "mean":
+            return hidden.mean(dim=1)
+        case "max":
+            return hidden.amax(dim=1)
+        case "first":
+            return hidden[:, 0]
+        case _:  # PatchTST's flatten head, which knows where in the window each patch was
+            return hidden.flatten(1)
+
+
+class Window(NamedTuple):
+    """What heads may know of the inputs of an encoder of time series."""
+
+    scaling: Scaling
+    patches: Tensor  # [B, C, N, P], normalized
+    masked: Tensor | None = None  # [B, C, N], True where a patch was hidden in pre-training
+
+
+class ForecastHead(nn.Module):
+    """Forecasts of each channel from its own hidden states, on the scale of its window.
+
+    `width` is that of what is pooled. Points [B, H, C], quantiles [B, H, C, Q], or the parameters
+    of a distribution, [B, H, C] each and on the normalised scale.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        horizon: int,
+        channels: int,
+        *,
+        pool: str | None,
+        dropout: float,
+        quantiles: int | None = None,
+        kind: str | None = None,
+    ) -> None:
+        super().__init__()
+        self.horizon = horizon
+        self.channels = channels
+        self.pool = pool
+        self.quantiles = quantiles
+        self.dropout = Dropout(dropout)
+        self.output: Linear | DistributionParameters
+        if kind is None:
+            self.output = Linear(width, horizon * (quantiles or 1))
+        else:
+            self.output = DistributionParameters(kind, width, horizon)
+
+    def forward(self, hidden: Tensor, scaling: Scaling) -> Tensor | tuple[Tensor, ...]:
+        output = self.output(self.dropout(_pooled(hidden, self.pool)))
+        if isinstance(output, tuple):
+            return tuple(self._steps_first(one) for one in output)
+        if self.quantiles is None:
+            return scaling.invert(self._steps_first(output))
+        # A linear map has all levels of a step next to each other.
+        by_level = output.unflatten(1, (self.horizon, self.quantiles))  # [B·C, H, Q]
+        return scaling.invert(self._steps_first(by_level))
+
+    def outputs(self, hidden: Tensor, window: Window) -> Outputs:
+        """What transformers gives of forecasts."""
+        forecasts = Output(self(hidden, window.scaling))
+        return {"prediction_outputs": forecasts, **asides(**window.scaling._asdict())}
+
+    def mean(self, hidden: Tensor, scaling: Scaling) -> Tensor:
+        """Point forecasts, of a distribution its mean."""
+        predicted = self(hidden, scaling)
+        if isinstance(self.output, DistributionParameters):
+            return distribution_mean(self.output.kind, predicted, scaling)
+        assert isinstance(predicted, Tensor), "points and quantiles are one tensor"
+        return predicted
+
+    def _steps_first(self, x: Tensor) -> Tensor:
+        """[B·C, H, …] → [B, H, C, …]"""
+        return x.unflatten(0, (-1, self.channels)).transpose(1, 2)
+
+
+class PatchHead(nn.Module):
+    """The normalised values of each patch: [B·C, N, D] → [B, C, N, P]."""
+
+    def __init__(
+        self, d_model: int, length: int, channels: int, *, class_token: bool, dropout: float
+    ) -> None:
+        super().__init__()
+        self.channels = channels
+        self.class_token = class_token
+        self.dropout = Dropout(dropout)
+        self.output = Linear(d_model, length)
+
+    def forward(self, hidden: Tensor, scaling: Scaling) -> Tensor:
+        values = self.output(self.dropout(hidden)).unflatten(0, (-1, self.channels))
+        # The class token has no patch to reconstruct.
+        return values[:, :, 1:] if self.class_token else values
+
+    def outputs(self, hidden: Tensor, window: Window) -> Outputs:
+        """The reconstruction, and its loss over masked patches; nothing where none are masked."""
+        if window.masked is None:
+            return {}
+        predicted = self(hidden, window.scaling)
+        # On normalized values, and of masked patches only (transformers' loss).
+        errors = (predicted - window.patches).square().mean(dim=-1)
+        loss = (errors * window.masked).sum() / (window.masked.sum() + 1e-10)
+        return {**asides(loss=loss), "prediction_output": Output(predicted)}
+
+    def mean(self, hidden: Tensor, scaling: Scaling) -> Tensor:
+        """The reconstruction: points."""
+        return self(hidden, scaling)
+
+
+class ChannelHead(nn.Module):
+    """Logits or numbers of a series, from the pooled vectors of all its channels: [B, count]."""
+
+    def __init__(
+        self,
+        d_model: int,
+        count: int,
+        channels: int,
+        *,
+        pool: str,
+        dropout: float,
+        kind: str | None = None,
+        bounds: tuple[float, float] | None = None,
+        task: str = "classify",
+    ) -> None:
+        super().__init__()
+        self.task = task
+        self.channels = channels
+        self.pool = pool
+        self.bounds = bounds
+        self.dropout = Dropout(dropout)
+        # The channels side by side: which one says something may matter.
+        width = channels * d_model
+        self.output: Linear | DistributionParameters
+        if kind is None:
+            self.output = Linear(width, count)
+        else:
+            self.output = DistributionParameters(kind, width, count)
+
+    def forward(self, hidden: Tensor, scaling: Scaling) -> Tensor | tuple[Tensor, ...]:
+        pooled = _pooled(hidden, self.pool).unflatten(0, (-1, self.channels))  # [B, C, D]
+        output: Tensor | tuple[Tensor, ...] = self.output(self.dropout(pooled.flatten(1)))
+        if self.bounds is None or isinstance(output, tuple):
+            return output
+        # A sigmoid, so that no number outside of the range can be predicted.
+        least, most = self.bounds
+        return output.sigmoid() * (most - least) + least
+
+    def outputs(self, hidden: Tensor, window: Window) -> Outputs:
+        """Logits, or the numbers of a regression, under transformers' names."""
+        predicted = self(hidden, window.scaling)
+        if self.task == "classify":
+            return {"prediction_logits": Output(predicted)}
+        if isinstance(predicted, tuple):
+            # Of a single target, transformers drops the dimension of targets.
+            predicted = tuple(one.squeeze(-1) for one in predicted)
+        return {"regression_outputs": Output(predicted)}
+
+    def mean(self, hidden: Tensor, scaling: Scaling) -> Tensor:
+        """Logits or numbers, of a distribution its first parameter: numbers of a whole series are
+        not on the scale of its window."""
+        predicted = self(hidden, scaling)
+        return predicted if isinstance(predicted, Tensor) else predicted[0]
+
+
+SeriesHead = ForecastHead | PatchHead | ChannelHead

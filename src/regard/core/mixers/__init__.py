@@ -1,0 +1,1 @@
+"""Attention kernels as parts: softmax, linear, Linformer, LSH, chunked, and their variants."""

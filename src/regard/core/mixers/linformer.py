@@ -1,0 +1,108 @@
+"""Linformer: attention over fewer keys, whose length is projected (Wang et al. 2020)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from regard.core.attention import Mixer
+from regard.core.caches.kv_cache import Cache
+from regard.core.masks.attention_mask import AttentionMask, ScoreBias
+from regard.core.projection import per_query_head
+from regard.system.errors import DataError
+
+
+class LengthProjection(nn.Module):
+    """Maps `length` positions to `rank`: one matrix for each of `heads`, or one for all; another
+    for values, or the same."""
+
+    def __init__(self, length: int, rank: int, heads: int, *, values: bool) -> None:
+        super().__init__()
+        # E and F of the paper: [heads, rank, length]
+        self.keys = nn.Parameter(_normal(heads, rank, length))
+        self.values = nn.Parameter(_normal(heads, rank, length)) if values else None
+
+    def extra_repr(self) -> str:
+        return f"length={self.keys.shape[2]}, rank={self.keys.shape[1]}"
+
+    def forward(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """[B, G, S, ·] → [B, G, rank, ·]"""
+        return self.of_keys(k.shape[2]) @ k, self.of_values(v.shape[2]) @ v
+
+    def of_keys(self, length: int) -> Tensor:
+        most = self.keys.shape[-1]
+        if length > most:
+            raise DataError(
+                f"the input has {length} positions, but Linformer was trained with at most {most}",
+                "split the text into shorter lines, or train with a larger max_length "
+                "(context, for language models)",
+            )
+        return self.keys[..., :length]
+
+    def of_values(self, length: int) -> Tensor:
+        if self.values is None:
+            return self.of_keys(length)
+        return self.values[..., :length]
+
+
+def _normal(heads: int, rank: int, length: int) -> Tensor:
+    table = torch.empty(heads, rank, length)
+    if table.is_meta:
+        return table
+    return table.normal_(std=rank**-0.5)
+
+
+class Linformer(Mixer):
+    """softmax(q (E k)ᵀ) F v. Padding counts as zeros, so it changes nothing."""
+
+    def __init__(self, scale: float, dropout: float, lengths: LengthProjection) -> None:
+        super().__init__()
+        self.scale = scale
+        self.dropout = dropout
+        self.lengths = lengths
+
+    def forward(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: AttentionMask,
+        bias: ScoreBias | None = None,
+        cache: Cache | None = None,
+    ) -> Tensor:
+        """[B, H, T, E]"""
+        _, padding_mask = mask.causal_and_padding()
+        is_token = padding_mask[:, None, :, None]
+        k, v = self.lengths(k * is_token, v * is_token)  # [B, G, rank, ·]
+        return functional.scaled_dot_product_attention(
+            q,
+            k,
+            v,
+            dropout_p=self.dropout if self.training else 0.0,
+            scale=self.scale,
+            enable_gqa=q.shape[1] != k.shape[1],
+        )
+
+    def weights(
+        self,
+        q: Tensor,
+        k: Tensor,
+        mask: AttentionMask,
+        rows: Tensor,
+        heads: Tensor | None = None,
+        bias: ScoreBias | None = None,
+    ) -> Tensor:
+        """The effective weight of each position's value; need not be positive nor sum to one."""
+        _, padding_mask = mask.causal_and_padding()
+        projected = self.lengths.of_keys(k.shape[2]) @ (k * padding_mask[:, None, :, None])
+        projected = per_query_head(projected, q.shape[1])  # [B, H, rank, K]
+        # [B, H, rows, rank]
+        inner = torch.softmax(q[:, :, rows] * self.scale @ projected.mT, dim=-1)
+        back = self.lengths.of_values(k.shape[2])  # [H or G or 1, rank, S]
+        if len(back) > 1:
+            back = back.repeat_interleave(q.shape[1] // len(back), dim=0)
+        weights: Tensor = inner @ back * padding_mask[:, None, None, :]
+        if heads is None:
+            return weights
+        return weights[:, heads]

@@ -1,0 +1,344 @@
+"""Scaled dot-product attention: softmax(q kᵀ · scale) v over pairs that may attend (equation 1).
+
+Selects the attention kernel. `explicit` is the definition, written out; `fused` is the same
+function through PyTorch's kernels (FlashAttention and others) or our own; `dispatch` takes a
+block-sparse kernel if the mask is sparse. All take q [B,H,T,K], k [B,G,S,K], v [B,G,S,E] and
+return [B,H,T,E]. A query that may attend to nothing gets zeros, never NaN.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from regard.core.attention import Mixer
+from regard.core.caches.kv_cache import Cache, KVCache, SlidingWindowCache, start_kv_cache
+from regard.core.masks.attention_mask import AttentionMask, ScoreBias, additive_mask
+from regard.core.mixers import block_sparse_attention, edge_attention
+from regard.core.projection import per_query_head
+
+
+class Kernel(Protocol):
+    """A softmax attention kernel: q [B,H,T,K], k [B,G,S,K], v [B,G,S,E] → [B,H,T,E]."""
+
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: AttentionMask,
+        scale: float,
+        dropout: float,
+        bias: ScoreBias | None = None,
+    ) -> Tensor: ...
+
+
+HAS_TRITON = find_spec("triton") is not None
+MAX_FEW_QUERIES = 16  # queries of a head in a decoding step
+MIN_DROPOUT = 1e-9  # smaller rates count as 0
+MAX_SHORT = 64  # positions of a short sequence, of which one Triton program holds all
+
+
+# ------------------------------------------------------------------ kernels
+
+
+def dispatch(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: AttentionMask,
+    scale: float,
+    dropout: float,
+    bias: ScoreBias | None = None,
+) -> Tensor:
+    """Attention by the fastest kernel: along edges or block-sparse if the mask is sparse, otherwise
+    a fused dense one."""
+    edges = edge_attention.edges_of(mask)
+    if edges is not None:
+        return edge_attention.attend(q, k, v, edges, mask, scale, dropout, bias)
+    sparse = mask.is_sparse and (bias is None or not bias.is_dense)
+    if not sparse:
+        return fused(q, k, v, mask, scale, dropout, bias)
+    return block_sparse_attention.attend(q, k, v, mask, scale, dropout, bias)
+
+
+def fused(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: AttentionMask,
+    scale: float,
+    dropout: float,
+    bias: ScoreBias | None = None,
+) -> Tensor:
+    """Dense attention by a fused kernel: Triton's for few queries or short sequences, or
+    PyTorch's."""
+    # PyTorch takes `is_causal` or `attn_mask`, never both.
+    causal = bias is None and mask.is_causal
+    tensor = _mask_tensor(mask, bias)
+    # PyTorch takes a tiny rate for 0 when it selects a kernel, but not inside the kernel.
+    if dropout < MIN_DROPOUT:
+        dropout = 0.0
+    if q.is_cuda and HAS_TRITON:
+        if dropout == 0 and _has_few_queries(q, k, v) and (q.shape[2] == 1 or not causal):
+            return few_query_kernel(q, k, v, tensor, mask, scale)
+        if _is_short(q, k, v, tensor) and _worth_compiling(q):
+            from regard.core.kernels import short_attention
+
+            return short_attention.attention(q, k, v, tensor, causal, scale, dropout)
+    out = functional.scaled_dot_product_attention(
+        q,
+        k,
+        v,
+        attn_mask=tensor,
+        is_causal=causal,
+        dropout_p=dropout,
+        scale=scale,
+        enable_gqa=q.shape[1] != k.shape[1],
+    )
+    # CPU kernels give a fully masked query zeros; some CUDA kernels the mean of all values.
+    if tensor is None or mask.never_fully_masked or q.device.type == "cpu":
+        return out
+    return out.masked_fill(mask.fully_masked, 0.0)
+
+
+def _mask_tensor(mask: AttentionMask, bias: ScoreBias | None) -> Tensor | None:
+    """The mask as an additive tensor; None if a kernel needs no tensor (full or causal)."""
+    if bias is None and (mask.is_full or mask.is_causal):
+        return None
+    return additive_mask(mask, bias)
+
+
+def few_query_kernel(
+    q: Tensor, k: Tensor, v: Tensor, tensor: Tensor | None, mask: AttentionMask, scale: float
+) -> Tensor:
+    """One decoding step on a GPU: the next token of each row, or that of each beam."""
+    from regard.core.kernels import decode_step
+
+    last = None
+    columns = 1
+    if mask.limit is not None:
+        last = mask.limit.position
+        columns = mask.limit.columns
+    out = decode_step.attend(q, k, v, tensor, scale, last=last, columns=columns)
+    return out.transpose(1, 2)  # [B, T, H, E] → [B, H, T, E]
+
+
+def few_query_products(
+    q: Tensor, k: Tensor, v: Tensor, mask: AttentionMask, scale: float
+) -> Tensor:
+    """Few queries of many rows on a CPU: two batched products, where the query heads of a group are
+    rows of one matrix. The kernel for whole texts takes twice as long. There may be more keys and
+    values than the mask knows of, which are not attended to."""
+    rows, groups, count, d_k = k.shape
+    heads = q.shape[1]
+    queries = q.shape[2]
+    visible = len(mask.keys)
+    # [B·G, (H/G)·T, S]
+    scores = torch.bmm((q * scale).reshape(rows * groups, -1, d_k), k.flatten(0, 1).mT)
+    # A view: −∞ is written through it.
+    by_head = scores.view(rows, heads, queries, count)
+    if visible < count:
+        by_head[..., visible:] = float("-inf")
+    if not mask.is_full:
+        by_head[..., :visible].masked_fill_(~mask.allowed, float("-inf"))
+    weights = torch.softmax(scores, dim=-1)
+    if not mask.is_full and not mask.never_fully_masked:
+        weights.view_as(by_head).masked_fill_(mask.fully_masked, 0.0)
+    return torch.bmm(weights, v.flatten(0, 1)).view(rows, heads, queries, -1)
+
+
+def explicit(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: AttentionMask,
+    scale: float,
+    dropout: float,
+    bias: ScoreBias | None = None,
+) -> Tensor:
+    """The definition: scores, softmax, weighted sum."""
+    tensor = None if bias is None else bias.tensor(mask)
+    weights = attention_weights(q, k, mask.allowed, scale, tensor)  # [B, H, T, S]
+    if dropout > 0:
+        weights = functional.dropout(weights, dropout)
+    return weights @ per_query_head(v, q.shape[1])
+
+
+def attention_weights(
+    q: Tensor,
+    k: Tensor,
+    allowed: Tensor,
+    scale: float,
+    bias: Tensor | None = None,
+    top: int | None = None,
+) -> Tensor:
+    """Softmax over the allowed keys, or the `top` of them; a fully masked row is all zeros."""
+    scores = (q * scale) @ per_query_head(k, q.shape[1]).transpose(-1, -2)  # [B, H, T, S]
+    if bias is not None:
+        scores = scores + bias
+    scores = scores.masked_fill(~allowed, float("-inf"))
+    fully_masked = ~allowed.any(dim=-1, keepdim=True)
+    # A softmax over −∞ alone is NaN, and so is its gradient.
+    scores = scores.masked_fill(fully_masked, 0.0)
+    if top is None or top >= scores.shape[-1]:
+        return torch.softmax(scores, dim=-1).masked_fill(fully_masked, 0.0)
+    best, index = scores.topk(top, dim=-1)
+    weights = torch.softmax(best, dim=-1).masked_fill(fully_masked, 0.0)
+    return torch.zeros_like(scores).scatter(-1, index, weights)
+
+
+# ------------------------------------------------------------------ which kernel fits
+
+
+def _few_products_fit(q: Tensor, k: Tensor, mask: AttentionMask, bias: ScoreBias | None) -> bool:
+    """Whether `few_query_products` is faster than the kernels for whole texts (log). All queries
+    must see the same."""
+    return (
+        q.device.type == "cpu"
+        and not torch.is_grad_enabled()
+        and q.shape[2] <= MAX_FEW_QUERIES
+        and k.shape[0] * k.shape[1] >= 32
+        and bias is None
+        and (mask.is_full or mask.allowed.shape[2] == 1)
+    )
+
+
+def is_kernel_width(width: int) -> bool:
+    """Whether halves of a head of this width are what Triton kernels can take."""
+    return width in (32, 64, 128, 256)
+
+
+def _has_few_queries(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Whether these are the queries of one decoding step: the next token, or that of each beam."""
+    if torch.is_grad_enabled() or q.shape[2] > MAX_FEW_QUERIES:
+        return False
+    queries_per_group = q.shape[2] * (q.shape[1] // k.shape[1])
+    if queries_per_group > 64 or not is_kernel_width(q.shape[3]):
+        return False
+    return q.shape[3] == v.shape[3] and q.dtype == k.dtype == v.dtype
+
+
+def _is_short(q: Tensor, k: Tensor, v: Tensor, tensor: Tensor | None) -> bool:
+    """Whether one Triton program can hold a head: short, each head with keys of its own, and a mask
+    that is alike for all heads."""
+    if max(q.shape[2], k.shape[2]) > MAX_SHORT:
+        return False
+    if q.shape[1] != k.shape[1] or max(q.shape[3], v.shape[3]) > 128:
+        return False
+    if not q.dtype == k.dtype == v.dtype:
+        return False
+    return tensor is None or (tensor.dtype == torch.bool and tensor.shape[1] == 1)
+
+
+def _worth_compiling(q: Tensor) -> bool:
+    """float32 Triton kernels compile slowly, and are faster only on tensor cores, with TF32."""
+    if q.dtype != torch.float32:
+        return True
+    return torch.is_grad_enabled() and torch.backends.cuda.matmul.allow_tf32
+
+
+# ------------------------------------------------------------------ the part
+
+
+class SoftmaxAttention(Mixer):
+    """Scaled dot-product attention: softmax(scale · q kᵀ + bias) v. `kernel` is `dispatch`, `fused`
+    or `explicit`; with `top`, only that many keys of each query count, which only the definition
+    can do."""
+
+    def __init__(
+        self, scale: float, dropout: float, kernel: Kernel = dispatch, *, top: int | None = None
+    ) -> None:
+        super().__init__()
+        self.scale = scale
+        self.dropout = dropout
+        self.kernel = kernel
+        self.top = top
+
+    def extra_repr(self) -> str:
+        return f"scale={self.scale:.4g}, dropout={self.dropout}"
+
+    def forward(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: AttentionMask,
+        bias: ScoreBias | None = None,
+        cache: Cache | None = None,
+    ) -> Tensor:
+        """[B, H, T, E]"""
+        dropout = self.dropout if self.training else 0.0
+        if self.top is not None:
+            weights = self._weights(q, k, mask.allowed, _bias_tensor(mask, bias))
+            if dropout > 0:
+                weights = functional.dropout(weights, dropout)
+            return weights @ per_query_head(v, q.shape[1])
+        if self.kernel is dispatch and dropout == 0 and _few_products_fit(q, k, mask, bias):
+            if isinstance(cache, KVCache):
+                k, v = cache.buffers
+            return few_query_products(q, k, v, mask, self.scale)
+        return self.kernel(q, k, v, mask, self.scale, dropout, bias)
+
+    def prepare(self, mask: AttentionMask, bias: ScoreBias | None) -> None:
+        """Makes what all layers will ask of a mask before the first of them does: compiled layers
+        are then all alike."""
+        if bias is None and mask.is_bounded and mask.queries.is_cuda:
+            return  # made by those kernels only that need it
+        known_by_name = mask.is_full or mask.is_causal
+        if self.kernel is explicit or self.top is not None:
+            _ = mask.allowed
+            return
+        if edge_attention.edges_of(mask) is not None:
+            return
+        if mask.is_sparse and (bias is None or not bias.is_dense):
+            return
+        if bias is None and known_by_name:
+            return
+        additive_mask(mask, bias)
+        if not mask.never_fully_masked:
+            _ = mask.fully_masked
+
+    def weights(
+        self,
+        q: Tensor,
+        k: Tensor,
+        mask: AttentionMask,
+        rows: Tensor,
+        heads: Tensor | None = None,
+        bias: ScoreBias | None = None,
+    ) -> Tensor:
+        """The attention weights of some query rows and heads: [B, heads, rows, S]."""
+        tensor = _bias_tensor(mask, bias)
+        if tensor is not None:
+            tensor = tensor[:, :, rows]  # [B or 1, H, rows, S]
+        if heads is not None:
+            k = k[:, heads // (q.shape[1] // k.shape[1])]  # the key head of each query head's group
+            q = q[:, heads]
+            if tensor is not None:
+                tensor = tensor[:, heads]
+        return self._weights(q[:, :, rows], k, mask.for_rows(rows), tensor)
+
+    def _weights(self, q: Tensor, k: Tensor, allowed: Tensor, bias: Tensor | None) -> Tensor:
+        return attention_weights(q, k, allowed, self.scale, bias, self.top)
+
+    def start(
+        self,
+        like: Tensor,
+        rows: int,
+        capacity: int,
+        shape: tuple[int, int, int],
+        max_lookback: int | None,
+    ) -> KVCache | SlidingWindowCache:
+        """An empty KV cache for `rows` sequences of at most `capacity` tokens."""
+        return start_kv_cache(like, rows, capacity, shape, max_lookback)
+
+
+def _bias_tensor(mask: AttentionMask, bias: ScoreBias | None) -> Tensor | None:
+    if bias is None:
+        return None
+    return bias.tensor(mask)

@@ -1,0 +1,1 @@
+"""Variants of the stack: reversible, universal, staged, with a convolution."""

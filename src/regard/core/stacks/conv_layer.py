@@ -1,0 +1,66 @@
+"""DeBERTa v2's convolution in parallel to the first block."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from regard.core.block import AnyBlock
+from regard.core.context import LayerContext
+from regard.core.dropout import Dropout
+from regard.core.feedforward import ACTIVATIONS
+from regard.core.masks.attention_mask import AttentionMask
+from regard.core.masks.mask import MaskPattern
+from regard.core.norm import Norm
+from regard.core.positions.position_terms import AnyPosition
+from regard.core.stack import LayerInputs, Stack
+
+
+class ConvLayer(nn.Module):
+    """norm(block(x) + activation(convolution(x))): neighbours are mixed by their positions
+    alone."""
+
+    def __init__(
+        self, d_model: int, width: int, groups: int, activation: str, norm: Norm, dropout: float
+    ) -> None:
+        super().__init__()
+        # This padding keeps the length if the width is odd.
+        self.conv = nn.Conv1d(d_model, d_model, width, padding=width // 2, groups=groups)
+        self.activation = ACTIVATIONS[activation]
+        self.norm = norm
+        self.dropout = Dropout(dropout)
+
+    def forward(self, x: Tensor, block: Tensor, mask: AttentionMask) -> Tensor:
+        """x [B, T, D] is the input of the first block, `block` its output. Padding, which
+        nobody may attend to, counts as zeros."""
+        visible = mask.allowed.any(dim=-2)[:, 0, :, None]  # [B or 1, T, 1]
+        mixed = self.conv((x * visible).mT).mT  # [B, T, D]
+        # Dropout before the activation, as in Hugging Face's `ConvLayer`.
+        return self.norm(block + self.activation(self.dropout(mixed)))
+
+
+class ConvStack(Stack):
+    """A stack with a convolution in parallel to its first block."""
+
+    def __init__(
+        self,
+        blocks: Sequence[AnyBlock],
+        layers: int,
+        final_norm: Norm | None,
+        pattern: MaskPattern,
+        position: AnyPosition | None = None,
+        *,
+        conv_layer: ConvLayer,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__(blocks, layers, final_norm, pattern, position, dropout=dropout)
+        self.conv_layer = conv_layer
+
+    def apply_block(
+        self, number: int, x: Tensor, inputs: LayerInputs, context: LayerContext
+    ) -> Tensor:
+        out = super().apply_block(number, x, inputs, context)
+        if number > 0:
+            return out
+        return self.conv_layer(x, out, inputs.mask)

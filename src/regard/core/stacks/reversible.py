@@ -1,0 +1,240 @@
+"""Reversible layers: two streams updated in turn, so that inputs follow from outputs
+(RevNet, Gomez et al. 2017; Reformer, Kitaev et al. 2020).
+
+One sublayer maps (a, b) to (b, a + f(b)); knowing that, f is computed again and taken away. The
+stored activations of a whole stack are then those of one sublayer, for the price of a second
+forward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from regard.core.attention import Attention
+from regard.core.block import AnyBlock
+from regard.core.context import Context, LayerContext
+from regard.core.dropout import Dropout
+from regard.core.encoder_output import EncoderOutput
+from regard.core.feedforward import PositionWise
+from regard.core.masks.attention_mask import AttentionMask
+from regard.core.norm import Norm
+from regard.core.positions.position_terms import PositionTerms
+from regard.core.stack import LayerInputs, Stack
+
+Sublayer = Callable[[Tensor], Tensor]
+
+
+class ReversibleResidual(nn.Module):
+    """The norms and the dropout of a block with two streams. `gives` says what a stack of them
+    returns: the `mean` of both streams, or `both`."""
+
+    def __init__(self, norms: list[Norm], dropout: float, gives: str = "mean") -> None:
+        super().__init__()
+        self.gives = gives
+        self.norms = nn.ModuleList(norms)
+        self.dropout = Dropout(dropout)
+
+    def around(self, number: int, sublayer: Sublayer) -> Sublayer:
+        """The term that a sublayer adds to the other stream: Dropout(Sublayer(norm(x)))."""
+        norm = self.norms[number]
+        return lambda x: self.dropout(sublayer(norm(x)))
+
+
+class ReversibleBlock(AnyBlock):
+    """Self-attention, cross-attention if there is one, feed-forward; both streams side by side,
+    [B, T, 2·D]."""
+
+    residual: ReversibleResidual
+
+    def __init__(
+        self,
+        attention: Attention,
+        cross: Attention | None,
+        feedforward: PositionWise,
+        residual: ReversibleResidual,
+    ) -> None:
+        super().__init__()
+        self.attention = attention
+        self.cross = cross
+        self.feedforward = feedforward
+        self.residual = residual
+
+    def forward(
+        self,
+        x: Tensor,
+        mask: AttentionMask,
+        positions: PositionTerms,
+        context: LayerContext,
+        memory: Tensor | None = None,
+        memory_mask: AttentionMask | None = None,
+    ) -> Tensor:
+        first, second = x.chunk(2, dim=-1)  # [B, T, D] each
+        for step in self.steps(mask, positions, context, memory, memory_mask):
+            added = first + step(second)
+            first = second
+            second = added
+        return torch.cat([first, second], dim=-1)
+
+    def steps(
+        self,
+        mask: AttentionMask,
+        positions: PositionTerms,
+        context: LayerContext,
+        memory: Tensor | None,
+        memory_mask: AttentionMask | None,
+    ) -> list[Sublayer]:
+        """The functions of the sublayers, each added to the other stream, in order."""
+        residual = self.residual
+        attend = partial(self.self_attention, mask=mask, positions=positions, context=context)
+        steps = [residual.around(0, attend)]
+        if self.cross is not None:
+            cross = partial(
+                self.cross_attention, memory_mask=memory_mask, context=context, memory=memory
+            )
+            steps.append(residual.around(1, cross))
+        feed = partial(self.feed_forward, context=context)
+        steps.append(residual.around(len(steps), feed))
+        return steps
+
+
+class ReversibleStack(Stack):
+    """A stack of reversible blocks. In training, activations are computed again from the
+    outputs."""
+
+    def forward(
+        self,
+        x: Tensor,
+        padding_mask: Tensor | None = None,
+        context: Context | None = None,
+        memory: EncoderOutput | None = None,
+    ) -> Tensor:
+        """As `Stack.forward`, on two streams [B, T, 2·D] that begin as the same."""
+        context = context or Context()
+        inputs = self.layer_inputs(x, padding_mask, context, memory)
+        x = context.probe.through("embedded", x)
+        x = self.residual_stream(x)
+        # Whoever watches needs the activations of each layer, which are not kept otherwise.
+        watched = context.probe.active or context.layer_outputs is not None
+        if self.training and context.state is None and not watched:
+            x = self._without_activations(x, inputs, context)
+            return self.finish(x, inputs.padding_mask)
+        for number in range(self.layers):
+            layer = context.layer(number)
+            x = self.apply_block(number, x, inputs, layer)
+            x = context.layer_done(layer, x)
+        return context.probe.through("output", self.finish(x, inputs.padding_mask))
+
+    def residual_stream(self, embedded: Tensor) -> Tensor:
+        """Both streams begin as the same: [B, T, 2·D]."""
+        return torch.cat([embedded, embedded], dim=-1)
+
+    def finish(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+        """The mean of both streams, or both, normalised."""
+        residual = cast(ReversibleBlock, self.block(0)).residual
+        if residual.gives == "mean":
+            first, second = x.chunk(2, dim=-1)
+            x = (first + second) / 2
+        return super().finish(x, padding_mask)
+
+    def _without_activations(self, x: Tensor, inputs: LayerInputs, context: Context) -> Tensor:
+        steps: list[Sublayer] = []
+        outside: list[Tensor] = []
+        memory = inputs.memory
+        for number in range(self.layers):
+            block = cast(ReversibleBlock, self.block(number))
+            hidden = None if memory is None else memory.for_layer(number)
+            layer = context.layer(number)._replace(padding_mask=inputs.padding_mask)
+            steps += block.steps(inputs.mask, inputs.positions, layer, hidden, inputs.memory_mask)
+        if memory is not None:
+            outside = list(memory.layers) or [memory.hidden]
+        return run_reversibly(x, steps, (*self.blocks.parameters(), *outside))
+
+
+# ------------------------------------------------------------------ the backward pass
+
+
+def run_reversibly(x: Tensor, steps: Sequence[Sublayer], inputs: Sequence[Tensor]) -> Tensor:
+    """All `steps` on both streams [B, T, 2·D], saving nothing but the end; `inputs` is all that
+    gradients must reach besides x: parameters, and an encoder memory."""
+    out: Tensor = _Reversible.apply(x, tuple(steps), *inputs)
+    return out
+
+
+class _Reversible(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, steps: tuple[Sublayer, ...], *inputs: Tensor) -> Tensor:
+        ctx.steps = steps
+        ctx.rng_states = []
+        ctx.autocast = _autocast(x)
+        first, second = x.chunk(2, dim=-1)
+        for step in steps:
+            # Dropout must draw the same again when the step is repeated.
+            ctx.rng_states.append(_rng_state(x))
+            added = first + step(second)
+            first = second
+            second = added
+        out = torch.cat([first, second], dim=-1)
+        # The activations of all steps follow from the output.
+        ctx.save_for_backward(out, *inputs)
+        return out
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
+        out, *inputs = ctx.saved_tensors
+        wanted = [i for i, x in enumerate(inputs) if x.requires_grad]
+        grads: list[Tensor | None] = [None] * len(inputs)
+        first, second = out.chunk(2, dim=-1)
+        grad_first, grad_second = grad_out.chunk(2, dim=-1)
+        # Restored at the end: later draws do not depend on this backward pass.
+        rng_state_now = _rng_state(out)
+        for step, rng_state in zip(reversed(ctx.steps), reversed(ctx.rng_states), strict=True):
+            _set_rng_state(rng_state, out)  # so that the same is dropped again
+            with torch.enable_grad(), ctx.autocast():
+                argument = first.detach().requires_grad_()
+                added = step(argument)
+            outputs = [argument, *(inputs[i] for i in wanted)]
+            found = torch.autograd.grad(added, outputs, grad_second, allow_unused=True)
+            for i, grad in zip(wanted, found[1:], strict=True):
+                if grad is not None:
+                    grads[i] = grad if grads[i] is None else grads[i] + grad  # type: ignore[operator]
+            # (b, a + f(b)) came out: b is there, and f(b) is now too.
+            first = second - added.detach()
+            second = argument.detach()
+            # b goes to both outputs: as it is to the first, through f to the second.
+            grad_argument = grad_first + found[0]
+            grad_first = grad_second
+            grad_second = grad_argument
+        _set_rng_state(rng_state_now, out)
+        return torch.cat([grad_first, grad_second], dim=-1), None, *grads
+
+
+RngState = tuple[Tensor, Tensor | None]
+
+
+def _rng_state(x: Tensor) -> RngState:
+    """The state of the CPU's and the device's generators."""
+    cuda = torch.cuda.get_rng_state(x.device) if x.is_cuda else None
+    return torch.get_rng_state(), cuda
+
+
+def _set_rng_state(state: RngState, x: Tensor) -> None:
+    cpu, cuda = state
+    torch.set_rng_state(cpu)
+    if cuda is not None:
+        torch.cuda.set_rng_state(cuda, x.device)
+
+
+def _autocast(x: Tensor) -> Callable[[], AbstractContextManager[Any]]:
+    """Gradients are computed outside of autocast: what was on is put on again."""
+    kind = x.device.type
+    enabled = torch.is_autocast_enabled(kind)
+    dtype = torch.get_autocast_dtype(kind)
+    return lambda: torch.autocast(kind, dtype=dtype, enabled=enabled)

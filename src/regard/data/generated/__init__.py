@@ -1,0 +1,1 @@
+"""Generated data: the built-in language, algorithmic tasks, ListOps, stories."""

@@ -1,0 +1,297 @@
+"""Algorithmic tasks that tell models apart: copying, sorting, addition, parity and others.
+
+An example is a function of split, seed and its number, so that a stream can begin anywhere. Which
+of train, valid and test an input belongs to follows from its hash: splits never share one, however
+many examples are drawn and whatever the seeds. Lengths of which there are few inputs are for
+training only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import random
+import string
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count
+
+from regard.data.generated.generated_task import GeneratedTask, check_split
+from regard.data.generated.listops import ListOps
+from regard.system.errors import DataError
+
+LETTERS = tuple(string.ascii_lowercase)
+NUMBERS = tuple(str(number) for number in range(100))
+KEYS = tuple(f"k{number}" for number in range(100))
+VALUES = tuple(f"v{number}" for number in range(100))
+BRACKETS = {"(": ")", "[": "]"}
+
+# With fewer inputs of a length than this, a tenth of them would be no fair sample.
+FEWEST_INPUTS = 1000
+
+
+@dataclass(frozen=True)
+class AlgorithmicTask(GeneratedTask):
+    """A task with inputs of any length and a rule for their target."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.input_count(self.max_length) < FEWEST_INPUTS:
+            raise DataError(
+                f"too few inputs have a length of {self.max_length} to divide them into splits",
+                f"give a length of which there are {FEWEST_INPUTS}",
+            )
+
+    @abstractmethod
+    def input_count(self, length: int) -> int:
+        """The number of different inputs of this length, or fewer."""
+
+    @abstractmethod
+    def generate(self, rng: random.Random, length: int) -> tuple[str, str]:
+        """A random example of this length."""
+
+    def examples(self, split: str, seed: int = 0) -> Iterator[tuple[str, str]]:
+        for index in count():
+            yield self.example(split, index, seed)
+
+    def example(self, split: str, index: int, seed: int = 0) -> tuple[str, str]:
+        """The example of this number in the stream of a split."""
+        check_split(split)
+        # A string as the seed: Python hashes it with SHA-512, the same in every process.
+        rng = random.Random(f"{type(self).__name__} {seed} {split} {index}")
+        length = rng.choice(self.lengths(split))
+        while True:
+            source, target = self.generate(rng, length)
+            if split == "longer" or self.split_of_input(source, length) == split:
+                return source, target
+
+    def lengths(self, split: str) -> range:
+        """The lengths that occur in a split, one as often as another."""
+        if split == "longer":
+            return range(self.max_length + 1, 2 * self.max_length + 1)
+        shortest = self.min_length
+        while split != "train" and self.input_count(shortest) < FEWEST_INPUTS:
+            shortest += 1
+        return range(shortest, self.max_length + 1)
+
+    def split_of_input(self, source: str, length: int) -> str:
+        """The split that an input belongs to, by its hash: 80 % train, 10 % valid, 10 % test."""
+        if self.input_count(length) < FEWEST_INPUTS:
+            return "train"
+        digest = hashlib.blake2b(source.encode(), digest_size=8).digest()
+        tenth = int.from_bytes(digest, "big") % 10
+        return {0: "valid", 1: "test"}.get(tenth, "train")
+
+
+# --- sequences to sequences ---
+
+
+@dataclass(frozen=True)
+class Copying(AlgorithmicTask):
+    """Copying of letters.
+
+    A length is the number of letters.
+    """
+
+    kind = "pairs"
+
+    def input_count(self, length: int) -> int:
+        return len(LETTERS) ** length
+
+    def generate(self, rng: random.Random, length: int) -> tuple[str, str]:
+        letters = rng.choices(LETTERS, k=length)
+        return " ".join(letters), " ".join(letters)
+
+
+@dataclass(frozen=True)
+class Reversing(AlgorithmicTask):
+    """Reversing of letters.
+
+    A length is the number of letters.
+    """
+
+    kind = "pairs"
+
+    def input_count(self, length: int) -> int:
+        return len(LETTERS) ** length
+
+    def generate(self, rng: random.Random, length: int) -> tuple[str, str]:
+        letters = rng.choices(LETTERS, k=length)
+        return " ".join(letters), " ".join(reversed(letters))
+
+
+@dataclass(frozen=True)
+class Sorting(AlgorithmicTask):
+    """Sorting of numbers from 0 to 99.
+
+    A length is the number of numbers.
+    """
+
+    kind = "pairs"
+
+    def input_count(self, length: int) -> int:
+        return len(NUMBERS) ** length
+
+    def generate(self, rng: random.Random, length: int) -> tuple[str, str]:
+        numbers = rng.choices(NUMBERS, k=length)
+        return " ".join(numbers), " ".join(sorted(numbers, key=int))
+
+
+@dataclass(frozen=True)
+class Addition(AlgorithmicTask):
+    """Addition of two numbers, digit by digit.
+
+    A length is the number of digits of the longer one.
+    """
+
+    max_length: int = 10
+
+    kind = "pairs"
+
+    def input_count(self, length: int) -> int:
+        numbers = 9 * 10 ** (length - 1)  # without leading zeros
+        return numbers**2  # both of this length
+
+    def generate(self, rng: random.Random, length: int) -> tuple[str, str]:
+        terms = [_number(rng, length), _number(rng, rng.randint(1, length))]
+        rng.shuffle(terms)
+        first, second = terms
+        total = first + second
+        return f"{_digits(first)} + {_digits(second)}", _digits(total)
+
+
+@dataclass(frozen=True)
+class AssociativeRecall(AlgorithmicTask):
+    """Associative recall of the value of a key.
+
+    Pairs of keys and values, then one of the keys (Ba et al., 2016, section 4.1). A length is the
+    number of pairs. No key has two values.
+    """
+
+    kind = "pairs"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        most = len(KEYS) // 2  # twice as many are in the split `longer`
+        if self.max_length > most:
+            raise DataError(
+                f"{self.max_length} pairs, but there are {len(KEYS)} keys",
+                f"give a length of {most} or less",
+            )
+
+    def input_count(self, length: int) -> int:
+        return math.perm(len(KEYS), length) * len(VALUES) ** length * length
+
+    def generate(self, rng: random.Random, length: int) -> tuple[str, str]:
+        memory = dict(zip(rng.sample(KEYS, length), rng.choices(VALUES, k=length), strict=True))
+        pairs = " ".join(f"{key} {value}" for key, value in memory.items())
+        query = rng.choice(list(memory))
+        return f"{pairs} ? {query}", memory[query]
+
+
+# --- classes ---
+
+
+@dataclass(frozen=True)
+class Parity(AlgorithmicTask):
+    """Parity: is the number of ones even?
+
+    A length is the number of bits.
+    """
+
+    max_length: int = 40
+
+    kind = "classify"
+
+    def input_count(self, length: int) -> int:
+        return 2**length
+
+    def generate(self, rng: random.Random, length: int) -> tuple[str, str]:
+        bits = rng.choices("01", k=length)
+        label = ("even", "odd")[bits.count("1") % 2]
+        return " ".join(bits), label
+
+
+@dataclass(frozen=True)
+class Dyck(AlgorithmicTask):
+    """Dyck words: are two kinds of brackets balanced?
+
+    A length is half the number of brackets. Half of the words are balanced; the others are nearly
+    so, with one bracket replaced or two exchanged, so that counting brackets does not suffice.
+    """
+
+    kind = "classify"
+
+    def input_count(self, length: int) -> int:
+        catalan = math.comb(2 * length, length) // (length + 1)
+        return catalan * len(BRACKETS) ** length  # the balanced ones
+
+    def generate(self, rng: random.Random, length: int) -> tuple[str, str]:
+        word = _balanced_word(rng, length)
+        if rng.random() < 0.5:
+            return " ".join(word), "balanced"
+        while is_balanced(word):
+            _disturb(rng, word)
+        return " ".join(word), "unbalanced"
+
+
+def is_balanced(word: Sequence[str]) -> bool:
+    """Whether each bracket closes the last open one of its kind."""
+    closers: list[str] = []  # that open brackets wait for
+    for bracket in word:
+        if bracket in BRACKETS:
+            closers.append(BRACKETS[bracket])
+        elif not closers or closers.pop() != bracket:
+            return False
+    return not closers
+
+
+def _balanced_word(rng: random.Random, pairs: int) -> list[str]:
+    """A random Dyck word, every shape as likely as another (Arnold and Sleep, 1980)."""
+    word: list[str] = []
+    closers: list[str] = []
+    for rest in range(2 * pairs, 0, -1):  # brackets still to come, this one included
+        depth = len(closers)
+        # The share of the ways to go on from here that begin with an opening bracket.
+        opening = (depth + 2) * (rest - depth) / (2 * rest * (depth + 1))
+        if rng.random() < opening:
+            bracket = rng.choice(list(BRACKETS))
+            word.append(bracket)
+            closers.append(BRACKETS[bracket])
+        else:
+            word.append(closers.pop())
+    return word
+
+
+def _disturb(rng: random.Random, word: list[str]) -> None:
+    """Replaces a bracket, or exchanges two of them."""
+    if rng.random() < 0.5:
+        word[rng.randrange(len(word))] = rng.choice([*BRACKETS, *BRACKETS.values()])
+        return
+    i, j = rng.sample(range(len(word)), 2)
+    word[i], word[j] = word[j], word[i]
+
+
+def _number(rng: random.Random, digits: int) -> int:
+    """A random number with so many digits; 0 has one."""
+    if digits == 1:
+        return rng.randrange(10)
+    return rng.randrange(10 ** (digits - 1), 10**digits)
+
+
+def _digits(number: int) -> str:
+    return " ".join(str(number))
+
+
+# Each takes `min_length` and `max_length`.
+TASKS: dict[str, type[GeneratedTask]] = {
+    "copying": Copying,
+    "reversing": Reversing,
+    "sorting": Sorting,
+    "addition": Addition,
+    "associative_recall": AssociativeRecall,
+    "parity": Parity,
+    "dyck": Dyck,
+    "listops": ListOps,
+}

@@ -1,0 +1,140 @@
+"""CTC labels: from the most likely token of each frame to text, and from text to labels.
+
+Connectionist temporal classification: Graves et al., 2006.
+
+Repeated tokens are merged, then blanks are removed: a blank between two equal tokens keeps both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from regard.data.text.added_tokens import token_content
+from regard.system.disk import read_json_object
+from regard.system.errors import DataError
+
+_UNKNOWN = "<unk>"
+# The first of them, padding, is the blank; the last stands between words.
+_SPECIAL_TOKENS = ("<pad>", "<s>", "</s>", _UNKNOWN, "|")
+
+
+@dataclass(frozen=True)
+class CTCDecoder:
+    """The vocabulary of a CTC model.
+
+    `names` are tokens by id; `blank` is the id of the blank; `space` is the token between words;
+    the `silent` tokens are never written; `lower` asks for lower case.
+    """
+
+    names: dict[int, str]  # id → token, mostly a letter
+    blank: int  # id of ε in the paper
+    space: str = "|"
+    silent: frozenset[str] = frozenset({"<s>", "</s>"})
+    lower: bool = False
+
+    @classmethod
+    def open(cls, folder: str | Path) -> CTCDecoder:
+        """From vocab.json and tokenizer_config.json of a Wav2Vec2CTCTokenizer."""
+        folder = Path(folder)
+        vocabulary = read_json_object(folder / "vocab.json", DataError)
+        settings = read_json_object(folder / "tokenizer_config.json", DataError)
+        if not vocabulary:
+            raise DataError(
+                f"{folder} holds no vocab.json",
+                "give a folder with the letters that the model hears",
+            )
+        # Models of several languages nest one vocabulary for each.
+        if not all(isinstance(i, int) for i in vocabulary.values()):
+            raise DataError(
+                f"{folder}/vocab.json is not one vocabulary", "keep that of the language you want"
+            )
+        # Hugging Face's padding token is the blank.
+        pad = _token(settings, "pad_token", "<pad>")
+        if pad not in vocabulary:
+            raise DataError(
+                f"{folder}/vocab.json has no blank {pad!r}", "name the blank as pad_token"
+            )
+        silent = {_token(settings, "bos_token", "<s>"), _token(settings, "eos_token", "</s>")}
+        return cls(
+            names={i: name for name, i in vocabulary.items()},
+            blank=vocabulary[pad],
+            space=_token(settings, "word_delimiter_token", "|"),
+            silent=frozenset(silent),
+            lower=bool(settings.get("do_lower_case", False)),
+        )
+
+    @classmethod
+    def of_texts(cls, texts: Iterable[str]) -> CTCDecoder:
+        """The vocabulary of all characters of the texts, as fine-tuned Wav2Vec2 folders have it."""
+        characters = {character for text in texts for character in text if character != " "}
+        tokens = [*_SPECIAL_TOKENS, *sorted(characters - {"|"})]
+        return cls(names=dict(enumerate(tokens)), blank=0)
+
+    def labels(self, text: str, *, allow_unknown: bool = False) -> list[int]:
+        """The labels of a transcript, one for each of its characters.
+
+        A character that is not in the vocabulary is an error; with `allow_unknown` it is the
+        unknown token.
+        """
+        ids = {name: i for i, name in self.names.items()}
+        unknown = ids.get(_UNKNOWN)
+        labels = []
+        # Spaces at the ends and repeated ones are not heard.
+        for character in " ".join(text.split()):
+            label = ids.get(self.space if character == " " else character)
+            if label is None and self.lower:
+                label = ids.get(character.upper())  # as `text` turns it into lower case
+            if label is None and allow_unknown:
+                label = unknown
+            # The word delimiter, written out, would come back as a space.
+            if label is None or character == self.space:
+                raise DataError(
+                    f"the transcript {text!r} has a {character!r}, which the model cannot write",
+                    f"correct it; there are: {' '.join(name for name in ids if len(name) == 1)}",
+                )
+            labels.append(label)
+        return labels
+
+    def files(self) -> dict[str, dict[str, Any]]:
+        """The files of a Wav2Vec2CTCTokenizer: names and contents."""
+        config: dict[str, Any] = {
+            "tokenizer_class": "Wav2Vec2CTCTokenizer",
+            "pad_token": self.names[self.blank],
+            "word_delimiter_token": self.space,
+            "do_lower_case": self.lower,
+        }
+        if self.silent:  # start and end token; which is which makes no difference here
+            config["bos_token"] = max(self.silent)
+            config["eos_token"] = min(self.silent)
+        vocabulary = {name: i for i, name in self.names.items()}
+        return {"vocab.json": vocabulary, "tokenizer_config.json": config}
+
+    def frames(self, ids: Iterable[int]) -> list[int]:
+        """The first frame of each letter that `text` writes, by the token ids of all frames."""
+        frames = []
+        frame = 0
+        for i, repetitions in groupby(int(i) for i in ids):
+            if i != self.blank and self.names.get(i, "") not in self.silent:
+                frames.append(frame)
+            frame += len(list(repetitions))
+        return frames
+
+    def text(self, ids: Iterable[int]) -> str:
+        """The text of the token ids of all frames (greedy decoding)."""
+        # B of Graves et al., Section 3.1: first merge repetitions, then drop blanks.
+        merged = [i for i, _ in groupby(int(i) for i in ids)]
+        tokens = [self.names.get(i, "") for i in merged if i != self.blank]
+        spelled = "".join(
+            " " if token == self.space else token for token in tokens if token not in self.silent
+        )
+        text = " ".join(spelled.split())
+        return text.lower() if self.lower else text
+
+
+def _token(settings: Mapping[str, Any], key: str, default: str) -> str:
+    token = token_content(settings.get(key))
+    return default if token is None else token

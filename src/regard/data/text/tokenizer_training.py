@@ -1,0 +1,432 @@
+"""Training tokenizers: BPE, unigram, word-level and character vocabularies.
+
+`train_tokenizer` is for sentences (translation). It normalizes a text before it is tokenized:
+
+- Unicode NFC, so that "e" + combining accent and "é" are one letter;
+- "▁" (U+2581), the mark for a space inside tokens, is read as a space;
+- runs of spaces become one space, and white space at both ends is dropped.
+
+Everything else comes back: `decode(encode(x)) == x` as long as every character of x occurred in
+training (for "words": every word), and for every x with byte fallback: what the vocabulary lacks is
+spelled by characters, and a character that it lacks by the bytes of its UTF-8. White space other
+than the space (tab, no-break space, line feed) is kept as it is.
+
+`train_lossless_tokenizer` is for language models: it normalizes nothing, so no character is lost.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import IO
+
+import tokenizers
+from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+from regard.data.text.byte_pair_encoding import train_byte_level_bpe
+from regard.data.text.tokenizer import (
+    END,
+    SPECIAL_TOKEN_NAMES,
+    SPECIALS,
+    UNKNOWN,
+    Template,
+    Tokenizer,
+    check_encodable,
+    library_errors,
+)
+from regard.system.errors import DataError, SettingError, did_you_mean
+from regard.system.process_pool import ordered_map
+
+TEXTS_AT_ONCE = 1000  # normalized by one process
+SUBWORDS = ("bpe", "unigram")  # kinds whose tokens are pieces of words
+# Characters that pieces are built from; a corpus has thousands more that occur once or twice.
+ALPHABET = 1000
+
+# A token for each byte, by the names that SentencePiece gives them. A vocabulary smaller than this
+# has none: they would crowd out the pieces.
+BYTE_TOKENS = tuple(f"<0x{byte:02X}>" for byte in range(256))
+SMALLEST_WITH_BYTES = 4 * len(BYTE_TOKENS)
+
+# Punctuation, symbols and odd white space are tokens of their own, together with the space before
+# them: "street." and "street" share a piece, and because ▁ stays where the space was, joining the
+# pieces still gives the text.
+PUNCTUATION = r"▁?(?!▁)[\p{P}\p{S}\s]"
+
+
+# --- sentences: normalized, with padding, start, end and unknown tokens ---
+
+
+def train_tokenizer(
+    texts: Iterable[str], kind: str, size: int, *, byte_fallback: bool = False
+) -> Tokenizer:
+    """Train a vocabulary of at most `size` tokens, the four special ones included.
+
+    `kind` is "bpe", "unigram", "words" or "characters". With `byte_fallback`, what the vocabulary
+    lacks is spelled by characters and bytes instead of `<unk>`, if `size` leaves room for them. The
+    same texts in the same order give the same bytes; only for "unigram", pieces that tie exactly in
+    its likelihood could be pruned differently.
+    """
+    if kind not in _TRAINERS:
+        raise SettingError(
+            f"no kind of tokenizer is called {kind!r}", did_you_mean(kind, _TRAINERS)
+        )
+    if size < len(SPECIALS) + 2:
+        raise SettingError(
+            f"a vocabulary of {size} tokens has no room: {len(SPECIALS)} are special",
+            "ask for more, say 8000",
+        )
+    with library_errors("the tokenizer could not be trained", "check the texts, or try kind 'bpe'"):
+        if byte_fallback and size >= SMALLEST_WITH_BYTES:
+            backend = _train_with_byte_fallback(texts, kind, size)
+        else:
+            backend = _TRAINERS[kind](texts, size)
+    backend.post_processor = processors.TemplateProcessing(
+        single=f"$A {END}",
+        pair=f"$A {END} $B {END}",
+        special_tokens=[(END, SPECIALS.index(END))],
+    )
+    return Tokenizer.for_translation(backend)
+
+
+def _normalized(model: models.Model) -> tokenizers.Tokenizer:
+    """A tokenizer with the normalization that this module promises."""
+    backend = tokenizers.Tokenizer(model)
+    backend.normalizer = normalizers.Sequence(
+        [
+            normalizers.NFC(),
+            normalizers.Replace("▁", " "),  # before runs of spaces are joined
+            normalizers.Replace(Regex(" {2,}"), " "),
+            normalizers.Strip(),
+        ]
+    )
+    return backend
+
+
+def _with_words(model: models.Model) -> tokenizers.Tokenizer:
+    """A tokenizer whose pieces stay within words; ▁ marks the space before a word."""
+    backend = _normalized(model)
+    punctuation = pre_tokenizers.Split(Regex(PUNCTUATION), "isolated")
+    backend.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Metaspace(), punctuation])
+    backend.decoder = decoders.Metaspace()
+    return backend
+
+
+def _train_bpe(texts: Iterable[str], size: int) -> tokenizers.Tokenizer:
+    """Byte-pair encoding (Sennrich et al., 2016)."""
+    backend = _with_words(models.BPE(unk_token=UNKNOWN))
+    trainer = trainers.BpeTrainer(
+        vocab_size=size, special_tokens=list(SPECIALS), show_progress=False
+    )
+    with _without_rare_characters(texts, backend, size) as lines:
+        backend.train_from_iterator(lines, trainer)
+    return backend
+
+
+def _train_unigram(texts: Iterable[str], size: int) -> tokenizers.Tokenizer:
+    """The unigram language model (Kudo, 2018)."""
+    backend = _with_words(models.Unigram())
+    trainer = trainers.UnigramTrainer(
+        vocab_size=size, special_tokens=list(SPECIALS), unk_token=UNKNOWN, show_progress=False
+    )
+    with _without_rare_characters(texts, backend, size) as lines:
+        backend.train_from_iterator(lines, trainer)
+    return _deterministic_scores(backend, size)
+
+
+def _train_words(texts: Iterable[str], size: int) -> tokenizers.Tokenizer:
+    """The most frequent words."""
+    return _train_word_level(_with_words(models.WordLevel(unk_token=UNKNOWN)), texts, size)
+
+
+def _train_characters(texts: Iterable[str], size: int) -> tokenizers.Tokenizer:
+    """The most frequent characters: a word-level model in which each character is a word."""
+    backend = _normalized(models.WordLevel(unk_token=UNKNOWN))
+    # Not ".", which does not match a line feed.
+    backend.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+    backend.decoder = decoders.Fuse()
+    return _train_word_level(backend, texts, size)
+
+
+def _train_word_level(
+    backend: tokenizers.Tokenizer, texts: Iterable[str], size: int
+) -> tokenizers.Tokenizer:
+    trainer = trainers.WordLevelTrainer(
+        vocab_size=size, special_tokens=list(SPECIALS), show_progress=False
+    )
+    backend.train_from_iterator(map(check_encodable, texts), trainer)
+    if backend.get_vocab_size() == len(SPECIALS):
+        raise _no_text()
+    return backend
+
+
+_TRAINERS: dict[str, Callable[[Iterable[str], int], tokenizers.Tokenizer]] = {
+    "bpe": _train_bpe,
+    "unigram": _train_unigram,
+    "words": _train_words,
+    "characters": _train_characters,
+}
+
+
+def _train_with_byte_fallback(texts: Iterable[str], kind: str, size: int) -> tokenizers.Tokenizer:
+    """A vocabulary with a token for each byte behind its pieces (Kudo and Richardson, 2018)."""
+    characters: Counter[str] = Counter()
+    if kind not in SUBWORDS:  # what has no pieces is spelled by its most frequent characters
+        texts = _counting_characters(texts, characters)
+    backend = _TRAINERS[kind](texts, size - len(BYTE_TOKENS))
+    # The library has no setters for these: they are changed in the JSON.
+    state = json.loads(backend.to_str())
+    model = state["model"]
+    match model["type"]:
+        case "BPE":
+            model["vocab"] = _numbered([*_by_id(model["vocab"]), *BYTE_TOKENS])
+            model["byte_fallback"] = True
+        case "Unigram":
+            # The search falls back to bytes by itself: their scores are never compared.
+            model["vocab"] += [(token, 0.0) for token in BYTE_TOKENS]
+            model["byte_fallback"] = True
+        case _:
+            state["model"] = _spelling_model(_by_id(model["vocab"]), characters, size)
+    # Bytes are joined to characters before the marks of spaces are read.
+    state["decoder"] = {
+        "type": "Sequence",
+        "decoders": [{"type": "ByteFallback"}, state["decoder"]],
+    }
+    return tokenizers.Tokenizer.from_str(json.dumps(state))
+
+
+def _spelling_model(words: list[str], characters: Counter[str], size: int) -> dict[str, object]:
+    """A word-level model that spells other words, as JSON.
+
+    The library's own knows words only. BPE without merges spells everything, and with
+    `ignore_merges` it takes a word that is in the vocabulary as it is.
+    """
+    ranked = sorted(characters, key=lambda character: (-characters[character], character))
+    alphabet = sorted({"▁", *ranked[: min(ALPHABET, size // 4)]} - {" "} - set(words))
+    # The most frequent words come first: the last ones give way.
+    room = size - len(BYTE_TOKENS) - len(alphabet)
+    return {
+        "type": "BPE",
+        "unk_token": UNKNOWN,
+        "byte_fallback": True,
+        "ignore_merges": True,
+        "vocab": _numbered([*words[:room], *alphabet, *BYTE_TOKENS]),
+        "merges": [],
+    }
+
+
+def _counting_characters(texts: Iterable[str], counts: Counter[str]) -> Iterator[str]:
+    for text in texts:
+        counts.update(text)
+        yield text
+
+
+def _by_id(vocabulary: dict[str, int]) -> list[str]:
+    return sorted(vocabulary, key=lambda token: vocabulary[token])
+
+
+def _numbered(tokens: Sequence[str]) -> dict[str, int]:
+    return {token: number for number, token in enumerate(tokens)}
+
+
+@contextmanager
+def _without_rare_characters(
+    texts: Iterable[str], backend: tokenizers.Tokenizer, size: int
+) -> Iterator[Iterator[str]]:
+    """The texts with rare characters replaced by spaces.
+
+    They become `<unk>` and never crowd out pieces. The library has a limit of its own, but breaks
+    ties in the order of a randomly seeded hash. Counting needs a pass of its own, and the texts may
+    be a stream larger than memory: hence the temporary file.
+    """
+    counts: Counter[str] = Counter()
+    stream = iter(texts)
+    chunks = iter(lambda: list(itertools.islice(stream, TEXTS_AT_ONCE)), [])
+    with tempfile.TemporaryFile("w+", encoding="utf-8") as spool:
+        for lines, characters in ordered_map(partial(_normalized_lines, backend), chunks):
+            spool.write(lines)
+            counts.update(characters)
+        counts.pop(" ", None)
+        if not counts:
+            raise _no_text()
+        room = min(ALPHABET, size - len(SPECIALS) - 1)  # one entry is the ▁'s
+        # By frequency, ties by code point: the same for the same texts.
+        ranked = sorted(counts, key=lambda character: (-counts[character], character))
+        yield _replaced_by_spaces(spool, ranked[room:])
+
+
+def _normalized_lines(
+    backend: tokenizers.Tokenizer, texts: Sequence[str]
+) -> tuple[str, Counter[str]]:
+    """Normalized texts as lines of JSON, which escapes line feeds in them, and their characters."""
+    normalized = [backend.normalizer.normalize_str(check_encodable(text)) for text in texts]
+    return "".join(json.dumps(text) + "\n" for text in normalized), Counter("".join(normalized))
+
+
+def _replaced_by_spaces(spool: IO[str], rare: Sequence[str]) -> Iterator[str]:
+    table = dict.fromkeys(map(ord, rare), " ")
+    spool.seek(0)
+    for line in spool:
+        text: str = json.loads(line)
+        yield text.translate(table) if table else text
+
+
+def _deterministic_scores(backend: tokenizers.Tokenizer, size: int) -> tokenizers.Tokenizer:
+    """A freshly trained unigram model without the accidents of hashing: equal texts, equal bytes.
+
+    The library's trainer sums in random order: scores differ in the last digits, and equal ones
+    come in any order. It gives the characters that its search dropped the lowest score plus
+    0.0001 × their position in a hash set. And where the characters alone fill the vocabulary, it
+    forgets to stop.
+    """
+    # The library has no setter for scores: they are changed in the JSON.
+    state = json.loads(backend.to_str())
+    scores: dict[str, float] = {
+        piece: score for piece, score in state["model"]["vocab"] if piece not in SPECIALS
+    }
+    lowest = min(scores.values())
+    for piece, score in scores.items():
+        dropped = len(piece) == 1 and score < lowest + 0.0001 * ALPHABET
+        scores[piece] = round(lowest if dropped else score, 4)
+    ranked = sorted(scores, key=lambda piece: (-scores[piece], piece))
+    # Characters before longer pieces (the sort is stable), so that everything can be spelled.
+    characters_first = sorted(ranked, key=lambda piece: len(piece) > 1)
+    vocabulary = set(characters_first[: size - len(SPECIALS)])
+    state["model"]["vocab"] = [(special, 0.0) for special in SPECIALS] + [
+        (piece, scores[piece]) for piece in ranked if piece in vocabulary
+    ]
+    state["model"]["unk_id"] = SPECIALS.index(UNKNOWN)
+    return tokenizers.Tokenizer.from_str(json.dumps(state))
+
+
+def _no_text() -> DataError:
+    return DataError(
+        "there is no text to learn a tokenizer from", "give at least one line that is not blank"
+    )
+
+
+# --- language models: lossless, with the special tokens that their objective needs ---
+
+
+@dataclass(frozen=True)
+class SpecialTokenTemplate:
+    """The special tokens that a tokenizer is trained with, and how they frame a text and a pair."""
+
+    tokens: tuple[str, ...] = ()
+    single: str = "$A"  # $A is the text
+    pair: str | None = None  # $B is the second text; None: appended to `single`
+
+
+def train_lossless_tokenizer(
+    texts: Iterable[str], kind: str, size: int, template: SpecialTokenTemplate
+) -> Tokenizer:
+    """Train a tokenizer that keeps every character of a text.
+
+    `kind` is "characters" (every character that occurs, in the order of Unicode) or "bpe"
+    (byte-level, as GPT-2's).
+    """
+    trainers_by_kind = {"characters": _all_characters, "bpe": train_byte_level_bpe}
+    if kind not in trainers_by_kind:
+        hint = did_you_mean(kind, trainers_by_kind)
+        raise SettingError(
+            f"no tokenizer for texts is called {kind!r}",
+            f"characters, bpe, or a path to a tokenizer.json; {hint}",
+        )
+    with library_errors("the tokenizer could not be trained", "check the texts, or try characters"):
+        backend = trainers_by_kind[kind](map(check_encodable, texts), size, template.tokens)
+    return _framed(backend, template)
+
+
+def train_closed_word_tokenizer(
+    texts: Iterable[str], size: int, template: SpecialTokenTemplate
+) -> Tokenizer:
+    """Train a tokenizer of all words, each with the space before it.
+
+    It keeps every character of texts whose vocabulary is closed: there is no way to spell a word
+    that does not occur.
+    """
+    # White space that stands before no word is a token for each character.
+    pattern = r" ?[^\s]+|\s"
+    words = sorted({word for text in texts for word in re.findall(pattern, text)})
+    return _framed(_all_pieces(words, pattern, "words", size, template.tokens), template)
+
+
+def _framed(backend: tokenizers.Tokenizer, template: SpecialTokenTemplate) -> Tokenizer:
+    if template.single != "$A":
+        ids = [
+            (token, backend.token_to_id(token))
+            for token in template.tokens
+            if token in template.single
+        ]
+        backend.post_processor = processors.TemplateProcessing(
+            single=template.single,
+            pair=template.pair or f"{template.single} $B",
+            special_tokens=ids,
+        )
+    return Tokenizer(backend, framing=Template(end=False))
+
+
+def _all_characters(
+    texts: Iterable[str], size: int, special_tokens: Sequence[str]
+) -> tokenizers.Tokenizer:
+    characters = sorted({character for text in texts for character in text})
+    return _all_pieces(characters, r"[\s\S]", "characters", size, special_tokens)
+
+
+def _all_pieces(
+    pieces: Sequence[str], pattern: str, name: str, size: int, special_tokens: Sequence[str]
+) -> tokenizers.Tokenizer:
+    """A vocabulary of all pieces into which a pattern splits the text."""
+    if not pieces:
+        raise DataError(
+            "there is no text to learn a tokenizer from", "give a file with some text in it"
+        )
+    if len(pieces) + len(special_tokens) + 1 > size:
+        raise SettingError(
+            f"the text has {len(pieces):,} different {name}, more than the vocabulary of {size:,}",
+            "raise vocabulary, or use tokenizer = 'bpe'",
+        )
+    unknown_names = SPECIAL_TOKEN_NAMES["unk"]
+    unknown = next((token for token in special_tokens if token in unknown_names), UNKNOWN)
+    special = list(dict.fromkeys((*special_tokens, unknown)))
+    vocabulary = {token: i for i, token in enumerate([*special, *pieces])}
+    backend = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token=unknown))
+    backend.add_special_tokens(special)
+    backend.pre_tokenizer = pre_tokenizers.Split(Regex(pattern), "isolated")
+    backend.decoder = decoders.Fuse()
+    return backend
+
+
+# --- classifiers and memory networks: all words of the data ---
+
+
+def word_level_json(
+    texts: Iterable[str], *, cls_token: bool = True, size: int | None = None
+) -> str:
+    """The tokenizer.json of a word-level vocabulary: every word between spaces of some texts.
+
+    With a `size`, only the most frequent words, so that there are so many tokens with the special
+    ones. With `cls_token`, a text is framed by [CLS] in front, whose hidden state stands for it.
+    """
+    special = ["[PAD]", "[UNK]"]
+    if cls_token:
+        special.append("[CLS]")
+    counts = Counter(word for text in texts for word in text.split())
+    # Sorted twice, so that the order is the same in every process and for every size.
+    frequent = sorted(counts, key=lambda word: (-counts[word], word))
+    words = sorted(frequent if size is None else frequent[: max(0, size - len(special))])
+    vocabulary = {word: i for i, word in enumerate([*special, *words])}
+    backend = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    if cls_token:
+        backend.post_processor = processors.TemplateProcessing(
+            single="[CLS] $A", pair="[CLS] $A $B:1", special_tokens=[("[CLS]", vocabulary["[CLS]"])]
+        )
+    backend.add_special_tokens(special)
+    return str(backend.to_str())

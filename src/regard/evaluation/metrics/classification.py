@@ -1,0 +1,116 @@
+"""Accuracy, top-k accuracy and macro-averaged F1 of classes."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from regard.evaluation.metrics.metric import Array, Metric, percent
+from regard.system.errors import SettingError
+
+
+@dataclass(frozen=True)
+class Accuracy(Metric):
+    """Accuracy: the share of examples whose predicted class is the label."""
+
+    name = "accuracy"
+
+    def signature(self) -> str:
+        return "examples whose predicted class is the label"
+
+    def counts(self, predictions: Sequence[Any], references: Sequence[Any]) -> ArrayLike:
+        return [(p == r, 1) for p, r in zip(predictions, references, strict=True)]
+
+    def score(self, totals: Array) -> float:
+        return percent(*totals)
+
+
+@dataclass(frozen=True)
+class TopKAccuracy(Metric):
+    """Top-k accuracy: predictions are the classes of an example in order, the likeliest first."""
+
+    k: int = 5
+
+    def __post_init__(self) -> None:
+        if self.k < 1:
+            raise SettingError(
+                f"top-k accuracy is undefined for k = {self.k}", "set k to 1 or more"
+            )
+
+    @property
+    def name(self) -> str:
+        return f"top_{self.k}"
+
+    def signature(self) -> str:
+        return f"examples whose label is among the first {self.k} predicted classes"
+
+    def counts(self, predictions: Sequence[Sequence[Any]], references: Sequence[Any]) -> ArrayLike:
+        return [
+            (label in list(ranking[: self.k]), 1)
+            for ranking, label in zip(predictions, references, strict=True)
+        ]
+
+    def score(self, totals: Array) -> float:
+        return percent(*totals)
+
+
+@dataclass(frozen=True)
+class MacroF1(Metric):
+    """Macro F1: the mean F1 of the classes that are predicted or are labels.
+
+    F1 of a class is 2 × correct / (predicted + labelled), the harmonic mean of precision and
+    recall. There are two columns for each class that occurs in the examples of the call, so
+    systems to be compared are counted in one call (`significance.system_statistics`).
+    """
+
+    name = "f1"
+
+    def signature(self) -> str:
+        return "macro F1: the mean over classes of 2 × correct / (predicted + labelled)"
+
+    def counts(self, predictions: Sequence[Hashable], references: Sequence[Hashable]) -> ArrayLike:
+        classes = {label: i for i, label in enumerate(dict.fromkeys([*references, *predictions]))}
+        predicted = np.array([classes[label] for label in predictions])
+        labels = np.array([classes[label] for label in references])
+        examples = np.arange(len(labels))
+        correct = np.zeros((len(labels), len(classes)))
+        occurrences = np.zeros((len(labels), len(classes)))
+        correct[examples, labels] = predicted == labels
+        occurrences[examples, labels] += 1
+        occurrences[examples, predicted] += 1
+        return np.concatenate([correct, occurrences], axis=1)
+
+    def score(self, totals: Array) -> float:
+        correct, occurrences = np.split(totals, 2)
+        # A class has an F1 if it occurs on either side; a resample may lack some.
+        present = occurrences > 0
+        if not present.any():
+            return 0.0
+        return float(100.0 * np.mean(2 * correct[present] / occurrences[present]))
+
+
+@dataclass(frozen=True)
+class BinaryF1(Metric):
+    """Binary F1: that of the positive class, True, of predictions that are True or False.
+
+    For classes of very different sizes: whoever never says True has a high accuracy, and 0 here.
+    """
+
+    name = "binary_f1"
+
+    def signature(self) -> str:
+        return "F1 of the positive class: 2 × correct / (predicted + labelled)"
+
+    def counts(self, predictions: Sequence[Any], references: Sequence[Any]) -> ArrayLike:
+        return [
+            (bool(p) and bool(r), int(bool(p)) + int(bool(r)))
+            for p, r in zip(predictions, references, strict=True)
+        ]
+
+    def score(self, totals: Array) -> float:
+        correct, occurrences = totals
+        return percent(2 * correct, occurrences)

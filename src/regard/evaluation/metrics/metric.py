@@ -1,0 +1,79 @@
+"""The contract of a metric: sufficient statistics per example, and a score of their sum.
+
+A corpus score, a bootstrap interval and a paired test then need nothing else of a metric:
+
+    statistics = metric.statistics(predictions, references)  # [examples, counts]
+    score = metric.score(statistics.sum(axis=0))
+    resample = metric.score(weights @ statistics)            # weights: how often each example
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar, TypeAlias, final
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from regard.system.errors import DataError
+
+Array: TypeAlias = NDArray[np.float64]
+
+
+class Metric(ABC):
+    """A metric of predictions against references; subclasses are frozen dataclasses of options."""
+
+    greater_is_better: ClassVar[bool] = True
+    unit: ClassVar[str] = "%"  # of scores from 0 to 100; otherwise "nats", "bits" or ""
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """The key of its scores in tables and JSON."""
+
+    @abstractmethod
+    def signature(self) -> str:
+        """How it is computed: only scores with equal signatures can be compared."""
+
+    @abstractmethod
+    def counts(self, predictions: Sequence[Any], references: Sequence[Any]) -> ArrayLike:
+        """A row of numbers for each example, whose sums over examples determine the score."""
+
+    @abstractmethod
+    def score(self, totals: Array) -> float:
+        """The score from the sum of the statistics over examples."""
+
+    @final
+    def statistics(self, predictions: Sequence[Any], references: Sequence[Any]) -> Array:
+        """The sufficient statistics, additive over examples: [examples, counts]."""
+        check_lengths(predictions, references)
+        if not len(references):
+            raise DataError(f"{self.name} needs at least one example", "pass at least one example")
+        return np.asarray(self.counts(predictions, references), dtype=np.float64)
+
+    @final
+    def compute(self, predictions: Sequence[Any], references: Sequence[Any]) -> float:
+        """The score of a corpus."""
+        return self.score(self.statistics(predictions, references).sum(axis=0))
+
+
+def check_lengths(predictions: Sequence[Any], references: Sequence[Any]) -> None:
+    """Refuses predictions that cannot be paired with the references."""
+    if len(predictions) != len(references):
+        raise DataError(
+            f"{len(predictions)} predictions but {len(references)} references",
+            "pass one reference per prediction, in the same order",
+        )
+
+
+def ratio(part: float, total: float) -> float:
+    """`part` / `total`, and 0 of nothing: a resample may lack what is counted."""
+    if not total:
+        return 0.0
+    return float(part / total)
+
+
+def percent(part: float, total: float) -> float:
+    """`part` of `total` from 0 to 100."""
+    return ratio(100.0 * part, total)

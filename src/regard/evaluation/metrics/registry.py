@@ -1,0 +1,56 @@
+"""All metrics by name, with options after colons: `bleu`, `bleu:none`, `top_k:5`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from regard.evaluation.metrics.bleu import Bleu, Chrf
+from regard.evaluation.metrics.classification import Accuracy, BinaryF1, MacroF1, TopKAccuracy
+from regard.evaluation.metrics.entity_f1 import EntityF1, TagAccuracy
+from regard.evaluation.metrics.exact_match import ExactMatch
+from regard.evaluation.metrics.forecast import Coverage, QuantileLoss
+from regard.evaluation.metrics.metric import Metric
+from regard.evaluation.metrics.perplexity import BitsPerCharacter, Loss, Perplexity
+from regard.evaluation.metrics.question_answering import AnswerExactMatch, AnswerF1
+from regard.evaluation.metrics.regression import (
+    MeanAbsoluteError,
+    MeanSquaredError,
+    PearsonCorrelation,
+)
+from regard.evaluation.metrics.rouge import Rouge
+from regard.evaluation.metrics.word_error_rate import CharacterErrorRate, WordErrorRate
+from regard.system.options import parse_option
+
+METRICS: dict[str, Callable[..., Metric]] = {
+    "bleu": Bleu,
+    "chrf": lambda *word_order: Chrf(*map(int, word_order)),
+    "exact_match": ExactMatch,
+    "loss": Loss,
+    "perplexity": Perplexity,
+    "bits_per_character": BitsPerCharacter,
+    "accuracy": Accuracy,
+    "top_k": lambda *k: TopKAccuracy(*map(int, k)),
+    "f1": MacroF1,
+    "binary_f1": BinaryF1,
+    "entity_f1": EntityF1,
+    "tag_accuracy": TagAccuracy,
+    "answer_exact_match": AnswerExactMatch,
+    "answer_f1": AnswerF1,
+    "rouge1": partial(Rouge, "rouge1"),
+    "rouge2": partial(Rouge, "rouge2"),
+    "rougeL": partial(Rouge, "rougeL"),
+    "wer": WordErrorRate,
+    "cer": CharacterErrorRate,
+    "mse": MeanSquaredError,
+    "mae": MeanAbsoluteError,
+    "pearson": PearsonCorrelation,
+    "quantile_loss": QuantileLoss,
+    "coverage": Coverage,
+}
+
+
+def metric(text: str) -> Metric:
+    """The metric of a name with its options."""
+    usage = "use a name, optionally with its option: bleu:none, rougeL:porter or top_k:5"
+    return parse_option(text, METRICS, subject="metric", usage=usage)

@@ -1,0 +1,86 @@
+"""Metrics of numbers: mean squared and absolute error, Pearson's correlation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from regard.evaluation.metrics.metric import Array, Metric, ratio
+
+
+class ErrorMetric(Metric):
+    """An error of numbers or vectors of numbers, averaged over all of them."""
+
+    greater_is_better = False
+    unit = ""
+
+    def score(self, totals: Array) -> float:
+        return ratio(*totals)
+
+
+@dataclass(frozen=True)
+class MeanSquaredError(ErrorMetric):
+    """Mean squared error."""
+
+    name = "mse"
+
+    def signature(self) -> str:
+        return "mean of (prediction − reference)²"
+
+    def counts(self, predictions: Sequence[ArrayLike], references: Sequence[ArrayLike]) -> Array:
+        return _sums(np.square(_differences(predictions, references)))
+
+
+@dataclass(frozen=True)
+class MeanAbsoluteError(ErrorMetric):
+    """Mean absolute error."""
+
+    name = "mae"
+
+    def signature(self) -> str:
+        return "mean of |prediction − reference|"
+
+    def counts(self, predictions: Sequence[ArrayLike], references: Sequence[ArrayLike]) -> Array:
+        return _sums(np.abs(_differences(predictions, references)))
+
+
+@dataclass(frozen=True)
+class PearsonCorrelation(Metric):
+    """Pearson's correlation of numbers, −1 to 1, by sums in float64; 0 where a side is constant."""
+
+    name = "pearson"
+    unit = ""
+
+    def signature(self) -> str:
+        return "Pearson's r of predictions and references, −1 to 1"
+
+    def counts(self, predictions: Sequence[float], references: Sequence[float]) -> ArrayLike:
+        x = np.asarray(predictions, dtype=np.float64)
+        y = np.asarray(references, dtype=np.float64)
+        return np.stack([np.ones_like(x), x, y, x * x, y * y, x * y], axis=1)
+
+    def score(self, totals: Array) -> float:
+        n, x, y, xx, yy, xy = totals
+        variances = (n * xx - x * x) * (n * yy - y * y)
+        if variances <= 0:  # rounding may make it negative
+            return 0.0
+        return float((n * xy - x * y) / math.sqrt(variances))
+
+
+def _differences(predictions: Sequence[ArrayLike], references: Sequence[ArrayLike]) -> Array:
+    """Predictions minus references, one row per example: [examples, numbers]."""
+    difference = np.asarray(predictions, np.float64) - np.asarray(references, np.float64)
+    return difference.reshape(len(references), -1)
+
+
+def _sums(errors: Array) -> Array:
+    """The sum of the errors of each example, and how many they are: [examples, 2].
+
+    What has no reference (NaN, in time series) is left out.
+    """
+    has_value = ~np.isnan(errors)
+    return np.stack([np.where(has_value, errors, 0.0).sum(axis=1), has_value.sum(axis=1)], axis=1)

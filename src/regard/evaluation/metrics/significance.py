@@ -1,0 +1,81 @@
+"""A paired significance test of two systems, for any metric."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from regard.evaluation.metrics.metric import Array, Metric, check_lengths
+from regard.system.errors import DataError
+
+TRIALS = 10_000
+
+# Differences that are equal in theory differ in their last digits: 52/99 − 50/99, 51/99 − 49/99.
+ROUNDING = 1e-9
+
+
+@dataclass(frozen=True)
+class PairedTest:
+    """The score of the second system minus that of the first, and its p-value."""
+
+    difference: float
+    p_value: float
+
+
+def system_statistics(
+    metric: Metric, systems: Sequence[Sequence[Any]], references: Sequence[Any]
+) -> list[Array]:
+    """The statistics of several systems' predictions: [examples, counts] for each.
+
+    They are counted in one call, because the columns of some metrics depend on the examples (the
+    classes of macro F1), and paired tests need the same columns for both systems.
+    """
+    for predictions in systems:
+        check_lengths(predictions, references)
+    all_predictions = [prediction for predictions in systems for prediction in predictions]
+    statistics = metric.statistics(all_predictions, list(references) * len(systems))
+    return np.split(statistics, len(systems))
+
+
+def approximate_randomization(
+    metric: Metric, first: Array, second: Array, *, trials: int = TRIALS, seed: int = 0
+) -> PairedTest:
+    """Paired approximate randomization (Noreen, 1989; Riezler and Maxwell, 2005).
+
+    If the systems are equally good, nothing changes when the predictions for an example are
+    swapped. The p-value is the share of random swaps with a difference as large. It is two-sided.
+    """
+    _check_shapes(first, second)
+    first_totals = first.sum(axis=0)
+    second_totals = second.sum(axis=0)
+    difference = _difference(metric, first_totals, second_totals)
+    threshold = abs(difference) * (1.0 - ROUNDING)
+    rng = np.random.default_rng(seed)
+    change = second - first  # of the first system's statistics, by swapping an example
+    as_large = 0
+    for _ in range(trials):
+        swapped = rng.integers(2, size=len(change), dtype=np.int8)
+        moved = swapped @ change
+        trial = _difference(metric, first_totals + moved, second_totals - moved)
+        as_large += abs(trial) >= threshold
+    return PairedTest(difference, _p_value(as_large, trials))
+
+
+def _difference(metric: Metric, first: Array, second: Array) -> float:
+    return metric.score(second) - metric.score(first)
+
+
+def _p_value(as_extreme: int, trials: int) -> float:
+    # The observed outcome is one of the possible ones; without it, p could be 0.
+    return (as_extreme + 1) / (trials + 1)
+
+
+def _check_shapes(first: Array, second: Array) -> None:
+    if first.shape != second.shape:
+        raise DataError(
+            f"statistics of shapes {first.shape} and {second.shape} are not paired",
+            "compute both with `system_statistics`",
+        )

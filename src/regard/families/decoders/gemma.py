@@ -1,0 +1,62 @@
+"""Gemma in transformers: LLaMA with scaled embeddings, norm weights around 0, and GeGLU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from regard.families.block_config import ACTIVATIONS
+from regard.families.decoders import llama
+from regard.families.decoders.llama import LlamaFamily
+from regard.families.preset_settings import ConfigPresets
+
+GEMMA = LlamaFamily(
+    model_type="gemma",
+    architecture="GemmaForCausalLM",
+    defaults={
+        "vocab_size": 256000,
+        "hidden_size": 3072,
+        "intermediate_size": 24576,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 16,
+        "head_dim": 256,
+        "hidden_act": "gelu_pytorch_tanh",
+        "tie_word_embeddings": True,
+    },
+    fixed={
+        "attention_bias": False,
+        "use_bidirectional_attention": False,
+        # For a while this key, not `hidden_act`, named the activation.
+        "hidden_activation": "gelu_pytorch_tanh",
+    },
+    # The first files say `gelu` and mean its approximation by tanh.
+    activations={"gelu_pytorch_tanh": "gelu_tanh", **ACTIVATIONS, "gelu": "gelu_tanh"},
+    norm_offset=1.0,  # weights are stored minus 1
+    scale_embedding=True,  # by √hidden_size
+)
+
+# ------------------------------------------------------------------ presets
+
+# Gemma Team 2024, Table 1; the small one has a single key head.
+PRESETS: dict[str, dict[str, Any]] = {
+    "tiny": {"layers": 2, "d_model": 128, "heads": 4, "groups": 1, "d_ff": 512, "d_k": 32},
+    "2b": {"layers": 18, "d_model": 2048, "heads": 8, "groups": 1, "d_ff": 16384, "d_k": 256},
+    "7b": {"layers": 28, "d_model": 3072, "heads": 16, "d_ff": 24576, "d_k": 256},
+}
+
+
+def _config(settings: Mapping[str, Any]) -> dict[str, Any]:
+    # What Gemma calls gelu is the approximation by tanh, under the name that it writes itself.
+    names = {"gelu_tanh": "gelu_pytorch_tanh"}
+    activation = names.get(settings["activation"], settings["activation"])
+    return {**llama.preset_config(settings), "hidden_act": activation}
+
+
+preset = ConfigPresets(
+    "gemma",
+    PRESETS,
+    {**llama.PRESET_DEFAULTS, "activation": "gelu_tanh", "tied": True},
+    _config,
+    GEMMA.to_spec,
+)

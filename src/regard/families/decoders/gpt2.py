@@ -1,0 +1,206 @@
+"""GPT-2 (Radford et al. 2019): presets, and its files in transformers.
+
+Pre-norm, learned positions, weights stored as inputs × outputs. GPT is another `GptFamily`, with
+the norms after the sublayers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+
+from regard import spec
+from regard.families.block_config import (
+    ACTIVATIONS,
+    activation_name,
+    attention_spec,
+    parse_activation,
+)
+from regard.families.config_schema import IGNORED_KEYS, NOT_ENCODER_DECODER, ConfigSchema
+from regard.families.decoders.gpt_decoder import PRESET_DEFAULTS, decoder
+from regard.families.preset_settings import transformer_settings
+from regard.families.tensor_table import (
+    Constant,
+    Rename,
+    Rule,
+    Unused,
+    embedding_rules,
+    module_rules,
+    per_layer,
+)
+
+# ------------------------------------------------------------------ presets
+
+# The four sizes of Table 2. Those in billions are GPT-3's (`gpt3`), under the names of old recipes.
+PRESETS: dict[str, dict[str, Any]] = {
+    "tiny": {"layers": 4, "d_model": 128, "heads": 4},
+    "small": {"layers": 12, "d_model": 768, "heads": 12},
+    "medium": {"layers": 24, "d_model": 1024, "heads": 16},
+    "large": {"layers": 36, "d_model": 1280, "heads": 20},
+    "xl": {"layers": 48, "d_model": 1600, "heads": 25},
+    "2.7b": {"layers": 32, "d_model": 2560, "heads": 32},
+    "6.7b": {"layers": 32, "d_model": 4096, "heads": 32},
+    "13b": {"layers": 40, "d_model": 5120, "heads": 40},
+    "175b": {"layers": 96, "d_model": 12288, "heads": 96},
+}
+
+
+def preset(name: str, vocabulary: int = 50257, context: int = 2048, **changes: Any) -> spec.Decoder:
+    """A named size. `attention` is an attention option.
+
+    With a `memory`, the model reads segments of `context` tokens and has relative positions
+    (Transformer-XL); `compressed` is an option for what leaves the memory (Rae et al. 2020).
+    """
+    settings = transformer_settings("gpt2", PRESETS, name, PRESET_DEFAULTS, changes)
+    return decoder(settings, vocabulary, context)
+
+
+# ------------------------------------------------------------------ files
+
+DEFAULTS: dict[str, Any] = {
+    "n_positions": 1024,  # learned positions
+    "n_embd": 768,  # d_model
+    "n_layer": 12,
+    "n_head": 12,
+    "resid_pdrop": 0.1,  # dropout on a sublayer's output
+    "embd_pdrop": 0.1,  # dropout on the embeddings
+    "attn_pdrop": 0.1,  # dropout on the attention weights
+    "layer_norm_epsilon": 1e-5,
+    "tie_word_embeddings": True,
+}
+SYNONYMS = {
+    "n_ctx": "n_positions",  # of old files
+    "hidden_size": "n_embd",
+    "num_hidden_layers": "n_layer",
+    "num_attention_heads": "n_head",
+    "max_position_embeddings": "n_positions",
+}
+# The summaries belong to a head for multiple choice.
+IGNORED = IGNORED_KEYS | {
+    "summary_activation",
+    "summary_first_dropout",
+    "summary_proj_to_labels",
+    "summary_type",
+    "summary_use_proj",
+}
+
+
+@dataclass(frozen=True)
+class GptFamily:
+    """GPT or GPT-2: its config schema, its tensor names, and where its norms stand."""
+
+    model_type: str
+    architecture: str
+    schema: ConfigSchema
+    activation_key: str
+    embeddings: tuple[str, str]  # the modules of tokens and positions
+    residual: spec.PreNorm | spec.PostNorm
+    activations: Mapping[str, spec.Activation] = field(default_factory=lambda: ACTIVATIONS)
+    PREFIX: str = "transformer."
+    SPEC_TYPES: ClassVar = (spec.Decoder, spec.Tokens)
+
+    def to_config(self, model: spec.Decoder, positions: int) -> dict[str, Any]:
+        block = model.stack.block
+        activation = activation_name(block.feedforward.activation, self.activations)
+        config = {
+            "model_type": self.model_type,
+            "architectures": [self.architecture],
+            "vocab_size": model.tokens.vocabulary,
+            "n_positions": _position_count(model),
+            "n_embd": model.d_model,
+            "n_layer": model.stack.layers,
+            "n_head": block.attention.heads,
+            self.activation_key: activation,
+            "resid_pdrop": block.dropout,
+            "embd_pdrop": model.tokens.dropout,
+            "attn_pdrop": block.attention.mixer.dropout,
+            "layer_norm_epsilon": block.norm.eps,
+            "tie_word_embeddings": model.tied,
+        }
+        if "n_inner" in self.schema.defaults:
+            config["n_inner"] = block.feedforward.d_ff
+        return config
+
+    def to_spec(self, config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Decoder:
+        values = self.schema.parse(config)
+        d_model = values["n_embd"]
+        d_ff = values.get("n_inner") or 4 * d_model
+        activation = parse_activation(values[self.activation_key], self.activations)
+        norm = spec.LayerNorm(values["layer_norm_epsilon"])
+        block = spec.Block(
+            attention_spec(d_model, values["n_head"], values["attn_pdrop"]),
+            spec.FeedForward(d_ff, activation),
+            residual=self.residual,
+            norm=norm,
+            dropout=values["resid_pdrop"],
+        )
+        tokens = spec.Tokens(
+            values["vocab_size"],
+            spec.LearnedPosition(values["n_positions"]),
+            scale=False,
+            dropout=values["embd_pdrop"],
+        )
+        final = norm if isinstance(self.residual, spec.PreNorm) else None
+        stack = spec.Stack(values["n_layer"], block, spec.CausalMask(), final=final)
+        return spec.Decoder(d_model, tokens, stack, tied=values["tie_word_embeddings"])
+
+    def tensor_table(self, model: spec.Decoder, positions: int) -> list[Rule]:
+        length = _position_count(model)
+        token_module, position_module = self.embeddings
+        rules: list[Rule] = [
+            *embedding_rules(model.tied, f"transformer.{token_module}.weight", "lm_head.weight"),
+            Rename("tokens.position.table", f"transformer.{position_module}.weight"),
+            *per_layer(model.stack.layers, self._block_rules(length)),
+        ]
+        if model.stack.final:
+            rules += module_rules("stack.final_norm", "transformer.ln_f")
+        position_ids = "transformer.position_ids"
+        rules.append(Constant(position_ids, lambda: torch.arange(length), written=False))
+        return rules
+
+    def _block_rules(self, length: int) -> list[Rule]:
+        name = "stack.blocks.{i}"
+        hf = "transformer.h.{i}"
+
+        def causal_mask() -> torch.Tensor:
+            return torch.ones(1, 1, length, length).tril()
+
+        return [
+            *module_rules(f"{name}.residual.each.0.norm", f"{hf}.ln_1"),
+            *module_rules(f"{name}.attention.project.qkv", f"{hf}.attn.c_attn", transposed=True),
+            *module_rules(f"{name}.attention.output", f"{hf}.attn.c_proj", transposed=True),
+            *module_rules(f"{name}.residual.each.1.norm", f"{hf}.ln_2"),
+            *module_rules(f"{name}.feedforward.inner", f"{hf}.mlp.c_fc", transposed=True),
+            *module_rules(f"{name}.feedforward.outer", f"{hf}.mlp.c_proj", transposed=True),
+            # Old files hold the causal mask, and the number that stood for minus infinity.
+            Constant(f"{hf}.attn.bias", causal_mask, written=False),
+            Unused(f"{hf}.attn.masked_bias"),
+        ]
+
+
+def _position_count(model: spec.Decoder) -> int:
+    position = model.tokens.position
+    return position.length if isinstance(position, spec.LearnedPosition) else 1
+
+
+GPT2 = GptFamily(
+    model_type="gpt2",
+    architecture="GPT2LMHeadModel",
+    schema=ConfigSchema(
+        {**DEFAULTS, "vocab_size": 50257, "n_inner": None, "activation_function": "gelu_new"},
+        {
+            **NOT_ENCODER_DECODER,
+            "scale_attn_by_inverse_layer_idx": False,  # of Mistral's GPT-2
+            "reorder_and_upcast_attn": False,  # the same
+            "scale_attn_weights": True,
+        },
+        SYNONYMS,
+        IGNORED,
+    ),
+    activation_key="activation_function",
+    embeddings=("wte", "wpe"),
+    residual=spec.PreNorm(),
+)

@@ -1,0 +1,247 @@
+"""LLaMA in transformers: pre-norm with RMS norms, RoPE, grouped-query attention, SwiGLU.
+
+Mistral, Qwen2 and Gemma are the same model with other constants: each is a `LlamaFamily`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from regard import spec
+from regard.families.block_config import ACTIVATIONS, activation_name, parse_activation
+from regard.families.config_schema import IGNORED_KEYS, NOT_ENCODER_DECODER, ConfigSchema
+from regard.families.decoders.rope_config import inv_freq_rule, parse_rope, rope_config
+from regard.families.preset_settings import ConfigPresets, config_activation
+from regard.families.tensor_table import (
+    Rule,
+    embedding_rules,
+    fused_module_rules,
+    module_rules,
+    per_layer,
+)
+from regard.system.errors import ModelError
+
+_DEFAULTS: dict[str, Any] = {
+    "vocab_size": 32000,
+    "hidden_size": 4096,
+    "intermediate_size": 11008,  # of the gate and of the value
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": None,  # as many as query heads
+    "head_dim": None,  # hidden_size / num_attention_heads
+    "hidden_act": "silu",
+    "rms_norm_eps": 1e-6,
+    "attention_dropout": 0.0,
+    "tie_word_embeddings": False,
+    "max_position_embeddings": 2048,
+    "rope_theta": 10_000.0,  # transformers 4
+    "rope_scaling": {},  # transformers 4
+    "rope_parameters": {},  # transformers 5
+    "layer_types": [],  # only full attention is supported
+}
+
+
+@dataclass(frozen=True)
+class LlamaFamily:
+    """A relative of LLaMA: what its config assumes, and where it departs from LLaMA."""
+
+    model_type: str
+    architecture: str
+    defaults: dict[str, Any]
+    fixed: dict[str, Any] = field(default_factory=dict)  # keys with one value only
+    ignored: frozenset[str] = frozenset()
+    activations: Mapping[str, spec.Activation] = field(default_factory=lambda: ACTIVATIONS)
+    attention_bias: str = ""  # the projections that have one, unless config.json says all
+    norm_offset: float = 0.0  # added to the weights of the norms
+    scale_embedding: bool = False  # by √d_model
+    PREFIX: str = "model."
+    SPEC_TYPES: ClassVar = (spec.Decoder, spec.Tokens)
+
+    @property
+    def schema(self) -> ConfigSchema:
+        # `pretraining_tp` splits a matrix product into parts, which changes its rounding only.
+        ignored = IGNORED_KEYS | self.ignored | {"pretraining_tp"}
+        defaults = {**_DEFAULTS, **self.defaults}
+        return ConfigSchema(defaults, {**NOT_ENCODER_DECODER, **self.fixed}, {}, ignored)
+
+    # -------------------------------------------------------------- spec → config.json
+
+    def to_config(self, model: spec.Decoder, positions: int) -> dict[str, Any]:
+        block = model.stack.block
+        attention = block.attention
+        pattern = model.stack.pattern
+        rope = rope_config(model)
+        config = {
+            "model_type": self.model_type,
+            "architectures": [self.architecture],
+            "vocab_size": model.tokens.vocabulary,
+            "hidden_size": model.d_model,
+            "intermediate_size": block.feedforward.d_ff,
+            "num_hidden_layers": model.stack.layers,
+            "num_attention_heads": attention.heads,
+            "num_key_value_heads": attention.key_heads,
+            "head_dim": attention.d_k,
+            "hidden_act": activation_name(block.feedforward.activation, self.activations),
+            "rms_norm_eps": block.norm.eps,
+            "attention_dropout": attention.mixer.dropout,
+            "tie_word_embeddings": model.tied,
+            "max_position_embeddings": positions,
+            "rope_theta": rope["rope_parameters"]["rope_theta"],
+            **rope,
+        }
+        # Not all of the families have these keys.
+        optional = {
+            "sliding_window": pattern.window if isinstance(pattern, spec.CausalMask) else None,
+            "attention_bias": attention.bias == "qkvo",
+            "mlp_bias": block.feedforward.bias,
+        }
+        for key, value in optional.items():
+            if key in self.defaults:
+                config[key] = value
+        return config
+
+    # -------------------------------------------------------------- config.json → spec
+
+    def to_spec(self, config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Decoder:
+        values = self.schema.parse(config)
+        for layer_type in values["layer_types"]:
+            if layer_type != "full_attention":
+                raise ModelError(
+                    f"config.json: layer_types has {layer_type!r}, which is not supported",
+                    "known: full_attention",
+                )
+        # Gemma's norms multiply by 1 + weight.
+        norm = spec.RMSNorm(values["rms_norm_eps"], self.norm_offset)
+        feedforward = spec.GatedFeedForward(
+            values["intermediate_size"],
+            parse_activation(values["hidden_act"], self.activations),
+            bias=values.get("mlp_bias", False),
+        )
+        block = spec.Block(
+            self._attention(values),
+            feedforward,
+            residual=spec.PreNorm(),
+            norm=norm,
+            dropout=0.0,
+        )
+        stack = spec.Stack(
+            values["num_hidden_layers"],
+            block,
+            spec.CausalMask(values.get("sliding_window")),
+            parse_rope(values),
+            final=norm,
+        )
+        tokens = spec.Tokens(values["vocab_size"], None, scale=self.scale_embedding, dropout=0.0)
+        return spec.Decoder(
+            values["hidden_size"], tokens=tokens, stack=stack, tied=values["tie_word_embeddings"]
+        )
+
+    def _attention(self, values: Mapping[str, Any]) -> spec.Attention:
+        heads = values["num_attention_heads"]
+        key_heads = values["num_key_value_heads"]
+        d_head = values["head_dim"] or values["hidden_size"] // heads
+        groups = None
+        if key_heads != heads:
+            groups = key_heads
+        bias = self.attention_bias
+        if values.get("attention_bias"):
+            bias = "qkvo"
+        mixer = spec.SoftmaxAttention(values["attention_dropout"])
+        return spec.Attention(heads, d_head, d_head, groups=groups, bias=bias, mixer=mixer)
+
+    # -------------------------------------------------------------- tensors
+
+    def tensor_table(self, model: spec.Decoder, positions: int) -> list[Rule]:
+        return [
+            *embedding_rules(model.tied, "model.embed_tokens.weight", "lm_head.weight"),
+            *per_layer(model.stack.layers, self._block_rules(model)),
+            *module_rules("stack.final_norm", "model.norm", bias=False),
+        ]
+
+    def _block_rules(self, model: spec.Decoder) -> list[Rule]:
+        name = "stack.blocks.{i}"
+        hf = "model.layers.{i}"
+        block = model.stack.block
+        bias = block.attention.bias
+        d_head = block.attention.d_k
+        key_rows = block.attention.key_heads * d_head
+        rows = (block.attention.heads * d_head, key_rows, key_rows)
+        qkv = [f"{hf}.self_attn.{letter}_proj" for letter in "qkv"]
+        # The gate and the value of the gated feed-forward are one fused module here.
+        gate_up = [f"{hf}.mlp.gate_proj", f"{hf}.mlp.up_proj"]
+        d_ff = block.feedforward.d_ff
+        mlp_bias = block.feedforward.bias
+        return [
+            *fused_module_rules(f"{name}.attention.project.qkv", qkv, rows, "q" in bias),
+            *module_rules(f"{name}.attention.output", f"{hf}.self_attn.o_proj", "o" in bias),
+            *module_rules(f"{name}.residual.each.0.norm", f"{hf}.input_layernorm", bias=False),
+            *fused_module_rules(f"{name}.feedforward.inner", gate_up, (d_ff, d_ff), mlp_bias),
+            *module_rules(f"{name}.feedforward.outer", f"{hf}.mlp.down_proj", mlp_bias),
+            *module_rules(
+                f"{name}.residual.each.1.norm", f"{hf}.post_attention_layernorm", bias=False
+            ),
+            inv_freq_rule(model, f"{hf}.self_attn.rotary_emb.inv_freq"),
+        ]
+
+
+LLAMA = LlamaFamily("llama", "LlamaForCausalLM", {"attention_bias": False, "mlp_bias": False})
+
+# ------------------------------------------------------------------ presets
+
+# LLaMA (Touvron et al. 2023a, Table 2), LLaMA 2 (2023b), and LLaMA 3 (Dubey et al. 2024).
+PRESETS: dict[str, dict[str, Any]] = {
+    "tiny": {"layers": 2, "d_model": 128, "heads": 4, "d_ff": 352},
+    "7b": {"layers": 32, "d_model": 4096, "heads": 32, "d_ff": 11008},
+    "13b": {"layers": 40, "d_model": 5120, "heads": 40, "d_ff": 13824},
+    "33b": {"layers": 60, "d_model": 6656, "heads": 52, "d_ff": 17920},
+    "65b": {"layers": 80, "d_model": 8192, "heads": 64, "d_ff": 22016},
+}
+PRESETS_2: dict[str, dict[str, Any]] = {
+    **{size: PRESETS[size] for size in ("tiny", "7b", "13b")},
+    "70b": {"layers": 80, "d_model": 8192, "heads": 64, "groups": 8, "d_ff": 28672},
+}
+PRESETS_3: dict[str, dict[str, Any]] = {
+    "tiny": {**PRESETS["tiny"], "groups": 2},
+    "8b": {"layers": 32, "d_model": 4096, "heads": 32, "groups": 8, "d_ff": 14336},
+    "70b": PRESETS_2["70b"],
+    "405b": {"layers": 126, "d_model": 16384, "heads": 128, "groups": 8, "d_ff": 53248},
+}
+PRESET_DEFAULTS: dict[str, Any] = {
+    "d_ff": None,  # 4 d_model
+    "d_k": None,  # d_model / heads
+    "groups": None,  # key heads; as many as query heads
+    "attention_dropout": 0.0,
+    "activation": "silu",
+    "base": 1e4,  # of the rotations
+    "eps": 1e-6,
+    "tied": False,
+}
+_DEFAULTS_2: dict[str, Any] = {**PRESET_DEFAULTS, "eps": 1e-5}
+
+
+def preset_config(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The config of a preset, for the relatives of LLaMA too."""
+    return {
+        "vocab_size": settings["vocabulary"],
+        "hidden_size": settings["d_model"],
+        "intermediate_size": settings["d_ff"],
+        "num_hidden_layers": settings["layers"],
+        "num_attention_heads": settings["heads"],
+        "num_key_value_heads": settings["groups"] or settings["heads"],
+        "head_dim": settings["d_k"],
+        "hidden_act": config_activation(settings["activation"]),
+        "rms_norm_eps": settings["eps"],
+        "attention_dropout": settings["attention_dropout"],
+        "tie_word_embeddings": settings["tied"],
+        "max_position_embeddings": settings["context"],
+        "rope_theta": settings["base"],
+    }
+
+
+preset = ConfigPresets("llama", PRESETS, PRESET_DEFAULTS, preset_config, LLAMA.to_spec)
+preset_2 = ConfigPresets("llama2", PRESETS_2, _DEFAULTS_2, preset_config, LLAMA.to_spec)
+preset_3 = ConfigPresets(
+    "llama3", PRESETS_3, {**_DEFAULTS_2, "base": 5e5}, preset_config, LLAMA.to_spec
+)

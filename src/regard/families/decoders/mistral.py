@@ -1,0 +1,43 @@
+"""Mistral in transformers: LLaMA with sliding-window attention."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from regard.families.config_schema import SizeOrNull
+from regard.families.decoders import llama
+from regard.families.decoders.llama import LlamaFamily
+from regard.families.preset_settings import ConfigPresets
+
+MISTRAL = LlamaFamily(
+    model_type="mistral",
+    architecture="MistralForCausalLM",
+    defaults={
+        "intermediate_size": 14336,
+        "num_key_value_heads": SizeOrNull(8),
+        # Absent means 4096; null, no window.
+        "sliding_window": SizeOrNull(4096),
+    },
+)
+
+# ------------------------------------------------------------------ presets
+
+# Jiang et al. 2023, Table 1; a window of 4,096.
+PRESETS: dict[str, dict[str, Any]] = {
+    "tiny": {"layers": 2, "d_model": 128, "heads": 4, "groups": 2, "d_ff": 352, "window": 32},
+    "7b": {"layers": 32, "d_model": 4096, "heads": 32, "groups": 8, "d_ff": 14336},
+}
+
+
+def _config(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {**llama.preset_config(settings), "sliding_window": settings["window"]}
+
+
+preset = ConfigPresets(
+    "mistral",
+    PRESETS,
+    {**llama.PRESET_DEFAULTS, "eps": 1e-5, "window": 4096},
+    _config,
+    MISTRAL.to_spec,
+)

@@ -1,0 +1,52 @@
+"""GPT (Radford et al. 2018) in transformers (OpenAIGPTLMHeadModel): a post-norm GPT-2."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from regard import spec
+from regard.families.config_schema import NOT_ENCODER_DECODER, ConfigSchema
+from regard.families.decoders.gpt2 import DEFAULTS, IGNORED, SYNONYMS, GptFamily
+from regard.families.preset_settings import ConfigPresets
+
+GPT = GptFamily(
+    model_type="openai-gpt",
+    architecture="OpenAIGPTLMHeadModel",
+    schema=ConfigSchema(
+        {**DEFAULTS, "vocab_size": 40478, "n_positions": 512, "afn": "gelu"},
+        NOT_ENCODER_DECODER,
+        SYNONYMS,
+        IGNORED | {"n_special", "predict_special_tokens"},  # of its tokenizer
+    ),
+    activation_key="afn",
+    embeddings=("tokens_embed", "positions_embed"),
+    residual=spec.PostNorm(),
+    # What GPT calls gelu is the approximation by tanh.
+    activations={"gelu": "gelu_tanh", "relu": "relu", "silu": "silu", "swish": "silu"},
+)
+
+# ------------------------------------------------------------------ presets
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "tiny": {"layers": 2, "d_model": 128, "heads": 4},
+    "base": {"layers": 12, "d_model": 768, "heads": 12},
+}
+
+
+def _config(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "vocab_size": settings["vocabulary"],
+        "n_positions": settings["context"],
+        "n_embd": settings["d_model"],
+        "n_layer": settings["layers"],
+        "n_head": settings["heads"],
+        "afn": {"gelu_tanh": "gelu"}.get(settings["activation"], settings["activation"]),
+        "resid_pdrop": settings["dropout"],
+        "embd_pdrop": settings["dropout"],
+        "attn_pdrop": settings["attention_dropout"],
+    }
+
+
+_PRESET_DEFAULTS = {"dropout": 0.1, "attention_dropout": 0.1, "activation": "gelu_tanh"}
+preset = ConfigPresets("gpt1", PRESETS, _PRESET_DEFAULTS, _config, GPT.to_spec)

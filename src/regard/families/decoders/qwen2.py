@@ -1,0 +1,42 @@
+"""Qwen2 and Qwen2.5 in transformers: LLaMA with a bias of queries, keys and values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from regard.families.config_schema import SizeOrNull
+from regard.families.decoders import llama
+from regard.families.decoders.llama import LlamaFamily
+from regard.families.preset_settings import ConfigPresets
+
+QWEN2 = LlamaFamily(
+    model_type="qwen2",
+    architecture="Qwen2ForCausalLM",
+    defaults={
+        "vocab_size": 151936,
+        "intermediate_size": 22016,
+        "num_key_value_heads": SizeOrNull(32),
+    },
+    fixed={"use_sliding_window": False, "use_mrope": False},
+    # Released configs give a window, and the layers it would apply to, without using it.
+    ignored=frozenset({"max_window_layers", "sliding_window"}),
+    attention_bias="qkv",  # none for the output
+)
+
+# ------------------------------------------------------------------ presets
+
+# Yang et al. 2024, Table 1. The small ones are tied.
+PRESETS: dict[str, dict[str, Any]] = {
+    "tiny": {"layers": 2, "d_model": 128, "heads": 4, "groups": 2, "d_ff": 352, "tied": True},
+    "0.5b": {"layers": 24, "d_model": 896, "heads": 14, "groups": 2, "d_ff": 4864, "tied": True},
+    "1.5b": {"layers": 28, "d_model": 1536, "heads": 12, "groups": 2, "d_ff": 8960, "tied": True},
+    "7b": {"layers": 28, "d_model": 3584, "heads": 28, "groups": 4, "d_ff": 18944},
+    "72b": {"layers": 80, "d_model": 8192, "heads": 64, "groups": 8, "d_ff": 29568},
+}
+preset = ConfigPresets(
+    "qwen2",
+    PRESETS,
+    {**llama.PRESET_DEFAULTS, "base": 1e6},
+    llama.preset_config,
+    QWEN2.to_spec,
+)

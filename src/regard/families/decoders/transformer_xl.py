@@ -1,0 +1,40 @@
+"""Transformer-XL (Dai et al. 2019): presets, in the sizes of its experiments.
+
+A decoder with a segment memory and relative positions, in our own format. The paper's norms follow
+the sublayers. Its embeddings for WikiText-103 become narrower for rarer words; here all of them are
+as wide as the layers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from regard import spec
+from regard.families.decoders.gpt_decoder import PRESET_DEFAULTS, decoder
+from regard.families.preset_settings import transformer_settings
+
+# `memory` is that of training.
+PRESETS: dict[str, dict[str, Any]] = {
+    "tiny": {"layers": 2, "d_model": 128, "heads": 4, "memory": 32},
+    "base": {"layers": 16, "d_model": 410, "heads": 10, "d_ff": 2100, "memory": 150},
+    "large": {"layers": 18, "d_model": 1024, "heads": 16, "memory": 384},
+    "enwik8-12": {"layers": 12, "d_model": 512, "heads": 8, "memory": 512},
+    "enwik8-24": {"layers": 24, "d_model": 1024, "heads": 8, "d_ff": 3072, "memory": 768},
+}
+DEFAULTS: dict[str, Any] = {
+    key: value for key, value in PRESET_DEFAULTS.items() if key not in ("attention", "memory")
+} | {"activation": "relu", "attention_dropout": 0.0}
+
+
+def preset(name: str, vocabulary: int, context: int, **changes: Any) -> spec.Decoder:
+    """A named size; positions are distances, so `context` is no part of the model."""
+    s = transformer_settings("transformer-xl", PRESETS, name, DEFAULTS, changes)
+    model = decoder({**s, "attention": "softmax"}, vocabulary, context)
+    # Queries, keys and values have no biases but u and v, which all queries share (Section 3.3).
+    block = model.stack.block
+    attention = replace(block.attention, bias="")
+    block = replace(block, attention=attention, residual=spec.PostNorm())
+    tokens = replace(model.tokens, scale=True)
+    stack = replace(model.stack, block=block, final=None)
+    return replace(model, tokens=tokens, stack=stack, head=spec.LMHead(bias=True))

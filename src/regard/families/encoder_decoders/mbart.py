@@ -1,0 +1,33 @@
+"""mBART and mBART-50 in transformers: BART with pre-norm, and a norm after each stack."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from regard import spec
+from regard.families.encoder_decoders.bart import BartFamily
+from regard.families.encoder_decoders.fairseq_layout import PRESET_DEFAULTS, preset_config
+from regard.families.preset_settings import ConfigPresets
+
+MBART = BartFamily("mbart", "MBart", spec.PreNorm())
+
+# ------------------------------------------------------------------ presets
+
+# Liu et al. 2020, with sentencepieces of 25 languages.
+PRESETS: dict[str, dict[str, Any]] = {
+    "tiny": {"layers": 2, "d_model": 128, "heads": 4},
+    "large": {"layers": 12, "d_model": 1024, "heads": 16},
+}
+
+
+def _config(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        **preset_config(settings),
+        "max_position_embeddings": settings["context"],
+        "scale_embedding": True,
+        "regard_head_bias": False,
+    }
+
+
+preset = ConfigPresets("mbart", PRESETS, PRESET_DEFAULTS, _config, MBART.to_spec)

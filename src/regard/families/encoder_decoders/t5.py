@@ -1,0 +1,74 @@
+"""T5 (Raffel et al. 2020): presets, and the layout of its files in transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from regard import spec
+from regard.families.encoder_decoders import mt5
+from regard.families.encoder_decoders.t5_layout import SCHEMA, T5Family
+from regard.families.preset_settings import ConfigPresets, transformer_settings
+
+# ------------------------------------------------------------------ presets
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "tiny": {"layers": 2, "d_model": 128, "heads": 4, "d_k": 32},
+    "small": {"layers": 6, "d_model": 512, "heads": 8, "d_ff": 2048},
+    "base": {"layers": 12, "d_model": 768, "heads": 12, "d_ff": 3072},
+    "large": {"layers": 24, "d_model": 1024, "heads": 16, "d_ff": 4096},
+    "3b": {"layers": 24, "d_model": 1024, "heads": 32, "d_k": 128, "d_ff": 16384},
+    "11b": {"layers": 24, "d_model": 1024, "heads": 128, "d_k": 128, "d_ff": 65536},
+}
+PRESET_DEFAULTS = {
+    "d_ff": None,  # 4 d_model
+    "d_k": 64,
+    "decoder_layers": None,  # as many as the encoder has
+    "dropout": 0.1,
+    "activation": "relu",
+}
+
+
+def preset(
+    name: str, vocabulary: int = 32128, context: int = 512, **changes: Any
+) -> spec.EncoderDecoder:
+    """A named size of version 1.0. Positions are distances, so `context` is no part of it."""
+    s = transformer_settings("t5", PRESETS, name, PRESET_DEFAULTS, changes)
+    d_model = s["d_model"]
+    dropout = s["dropout"]
+    norm = spec.RMSNorm()
+    # T5 does not divide the scores by √d_k; its initialization accounts for that.
+    attention = spec.Attention(
+        s["heads"], s["d_k"], s["d_k"], bias="", scale=1.0, mixer=spec.SoftmaxAttention(dropout)
+    )
+    feedforward = spec.FeedForward(s["d_ff"], s["activation"], dropout, bias=False)
+    encoder_block = spec.Block(attention, feedforward, None, spec.PreNorm(), norm, dropout)
+    encoder = spec.Stack(
+        s["layers"], encoder_block, position=spec.T5Bias(), final=norm, dropout=dropout
+    )
+    decoder = replace(
+        encoder,
+        layers=s["decoder_layers"] or s["layers"],
+        block=replace(encoder_block, cross=attention),
+        pattern=spec.CausalMask(),
+    )
+    tokens = spec.Tokens(vocabulary, None, scale=False, dropout=dropout)
+    lm_head = spec.LMHead(scale=d_model**-0.5)
+    return spec.EncoderDecoder(d_model, tokens, tokens, encoder, decoder, lm_head)
+
+
+# ------------------------------------------------------------------ files
+
+T5 = T5Family("t5", "T5ForConditionalGeneration", SCHEMA, can_scale=True)
+
+
+# ------------------------------------------------------------------ version 1.1
+
+
+def _config_1_1(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {**mt5.preset_config(settings), "feed_forward_proj": "gated-gelu"}
+
+
+# The sizes of mT5, which followed it: gated, and with an output matrix of its own.
+preset_1_1 = ConfigPresets("t5-v1.1", mt5.PRESETS, mt5.PRESET_DEFAULTS, _config_1_1, T5.to_spec)

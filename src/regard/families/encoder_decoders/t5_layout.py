@@ -1,0 +1,226 @@
+"""The layout of T5 and mT5 in transformers.
+
+Pre-norm with RMS norms, no biases, and a relative position bias of the scores, one for each stack.
+Version 1.0 has one matrix for both embeddings and the output, whose input is scaled by d_model^-½;
+1.1 and mT5 have an output matrix of its own and no scale. transformers 5 calls all of them tied:
+which one a file is, `scale_decoder_outputs` and its tensors say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from regard import spec
+from regard.families.config_schema import IGNORED_KEYS, NOT_ENCODER_DECODER, ConfigSchema
+from regard.families.tensor_table import (
+    ParameterRule,
+    Rename,
+    Rule,
+    Unused,
+    fused_module_rules,
+    module_rules,
+    per_layer,
+)
+from regard.system.errors import ModelError
+
+# ------------------------------------------------------------------ config keys
+
+_LM_HEAD = "lm_head.weight"
+# feed_forward_proj → (gated, their name of the activation, ours); "gated-gelu" means the
+# approximation by tanh, "gelu" does not.
+_FEEDFORWARDS: dict[str, tuple[bool, str, spec.Activation]] = {
+    "relu": (False, "relu", "relu"),
+    "gelu": (False, "gelu", "gelu"),
+    "gated-gelu": (True, "gelu_new", "gelu_tanh"),
+    "gated-silu": (True, "silu", "silu"),
+}
+SCHEMA = ConfigSchema(
+    defaults={
+        "vocab_size": 32128,
+        "d_model": 512,
+        "d_kv": 64,  # of a head; heads × d_kv need not be d_model
+        "d_ff": 2048,
+        "num_layers": 6,
+        "num_decoder_layers": None,  # as many as the encoder has
+        "num_heads": 8,
+        "relative_attention_num_buckets": 32,  # of distances
+        "relative_attention_max_distance": 128,  # larger ones share a bucket
+        "dropout_rate": 0.1,
+        "layer_norm_epsilon": 1e-6,
+        "feed_forward_proj": "relu",  # see _FEEDFORWARDS
+        "tie_word_embeddings": True,
+    },
+    fixed={**NOT_ENCODER_DECODER, "is_encoder_decoder": True},
+    synonyms={
+        "hidden_size": "d_model",
+        "num_attention_heads": "num_heads",
+        "num_hidden_layers": "num_layers",
+        "head_dim": "d_kv",
+    },
+    ignored=IGNORED_KEYS | {"n_positions", "initializer_factor"},
+)
+
+
+@dataclass(frozen=True)
+class T5Family:
+    """T5 or mT5; only T5 has a version that scales the input of the output matrix."""
+
+    model_type: str
+    architecture: str
+    schema: ConfigSchema
+    can_scale: bool
+    PREFIX: str = ""
+    SPEC_TYPES: ClassVar = (spec.EncoderDecoder, spec.Tokens)
+
+    # -------------------------------------------------------------- spec → config.json
+
+    def to_config(self, model: spec.EncoderDecoder, positions: int) -> dict[str, Any]:
+        block = model.encoder.block
+        position = model.encoder.position
+        bias = position if isinstance(position, spec.T5Bias) else spec.T5Bias()
+        config = {
+            "model_type": self.model_type,
+            "architectures": [self.architecture],
+            "is_encoder_decoder": True,
+            "vocab_size": model.target.vocabulary,
+            "d_model": model.d_model,
+            "d_kv": block.attention.d_k,
+            "d_ff": block.feedforward.d_ff,
+            "num_layers": model.encoder.layers,
+            "num_decoder_layers": model.decoder.layers,
+            "num_heads": block.attention.heads,
+            "relative_attention_num_buckets": bias.count,
+            "relative_attention_max_distance": bias.distance,
+            "dropout_rate": block.dropout,
+            "layer_norm_epsilon": block.norm.eps,
+            "feed_forward_proj": _feedforward_name(block.feedforward),
+            "tie_word_embeddings": model.share == "all",
+        }
+        if self.can_scale:
+            config["scale_decoder_outputs"] = model.head.scale != 1.0
+        return config
+
+    # -------------------------------------------------------------- config.json → spec
+
+    def to_spec(
+        self, config: Mapping[str, Any], stored: Collection[str] = ()
+    ) -> spec.EncoderDecoder:
+        name = config.get("feed_forward_proj") or self.schema.defaults["feed_forward_proj"]
+        if not isinstance(name, str) or name not in _FEEDFORWARDS:
+            names = ", ".join(_FEEDFORWARDS)
+            raise ModelError(
+                f"config.json: feed_forward_proj {name!r} is not supported", f"known: {names}"
+            )
+        gated, hf_activation, activation = _FEEDFORWARDS[name]
+        fixed = {**self.schema.fixed, "dense_act_fn": hf_activation, "is_gated_act": gated}
+        keys = dict(config)
+        if self.can_scale:
+            keys.pop("scale_decoder_outputs", None)
+        values = replace(self.schema, fixed=fixed).parse(keys)
+        d_model = values["d_model"]
+        d_kv = values["d_kv"]
+        dropout = values["dropout_rate"]
+        norm = spec.RMSNorm(values["layer_norm_epsilon"])
+        mixer = spec.SoftmaxAttention(dropout)
+        attention = spec.Attention(values["num_heads"], d_kv, d_kv, bias="", scale=1.0, mixer=mixer)
+        feedforward_type = spec.GatedFeedForward if gated else spec.FeedForward
+        feedforward = feedforward_type(values["d_ff"], activation, dropout, bias=False)
+        encoder_block = spec.Block(attention, feedforward, None, spec.PreNorm(), norm, dropout)
+        bias = spec.T5Bias(
+            values["relative_attention_num_buckets"], values["relative_attention_max_distance"]
+        )
+        layers = values["num_layers"]
+        encoder = spec.Stack(layers, encoder_block, position=bias, final=norm, dropout=dropout)
+        decoder = replace(
+            encoder,
+            layers=values["num_decoder_layers"] or layers,
+            block=replace(encoder_block, cross=attention),
+            pattern=spec.CausalMask(),
+        )
+        tokens = spec.Tokens(values["vocab_size"], None, scale=False, dropout=dropout)
+        scaled = self._scales(config)
+        has_own_matrix = _LM_HEAD in stored if stored else not values["tie_word_embeddings"]
+        untied = has_own_matrix and not scaled
+        lm_head = spec.LMHead(scale=d_model**-0.5 if scaled else 1.0)
+        share: Any = "inputs" if untied else "all"
+        return spec.EncoderDecoder(d_model, tokens, tokens, encoder, decoder, lm_head, share)
+
+    def _scales(self, config: Mapping[str, Any]) -> bool:
+        """Whether it is version 1.0, which scales and ties; 1.1 does neither."""
+        if not self.can_scale:
+            return False
+        tied = config.get("tie_word_embeddings") is not False
+        return bool(config.get("scale_decoder_outputs", tied))
+
+    # -------------------------------------------------------------- tensors
+
+    def tensor_table(self, model: spec.EncoderDecoder, positions: int) -> list[Rule]:
+        copies = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
+        rules: list[Rule] = []
+        if model.share == "all":
+            aliases = (*copies, _LM_HEAD)
+            rules.append(Rename("source.table.weight", "shared.weight", aliases))
+        else:
+            rules.append(Rename("source.table.weight", "shared.weight", copies))
+            rules.append(Rename("head.table.weight", _LM_HEAD))
+        rules += _stack_rules("encoder", model.encoder)
+        rules += _stack_rules("decoder", model.decoder)
+        # The first files have a relative bias of cross-attention too, which T5's own code never
+        # used.
+        cross = "decoder.block.0.layer.1.EncDecAttention"
+        rules.append(Unused(f"{cross}.relative_attention_bias.weight"))
+        return rules
+
+
+def _feedforward_name(feedforward: spec.PositionWise) -> str:
+    is_gated = isinstance(feedforward, spec.GatedFeedForward)
+    for name, (gated, _, activation) in _FEEDFORWARDS.items():
+        if gated == is_gated and activation == feedforward.activation:
+            return name
+    return ""  # cannot be read back, so that the spec does not match
+
+
+def _stack_rules(side: str, stack: spec.Stack) -> list[Rule]:
+    # The relative bias of all layers is stored with the first.
+    bias = f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
+    return [
+        Rename(f"{side}.position.table", bias),
+        *per_layer(stack.layers, _block_rules(side, stack.block)),
+        *module_rules(f"{side}.final_norm", f"{side}.final_layer_norm", bias=False),
+    ]
+
+
+def _block_rules(side: str, block: spec.Block) -> list[ParameterRule]:
+    name = f"{side}.blocks.{{i}}"
+    # Sublayers are numbered: self-attention, cross-attention in the decoder, feed-forward.
+    hf = f"{side}.block.{{i}}.layer"
+    last = 1 if block.cross is None else 2
+    d_attention = block.attention.heads * block.attention.d_k
+    d_ff = block.feedforward.d_ff
+    attention = f"{hf}.0.SelfAttention"
+    qkv = [f"{attention}.{letter}" for letter in "qkv"]
+    dense = f"{hf}.{last}.DenseReluDense"
+    inner = [f"{dense}.wi"]
+    if isinstance(block.feedforward, spec.GatedFeedForward):
+        inner = [f"{dense}.wi_0", f"{dense}.wi_1"]
+    inner_rows = [d_ff] * len(inner)
+    rules: list[ParameterRule] = [
+        *fused_module_rules(f"{name}.attention.project.qkv", qkv, [d_attention] * 3, bias=False),
+        *module_rules(f"{name}.attention.output", f"{attention}.o", bias=False),
+        *fused_module_rules(f"{name}.feedforward.inner", inner, inner_rows, bias=False),
+        *module_rules(f"{name}.feedforward.outer", f"{dense}.wo", bias=False),
+    ]
+    for j in range(last + 1):
+        hf_norm = f"{hf}.{j}.layer_norm.weight"
+        rules.append(Rename(f"{name}.residual.each.{j}.norm.weight", hf_norm))
+    if block.cross is not None:
+        cross = f"{hf}.1.EncDecAttention"
+        keys_values = [f"{cross}.k", f"{cross}.v"]
+        rules += module_rules(f"{name}.cross.project.q", f"{cross}.q", bias=False)
+        rules += fused_module_rules(
+            f"{name}.cross.project.kv", keys_values, [d_attention] * 2, bias=False
+        )
+        rules += module_rules(f"{name}.cross.output", f"{cross}.o", bias=False)
+    return rules

@@ -1,0 +1,1 @@
+"""Text encoders of Hugging Face."""

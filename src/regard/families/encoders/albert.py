@@ -1,0 +1,104 @@
+"""ALBERT in transformers: one layer applied many times, narrow embeddings that are projected.
+
+Models with several groups of layers, or several layers in a group, are refused. In training
+transformers drops nothing after the feed-forward, where here `dropout` acts as after the attention;
+its configs have no dropout unless they say so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from regard.families.config_schema import ConfigSchema
+from regard.families.encoders.bert_layout import (
+    CLASSIFIERS,
+    DEFAULTS,
+    FIXED,
+    HEADS,
+    IGNORED,
+    BertFamily,
+    Heads,
+    LMHeadNames,
+)
+from regard.families.encoders.encoder_tensor_names import LayerNames
+from regard.families.preset_settings import ENCODER_DEFAULTS, ConfigPresets, encoder_config
+
+ALBERT = BertFamily(
+    model_type="albert",
+    class_prefix="Albert",
+    PREFIX="albert.",
+    schema=ConfigSchema(
+        {
+            **DEFAULTS,
+            "vocab_size": 30000,
+            "embedding_size": 128,  # projected to hidden_size
+            "hidden_size": 4096,
+            "num_attention_heads": 64,
+            "intermediate_size": 16384,
+            "hidden_act": "gelu_new",
+            "hidden_dropout_prob": 0.0,
+            "type_vocab_size": 2,
+            "attention_probs_dropout_prob": 0.0,
+            "classifier_dropout_prob": 0.1,
+        },
+        {**FIXED, "num_hidden_groups": 1, "inner_group_num": 1},
+        {},
+        # Keys of Google's configs that were never built.
+        IGNORED | {"down_scale_factor", "gap_size", "net_structure_type", "num_memory_blocks"},
+    ),
+    lm_head=LMHeadNames(
+        dense="predictions.dense",
+        norm="predictions.LayerNorm",
+        bias="predictions.bias",
+        decoder="predictions.decoder",
+    ),
+    layer=LayerNames(
+        qkv=("attention.query", "attention.key", "attention.value"),
+        attention_output="attention.dense",
+        attention_norm="attention.LayerNorm",
+        feedforward_inner="ffn",
+        feedforward_outer="ffn_output",
+        feedforward_norm="full_layer_layer_norm",
+        layer="encoder.albert_layer_groups.0.albert_layers.0",
+    ),
+    # ALBERT's pretraining predicts whether two sentences are in their order.
+    heads={**HEADS, "ForPreTraining": Heads(language_model=True, task="next")},
+    classifiers={**CLASSIFIERS, "next": "sop_classifier.classifier"},
+    classifier_dropout=dict.fromkeys(("classify", "tag", "next"), "classifier_dropout_prob"),
+    pooler="pooler",
+    embedding_projection="encoder.embedding_hidden_mapping_in",
+    always_projects=True,
+    shared_layers=True,
+)
+
+# ------------------------------------------------------------------ presets
+
+# Lan et al. 2020, Table 1. Their last versions dropped nothing.
+PRESETS: dict[str, dict[str, Any]] = {
+    "tiny": {"layers": 4, "d_model": 128, "heads": 2, "width": 64},
+    "base": {"layers": 12, "d_model": 768, "heads": 12},
+    "large": {"layers": 24, "d_model": 1024, "heads": 16},
+    "xlarge": {"layers": 24, "d_model": 2048, "heads": 16},
+    "xxlarge": {"layers": 12, "d_model": 4096, "heads": 64},
+}
+_PRESET_DEFAULTS: dict[str, Any] = {
+    **ENCODER_DEFAULTS,
+    "activation": "gelu_tanh",
+    "dropout": 0.0,
+    "attention_dropout": 0.0,
+    "width": 128,  # E, of the embeddings
+}
+
+
+def _config(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "architectures": ["AlbertForMaskedLM"],
+        **encoder_config(settings),
+        "vocab_size": settings["vocabulary"],
+        "embedding_size": settings["width"],
+        "max_position_embeddings": settings["context"],
+    }
+
+
+preset = ConfigPresets("albert", PRESETS, _PRESET_DEFAULTS, _config, ALBERT.to_spec)

@@ -1,0 +1,130 @@
+"""BERT (Devlin et al. 2019): presets, and the layout of its files in transformers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from regard import spec
+from regard.families.attention_options import self_attention
+from regard.families.config_schema import ConfigSchema
+from regard.families.encoders.bert_layout import (
+    CLASSIFIERS,
+    FIXED,
+    HEADS,
+    IGNORED,
+    SEGMENT_DEFAULTS,
+    BertFamily,
+    Heads,
+    LMHeadNames,
+)
+from regard.families.preset_settings import transformer_settings
+
+# ------------------------------------------------------------------ presets
+
+# The paper's two sizes, and the small ones of Turc et al. 2019.
+PRESETS: dict[str, dict[str, Any]] = {
+    "tiny": {"layers": 2, "d_model": 128, "heads": 2},
+    "mini": {"layers": 4, "d_model": 256, "heads": 4},
+    "small": {"layers": 4, "d_model": 512, "heads": 8},
+    "medium": {"layers": 8, "d_model": 512, "heads": 8},
+    "base": {"layers": 12, "d_model": 768, "heads": 12},
+    "large": {"layers": 24, "d_model": 1024, "heads": 16},
+}
+DEFAULTS: dict[str, Any] = {
+    "d_ff": None,  # 4 d_model
+    "d_k": None,  # d_model / heads
+    "dropout": 0.1,
+    "attention_dropout": 0.1,
+    "activation": "gelu",
+    "attention": "softmax",  # see attention_options
+}
+NORM = spec.LayerNorm(1e-12)
+
+
+def preset(
+    name: str,
+    vocabulary: int = 30522,
+    context: int = 512,
+    *,
+    next_sentence: bool = False,
+    **changes: Any,
+) -> spec.Encoder:
+    """A named size with the masked-language-model head, and that of next-sentence prediction."""
+    s = transformer_settings("bert", PRESETS, name, DEFAULTS, changes)
+    transform = spec.HeadTransform(s["d_model"], s["activation"], NORM)
+    head = spec.LMHead(True, transform=transform)
+    if not next_sentence:
+        return encoder(s, vocabulary, context, head=head)
+    labels = spec.ClassifierHead(2, "next")
+    return encoder(s, vocabulary, context, pool=spec.Pool(), head=head, labels=labels)
+
+
+def classifier(
+    name: str, vocabulary: int, context: int, count: int, **changes: Any
+) -> spec.Encoder:
+    """A named size that classifies a text by its first token into `count` classes."""
+    s = transformer_settings("bert", PRESETS, name, DEFAULTS, changes)
+    labels = spec.ClassifierHead(count, dropout=s["dropout"])
+    return encoder(s, vocabulary, context, pool=spec.Pool(), labels=labels)
+
+
+def encoder(
+    settings: Any, vocabulary: int, context: int, embedding_size: int | None = None, **heads: Any
+) -> spec.Encoder:
+    """The encoder of these settings, with the given heads.
+
+    Embeddings narrower than d_model are projected to it, as in ELECTRA.
+    """
+    s = settings
+    softmax = spec.Attention(
+        s["heads"], s["d_k"], s["d_k"], mixer=spec.SoftmaxAttention(s["attention_dropout"])
+    )
+    attention, mask = self_attention(s["attention"], softmax, context, causal=False)
+    feedforward = spec.FeedForward(s["d_ff"], s["activation"])
+    block = spec.Block(attention, feedforward, norm=NORM, dropout=s["dropout"])
+    tokens = spec.Tokens(
+        vocabulary,
+        spec.LearnedPosition(context),
+        scale=False,
+        dropout=s["dropout"],
+        segments=2,
+        norm=NORM,
+        width=None if embedding_size == s["d_model"] else embedding_size,
+    )
+    return spec.Encoder(s["d_model"], tokens, spec.Stack(s["layers"], block, mask), **heads)
+
+
+# ------------------------------------------------------------------ files
+
+BERT = BertFamily(
+    model_type="bert",
+    class_prefix="Bert",
+    PREFIX="bert.",
+    schema=ConfigSchema(
+        SEGMENT_DEFAULTS,
+        FIXED,
+        {},
+        # Google's configs describe a pooler of which only the first layer was ever built.
+        IGNORED
+        | {
+            "directionality",
+            "pooler_fc_size",
+            "pooler_num_attention_heads",
+            "pooler_num_fc_layers",
+            "pooler_size_per_head",
+            "pooler_type",
+        },
+    ),
+    lm_head=LMHeadNames(
+        dense="cls.predictions.transform.dense",
+        norm="cls.predictions.transform.LayerNorm",
+        bias="cls.predictions.bias",
+        decoder="cls.predictions.decoder",
+    ),
+    heads={
+        **HEADS,
+        "ForPreTraining": Heads(language_model=True, task="next"),
+        "ForNextSentencePrediction": Heads(task="next"),
+    },
+    classifiers={**CLASSIFIERS, "next": "cls.seq_relationship"},
+)

@@ -1,0 +1,178 @@
+"""The first DeBERTa in transformers (He et al. 2021): BERT with disentangled attention.
+
+Unlike the later ones, each layer projects the vectors of distances by matrices of its own, there
+are no buckets of distances, keys have no bias, and one matrix of each layer holds q, k and v of one
+head after the other. Heads and config keys are those of version 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import Any
+
+from regard import spec
+from regard.families.block_config import activation_name, parse_activation
+from regard.families.config_schema import ConfigSchema
+from regard.families.encoders import deberta
+from regard.families.encoders.bert_layout import DEFAULTS, FIXED, IGNORED
+from regard.families.preset_settings import ENCODER_DEFAULTS, ConfigPresets, encoder_config
+from regard.families.tensor_table import (
+    Concat,
+    InterleavedQkv,
+    ParameterRule,
+    Rename,
+    Rule,
+    module_rules,
+    per_layer,
+)
+
+BASE = replace(
+    deberta.BASE,
+    model_type="deberta",
+    class_prefix="Deberta",
+    schema=ConfigSchema(
+        {
+            **DEFAULTS,
+            "vocab_size": 50265,
+            "type_vocab_size": None,  # segments
+            "layer_norm_eps": 1e-7,
+            "cls_dropout": 0.1,  # before the classifier
+        },
+        {**FIXED, "talking_head": False},
+        {"embedding_size": "hidden_size", "pooler_hidden_size": "hidden_size"},
+        IGNORED | {"legacy", "padding_idx"},
+    ),
+)
+SPEC_TYPES = BASE.SPEC_TYPES
+PREFIX = BASE.PREFIX
+# The keys that BERT does not have.
+_DISENTANGLED = ConfigSchema(
+    {
+        "position_biased_input": True,  # absolute positions at the input too
+        "relative_attention": False,  # disentangled attention
+        "pos_att_type": [],  # content-to-position, position-to-content
+        "max_relative_positions": None,  # max_position_embeddings
+        "pooler_hidden_act": "gelu",
+        "pooler_dropout": 0.0,
+    },
+    {},
+    {},
+)
+# What version 2 can choose.
+_FIRST_VERSION: dict[str, Any] = {
+    "share_att_key": True,
+    "position_buckets": None,
+    "norm_rel_ebd": "none",
+}
+
+
+# ------------------------------------------------------------------ spec → config.json
+
+
+def to_config(model: spec.Encoder, positions: int) -> dict[str, Any]:
+    config = BASE.to_config(model, positions)
+    config["position_biased_input"] = model.tokens.position is not None
+    position = model.stack.position
+    if isinstance(position, spec.Disentangled):
+        config |= {
+            "relative_attention": True,
+            "pos_att_type": ["c2p", "p2c"] if position.terms == "both" else [position.terms],
+            "max_relative_positions": position.distance,
+        }
+    if model.pool:
+        config["pooler_hidden_act"] = activation_name(model.pool.activation)
+        config["pooler_dropout"] = model.pool.dropout
+    return config
+
+
+# ------------------------------------------------------------------ config.json → spec
+
+
+def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Encoder:
+    own_config, bert_config = _DISENTANGLED.split(deberta.normalized(config))
+    values = _DISENTANGLED.parse(own_config)
+    model = BASE.to_spec(bert_config, deberta.with_old_names(stored))
+    position = deberta.relative_position({**values, **_FIRST_VERSION}, model)
+    if position is not None:
+        position = replace(position, projections="own")
+    attention = replace(model.stack.block.attention, bias="qvo")
+    block = replace(model.stack.block, attention=attention)
+    tokens = model.tokens
+    if not values["position_biased_input"]:
+        tokens = replace(tokens, position=None)
+    activation = parse_activation(values["pooler_hidden_act"])
+    pool = spec.Pool("first", activation, values["pooler_dropout"])
+    return replace(
+        model,
+        input=tokens,
+        stack=replace(model.stack, block=block, position=position),
+        pool=pool if model.pool else None,
+    )
+
+
+# ------------------------------------------------------------------ tensors
+
+
+def tensor_table(model: spec.Encoder, positions: int) -> list[Rule]:
+    prefix = PREFIX if model.head or model.labels else ""
+    rules = [
+        deberta.with_new_name(rule)
+        for rule in BASE.tensor_table(model, positions)
+        if not _is_qkv(rule)
+    ]
+    rules += per_layer(model.stack.layers, _attention_rules(model, f"{prefix}encoder.layer.{{i}}"))
+    if isinstance(model.stack.position, spec.Disentangled):
+        hf = f"{prefix}encoder.rel_embeddings.weight"
+        rules.append(Rename("stack.position.table", hf))
+    return rules
+
+
+def _is_qkv(rule: Rule) -> bool:
+    """Whether a rule is that of BERT's three matrices."""
+    return isinstance(rule, ParameterRule) and ".attention.project.qkv." in rule.parameter
+
+
+def _attention_rules(model: spec.Encoder, layer: str) -> list[ParameterRule]:
+    attention = model.stack.block.attention
+    name = "stack.blocks.{i}.attention"
+    hf = f"{layer}.attention.self"
+    biases = (f"{hf}.q_bias", f"{hf}.v_bias")
+    width = attention.heads * attention.d_k
+    rules: list[ParameterRule] = [
+        InterleavedQkv(f"{name}.project.qkv.weight", f"{hf}.in_proj.weight", attention.heads),
+        Concat(f"{name}.project.qkv.bias", biases, (width, width)),
+    ]
+    position = model.stack.position
+    if not isinstance(position, spec.Disentangled):
+        return rules
+    if position.terms != "p2c":
+        rules += module_rules(f"{name}.position.project.k", f"{hf}.pos_proj", bias=False)
+    if position.terms != "c2p":
+        rules += module_rules(f"{name}.position.project.q", f"{hf}.pos_q_proj")
+    return rules
+
+
+# ------------------------------------------------------------------ presets
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "tiny": {"layers": 2, "d_model": 128, "heads": 2},
+    "base": {"layers": 12, "d_model": 768, "heads": 12},
+    "large": {"layers": 24, "d_model": 1024, "heads": 16},
+    "xlarge": {"layers": 48, "d_model": 1024, "heads": 16},
+}
+
+
+def _preset_config(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "architectures": ["DebertaForMaskedLM"],
+        **encoder_config(settings),
+        "vocab_size": settings["vocabulary"],
+        "max_position_embeddings": settings["context"],
+        "position_biased_input": False,
+        "relative_attention": True,
+        "pos_att_type": ["c2p", "p2c"],
+    }
+
+
+preset = ConfigPresets("deberta", PRESETS, ENCODER_DEFAULTS, _preset_config, to_spec)

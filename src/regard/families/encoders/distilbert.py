@@ -1,0 +1,92 @@
+"""DistilBERT in transformers: BERT without segments and pooler, under config keys of its own.
+
+In training it drops nothing after the attention, where here `dropout` acts as after the
+feed-forward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from regard.families.config_schema import ConfigSchema
+from regard.families.encoders.bert_layout import (
+    DEFAULTS,
+    FIXED,
+    IGNORED,
+    BertFamily,
+    ClassifierDense,
+    LMHeadNames,
+)
+from regard.families.encoders.encoder_tensor_names import LayerNames
+from regard.families.preset_settings import ENCODER_DEFAULTS, ConfigPresets, encoder_config
+
+_KEY_NAMES = {
+    "hidden_size": "dim",
+    "num_hidden_layers": "n_layers",
+    "num_attention_heads": "n_heads",
+    "intermediate_size": "hidden_dim",
+    "hidden_act": "activation",
+    "hidden_dropout_prob": "dropout",
+    "attention_probs_dropout_prob": "attention_dropout",
+}
+# The epsilon of the norms is a constant in transformers.
+_DEFAULTS: dict[str, Any] = {
+    _KEY_NAMES.get(key, key): value for key, value in DEFAULTS.items() if key != "layer_norm_eps"
+}
+
+DISTILBERT = BertFamily(
+    model_type="distilbert",
+    class_prefix="DistilBert",
+    PREFIX="distilbert.",
+    schema=ConfigSchema(
+        {**_DEFAULTS, "n_layers": 6, "qa_dropout": 0.1, "seq_classif_dropout": 0.2},
+        {**FIXED, "sinusoidal_pos_embds": False, "tie_weights_": True, "layer_norm_eps": 1e-12},
+        {"hidden_size": "dim", "num_hidden_layers": "n_layers", "num_attention_heads": "n_heads"},
+        IGNORED,
+    ),
+    lm_head=LMHeadNames(
+        dense="vocab_transform",
+        norm="vocab_layer_norm",
+        bias="vocab_projector.bias",
+        decoder="vocab_projector",
+    ),
+    layer=LayerNames(
+        qkv=("attention.q_lin", "attention.k_lin", "attention.v_lin"),
+        attention_output="attention.out_lin",
+        attention_norm="sa_layer_norm",
+        feedforward_inner="ffn.lin1",
+        feedforward_outer="ffn.lin2",
+        feedforward_norm="output_layer_norm",
+        layer="transformer.layer.{i}",
+    ),
+    classifier_dropout={
+        "classify": "seq_classif_dropout",
+        "tag": "dropout",
+        "answer": "qa_dropout",
+    },
+    key_names=_KEY_NAMES,
+    pooler=None,  # the classifier reads the first token itself
+    classifier_dense=ClassifierDense("pre_classifier", "relu", input_dropout=False),
+)
+
+# ------------------------------------------------------------------ presets
+
+# Sanh et al. 2019: every second layer of BERT.
+PRESETS: dict[str, dict[str, Any]] = {
+    "tiny": {"layers": 2, "d_model": 128, "heads": 2},
+    "base": {"layers": 6, "d_model": 768, "heads": 12},
+}
+
+
+def _config(settings: Mapping[str, Any]) -> dict[str, Any]:
+    config = encoder_config(settings)
+    return {
+        "architectures": ["DistilBertForMaskedLM"],
+        **{_KEY_NAMES[key]: value for key, value in config.items()},
+        "vocab_size": settings["vocabulary"],
+        "max_position_embeddings": settings["context"],
+    }
+
+
+preset = ConfigPresets("distilbert", PRESETS, ENCODER_DEFAULTS, _config, DISTILBERT.to_spec)

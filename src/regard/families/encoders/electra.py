@@ -1,0 +1,97 @@
+"""ELECTRA (Clark et al. 2020): presets, and the layout of its files in transformers.
+
+A small generator fills in masked tokens (ForMaskedLM); the discriminator detects which tokens it
+replaced (ForPreTraining). BERT without a pooler, and with narrow embeddings that are projected.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from regard import spec
+from regard.families.config_schema import ConfigSchema
+from regard.families.encoders.bert import DEFAULTS, NORM, encoder
+from regard.families.encoders.bert_layout import (
+    CLASSIFIERS,
+    FIXED,
+    HEADS,
+    IGNORED,
+    SEGMENT_DEFAULTS,
+    BertFamily,
+    ClassifierDense,
+    Heads,
+    LMHeadNames,
+)
+from regard.families.preset_settings import transformer_settings
+
+# ------------------------------------------------------------------ presets
+
+# `width` is that of the embeddings; `generator` the generator's size relative to the
+# discriminator's (Table 6).
+PRESETS: dict[str, dict[str, Any]] = {
+    "tiny": {"layers": 2, "d_model": 128, "heads": 4, "width": 64, "generator": 0.5},
+    "small": {"layers": 12, "d_model": 256, "heads": 4, "width": 128, "generator": 0.25},
+    "base": {"layers": 12, "d_model": 768, "heads": 12, "width": 768, "generator": 1 / 3},
+    "large": {"layers": 24, "d_model": 1024, "heads": 16, "width": 1024, "generator": 0.25},
+}
+
+
+def preset(
+    name: str, vocabulary: int = 30522, context: int = 512, **changes: Any
+) -> tuple[spec.Encoder, spec.Encoder]:
+    """The discriminator and the generator of a named size.
+
+    Their embeddings have one width, so that they can be shared.
+    """
+    s = transformer_settings("electra", PRESETS, name, DEFAULTS, changes)
+    width = s["width"]
+    detection = spec.ClassifierHead(1, "detect", "gelu")
+    discriminator = encoder(s, vocabulary, context, width, labels=detection)
+    small = dict(s)
+    for key in ("heads", "d_ff"):
+        small[key] = max(1, round(s[key] * s["generator"]))
+    # Heads keep their size, so that d_model follows from their number.
+    small["d_model"] = small["heads"] * s["d_k"]
+    lm_head = spec.LMHead(True, transform=spec.HeadTransform(width, "gelu", NORM))
+    generator = encoder(small, vocabulary, context, width, head=lm_head)
+    return discriminator, generator
+
+
+# ------------------------------------------------------------------ files
+
+ELECTRA = BertFamily(
+    model_type="electra",
+    class_prefix="Electra",
+    PREFIX="electra.",
+    schema=ConfigSchema(
+        {
+            **SEGMENT_DEFAULTS,
+            "embedding_size": 128,  # narrower than hidden_size: projected
+            "hidden_size": 256,
+            "num_attention_heads": 4,
+            "intermediate_size": 1024,
+        },
+        FIXED,
+        {},
+        # The summaries belong to a head for multiple choice.
+        IGNORED
+        | {"summary_activation", "summary_last_dropout", "summary_type", "summary_use_proj"},
+    ),
+    lm_head=LMHeadNames(
+        dense="generator_predictions.dense",
+        norm="generator_predictions.LayerNorm",
+        bias="generator_lm_head.bias",
+        decoder="generator_lm_head",
+        activation="gelu",
+    ),
+    heads={**HEADS, "ForPreTraining": Heads(task="detect")},
+    classifiers={
+        **CLASSIFIERS,
+        "classify": "classifier.out_proj",
+        "detect": "discriminator_predictions.dense_prediction",
+    },
+    detection_dense="discriminator_predictions.dense",
+    pooler=None,
+    classifier_dense=ClassifierDense("classifier.dense", "gelu"),
+    embedding_projection="embeddings_project",
+)

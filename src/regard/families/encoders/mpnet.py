@@ -1,0 +1,66 @@
+"""MPNet in transformers: RoBERTa without segments, with T5's relative position bias."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from regard import spec
+from regard.families.config_schema import ConfigSchema
+from regard.families.encoders.bert_layout import (
+    CLASSIFIERS,
+    DEFAULTS,
+    FIXED,
+    IGNORED,
+    BertFamily,
+    ClassifierDense,
+)
+from regard.families.encoders.encoder_tensor_names import LayerNames
+from regard.families.encoders.roberta import LM_HEAD
+from regard.families.preset_settings import ENCODER_DEFAULTS, ConfigPresets, encoder_config
+
+MPNET = BertFamily(
+    model_type="mpnet",
+    class_prefix="MPNet",
+    PREFIX="mpnet.",
+    schema=ConfigSchema(
+        {**DEFAULTS, "vocab_size": 30527},
+        # transformers uses 32 buckets whatever the config says.
+        {**FIXED, "relative_attention_num_buckets": 32},
+        {},
+        IGNORED,
+    ),
+    lm_head=LM_HEAD,
+    layer=LayerNames(
+        qkv=("attention.attn.q", "attention.attn.k", "attention.attn.v"),
+        attention_output="attention.attn.o",
+        attention_norm="attention.LayerNorm",
+    ),
+    classifiers={**CLASSIFIERS, "classify": "classifier.out_proj"},
+    classifier_dropout={"classify": "hidden_dropout_prob", "tag": "hidden_dropout_prob"},
+    classifier_dense=ClassifierDense("classifier.dense", "tanh"),
+    position_offset=2,  # transformers fixes the padding token's id at 1
+    relative_bias=spec.T5Bias(32, 128),
+)
+
+# ------------------------------------------------------------------ presets
+
+# Song et al. 2020, in the size of BERT's base.
+PRESETS: dict[str, dict[str, Any]] = {
+    "tiny": {"layers": 2, "d_model": 128, "heads": 2},
+    "base": {"layers": 12, "d_model": 768, "heads": 12},
+}
+
+
+def _config(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "architectures": ["MPNetForMaskedLM"],
+        **encoder_config(settings),
+        "vocab_size": settings["vocabulary"],
+        "layer_norm_eps": 1e-5,
+        # Two rows of the table belong to no position.
+        "max_position_embeddings": settings["context"] + 2,
+    }
+
+
+preset = ConfigPresets("mpnet", PRESETS, ENCODER_DEFAULTS, _config, MPNET.to_spec)

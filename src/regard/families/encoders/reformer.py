@@ -1,0 +1,249 @@
+"""Reformer in transformers: reversible layers, local and LSH attention, axial positions.
+
+Both streams of the reversible residual come out, concatenated. The bias of the language-model head
+is kept but not added, as in transformers 5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from regard import spec
+from regard.families.block_config import activation_name, parse_activation
+from regard.families.classifier_labels import classifier_head, label_count, label_names
+from regard.families.config_schema import ConfigSchema
+from regard.families.encoders import chunked_layers
+from regard.families.encoders.bert_layout import FIXED, IGNORED
+from regard.families.encoders.encoder_tensor_names import LayerNames
+from regard.families.tensor_table import Rename, Reshape, Rule, Unused, module_rules
+from regard.system.errors import ModelError
+
+PREFIX = "reformer."
+SPEC_TYPES = (spec.Decoder | spec.Encoder, spec.Tokens)
+_SCHEMA = ConfigSchema(
+    {
+        **chunked_layers.DEFAULTS,
+        "axial_pos_embds": True,  # positions as a sum of axes
+        "axial_pos_shape": [64, 64],  # lengths of the axes
+        "axial_pos_embds_dim": [64, 192],  # widths, which add up to hidden_size
+        "feed_forward_size": 512,
+        "hidden_act": "relu",
+        "hidden_dropout_prob": 0.05,
+        "hidden_size": 256,  # of one of the two streams
+        "is_decoder": False,  # causal
+        "layer_norm_eps": 1e-12,
+        "vocab_size": 320,
+        "classifier_dropout": 0.05,
+    },
+    {key: value for key, value in FIXED.items() if key != "is_decoder"},
+    {},
+    IGNORED
+    | {
+        "tie_word_embeddings",  # nothing is tied, whatever it says
+        "chunk_size_lm_head",  # saves memory, computes the same
+        "num_hidden_layers",  # follows from attn_layers
+        # Never read by transformers.
+        "axial_norm_std",
+        "sinusoidal_pos_embds",
+        "attention_probs_dropout_prob",
+        "intermediate_size",
+        "num_chunks_before",
+        "num_chunks_after",
+    },
+)
+_LOCAL_LAYER = LayerNames(
+    qkv=(
+        "attention.self_attention.query",
+        "attention.self_attention.key",
+        "attention.self_attention.value",
+    ),
+    attention_output="attention.output.dense",
+    attention_norm="attention.layer_norm",
+    feedforward_inner="feed_forward.dense.dense",
+    feedforward_outer="feed_forward.output.dense",
+    feedforward_norm="feed_forward.layer_norm",
+)
+_LSH_LAYER = replace(
+    _LOCAL_LAYER,
+    qkv=("attention.self_attention.query_key", "attention.self_attention.value"),
+)
+# The numbers that stand for minus infinity, which old files hold.
+_MASK_VALUES = [
+    f"attention.self_attention.{kind}mask_value_float{bits}"
+    for kind in ("", "self_")
+    for bits in (16, 32)
+]
+
+
+@dataclass(frozen=True)
+class _Architecture:
+    """What an architecture is built as: the class of its spec, and its heads."""
+
+    spec_type: type[spec.Encoder] | type[spec.Decoder]
+    language_model: bool = False
+    task: spec.HeadTask | None = None
+
+
+_ARCHITECTURES = {
+    "ReformerModel": _Architecture(spec.Encoder),
+    "ReformerModelWithLMHead": _Architecture(spec.Decoder, language_model=True),
+    "ReformerForMaskedLM": _Architecture(spec.Encoder, language_model=True),
+    "ReformerForQuestionAnswering": _Architecture(spec.Encoder, task="answer"),
+    "ReformerForSequenceClassification": _Architecture(spec.Encoder, task="classify"),
+}
+
+
+# ------------------------------------------------------------------ spec → config.json
+
+
+def to_config(model: spec.Decoder | spec.Encoder, positions: int) -> dict[str, Any]:
+    block = model.stack.block
+    position = model.tokens.position
+    labels = classifier_head(model)
+    task = labels.task if labels else None
+    architecture = _Architecture(type(model), model.head is not None, task)
+    config: dict[str, Any] = {
+        "model_type": "reformer",
+        "architectures": [name for name, a in _ARCHITECTURES.items() if a == architecture],
+        "vocab_size": model.tokens.vocabulary,
+        "hidden_size": model.d_model,
+        "feed_forward_size": block.feedforward.d_ff,
+        "hidden_act": activation_name(block.feedforward.activation),
+        "hidden_dropout_prob": block.dropout,
+        "layer_norm_eps": block.norm.eps,
+        "is_decoder": spec.is_causal(model.stack.pattern),
+        "max_position_embeddings": positions,
+        "axial_pos_embds": isinstance(position, spec.AxialPosition),
+        **chunked_layers.attention_config(model.stack),
+    }
+    if isinstance(position, spec.LearnedPosition):
+        config["max_position_embeddings"] = position.length
+    if isinstance(position, spec.AxialPosition):
+        config["axial_pos_shape"] = [*position.shape]
+        config["axial_pos_embds_dim"] = [*position.widths]
+        config["max_position_embeddings"] = position.most
+    if labels and labels.task == "classify":
+        config |= label_names(labels.count)
+        config["classifier_dropout"] = labels.dropout
+    return config
+
+
+# ------------------------------------------------------------------ config.json → spec
+
+
+def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Decoder | spec.Encoder:
+    config = {key: value for key, value in config.items() if value is not None}
+    values = _SCHEMA.parse({"classifier_dropout": config.get("hidden_dropout_prob"), **config})
+    architecture = _architecture(config, stored)
+    d_model = values["hidden_size"]
+    tokens = spec.Tokens(
+        values["vocab_size"], _position(values), False, values["hidden_dropout_prob"]
+    )
+    stack = _stack(values)
+    lm_head = spec.LMHead("kept") if architecture.language_model else None
+    if architecture.spec_type is spec.Decoder:
+        assert lm_head is not None
+        return spec.Decoder(d_model, tokens, stack, lm_head, tied=False)
+    pool = None
+    labels = None
+    if architecture.task == "classify":
+        dropout = values["classifier_dropout"]
+        pool = spec.Pool("first", "tanh", dropout)
+        labels = spec.ClassifierHead(label_count(config), dropout=dropout)
+    elif architecture.task:
+        labels = spec.ClassifierHead(2, architecture.task)
+    return spec.Encoder(d_model, tokens, stack, pool, lm_head, labels, tied=False)
+
+
+def _architecture(config: Mapping[str, Any], stored: Collection[str]) -> _Architecture:
+    architectures = config.get("architectures")
+    is_base_model = bool(stored) and not any(name.startswith(PREFIX) for name in stored)
+    name = "ReformerModel"
+    if not is_base_model and architectures and isinstance(architectures, list):
+        name = str(architectures[0])
+    if name not in _ARCHITECTURES:
+        raise ModelError(
+            f"the architecture {name!r} is not supported", f"known: {', '.join(_ARCHITECTURES)}"
+        )
+    return _ARCHITECTURES[name]
+
+
+def _position(values: Mapping[str, Any]) -> spec.AxialPosition | spec.LearnedPosition:
+    length = values["max_position_embeddings"]
+    if not values["axial_pos_embds"]:
+        return spec.LearnedPosition(length)
+    shape = tuple(values["axial_pos_shape"])
+    widths = tuple(values["axial_pos_embds_dim"])
+    return spec.AxialPosition(shape, widths, length)
+
+
+def _stack(values: Mapping[str, Any]) -> spec.Stack:
+    dropout = values["hidden_dropout_prob"]
+    norm = spec.LayerNorm(values["layer_norm_eps"])
+    activation = parse_activation(values["hidden_act"])
+    feedforward = spec.FeedForward(values["feed_forward_size"], activation)
+    blocks = [
+        spec.Block(attention, feedforward, None, spec.Reversible("both"), norm, dropout)
+        for attention in chunked_layers.layer_attentions(values)
+    ]
+    pattern = spec.CausalMask() if values["is_decoder"] else spec.FullMask()
+    return spec.Stack(
+        len(blocks),
+        blocks[0],
+        pattern,
+        final=norm,
+        dropout=dropout,
+        alternating_blocks=tuple(blocks[1:]),
+    )
+
+
+# ------------------------------------------------------------------ tensors
+
+
+def tensor_table(model: spec.Decoder | spec.Encoder, positions: int) -> list[Rule]:
+    labels = classifier_head(model)
+    prefix = PREFIX if model.head or labels else ""
+    rules = _embedding_rules(model, prefix)
+    for i, block in enumerate(model.stack.blocks):
+        layer = f"{prefix}encoder.layers.{i}"
+        names = _LSH_LAYER if block.attention.projection == "shared" else _LOCAL_LAYER
+        rules += names.block_rules(block, f"stack.blocks.{i}", layer)
+        rules += [Unused(f"{layer}.{mask}") for mask in _MASK_VALUES]
+    rules += module_rules("stack.final_norm", f"{prefix}encoder.layer_norm")
+    if model.head:
+        rules += module_rules("head.table", "lm_head.decoder", bias=False)
+        rules.append(Rename("head.kept", "lm_head.bias", ("lm_head.decoder.bias",)))
+    if labels and labels.task == "classify":
+        rules += module_rules("pool.dense", "classifier.dense")
+        rules += module_rules("labels.output", "classifier.out_proj")
+    elif labels:
+        rules += module_rules("labels.output", "qa_outputs")
+    return rules
+
+
+def _embedding_rules(model: spec.Decoder | spec.Encoder, prefix: str) -> list[Rule]:
+    name = "input" if isinstance(model, spec.Encoder) else "tokens"
+    embeddings = f"{prefix}embeddings"
+    rules: list[Rule] = [
+        Rename(f"{name}.table.weight", f"{embeddings}.word_embeddings.weight"),
+    ]
+    hf_position = f"{embeddings}.position_embeddings"
+    position = model.tokens.position
+    if not isinstance(position, spec.AxialPosition):
+        rules.append(Rename(f"{name}.position.table", f"{hf_position}.embedding.weight"))
+        return rules
+    for i, (length, width) in enumerate(zip(position.shape, position.widths, strict=True)):
+        # Each axis is stored with size 1 in all other axes, ready to broadcast: [1, length, width].
+        hf_shape = [1] * len(position.shape) + [width]
+        hf_shape[i] = length
+        rules.append(
+            Reshape(
+                f"{name}.position.tables.{i}",
+                f"{hf_position}.weights.{i}",
+                tuple(hf_shape),
+                (length, width),
+            )
+        )
+    return rules

@@ -1,0 +1,234 @@
+"""PatchTST in transformers: patches of time series, each channel a sequence of its own.
+
+Its heads forecast, reconstruct masked patches, classify, or give numbers of a whole series. In its
+files, attention over channels and a head for each channel are options; the latter does not run
+there with several channels, and neither is supported here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any, Literal
+
+from regard import spec
+from regard.families.block_config import activation_name, attention_spec, parse_activation
+from regard.families.config_schema import IGNORED_KEYS, NOT_ENCODER_DECODER, ConfigSchema
+from regard.families.series.forecast_options import parse_scaler
+from regard.families.series.patchtst_heads import (
+    architecture_suffix,
+    head_config,
+    head_from_config,
+    head_rules,
+    masking_config,
+    masking_from_config,
+)
+from regard.families.tensor_table import (
+    Count,
+    Rename,
+    Reshape,
+    Rule,
+    fused_module_rules,
+    module_rules,
+    per_layer,
+)
+from regard.system.errors import ModelError
+
+SPEC_TYPES = (spec.Encoder, spec.SeriesPatches)
+PREFIX = "model."
+
+_SCHEMA = ConfigSchema(
+    defaults={
+        "num_input_channels": 1,
+        "context_length": 32,
+        "distribution_output": "student_t",
+        "patch_length": 1,
+        "patch_stride": 1,
+        "num_hidden_layers": 3,
+        "d_model": 128,
+        "num_attention_heads": 4,
+        "share_embedding": True,
+        "ffn_dim": 512,
+        "norm_type": "batchnorm",
+        "norm_eps": 1e-5,
+        "attention_dropout": 0.0,
+        "positional_dropout": 0.0,
+        "path_dropout": 0.0,
+        "ff_dropout": 0.0,
+        "bias": True,
+        "activation_function": "gelu",
+        "pre_norm": True,
+        "positional_encoding_type": "sincos",
+        "use_cls_token": False,
+        "head_dropout": 0.0,
+        "prediction_length": 24,
+        "num_targets": 1,
+        "channel_consistent_masking": False,
+        "mask_type": "random",
+        "random_mask_ratio": 0.5,
+    },
+    fixed={**NOT_ENCODER_DECODER, "channel_attention": False, "share_projection": True},
+    synonyms={"hidden_size": "d_model"},
+    # `num_parallel_samples` is of sampling. The others are read below: null is a value of theirs.
+    ignored=IGNORED_KEYS
+    | {
+        "num_parallel_samples", "loss", "scaling", "do_mask_input", "num_forecast_mask_patches",
+        "unmasked_channel_indices", "mask_value", "pooling_type", "output_range",
+        "vocab_size",
+    },
+)  # fmt: skip
+
+# ------------------------------------------------------------------ spec → config.json
+
+
+def to_config(model: spec.Encoder, positions: int) -> dict[str, Any]:
+    windows = model.windows
+    block = model.stack.block
+    feedforward = block.feedforward
+    norm_type = "batchnorm" if isinstance(block.norm, spec.BatchNorm) else "layernorm"
+    position = "random" if windows.position == "learned" else "sincos"
+    return {
+        "model_type": "patchtst",
+        "architectures": [f"PatchTST{architecture_suffix(model.series)}"],
+        "num_input_channels": windows.channels,
+        "context_length": windows.length,
+        "patch_length": windows.scales[0].length,
+        "patch_stride": windows.scales[0].stride,
+        "num_hidden_layers": model.stack.layers,
+        "d_model": model.d_model,
+        "num_attention_heads": block.attention.heads,
+        "share_embedding": windows.shared,
+        "ffn_dim": feedforward.d_ff,
+        "norm_type": norm_type,
+        "norm_eps": block.norm.eps,
+        "attention_dropout": block.attention.mixer.dropout,
+        "positional_dropout": windows.dropout,
+        "path_dropout": block.dropout,
+        "ff_dropout": feedforward.dropout,
+        "bias": feedforward.bias,
+        "activation_function": activation_name(feedforward.activation),
+        "pre_norm": isinstance(block.residual, spec.PreNorm),
+        "positional_encoding_type": position,
+        "use_cls_token": windows.class_token,
+        "scaling": windows.scaler,
+        **masking_config(windows.masking),
+        **head_config(model.series),
+    }
+
+
+# ------------------------------------------------------------------ config.json → spec
+
+
+def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Encoder:
+    values = _SCHEMA.parse(config)
+    architecture = (config.get("architectures") or ["PatchTSTModel"])[0]
+    kind = architecture.removeprefix("PatchTST")
+    # Heads for other tasks switch masking off, whatever the config says.
+    masks = kind == "ForPretraining" or (kind == "Model" and bool(config.get("do_mask_input")))
+    windows = spec.SeriesPatches(
+        values["context_length"],
+        values["num_input_channels"],
+        (spec.TimeScale(values["patch_length"], values["patch_stride"]),),
+        class_token=values["use_cls_token"],
+        scaler=parse_scaler(config.get("scaling", "std")),
+        position=_position(values["positional_encoding_type"]),
+        dropout=values["positional_dropout"],
+        shared=values["share_embedding"],
+        masking=masking_from_config(config, values) if masks else None,
+    )
+    # Positions are added at the input; attention itself knows none.
+    stack = spec.Stack(values["num_hidden_layers"], _block(values))
+    head = head_from_config(kind, config, values)
+    return spec.Encoder(values["d_model"], windows, stack, series=head)
+
+
+def _block(values: Mapping[str, Any]) -> spec.Block:
+    attention = attention_spec(
+        values["d_model"], values["num_attention_heads"], values["attention_dropout"]
+    )
+    feedforward = spec.FeedForward(
+        values["ffn_dim"],
+        parse_activation(values["activation_function"]),
+        values["ff_dropout"],
+        values["bias"],
+    )
+    norm: spec.Norm
+    match values["norm_type"]:
+        case "batchnorm":
+            norm = spec.BatchNorm(values["norm_eps"], counts=True)
+        case "layernorm":
+            norm = spec.LayerNorm(values["norm_eps"])
+        case other:
+            raise ModelError(
+                f"config.json: norm_type {other!r} is not supported", "known: batchnorm, layernorm"
+            )
+    # No final norm follows, with pre-norm neither.
+    residual = spec.PreNorm() if values["pre_norm"] else spec.PostNorm()
+    return spec.Block(
+        attention, feedforward, residual=residual, norm=norm, dropout=values["path_dropout"]
+    )
+
+
+def _position(kind: str) -> Literal["learned", "fixed"]:
+    match kind:
+        case "random":
+            return "learned"
+        case "sincos":
+            return "fixed"
+    raise ModelError(
+        f"config.json: positional_encoding_type {kind!r} is not supported", "known: random, sincos"
+    )
+
+
+# ------------------------------------------------------------------ tensors
+
+
+def tensor_table(model: spec.Encoder, positions: int) -> list[Rule]:
+    windows = model.windows
+    prefix = "" if model.series is None else PREFIX
+    encoder = f"{prefix}encoder"
+    embedding = f"{encoder}.embedder.input_embedding"
+    rules: list[Rule] = []
+    if windows.shared:
+        rules += module_rules("input.projections.0.0", embedding)
+    else:
+        for i in range(windows.channels):
+            rules += module_rules(f"input.projections.0.{i}", f"{embedding}.{i}")
+    if windows.class_token:
+        hf_shape = (1, 1, 1, model.d_model)
+        name = f"{encoder}.positional_encoder.cls_token"
+        rules.append(Reshape("input.class_token", name, hf_shape))
+    # Stored even where it is not trained.
+    rules.append(Rename("input.position.table", f"{encoder}.positional_encoder.position_enc"))
+    rules += per_layer(model.stack.layers, _layer_rules(model, f"{encoder}.layers.{{i}}"))
+    return rules + head_rules(model.series)
+
+
+def _layer_rules(model: spec.Encoder, hf: str) -> list[Rule]:
+    block = model.stack.block
+    name = "stack.blocks.{i}"
+    # Three modules there, one fused projection here.
+    projections = [f"{hf}.self_attn.{one}_proj" for one in "qkv"]
+    rules: list[Rule] = [
+        *fused_module_rules(f"{name}.attention.project.qkv", projections, [model.d_model] * 3),
+        *module_rules(f"{name}.attention.output", f"{hf}.self_attn.out_proj"),
+        *module_rules(f"{name}.feedforward.inner", f"{hf}.ff.0", block.feedforward.bias),
+        *module_rules(f"{name}.feedforward.outer", f"{hf}.ff.3", block.feedforward.bias),
+    ]
+    # The second of three is that of attention over channels.
+    for i, number in enumerate((1, 3)):
+        norm = f"{name}.residual.each.{i}.norm"
+        if isinstance(block.norm, spec.BatchNorm):
+            rules += batch_norm_rules(norm, f"{hf}.norm_sublayer{number}.batchnorm")
+        else:
+            rules += module_rules(norm, f"{hf}.norm_sublayer{number}")
+    return rules
+
+
+def batch_norm_rules(parameter: str, hf: str) -> list[Rule]:
+    """PyTorch's BatchNorm1d: weight, bias and the running statistics."""
+    return [
+        *module_rules(parameter, hf),
+        Rename(f"{parameter}.running_mean", f"{hf}.running_mean"),
+        Rename(f"{parameter}.running_variance", f"{hf}.running_var"),
+        Count(f"{parameter}.batches", f"{hf}.num_batches_tracked"),
+    ]

@@ -1,0 +1,254 @@
+"""The time-series Transformer in transformers: presets, and the layout of its files.
+
+An encoder–decoder in fairseq's layout over lagged values, whose decoder gives the parameters of a
+distribution for each step. Both sides store their sinusoids. Informer and Autoformer, which have
+the same inputs, attend otherwise: they are families of their own, and not supported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import Any
+
+from regard import spec
+from regard.families.config_schema import IGNORED_KEYS, ConfigSchema, NonNegative
+from regard.families.encoder_decoders.fairseq_layout import (
+    SYNONYMS,
+    both_sides,
+    both_sides_config,
+    side_rules,
+)
+from regard.families.preset_settings import ConfigPresets, config_activation
+from regard.families.series.forecast_options import parse_distribution, parse_lags, parse_scaler
+from regard.families.tensor_table import Rename, Rule, module_rules
+from regard.system.arguments import is_whole
+from regard.system.errors import ModelError
+
+SPEC_TYPES = (spec.SeriesEncoderDecoder, spec.LaggedValues)
+PREFIX = "model."
+_CLASS = "TimeSeriesTransformer"
+_MODEL = "Model"  # without a head
+_PREDICTION = "ForPrediction"
+
+_SCHEMA = ConfigSchema(
+    defaults={
+        "prediction_length": None,
+        "context_length": None,  # as many steps as are forecast
+        "distribution_output": "student_t",
+        "input_size": 1,
+        "lags_sequence": [1, 2, 3, 4, 5, 6, 7],
+        "num_dynamic_real_features": NonNegative(0),
+        "num_static_categorical_features": NonNegative(0),
+        "num_static_real_features": NonNegative(0),
+        "num_time_features": NonNegative(0),
+        "d_model": 64,
+        "encoder_layers": 2,
+        "decoder_layers": 2,
+        "encoder_attention_heads": 2,
+        "decoder_attention_heads": 2,
+        "encoder_ffn_dim": 32,
+        "decoder_ffn_dim": 32,
+        "activation_function": "gelu",
+        "dropout": 0.1,
+        "attention_dropout": 0.1,
+        "activation_dropout": 0.1,
+        "encoder_layerdrop": 0.1,
+        "decoder_layerdrop": 0.1,
+    },
+    fixed={
+        "loss": "nll",
+        "is_encoder_decoder": True,
+        "is_decoder": False,
+        "add_cross_attention": False,
+    },
+    synonyms=SYNONYMS,
+    # `num_parallel_samples` is of sampling. The others are read below: null is a value of theirs,
+    # or they follow from others.
+    ignored=IGNORED_KEYS
+    | {"num_parallel_samples", "scaling", "cardinality", "embedding_dimension", "feature_size"},
+)
+
+# ------------------------------------------------------------------ spec → config.json
+
+
+def to_config(model: spec.SeriesEncoderDecoder, positions: int) -> dict[str, Any]:
+    part = model.input
+    kind = _MODEL if model.output is None else _PREDICTION
+    config: dict[str, Any] = {
+        "model_type": "time_series_transformer",
+        "architectures": [_CLASS + kind],
+        **both_sides_config(model.d_model, model.encoder, model.decoder),
+        "encoder_layerdrop": model.encoder.layer_drop,
+        "decoder_layerdrop": model.decoder.layer_drop,
+        "prediction_length": model.horizon,
+        "context_length": part.length,
+        "input_size": part.channels,
+        "lags_sequence": list(part.lags),
+        "scaling": part.scaler,
+        "num_dynamic_real_features": part.dynamic_features,
+        "num_static_categorical_features": len(part.categories),
+        "num_static_real_features": part.static_features,
+        "num_time_features": part.time_features,
+        "feature_size": part.width,
+    }
+    if part.categories:
+        config["cardinality"] = [category.count for category in part.categories]
+        config["embedding_dimension"] = [category.width for category in part.categories]
+    if model.output is not None:
+        config["distribution_output"] = model.output.name
+    return config
+
+
+# ------------------------------------------------------------------ config.json → spec
+
+
+def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.SeriesEncoderDecoder:
+    values = _SCHEMA.parse(config)
+    horizon = values["prediction_length"]
+    if horizon is None:
+        raise ModelError("config.json has no prediction_length", "add it")
+    part = spec.LaggedValues(
+        values["context_length"] or horizon,
+        values["input_size"],
+        tuple(values["lags_sequence"]),
+        parse_scaler(config.get("scaling", "mean")),
+        _categories(config, values["num_static_categorical_features"]),
+        values["num_static_real_features"],
+        values["num_time_features"],
+        values["num_dynamic_real_features"],
+        spec.LayerNorm(1e-5),
+        values["dropout"],
+    )
+    # transformers writes it too, but it follows from the other keys.
+    width = config.get("feature_size")
+    if width is not None and width != part.width:
+        raise ModelError(
+            f"config.json: feature_size is {width!r}, but lags and features add up to {part.width}",
+            "correct feature_size or the numbers of features",
+        )
+    encoder, decoder = both_sides(values, spec.PostNorm())
+    return spec.SeriesEncoderDecoder(
+        values["d_model"],
+        part,
+        replace(encoder, layer_drop=float(values["encoder_layerdrop"])),
+        replace(decoder, layer_drop=float(values["decoder_layerdrop"])),
+        horizon,
+        _output(config, values["distribution_output"]),
+    )
+
+
+def _output(config: Mapping[str, Any], kind: str) -> spec.Distribution | None:
+    architecture = str((config.get("architectures") or [_CLASS + _PREDICTION])[0])
+    match architecture.removeprefix(_CLASS):
+        case "Model":
+            return None
+        case "ForPrediction":
+            return parse_distribution(kind)
+    raise ModelError(
+        f"the architecture {architecture!r} is not supported",
+        f"known: {_CLASS}Model, {_CLASS}ForPrediction",
+    )
+
+
+def _categories(config: Mapping[str, Any], count: int) -> tuple[spec.StaticCategory, ...]:
+    """The static categorical features: how many values each has, and the widths of embeddings."""
+    if not count:  # transformers then ignores both lists
+        return ()
+    counts = _sizes(config, "cardinality", count)
+    if counts is None:
+        raise ModelError("config.json has static categorical features but no cardinality", "add it")
+    widths = _sizes(config, "embedding_dimension", count)
+    if widths is None:
+        widths = [min(50, (size + 1) // 2) for size in counts]  # transformers' rule
+    return tuple(map(spec.StaticCategory, counts, widths))
+
+
+def _sizes(config: Mapping[str, Any], key: str, count: int) -> list[int] | None:
+    sizes = config.get(key)
+    if not sizes:
+        return None
+    if not isinstance(sizes, list) or not all(is_whole(size, 1) for size in sizes):
+        raise ModelError(f"config.json: {key} cannot be {sizes!r}", "set it to a list of sizes")
+    if len(sizes) != count:
+        raise ModelError(
+            f"config.json: {key} has {len(sizes)} values for {count} static categorical features",
+            "set one number for each feature",
+        )
+    return sizes
+
+
+# ------------------------------------------------------------------ tensors
+
+
+def tensor_table(model: spec.SeriesEncoderDecoder, positions: int) -> list[Rule]:
+    prefix = "" if model.output is None else PREFIX
+    rules: list[Rule] = []
+    for i in range(len(model.input.categories)):
+        hf = f"{prefix}embedder.embedders.{i}.weight"
+        rules.append(Rename(f"input.categories.{i}.weight", hf))
+    for name, side, stack in (
+        ("source", "encoder", model.encoder),
+        ("target", "decoder", model.decoder),
+    ):
+        hf = prefix + side
+        value_projection = f"{hf}.value_embedding.value_projection"
+        rules += module_rules(f"{name}.projection", value_projection, bias=False)
+        rules.append(Rename(f"{name}.position.table", f"{hf}.embed_positions.weight"))
+        rules += module_rules(f"{name}.norm", f"{hf}.layernorm_embedding")
+        rules += side_rules(side, hf, stack)
+    if model.output is not None:
+        for i in range(model.output.parameters):
+            rules += module_rules(f"series.maps.{i}", f"parameter_projection.proj.{i}")
+    return rules
+
+
+# ------------------------------------------------------------------ presets
+
+# `base` has the widths of Informer's encoder–decoder (Zhou et al. 2021, Appendix E); `tiny` is
+# half as wide as transformers' default.
+PRESETS: dict[str, dict[str, Any]] = {
+    "tiny": {"layers": 2, "d_model": 32, "heads": 2, "d_ff": 64},
+    "base": {"layers": 2, "d_model": 512, "heads": 8, "d_ff": 2048},
+}
+_DEFAULTS: dict[str, Any] = {
+    "decoder_layers": None,  # as many as the encoder has
+    "dropout": 0.1,
+    "attention_dropout": 0.1,
+    "feedforward_dropout": 0.1,
+    "layer_drop": 0.0,
+    "activation": "gelu",
+    "horizon": 96,  # steps that are forecast
+    "lags": "1,2,3,4,5,6,7",  # time steps
+    "channels": None,  # None: as many as the vocabulary says
+    "time_features": 4,  # of the calendar: hour, weekday, and days of the month and the year
+}
+
+
+def _config(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The config of a preset: the vocabulary are channels, the context is the encoder's."""
+    return {
+        "architectures": [_CLASS + _PREDICTION],
+        "input_size": settings["channels"] or settings["vocabulary"],
+        "context_length": settings["context"],
+        "prediction_length": settings["horizon"],
+        "lags_sequence": list(parse_lags(settings["lags"])),
+        "num_time_features": settings["time_features"],
+        "scaling": "std",
+        "d_model": settings["d_model"],
+        "encoder_layers": settings["layers"],
+        "decoder_layers": settings["decoder_layers"] or settings["layers"],
+        "encoder_attention_heads": settings["heads"],
+        "decoder_attention_heads": settings["heads"],
+        "encoder_ffn_dim": settings["d_ff"],
+        "decoder_ffn_dim": settings["d_ff"],
+        "activation_function": config_activation(settings["activation"]),
+        "dropout": settings["dropout"],
+        "attention_dropout": settings["attention_dropout"],
+        "activation_dropout": settings["feedforward_dropout"],
+        "encoder_layerdrop": settings["layer_drop"],
+        "decoder_layerdrop": settings["layer_drop"],
+    }
+
+
+preset = ConfigPresets("time_series_transformer", PRESETS, _DEFAULTS, _config, to_spec)

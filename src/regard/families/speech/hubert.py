@@ -1,0 +1,44 @@
+"""HuBERT in transformers (Hsu et al. 2021): Wav2Vec2's encoder, taught by cluster numbers."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from regard.families.preset_settings import ConfigPresets
+from regard.families.speech.wav2vec2 import SpeechEncoderFamily
+from regard.families.speech.wav2vec2_presets import PRESET_DEFAULTS, preset_config
+from regard.families.speech.waveform_config import SCHEMA
+
+HUBERT = SpeechEncoderFamily(
+    "hubert",
+    "Hubert",
+    dataclasses.replace(
+        SCHEMA,
+        # A norm on the output of the convolutions.
+        defaults={**SCHEMA.defaults, "feat_proj_layer_norm": True},
+        # BatchNorm before the positions, in place of weight normalization.
+        fixed={**SCHEMA.fixed, "conv_pos_batch_norm": False},
+    ),
+)
+
+# Table 1 of the paper. `pre_norm`: the larger two have their norms before the sublayers.
+PRESETS: dict[str, dict[str, Any]] = {
+    "tiny": {"layers": 2, "d_model": 128, "heads": 2, "channels": 64, "kernel": 16},
+    "base": {"layers": 12, "d_model": 768, "heads": 12},
+    "large": {"layers": 24, "d_model": 1024, "heads": 16, "pre_norm": True},
+    "xlarge": {"layers": 48, "d_model": 1280, "heads": 16, "pre_norm": True},
+}
+
+
+def _config(settings: Mapping[str, Any]) -> dict[str, Any]:
+    config = {**preset_config(settings), "architectures": ["HubertForCTC"]}
+    if settings["pre_norm"]:
+        # Then the convolutions have norms of their channels, too.
+        config |= {"do_stable_layer_norm": True, "feat_extract_norm": "layer", "conv_bias": True}
+    return config
+
+
+_DEFAULTS = {**PRESET_DEFAULTS, "pre_norm": False}
+preset = ConfigPresets("hubert", PRESETS, _DEFAULTS, _config, HUBERT.to_spec)

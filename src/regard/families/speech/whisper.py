@@ -1,0 +1,183 @@
+"""Whisper in transformers (WhisperForConditionalGeneration): a pre-norm Marian over spectrograms.
+
+Its keys have no bias, and the positions of its targets are learned. `whisper_classifier` has the
+encoder that classifies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import Any
+
+from regard import spec
+from regard.families.config_schema import IGNORED_KEYS, ConfigSchema
+from regard.families.encoder_decoders.fairseq_layout import (
+    DEFAULTS,
+    FIXED,
+    PRESET_DEFAULTS,
+    SYNONYMS,
+    encoder_decoder,
+    preset_config,
+    stack_keys,
+    stack_rules,
+)
+from regard.families.preset_settings import ConfigPresets
+from regard.families.speech.whisper_classifier import (
+    classifier_config,
+    classifier_rules,
+    classifier_spec,
+    is_classifier,
+)
+from regard.families.tensor_table import Rename, Rule, module_rules
+
+SPEC_TYPES = (spec.EncoderDecoder | spec.Encoder, spec.Spectrogram)
+PREFIX = "model."
+# Keys of Marian that Whisper does not have.
+_MARIAN_ONLY = ("max_position_embeddings", "regard_head_bias", "scale_embedding")
+_SCHEMA = ConfigSchema(
+    defaults={
+        **{key: value for key, value in DEFAULTS.items() if key not in _MARIAN_ONLY},
+        "vocab_size": 51865,
+        "num_mel_bins": 80,  # of the spectrogram
+        "d_model": 384,
+        "encoder_layers": 4,
+        "decoder_layers": 4,
+        "encoder_attention_heads": 6,
+        "decoder_attention_heads": 6,
+        "encoder_ffn_dim": 1536,
+        "decoder_ffn_dim": 1536,
+        "dropout": 0.0,
+        "max_source_positions": 1500,  # frames after the second convolution
+        "max_target_positions": 448,
+        "classifier_proj_size": 256,  # width of the vector that is classified
+    },
+    fixed={
+        "encoder_layerdrop": FIXED["encoder_layerdrop"],
+        "decoder_layerdrop": FIXED["decoder_layerdrop"],
+        "is_encoder_decoder": FIXED["is_encoder_decoder"],
+        "is_decoder": FIXED["is_decoder"],
+        "scale_embedding": False,
+        "tie_word_embeddings": True,
+        "use_weighted_layer_sum": False,
+        # SpecAugment acts in training only, but fine-tuning here would silently lack it.
+        "apply_spec_augment": False,
+    },
+    synonyms={**SYNONYMS, "num_key_value_heads": "encoder_attention_heads"},
+    ignored=IGNORED_KEYS
+    | {
+        "mask_time_prob",
+        "mask_time_length",
+        "mask_time_min_masks",
+        "mask_feature_prob",
+        "mask_feature_length",
+        "mask_feature_min_masks",
+        "median_filter_width",  # of word timestamps
+        "forced_decoder_ids",  # of `generate`
+    },
+)
+
+
+# ------------------------------------------------------------------ spec → config.json
+
+
+def to_config(model: spec.EncoderDecoder | spec.Encoder, positions: int) -> dict[str, Any]:
+    if isinstance(model, spec.Encoder):
+        return classifier_config(model, positions)
+    shared_keys = {k: v for k, v in stack_keys(model).items() if k not in _MARIAN_ONLY}
+    source = model.source
+    source_position = source.position
+    target_position = model.target.position
+    config = {
+        "model_type": "whisper",
+        "architectures": ["WhisperForConditionalGeneration"],
+        **shared_keys,
+        "vocab_size": model.target.vocabulary,
+        "num_mel_bins": source.mels if isinstance(source, spec.Spectrogram) else 1,
+        "max_source_positions": positions,
+        "max_target_positions": positions,
+        "tie_word_embeddings": True,
+    }
+    if isinstance(source_position, spec.FixedPosition):
+        config["max_source_positions"] = source_position.length
+    if isinstance(target_position, spec.LearnedPosition):
+        config["max_target_positions"] = target_position.length
+    return config
+
+
+# ------------------------------------------------------------------ config.json → spec
+
+
+def to_spec(
+    config: Mapping[str, Any], stored: Collection[str] = ()
+) -> spec.EncoderDecoder | spec.Encoder:
+    values = _SCHEMA.parse(config)
+    dropout = values["dropout"]
+    source_position = spec.FixedPosition(values["max_source_positions"])
+    target_position = spec.LearnedPosition(values["max_target_positions"])
+    source = spec.Spectrogram(values["num_mel_bins"], source_position, dropout=dropout)
+    target = spec.Tokens(values["vocab_size"], target_position, scale=False, dropout=dropout)
+    model = encoder_decoder(values, source, target, spec.PreNorm(), "target")
+    model = replace(
+        model,
+        encoder=_without_key_bias(model.encoder),
+        decoder=_without_key_bias(model.decoder),
+    )
+    if is_classifier(config):
+        return classifier_spec(model, config, values["classifier_proj_size"])
+    return model
+
+
+def _without_key_bias(stack: spec.Stack) -> spec.Stack:
+    attention = replace(stack.block.attention, bias="qvo")
+    cross = attention if stack.block.cross else None
+    return replace(stack, block=replace(stack.block, attention=attention, cross=cross))
+
+
+# ------------------------------------------------------------------ tensors
+
+
+def tensor_table(model: spec.EncoderDecoder | spec.Encoder, positions: int) -> list[Rule]:
+    if isinstance(model, spec.Encoder):
+        return classifier_rules(model)
+    return [
+        # Two convolutions over the spectrogram; the second halves the frames.
+        *module_rules("source.first", "model.encoder.conv1"),
+        *module_rules("source.second", "model.encoder.conv2"),
+        Rename("source.position.table", "model.encoder.embed_positions.weight"),
+        Rename(
+            "target.table.weight", "model.decoder.embed_tokens.weight", aliases=("proj_out.weight",)
+        ),
+        Rename("target.position.table", "model.decoder.embed_positions.weight"),
+        *stack_rules(model),
+    ]
+
+
+# ------------------------------------------------------------------ presets
+
+# Radford et al. 2022, Table 1.
+PRESETS: dict[str, dict[str, Any]] = {
+    "tiny": {"layers": 4, "d_model": 384, "heads": 6},
+    "base": {"layers": 6, "d_model": 512, "heads": 8},
+    "small": {"layers": 12, "d_model": 768, "heads": 12},
+    "medium": {"layers": 24, "d_model": 1024, "heads": 16},
+    "large": {"layers": 32, "d_model": 1280, "heads": 20},
+}
+_PRESET_DEFAULTS: dict[str, Any] = {
+    **PRESET_DEFAULTS,
+    "dropout": 0.0,
+    "mels": 80,
+    "frames": 1500,  # of 30 seconds, after the second convolution
+}
+
+
+def _preset_config(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        **preset_config(settings),
+        "num_mel_bins": settings["mels"],
+        "max_source_positions": settings["frames"],
+        "max_target_positions": settings["context"],
+    }
+
+
+preset = ConfigPresets("whisper", PRESETS, _PRESET_DEFAULTS, _preset_config, to_spec)

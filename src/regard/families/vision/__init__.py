@@ -1,0 +1,1 @@
+"""Image encoders, and the towers of image and text."""

@@ -1,0 +1,144 @@
+"""CLIP in transformers (CLIPModel): a causal text tower and an image tower of pre-norm blocks.
+
+Each tower is a family of its own as well, with its projection or without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from regard import spec
+from regard.families.config_schema import ConfigSchema
+from regard.families.preset_settings import ConfigPresets, config_activation
+from regard.families.tensor_table import Rename, Rule
+from regard.families.vision.clip_text import TEXT
+from regard.families.vision.clip_tower import projection_dim
+from regard.families.vision.clip_vision import VISION
+from regard.system.errors import ModelError
+
+PREFIX = ""
+SPEC_TYPES = (spec.DualEncoder, spec.Tokens)
+_SCHEMA = ConfigSchema(
+    defaults={
+        "text_config": {},
+        "vision_config": {},
+        "text_config_dict": {},
+        "vision_config_dict": {},
+        "projection_dim": 512,
+        "logit_scale_init_value": 2.6592,  # the logarithm of 1 / 0.07
+        "initializer_factor": 1.0,
+    },
+    fixed={},
+    synonyms={},
+)
+
+
+# ------------------------------------------------------------------ spec → config.json
+
+
+def to_config(model: spec.DualEncoder, positions: int) -> dict[str, Any]:
+    return {
+        "model_type": "clip",
+        "architectures": ["CLIPModel"],
+        "projection_dim": projection_dim(model.text),
+        "logit_scale_init_value": model.scale,
+        "text_config": TEXT.tower_config(model.text),
+        "vision_config": VISION.tower_config(model.image),
+    }
+
+
+# ------------------------------------------------------------------ config.json → spec
+
+
+def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.DualEncoder:
+    values = _SCHEMA.parse(config)
+    architecture = (config.get("architectures") or ["CLIPModel"])[0]
+    if architecture != "CLIPModel":
+        raise ModelError(f"the architecture {architecture!r} is not supported", "known: CLIPModel")
+    # Where old files configure a tower twice, transformers takes `..._config_dict`.
+    text_config = values["text_config_dict"] or values["text_config"]
+    vision_config = values["vision_config_dict"] or values["vision_config"]
+    width = values["projection_dim"]
+    return spec.DualEncoder(
+        TEXT.tower_spec(text_config, width),
+        VISION.tower_spec(vision_config, width),
+        values["logit_scale_init_value"],
+    )
+
+
+# ------------------------------------------------------------------ tensors
+
+
+def tensor_table(model: spec.DualEncoder, positions: int) -> list[Rule]:
+    return [
+        *TEXT.tower_rules(model.text, "text.", TEXT.PREFIX),
+        *VISION.tower_rules(model.image, "image.", VISION.PREFIX),
+        Rename("scale", "logit_scale"),
+    ]
+
+
+# ------------------------------------------------------------------ presets
+
+# Radford et al. 2021, Table 20, by the names of the image towers. `d_model`, `layers` and `heads`
+# are the image tower's, `text` the text tower's width, whose heads are 64 wide.
+PRESETS: dict[str, dict[str, Any]] = {
+    "tiny": {"layers": 2, "d_model": 128, "heads": 2, "text": 128, "text_layers": 2, "width": 64},
+    "vit-b/32": {"layers": 12, "d_model": 768, "heads": 12, "text": 512, "width": 512},
+    "vit-b/16": {
+        "layers": 12, "d_model": 768, "heads": 12, "text": 512, "width": 512, "patch": 16,
+    },
+    "vit-l/14": {
+        "layers": 24, "d_model": 1024, "heads": 16, "text": 768, "width": 768, "patch": 14,
+    },
+}  # fmt: skip
+_PRESET_DEFAULTS: dict[str, Any] = {
+    "d_ff": None,  # of the image tower: 4 d_model
+    "activation": "quick_gelu",
+    "attention_dropout": 0.0,
+    "patch": 32,  # side, in pixels
+    "image_size": 224,  # side, in pixels
+    "text_layers": 12,
+}
+
+
+def _preset_config(settings: Mapping[str, Any]) -> dict[str, Any]:
+    shared = {
+        "hidden_act": config_activation(settings["activation"]),
+        "attention_dropout": settings["attention_dropout"],
+    }
+    text_width = settings["text"]
+    text = {
+        **shared,
+        "vocab_size": settings["vocabulary"],
+        "hidden_size": text_width,
+        "intermediate_size": 4 * text_width,
+        "num_hidden_layers": settings["text_layers"],
+        "num_attention_heads": text_width // 64,
+        "max_position_embeddings": settings["context"],
+        # The tokenizer's last token ends a text.
+        "eos_token_id": settings["vocabulary"] - 1,
+    }
+    image = {
+        **shared,
+        "hidden_size": settings["d_model"],
+        "intermediate_size": settings["d_ff"],
+        "num_hidden_layers": settings["layers"],
+        "num_attention_heads": settings["heads"],
+        "image_size": settings["image_size"],
+        "patch_size": settings["patch"],
+    }
+    return {"projection_dim": settings["width"], "text_config": text, "vision_config": image}
+
+
+def _text_tower(config: Mapping[str, Any]) -> spec.Encoder:
+    return to_spec(config).text
+
+
+def _image_tower(config: Mapping[str, Any]) -> spec.Encoder:
+    return to_spec(config).image
+
+
+preset = ConfigPresets("clip", PRESETS, _PRESET_DEFAULTS, _preset_config, to_spec)
+text_preset = ConfigPresets("clip-text", PRESETS, _PRESET_DEFAULTS, _preset_config, _text_tower)
+image_preset = ConfigPresets("clip-image", PRESETS, _PRESET_DEFAULTS, _preset_config, _image_tower)

@@ -1,0 +1,207 @@
+"""DINOv2 in transformers: ViT with LayerScale, positions for any size of image, and SwiGLU.
+
+A classifier reads the class token beside the mean of the patches (Oquab et al. 2024).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import Any
+
+from regard import spec
+from regard.families.block_config import (
+    activation_name,
+    attention_spec,
+    parse_activation,
+)
+from regard.families.classifier_labels import label_count, label_names
+from regard.families.config_schema import IGNORED_KEYS, NOT_ENCODER_DECODER, ConfigSchema
+from regard.families.encoders.encoder_tensor_names import LayerNames
+from regard.families.tensor_table import Rename, Reshape, Rule, module_rules, per_layer
+from regard.families.vision.vit import patch_rules
+from regard.system.errors import ModelError
+
+PREFIX = "dinov2."
+SPEC_TYPES = (spec.Encoder, spec.Patches)
+_SCHEMA = ConfigSchema(
+    defaults={
+        "hidden_size": 768,
+        "num_hidden_layers": 12,
+        "num_attention_heads": 12,
+        "mlp_ratio": 4,  # width of the feed-forward layer in multiples of hidden_size
+        "hidden_act": "gelu",
+        "hidden_dropout_prob": 0.0,  # of the embeddings only
+        "attention_probs_dropout_prob": 0.0,
+        "layer_norm_eps": 1e-6,
+        "image_size": 224,  # side, in pixels, of the images that the positions are for
+        "patch_size": 14,  # side, in pixels
+        "num_channels": 3,
+        "qkv_bias": True,
+        "layerscale_value": 1.0,
+        "drop_path_rate": 0.0,
+        "use_swiglu_ffn": False,
+        "use_mask_token": True,
+    },
+    fixed={**NOT_ENCODER_DECODER, "pruned_heads": {}, "chunk_size_feed_forward": 0},
+    synonyms={},
+    # Which feature maps a backbone gives, of which there is none here.
+    ignored=IGNORED_KEYS
+    | {
+        "_out_features", "_out_indices", "apply_layernorm", "out_features", "out_indices",
+        "reshape_hidden_states", "stage_names",
+    },
+)  # fmt: skip
+_LAYER = LayerNames(
+    qkv=("attention.attention.query", "attention.attention.key", "attention.attention.value"),
+    attention_norm="norm1",
+    feedforward_norm="norm2",
+    feedforward_inner="mlp.fc1",
+    feedforward_outer="mlp.fc2",
+)
+_SWIGLU_LAYER = replace(
+    _LAYER, feedforward_inner="mlp.weights_in", feedforward_outer="mlp.weights_out"
+)
+
+# ------------------------------------------------------------------ spec → config.json
+
+
+def to_config(model: spec.Encoder, positions: int) -> dict[str, Any]:
+    patches = model.patches
+    block = model.stack.block
+    gated = isinstance(block.feedforward, spec.GatedFeedForward)
+    config = {
+        "model_type": "dinov2",
+        "architectures": ["Dinov2Model"],
+        "hidden_size": model.d_model,
+        "num_hidden_layers": model.stack.layers,
+        "num_attention_heads": block.attention.heads,
+        "mlp_ratio": _mlp_ratio(model.d_model, block.feedforward),
+        # SwiGLU's activation is fixed, and the key says nothing.
+        "hidden_act": "gelu" if gated else activation_name(block.feedforward.activation),
+        "hidden_dropout_prob": patches.dropout,
+        "attention_probs_dropout_prob": block.attention.mixer.dropout,
+        "layer_norm_eps": block.norm.eps,
+        "image_size": patches.size,
+        "patch_size": patches.patch,
+        "num_channels": patches.channels,
+        "qkv_bias": "q" in block.attention.bias,
+        "layerscale_value": block.layer_scale,
+        "drop_path_rate": block.drop_path,
+        "use_swiglu_ffn": gated,
+        "use_mask_token": patches.mask_token,
+    }
+    if model.labels:
+        config["architectures"] = ["Dinov2ForImageClassification"]
+        config |= label_names(model.labels.count)
+    return config
+
+
+def _mlp_ratio(d_model: int, feedforward: spec.PositionWise) -> int:
+    """The ratio that gives this width, or one that does not, if none does."""
+    ratio = max(1, feedforward.d_ff // d_model)
+    if not isinstance(feedforward, spec.GatedFeedForward):
+        return ratio
+    # About 3/2 of it: two thirds are left, rounded up to a multiple of 8.
+    candidates = range(ratio, 2 * ratio + 2)
+    matching = (r for r in candidates if swiglu_width(d_model * r) == feedforward.d_ff)
+    return next(matching, ratio)
+
+
+def swiglu_width(d_ff: int) -> int:
+    """The inner width of SwiGLU with about as many parameters as two matrices of d_ff."""
+    return (int(d_ff * 2 / 3) + 7) // 8 * 8
+
+
+# ------------------------------------------------------------------ config.json → spec
+
+
+def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Encoder:
+    values = _SCHEMA.parse(config)
+    patches = spec.Patches(
+        values["image_size"],
+        values["patch_size"],
+        values["num_channels"],
+        dropout=values["hidden_dropout_prob"],
+        interpolated=True,
+        mask_token=values["use_mask_token"],
+    )
+    block = _block(values)
+    stack = spec.Stack(values["num_hidden_layers"], block, final=block.norm)
+    pool, labels = _heads(config)
+    return spec.Encoder(values["hidden_size"], patches, stack, pool, labels=labels)
+
+
+def _block(values: Mapping[str, Any]) -> spec.Block:
+    d_model = values["hidden_size"]
+    attention = attention_spec(
+        d_model,
+        values["num_attention_heads"],
+        values["attention_probs_dropout_prob"],
+        "qkvo" if values["qkv_bias"] else "o",
+    )
+    d_ff = d_model * values["mlp_ratio"]
+    feedforward: spec.FeedForward | spec.GatedFeedForward
+    if values["use_swiglu_ffn"]:
+        feedforward = spec.GatedFeedForward(swiglu_width(d_ff), "silu", bias=True)
+    else:
+        feedforward = spec.FeedForward(d_ff, parse_activation(values["hidden_act"]))
+    return spec.Block(
+        attention,
+        feedforward,
+        residual=spec.PreNorm(),
+        norm=spec.LayerNorm(values["layer_norm_eps"]),
+        dropout=0.0,
+        layer_scale=float(values["layerscale_value"]),
+        drop_path=float(values["drop_path_rate"]),
+    )
+
+
+def _heads(config: Mapping[str, Any]) -> tuple[spec.Pool, spec.ClassifierHead | None]:
+    match (config.get("architectures") or ["Dinov2Model"])[0]:
+        case "Dinov2Model":
+            return spec.Pool("first", None), None
+        case "Dinov2ForImageClassification":
+            return spec.Pool("first_and_mean", None), spec.ClassifierHead(label_count(config))
+        case other:
+            raise ModelError(
+                f"the architecture {other!r} of dinov2 is not supported",
+                "known: Dinov2Model, Dinov2ForImageClassification",
+            )
+
+
+# ------------------------------------------------------------------ tensors
+
+
+def tensor_table(model: spec.Encoder, positions: int) -> list[Rule]:
+    d_model = model.d_model
+    prefix = PREFIX if model.labels else ""
+    embeddings = f"{prefix}embeddings"
+    position_shape = (1, model.patches.positions, d_model)
+    gated = isinstance(model.stack.block.feedforward, spec.GatedFeedForward)
+    names = _SWIGLU_LAYER if gated else _LAYER
+    layer = f"{prefix}{names.layer}"
+    rules: list[Rule] = [
+        Reshape("input.extras.0", f"{embeddings}.cls_token", (1, 1, d_model)),
+        Reshape(
+            "input.position.table",
+            f"{embeddings}.position_embeddings",
+            position_shape,
+            (-1, d_model),
+        ),
+        *patch_rules(model, f"{embeddings}.patch_embeddings.projection"),
+        *per_layer(
+            model.stack.layers,
+            [
+                *names.layer_template(model, prefix),
+                Rename("stack.blocks.{i}.layer_scales.0.weight", f"{layer}.layer_scale1.lambda1"),
+                Rename("stack.blocks.{i}.layer_scales.1.weight", f"{layer}.layer_scale2.lambda1"),
+            ],
+        ),
+        *module_rules("stack.final_norm", f"{prefix}layernorm"),
+    ]
+    if model.patches.mask_token:
+        rules.append(Reshape("input.mask_token", f"{embeddings}.mask_token", (1, d_model)))
+    if model.labels:
+        rules += module_rules("labels.output", "classifier")
+    return rules

@@ -1,0 +1,141 @@
+"""SigLIP in transformers (Zhai et al. 2023): two towers whose pairs are judged one by one.
+
+A SiglipModel has both towers, a SiglipForImageClassification the image tower and its classes. Each
+tower is a family of its own as well.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import Any
+
+from regard import spec
+from regard.families.classifier_labels import classifier_head, label_count, label_names
+from regard.families.config_schema import ConfigSchema
+from regard.families.preset_settings import ConfigPresets, config_activation
+from regard.families.tensor_table import Reshape, Rule, module_rules
+from regard.families.vision.siglip_tower import TEXT, VISION
+from regard.system.errors import ModelError
+
+PREFIX = ""
+SPEC_TYPES: tuple[Any, Any] = (spec.DualEncoder | spec.Encoder, spec.Tokens | spec.Patches)
+_SCHEMA = ConfigSchema(
+    defaults={"text_config": {}, "vision_config": {}, "initializer_factor": 1.0},
+    fixed={"is_encoder_decoder": False},
+    synonyms={},
+)
+# Section 3.2 of the paper: most pairs of a batch do not belong together, so that the bias begins
+# far below zero. The files do not say with what they began.
+_SCALE = math.log(10)
+_BIAS = -10.0
+_KINDS = ("SiglipModel", "SiglipForImageClassification")
+
+
+# ------------------------------------------------------------------ spec → config.json
+
+
+def to_config(model: spec.DualEncoder | spec.Encoder, positions: int) -> dict[str, Any]:
+    if isinstance(model, spec.DualEncoder):
+        return {
+            "model_type": "siglip",
+            "architectures": ["SiglipModel"],
+            "text_config": TEXT.tower_config(model.text),
+            "vision_config": VISION.tower_config(model.image),
+        }
+    labels = classifier_head(model)
+    if labels is None or not isinstance(model.input, spec.Patches):
+        raise ModelError(
+            "SigLIP has only dual encoders and image classifiers", "save it as another family"
+        )
+    return {
+        "model_type": "siglip",
+        "architectures": ["SiglipForImageClassification"],
+        "vision_config": VISION.tower_config(model),
+        **label_names(labels.count),
+    }
+
+
+# ------------------------------------------------------------------ config.json → spec
+
+
+def to_spec(
+    config: Mapping[str, Any], stored: Collection[str] = ()
+) -> spec.DualEncoder | spec.Encoder:
+    values = _SCHEMA.parse(config)
+    image = VISION.tower_spec(values["vision_config"], None)
+    architecture = (config.get("architectures") or ["SiglipModel"])[0]
+    match architecture:
+        case "SiglipModel":
+            text = TEXT.tower_spec(values["text_config"], None)
+            return spec.DualEncoder(text, image, _SCALE, _BIAS)
+        case "SiglipForImageClassification":
+            # The mean of the patches, and not the vector that the tower's own head makes.
+            return replace(image, labels=spec.ClassifierHead(label_count(config), pool="mean"))
+    raise ModelError(
+        f"the architecture {architecture!r} is not supported", f"known: {', '.join(_KINDS)}"
+    )
+
+
+# ------------------------------------------------------------------ tensors
+
+
+def tensor_table(model: spec.DualEncoder | spec.Encoder, positions: int) -> list[Rule]:
+    if isinstance(model, spec.Encoder):
+        return [
+            *VISION.tower_rules(model, "", VISION.PREFIX),
+            *module_rules("labels.output", "classifier"),
+        ]
+    return [
+        *TEXT.tower_rules(model.text, "text.", TEXT.PREFIX),
+        *VISION.tower_rules(model.image, "image.", VISION.PREFIX),
+        Reshape("scale", "logit_scale", (1,), ()),
+        Reshape("bias", "logit_bias", (1,), ()),
+    ]
+
+
+# ------------------------------------------------------------------ presets
+
+# Both towers have the width, layers and heads of the named ViT. The last is the shape-optimized
+# one of Alabdulmohsin et al. 2023.
+PRESETS: dict[str, dict[str, Any]] = {
+    "tiny": {"layers": 2, "d_model": 128, "heads": 2, "patch": 32},
+    "base/16": {"layers": 12, "d_model": 768, "heads": 12},
+    "large/16": {"layers": 24, "d_model": 1024, "heads": 16, "image_size": 256},
+    "so400m/14": {
+        "layers": 27, "d_model": 1152, "heads": 16, "d_ff": 4304, "patch": 14, "image_size": 384,
+    },
+}  # fmt: skip
+_PRESET_DEFAULTS: dict[str, Any] = {
+    "d_ff": None,  # 4 d_model
+    "activation": "gelu_tanh",
+    "attention_dropout": 0.0,
+    "patch": 16,  # side, in pixels
+    "image_size": 224,  # side, in pixels
+}
+
+
+def _preset_config(settings: Mapping[str, Any]) -> dict[str, Any]:
+    tower = {
+        "hidden_size": settings["d_model"],
+        "intermediate_size": settings["d_ff"],
+        "num_hidden_layers": settings["layers"],
+        "num_attention_heads": settings["heads"],
+        "hidden_act": config_activation(settings["activation"]),
+        "attention_dropout": settings["attention_dropout"],
+    }
+    text = {
+        **tower,
+        "vocab_size": settings["vocabulary"],
+        "max_position_embeddings": settings["context"],
+    }
+    image = {
+        **tower,
+        "image_size": settings["image_size"],
+        "patch_size": settings["patch"],
+    }
+    return {"text_config": text, "vision_config": image}
+
+
+preset = ConfigPresets("siglip", PRESETS, _PRESET_DEFAULTS, _preset_config, to_spec)

@@ -1,0 +1,209 @@
+"""Swin in transformers: stages of shifted windows, with patch merging between them.
+
+A classifier scores the mean of the last stage's positions (Liu et al. 2021).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import Any
+
+from regard import spec
+from regard.families.block_config import activation_name, attention_spec, parse_activation
+from regard.families.classifier_labels import label_count, label_names
+from regard.families.config_schema import IGNORED_KEYS, NOT_ENCODER_DECODER, ConfigSchema
+from regard.families.encoders.encoder_tensor_names import LayerNames
+from regard.families.tensor_table import Rename, Rule, Unused, module_rules
+from regard.families.vision import masked_images
+from regard.families.vision.vit import patch_rules
+from regard.system.errors import ModelError
+
+PREFIX = "swin."
+SPEC_TYPES = (spec.Encoder, spec.Patches)
+_SCHEMA = ConfigSchema(
+    defaults={
+        "image_size": 224,  # side, in pixels
+        "patch_size": 4,  # side, in pixels
+        "num_channels": 3,
+        "embed_dim": 96,  # width of the first stage
+        "depths": [2, 2, 6, 2],  # layers of each stage
+        "num_heads": [3, 6, 12, 24],  # of each stage
+        "window_size": 7,  # side, in patches
+        "mlp_ratio": 4.0,
+        "qkv_bias": True,
+        "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
+        "drop_path_rate": 0.1,  # of the last layer
+        "hidden_act": "gelu",
+        "layer_norm_eps": 1e-5,
+        **masked_images.CONFIG_DEFAULTS,
+        "encoder_stride": 32,
+    },
+    fixed={
+        **NOT_ENCODER_DECODER,
+        "use_absolute_embeddings": False,
+        "pruned_heads": {},
+        "chunk_size_feed_forward": 0,
+    },
+    synonyms={},
+    # What follows from the others, and which feature maps a backbone gives.
+    ignored=IGNORED_KEYS
+    | {
+        "_out_features", "_out_indices", "hidden_size", "num_hidden_layers", "num_layers",
+        "out_features", "out_indices", "path_norm", "stage_names",
+    },
+)  # fmt: skip
+_LAYER = LayerNames(attention_norm="layernorm_before", feedforward_norm="layernorm_after")
+
+# ------------------------------------------------------------------ spec → config.json
+
+
+def to_config(model: spec.Encoder, positions: int) -> dict[str, Any]:
+    patches = model.patches
+    block = model.stack.block
+    stages = model.stack.stages
+    if stages is None:
+        raise ModelError(
+            "Swin needs a stack with stages", "set `stages`, or save it as another family"
+        )
+    config = {
+        "model_type": "swin",
+        "architectures": ["SwinModel"],
+        "image_size": patches.size,
+        "patch_size": patches.patch,
+        "num_channels": patches.channels,
+        "embed_dim": model.d_model,
+        "depths": list(stages.depths),
+        "num_heads": list(stages.heads),
+        "window_size": stages.window,
+        "mlp_ratio": stages.mlp_ratio,
+        "qkv_bias": "q" in block.attention.bias,
+        "hidden_dropout_prob": block.dropout,
+        "attention_probs_dropout_prob": block.attention.mixer.dropout,
+        "drop_path_rate": block.drop_path,
+        "hidden_act": activation_name(block.feedforward.activation),
+        "layer_norm_eps": block.norm.eps,
+    }
+    if model.labels:
+        config["architectures"] = ["SwinForImageClassification"]
+        config |= label_names(model.labels.count)
+    if model.pixels:
+        config["architectures"] = ["SwinForMaskedImageModeling"]
+    return config | masked_images.config_keys(model)
+
+
+# ------------------------------------------------------------------ config.json → spec
+
+
+def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Encoder:
+    values = _SCHEMA.parse(config)
+    d_model = values["embed_dim"]
+    dropout = values["hidden_dropout_prob"]
+    patches = spec.Patches(
+        values["image_size"],
+        values["patch_size"],
+        values["num_channels"],
+        extras=0,
+        norm=spec.LayerNorm(1e-5),  # PyTorch's ε, whatever that of the layers is
+        dropout=dropout,
+        position="none",
+        padded=True,
+    )
+    stages = spec.Stages(
+        patches.side,
+        values["window_size"],
+        tuple(values["depths"]),
+        tuple(values["num_heads"]),
+        float(values["mlp_ratio"]),
+    )
+    block = _block(values, stages)
+    stack = spec.Stack(sum(stages.depths), block, final=block.norm, stages=stages)
+    model = spec.Encoder(d_model, patches, stack, spec.Pool("mean", None))
+    return _with_head(model, config, values, stored)
+
+
+def _block(values: Mapping[str, Any], stages: spec.Stages) -> spec.Block:
+    """The block of the first stage."""
+    d_model = values["embed_dim"]
+    if int(stages.mlp_ratio * d_model) < 1:
+        raise ModelError(
+            f"config.json: mlp_ratio {stages.mlp_ratio} gives a feed-forward width of 0",
+            "increase mlp_ratio",
+        )
+    attention = attention_spec(
+        d_model,
+        stages.heads[0],
+        values["attention_probs_dropout_prob"],
+        "qkvo" if values["qkv_bias"] else "o",
+    )
+    activation = parse_activation(values["hidden_act"])
+    return spec.Block(
+        attention,
+        spec.FeedForward(int(stages.mlp_ratio * d_model), activation),
+        residual=spec.PreNorm(),
+        norm=spec.LayerNorm(values["layer_norm_eps"]),
+        dropout=values["hidden_dropout_prob"],
+        drop_path=float(values["drop_path_rate"]),
+    )
+
+
+def _with_head(
+    model: spec.Encoder,
+    config: Mapping[str, Any],
+    values: Mapping[str, Any],
+    stored: Collection[str],
+) -> spec.Encoder:
+    match (config.get("architectures") or ["SwinModel"])[0]:
+        case "SwinModel":
+            return replace(
+                model, input=masked_images.with_stored_mask_token(model.patches, values, stored)
+            )
+        case "SwinForImageClassification":
+            return replace(model, labels=spec.ClassifierHead(label_count(config)))
+        case "SwinForMaskedImageModeling":
+            return masked_images.with_decoder(model, values)
+        case other:
+            raise ModelError(
+                f"the architecture {other!r} of swin is not supported",
+                "known: SwinModel, SwinForImageClassification, SwinForMaskedImageModeling",
+            )
+
+
+# ------------------------------------------------------------------ tensors
+
+
+def tensor_table(model: spec.Encoder, positions: int) -> list[Rule]:
+    stages = model.stack.stages
+    assert stages is not None, "to_config has refused others"
+    prefix = PREFIX if model.labels or model.pixels else ""
+    rules: list[Rule] = [
+        *patch_rules(model, f"{prefix}embeddings.patch_embeddings.projection"),
+        *module_rules("input.norm", f"{prefix}embeddings.norm"),
+    ]
+    blocks = model.stack.blocks
+    number = 0
+    for stage, depth in enumerate(stages.depths):
+        name = f"{prefix}encoder.layers.{stage}"
+        for layer in range(depth):
+            rules += _layer_rules(blocks[number], number, f"{name}.blocks.{layer}")
+            number += 1
+        if stage + 1 < len(stages.depths):
+            merge = f"stack.merges.{stage}"
+            rules += module_rules(f"{merge}.norm", f"{name}.downsample.norm")
+            rules += module_rules(f"{merge}.reduce", f"{name}.downsample.reduction", bias=False)
+    rules += module_rules("stack.final_norm", f"{prefix}layernorm")
+    if model.labels:
+        rules += module_rules("labels.output", "classifier")
+    return [*rules, *masked_images.tensor_rules(model, f"{prefix}embeddings.mask_token")]
+
+
+def _layer_rules(block: spec.Block, number: int, hf: str) -> list[Rule]:
+    ours = f"stack.blocks.{number}"
+    attention = f"{hf}.attention.self"
+    return [
+        *_LAYER.block_rules(block, ours, hf),
+        Rename(f"{ours}.attention.bias.table", f"{attention}.relative_position_bias_table"),
+        # Of earlier versions of transformers; it follows from the size of a window.
+        Unused(f"{attention}.relative_position_index"),
+    ]

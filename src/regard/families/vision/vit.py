@@ -1,0 +1,249 @@
+"""ViT in transformers: image patches behind a class token, pre-norm.
+
+DeiT is another `VitFamily`, with one token more. A classifier scores the class token as it is;
+without labels, a pooler is part of the model if it is stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from regard import spec
+from regard.families.block_config import (
+    activation_name,
+    block_from_config,
+    parse_activation,
+    stack_config,
+)
+from regard.families.classifier_labels import label_count, label_names
+from regard.families.config_schema import NOT_ENCODER_DECODER, ConfigSchema
+from regard.families.encoders.encoder_tensor_names import LayerNames
+from regard.families.preset_settings import ENCODER_DEFAULTS, ConfigPresets, encoder_config
+from regard.families.tensor_table import Rename, Reshape, Rule, module_rules, per_layer
+from regard.families.vision import masked_images
+from regard.system.errors import ModelError
+
+# Of the stack and its patches, in every model of this layout.
+CONFIG_DEFAULTS = {
+    "hidden_size": 768,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "intermediate_size": 3072,
+    "hidden_act": "gelu",
+    "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0,
+    "layer_norm_eps": 1e-12,
+    "image_size": 224,  # side, in pixels
+    "patch_size": 16,  # side, in pixels
+    "num_channels": 3,
+    "qkv_bias": True,
+}
+_SCHEMA = ConfigSchema(
+    defaults={
+        **CONFIG_DEFAULTS,
+        "pooler_act": "tanh",
+        **masked_images.CONFIG_DEFAULTS,
+        # A key of ours: only the weights show whether a model without labels has a pooler.
+        "regard_pooler": True,
+        # Stochastic depth, of training alone: DINOv2's key, which transformers' ViT does not read.
+        "drop_path_rate": 0.0,
+    },
+    fixed={**NOT_ENCODER_DECODER, "pruned_heads": {}, "chunk_size_feed_forward": 0},
+    synonyms={"pooler_output_size": "hidden_size"},
+)
+LAYER = LayerNames(
+    qkv=("attention.attention.query", "attention.attention.key", "attention.attention.value"),
+    attention_norm="layernorm_before",
+    feedforward_norm="layernorm_after",
+)
+
+
+@dataclass(frozen=True)
+class VitFamily:
+    """ViT or DeiT: its name, and its tokens before the patches."""
+
+    model_type: str
+    class_prefix: str  # of its architectures: "ViT" in ViTForImageClassification
+    extra_tokens: tuple[str, ...]  # before the patches
+    SPEC_TYPES: ClassVar = (spec.Encoder, spec.Patches)
+
+    @property
+    def PREFIX(self) -> str:
+        return f"{self.model_type}."
+
+    @property
+    def architectures(self) -> list[str]:
+        """The kinds of its models."""
+        suffixes = ["Model", "ForImageClassification", "ForMaskedImageModeling"]
+        if len(self.extra_tokens) == 2:
+            suffixes.append("ForImageClassificationWithTeacher")
+        return [self.class_prefix + suffix for suffix in suffixes]
+
+    # -------------------------------------------------------------- spec → config.json
+
+    def to_config(self, model: spec.Encoder, positions: int) -> dict[str, Any]:
+        patches = model.patches
+        config = {
+            "model_type": self.model_type,
+            "architectures": [self.class_prefix + _suffix(model)],
+            **stack_config(model.d_model, model.stack),
+            "image_size": patches.size,
+            "patch_size": patches.patch,
+            "num_channels": patches.channels,
+            "qkv_bias": "q" in model.stack.block.attention.bias,
+        }
+        if model.stack.block.drop_path:
+            config["drop_path_rate"] = model.stack.block.drop_path
+        if model.labels:
+            return {**config, **label_names(model.labels.count)}
+        config |= masked_images.config_keys(model)
+        if model.pixels:
+            return config
+        if model.pool is None:
+            config["regard_pooler"] = False
+        elif model.pool.activation:
+            config["pooler_act"] = activation_name(model.pool.activation)
+        return config
+
+    # -------------------------------------------------------------- config.json → spec
+
+    def to_spec(self, config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Encoder:
+        values = _SCHEMA.parse(config)
+        bias = "qkvo" if values["qkv_bias"] else "o"
+        block = block_from_config(values, spec.PreNorm(), bias=bias)
+        block = replace(block, drop_path=values["drop_path_rate"])
+        patches = spec.Patches(
+            values["image_size"],
+            values["patch_size"],
+            values["num_channels"],
+            extras=len(self.extra_tokens),
+            dropout=block.dropout,
+        )
+        stack = spec.Stack(values["num_hidden_layers"], block, final=block.norm)
+        model = spec.Encoder(values["hidden_size"], patches, stack)
+        return self._with_head(model, config, values, stored)
+
+    def _with_head(
+        self,
+        model: spec.Encoder,
+        config: Mapping[str, Any],
+        values: Mapping[str, Any],
+        stored: Collection[str],
+    ) -> spec.Encoder:
+        architecture = (config.get("architectures") or [f"{self.class_prefix}Model"])[0]
+        match architecture.removeprefix(self.class_prefix):
+            case "Model":
+                patches = masked_images.with_stored_mask_token(model.patches, values, stored)
+                return replace(model, input=patches, pool=self._pooler(values, stored))
+            case "ForMaskedImageModeling":
+                return masked_images.with_decoder(model, values)
+            case "ForImageClassification":
+                labels = spec.ClassifierHead(label_count(config))
+                return replace(model, pool=spec.Pool("first", None), labels=labels)
+            case "ForImageClassificationWithTeacher" if len(self.extra_tokens) == 2:
+                return replace(model, labels=spec.DistilledHead(label_count(config), 2))
+            case _:
+                raise ModelError(
+                    f"the architecture {architecture!r} of {self.model_type} is not supported",
+                    f"known: {', '.join(self.architectures)}",
+                )
+
+    def _pooler(self, values: Mapping[str, Any], stored: Collection[str]) -> spec.Pool | None:
+        has_pooler = values["regard_pooler"]
+        if stored:
+            has_pooler = any("pooler." in name for name in stored)
+        if not has_pooler:
+            return None
+        return spec.Pool("first", parse_activation(values["pooler_act"]))
+
+    # -------------------------------------------------------------- tensors
+
+    def tensor_table(self, model: spec.Encoder, positions: int) -> list[Rule]:
+        d_model = model.d_model
+        prefix = self.PREFIX if model.labels or model.pixels else ""
+        embeddings = f"{prefix}embeddings"
+        rules: list[Rule] = []
+        for i, token in enumerate(self.extra_tokens):
+            hf_shape: tuple[int, ...] = (1, 1, d_model)  # ready to broadcast
+            rules.append(Reshape(f"input.extras.{i}", f"{embeddings}.{token}_token", hf_shape))
+        position_table = f"{embeddings}.position_embeddings"
+        hf_shape = (1, model.patches.positions, d_model)
+        rules += [
+            Reshape("input.position.table", position_table, hf_shape, (-1, d_model)),
+            *patch_rules(model, f"{embeddings}.patch_embeddings.projection"),
+            *per_layer(model.stack.layers, LAYER.layer_template(model, prefix)),
+            *module_rules("stack.final_norm", f"{prefix}layernorm"),
+        ]
+        rules += masked_images.tensor_rules(model, f"{embeddings}.mask_token")
+        if model.pool and model.pool.activation:
+            rules += module_rules("pool.dense", "pooler.dense")
+        if isinstance(model.labels, spec.ClassifierHead):
+            rules += module_rules("labels.output", "classifier")
+        if isinstance(model.labels, spec.DistilledHead):
+            rules += module_rules("labels.outputs.0", "cls_classifier")
+            rules += module_rules("labels.outputs.1", "distillation_classifier")
+        return rules
+
+
+def _suffix(model: spec.Encoder) -> str:
+    match model.labels:
+        case None if model.pixels:
+            return "ForMaskedImageModeling"
+        case None:
+            return "Model"
+        case spec.ClassifierHead():
+            return "ForImageClassification"
+        case spec.DistilledHead():
+            return "ForImageClassificationWithTeacher"
+
+
+def patch_rules(model: spec.Encoder, hf: str, name: str = "input") -> list[Rule]:
+    """The patch embedding: a convolution there, a matrix over unfolded pixels here."""
+    patches = model.patches
+    d_model = model.d_model
+    hf_shape = (d_model, patches.channels, patches.patch, patches.patch)
+    rules: list[Rule] = [Reshape(f"{name}.project.weight", f"{hf}.weight", hf_shape, (d_model, -1))]
+    if patches.bias:
+        rules.append(Rename(f"{name}.project.bias", f"{hf}.bias"))
+    return rules
+
+
+VIT = VitFamily("vit", "ViT", ("cls",))
+
+# ------------------------------------------------------------------ presets
+
+# Dosovitskiy et al. 2021, Table 1; the two smallest are those of Touvron et al. 2021 (DeiT).
+PRESETS: dict[str, dict[str, Any]] = {
+    "tiny": {"layers": 12, "d_model": 192, "heads": 3},
+    "small/16": {"layers": 12, "d_model": 384, "heads": 6},
+    "base/16": {"layers": 12, "d_model": 768, "heads": 12},
+    "base/32": {"layers": 12, "d_model": 768, "heads": 12, "patch": 32},
+    "large/16": {"layers": 24, "d_model": 1024, "heads": 16},
+    "large/32": {"layers": 24, "d_model": 1024, "heads": 16, "patch": 32},
+    "huge/14": {"layers": 32, "d_model": 1280, "heads": 16, "patch": 14},
+}
+PRESET_DEFAULTS: dict[str, Any] = {
+    **ENCODER_DEFAULTS,
+    "dropout": 0.0,
+    "attention_dropout": 0.0,
+    "patch": 16,  # side, in pixels
+    "image_size": None,  # side, in pixels; None: the context
+    "channels": 3,
+}
+
+
+def preset_config(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The config of a preset: the vocabulary are classes, the context is the image's side."""
+    return {
+        "architectures": ["ViTForImageClassification"],
+        **encoder_config(settings),
+        "image_size": settings["image_size"] or settings["context"],
+        "patch_size": settings["patch"],
+        "num_channels": settings["channels"],
+        **label_names(settings["vocabulary"]),
+    }
+
+
+preset = ConfigPresets("vit", PRESETS, PRESET_DEFAULTS, preset_config, VIT.to_spec)

@@ -1,0 +1,203 @@
+"""ViT-MAE in transformers: a masked autoencoder, whose encoder is ViT on visible patches.
+
+Without its decoder (`ViTMAEModel`) it hides patches all the same. A classifier that is fine-tuned
+from it is a ViT (He et al. 2022).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from regard import spec
+from regard.families.block_config import block_from_config, stack_config
+from regard.families.config_schema import NOT_ENCODER_DECODER, ConfigSchema
+from regard.families.preset_settings import ENCODER_DEFAULTS, ConfigPresets, encoder_config
+from regard.families.tensor_table import (
+    FormerPrefix,
+    Reshape,
+    Rule,
+    module_rules,
+    per_layer,
+)
+from regard.families.vision.vit import CONFIG_DEFAULTS, LAYER, patch_rules
+from regard.system.errors import ModelError
+
+PREFIX = "vit."
+SPEC_TYPES = (spec.Encoder, spec.Patches)
+_SCHEMA = ConfigSchema(
+    defaults={
+        **CONFIG_DEFAULTS,
+        "decoder_hidden_size": 512,
+        "decoder_num_hidden_layers": 8,
+        "decoder_num_attention_heads": 16,
+        "decoder_intermediate_size": 2048,
+        "mask_ratio": 0.75,
+        "norm_pix_loss": False,
+    },
+    fixed={**NOT_ENCODER_DECODER, "pruned_heads": {}, "chunk_size_feed_forward": 0},
+    synonyms={},
+)
+_DECODER_SIZES = (
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
+)
+# Where version 5 of transformers writes the decoder's layers, and where earlier ones did.
+_DECODER_LAYER = "decoder.decoder_encoder.layer."
+_FORMER_DECODER_LAYER = "decoder.decoder_layers."
+
+# ------------------------------------------------------------------ spec → config.json
+
+
+def to_config(model: spec.Encoder, positions: int) -> dict[str, Any]:
+    patches = model.patches
+    config = {
+        "model_type": "vit_mae",
+        "architectures": ["ViTMAEModel"],
+        **stack_config(model.d_model, model.stack),
+        "image_size": patches.size,
+        "patch_size": patches.patch,
+        "num_channels": patches.channels,
+        "qkv_bias": "q" in model.stack.block.attention.bias,
+        "mask_ratio": patches.masked_share,
+    }
+    # Another pixel decoder is not supported: what is read back differs.
+    if not isinstance(model.pixels, spec.PixelDecoder):
+        return config
+    decoder = stack_config(model.pixels.d_model, model.pixels.stack)
+    return {
+        **config,
+        "architectures": ["ViTMAEForPreTraining"],
+        **{f"decoder_{key}": decoder[key] for key in _DECODER_SIZES},
+        "norm_pix_loss": model.pixels.normalized,
+    }
+
+
+# ------------------------------------------------------------------ config.json → spec
+
+
+def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Encoder:
+    values = _SCHEMA.parse(config)
+    patches = spec.Patches(
+        values["image_size"],
+        values["patch_size"],
+        values["num_channels"],
+        position="fixed",
+        masked_share=float(values["mask_ratio"]),
+    )
+    pixels = None
+    match (config.get("architectures") or ["ViTMAEModel"])[0]:
+        case "ViTMAEModel":
+            pass
+        case "ViTMAEForPreTraining":
+            # All else of a decoder's layers is as in the encoder's.
+            sizes = {key: values[f"decoder_{key}"] for key in _DECODER_SIZES}
+            pixels = spec.PixelDecoder(
+                sizes["hidden_size"], _stack(values | sizes), values["norm_pix_loss"]
+            )
+        case other:
+            raise ModelError(
+                f"the architecture {other!r} of vit_mae is not supported",
+                "known: ViTMAEModel, ViTMAEForPreTraining",
+            )
+    return spec.Encoder(values["hidden_size"], patches, _stack(values), pixels=pixels)
+
+
+def _stack(values: Mapping[str, Any]) -> spec.Stack:
+    bias = "qkvo" if values["qkv_bias"] else "o"
+    block = block_from_config(values, spec.PreNorm(), bias=bias)
+    return spec.Stack(values["num_hidden_layers"], block, final=block.norm)
+
+
+# ------------------------------------------------------------------ tensors
+
+
+def tensor_table(model: spec.Encoder, positions: int) -> list[Rule]:
+    prefix = PREFIX if model.pixels else ""
+    embeddings = f"{prefix}embeddings"
+    rules: list[Rule] = [
+        Reshape("input.extras.0", f"{embeddings}.cls_token", (1, 1, model.d_model)),
+        _position_rule("input", f"{embeddings}.position_embeddings", model, model.d_model),
+        *patch_rules(model, f"{embeddings}.patch_embeddings.projection"),
+        *per_layer(model.stack.layers, LAYER.layer_template(model, prefix)),
+        *module_rules("stack.final_norm", f"{prefix}layernorm"),
+    ]
+    if isinstance(model.pixels, spec.PixelDecoder):
+        rules += _decoder_rules(model, model.pixels)
+    return rules
+
+
+def _decoder_rules(model: spec.Encoder, decoder: spec.PixelDecoder) -> list[Rule]:
+    layer = LAYER.block_rules(
+        decoder.stack.block, "pixels.stack.blocks.{i}", f"{_DECODER_LAYER}{{i}}"
+    )
+    token_shape = (1, 1, decoder.d_model)
+    return [
+        *module_rules("pixels.project", "decoder.decoder_embed"),
+        Reshape("pixels.mask_token", "decoder.mask_token", token_shape),
+        _position_rule("pixels", "decoder.decoder_pos_embed", model, decoder.d_model),
+        *per_layer(decoder.stack.layers, layer),
+        FormerPrefix(_DECODER_LAYER, _FORMER_DECODER_LAYER),
+        *module_rules("pixels.stack.final_norm", "decoder.decoder_norm"),
+        *module_rules("pixels.output", "decoder.decoder_pred"),
+    ]
+
+
+def _position_rule(name: str, hf: str, model: spec.Encoder, width: int) -> Reshape:
+    """A table of fixed positions, whose first dimension is that of the batch there."""
+    hf_shape = (1, model.patches.positions, width)
+    return Reshape(f"{name}.position.table", hf, hf_shape, (-1, width))
+
+
+# ------------------------------------------------------------------ presets
+
+# He et al. 2022: the encoders of ViT, and one decoder for all (Section 4.1).
+PRESETS: dict[str, dict[str, Any]] = {
+    "tiny": {
+        "layers": 4,
+        "d_model": 128,
+        "heads": 4,
+        "decoder_layers": 2,
+        "decoder_d_model": None,
+        "decoder_heads": None,
+    },
+    "base/16": {"layers": 12, "d_model": 768, "heads": 12},
+    "large/16": {"layers": 24, "d_model": 1024, "heads": 16},
+    "huge/14": {"layers": 32, "d_model": 1280, "heads": 16, "patch": 14},
+}
+PRESET_DEFAULTS: dict[str, Any] = {
+    **ENCODER_DEFAULTS,
+    "dropout": 0.0,
+    "attention_dropout": 0.0,
+    "patch": 16,  # side, in pixels
+    "image_size": None,  # side, in pixels; None: the context
+    "channels": 3,
+    "decoder_layers": 8,
+    "decoder_d_model": 512,  # None: half of the encoder's
+    "decoder_heads": 16,  # None: as many as in the encoder
+    "masked_share": 0.75,
+}
+
+
+def _preset_config(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The config of a preset; the context is the image's side."""
+    heads = settings["decoder_heads"] or settings["heads"]
+    width = settings["decoder_d_model"] or max(1, settings["d_k"] // 2) * heads
+    return {
+        "architectures": ["ViTMAEForPreTraining"],
+        **encoder_config(settings),
+        "image_size": settings["image_size"] or settings["context"],
+        "patch_size": settings["patch"],
+        "num_channels": settings["channels"],
+        "decoder_hidden_size": width,
+        "decoder_num_hidden_layers": settings["decoder_layers"],
+        "decoder_num_attention_heads": heads,
+        "decoder_intermediate_size": 4 * width,
+        "mask_ratio": settings["masked_share"],
+        "norm_pix_loss": True,  # the better representations (Table 1d)
+    }
+
+
+preset = ConfigPresets("vit-mae", PRESETS, PRESET_DEFAULTS, _preset_config, to_spec)

@@ -1,0 +1,1 @@
+"""The laboratories, each named as its verb; the library imports none of them."""

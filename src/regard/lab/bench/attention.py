@@ -1,0 +1,277 @@
+"""Attention scaling: time and memory of each kind of attention by length, and fitted exponents.
+
+Only what differs is measured: queries, keys and values are there already, and the projections
+around them, which all kinds share, are left out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard import spec
+from regard.builder import build
+from regard.core.context import Context
+from regard.families.attention_options import MASK_PATTERNS, MIXERS, parse_attention
+from regard.lab.bench.report import BenchmarkReport, BenchmarkRow
+from regard.lab.bench.timing import time_in_turns
+from regard.system.errors import SettingError, did_you_mean
+from regard.system.memory import amount
+
+SLOW = 20.0  # seconds: a contender that needs more is measured once
+
+Measurement = dict[str, Any]  # one line of the JSON output
+AttentionKind = tuple[spec.Mixer, spec.MaskPattern]
+
+
+@dataclass(frozen=True)
+class AttentionCase:
+    """One sequence with `heads` heads of d_k dimensions.
+
+    `window`: how many positions are attended to on each side, or how many keys Linformer projects
+    the sequence to.
+    """
+
+    kinds: tuple[str, ...]
+    lengths: tuple[int, ...] = (2048, 4096, 8192, 16384, 32768)
+    heads: int = 8
+    d_k: int = 64
+    window: int = 256  # on each side: 512 in all, as Longformer has
+    rounds: int = 5
+
+
+# --- kinds of attention ---
+
+
+def _softmax(pattern: spec.MaskPattern) -> AttentionKind:
+    return spec.SoftmaxAttention(), pattern
+
+
+def _bigbird(case: AttentionCase, length: int) -> AttentionKind:
+    """Blocks of 64 as published: neighbours, the first and the last, three random ones."""
+    # BigBird's block_size 64 and num_random_blocks 3.
+    near = spec.Or(spec.BlockLocalMask(64, 1), spec.GlobalMask(1, 1, 64))
+    return _softmax(spec.Or(near, spec.RandomBlockMask(64, 3)))
+
+
+def _reformer(case: AttentionCase, length: int) -> AttentionKind:
+    """Twice as many buckets as chunks of 64, as the product of two hashes, as published."""
+    # The power of two at or below 2 · length / 64, split into two factors.
+    power = max(2, (2 * length // 64).bit_length() - 1)
+    buckets = (2 ** (power // 2), 2 ** (power - power // 2))
+    return spec.LshAttention(buckets), spec.FullMask()
+
+
+KINDS: dict[str, Callable[[AttentionCase, int], AttentionKind]] = {
+    "full": lambda case, length: _softmax(spec.FullMask()),
+    "window": lambda case, length: _softmax(spec.WindowMask(case.window)),
+    "longformer": lambda case, length: _softmax(
+        spec.Or(spec.WindowMask(case.window), spec.GlobalMask(1))
+    ),
+    "bigbird": _bigbird,
+    "linear": lambda case, length: (spec.LinearAttention(), spec.FullMask()),
+    "performer": lambda case, length: (spec.LinearAttention(spec.FavorFeatures()), spec.FullMask()),
+    "linformer": lambda case, length: (spec.Linformer(length, case.window), spec.FullMask()),
+    "reformer": _reformer,
+}
+
+
+def choose(names: Sequence[str]) -> tuple[str, ...]:
+    """The kinds to measure, all of `KINDS` if none is named; an unknown one is an error.
+
+    Besides these, every kind that `regard train` takes, with its numbers: `window:128`.
+    """
+    all_kinds = {*KINDS, *MASK_PATTERNS, *MIXERS}
+    for name in names:
+        word = name.partition(":")[0]
+        if word not in all_kinds:
+            raise SettingError(f"unknown attention {name!r}", did_you_mean(word, all_kinds))
+        if name not in KINDS:  # parsed for its errors only
+            parse_attention(name)
+    return tuple(names) or tuple(KINDS)
+
+
+def _attention_kind(case: AttentionCase, kind: str, length: int) -> AttentionKind:
+    if kind in KINDS:
+        return KINDS[kind](case, length)
+    mixer, pattern = parse_attention(kind)
+    if isinstance(mixer, spec.Linformer):
+        mixer = replace(mixer, length=length)
+    return mixer, pattern
+
+
+# --- measuring ---
+
+
+def run(case: AttentionCase, device: torch.device) -> Iterator[Measurement]:
+    """A measurement for each length, direction and kind, and at last the exponents of each kind.
+
+    All kinds take turns at one length.
+    """
+    measurements: dict[str, list[Measurement]] = {kind: [] for kind in case.kinds}
+    for length in case.lengths:
+        for backward in (False, True):
+            calls = _calls(case, case.kinds, length, backward, device)
+            timings = time_in_turns(calls, case.rounds, device, slow=SLOW)
+            for kind, timing in timings.items():
+                measurement = {
+                    "kind": kind,
+                    "n": length,
+                    "backward": backward,
+                    "seconds": timing.median,
+                    "spread": timing.spread,
+                    "peak_bytes": peak(calls[kind], device),
+                    "rounds": len(timing.seconds),
+                }
+                measurements[kind].append(measurement)
+                yield measurement
+    for kind, lines in measurements.items():
+        with_backward = [line for line in lines if line["backward"]]
+        forward_only = [line for line in lines if not line["backward"]]
+        yield {
+            "kind": kind,
+            "exponent": _exponent(with_backward, "seconds"),
+            "forward_exponent": _exponent(forward_only, "seconds"),
+            "memory_exponent": _exponent(with_backward, "peak_bytes"),
+        }
+
+
+def _exponent(lines: Sequence[Measurement], what: str) -> float | None:
+    """The exponent of growth: the slope of the least-squares line through the logarithms.
+
+    None if there is only one length.
+    """
+    points = [(math.log(line["n"]), math.log(line[what])) for line in lines if line[what]]
+    if not points:
+        return None
+    # Ordinary least squares: slope = covariance / variance.
+    x_mean = sum(x for x, _ in points) / len(points)
+    y_mean = sum(y for _, y in points) / len(points)
+    variance = sum((x - x_mean) ** 2 for x, _ in points)
+    if not variance:
+        return None
+    return sum((x - x_mean) * (y - y_mean) for x, y in points) / variance
+
+
+def _calls(
+    case: AttentionCase, kinds: Sequence[str], length: int, backward: bool, device: torch.device
+) -> dict[str, Callable[[], float]]:
+    """One call of each kind, all with the same queries, keys and values."""
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32  # as each is trained
+    generator = torch.Generator().manual_seed(0)
+    shape = (1, case.heads, length, case.d_k)  # [B, H, T, K]
+    q, k, v, gradient = (
+        torch.randn(shape, generator=generator).to(device, dtype) for _ in range(4)
+    )
+    qkv = tuple(x.requires_grad_(backward) for x in (q, k, v))
+    return {kind: _call(case, kind, qkv, gradient if backward else None) for kind in kinds}
+
+
+def _call(
+    case: AttentionCase, kind: str, qkv: tuple[Tensor, ...], gradient: Tensor | None
+) -> Callable[[], float]:
+    """A call of one kind of attention; with a `gradient` of its output, the backward pass too."""
+    q, k, v = qkv
+    length = q.shape[2]
+    mixer, pattern = _attention_kind(case, kind, length)
+    shared_qk = isinstance(mixer, spec.LshAttention)
+    attention = spec.Attention(
+        case.heads, case.d_k, case.d_k, mixer=mixer, projection="shared" if shared_qk else "apart"
+    )
+    # The smallest encoder around that attention: its stack makes the mask, its mixer is called.
+    block = spec.Block(attention, spec.FeedForward(1))
+    encoder = spec.Encoder(1, spec.Tokens(1, None), spec.Stack(1, block, pattern))
+    stack = build(encoder).to(q.device, q.dtype).eval().stack
+    mix = stack.blocks[0].attention.mixer  # type: ignore[union-attr, index]
+
+    shape = torch.empty(1, length, 1, device=q.device)  # only its sizes matter
+
+    def once() -> float:
+        with torch.set_grad_enabled(gradient is not None):
+            # Reformer's keys are its queries, at unit length.
+            keys: Tensor = torch.nn.functional.normalize(q, dim=-1) if shared_qk else k
+            mask = stack.layer_inputs(shape, None, Context()).mask  # type: ignore[operator]
+            out: Tensor = mix(q, keys, v, mask)  # type: ignore[operator]
+            if gradient is not None:
+                out.backward(gradient)
+        # Gradients must not accumulate: that would be another operation, and more memory.
+        for x in (*qkv, *mix.parameters()):  # type: ignore[union-attr, index]
+            x.grad = None
+        return length
+
+    return once
+
+
+def peak(call: Callable[[], object], device: torch.device) -> int:
+    """The peak memory in bytes of one call, besides its inputs."""
+    if device.type == "cuda":
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()  # to what is allocated now
+        call()
+        return torch.cuda.max_memory_allocated() - before
+    # On a CPU, PyTorch's profiler records every allocation; negative sizes are releases.
+    with torch.autograd.profiler.profile(profile_memory=True) as profile:
+        call()
+    events = profile.kineto_results.events()  # type: ignore[union-attr, index]
+    allocations = [event for event in events if event.name() == "[memory]"]
+    allocated = 0
+    highest = 0
+    for event in sorted(allocations, key=lambda event: event.start_ns()):
+        allocated += event.nbytes()
+        highest = max(highest, allocated)
+    return highest
+
+
+# --- showing ---
+
+
+def reports(
+    case: AttentionCase, measurements: Sequence[Measurement], command: str, machine: str
+) -> list[BenchmarkReport]:
+    """A report for each length, of forward and backward; full attention is the peer."""
+    exponents = {line["kind"]: line for line in measurements if "n" not in line}
+    notes = {f"{kind} grows as": _growth(line) for kind, line in exponents.items()}
+    sizes = f"{case.heads} heads of {case.d_k}, window {case.window}, forward + backward"
+    all_reports: list[BenchmarkReport] = []
+    for length in case.lengths:
+        rows = tuple(
+            BenchmarkRow(
+                line["kind"],
+                length / line["seconds"],
+                line["spread"],
+                line["kind"] != "full",
+                line["peak_bytes"],
+            )
+            for line in measurements
+            if line.get("n") == length and line["backward"]
+        )
+        title = f"attention, {length:,} positions, {sizes}"
+        all_reports.append(BenchmarkReport(command, title, machine, "positions/s", rows, notes))
+    return all_reports
+
+
+def line(measurement: Measurement) -> str:
+    """A measurement, or the exponents of a kind, for people."""
+    kind = measurement["kind"]
+    if "n" not in measurement:
+        return f"{kind:<11} grows as  {_growth(measurement)}"
+    direction = "forward + backward" if measurement["backward"] else "forward"
+    memory = amount(measurement["peak_bytes"])
+    return (
+        f"{kind:<11} {measurement['n']:>7}  {direction:<18}  "
+        f"{measurement['seconds']:>9.4f} s  {memory:>9}"
+    )
+
+
+def _growth(exponents: Measurement) -> str:
+    named = {
+        "time": exponents["exponent"],
+        "forward": exponents["forward_exponent"],
+        "memory": exponents["memory_exponent"],
+    }
+    return "  ".join(f"{name} n^{value:.2f}" for name, value in named.items() if value is not None)

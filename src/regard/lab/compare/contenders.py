@@ -1,0 +1,284 @@
+"""The models of a comparison: how they are named, and which widths give all equal size."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from regard import spec
+from regard.builder.parameter_count import parameter_count
+from regard.families.preset_list import ALIASES, PRESET_FAMILIES
+from regard.system.arguments import LARGEST_SIZE
+from regard.system.errors import RegardError, SettingError
+from regard.system.options import number_within, parse_option
+from regard.training.recipe import loading, schema
+from regard.training.recipe.consistency import STARTING_POINT
+from regard.training.recipe.loading import LINEAR_FORECASTERS
+from regard.training.recipe.schema import KEYS, Recipe
+
+SpecOf = Callable[[Recipe], spec.Model]
+TOLERANCE = 0.03  # how far from the wanted number of parameters a model may be, relatively
+# Settings of the recipe's model that other architectures share with it.
+_SHARED_SETTINGS = (
+    "preset",
+    "d_model",
+    "d_ff",
+    "heads",
+    "layers",
+    "decoder_layers",
+    "dropout",
+    "attention_dropout",
+    "feedforward_dropout",
+    # What is read and forecast is that of the data.
+    "image_size",
+    "horizon",
+    "forecast",
+    *STARTING_POINT,
+)
+# Settings that the budget decides for all models.
+_SET_BY_BUDGET = ("steps", "epochs")
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A model of a comparison, as the user writes it.
+
+    An architecture, optionally with its size: `gpt2`, `llama:tiny`, `bahdanau`. A word that is not
+    a size is the attention: `transformer:window:16`, `transformer:linformer:8+softmax` (that of
+    encoder and decoder). Settings of its own follow: `gru@learning_rate=0.001@max_grad_norm=1`,
+    `gpt2@position=rope`.
+    """
+
+    word: str
+
+    @property
+    def changes(self) -> dict[str, Any]:
+        """The settings of the recipe that the word stands for, as text."""
+        named, *settings = self.word.split("@")  # transformer:linformer:8+softmax@max_grad_norm=1
+        model, _, rest = named.partition(":")
+        changes: dict[str, Any] = {"model": model}
+        if rest in _sizes(model):
+            changes["model"] = named
+        elif rest:
+            encoder_attention, _, decoder_attention = rest.partition("+")
+            changes["attention"] = encoder_attention
+            if decoder_attention:
+                changes["decoder_attention"] = decoder_attention
+        for setting in settings:
+            key, _, value = setting.partition("=")
+            if key not in KEYS or not value:
+                raise SettingError(
+                    f"{self.word!r}: {setting!r} is not a setting",
+                    "use the form gru@learning_rate=0.001",
+                )
+            if key in _SET_BY_BUDGET:
+                raise SettingError(
+                    f"{self.word!r}: {key} conflicts with --budget, which sets the training length",
+                    f"remove {key}, and use --budget steps:N",
+                )
+            changes[key] = value
+        return changes
+
+    @property
+    def folder(self) -> str:
+        """The name of the folder that its runs are kept in."""
+        return re.sub(r"[^A-Za-z0-9.]+", "_", self.word)
+
+    def recipe(self, base: Recipe, more_changes: Mapping[str, Any] | None = None) -> Recipe:
+        """The common recipe with this model in it."""
+        changes = self.changes | dict(more_changes or {})
+        values: dict[str, Any] = base.model_dump()
+        values["model"] = self._model_settings(base)
+        for key, value in changes.items():
+            section = KEYS[key]
+            values[section][key] = value
+        return schema.parse(values)
+
+    def takes(self, key: str, base: Recipe) -> bool:
+        """Whether a setting of the recipe's model is one of this model too."""
+        # A spec decides how large all of them are.
+        return key in ("model", "spec") or key in self._model_settings(base)
+
+    def _model_settings(self, base: Recipe) -> dict[str, Any]:
+        """The settings of the recipe's model that apply to this one."""
+        name = self.changes["model"].partition(":")[0]
+        settings = loading.applicable_settings(base.model.model_dump(exclude={"spec"}), name)
+        if name == base.model_name:
+            return settings
+        if settings.get("preset") not in _sizes(name):
+            settings["preset"] = None
+        # Positions, activation and the like are what makes the other architecture another one.
+        shared = {*_SHARED_SETTINGS}
+        if base.objective_settings.data == "images":
+            shared.add("patch")  # of images all models have some; of series one architecture
+        return {key: value for key, value in settings.items() if key in shared}
+
+    def sized(self, base: Recipe, parameters: int, spec_of: SpecOf) -> Recipe:
+        """Its recipe, with the widths that come closest to this number of parameters."""
+
+        def count(**widths: int) -> int:
+            return parameter_count(spec_of(self.recipe(base, widths)))
+
+        model = spec_of(self.recipe(base))
+        if self.recipe(base).model_name in LINEAR_FORECASTERS:
+            # Look-back times horizon: there is no width to choose.
+            return self.recipe(base)
+        if len(model.widths) > 1:
+            # The widths of the towers belong together; the recipe's are compared as they are.
+            return self._checked_size(self.recipe(base), count(), parameters)
+        if model.stacks:
+            widths = _transformer_widths(model, parameters, count)
+        else:
+            # Even, because each direction of a bidirectional encoder has half of it.
+            half = _closest(lambda n: count(d_model=2 * n), parameters)
+            widths = {"d_model": 2 * half}
+        return self._checked_size(self.recipe(base, widths), count(**widths), parameters)
+
+    def require_possible(self, base: Recipe, parameters: int, spec_of: SpecOf) -> None:
+        """Refuses a number of parameters that is below that of the smallest widths."""
+
+        def count(**widths: int) -> int:
+            return parameter_count(spec_of(self.recipe(base, widths)))
+
+        model = spec_of(self.recipe(base))
+        if self.recipe(base).model_name in LINEAR_FORECASTERS:
+            return
+        if len(model.widths) > 1:
+            smallest = count()
+        elif model.stacks:
+            heads = next(iter(model.stacks.values())).block.attention.heads
+            smallest = count(d_model=_width_step(heads, count), d_ff=1)
+        else:
+            smallest = count(d_model=2)
+        if smallest > parameters:
+            self._checked_size(self.recipe(base), smallest, parameters)
+
+    def _checked_size(self, recipe: Recipe, nearest: int, parameters: int) -> Recipe:
+        if abs(nearest / parameters - 1) > TOLERANCE:
+            raise SettingError(
+                f"{self.word} cannot have about {parameters:,} parameters: "
+                f"the closest size is {nearest:,}",
+                "choose another --parameters",
+            )
+        return recipe
+
+
+def parse_contenders(words: str) -> list[Contender]:
+    """The models of a list that is separated by commas."""
+    contenders = [Contender(word.strip()) for word in words.split(",") if word.strip()]
+    if not contenders:
+        raise SettingError(
+            "the list of models is empty", "set it: --models transformer,bahdanau,rnn"
+        )
+    folders = [contender.folder for contender in contenders]
+    for contender in contenders:
+        if folders.count(contender.folder) > 1:
+            raise SettingError(f"{contender.word} is listed twice", "list each model once")
+    return contenders
+
+
+def check_settings_are_read(
+    contenders: Sequence[Contender], base: Recipe, changes: Collection[str]
+) -> None:
+    """Refuses settings of the model that are given for all, and that no contender takes."""
+    for key in changes:
+        if KEYS[key] != "model" or any(contender.takes(key, base) for contender in contenders):
+            continue
+        flag = "--" + key.replace("_", "-")
+        raise SettingError(
+            f"{flag} has no effect on {', '.join(contender.word for contender in contenders)}",
+            f"remove it, or set it for a model that has it: NAME@{key}=VALUE",
+        )
+
+
+def _sizes(name: str) -> Collection[str]:
+    """The named sizes of an architecture; none where it is unknown."""
+    name = ALIASES.get(name, name)
+    return PRESET_FAMILIES[name].sizes if name in PRESET_FAMILIES else ()
+
+
+# ------------------------------------------------------------------ equal sizes
+
+
+def _transformer_widths(
+    model: spec.Model, parameters: int, count: Callable[..., int]
+) -> dict[str, int]:
+    """d_model, with d_ff in the same proportion to it; then d_ff for what is still missing."""
+    if abs(count() / parameters - 1) <= TOLERANCE:
+        d_model = model.d_model  # the recipe's own width, where only the rest differs
+    else:
+        block = next(iter(model.stacks.values())).block
+        ratio = block.feedforward.d_ff / model.d_model
+
+        def count_scaled(multiple: int) -> int:
+            d_model = multiple * step
+            return count(d_model=d_model, d_ff=round(ratio * d_model))
+
+        step = _width_step(block.attention.heads, count)
+        d_model = step * _closest(count_scaled, parameters)
+    d_ff = _closest(lambda n: count(d_model=d_model, d_ff=n), parameters)
+    return {"d_model": d_model, "d_ff": d_ff}
+
+
+def _width_step(heads: int, count: Callable[..., int]) -> int:
+    """What d_model must be a multiple of."""
+    try:
+        count(d_model=3 * heads)  # heads of an odd width
+    except RegardError:
+        return 2 * heads  # rotary positions turn pairs of dimensions
+    return heads
+
+
+def _closest(count: Callable[[int], int], wanted: int) -> int:
+    """The size whose count is nearest to what is wanted, by bisection: counts grow with it."""
+    low = 1
+    high = 2
+    while count(high) < wanted:  # first an upper bound
+        low = high
+        high = 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        if count(middle) < wanted:
+            low = middle
+        else:
+            high = middle
+    return min((low, high), key=lambda size: abs(count(size) - wanted))
+
+
+# ------------------------------------------------------------------ budgets
+
+
+_LARGEST_BUDGETS = {"steps": float(LARGEST_SIZE), "flops": 1e36, "seconds": 1e9}
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What the training of every model may cost: `of` is steps, flops or seconds."""
+
+    of: str
+    amount: float
+
+    def steps(self, flops_per_step: float, seconds_per_step: float) -> int:
+        """The number of optimizer steps that the budget allows, at least one."""
+        prices = {"steps": 1.0, "flops": flops_per_step, "seconds": seconds_per_step}
+        steps = max(1, int(self.amount / prices[self.of]))
+        if steps > LARGEST_SIZE:
+            raise SettingError(
+                f"--budget {self.of}:{self.amount:g} means {steps:,} steps, which is too many",
+                "use a smaller --budget",
+            )
+        return steps
+
+
+def parse_budget(text: str) -> Budget:
+    """A budget as its user writes it: steps:2000."""
+    usage = "use the form steps:2000, flops:1e15 or seconds:600"
+    constructors = {unit: partial(_budget, unit) for unit in _LARGEST_BUDGETS}
+    return parse_option(text, constructors, subject="budget", usage=usage)
+
+
+def _budget(unit: str, amount: str) -> Budget:
+    return Budget(unit, number_within(amount, 1, _LARGEST_BUDGETS[unit]))

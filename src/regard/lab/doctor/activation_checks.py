@@ -1,0 +1,290 @@
+"""Checks of a forward and a backward pass: gradients by layer, dead units, attention weights."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.module_tracker import ModuleTracker
+
+from regard.core.context import Context
+from regard.core.probe import AttentionCall, Probe
+from regard.lab.doctor.run_evidence import RunEvidence, carry_untouched
+from regard.training.diagnostics.finding import Finding
+from regard.training.diagnostics.information_flow import ROWS, forward
+from regard.training.diagnostics.nonfinite import ModelTracker
+from regard.training.objectives.objective import CarriesState
+
+# The initial gradient of the first layer, as a share of the last one's. Four post-norm layers keep
+# about a half; 24 keep 0.001 to 0.2, by seed. Twelve train, eighteen diverge (Liu et al., 2020,
+# Understanding the Difficulty of Training Transformers). At a typical 15 % a layer the bound
+# is reached after 19. Pre-norm has more in its first layers than in its last.
+FADED = 0.05
+# The other way round, an excess of the first layer is usual with pre-norm, by the root of depth.
+EXPLODED = 300.0
+DEAD_SHARE = 0.8  # of a layer's units; half of those of a ReLU are off at any one token
+BATCHES = 4  # whose activations are counted
+SATURATED = 1e-8  # the second largest attention weight, where the softmax has no gradient
+# How much of its earlier deviation from uniform weights an attention has left. The deviation goes
+# with the square of the scores, so that these are a tenth of what they were.
+UNIFORM = 1e-2
+# 1 − entropy / log n that counts as uniform. Weights of deviation 0.02 begin with 1e-5 to 1e-3, and
+# heads that have learnt anything have 0.1 and more.
+NEARLY_UNIFORM = 1e-2
+
+
+def check_activations(run: RunEvidence) -> Iterator[Finding]:
+    if run.objective is None:
+        return
+    yield from gradient_by_layer(run)
+    if run.weights is not None and all(t.isfinite().all() for t in run.weights.values()):
+        yield from dead_units(run)
+        yield from attention_weights(run)
+
+
+# --- gradients ------------------------------------------------------------------------------------
+
+BLOCK_NAME = re.compile(r"^(.*?)\.(\d+)\.")  # encoder.blocks.3.… → encoder.blocks, 3
+
+
+def gradient_by_layer(run: RunEvidence) -> Iterator[Finding]:
+    """Gradients of the first layers far from those of the last, as training began."""
+    # A healthy run proves that its gradients arrive.
+    if run.has_run and not run.is_weak:
+        return
+    with run.loaded(run.initial):
+        norms = _gradient_norms(run)
+    for stack, layers in norms.items():
+        if len(layers) < 3:
+            continue  # two layers have no course
+        first = layers[min(layers)]
+        last = layers[max(layers)]
+        evidence = (
+            f"at initialization the gradient norm of {stack}.{min(layers)} is {first:.1e}, "
+            f"that of {stack}.{max(layers)} is {last:.1e}"
+        )
+        if first < FADED * last:
+            yield Finding(
+                "vanishing_gradients",
+                evidence,
+                f"gradients vanish in a stack of {len(layers)} layers",
+                "use pre-norm (residual = pre), or fewer layers and a longer warmup",
+                0.85,
+            )
+        elif first > EXPLODED * last:
+            yield Finding(
+                "exploding_gradients",
+                evidence,
+                f"gradients explode in a stack of {len(layers)} layers",
+                "use pre-norm (residual = pre), smaller initial weights, or max_grad_norm = 1.0",
+                0.85,
+            )
+
+
+def _gradient_norms(run: RunEvidence) -> dict[str, dict[int, float]]:
+    """The gradient norm of each block, by stack and number."""
+    objective = run.objective
+    assert objective is not None
+    model = objective.model
+    model.eval()  # without dropout
+    squares: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
+    with carry_untouched(objective):
+        batch = run.batches[0].to(_device(model))
+        loss, _ = objective.loss(batch.tensors)
+        (loss / max(1, batch.tokens)).backward()
+    for name, parameter in model.named_parameters():
+        # encoder.blocks.3.attention… → encoder.blocks, 3; biases and norms have other sizes
+        match = BLOCK_NAME.match(name)
+        if match is None or parameter.grad is None or parameter.ndim < 2:
+            continue
+        squares[match[1]][int(match[2])] += float(parameter.grad.double().square().sum())
+    model.zero_grad(set_to_none=True)
+    return {
+        stack: {number: square**0.5 for number, square in layers.items()}
+        for stack, layers in squares.items()
+    }
+
+
+def _device(model: nn.Module) -> torch.device:
+    return next(model.parameters()).device
+
+
+# --- dead units -----------------------------------------------------------------------------------
+
+_ACTIVATIONS = ("relu", "gelu", "silu")
+
+
+class _UnitActivity(TorchDispatchMode):
+    """The largest activation of each unit of the feed-forward layers, by module."""
+
+    def __init__(self, tracker: ModuleTracker) -> None:
+        super().__init__()
+        self.tracker = tracker
+        self.largest: dict[str, Tensor] = {}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func.overloadpacket.__name__ in _ACTIVATIONS:
+            names = [name for name in self.tracker.parents if "feedforward" in name]
+            if names:
+                module = max(names, key=len).partition(".")[2]
+                size = result.abs().reshape(-1, result.shape[-1]).amax(dim=0)  # [F]
+                before = self.largest.get(module)
+                self.largest[module] = size if before is None else torch.maximum(before, size)
+        return result
+
+
+def _dead_shares(run: RunEvidence) -> dict[str, float]:
+    """The share of units that no position of some batches activates, by module."""
+    objective = run.objective
+    assert objective is not None
+    tracker = ModelTracker(objective.model)
+    activity = _UnitActivity(tracker)
+    objective.model.eval()
+    with torch.no_grad(), carry_untouched(objective), tracker, activity:
+        for batch in run.batches[:BATCHES]:
+            objective.loss(batch.to(_device(objective.model)).tensors)
+    return {
+        # GELU and SiLU come close to zero, and never reach it.
+        module: float((largest < 1e-6).to(torch.float32).mean())
+        for module, largest in activity.largest.items()
+    }
+
+
+def dead_units(run: RunEvidence) -> Iterator[Finding]:
+    """Units of a feed-forward layer that nothing activates, and that were alive at the start."""
+    assert run.weights is not None
+    with run.loaded(run.weights):
+        now = _dead_shares(run)
+    worst = max(now, key=lambda module: now[module], default=None)
+    if worst is None or now[worst] < DEAD_SHARE:
+        return
+    # Some activations are never positive by chance, even of new weights.
+    with run.loaded(run.initial):
+        began = _dead_shares(run)
+    yield Finding(
+        "dead_units",
+        f"{100 * now[worst]:.0f} % of the units of {worst} are zero for every token, "
+        f"{100 * began.get(worst, 0.0):.0f} % at initialization",
+        "the units of a feed-forward layer are dead: no gradient reaches them",
+        "lower learning_rate, use activation = gelu, or reinitialize that layer",
+        0.9,
+    )
+
+
+# --- attention ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class AttentionSummary:
+    """One attention over some rows, the median over positions; of all its heads the extreme."""
+
+    deviation: float  # 1 − entropy / log n of the head that is farthest from uniform
+    second: float  # the largest, over heads, of the second largest weight
+
+
+def _summaries(run: RunEvidence) -> dict[str, AttentionSummary]:
+    probe = Probe(["*.weights"])
+    objective = run.objective
+    assert objective is not None
+    objective.model.eval()
+    with torch.no_grad():
+        model = objective.trained_model
+        tensors = {
+            key: tensor[:ROWS].to(model.device)
+            for key, tensor in run.batches[0].tensors.items()
+            if tensor.ndim
+        }
+        # A language model that carries its state on has as many rows as its batches.
+        if isinstance(objective, CarriesState) and model.model.writes:
+            return {}
+        forward(model, tensors, Context(probe=probe))
+        summaries = {}
+        for name, call in probe.attentions.items():
+            summary = _summary(call)
+            if summary is not None:
+                summaries[name] = summary
+    return summaries
+
+
+def _summary(call: AttentionCall) -> AttentionSummary | None:
+    rows = torch.arange(call.q.shape[2], device=call.q.device)
+    # In float64: saturated weights differ by less than float32 can tell.
+    weights = call.weights().double().clamp_min(0)  # [B, H, T, S]
+    # Not every kernel's weights sum to one.
+    weights = weights / weights.sum(dim=-1, keepdim=True).clamp_min(1e-30)
+    visible = call.visible(rows).expand(weights.shape).sum(dim=-1)  # [B, H, T]
+    counted = (visible >= 4).all(dim=1)  # [B, T]: positions with a choice
+    if not counted.any():
+        return None
+    entropy = -torch.xlogy(weights, weights).sum(dim=-1) / visible.clamp_min(2).double().log()
+    second = weights.topk(2, dim=-1).values[..., 1]  # [B, H, T]
+    return AttentionSummary(
+        deviation=float((1 - entropy).transpose(1, 2)[counted].median(dim=0).values.max()),
+        second=float(second.transpose(1, 2)[counted].median(dim=0).values.max()),
+    )
+
+
+def _earlier_summaries(run: RunEvidence) -> dict[str, AttentionSummary]:
+    """What attention was: as training began, or in an earlier checkpoint if that is sharper.
+
+    New weights of a small deviation attend to all positions almost alike. Whether a head has lost
+    what it had learnt shows only beside a checkpoint from between.
+    """
+    with run.loaded(run.initial):
+        began = _summaries(run)
+    if run.earlier is None:
+        return began
+    with run.loaded(run.earlier.groups["weights"]):
+        between = _summaries(run)
+    return {
+        name: AttentionSummary(
+            max(began[name].deviation, between[name].deviation),
+            # Saturation is judged against the start: there it was not.
+            began[name].second,
+        )
+        for name in began
+    }
+
+
+def attention_weights(run: RunEvidence) -> Iterator[Finding]:
+    """Attention that has become one-hot in all heads, or uniform, compared with the start."""
+    assert run.weights is not None
+    with run.loaded(run.weights):
+        now = _summaries(run)
+    began = _earlier_summaries(run)
+    saturated = [
+        name
+        for name, summary in now.items()
+        if summary.second < SATURATED and began[name].second > SATURATED
+    ]
+    uniform = [
+        name
+        for name, summary in now.items()
+        if summary.deviation < min(NEARLY_UNIFORM, UNIFORM * began[name].deviation)
+    ]
+    if saturated:
+        yield Finding(
+            "saturated_attention",
+            f"all heads of {', '.join(saturated[:3])} attend to one position only",
+            "attention has collapsed: the softmax is saturated and has no gradient",
+            "scale down or reinitialize its query and key weights; lower learning_rate",
+            0.85,
+        )
+    if uniform:
+        yield Finding(
+            "uniform_attention",
+            f"all heads of {', '.join(uniform[:3])} attend almost equally to all positions, "
+            "more than at initialization",
+            "attention is uniform: queries or keys carry no information",
+            "reinitialize the query and key weights of these layers; check for zeroed weights",
+            0.85,
+        )

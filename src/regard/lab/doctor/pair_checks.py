@@ -1,0 +1,285 @@
+"""Checks of pairs: sides that are swapped, and lines that do not belong together."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from regard.lab.doctor import stored_data
+from regard.lab.doctor.run_evidence import RunEvidence
+from regard.lab.doctor.stored_data import Example
+from regard.training.data.parallel_text import ParallelCorpora
+from regard.training.diagnostics.finding import Finding
+from regard.training.objectives.sequence_to_sequence import SequenceToSequence
+
+Array = NDArray[Any]
+
+MAX_PAIRS = 4000  # [N, W] of float32 takes 16 MB then
+MIN_PAIRS = 60  # below, words that go together cannot be told from those of one sentence
+BUCKETS = 512  # that words are hashed into
+OFFSETS = (0, 1, -1, 2, -2, 3, -3)  # lines by which one side may have slipped
+CHANCE = 0.5  # how often a pair beats another target for its source, if they are unrelated
+SWAPPED_SHARE = 0.02  # names, numbers and quotations make a few lines look foreign
+
+
+def check_pairs(run: RunEvidence) -> Iterator[Finding]:
+    objective = run.objective
+    if objective is None or not isinstance(objective.data, ParallelCorpora):
+        return
+    if run.has_generated_data:
+        return
+    splits = stored_data.examples(objective)
+    yield from swapped_sides(splits)
+    yield from misaligned_sides(run, splits)
+
+
+# --- swapped sides --------------------------------------------------------------------------------
+
+
+def swapped_sides(splits: dict[str, list[Example]]) -> Iterator[Finding]:
+    """Lines whose sides are those of the other language, by the frequencies of words."""
+    train = splits["train"][:MAX_PAIRS]
+    if len(train) < MIN_PAIRS:
+        return
+    source = _word_counts([pair[0] for pair in train])  # [N, W]
+    target = _word_counts([pair[1] for pair in train])
+    is_swapped = np.zeros(len(train), dtype=bool)
+    # The frequencies of both languages, from lines sorted by them; a few rounds settle it.
+    for _ in range(5):
+        languages = _languages(source, target, is_swapped)
+        evidence = _both_sides(source, target, languages)
+        is_swapped = evidence < 0
+    # 2 nats are odds of 7 to 1 for a line.
+    if np.median(np.abs(evidence)) < 2.0:
+        return  # both sides are of one language
+    # The majority is how it is meant.
+    if is_swapped.mean() > 0.5:
+        is_swapped = ~is_swapped
+        languages = languages[::-1]
+    strongly = is_swapped & (np.abs(evidence) > 2.0)
+    if strongly.sum() >= 3 and strongly.mean() > SWAPPED_SHARE:
+        first = int(np.argmax(strongly))
+        yield _swapped(
+            f"{100 * strongly.mean():.0f} % of the training pairs have source and target "
+            f"swapped, the first in line {first + 1}: {train[first][0][:40]!r}"
+        )
+    for name, pairs in splits.items():
+        if name == "train" or len(pairs) < 5:
+            continue
+        evidence = _both_sides(
+            _word_counts([pair[0] for pair in pairs[:MAX_PAIRS]]),
+            _word_counts([pair[1] for pair in pairs[:MAX_PAIRS]]),
+            languages,
+        )
+        if (evidence < 0).mean() > 0.5:
+            yield _swapped(
+                f"the sources of {name} are in the language of the training targets, and its "
+                f"targets in that of the sources: {pairs[0][0][:40]!r}"
+            )
+
+
+def _swapped(evidence: str) -> Finding:
+    return Finding(
+        "swapped_sides",
+        evidence,
+        "source and target are swapped",
+        "swap the two files, or these lines",
+        0.95,
+    )
+
+
+def _word_counts(texts: Sequence[str]) -> Array:
+    """[N, W]: how often each word, hashed, occurs in each text."""
+    counts = np.zeros((len(texts), 2 * BUCKETS), dtype=np.float32)
+    for row, text in enumerate(texts):
+        for word in text.lower().split():
+            counts[row, zlib.crc32(word.encode()) % (2 * BUCKETS)] += 1
+    return counts
+
+
+def _languages(source: Array, target: Array, is_swapped: Array) -> tuple[Array, Array]:
+    """Log frequencies [W] of the words of both languages."""
+    chosen = is_swapped[:, None]
+    # + 0.5: a word that one side lacks is rare there, not impossible.
+    one = np.where(chosen, target, source).sum(axis=0) + 0.5
+    other = np.where(chosen, source, target).sum(axis=0) + 0.5
+    return np.log(one / one.sum()), np.log(other / other.sum())
+
+
+def _both_sides(source: Array, target: Array, languages: tuple[Array, Array]) -> Array:
+    """[N]: log-likelihood ratio that a pair is as it should be; positive only if both sides are.
+
+    A line that was left untranslated has one wrong side, and is not swapped.
+    """
+    difference = languages[0] - languages[1]  # [W], positive for words of the source language
+    of_source = source @ difference
+    of_target = -(target @ difference)
+    # Swapped only where both say so.
+    return np.maximum(of_source, of_target)
+
+
+# --- misaligned sides -----------------------------------------------------------------------------
+
+
+def misaligned_sides(run: RunEvidence, splits: dict[str, list[Example]]) -> Iterator[Finding]:
+    """Lines that belong to other lines than those beside them, by words that go together."""
+    for name in ("train", "valid"):
+        pairs = splits.get(name, [])[:MAX_PAIRS]
+        if len(pairs) < MIN_PAIRS:
+            continue
+        source = _presence([pair[0] for pair in pairs])
+        target = _presence([pair[1] for pair in pairs])
+        wins = {offset: _wins(source, target, offset) for offset in OFFSETS}
+        means = {offset: float(np.nanmean(won)) for offset, won in wins.items()}
+        best = max(means, key=lambda offset: means[offset])
+        # Three standard deviations of a share.
+        margin = 3 * CHANCE / np.sqrt(len(pairs))
+        if best != 0 and means[best] > max(means[0] + 0.1, CHANCE + margin):
+            yield _misaligned(
+                f"targets of {name} match the source {_distance(best)} them in "
+                f"{100 * means[best]:.0f} % of cases, the source on their line in "
+                f"{100 * means[0]:.0f} %",
+                0.95,
+            )
+            continue
+        slip = _slip(source, target, wins)
+        if slip is not None:
+            line, offset = slip
+            yield _misaligned(
+                f"from about line {line} of {name} on, targets match the source "
+                f"{_distance(offset)} them",
+                0.93,
+            )
+            continue
+        # Even a free translation is longer where its source is: related pairs have 0.5 and more.
+        unrelated = means[best] < CHANCE + margin and _length_correlation(pairs) < 0.1
+        if unrelated and _ignores_source(run):
+            yield _misaligned(
+                f"a target of {name} matches its source no better than any other "
+                f"({100 * means[0]:.0f} % of comparisons), and their lengths are unrelated",
+                0.85,
+            )
+
+
+def _distance(offset: int) -> str:
+    """The offset of a target from its source, in words."""
+    lines = "1 line" if abs(offset) == 1 else f"{abs(offset)} lines"
+    return f"{lines} before" if offset > 0 else f"{lines} after"
+
+
+def _misaligned(evidence: str, confidence: float) -> Finding:
+    return Finding(
+        "misaligned_sides",
+        evidence,
+        "source and target are misaligned: their lines belong to different sentences",
+        "find the line that is missing in one of the files, or create both files again",
+        confidence,
+    )
+
+
+def _presence(texts: Sequence[str]) -> Array:
+    """[N, W]: which words, hashed, occur in each text."""
+    present = np.zeros((len(texts), BUCKETS), dtype=np.float32)
+    for row, text in enumerate(texts):
+        for word in text.lower().split():
+            present[row, zlib.crc32(word.encode()) % BUCKETS] = 1
+    return present
+
+
+def _shifted(source: Array, target: Array, offset: int) -> tuple[Array, Array]:
+    """The rows of both sides if the target has slipped by `offset` lines."""
+    if offset >= 0:
+        return source[: len(source) - offset], target[offset:]
+    return source[-offset:], target[:offset]
+
+
+def _wins(source: Array, target: Array, offset: int) -> Array:
+    """[N]: how often each pair beats another target by the words that go together.
+
+    Association is learnt from every other line, and tested on those in between.
+    """
+    one, other = _shifted(source, target, offset)
+    won = np.full(len(source), np.nan)  # NaN where a slipped line has no partner
+    start = max(0, -offset)
+    rows = np.arange(len(one))
+    for half in (0, 1):
+        learn = rows % 2 == half
+        test = ~learn
+        scores = one[test] @ _association(one[learn], other[learn])  # [n, W]
+        candidates = other[test]
+        pair_score = _mean_score(scores, candidates)
+        beaten = np.zeros(len(pair_score))
+        # Targets of other lines, not of neighbours, which may be alike.
+        shifts = (7, 31, 101)
+        for shift in shifts:
+            stranger = _mean_score(scores, np.roll(candidates, shift, axis=0))
+            beaten += (pair_score > stranger) + 0.5 * (pair_score == stranger)
+        won[start + rows[test]] = beaten / len(shifts)
+    return won
+
+
+def _association(source: Array, target: Array) -> Array:
+    """[W, W]: pointwise mutual information of words, by smoothed counts."""
+    together = source.T @ target
+    # [W, W], if the words of both sides were independent
+    expected = np.outer(source.sum(axis=0), target.sum(axis=0)) / max(1, len(source))
+    information: Array = np.log((together + 0.5) / (expected + 0.5))
+    return information
+
+
+def _mean_score(scores: Array, candidates: Array) -> Array:
+    """[N]: the mean over the words of each candidate."""
+    mean: Array = (scores * candidates).sum(axis=1) / np.maximum(1, candidates.sum(axis=1))
+    return mean
+
+
+def _slip(source: Array, target: Array, wins: dict[int, Array]) -> tuple[int, int] | None:
+    """(line, offset) where one side slips: blocks of lines that fit at another offset only."""
+    blocks = 10  # long enough to judge, short enough to say where
+    size = len(source) // blocks
+    if size < 30:
+        return None
+    for block in range(blocks):
+        part = slice(block * size, (block + 1) * size)
+        means = {offset: float(np.nanmean(won[part])) for offset, won in wins.items()}
+        best = max(means, key=lambda offset: means[offset])
+        clearly = means[best] > means[0] + 6 * CHANCE / np.sqrt(3 * size)
+        # A block that fits elsewhere and not here, while others show what fitting is.
+        if best != 0 and clearly and means[0] < CHANCE + 0.12:
+            return block * size + 1, best
+    return None
+
+
+def _length_correlation(pairs: Sequence[Example]) -> float:
+    lengths = np.array([[len(source), len(target)] for source, target in pairs], dtype=float)
+    if (lengths.std(axis=0) == 0).any():
+        return 0.0
+    return float(np.corrcoef(lengths.T)[0, 1])
+
+
+@torch.no_grad()
+def _ignores_source(run: RunEvidence) -> bool:
+    """Whether a trained model is none the worse for the sources of other pairs."""
+    objective = run.objective
+    if run.weights is None or not isinstance(objective, SequenceToSequence):
+        return True
+    corpus = objective.validation_corpus
+    if corpus is None or len(corpus) < 8:
+        return True
+    rows = np.arange(min(64, len(corpus)))  # one batch
+    tensors = dict(objective.collate(corpus, rows).to(objective.device).tensors)
+    exchanged = dict(tensors)
+    for key in ("source", "padding_mask"):
+        if key in exchanged:
+            exchanged[key] = exchanged[key].roll(len(rows) // 2, dims=0)
+    with run.loaded(run.weights) as model:
+        model.eval()
+        paired = float(objective.loss(tensors)[1])
+        other = float(objective.loss(exchanged)[1])
+    # A model that reads its source loses far more than two per cent by another one.
+    return other < 1.02 * paired

@@ -1,0 +1,343 @@
+"""The subject of a plan: a model, its objective, the batch, and the settings of a step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from regard import spec as specs
+from regard.families import folder as folders
+from regard.families import presets
+from regard.families.encoders import electra
+from regard.lab.plan.step_trace import StepSettings
+from regard.lab.plan.workload import Sizes, Workload, workload
+from regard.system.errors import ModelError, SettingError, did_you_mean
+from regard.training import model_spec
+from regard.training.recipe import loading
+from regard.training.recipe.objectives import objective_of
+from regard.training.recipe.schema import Recipe
+
+DEFAULT_ROWS = 8
+LARGE = 10**9  # parameters from which one row is planned
+MAX_DEFAULT_LENGTH = 2048
+SENTENCE = 64  # tokens of a long sentence, where a recipe of pairs only has an upper limit
+SPEECH_FRAMES = 1500  # positions of 30 seconds, for encoders without a limit
+SPEECH_SAMPLES = 10 * 16_000  # ten seconds, for models that read samples
+# Of a micro-batch: its token ids are real tensors, and no device holds the activations of more.
+MOST_POSITIONS = 2**25
+IMAGE_OBJECTIVES = ("images", "masked_images")
+SPEC_FILES = (".json", ".toml")
+LABELS = 2  # classes, where the data would say how many
+_HEAD_TASKS: dict[str, specs.HeadTask] = {
+    "classify": "classify",
+    "tag": "tag",
+    "answer": "answer",
+    "regress": "classify",
+}
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user changes: None leaves the choice to the recipe or to the model."""
+
+    batch: int | None = None  # rows
+    length: int | None = None
+    precision: str | None = None
+    accumulate: int | None = None
+    recompute: bool | None = None
+    vocabulary: int | None = None
+    tokens: float | None = None  # of the whole training
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model with all that decides the cost of its training step."""
+
+    name: str
+    description: specs.Model
+    objective: str
+    sizes: Sizes
+    settings: StepSettings
+    generator: specs.Model | None = None  # ELECTRA's, which is trained along
+    tokens: float | None = None  # of the whole training, in positions
+    notes: tuple[str, ...] = ()  # what had to be assumed
+
+    @property
+    def workload(self) -> Workload:
+        return workload(self.objective, self.description, self.sizes)
+
+    @property
+    def positions_per_step(self) -> int:
+        return self.sizes.positions * self.settings.accumulate
+
+
+def resolve(target: str, request: Request) -> Subject:
+    """The subject that a user names: a recipe, a preset, a config.json, a spec, or a folder."""
+    path = Path(target)
+    # A recipe first: the names of recipes and presets do not overlap.
+    if target in loading.packaged() or path.suffix == ".toml":
+        return _of_recipe(target, request)
+    if path.is_dir() or path.is_file():
+        return _of_file(path, request)
+    if target not in presets.names():
+        raise ModelError(
+            f"{target!r} is not a recipe, preset, config.json or model folder", _closest(target)
+        )
+    return _of_preset(target, request)
+
+
+def _closest(target: str) -> str:
+    answer = did_you_mean(target, [*presets.names(), *loading.packaged()])
+    if answer.startswith("did you mean"):
+        return answer
+    return "`regard show` lists all models"
+
+
+# --- presets, folders and files -------------------------------------------------------------------
+
+
+def _of_preset(name: str, request: Request) -> Subject:
+    about = presets.about(name)
+    family = about.name.partition(":")[0]
+    description = presets.preset(name, request.vocabulary, _context(about, request))
+    objective = objective_of(family, about.kind, has_text=False)
+    # A recurrent language model; the cell's bare name is a translator.
+    if family.endswith("-lm"):
+        objective = "causal"
+    generator = None
+    if objective == "replaced":
+        size = about.name.partition(":")[2]
+        description, generator = electra.preset(size, request.vocabulary or about.vocabulary)
+    objective = _with_heads(objective, description)
+    _require_effect(request, about.name, objective, has_vocabulary=False)
+    return _subject(about.name, description, objective, request, about.context, generator)
+
+
+def _context(about: presets.Preset, request: Request) -> int | None:
+    """A longer input than the preset has positions for needs more of them."""
+    text = about.kind in ("encoder-decoder", "decoder", "encoder")
+    if text and request.length is not None and request.length > about.context:
+        return request.length
+    return None
+
+
+def _with_heads(objective: str, description: Any) -> str:
+    """An encoder without a head over the vocabulary learns vectors, or its labels."""
+    if objective != "masked" or description.head is not None:
+        return objective
+    return "contrastive" if description.labels is None else _objective_of_labels(description)
+
+
+def _objective_of_labels(description: Any) -> str:
+    return "tag" if description.labels.each else "classify"
+
+
+def _of_file(path: Path, request: Request) -> Subject:
+    if path.is_dir():
+        description = folders.peek(path).spec
+        name = path.name or str(path)
+    elif path.suffix in SPEC_FILES:
+        description = model_spec.read_file(path)
+        name = path.parent.name if path.name == "config.json" else path.stem
+    else:
+        raise ModelError(
+            f"{path} is not a recipe, config.json or spec",
+            "pass a .json or .toml file, or a model folder",
+        )
+    objective = _objective(description)
+    _require_effect(request, str(path), objective, has_vocabulary=True)
+    return _subject(name, description, objective, request, description.max_length or SENTENCE)
+
+
+def _objective(description: Any) -> str:
+    """What a model of unknown family learns, by what it reads and writes."""
+    reads = description.main_input_name
+    if description.is_encoder_decoder:
+        return {"input_features": "transcribe", "past_values": "forecast"}.get(reads, "translate")
+    if reads == "pixel_values" and description.pixels is not None:
+        return "masked_images"
+    if reads == "input_values" and description.labels is not None:
+        return "ctc"
+    by_input = {
+        "pixel_values": "images",
+        "story": "stories",
+        "input_values": "sounds",
+        "input_features": "sounds",
+        "past_values": "forecast",
+        "node_features": "nodes",
+    }
+    if reads in by_input:
+        return by_input[reads]
+    if len(description.widths) > 1:  # two towers
+        return "image_text"
+    if description.kv_cache_size is not None:
+        return "causal"
+    return _with_heads("masked", description)
+
+
+def _subject(
+    name: str,
+    description: specs.Model,
+    objective: str,
+    request: Request,
+    context: int,
+    generator: specs.Model | None = None,
+) -> Subject:
+    from regard.builder.parameter_count import parameter_count
+
+    rows = request.batch
+    if rows is None:
+        # One row of a large model says enough, and is traced in seconds.
+        rows = 1 if parameter_count(description) >= LARGE else DEFAULT_ROWS
+    length = request.length or _default_length(objective, description, context)
+    settings = StepSettings(
+        precision=request.precision or "float32",
+        accumulate=request.accumulate or 1,
+        recompute=bool(request.recompute),
+    )
+    sizes = _sizes(objective, description, rows, length)
+    return Subject(name, description, objective, sizes, settings, generator, tokens=request.tokens)
+
+
+def _default_length(objective: str, description: Any, context: int) -> int:
+    if objective == "ctc":
+        return SPEECH_SAMPLES
+    if objective == "translate":
+        return min(context, SENTENCE)
+    return min(context, MAX_DEFAULT_LENGTH)
+
+
+def _sizes(objective: str, description: Any, rows: int, length: int) -> Sizes:
+    if rows < 1 or length < 1:
+        raise SettingError(
+            f"a batch of {rows} rows of {length} positions is empty",
+            "set --batch and --length to 1 or more",
+        )
+    if rows * length > MOST_POSITIONS:
+        raise SettingError(
+            f"{rows:,} rows of {length:,} positions do not fit on any device",
+            "reduce --batch or --length, and use --accumulate N for larger updates",
+        )
+    if objective in IMAGE_OBJECTIVES:  # an image has one size
+        length = description.patches.positions
+    limit = description.max_length
+    if objective not in ("images", "ctc", "stories") and limit is not None and length > limit:
+        raise SettingError(
+            f"--length {length} exceeds the {limit} positions of this model",
+            f"use --length {limit} or less",
+        )
+    source = _speech_positions(description) if objective == "transcribe" else length
+    return Sizes(rows, length, source)
+
+
+def _speech_positions(description: Any) -> int:
+    """Positions of a recording in the encoder, which is padded to all that the model has."""
+    positions: int | None = getattr(description.spectrogram.position, "length", None)
+    return positions or SPEECH_FRAMES
+
+
+def _require_effect(request: Request, name: str, objective: str, has_vocabulary: bool) -> None:
+    """Refuses options that have no effect on this model."""
+    if request.vocabulary is not None and has_vocabulary:
+        raise SettingError(
+            f"--vocabulary has no effect: {name} has a fixed vocabulary", "remove --vocabulary"
+        )
+    if request.length is not None and objective in IMAGE_OBJECTIVES:
+        raise SettingError(
+            f"--length has no effect: {name} reads images of a fixed size", "remove --length"
+        )
+
+
+# --- recipes --------------------------------------------------------------------------------------
+
+
+def _of_recipe(target: str, request: Request) -> Subject:
+    changes: dict[str, Any] = {
+        key: value
+        for key, value in (
+            ("precision", request.precision),
+            ("accumulate", request.accumulate),
+            ("gradient_checkpointing", request.recompute),
+            ("vocabulary", request.vocabulary),
+        )
+        if value is not None
+    }
+    # No file is read, so it does not matter where they are.
+    recipe, name = loading.choose(target, changes, data_root=".")
+    return of_recipe(recipe, name, request)
+
+
+def of_recipe(recipe: Recipe, name: str, request: Request) -> Subject:
+    """The training of a recipe, as far as it is known without the data."""
+    description, generator, notes = _describe(recipe)
+    _require_effect(request, name, recipe.objective, has_vocabulary=recipe.is_finetuning)
+    length = request.length or _recipe_length(recipe, description)
+    rows = request.batch or max(1, recipe.train.batch_tokens // _positions(description, length))
+    train = recipe.train
+    sizes = _sizes(recipe.objective, description, rows, length)
+    settings = StepSettings(train.precision, train.accumulate, train.gradient_checkpointing)
+    tokens = request.tokens or float(train.steps * train.accumulate * sizes.positions)
+    # Epochs of data that nobody has counted yet.
+    if recipe.tune.epochs is not None:
+        tokens = request.tokens or 0.0
+    return Subject(
+        name,
+        description,
+        recipe.objective,
+        sizes,
+        settings,
+        generator,
+        tokens=tokens or None,
+        notes=notes,
+    )
+
+
+def _describe(recipe: Recipe) -> tuple[Any, specs.Model | None, tuple[str, ...]]:
+    """The spec of a recipe's model without its data, its generator, and what was assumed."""
+    vocabulary = recipe.tokens.vocabulary
+    assumed = f"{vocabulary:,} tokens; the tokenizer may learn fewer"
+    if recipe.is_finetuning:
+        return folders.peek(Path(str(recipe.tune.base))).spec, None, ()
+    if recipe.objective == "replaced":
+        return *model_spec.electra_specs(recipe, vocabulary), (assumed,)
+    # How many labels there are is known to the data; the head is small beside the model.
+    if recipe.objective in _HEAD_TASKS:
+        task = _HEAD_TASKS[recipe.objective]
+        described = model_spec.describe_with_head(recipe, vocabulary, task, LABELS)
+        return described, None, (assumed, f"{LABELS} labels")
+    about = presets.about(recipe.preset_name)
+    match recipe.objective_settings.data:
+        case "pairs":
+            return model_spec.describe(recipe, vocabulary, vocabulary), None, (assumed,)
+        case "images" if recipe.objective == "masked_images":
+            return model_spec.describe_masked_images(recipe), None, ()
+        case "images" if recipe.objective == "images":
+            classes = about.vocabulary
+            return model_spec.describe(recipe, classes), None, (f"{classes:,} classes",)
+        case "sounds" if recipe.objective == "ctc":
+            return model_spec.describe(recipe, about.vocabulary), None, ()
+        case _:
+            return model_spec.describe(recipe, vocabulary), None, (assumed,)
+
+
+def _recipe_length(recipe: Recipe, description: Any) -> int:
+    if recipe.objective_settings.data == "pairs":
+        return min(recipe.data.max_length, SENTENCE)
+    if recipe.objective == "ctc":
+        return SPEECH_SAMPLES
+    limit: int | None = description.max_length
+    return min(recipe.data.context, limit or recipe.data.context)
+
+
+def _positions(description: Any, length: int) -> int:
+    """What one row counts of `batch_tokens`."""
+    if description.main_input_name == "pixel_values":
+        return int(description.patches.positions)
+    return length
+
+
+def with_batch(subject: Subject, rows: int, accumulate: int) -> Subject:
+    """The same update in smaller micro-batches."""
+    sizes = replace(subject.sizes, rows=rows)
+    return replace(subject, sizes=sizes, settings=replace(subject.settings, accumulate=accumulate))

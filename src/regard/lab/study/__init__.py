@@ -1,0 +1,31 @@
+"""Studies: claims of the literature as experiments, each with figures and a verdict.
+
+    result = regard.study.run("scaling", quick=True)    # a notebook shows claim, figures, verdict
+    result.verdict.outcome, result.numbers, result.to_html("scaling.html")
+
+To add one: a file in the folder of its topic with a subclass of `Study`, and its line in
+`listing.STUDIES`. `measure` returns plain JSON values, separately for each seed; `verdict`,
+`figures` and `tables` are pure functions of them, so that a stored result can be shown again, and
+tests give each rule a result that confirms the claim and one that refutes it (`VERDICTS` in
+tests/study/TOPIC_verdicts.py).
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from regard.lab.study.result import StudyResult
+    from regard.lab.study.runner import run, run_all
+
+__all__ = ["StudyResult", "run", "run_all"]
+
+_PLACES = {"StudyResult": "result", "run": "runner", "run_all": "runner"}
+
+if not TYPE_CHECKING:
+    # As in `regard`: listing the studies does not wait for torch.
+    def __getattr__(name: str) -> Any:
+        if name not in __all__:
+            raise AttributeError(f"module 'regard.lab.study' has no attribute {name!r}")
+        return getattr(importlib.import_module(f"regard.lab.study.{_PLACES[name]}"), name)

@@ -1,0 +1,195 @@
+"""LayerNorm, RMSNorm and BatchNorm under varying length and batch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import islice
+from typing import Any
+
+import torch
+
+from regard import spec
+from regard.lab.study.figure import Table, deviation, mean, mean_text
+from regard.lab.study.study import Effort, Numbers, Outcome, Progress, Study, Verdict
+from regard.lab.study.training_run import (
+    PADDING,
+    Batch,
+    build_seeded,
+    builtin_pairs,
+    builtin_vocabulary,
+    evaluate,
+    logits,
+    mean_loss,
+    train,
+    translator,
+)
+from regard.look.drawing import Axis, BarChart, Bars, Figure
+
+NORMS: dict[str, spec.Norm] = {
+    "LayerNorm": spec.LayerNorm(),
+    "RMSNorm": spec.RMSNorm(),
+    "BatchNorm": spec.BatchNorm(),
+}
+INDEPENDENT = 1e-4  # relative change of an output that is rounding
+# BatchNorm's statistics are over all tokens of these: some twenty, or over a hundred.
+BATCHES = {"small": 2, "large": 16}  # sentences in a batch of training
+
+
+class Norms(Study):
+    name = "norms"
+    claim = (
+        "LayerNorm (and RMSNorm) normalizes each token by itself, so that neither the other "
+        "sentences of a batch nor their lengths matter; BatchNorm depends on both, and suffers "
+        "with small batches of sentences of varying length."
+    )
+    source = (
+        "Ba et al. 2016, Sections 3 and 6.6; Shen et al. 2020 (PowerNorm), Section 3; Zhang and "
+        "Sennrich 2019"
+    )
+    measurement = (
+        "Translators of two layers (one in a quick study) for the built-in language with each "
+        "norm. How far the output for a sentence moves, in training mode, if the rest of the batch "
+        "is replaced or only made shorter; then, trained on batches of 2 and of 16 sentences with "
+        "as many updates, the test loss, in evaluation and in training mode."
+    )
+    rule = (
+        f"Holds if LayerNorm and RMSNorm move by less than {INDEPENDENT:g} and BatchNorm by more "
+        "than 0.01, and with small batches BatchNorm has a higher loss than LayerNorm by more than "
+        "the standard deviations of both; within limits if the loss is not higher; else it does "
+        "not hold."
+    )
+    full_seeds = 3
+
+    def measure(self, effort: Effort, progress: Progress) -> Numbers:
+        steps = effort.choose(80, 250)
+        layers = effort.choose(1, 2)
+        test = list(islice(builtin_pairs("test", 500, 0, rows=32), effort.choose(2, 6)))
+        moves = {
+            name: [_moves(norm, layers, seed) for seed in effort.seeds]
+            for name, norm in NORMS.items()
+        }
+        jobs = [(name, size, seed) for seed in effort.seeds for name in NORMS for size in BATCHES]
+        runs: dict[str, dict[str, list[dict[str, float]]]] = {
+            name: {size: [] for size in BATCHES} for name in NORMS
+        }
+        for name, size, seed in progress.over(jobs, lambda job: f"{job[0]}, {job[1]} batches"):
+            rows = BATCHES[size]
+            model = build_seeded(_model(NORMS[name], layers), seed)
+            train(model, builtin_pairs("train", 5000, seed, rows=rows), steps)
+            loss = evaluate(model, test).loss
+            runs[name][size].append({"loss": loss, "training_mode": _training_loss(model, test)})
+        return {"moves": moves, "runs": runs, "batches": BATCHES, "steps": steps}
+
+    def verdict(self, numbers: Numbers) -> Verdict:
+        moves = {
+            name: mean([max(run.values()) for run in runs])
+            for name, runs in numbers["moves"].items()
+        }
+        # Small batches are where BatchNorm should suffer.
+        layer = [run["loss"] for run in numbers["runs"]["LayerNorm"]["small"]]
+        batch = [run["loss"] for run in numbers["runs"]["BatchNorm"]["small"]]
+        reason = (
+            f"Other sentences in the batch move an output by {moves['LayerNorm']:.0e} with "
+            f"LayerNorm, {moves['RMSNorm']:.0e} with RMSNorm and {moves['BatchNorm']:.2g} with "
+            f"BatchNorm. With {numbers['batches']['small']} sentences a batch the test loss is "
+            f"{mean_text(layer)} with LayerNorm and {mean_text(batch)} with BatchNorm."
+        )
+        # Rounding of float32 is allowed: other batches are summed in another order.
+        independent = max(moves["LayerNorm"], moves["RMSNorm"]) < INDEPENDENT
+        if not independent or moves["BatchNorm"] < 0.01:
+            return Verdict(Outcome.FAILS, reason)
+        is_worse = mean(batch) - mean(layer) > deviation(batch) + deviation(layer)
+        return Verdict(Outcome.HOLDS if is_worse else Outcome.LIMITED, reason)
+
+    def figures(self, numbers: Numbers) -> list[Figure]:
+        names = list(numbers["runs"])
+        sizes = numbers["batches"]
+        moved = {"replaced": "other sentences replaced", "shortened": "others shortened"}
+        return [
+            BarChart(
+                "How far an output moves with the rest of the batch",
+                Axis("relative change", log=True),
+                names,
+                [
+                    Bars(title, [[run[key] for run in numbers["moves"][name]] for name in names])
+                    for key, title in moved.items()
+                ],
+            ),
+            BarChart(
+                "Test loss by the size of training batches",
+                Axis("loss, nats a token"),
+                names,
+                [
+                    Bars(
+                        f"{rows} sentences",
+                        [[run["loss"] for run in numbers["runs"][name][size]] for name in names],
+                    )
+                    for size, rows in sizes.items()
+                ],
+            ),
+        ]
+
+    def tables(self, numbers: Numbers) -> list[Table]:
+        rows = []
+        for name, sizes in numbers["runs"].items():
+            for size, runs in sizes.items():
+                cells = [mean_text([run[key] for run in runs]) for key in ("loss", "training_mode")]
+                rows.append([name, str(numbers["batches"][size]), *cells])
+        columns = ["norm", "sentences a batch", "test loss", "… with statistics of the batch"]
+        return [Table("Mean ± standard deviation over the seeds", columns, rows)]
+
+
+def _model(norm: spec.Norm, layers: int) -> spec.Model:
+    """The small translator with this norm in all blocks."""
+    model: Any = translator(len(builtin_vocabulary()), 32, layers=layers)
+    # Encoder and decoder alike.
+    sides = {}
+    for name in ("encoder", "decoder"):
+        stack = getattr(model, name)
+        sides[name] = replace(stack, block=replace(stack.block, norm=norm))
+    changed: spec.Model = replace(model, **sides)
+    return changed
+
+
+@torch.no_grad()
+def _moves(norm: spec.Norm, layers: int, seed: int) -> dict[str, float]:
+    """The relative change of the first row's output as the other rows change, in training mode."""
+    model: Any = build_seeded(_model(norm, layers), seed).train()
+    stream = builtin_pairs("train", 5000, seed, rows=8)
+    batch = next(stream)
+    # Its sentences replace all but the first.
+    other = next(stream)
+    assert batch.source is not None
+    assert other.source is not None
+    length = batch.source.shape[1]
+    first = batch.source[:1]
+    replaced = torch.full_like(batch.source, PADDING)
+    replaced[0] = first
+    width = min(length, other.source.shape[1])
+    replaced[1:, :width] = other.source[1:, :width]
+    shortened = batch.source.clone()
+    # Four tokens of each other sentence are left.
+    shortened[1:, 4:] = PADDING
+    # As it is, with other sentences, with shorter ones.
+    outputs = [_encode(model, source) for source in (batch.source, replaced, shortened)]
+    real = first[0] != PADDING
+    # Padding of the first row does not count.
+    base, *changed = [output[0, real] for output in outputs]
+    return {
+        # At least 1e-9: the figure has a logarithmic axis.
+        name: max(float((output - base).norm() / base.norm()), 1e-9)
+        for name, output in zip(("replaced", "shortened"), changed, strict=True)
+    }
+
+
+def _encode(model: Any, source: torch.Tensor) -> torch.Tensor:
+    hidden: torch.Tensor = model.encode(source, source != PADDING).hidden
+    return hidden
+
+
+@torch.no_grad()
+def _training_loss(model: Any, test: list[Batch]) -> float:
+    """The loss with the statistics of the test batches themselves, as in training."""
+    # `evaluate` would use the running statistics of BatchNorm.
+    model.train()
+    return mean([float(mean_loss(logits(model, batch), batch.targets)) for batch in test])

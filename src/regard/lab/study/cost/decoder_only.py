@@ -1,0 +1,120 @@
+"""Decoder-only and encoder–decoder models on the same translation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from regard import spec
+from regard.builder.parameter_count import parameter_count
+from regard.lab.study import training_run
+from regard.lab.study.figure import Table, deviation, mean, mean_text
+from regard.lab.study.study import Effort, Numbers, Outcome, Progress, Study, Verdict
+from regard.lab.study.training_run import NO_TARGET, PADDING, Batch, pad
+from regard.look.drawing import Axis, BarChart, Bars, Figure
+
+WIDTH = 32
+MODELS = ("encoder–decoder", "decoder-only")
+
+
+class DecoderOnly(Study):
+    name = "decoder_only"
+    claim = "A decoder-only model translates as well as an encoder–decoder of the same size."
+    source = "Raffel et al. 2020, Table 2, found the encoder–decoder better; Brown et al. 2020"
+    measurement = (
+        "An encoder–decoder of 2 + 2 layers, and a causal language model with as many parameters "
+        "that reads source and target as one text, with a loss on the target only; the same pairs "
+        "of the built-in language for the same number of steps: loss and right tokens on held-out "
+        "translations."
+    )
+    rule = (
+        "Holds if the loss of the decoder-only model is at most 2 % above that of the "
+        "encoder–decoder, or within the standard deviation over the seeds; within limits up to "
+        "10 %."
+    )
+    quick_seeds = 1
+    full_seeds = 3
+
+    def measure(self, effort: Effort, progress: Progress) -> Numbers:
+        steps = effort.choose(150, 2000)
+        scores: dict[str, dict[str, list[float]]] = {
+            name: {"loss": [], "accuracy": []} for name in MODELS
+        }
+        jobs = [(seed, name) for seed in effort.seeds for name in MODELS]
+        for seed, name in progress.over(jobs, lambda job: f"{job[1]}, seed {job[0]}"):
+            score = _score(name, seed, steps)
+            scores[name]["loss"].append(score.loss)
+            scores[name]["accuracy"].append(score.accuracy)
+        parameters = {name: parameter_count(_model(name)) for name in MODELS}
+        return {"parameters": parameters, "scores": scores}
+
+    def verdict(self, numbers: Numbers) -> Verdict:
+        losses = {name: numbers["scores"][name]["loss"] for name in MODELS}
+        both = mean(losses["encoder–decoder"])
+        alone = mean(losses["decoder-only"])
+        # The larger of the two: either model may be the noisier one.
+        noise = max(deviation(values) for values in losses.values())
+        # Perplexities would exaggerate: losses are compared.
+        ratio = alone / both
+        reason = (
+            f"Held-out loss of the target: {alone:.3f} decoder-only, {both:.3f} encoder–decoder "
+            f"({ratio - 1:+.1%}; the standard deviation over seeds is {noise:.3f})."
+        )
+        if ratio <= 1.02 or alone - both <= noise:
+            return Verdict(Outcome.HOLDS, reason)
+        return Verdict(Outcome.LIMITED if ratio <= 1.1 else Outcome.FAILS, reason)
+
+    def figures(self, numbers: Numbers) -> list[Figure]:
+        values = [numbers["scores"][name]["loss"] for name in MODELS]
+        bars = [Bars("loss", values)]
+        return [BarChart("Held-out loss", Axis("nats a token", low=0.0), MODELS, bars)]
+
+    def tables(self, numbers: Numbers) -> list[Table]:
+        rows = []
+        for name in MODELS:
+            scores = numbers["scores"][name]
+            cells = [mean_text(scores["loss"]), mean_text(scores["accuracy"])]
+            rows.append([name, f"{numbers['parameters'][name]:,}", *cells])
+        columns = ["model", "parameters", "held-out loss", "right tokens, %"]
+        return [Table("The same translation", columns, rows)]
+
+
+def _model(name: str) -> spec.Model:
+    words = len(training_run.builtin_vocabulary())
+    if name == "encoder–decoder":
+        # Pre-norm, as the language model has it: only the wiring differs.
+        return training_run.translator(words, 64, d_model=WIDTH, d_ff=4 * WIDTH, residual="pre")
+    # Two layers with cross-attention have 28·d² more weights than two without: 4 + 2/3 layers in
+    # all; d_ff makes up for the rest.
+    return training_run.language_model(words, 128, d_model=WIDTH, layers=5, d_ff=round(3.6 * WIDTH))
+
+
+def _score(name: str, seed: int, steps: int) -> training_run.Score:
+    model = training_run.build_seeded(_model(name), seed)
+    training = training_run.builtin_pairs("train", 20_000, seed)
+    held_out = next(training_run.builtin_pairs("test", 600, seed=0, rows=150))
+    # The same pairs in the same order.
+    if name == "decoder-only":
+        training = _as_one_text(training)
+        held_out = one_text(held_out)
+    training_run.train(model, training, steps)
+    return training_run.evaluate(model, [held_out])
+
+
+def _as_one_text(batches: Iterator[Batch]) -> Iterator[Batch]:
+    for batch in batches:
+        yield one_text(batch)
+
+
+def one_text(batch: Batch) -> Batch:
+    """Source and target of each row one after the other; only the target is predicted."""
+    assert batch.source is not None
+    tokens = []
+    targets = []
+    rows = zip(batch.source.tolist(), batch.tokens.tolist(), batch.targets.tolist(), strict=True)
+    for source, inputs, outputs in rows:
+        # Padding between source and target would separate them by chance.
+        source = [token for token in source if token != PADDING]
+        outputs = [token for token in outputs if token != NO_TARGET]
+        tokens.append([*source, *inputs[: len(outputs)]])
+        targets.append([*[NO_TARGET] * len(source), *outputs])
+    return Batch(pad(tokens), pad(targets, NO_TARGET))

@@ -1,0 +1,255 @@
+"""Ambiguous words and attachments, by contrast pairs: “bank”, “with the telescope”."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.core.context import Context
+from regard.lab.study import training_run
+from regard.lab.study.figure import Table, mean, mean_text
+from regard.lab.study.study import Effort, Numbers, Outcome, Progress, Study, Verdict
+from regard.lab.study.training_run import NO_TARGET, Batch, Vocabulary, pad
+from regard.look.drawing import Axis, Chart, Figure, Series
+
+PEOPLE = ("man", "woman", "girl", "boy", "teacher", "doctor")
+# A word of the context decides what the ambiguous one means, and so what follows.
+WATER = (("walked", "river"), ("swam", "lake"), ("sailed", "sea"))
+MONEY = (("worked", "city"), ("paid", "shop"), ("signed", "office"))
+SENSES = {"water": ("wet", "green", "sandy"), "money": ("rich", "closed", "expensive")}
+# “saw … with the telescope”: the seer has it; “met … with the telescope”: the other one.
+TOOLS = ("telescope", "camera", "mirror")
+VERBS = {"subject": ("saw", "watched"), "object": ("met", "greeted")}
+CASES = ("bank", "attachment")
+LAYERS = 3
+
+
+class Ambiguity(Study):
+    name = "ambiguity"
+    claim = (
+        "Self-attention resolves ambiguity: the same word has one embedding, but representations "
+        "that differ by its meaning in context, the more the higher the layer."
+    )
+    source = "Peters et al. 2018, Section 5.3; Vaswani et al. 2017, Appendix (anaphora)"
+    measurement = (
+        f"A language model of {LAYERS} layers on a generated language, in which “bank” is wet or "
+        "rich by a word before it, and who used the telescope depends on “saw” or “met”. Contrast "
+        "pairs differ only in that word. Of held-out sentences: right continuations, and the "
+        "cosine distance of the ambiguous word across the contrast, and between two such sentences "
+        "of the same meaning, in each layer."
+    )
+    rule = (
+        "Holds if in both cases 90 % or more of the continuations are right, the two meanings are "
+        "not apart at the input (below 0.01), and after the last layer at least twice as far apart "
+        "as two sentences of one meaning. Within limits if this is so in one case."
+    )
+    quick_seeds = 1
+    full_seeds = 3
+
+    def measure(self, effort: Effort, progress: Progress) -> Numbers:
+        steps = effort.choose(450, 1500)
+        runs = []
+        for seed in progress.over(effort.seeds, lambda seed: f"seed {seed}"):
+            runs.append(_run(seed, steps))
+        return {"runs": runs}
+
+    def verdict(self, numbers: Numbers) -> Verdict:
+        resolved = []
+        parts = []
+        for case in CASES:
+            right = mean([run[case]["right"] for run in numbers["runs"]])
+            first = mean([run[case]["between"][0] for run in numbers["runs"]])
+            last = mean([run[case]["between"][-1] for run in numbers["runs"]])
+            same = mean([run[case]["within"][-1] for run in numbers["runs"]])
+            # 0.01 is far above the rounding of equal vectors.
+            resolved.append(right >= 90 and first < 0.01 and last >= max(2 * same, 0.01))
+            parts.append(
+                f"{case}: {right:.0f} % right, meanings {first:.2f} apart at the input and "
+                f"{last:.2f} after the last layer (one meaning: {same:.2f})"
+            )
+        reason = f"{'; '.join(parts)}."
+        if all(resolved):
+            return Verdict(Outcome.HOLDS, reason)
+        return Verdict(Outcome.LIMITED if any(resolved) else Outcome.FAILS, reason)
+
+    def figures(self, numbers: Numbers) -> list[Figure]:
+        layers = list(range(LAYERS + 1))
+        x = Axis("layer (0: input)", ticks=tuple(layers))
+        figures: list[Figure] = []
+        for case in CASES:
+            series = []
+            for name, key in (("two meanings", "between"), ("one meaning", "within")):
+                runs = [run[case][key] for run in numbers["runs"]]
+                series.append(Series.over_seeds(name, layers, runs))
+            title = f"How far apart sentences are: {case}"
+            figures.append(Chart(title, x, Axis("cosine distance", low=0.0), series))
+        return figures
+
+    def tables(self, numbers: Numbers) -> list[Table]:
+        rows = []
+        for case in CASES:
+            runs = [run[case] for run in numbers["runs"]]
+            for name, key in (("two meanings", "between"), ("one meaning", "within")):
+                cells = []
+                for layer in range(LAYERS + 1):
+                    cells.append(mean_text([run[key][layer] for run in runs], ".3f"))
+                rows.append([f"{case}, {name}", mean_text([run["right"] for run in runs]), *cells])
+        columns = ["", "right, %", "input", *[f"layer {n + 1}" for n in range(LAYERS)]]
+        return [Table("Cosine distance of the ambiguous word", columns, rows)]
+
+
+# ------------------------------------------------------------------ the language
+
+
+class Text(list[str]):
+    """The words of a sentence, with the position of the ambiguous word."""
+
+    place: int
+
+
+def bank_text(rng: random.Random, sense: str) -> Text:
+    """the man walked to the river . the bank was wet"""
+    verb, noun = rng.choice(WATER if sense == "water" else MONEY)
+    words = Text(["the", rng.choice(PEOPLE), verb, "to", "the", noun, ".", "the", "bank", "was"])
+    words.place = words.index("bank")
+    words.append(rng.choice(SENSES[sense]))
+    return words
+
+
+def attachment_text(rng: random.Random, owner: str) -> Text:
+    """the man saw the girl with the telescope . used by the man"""
+    subject, other = rng.sample(PEOPLE, 2)
+    tool = rng.choice(TOOLS)
+    verb = rng.choice(VERBS[owner])
+    words = Text(
+        ["the", subject, verb, "the", other, "with", "the", tool, ".", "used", "by", "the"]
+    )
+    words.place = words.index(tool)
+    words.append(subject if owner == "subject" else other)
+    return words
+
+
+GENERATORS = {"bank": bank_text, "attachment": attachment_text}
+MEANINGS = {"bank": ("water", "money"), "attachment": ("subject", "object")}
+
+
+def _vocabulary() -> Vocabulary:
+    rng = random.Random(0)
+    words: set[str] = set()
+    for case, generate in GENERATORS.items():
+        for meaning in MEANINGS[case]:
+            for _ in range(300):
+                words |= set(generate(rng, meaning))
+    return Vocabulary(sorted(words))
+
+
+def _batch(texts: Sequence[Text], words: Vocabulary) -> Batch:
+    ids = [words.encode(text) for text in texts]
+    return Batch(pad([row[:-1] for row in ids]), pad([row[1:] for row in ids], NO_TARGET))
+
+
+def _batches(words: Vocabulary, seed: int) -> Iterator[Batch]:
+    rng = random.Random(seed)
+    while True:
+        # Both cases in one language, so that one model learns them.
+        texts = []
+        for _ in range(32):
+            # Who has the telescope is harder to learn.
+            case = rng.choice((*CASES, "attachment"))
+            texts.append(GENERATORS[case](rng, rng.choice(MEANINGS[case])))
+        yield _batch(texts, words)
+
+
+# ------------------------------------------------------------------ measurements
+
+
+def _run(seed: int, steps: int) -> dict[str, Any]:
+    words = _vocabulary()
+    description = training_run.language_model(len(words), 32, d_model=32, d_ff=128, layers=LAYERS)
+    model = training_run.build_seeded(description, seed)
+    training_run.train(model, _batches(words, seed), steps)
+    model.eval()
+    return {case: _case(model, case, words, seed) for case in CASES}
+
+
+@torch.no_grad()
+def _case(model: Any, case: str, words: Vocabulary, seed: int) -> dict[str, Any]:
+    rng = random.Random(f"held out {seed}")
+    first, second = MEANINGS[case]
+    right = []
+    between = []
+    within = []
+    for _ in range(60):
+        # Two sentences of one meaning, and one of the other, that differ in the deciding word.
+        one = GENERATORS[case](rng, first)
+        same = GENERATORS[case](rng, first)
+        contrast = _contrast(case, one, rng)
+        right.append(100 * _continues(model, one, case, first, words))
+        right.append(100 * _continues(model, contrast, case, second, words))
+        here = _representations(model, one, words)
+        between.append(_distances(here, _representations(model, contrast, words)))
+        within.append(_distances(here, _representations(model, _like(one, same, case), words)))
+    return {
+        "right": mean(right),
+        "between": [mean(distances) for distances in zip(*between, strict=True)],
+        "within": [mean(distances) for distances in zip(*within, strict=True)],
+    }
+
+
+def _contrast(case: str, text: Text, rng: random.Random) -> Text:
+    """The same sentence with another word where the meaning is decided."""
+    changed = Text(text)
+    changed.place = text.place
+    if case == "bank":
+        # Positions of the deciding words in the pattern of the sentence
+        changed[2], changed[5] = rng.choice(MONEY)
+        changed[-1] = rng.choice(SENSES["money"])
+    else:
+        # Only the verb differs; who has the thing follows from it.
+        changed[2] = rng.choice(VERBS["object"])
+        changed[-1] = changed[4]
+    return changed
+
+
+def _like(text: Text, same: Text, case: str) -> Text:
+    """The same sentence with another deciding word of the same meaning."""
+    changed = Text(text)
+    changed.place = text.place
+    places = (2, 5) if case == "bank" else (2,)
+    for place in places:
+        changed[place] = same[place]
+    return changed
+
+
+def _continues(model: Any, text: Text, case: str, meaning: str, words: Vocabulary) -> bool:
+    """Whether the most probable last word fits the meaning."""
+    tokens = torch.tensor([words.encode(text[:-1])])
+    hidden, _ = model(tokens)
+    # The word of the highest logit at the last position
+    best = words.words[int(model.head(hidden)[0, -1].argmax()) - training_run.RESERVED]
+    if case == "bank":
+        return best in SENSES[meaning]
+    return bool(best == text[-1])
+
+
+def _representations(model: Any, text: Text, words: Vocabulary) -> list[Tensor]:
+    """The ambiguous word at the input and after each layer: [D] each."""
+    # Hidden states of all layers come with the context of the call.
+    tokens = torch.tensor([words.encode(text)])
+    context = Context(layer_outputs=[])
+    x = model.tokens(tokens)
+    model.stack(x, context=context)
+    assert context.layer_outputs is not None
+    # [B, T, D] of each layer, at the place of the word
+    return [hidden[0, text.place] for hidden in [x, *context.layer_outputs]]
+
+
+def _distances(first: Sequence[Tensor], second: Sequence[Tensor]) -> list[float]:
+    """Cosine distances layer by layer."""
+    pairs = zip(first, second, strict=True)
+    # Equal vectors may come out as a little less than 0.
+    return [max(0.0, 1 - float(torch.cosine_similarity(a, b, dim=0))) for a, b in pairs]

@@ -1,0 +1,192 @@
+"""Feed-forward layers as key–value memories: what a unit fires on, and what it promotes."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.core.context import Context, LayerContext
+from regard.lab.study import training_run
+from regard.lab.study.figure import Table, mean, mean_text
+from regard.lab.study.greedy_decoding import text
+from regard.lab.study.study import Effort, Numbers, Outcome, Progress, Study, Verdict
+from regard.lab.study.training_run import NO_TARGET, Batch
+from regard.look.drawing import Axis, BarChart, Bars, Figure
+
+LAYERS = 2
+TRIGGERS = 8  # the texts on which a unit fires most
+SHOWN = 6  # units in the table
+
+
+class FeedForwardUnits(Study):
+    name = "feedforward_units"
+    claim = (
+        "Feed-forward layers are key–value memories: a unit's key (its row of the first matrix) "
+        "fires on texts with a pattern in common, and its value (its column of the second) "
+        "promotes the tokens that follow them."
+    )
+    source = "Geva et al. 2021, Sections 3 and 4"
+    measurement = (
+        "A language model of the built-in language (2 layers, ReLU). Of each unit: the "
+        f"{TRIGGERS} positions of held-out sentences on which it fires most, the share of them "
+        "with the most frequent last word, and whether the token that its value promotes most "
+        "(through the output matrix) is one that follows there; the same with the values of other "
+        "units for comparison."
+    )
+    rule = (
+        "Holds if the triggers of a unit share their last word at least twice as often as "
+        "positions chosen at random, and the promoted token follows at least twice as often as "
+        "with shuffled values. Within limits if only one of the two is so."
+    )
+    quick_seeds = 1
+    full_seeds = 3
+
+    def measure(self, effort: Effort, progress: Progress) -> Numbers:
+        steps = effort.choose(400, 2500)
+        runs = []
+        for seed in progress.over(effort.seeds, lambda seed: f"seed {seed}"):
+            runs.append(_run(seed, steps, sentences=effort.choose(300, 1000)))
+        return {"runs": runs}
+
+    def verdict(self, numbers: Numbers) -> Verdict:
+        values = {key: _mean(numbers, key) for key in ("shared", "chance", "follows", "shuffled")}
+        has_key = values["shared"] >= 2 * values["chance"]
+        # Both may be 0 in a model that learned little, and 0 ≥ 2 · 0.
+        has_value = values["follows"] >= 2 * values["shuffled"] and values["follows"] > 0
+        reason = (
+            f"The triggers of a unit share their last word in {values['shared']:.0%} (chance "
+            f"{values['chance']:.0%}); the token that it promotes most follows one of them for "
+            f"{values['follows']:.0%} of the units ({values['shuffled']:.0%} with shuffled values)."
+        )
+        if has_key and has_value:
+            return Verdict(Outcome.HOLDS, reason)
+        return Verdict(Outcome.LIMITED if has_key or has_value else Outcome.FAILS, reason)
+
+    def figures(self, numbers: Numbers) -> list[Figure]:
+        layers = [f"layer {layer + 1}" for layer in range(LAYERS)]
+        figures: list[Figure] = []
+        for title, keys in (
+            ("Triggers with the same last word", ("shared", "chance")),
+            ("Promoted token follows a trigger", ("follows", "shuffled")),
+        ):
+            bars = []
+            for key in keys:
+                values = [[100 * r[key][layer] for r in numbers["runs"]] for layer in range(LAYERS)]
+                bars.append(Bars(key, values))
+            figures.append(BarChart(title, Axis("%", low=0.0, high=100.0), layers, bars))
+        return figures
+
+    def tables(self, numbers: Numbers) -> list[Table]:
+        rows = []
+        for layer in range(LAYERS):
+            cells = []
+            for key in ("shared", "chance", "follows", "shuffled"):
+                cells.append(mean_text([100 * run[key][layer] for run in numbers["runs"]]))
+            rows.append([f"layer {layer + 1}", *cells])
+        columns = ["", "same last word, %", "chance, %", "promoted follows, %", "shuffled, %"]
+        units = numbers["runs"][0]["units"]
+        return [
+            Table("Units as keys and values", columns, rows),
+            Table("Some units", ["unit", "fires most after", "promotes"], units),
+        ]
+
+
+def _mean(numbers: Numbers, key: str) -> float:
+    return mean([mean(run[key]) for run in numbers["runs"]])
+
+
+def _run(seed: int, steps: int, sentences: int) -> dict[str, Any]:
+    words = training_run.builtin_vocabulary()
+    description = training_run.language_model(
+        len(words), 64, d_model=32, d_ff=128, layers=LAYERS, activation="relu"
+    )
+    model: Any = training_run.build_seeded(description, seed)
+    training_run.train(model, training_run.builtin_text("train", 20_000, seed), steps)
+    model.eval()
+    batch = next(training_run.builtin_text("test", 1000, seed=0, rows=sentences))
+    activations = unit_activations(model, batch)
+    rng = random.Random(seed)
+    result: dict[str, Any] = {"shared": [], "chance": [], "follows": [], "shuffled": []}
+    result["units"] = []
+    for layer, active in enumerate(activations):
+        of_layer = _layer(model, layer, active, batch, rng)
+        for key in ("shared", "chance", "follows", "shuffled"):
+            result[key].append(of_layer[key])
+        result["units"] += of_layer["units"][: SHOWN // LAYERS]
+    return result
+
+
+@torch.no_grad()
+def unit_activations(model: Any, batch: Batch) -> list[Tensor]:
+    """The activations of all units of each layer at the positions with a target: [positions, F].
+
+    The sublayers of a pre-norm block are run one by one, as `Block.forward` does.
+    """
+    stack = model.stack
+    x = model.tokens(batch.tokens)
+    inputs = stack.layer_inputs(x, None, Context())
+    is_position = batch.targets != NO_TARGET
+    activations = []
+    for block in stack.blocks:
+        attention, feedforward = block.residual.each
+        after = attention(
+            x,
+            lambda y, block=block: block.self_attention(
+                y, inputs.mask, inputs.positions, LayerContext()
+            ),
+        )
+        # Geva et al. 2021, Section 2: f(x · Kᵀ) are the coefficients of the memories.
+        hidden = block.feedforward.inner(feedforward.norm(after))  # [B, T, F]
+        activations.append(block.feedforward.activation(hidden)[is_position])
+        x = block(x, inputs.mask, inputs.positions, LayerContext())
+    return activations
+
+
+@torch.no_grad()
+def _layer(
+    model: Any, layer: int, active: Tensor, batch: Batch, rng: random.Random
+) -> dict[str, Any]:
+    words = training_run.builtin_vocabulary()
+    is_position = batch.targets != NO_TARGET
+    last = batch.tokens[is_position].tolist()  # the word that a text ends with
+    following = batch.targets[is_position].tolist()
+    values = model.stack.blocks[layer].feedforward.outer.weight.mT  # [F, D]
+    # The value vector read by the output matrix, as the logit lens reads the stream.
+    promoted = model.head(values).argmax(-1).tolist()
+    # Dead units have no triggers.
+    units = [unit for unit in range(active.shape[1]) if bool(active[:, unit].max() > 0)]
+    # A permutation, so that on the whole the same tokens are promoted.
+    other = dict(zip(units, rng.sample(units, len(units)), strict=True))
+    shared = []
+    chance = []
+    follows = []
+    shuffled = []
+    listed = []
+    for unit in units:
+        # Positions stand for the text that ends there.
+        triggers = active[:, unit].topk(TRIGGERS).indices.tolist()
+        tokens = [last[i] for i in triggers]
+        shared.append(_most_frequent(tokens))
+        # Eight positions at random share a word too, now and then.
+        chance.append(_most_frequent(rng.choices(last, k=TRIGGERS)))
+        next_tokens = {following[i] for i in triggers}
+        follows.append(promoted[unit] in next_tokens)
+        # What another unit of the layer promotes: frequent words follow anyway.
+        shuffled.append(promoted[other[unit]] in next_tokens)
+        common = text(words, sorted(set(tokens), key=tokens.count, reverse=True)[:4])
+        listed.append([f"{layer + 1}.{unit}", common, text(words, [promoted[unit]])])
+    return {
+        "shared": mean(shared),
+        "chance": mean(chance),
+        "follows": mean(follows),
+        "shuffled": mean(shuffled),
+        "units": listed,
+    }
+
+
+def _most_frequent(tokens: list[int]) -> float:
+    """The share of the most frequent token."""
+    return max(tokens.count(token) for token in set(tokens)) / len(tokens)

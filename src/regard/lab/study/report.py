@@ -1,0 +1,239 @@
+"""Reports of studies: self-contained HTML in light and dark, and text for a terminal."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from itertools import groupby
+
+from regard.lab.study.figure import Table
+from regard.lab.study.study import Outcome, Verdict
+from regard.look import drawing
+from regard.look.drawing import Figure, terminal
+
+
+@dataclass(frozen=True)
+class Section:
+    """What a report has of one study."""
+
+    name: str  # of the study, and its anchor on a page
+    title: str
+    topic: str  # the heading it stands under
+    claim: str
+    source: str  # paper and section
+    measurement: str  # what is measured, and on what
+    rule: str  # how the verdict follows
+    settings: str  # how it was made
+    verdict: Verdict
+    figures: Sequence[Figure]
+    tables: Sequence[Table]
+
+
+LONG_CELL = 36  # letters of a cell that is a sentence
+MOST_LETTERS = 66  # of a row of a table that fits beside a figure
+MOST_COLUMNS = 240  # of a table in a terminal, which breaks the lines that are longer than it is
+
+# ------------------------------------------------------------------ style
+
+_STUDY_STYLE = """
+.regard .study { background: var(--card); border: 1px solid var(--line); border-radius: 12px;
+  padding: 1.2rem clamp(.9rem, 2.5vw, 1.6rem); margin: 0 0 1.2rem; scroll-margin-top: 1rem; }
+.regard .study h3 { font-size: 1.3rem; }
+.regard .claim { font-size: 1.08rem; max-width: 75ch; margin: .5rem 0 .2rem; }
+.regard .faint { color: var(--faint); font-size: .9rem; margin: .2rem 0; max-width: 85ch; }
+.regard .verdict { border-radius: 8px; padding: .6rem .9rem; margin: .9rem 0 .3rem; }
+.regard .verdict b { margin-right: .5em; text-transform: uppercase; font-size: .84rem;
+  letter-spacing: .04em; }
+.regard .holds { background: var(--good-soft); } .regard .holds b { color: var(--good); }
+.regard .limits { background: var(--warm-soft); } .regard .limits b { color: var(--warm); }
+.regard .fails { background: var(--bad-soft); } .regard .fails b { color: var(--bad); }
+.regard .charts { display: grid; gap: 1.2rem; align-items: start; margin: 1rem 0;
+  grid-template-columns: repeat(auto-fit, minmax(min(100%, 430px), 1fr)); }
+.regard .charts figcaption { color: var(--ink); font-weight: 600; font-size: .95rem;
+  margin: 0 0 .4rem; }
+.regard .charts svg { display: block; max-width: 100%; height: auto; }
+.regard .note { color: var(--faint); font-size: .86rem; margin: .3rem 0 0; }
+.regard .scroll { overflow-x: auto; }
+.regard table { border-collapse: collapse; font-variant-numeric: tabular-nums;
+  font-size: .93rem; color: inherit; }
+.regard th.sentence { text-align: left; }
+.regard td.sentence { white-space: normal; text-align: left; min-width: 15rem; }
+.regard .wide { grid-column: 1 / -1; }
+.regard sup { font-size: .72em; line-height: 0; }
+.regard th, .regard td { padding: .28rem .8rem .28rem 0; text-align: right;
+  border-bottom: 1px solid var(--line); background: none; white-space: nowrap; }
+.regard th { color: var(--faint); font-weight: 600; vertical-align: bottom; }
+.regard td:first-child, .regard th:first-child { text-align: left; }
+.regard details { margin-top: .6rem; font-size: .9rem; color: var(--faint); max-width: 85ch; }
+.regard summary { cursor: pointer; }
+"""
+STYLE = drawing.STYLE + _STUDY_STYLE  # for a fragment of another page
+_PAGE_STYLE = """
+body { padding: 0; }
+main { max-width: 1180px; margin: 0 auto; padding: 1.6rem clamp(.7rem, 3vw, 2rem) 3rem; }
+.top { display: flex; flex-wrap: wrap; gap: .5rem 1.5rem; align-items: baseline; }
+main .top h1 { font-size: 1.8rem; }
+.top label { margin-left: auto; font-size: .9rem; color: var(--faint); cursor: pointer; }
+.contents { columns: 2 420px; column-gap: 2.5rem; margin: 1.2rem 0 2rem; }
+.contents section { break-inside: avoid; margin-bottom: .9rem; }
+main .contents h2 { font-size: 1rem; }
+.contents ul { list-style: none; padding: 0; margin: .25rem 0; }
+.contents li { display: flex; gap: .6rem; padding: .12rem 0; align-items: baseline; }
+.contents a { text-decoration: none; } .contents a:hover { text-decoration: underline; }
+.mark { flex: 0 0 auto; width: 9.6rem; text-align: right; margin-left: auto; font-size: .8rem;
+  white-space: nowrap; font-weight: 600; }
+.mark.holds { color: var(--good); background: none; }
+.mark.limits { color: var(--warm); background: none; }
+.mark.fails { color: var(--bad); background: none; }
+main .topic { font-size: 1.45rem; margin: 2.2rem 0 .8rem; }
+@media print { .top label { display: none; } .study { break-inside: avoid; } }
+"""
+_CLASSES = {Outcome.HOLDS: "holds", Outcome.LIMITED: "limits", Outcome.FAILS: "fails"}
+
+
+# ------------------------------------------------------------------ HTML
+
+
+def section(study: Section) -> str:
+    """A study as an HTML fragment without a style of its own; see `STYLE`."""
+    # The verdict stands before the figures: a reader looks for it first.
+    verdict = study.verdict
+    parts = [
+        f'<article class="study" id="{escape(study.name)}"><h3>{escape(study.title)}</h3>',
+        f'<p class="claim">{escape(study.claim)}</p>',
+        f'<p class="faint">{escape(study.source)}</p>',
+        f'<p class="verdict {_CLASSES[verdict.outcome]}"><b>{escape(verdict.outcome)}</b> '
+        f"{_prose(verdict.reason)}</p>",
+        '<div class="charts">',
+        *(_figure(figure) for figure in study.figures),
+        *(_table(table) for table in study.tables),
+        "</div>",
+        f"<details><summary>How it was measured ({escape(study.settings)})</summary>"
+        f"<p>{escape(study.measurement)}</p><p>Rule: {escape(study.rule)}</p>"
+        f"<p><code>regard study {escape(study.name)}</code></p></details></article>",
+    ]
+    return "\n".join(parts)
+
+
+def _figure(figure: Figure) -> str:
+    note = f'<p class="note">{escape(figure.note)}</p>' if figure.note else ""
+    caption = f"<figcaption>{escape(figure.title)}</figcaption>"
+    return f"<figure>{caption}{drawing.svg(figure.scene(), figure.title)}{note}</figure>"
+
+
+def _table(table: Table) -> str:
+    # A wide table takes a row of the grid for itself.
+    columns = list(zip(table.columns, *table.rows, strict=True))
+    widths = [max(map(len, column)) for column in columns]
+    width = sum(widths) + 2 * len(widths)
+    # Columns of sentences are broken into lines, numbers never.
+    kinds = [' class="sentence"' if width > LONG_CELL else "" for width in widths]
+    rows = "".join(f"<tr>{_cells(row, kinds)}</tr>" for row in table.rows)
+    head = "".join(
+        f"<th{kind}>{escape(name)}</th>" for name, kind in zip(table.columns, kinds, strict=True)
+    )
+    kind = "table wide" if width > MOST_LETTERS else "table"
+    return (
+        f'<figure class="{kind}"><figcaption>{escape(table.title)}</figcaption>'
+        f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>'
+        "</div></figure>"
+    )
+
+
+def _cells(row: Sequence[str], kinds: Sequence[str]) -> str:
+    return "".join(f"<td{kind}>{_prose(text)}</td>" for text, kind in zip(row, kinds, strict=True))
+
+
+def _prose(text: str) -> str:
+    """Text as HTML, with 1.5e-07 as a power of ten."""
+    return _SCIENTIFIC.sub(_power, escape(text))
+
+
+_SCIENTIFIC = re.compile(r"\b(\d(?:\.\d+)?)e([+-]?\d+)\b")
+
+
+def _power(match: re.Match[str]) -> str:
+    mantissa = match[1]
+    exponent = int(match[2])
+    if exponent == 0:
+        return mantissa
+    power = f"10<sup>{exponent}</sup>".replace("-", "−")
+    return power if mantissa == "1" else f"{mantissa}·{power}"
+
+
+def standalone(study: Section) -> str:
+    """A study with its style, as a notebook shows it."""
+    return f'<div class="regard"><style>{STYLE}</style>{section(study)}</div>'
+
+
+def page(studies: Sequence[Section]) -> str:
+    """A self-contained page: contents with the verdicts, then the studies by topic."""
+    # A page of one study has its title and no contents.
+    title = "Claims of the literature, measured"
+    if len(studies) == 1:
+        title = studies[0].title
+    # Studies come in the order of their topics.
+    topics = [(topic, list(group)) for topic, group in groupby(studies, lambda one: one.topic)]
+    parts = [
+        f'<main><div class="top"><h1>{escape(title)}</h1>',
+        # Light and dark change places without a script.
+        '<label><input type="checkbox" id="theme"> other colours</label></div>',
+    ]
+    if len(studies) > 1:
+        parts += [_summary(studies), _contents(topics)]
+    for topic, group in topics:
+        parts.append(f'<h2 class="topic">{escape(topic)}</h2>')
+        parts += [section(study) for study in group]
+    body = "\n".join([*parts, "</main>"])
+    return drawing.page(title, body, _STUDY_STYLE + _PAGE_STYLE)
+
+
+def _summary(studies: Sequence[Section]) -> str:
+    # How many claims hold, at a glance.
+    outcomes = [study.verdict.outcome for study in studies]
+    counts = [f"{outcomes.count(outcome)} {_PLURAL[outcome]}" for outcome in Outcome]
+    return (
+        f'<p class="faint">{len(studies)} studies: {", ".join(counts)}. Every verdict follows from '
+        "the numbers by a rule, which stands under each study.</p>"
+    )
+
+
+_PLURAL = {
+    Outcome.HOLDS: "hold",
+    Outcome.LIMITED: "hold within limits",
+    Outcome.FAILS: "do not hold here",
+}
+
+
+def _contents(topics: Sequence[tuple[str, Sequence[Section]]]) -> str:
+    parts = ['<nav class="contents">']
+    for topic, studies in topics:
+        parts.append(f"<section><h2>{escape(topic)}</h2><ul>")
+        for study in studies:
+            outcome = study.verdict.outcome
+            parts.append(
+                f'<li><a href="#{escape(study.name)}">{escape(study.title)}</a>'
+                f'<span class="mark {_CLASSES[outcome]}">{escape(outcome)}</span></li>'
+            )
+        parts.append("</ul></section>")
+    return "".join([*parts, "</nav>"])
+
+
+# ------------------------------------------------------------------ text
+
+
+def lines(study: Section, width: int = 100) -> list[str]:
+    """A study for a terminal: claim, tables, verdict."""
+    text = [study.title, "", *textwrap.wrap(f"Claim: {study.claim}", width)]
+    text += textwrap.wrap(f"Source: {study.source}", width)
+    text += textwrap.wrap(f"Measured: {study.measurement}", width)
+    for table in study.tables:
+        rows = [list(table.columns), *(list(row) for row in table.rows)]
+        text += ["", table.title, *terminal.table(rows, width=MOST_COLUMNS)]
+    text += ["", *textwrap.wrap(f"Rule: {study.rule}", width)]
+    verdict = study.verdict
+    text += textwrap.wrap(f"Verdict: {verdict.outcome}. {verdict.reason}", width)
+    return [*text, f"({study.settings})"]

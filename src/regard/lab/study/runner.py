@@ -1,0 +1,124 @@
+"""Running studies: one, or all with the results of earlier runs."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import ModuleType
+
+import torch
+
+from regard import __version__
+from regard.lab.study import listing, report
+from regard.lab.study.result import StudyResult
+from regard.lab.study.study import Effort, Progress, Study
+from regard.system import disk
+from regard.system.errors import DataError, SettingError
+
+Report = Callable[[float, str], None]  # the share of the measurements that is done, what is next
+
+
+def run(
+    name: str,
+    *,
+    quick: bool = False,
+    seeds: int | None = None,
+    progress: Report | None = None,
+) -> StudyResult:
+    """Runs the study of this name, with its usual number of seeds unless others are asked for."""
+    study = listing.load(name)
+    effort = _effort(study, quick, seeds)
+    # The import of torch is not counted.
+    start = time.perf_counter()
+    numbers = study.measure(effort, Progress(progress))
+    # Through JSON, so that a result is the same when it is read again: tuples become lists, and
+    # keys texts.
+    numbers = json.loads(json.dumps(numbers))
+    seconds = time.perf_counter() - start
+    return StudyResult(study, effort, numbers, seconds, fingerprint(study, effort))
+
+
+def run_all(
+    folder: Path,
+    *,
+    quick: bool = False,
+    seeds: int | None = None,
+    names: Sequence[str] | None = None,
+    progress: Callable[[str, float, str], None] | None = None,
+) -> Iterator[StudyResult]:
+    """Runs all studies, or those of these names, and yields each result.
+
+    Results are kept in the folder: one of the same code and settings is not measured again. The
+    report is written anew after each study, so that an interrupted run leaves one as well.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    # Of earlier results too: the report has all of them.
+    sections: list[report.Section] = []
+    for name in names or listing.in_order():
+        study = listing.load(name)
+        result = stored(folder, study, _effort(study, quick, seeds))
+        if result is None:
+            result = run(name, quick=quick, seeds=seeds, progress=_named(progress, name))
+            result.save(folder)
+        sections.append(result.section())
+        disk.write_file(folder / "report.html", report.page(sections))
+        yield result
+
+
+def _named(progress: Callable[[str, float, str], None] | None, name: str) -> Report | None:
+    if progress is None:
+        return None
+    return lambda share, text: progress(name, share, text)
+
+
+def _effort(study: Study, quick: bool, seeds: int | None) -> Effort:
+    if seeds is not None and seeds < 1:
+        raise SettingError(f"{seeds} seeds measure nothing", "ask for 1 or more")
+    return study.effort(quick, seeds)
+
+
+# ------------------------------------------------------------------ results of earlier runs
+
+
+def stored(folder: Path, study: Study, effort: Effort) -> StudyResult | None:
+    """The result in the folder, if code and settings are still the same."""
+    file = folder / f"{study.name}.json"
+    if not file.exists():
+        return None
+    try:
+        result = StudyResult.read(file)
+    except DataError:  # damaged by another program: measured again
+        return None
+    return result if result.fingerprint == fingerprint(study, effort) else None
+
+
+def fingerprint(study: Study, effort: Effort) -> str:
+    """A hash of what a result depends on: versions, settings, and the source of the study."""
+    digest = hashlib.sha256()
+    for value in (__version__, torch.__version__, effort.quick, effort.seeds):
+        digest.update(f"{value};".encode())
+    # Rules and figures too: they stand in the same file as what is measured.
+    modules = _modules_of(sys.modules[type(study).__module__], set())
+    for module in sorted(modules, key=lambda one: one.__name__):
+        digest.update(inspect.getsource(module).encode())
+    return digest.hexdigest()[:16]
+
+
+# They decide how a result looks, not what is measured.
+_FRAMEWORK = {f"regard.lab.study.{name}" for name in ("study", "figure", "report", "listing")}
+
+
+def _modules_of(module: ModuleType, visited: set[ModuleType]) -> set[ModuleType]:
+    """The module and all others of `regard.study` that it takes something from."""
+    visited.add(module)
+    for value in vars(module).values():
+        name = value.__name__ if inspect.ismodule(value) else getattr(value, "__module__", "")
+        is_study = isinstance(name, str) and name.startswith("regard.lab.study.")
+        if is_study and name not in _FRAMEWORK and sys.modules[name] not in visited:
+            _modules_of(sys.modules[name], visited)
+    return visited

@@ -1,0 +1,176 @@
+"""Mixed precision, gradient accumulation, activation checkpointing: time and memory of a step."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from regard.core.stack import Stack
+from regard.lab.study import training_run
+from regard.lab.study.figure import Table, mean, mean_text
+from regard.lab.study.peak_memory import peak_bytes
+from regard.lab.study.study import Effort, Numbers, Outcome, Progress, Study, Verdict
+from regard.lab.study.training_run import Batch
+from regard.look.drawing import Axis, BarChart, Bars, Figure
+
+ROWS = 16
+LENGTH = 64
+MICRO_BATCHES = 4
+VARIANTS = ("float32", "bfloat16", "accumulation", "checkpointing")
+
+
+class TrainingMemory(Study):
+    name = "training_memory"
+    claim = (
+        "Mixed precision halves memory and is two to three times faster; gradient accumulation "
+        "divides the memory of activations by the number of micro-batches; activation "
+        "checkpointing trades a second forward pass for most of them."
+    )
+    source = "Micikevicius et al. 2018; Chen et al. 2016, Section 4"
+    measurement = (
+        f"One training step of a language model of 4 layers on {ROWS} rows of {LENGTH} tokens: "
+        "seconds, and the peak of the tensors that the step makes (weights and their gradients "
+        f"left out), in float32, under bfloat16 autocast, in {MICRO_BATCHES} micro-batches and "
+        "with checkpointing; and by how much the gradient differs from that of the plain step."
+    )
+    rule = (
+        "Holds if bfloat16 needs at most 70 % of the bytes and at most 60 % of the time, "
+        f"accumulation at most {130 // MICRO_BATCHES} % of the bytes with the same gradient "
+        "(1e-4), and checkpointing at most half of the bytes in at most 1.8 times the time. Within "
+        "limits if everything holds but the speed of bfloat16, which is the hardware's."
+    )
+    quick_seeds = 2
+    full_seeds = 5
+
+    def measure(self, effort: Effort, progress: Progress) -> Numbers:
+        repeats = effort.choose(2, 8)
+        runs = []
+        for seed in progress.over(effort.seeds, lambda seed: f"seed {seed}"):
+            runs.append(_steps(seed, repeats))
+        return {"device": "cpu", "runs": runs}
+
+    def verdict(self, numbers: Numbers) -> Verdict:
+        ratios = {name: _ratios(numbers, name) for name in VARIANTS}
+        difference = max(run["accumulation"]["difference"] for run in numbers["runs"])
+        # Half of the bytes are those of float32 parts: norms, softmax, the loss.
+        small = ratios["bfloat16"]["bytes"] <= 0.7
+        fast = ratios["bfloat16"]["seconds"] <= 0.6
+        accumulates = ratios["accumulation"]["bytes"] <= 1.3 / MICRO_BATCHES and difference < 1e-4
+        recomputes = (
+            ratios["checkpointing"]["bytes"] <= 0.5 and ratios["checkpointing"]["seconds"] <= 1.8
+        )
+        parts = []
+        for name in VARIANTS[1:]:
+            ratio = ratios[name]
+            parts.append(
+                f"{name} {ratio['bytes']:.0%} of the bytes in {ratio['seconds']:.2f} × time"
+            )
+        reason = (
+            f"Against float32 on {numbers['device']}: {', '.join(parts)}; the accumulated gradient "
+            f"differs by {difference:.0e}."
+        )
+        if not (small and accumulates and recomputes):
+            return Verdict(Outcome.FAILS, reason)
+        return Verdict(Outcome.HOLDS if fast else Outcome.LIMITED, reason)
+
+    def figures(self, numbers: Numbers) -> list[Figure]:
+        figures: list[Figure] = []
+        for key, title, unit in (
+            ("bytes", "Memory of a step", "MB at the peak"),
+            ("seconds", "Time of a step", "seconds"),
+        ):
+            scale = 1e-6 if key == "bytes" else 1.0
+            values = [[scale * run[name][key] for run in numbers["runs"]] for name in VARIANTS]
+            figures.append(BarChart(title, Axis(unit, low=0.0), VARIANTS, [Bars(title, values)]))
+        return figures
+
+    def tables(self, numbers: Numbers) -> list[Table]:
+        rows = []
+        for name in VARIANTS:
+            runs = [run[name] for run in numbers["runs"]]
+            megabytes = mean_text([run["bytes"] / 1e6 for run in runs])
+            seconds = mean_text([run["seconds"] for run in runs])
+            difference = f"{max(run['difference'] for run in runs):.1e}"
+            rows.append([name, megabytes, seconds, difference])
+        columns = ["", "MB at the peak", "seconds a step", "gradient differs by"]
+        return [Table("One training step", columns, rows)]
+
+
+def _ratios(numbers: Numbers, name: str) -> dict[str, float]:
+    """Bytes and seconds of a variant, as shares of those of float32."""
+    ratios = {}
+    for key in ("bytes", "seconds"):
+        ratios[key] = mean([run[name][key] / run["float32"][key] for run in numbers["runs"]])
+    return ratios
+
+
+def _steps(seed: int, repeats: int) -> dict[str, dict[str, float]]:
+    vocabulary = 64
+    description = training_run.language_model(vocabulary, LENGTH, layers=4)
+    model = training_run.build_seeded(description, seed).train()
+    generator = torch.Generator().manual_seed(seed)
+    # Random tokens: cost does not depend on what is said.
+    tokens = torch.randint(3, vocabulary, (ROWS, LENGTH + 1), generator=generator)
+    batch = Batch(tokens[:, :-1], tokens[:, 1:])
+
+    def step(rows: int) -> Callable[[], None]:
+        """A step in micro-batches of so many rows, which each count by their share."""
+
+        def run() -> None:
+            for part in range(0, ROWS, rows):
+                piece = Batch(batch.tokens[part : part + rows], batch.targets[part : part + rows])
+                loss = training_run.mean_loss(training_run.logits(model, piece), piece.targets)
+                (loss * rows / ROWS).backward()  # type: ignore[no-untyped-call]
+
+        return run
+
+    def mixed() -> None:
+        # Backward stands outside: it takes the types of the forward pass.
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = training_run.mean_loss(training_run.logits(model, batch), batch.targets)
+        loss.backward()  # type: ignore[no-untyped-call]
+
+    results = {}
+    plain = _cost(model, step(ROWS), repeats, None)
+    # The gradient of the plain step is what the others are compared with.
+    gradient = plain.pop("gradient")
+    results["float32"] = plain
+    results["bfloat16"] = _cost(model, mixed, repeats, gradient)
+    results["accumulation"] = _cost(model, step(ROWS // MICRO_BATCHES), repeats, gradient)
+    _set_checkpointing(model, on=True)
+    results["checkpointing"] = _cost(model, step(ROWS), repeats, gradient)
+    return results
+
+
+def _set_checkpointing(model: nn.Module, *, on: bool) -> None:
+    for module in model.modules():
+        if isinstance(module, Stack):
+            module.activation_checkpointing = on
+
+
+def _cost(
+    model: nn.Module, step: Callable[[], None], repeats: int, gradient: Tensor | None
+) -> dict[str, Any]:
+    """Bytes, seconds (the fastest of several), and the largest difference of the gradient."""
+    step()  # gradients exist from now on: they are the same for all variants
+    model.zero_grad(set_to_none=False)
+    sizes = peak_bytes(step)
+    current = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+    # Timed without the tracker, which slows every operation down.
+    seconds = []
+    for _ in range(repeats):
+        model.zero_grad(set_to_none=False)
+        # Gradients are zeroed before, so that no time goes into making them.
+        start = time.perf_counter()
+        step()
+        seconds.append(time.perf_counter() - start)
+    result: dict[str, Any] = {"bytes": float(sizes), "seconds": min(seconds), "difference": 0.0}
+    if gradient is None:
+        result["gradient"] = current
+    else:
+        result["difference"] = float((current - gradient).abs().max() / gradient.abs().max())
+    return result

@@ -1,0 +1,291 @@
+"""Short training runs of small models, for studies that need a model which has learned.
+
+The loop here is the bare one (Adam, a schedule, clipping) without folders and checkpoints: a study
+trains dozens of models for seconds each. Models come from `builder.build`, data from `data/`.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import cache
+from itertools import islice
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from regard import spec
+from regard.builder import build
+from regard.data.generated import builtin
+from regard.data.generated.generated_task import SEPARATOR, GeneratedTask
+from regard.families.presets import preset
+from regard.lab.study.study import Progress
+from regard.training.engine.lr_schedule import ConstantRate, Schedule
+from regard.wirings.core_model import CoreModel
+
+PADDING = 0
+START = 1
+END = 2
+# The ids above; words follow them in the order of the vocabulary.
+RESERVED = 3  # ids before the first word
+NO_TARGET = -100  # positions without a loss, as cross_entropy has them
+
+
+class Batch(NamedTuple):
+    """Rows of token ids, padded on the right, and the token to be predicted at each position."""
+
+    tokens: Tensor  # [B, T]
+    targets: Tensor  # [B, T], NO_TARGET where there is none
+    source: Tensor | None = None  # [B, S] of encoder–decoders
+
+
+# ------------------------------------------------------------------ models
+
+
+def build_seeded(model: spec.Model, seed: int) -> CoreModel:
+    """The model with weights that follow from the seed."""
+    # The caller's random state stays as it is.
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return build(model)
+
+
+def language_model(vocabulary: int, length: int, **changes: Any) -> spec.Model:
+    """A small causal language model: 2 pre-norm layers of width 64 with 4 heads, no dropout."""
+    sizes = {"d_model": 64, "heads": 4, "layers": 2, "d_ff": 256, "position": "sinusoidal"}
+    off = {"dropout": 0.0, "attention_dropout": 0.0}
+    model: Any = preset("gpt2", vocabulary, length, **(sizes | off | changes))
+    # Embeddings are multiplied by √d_model (Section 3.4), or sinusoids would drown them.
+    scaled: spec.Model = replace(model, tokens=replace(model.tokens, scale=True))
+    return scaled
+
+
+def translator(vocabulary: int, length: int, **changes: Any) -> spec.Model:
+    """A small encoder–decoder: 2 post-norm layers of width 64 with 4 heads, no dropout."""
+    sizes = {"d_model": 64, "heads": 4, "layers": 2, "d_ff": 256}
+    return preset("transformer", vocabulary, length, **(sizes | {"dropout": 0.0} | changes))
+
+
+def logits(model: Any, batch: Batch) -> Tensor:
+    """Logits at each position: [B, T, V]."""
+    if batch.source is None:
+        hidden, _ = model(batch.tokens)
+    else:
+        hidden, _ = model(batch.source, batch.tokens, batch.source != PADDING)
+    output: Tensor = model.head(hidden)
+    return output
+
+
+# ------------------------------------------------------------------ the loop
+
+
+def train(
+    model: nn.Module,
+    batches: Iterator[Batch],
+    steps: int,
+    *,
+    schedule: Schedule | None = None,
+    clip: float | None = 1.0,
+    smoothing: float = 0.0,
+    on_step: Callable[[int, float], None] | None = None,
+) -> list[float]:
+    """Trains with Adam (β = 0.9, 0.98) and returns the loss of each step.
+
+    The default schedule warms up for a tenth of the steps and stays at 0.003; `smoothing` is ε of
+    label smoothing.
+    """
+    schedule = schedule or ConstantRate(0.003, steps // 10)
+    # β₂ of Section 5.3; the fused form takes half the time of the other on a CPU.
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.0, betas=(0.9, 0.98), fused=True)
+    model.train()
+    losses = []
+    for step, batch in enumerate(islice(batches, steps), start=1):
+        optimizer.param_groups[0]["lr"] = schedule(step)
+        loss = mean_loss(logits(model, batch), batch.targets, smoothing)
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        if clip is not None:
+            nn.utils.clip_grad_norm_(model.parameters(), clip)
+        optimizer.step()
+        losses.append(loss.item())
+        if on_step is not None:
+            on_step(step, losses[-1])
+    return losses
+
+
+def mean_loss(output: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor:
+    """Cross-entropy, as the mean over the positions with a target."""
+    return functional.cross_entropy(
+        output.flatten(0, 1),
+        targets.flatten(),
+        ignore_index=NO_TARGET,
+        label_smoothing=smoothing,
+    )
+
+
+class Score(NamedTuple):
+    """Quality on held-out batches, with the true tokens before each position."""
+
+    loss: float  # nats, mean over tokens
+    accuracy: float  # share of tokens, 0–100
+    exact: float  # share of rows without a mistake, 0–100
+
+
+@torch.no_grad()
+def evaluate(model: nn.Module, batches: Sequence[Batch]) -> Score:
+    """The score over all rows of the batches."""
+    model.eval()
+    losses = []
+    tokens_right = []
+    rows_right = []
+    for batch in batches:
+        output = logits(model, batch)
+        has_target = batch.targets != NO_TARGET
+        right = output.argmax(-1) == batch.targets
+        # One loss for each token: batches have different numbers of them.
+        each = functional.cross_entropy(
+            output.flatten(0, 1), batch.targets.flatten(), ignore_index=NO_TARGET, reduction="none"
+        )
+        losses.append(each[has_target.flatten()])
+        # Padding and prompts have no target.
+        tokens_right.append(right[has_target])
+        rows_right.append((right | ~has_target).all(-1))
+    return Score(
+        float(torch.cat(losses).mean()),
+        100 * float(torch.cat(tokens_right).float().mean()),
+        100 * float(torch.cat(rows_right).float().mean()),
+    )
+
+
+# ------------------------------------------------------------------ several models
+
+
+Variants = dict[str, spec.Model]
+Runs = dict[str, list[dict[str, float]]]  # for each variant, the score of each seed
+
+
+def compare(
+    variants: Variants,
+    stream: Callable[[int], Iterator[Batch]],
+    test: Sequence[Batch],
+    steps: int,
+    seeds: Sequence[int],
+    progress: Progress,
+) -> Runs:
+    """Trains each variant with each seed on `stream(seed)` and scores it on the test batches."""
+    jobs = [(name, seed) for seed in seeds for name in variants]
+    runs: Runs = {name: [] for name in variants}
+    for name, seed in progress.over(jobs, lambda job: f"{job[0]}, seed {job[1]}"):
+        model = build_seeded(variants[name], seed)
+        train(model, stream(seed), steps)
+        runs[name].append(evaluate(model, test)._asdict())
+    return runs
+
+
+# ------------------------------------------------------------------ data
+
+
+def pad(rows: Sequence[Sequence[int]], value: int = PADDING) -> Tensor:
+    """Rows of ids as a tensor, filled up on the right."""
+    longest = max(map(len, rows))
+    return torch.tensor([[*row, *[value] * (longest - len(row))] for row in rows])
+
+
+class Vocabulary:
+    """Words and their ids, in the order of the alphabet."""
+
+    def __init__(self, words: Sequence[str]) -> None:
+        self.words = sorted(set(words))
+        self.ids = {word: index for index, word in enumerate(self.words, start=RESERVED)}
+
+    def __len__(self) -> int:
+        return RESERVED + len(self.words)
+
+    def encode(self, words: Sequence[str]) -> list[int]:
+        return [self.ids[word] for word in words]
+
+
+class TaskBatches:
+    """Batches of a generated task of pairs, each as one text: input, separator, target.
+
+    The loss is that of the target and of the end.
+    """
+
+    def __init__(self, task: GeneratedTask, words: Sequence[str], rows: int = 32) -> None:
+        self.task = task
+        self.vocabulary = Vocabulary([*words, SEPARATOR])
+        self.rows = rows
+
+    def stream(self, split: str, seed: int) -> Iterator[Batch]:
+        examples = self.task.examples(split, seed)
+        while True:
+            yield self.batch(list(islice(examples, self.rows)))
+
+    def batch(self, examples: Sequence[tuple[str, str]]) -> Batch:
+        tokens = []
+        targets = []
+        for source, target in examples:
+            prompt = [START, *self.vocabulary.encode([*source.split(), SEPARATOR])]
+            answer = [*self.vocabulary.encode(target.split()), END]
+            # Shifted by one: the target of a position is the token after it.
+            tokens.append([*prompt, *answer[:-1]])
+            targets.append([*[NO_TARGET] * (len(prompt) - 1), *answer])
+        return Batch(pad(tokens), pad(targets, NO_TARGET))
+
+
+def words_of(sentence: str) -> list[str]:
+    """The words and punctuation marks of a sentence, in lower case."""
+    return re.findall(r"[\w-]+|[^\w\s]", sentence.lower())
+
+
+@cache
+def builtin_sentences(split: str, count: int) -> tuple[tuple[list[str], list[str]], ...]:
+    """English and German words of so many sentences of the built-in language."""
+    sentences = islice(builtin.sentences(split), count)
+    return tuple((words_of(one.source), words_of(one.target)) for one in sentences)
+
+
+@cache
+def builtin_vocabulary() -> Vocabulary:
+    """The words of both languages that occur in the first 20,000 training sentences."""
+    pairs = builtin_sentences("train", 20_000)
+    return Vocabulary([word for pair in pairs for words in pair for word in words])
+
+
+def builtin_text(split: str, count: int, seed: int, rows: int = 16) -> Iterator[Batch]:
+    """Endless batches of English sentences for a language model, in an order of the seed."""
+    # One vocabulary for both languages and all splits.
+    vocabulary = builtin_vocabulary()
+    for chosen in _shuffled(builtin_sentences(split, count), seed, rows):
+        texts = [[START, *vocabulary.encode(english), END] for english, _ in chosen]
+        yield Batch(pad([t[:-1] for t in texts]), pad([t[1:] for t in texts], NO_TARGET))
+
+
+def builtin_pairs(split: str, count: int, seed: int, rows: int = 16) -> Iterator[Batch]:
+    """Endless batches of English and German sentences for an encoder–decoder."""
+    yield from pair_batches(builtin_sentences(split, count), builtin_vocabulary(), seed, rows)
+
+
+def pair_batches(
+    pairs: Sequence[tuple[list[str], list[str]]], vocabulary: Vocabulary, seed: int, rows: int = 16
+) -> Iterator[Batch]:
+    """Endless batches of pairs of sentences, in an order of the seed."""
+    for chosen in _shuffled(pairs, seed, rows):
+        source = [[*vocabulary.encode(english), END] for english, _ in chosen]
+        texts = [[START, *vocabulary.encode(german), END] for _, german in chosen]
+        tokens = pad([text[:-1] for text in texts])
+        targets = pad([text[1:] for text in texts], NO_TARGET)
+        yield Batch(tokens, targets, pad(source))
+
+
+def _shuffled(
+    pairs: Sequence[tuple[list[str], list[str]]], seed: int, rows: int
+) -> Iterator[list[tuple[list[str], list[str]]]]:
+    rng = random.Random(seed)
+    while True:
+        # Without replacement inside a batch.
+        yield rng.sample(pairs, rows)

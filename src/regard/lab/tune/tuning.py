@@ -1,0 +1,395 @@
+"""`regard tune`: a search over training runs, each of them resumable, and so the search too.
+
+The folder of a search has `tune.json`, replaced as a whole after every change, a run folder for
+each candidate in `trials/`, and at the end `best.toml`, a recipe.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from shlex import quote
+from typing import Any
+
+from regard.lab.plan.step_trace import trace_step
+from regard.lab.plan.subject import Request, Subject, of_recipe
+from regard.lab.tune.recipe_file import recipe_toml
+from regard.lab.tune.settings import Sizes, stages, warmup
+from regard.lab.tune.successive_halving import Changes, Stage, longest_run, rungs, search
+from regard.system import disk
+from regard.system.arguments import LARGEST_SIZE
+from regard.system.errors import CheckpointError, DivergenceError, SettingError, TrainingInterrupted
+from regard.training import preflight
+from regard.training.engine.loop import Loop
+from regard.training.recipe.schema import KEYS, Recipe, parse
+from regard.training.run import run
+from regard.training.run_folder import begin, read_run
+
+Say = Callable[[str], None]
+
+STATE = "tune.json"
+BEST = "best.toml"
+PROBE_UPDATES = 20  # by which the time of an update is measured, after as many to warm up
+MIN_UPDATES = 4  # of the longest run; with fewer there is nothing to compare
+_LOWER_IS_BETTER = ("loss", "mse", "mae", "wer", "cer")
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What a search may take: exactly one of these."""
+
+    minutes: float | None = None
+    flops: float | None = None
+    updates: int | None = None
+
+    def __post_init__(self) -> None:
+        amounts = [x for x in (self.minutes, self.flops, self.updates) if x is not None]
+        # Written so that nan is refused as well.
+        if len(amounts) != 1 or not 0 < amounts[0] < math.inf:
+            raise SettingError(
+                "a search needs exactly one positive budget",
+                "set --minutes M, --flops F or --updates N",
+            )
+
+
+@dataclass
+class Trial:
+    """A candidate: what it changes, how far it was trained, and its scores by updates."""
+
+    changes: dict[str, Any]
+    scores: dict[str, float] = field(default_factory=dict)  # JSON has strings as keys
+
+    @property
+    def name(self) -> str:
+        """The name of its folder: a digest of the changes."""
+        # Sorted: the folder does not depend on the order in which settings were tuned.
+        text = json.dumps(self.changes, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+@dataclass
+class State:
+    """All that a search needs to go on."""
+
+    name: str
+    recipe: dict[str, Any]
+    order: list[str]
+    budget: dict[str, Any]
+    updates: int = 0  # the budget in updates; 0 until it is known
+    trials: list[Trial] = field(default_factory=list)
+    best: dict[str, Any] | None = None
+
+    def trial(self, changes: Changes) -> Trial:
+        for trial in self.trials:
+            if trial.changes == dict(changes):
+                return trial
+        trial = Trial(dict(changes))
+        self.trials.append(trial)
+        return trial
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """A finished search."""
+
+    folder: Path
+    best: dict[str, Any]
+    score: float
+    metric: str
+    trials: tuple[Trial, ...]
+
+    @property
+    def recipe(self) -> Path:
+        return self.folder / BEST
+
+    def table(self) -> list[tuple[Trial, int, float]]:
+        """Every trial with its last score, the longest trained and best first."""
+        rows = []
+        for trial in self.trials:
+            updates = max(map(int, trial.scores), default=0)
+            rows.append((trial, updates, trial.scores.get(str(updates), math.inf)))
+        return sorted(rows, key=lambda row: (-row[1], row[2]))
+
+
+# --- entry points ---------------------------------------------------------------------------------
+
+
+def tune(
+    recipe: Recipe, name: str, folder: Path, budget: Budget, order: Sequence[str], say: Say = print
+) -> Tuned:
+    """Starts a search in a new folder."""
+    if folder.exists() and not folder.is_dir():
+        raise SettingError(f"{folder} is a file, not a folder", "choose another --out")
+    preflight.check(recipe)
+    _take_again(folder)
+    values = _absolute(recipe.model_dump(mode="json", exclude_unset=True))
+    # Only what is set: the defaults of a later version stay its own.
+    state = State(name, values, list(order), vars(budget))
+    stages(recipe, order, Sizes(1, 1, 1))  # for its errors, before a folder is made
+    return _Search(folder, state, say).run()
+
+
+def _take_again(folder: Path) -> None:
+    """Removes a search that ended before its first step; any other one is refused."""
+    if not (folder / STATE).exists():
+        return
+    has_trained = any(folder.glob("trials/*/metrics.jsonl"))
+    if has_trained or not _is_search(folder / STATE):
+        raise SettingError(
+            f"{folder} already contains a search",
+            f"resume it: regard tune --resume {quote(str(folder))}",
+        )
+    shutil.rmtree(folder / "trials", ignore_errors=True)
+    (folder / STATE).unlink()
+
+
+def _is_search(path: Path) -> bool:
+    """Whether a file is the state of a search: nobody else's is removed."""
+    try:
+        return "trials" in disk.read_json_object(path, CheckpointError)
+    except CheckpointError:
+        return False
+
+
+def resume(folder: Path, say: Say = print) -> Tuned:
+    """Resumes a search that was stopped."""
+    path = folder / STATE
+    if not path.is_file():
+        raise CheckpointError(
+            f"{folder} does not contain a search ({STATE})", "start one: regard tune RECIPE"
+        )
+    content = disk.read_json_object(path, CheckpointError)
+    try:
+        trials = [Trial(**trial) for trial in content.pop("trials")]
+        state = State(**content, trials=trials)
+    except (TypeError, KeyError) as error:
+        raise CheckpointError(f"{path} cannot be read: {error}", "start a new search") from None
+    return _Search(folder, state, say).run()
+
+
+class _Search:
+    """One search: its folder, its state, and the runs."""
+
+    def __init__(self, folder: Path, state: State, say: Say) -> None:
+        self.folder = folder
+        self.state = state
+        self.say = say
+        self.recipe = parse(state.recipe)
+        subject = of_recipe(self.recipe, state.name, Request())
+        self.subject = subject
+        self.metric = self.recipe.train.metric
+        self.validates = False  # until a run has shown it
+
+    def run(self) -> Tuned:
+        state = self.state
+        if not state.updates:
+            state.updates = self._updates()
+        # How many candidates there are does not depend on the longest run, but warm-ups do.
+        self.most = longest_run(self._stages(state.updates), state.updates)
+        if self.most < MIN_UPDATES:
+            raise SettingError(
+                f"the budget is {state.updates:,} updates, too few for this search",
+                "raise it, or tune fewer settings: --order rate",
+            )
+        if state.updates >= LARGEST_SIZE:
+            raise SettingError(
+                f"the budget of {state.updates:,} updates is too large", "use a smaller one"
+            )
+        self._save()  # not before: a budget that was refused must not stand in the way of another
+        self.say(f"{state.updates:,} updates in total, {self.most:,} for the longest run")
+        self.stages = self._stages(self.most)
+        best = search(self.stages, self.most, self._evaluate)
+        state.best = best
+        self._save()
+        disk.write_file(self.folder / BEST, recipe_toml(self._best_values(best), state.name))
+        score = min(state.trial(self._different(best)).scores.values(), default=math.inf)
+        return Tuned(self.folder, best, score, self.metric, tuple(state.trials))
+
+    def _stages(self, updates: int) -> list[Stage]:
+        description = self.subject.description
+        layers = max((stack.layers for stack in description.stacks.values()), default=1)
+        sizes = Sizes(max(description.widths.values()), layers, updates)
+        return stages(self.recipe, self.state.order, sizes)
+
+    def _best_values(self, best: Changes) -> dict[str, dict[str, Any]]:
+        used = {"warmup_steps": warmup(self.recipe, self.most), **best}
+        return _with_changes(self.state.recipe, used)
+
+    def _save(self) -> None:
+        content = {**vars(self.state), "trials": [vars(trial) for trial in self.state.trials]}
+        self.folder.mkdir(parents=True, exist_ok=True)
+        disk.write_json(self.folder / STATE, content)
+
+    # --- the budget -------------------------------------------------------------------------------
+
+    def _updates(self) -> int:
+        """The budget in updates. It is stored, so that a resumed search makes the same choices."""
+        budget = Budget(**self.state.budget)
+        if budget.updates is not None:
+            return budget.updates
+        if budget.flops is not None:
+            return int(budget.flops / update_flops(self.subject))
+        assert budget.minutes is not None
+        # Once: what a busy machine does later changes no choice of the search.
+        seconds = self._seconds_of_update()
+        return int(60 * budget.minutes / seconds)
+
+    def _seconds_of_update(self) -> float:
+        """Measured on the recipe as it is, in a run that is not part of the search."""
+        times: list[float] = []  # after each update
+
+        def on_step(loop: Loop) -> None:
+            times.append(time.perf_counter())
+
+        values = _with_changes(self.state.recipe, {"steps": 2 * PROBE_UPDATES, "samples": 0})
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=self.folder) as folder:
+            run_folder = begin(parse(values), Path(folder) / "probe", self.state.name)
+            run(run_folder, parse(values), "probe", score=False, quiet=True, on_step=on_step)
+        return max(1e-6, (times[-1] - times[PROBE_UPDATES - 1]) / PROBE_UPDATES)
+
+    # --- runs -------------------------------------------------------------------------------------
+
+    def _evaluate(self, changes: Changes, updates: int) -> float:
+        """The validation score of a candidate after so many updates; trains what is missing."""
+        trial = self.state.trial(self._different(changes))
+        earlier = trial.scores.get(str(updates))
+        # A resumed search asks for everything again, in the same order.
+        if earlier is not None:
+            return earlier
+        words = "  ".join(f"{key} {value}" for key, value in changes.items())
+        score = self._train(trial, updates)
+        trial.scores[str(updates)] = score
+        self._save()  # before the next run: a kill costs at most one of them
+        self.say(f"{words}  {updates:,} updates: {self.metric} {abs(score):.4f}")
+        return score
+
+    def _different(self, changes: Changes) -> dict[str, Any]:
+        """Without the values that the recipe has already: one setting is not trained twice."""
+        return {
+            key: value
+            for key, value in changes.items()
+            if self.state.recipe.get(KEYS[key], {}).get(key) != value
+        }
+
+    def _train(self, trial: Trial, updates: int) -> float:
+        stop = _StopAt(updates)
+        folder = self.folder / "trials" / trial.name
+
+        def on_step(loop: Loop) -> None:
+            # Few examples have none held out: seen after the first update, not after the last.
+            if not self.validates:
+                self.validates = _has_validation(loop)
+            if not self.validates:
+                raise _NoValidation
+            stop(loop)
+
+        try:
+            with stop.expected():
+                # A run of an earlier rung, or of a search that was killed, goes on bit for bit.
+                if (folder / "state" / "recipe.json").is_file():
+                    begun = read_run(folder)
+                else:
+                    recipe = self._trial_recipe(trial)
+                    begun = (begin(recipe, folder, self.state.name), recipe, self.state.name)
+                run(*begun, score=False, quiet=True, on_step=on_step)
+        except _NoValidation:
+            # Nothing in it is of value, and it would stand in the way of the corrected command.
+            shutil.rmtree(folder)
+            raise SettingError(
+                "tuning needs a validation set",
+                "add validation data (valid_… in `regard tune --help`), or more training data",
+            ) from None
+        except DivergenceError:
+            return math.inf  # the worst score: a rate that is too high is a result, too
+        return self._score(folder, updates)
+
+    def _trial_recipe(self, trial: Trial) -> Recipe:
+        """The recipe of a candidate: its learning-rate schedule ends with the longest run."""
+        shortest = min(rungs(len(stage.values), self.most)[0][1] for stage in self.stages)
+        changes = {
+            "warmup_steps": warmup(self.recipe, self.most),
+            **trial.changes,
+            "steps": self.most,
+            "validate_every": shortest,
+            "save_every": shortest,
+            "log_every": max(1, shortest // 4),
+            "patience": 0,  # a rung ends when it ends
+            "samples": 0,
+            "final_weights": "last",  # snapshots of the best would only take space
+        }
+        return parse(_with_changes(self.state.recipe, changes))
+
+    def _score(self, folder: Path, updates: int) -> float:
+        """The metric of the validation at this update; negative where more is better."""
+        # The search minimizes.
+        sign = 1.0 if self.metric in _LOWER_IS_BETTER else -1.0
+        for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines():
+            entry = json.loads(line)
+            if entry.get("event") == "validation" and entry["step"] == updates:
+                value = float(entry[self.metric])
+                return sign * value if math.isfinite(value) else math.inf
+        raise SettingError(f"{folder} was not validated at update {updates}", "add validation data")
+
+
+class _NoValidation(Exception):
+    """A run that is validated on nothing."""
+
+
+def _has_validation(loop: Loop) -> bool:
+    return loop.strategy.evaluation.validate(nullcontext()) is not None
+
+
+class _StopAt:
+    """Ends a run after so many updates, with its state saved."""
+
+    def __init__(self, updates: int) -> None:
+        self.updates = updates
+        self.reached = False
+
+    def __call__(self, loop: Loop) -> None:
+        if loop.progress.step >= self.updates and not loop.interrupted:
+            self.reached = True
+            loop.request_stop()
+
+    @contextmanager
+    def expected(self) -> Iterator[None]:
+        """Lets this stop pass, but no other one: Ctrl-C ends the search too."""
+        try:
+            yield
+        except TrainingInterrupted:
+            if not self.reached:
+                raise
+
+
+def update_flops(subject: Subject) -> float:
+    """The FLOPs of one update, counted on a trace of it."""
+    trace = trace_step(subject.description, subject.workload, subject.settings, subject.generator)
+    return float(trace.flops * subject.settings.accumulate)
+
+
+def _absolute(values: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Absolute names of the files: a search is resumed, and its recipe used, from anywhere."""
+    for entries in values.values():
+        for key, value in entries.items():
+            if isinstance(value, str) and Path(value).exists():
+                entries[key] = str(Path(value).absolute())
+    return values
+
+
+def _with_changes(
+    values: Mapping[str, Mapping[str, Any]], changes: Changes
+) -> dict[str, dict[str, Any]]:
+    """A recipe's values with settings changed, each in its section."""
+    result = {section: dict(entries) for section, entries in values.items()}
+    for key, value in changes.items():
+        result.setdefault(KEYS[key], {})[key] = value
+    return result

@@ -1,0 +1,140 @@
+"""Tables and heat maps for a terminal: Unicode shades without escape codes, as pipes need it."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from regard.look.drawing import shown
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+SHADES = " ░▒▓█"
+_ATTENTION_LEGEND = f"blank: uniform attention or less; {SHADES[1:]}: up to 1 (logarithmic)"
+MAX_LABEL = 16  # columns of the terminal for the name of a row
+MAX_STRONGEST = 14  # … for the name of the strongest column
+
+
+def heat(
+    values: NDArray[Any],
+    rows: Sequence[str],
+    columns: Sequence[str],
+    *,
+    width: int = 100,
+    most: float | None = None,
+    shades: NDArray[Any] | None = None,
+) -> list[str]:
+    """A heat map: a line for each row, which ends with the name of its strongest column.
+
+    The scale goes up to `most`, by default the largest value; attention comes with its own
+    `shades`, against even attention. Columns that do not fit follow below.
+    """
+    rows = [shown(row) for row in rows]
+    columns = [shown(column) for column in columns]
+    label = min(MAX_LABEL, max(map(_width, rows), default=0))
+    longest = max(map(_width, columns), default=0) + 1
+    # What is left beside the row's name and "→ column 0.00" at the end.
+    inside = width - label - min(MAX_STRONGEST + 1, longest) - 8
+    cell = max(5, min(longest, 9, inside // max(1, len(columns))))
+    columns_at_once = max(1, inside // cell)
+    if most is None:
+        most = float(values.max(initial=0.0))
+    largest = most or 1.0  # of zeros alone
+    legend = _ATTENTION_LEGEND
+    if shades is None:
+        shades = values / largest
+        legend = _legend(largest)
+    lines: list[str] = []
+    for first in range(0, len(columns), columns_at_once):
+        last = first + columns_at_once
+        if lines:
+            lines.append("")
+        names = "".join(fitted(column, cell - 1) + " " for column in columns[first:last])
+        lines.append(" " * (label + 1) + names.rstrip())
+        for name, row, row_shades in zip(rows, values, shades, strict=True):
+            cells = "".join(_shade(share) * (cell - 1) + " " for share in row_shades[first:last])
+            end = ""
+            # Only the last part has room for the strongest column of the whole row.
+            if last >= len(columns):
+                strongest = int(row.argmax())
+                column = fitted(columns[strongest], MAX_STRONGEST).rstrip()
+                end = f"→ {column} {row[strongest]:.2f}"
+            lines.append(f"{fitted(name, label)} {cells} {end}".rstrip())
+    return [*lines, "", legend]
+
+
+def _shade(share: float) -> str:
+    """The shade of a share from 0 to 1."""
+    level = int(share * len(SHADES))
+    return SHADES[min(len(SHADES) - 1, max(0, level))]
+
+
+def _legend(largest: float) -> str:
+    thresholds = [
+        f"{shade} from {largest * i / len(SHADES):.2f}" for i, shade in enumerate(SHADES) if i
+    ]
+    return "  ".join(thresholds)
+
+
+def table(rows: Sequence[Sequence[str]], *, width: int = 100) -> list[str]:
+    """A table with columns as wide as their widest entry; lines are cut at the width."""
+    if not rows:
+        return []
+    widths = [max(map(_width, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        cells = [fitted(text, column) for text, column in zip(row, widths, strict=True)]
+        lines.append(fitted("  ".join(cells), width).rstrip())
+    return lines
+
+
+def by_head(
+    names: Sequence[str], values: NDArray[Any], form: str, *, width: int = 100
+) -> list[str]:
+    """A table with a number for each attention and head; heads that do not fit follow below."""
+    cells = [[format(value, form) for value in row] for row in values]
+    # Two spaces stand between columns.
+    cell = max((len(text) for row in cells for text in row), default=1) + 2
+    label = max(map(_width, names), default=0)
+    heads_at_once = max(1, (width - label) // cell)
+    lines: list[str] = []
+    for first in range(0, values.shape[1], heads_at_once):
+        last = min(first + heads_at_once, values.shape[1])
+        rows = [["head", *map(str, range(first, last))]]
+        rows += [[name, *row[first:last]] for name, row in zip(names, cells, strict=True)]
+        if lines:
+            lines.append("")
+        lines += table(rows, width=width)
+    return lines
+
+
+def bar(value: float, most: float, width: int = 30) -> str:
+    """A bar as long as its share of `most`."""
+    if most <= 0:
+        return ""
+    return "█" * round(width * min(1.0, abs(value) / most))
+
+
+def fitted(text: str, width: int) -> str:
+    """A text cut with … or filled with spaces to exactly this many columns of a terminal."""
+    if _width(text) > width:
+        while _width(text) > width - 1:
+            text = text[:-1]
+        text += "…"
+    return text + " " * (width - _width(text))
+
+
+def _width(text: str) -> int:
+    """The columns of a terminal that a text takes."""
+    return sum(_character_width(character) for character in text)
+
+
+def _character_width(character: str) -> int:
+    if unicodedata.combining(character):
+        return 0
+    # Wide and full-width characters of East Asia.
+    if unicodedata.east_asian_width(character) in "WF":
+        return 2
+    return 1

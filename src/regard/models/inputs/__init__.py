@@ -1,0 +1,1 @@
+"""From what people pass to tensors: checks, warnings, batches."""

@@ -1,0 +1,117 @@
+"""Recordings as inputs of speech models.
+
+A recording is a WAV file, its contents, or an array of 16,000 samples a second between -1 and 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from regard import spec as kinds
+from regard.data.audio import RATE, Samples, read_wav_and_rate, resample
+from regard.data.log_mel import log_mel
+from regard.models.base import Model
+from regard.models.inputs.arrays import as_array
+from regard.system.disk import read_json_object
+from regard.system.errors import DataError, ModelError
+
+Sound = str | Path | bytes | Samples
+_SOUND_FORMS = "pass a WAV file, or an array at 16,000 samples per second, from -1 to 1"
+# The only spectrogram that is implemented: frames of 25 ms every 10 ms.
+_FEATURES = {"sampling_rate": RATE, "n_fft": 400, "hop_length": 160}
+
+
+def read_samples(sound: Sound) -> Samples:
+    """The samples of a recording at 16 kHz: [samples], float32."""
+    if isinstance(sound, str | Path | bytes):
+        samples = resample(*read_wav_and_rate(sound))
+    else:
+        # An array has no header that tells its rate: it is taken as 16 kHz.
+        samples = as_array(sound, "recording", _SOUND_FORMS)
+        if not np.issubdtype(samples.dtype, np.floating):
+            raise DataError(
+                f"samples of dtype {samples.dtype} are not floating-point audio",
+                "pass values from -1 to 1: divide 16-bit integers by 32768",
+            )
+        samples = samples.astype(np.float32, copy=False)
+    name = str(sound) if isinstance(sound, str | Path) else "the recording"
+    if samples.ndim != 1:
+        raise DataError(f"{name} has shape {samples.shape}, not [samples]", "pass a mono recording")
+    if not len(samples):
+        raise DataError(f"{name} is empty", "pass a recording that is not empty")
+    if not np.isfinite(samples).all():
+        raise DataError(f"{name} has NaN or infinite samples", "record or convert it again")
+    return samples
+
+
+def read_recordings(sounds: Sequence[Sound], say: Callable[[str], None]) -> list[Samples]:
+    """The samples of recordings, each [samples]; files of other rates are resampled, and said."""
+    recordings = []
+    rates: set[int] = set()
+    for sound in sounds:
+        if isinstance(sound, str | Path | bytes):
+            samples, rate = read_wav_and_rate(sound)
+            rates.add(rate)
+            sound = resample(samples, rate)
+        recordings.append(read_samples(sound))
+    say_resampled(rates, say)
+    return recordings
+
+
+def say_resampled(rates: set[int], say: Callable[[str], None]) -> None:
+    """Says which sample rates were not the models' own."""
+    others = sorted(rates - {RATE})
+    if others:
+        names = " and ".join(f"{rate:,}" for rate in others)
+        say(f"audio at {names} samples per second is resampled to {RATE:,}")
+
+
+def spectrogram_image(features: Tensor) -> NDArray[np.uint8]:
+    """A spectrogram [mels, frames] in shades of grey, low frequencies in the first row."""
+    low = features.amin()
+    high = features.amax()
+    # Silence has one value everywhere: without the bound it would be 0 / 0.
+    brightness = (features - low) / (high - low).clamp_min(1e-9)
+    return (brightness * 255).round().to(torch.uint8).numpy()
+
+
+# ------------------------------------------------------------------ log-mel spectrograms
+
+
+def window_seconds(front_end: kinds.Spectrogram) -> float:
+    """The length of the window that a model of spectrograms hears."""
+    positions = front_end.max_length
+    assert positions is not None  # Whisper has a table of sinusoids
+    # The second convolution of the front end has stride 2: two frames a position.
+    return positions * 2 * _FEATURES["hop_length"] / RATE
+
+
+def spectrogram(sound: Sound, front_end: kinds.Spectrogram) -> Tensor:
+    """The log-mel spectrogram of a recording: [windows, mels, frames]."""
+    return log_mel(read_samples(sound), front_end.mels, window_seconds(front_end))
+
+
+def check_spectrogram(model: Model) -> None:
+    """Refuses a folder whose preprocessor_config.json asks for other features."""
+    config = read_folder_json(model, "preprocessor_config.json")
+    for key, value in _FEATURES.items():
+        if config.get(key, value) != value:
+            raise ModelError(
+                f"preprocessor_config.json: {key} is {config[key]}, but only {value} is supported",
+                "use another model, or correct the key if it is wrong",
+            )
+
+
+def read_folder_json(model: Model, name: str) -> dict[str, Any]:
+    """A JSON file of the model's folder; empty without the folder or the file."""
+    if model.folder is None:
+        return {}
+    # Models that are made in memory have no files: transformers' defaults apply.
+    return read_json_object(model.folder / name, DataError)

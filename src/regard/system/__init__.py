@@ -1,0 +1,1 @@
+"""Below the models: errors, files that cannot tear, checkpoints, memory, processes."""

@@ -1,0 +1,115 @@
+"""Available memory, checked before a model is built.
+
+A process that runs out of memory is killed by the kernel without a message, so that the check has
+to come first.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from regard.system.errors import ModelError
+
+# Linux only; on other systems the files do not exist and nothing is checked.
+_MEMINFO = Path("/proc/meminfo")
+_CGROUP = Path("/sys/fs/cgroup")
+_BYTES_PER_FLOAT32 = 4
+_BYTES_PER_STACK = 8 * 2**20  # of a thread, where nothing else is set
+
+
+def available() -> int | None:
+    """Available memory in bytes: the least of what kernel, container and `ulimit -v` leave.
+
+    None where the system does not report it.
+    """
+    amounts = [_available_to_system(), _available_to_container(), _available_to_process()]
+    limits = [value for value in amounts if value is not None]
+    return min(limits, default=None)
+
+
+def require(parameters: int, what: str) -> None:
+    """Raises `ModelError` if that many float32 parameters do not fit into memory."""
+    require_bytes(
+        _BYTES_PER_FLOAT32 * parameters,
+        f"{what} has {parameters:,} parameters, which",
+        "use a smaller model or a machine with more memory; "
+        "`regard show` describes a model of any size",
+    )
+
+
+def require_bytes(needed: int, what: str, repair: str) -> None:
+    """Raises `ModelError` if that many bytes are not free."""
+    free = available()
+    if free is not None and needed > free:
+        raise ModelError(
+            f"{what} take {amount(needed)} of memory, and {amount(free)} are free", repair
+        )
+
+
+def require_threads(count: int) -> None:
+    """Raises `ModelError` if the stacks of so many threads do not fit into memory.
+
+    OpenMP ends the process, without an exception, where it cannot create a thread.
+    """
+    require_bytes(
+        _BYTES_PER_STACK * count,
+        f"the stacks of {count:,} threads",
+        "give `threads`: as many as the machine has cores",
+    )
+
+
+def amount(count: float) -> str:
+    """A number of bytes with a decimal unit: 252.3 MB."""
+    if count < 1000:
+        return f"{count:,.0f} bytes"
+    for unit in ("KB", "MB", "GB"):
+        count /= 1000
+        if count < 1000:
+            return f"{count:,.1f} {unit}"
+    return f"{count / 1000:,.1f} TB"
+
+
+def _available_to_system() -> int | None:
+    """MemAvailable: free memory plus what the page cache can give back without swapping."""
+    try:
+        lines = _MEMINFO.read_text().splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024  # the file counts kibibytes
+    return None
+
+
+def _available_to_container() -> int | None:
+    """The memory limit of this control group (cgroup v2) less what is in use."""
+    try:
+        limit = (_CGROUP / "memory.max").read_text().strip()
+        usage = int((_CGROUP / "memory.current").read_text())
+        statistics = (_CGROUP / "memory.stat").read_text().splitlines()
+    except OSError:
+        return None
+    if limit == "max":  # no limit is set
+        return None
+    # Inactive file pages are page cache: the kernel drops them when memory is short.
+    reclaimable = 0
+    for line in statistics:
+        if line.startswith("inactive_file "):
+            reclaimable = int(line.split()[1])
+    return max(0, int(limit) - usage + reclaimable)
+
+
+def _available_to_process() -> int | None:
+    """The address space that this process may still take, where a limit is set (`ulimit -v`)."""
+    if not _MEMINFO.exists():
+        return None
+    import resource  # not on Windows
+
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit == resource.RLIM_INFINITY:
+        return None
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+    except OSError:
+        return None
+    return max(0, limit - pages * resource.getpagesize())

@@ -1,0 +1,81 @@
+"""Linear forecasters of time series: DLinear and NLinear (Zeng et al. 2023)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor
+from torch.nn import functional
+
+from regard.core.context import AuxiliaryLosses, Context
+from regard.core.linear import Linear
+from regard.core.output import Call, Output, Outputs
+from regard.core.side import Side
+from regard.wirings.core_model import CoreModel
+
+
+class LinearForecaster(CoreModel):
+    """A linear map from the window of a channel to its next values, the same for all channels.
+
+    DLinear maps the moving average over `moving_average` steps, the trend, and the rest apart;
+    NLinear (None) maps the window less its last value, which is added again.
+    """
+
+    def __init__(
+        self, length: int, horizon: int, moving_average: int | None, quantiles: int | None
+    ) -> None:
+        super().__init__()
+        self.horizon = horizon
+        self.moving_average = moving_average
+        self.quantiles = quantiles
+        outputs = horizon * (quantiles or 1)
+        self.seasonal = Linear(length, outputs)
+        self.trend = Linear(length, outputs) if moving_average else None
+
+    def stacks(self) -> dict[str, Side]:
+        return {}  # a linear map has no layers
+
+    def extra_repr(self) -> str:
+        return f"horizon={self.horizon}, moving_average={self.moving_average}"
+
+    def forward(
+        self, values: Tensor, observed: Tensor | None = None, context: Context | None = None
+    ) -> tuple[Tensor, AuxiliaryLosses]:
+        """Forecasts [B, H, C], or [B, H, C, Q], of windows [B, L, C]; no auxiliary losses.
+
+        Missing values count as the last value before them would: as it stands in `values`.
+        """
+        windows = values.mT  # [B, C, L]
+        if self.trend is None:
+            # NLinear: a forecast moves with the level at which the window ends.
+            last = windows[..., -1:]
+            output = self.seasonal(windows - last) + last
+        else:
+            trend = self._moving_mean(windows)
+            output = self.seasonal(windows - trend) + self.trend(trend)
+        if self.quantiles is None:
+            return output.mT, {}
+        return output.unflatten(2, (self.horizon, self.quantiles)).transpose(1, 2), {}
+
+    def hidden_states(self, inputs: Mapping[str, Tensor], context: Context) -> Tensor:
+        """There are none (DLinear, NLinear): the forward pass is the forecast."""
+        forecasts, _ = self(inputs["past_values"], None, context)
+        return forecasts
+
+    def outputs(self, inputs: Mapping[str, Tensor], call: Call) -> Outputs:
+        return {"prediction_outputs": Output(self.hidden_states(inputs, call.context))}
+
+    def predict(
+        self, hidden: Tensor, values: Tensor, observed: Tensor | None = None
+    ) -> Tensor | tuple[Tensor, ...]:
+        """The forecasts that `forward` gave: there is nothing above a linear map."""
+        return hidden
+
+    def _moving_mean(self, windows: Tensor) -> Tensor:
+        """The mean around each step; beyond the ends, the first and the last value go on."""
+        assert self.moving_average is not None, "NLinear has no trend"
+        before = (self.moving_average - 1) // 2
+        padding = (before, self.moving_average - 1 - before)
+        return functional.avg_pool1d(
+            functional.pad(windows, padding, mode="replicate"), self.moving_average, stride=1
+        )

@@ -1,0 +1,121 @@
+"""The decoder alone: a language model (GPT, LLaMA)."""
+
+# Letters of shapes: B rows of a batch, S source and T target positions, D d_model, V vocabulary.
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from regard.core.caches.kv_cache import DecoderState
+from regard.core.context import AuxiliaryLosses, Context
+from regard.core.frontends.embedding import Embedding
+from regard.core.heads.head import LMHead
+from regard.core.output import Call, Output, Outputs
+from regard.core.probe import NO_PROBE, NullProbe
+from regard.core.side import Side
+from regard.wirings.core_model import CoreModel, Split, bool_mask
+
+
+class Prompt(NamedTuple):
+    """What a language model goes on from: tokens, with left padding in the shorter rows."""
+
+    tokens: Tensor  # [B, T]
+    padding_mask: Tensor | None  # [B, T] bool; None when nothing is padded
+    probe: NullProbe = NO_PROBE  # that decoding from here goes on with
+
+
+class Decoder(CoreModel):
+    """A language model: each position has seen what came before it."""
+
+    padding_side = "left"  # so that all rows of a batch continue at the same position
+
+    def __init__(self, tokens: Embedding, stack: Side, head: LMHead) -> None:
+        super().__init__()
+        self.tokens = tokens
+        self.stack = stack
+        self.head = head
+
+    def stacks(self) -> dict[str, Side]:
+        return {"decoder": self.stack}
+
+    def front_ends(self) -> dict[str, nn.Module]:
+        return {"decoder": self.tokens}
+
+    def heads(self) -> dict[str, nn.Module]:
+        return {"head": self.head}
+
+    @property
+    def lm_head(self) -> LMHead:
+        return self.head
+
+    def forward(
+        self, tokens: Tensor, padding_mask: Tensor | None = None, context: Context | None = None
+    ) -> tuple[Tensor, AuxiliaryLosses]:
+        """Hidden states [B, T, D] and auxiliary losses. Padding may stand before or after a row's
+        tokens. The context's state, if any, is what layers carry on from segment to segment."""
+        context = (context or Context()).scope("decoder")
+        x = self.tokens(tokens, padding_mask, context)
+        hidden = self.stack(x, padding_mask, context)
+        return hidden, dict(context.losses or {})
+
+    def hidden_states(self, inputs: Mapping[str, Tensor], context: Context) -> Tensor:
+        hidden, _ = self(inputs["input_ids"], bool_mask(inputs), context)
+        return hidden
+
+    def head_output(self, hidden: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
+        return self.head(hidden)
+
+    def outputs(self, inputs: Mapping[str, Tensor], call: Call) -> Outputs:
+        mask = bool_mask(inputs)
+        hidden = self.hidden_states(inputs, call.context)  # [B, T, D]
+        outputs = {"logits": Output(self.head(hidden), mask)}
+        # GPT2Model gives hidden states; its files may be used with the head all the same.
+        bare = call.ends_with("Model") and not call.ends_with("HeadModel")
+        if bare or call.everything:
+            return {"last_hidden_state": Output(hidden, mask), **outputs}
+        return outputs
+
+    def step_by_step(self, inputs: Mapping[str, Tensor], split: Split) -> Outputs:
+        tokens = inputs["input_ids"]  # [B, T]
+        # `start` leaves out the last token of a prompt: with one token the cache is empty.
+        state = self.start(self.encode(tokens[:, :1]), capacity=tokens.shape[1])
+        logits = [self.step(piece, state) for piece in split(tokens)]
+        return {"logits": Output(torch.cat(logits, dim=1))}
+
+    def encode(
+        self, tokens: Tensor, padding_mask: Tensor | None = None, context: Context | None = None
+    ) -> Prompt:
+        """A prompt is read when decoding starts; there is nothing to prepare."""
+        return Prompt(tokens, padding_mask, (context or Context()).probe)
+
+    def start(self, prompt: Prompt, *, width: int = 1, capacity: int) -> DecoderState:
+        """Prefill: the state after all of the prompt but its last token.
+
+        `capacity` is the number of tokens that follow the prompt.
+        """
+        rows, length = prompt.tokens.shape
+        caches = self.stack.start(rows, length + capacity)
+        state = DecoderState(caches, 1, prompt.padding_mask, probe=prompt.probe)
+        # The last token is left out: the first `step` takes it, and gives the first new logits.
+        if length > 1:
+            self.advance(prompt.tokens[:, :-1], state)
+        # The prompt is computed once; its beams begin with equal caches.
+        state.widen(width, prompt.tokens.device)
+        return state
+
+    def step(self, tokens: Tensor, state: DecoderState) -> Tensor:
+        """tokens [rows, T], the next of each row → logits [rows, T, V]; advances the state."""
+        return self.head(self.advance(tokens, state))
+
+    def advance(self, tokens: Tensor, state: DecoderState) -> Tensor:
+        """As `step`, without the head: nobody asks for the logits of a long prompt."""
+        context = Context.decoding(state)
+        # Left padding: positions are counted from a row's first token.
+        x = self.tokens(tokens, state.row_padding_mask(), context)  # [rows, T, D]
+        hidden = self.stack(x, state.key_padding_mask(tokens.shape[1]), context)
+        state.advance(tokens.shape[1])
+        return hidden

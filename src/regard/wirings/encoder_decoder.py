@@ -1,0 +1,172 @@
+"""The encoder–decoder (Vaswani et al. 2017).
+
+`forward` follows Figure 1 of the paper from bottom to top.
+"""
+
+# Letters of shapes: B rows of a batch, S source and T target positions, D d_model, V vocabulary.
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from regard.core.caches.kv_cache import DecoderState
+from regard.core.context import AuxiliaryLosses, Context
+from regard.core.encoder_output import EncoderOutput
+from regard.core.frontends.embedding import Embedding
+from regard.core.heads.head import ClassifierHead, DistilledHead, LMHead, Pool
+from regard.core.output import Call, Output, Outputs, asides
+from regard.core.side import FrontEnd, Side
+from regard.system.errors import SettingError
+from regard.wirings.core_model import CoreModel, Split, bool_mask
+
+
+class EncoderDecoder(CoreModel):
+    """Encoder–decoder (Figure 1 of the paper); its sides may also be recurrent or convolutional."""
+
+    padding_side = "right"  # of the shorter rows in a batch of sources
+
+    def __init__(
+        self,
+        source: FrontEnd,
+        target: Embedding,
+        encoder: Side,
+        decoder: Side,
+        head: LMHead,
+        pool: Pool | None = None,
+        labels: ClassifierHead | DistilledHead | None = None,
+    ) -> None:
+        super().__init__()
+        self.source = source
+        self.target = target
+        self.encoder = encoder
+        self.decoder = decoder
+        self.head = head
+        self.pool = pool  # this and the next of sequence classification only
+        self.labels = labels
+
+    def stacks(self) -> dict[str, Side]:
+        return {"encoder": self.encoder, "decoder": self.decoder}
+
+    def front_ends(self) -> dict[str, nn.Module]:
+        return {"encoder": self.source, "decoder": self.target}
+
+    def heads(self) -> dict[str, nn.Module]:
+        return self._children("pool", "head", "labels")
+
+    @property
+    def lm_head(self) -> LMHead:
+        return self.head
+
+    def encode(
+        self, source: Tensor, padding_mask: Tensor | None = None, context: Context | None = None
+    ) -> EncoderOutput:
+        """source [B, S] token ids, or [B, mels, N] frames of sound → hidden states [B, S, D];
+        `padding_mask` [B, S or N] is True at tokens, False at padding."""
+        context = context or Context()
+        # Convolutions of a front end shorten the sequence, and its mask with it.
+        padding_mask = self.source.output_padding_mask(padding_mask)
+        x = self.source(source, None, context)  # [B, S, D]
+        return context.output(self.encoder(x, padding_mask, context.scope("encoder")), padding_mask)
+
+    def decode(
+        self, target: Tensor, memory: EncoderOutput, context: Context | None = None
+    ) -> Tensor:
+        """Teacher forcing: target [B, T] token ids → hidden states [B, T, D].
+
+        Position t attends to targets up to t and to the whole memory.
+        """
+        context = (context or Context()).target()
+        x = self.target(target, None, context)  # [B, T, D]
+        # No padding mask: targets are padded on the right, where a causal mask hides the padding.
+        return self.decoder(x, None, context, memory)
+
+    def forward(
+        self,
+        source: Tensor,
+        target: Tensor,
+        padding_mask: Tensor | None = None,
+        context: Context | None = None,
+    ) -> tuple[Tensor, AuxiliaryLosses]:
+        """Hidden states [B, T, D], from which `head` makes logits, and auxiliary losses."""
+        context = context or Context()
+        memory = self.encode(source, padding_mask, context)
+        hidden = self.decode(target, memory, context)
+        return hidden, dict(context.losses or {})
+
+    def hidden_states(self, inputs: Mapping[str, Tensor], context: Context) -> Tensor:
+        memory = self.encode(self._main(inputs), bool_mask(inputs), context)
+        return self.decode(inputs["decoder_input_ids"], memory, context)
+
+    def head_output(self, hidden: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
+        return self.head(hidden)
+
+    def outputs(self, inputs: Mapping[str, Tensor], call: Call) -> Outputs:
+        # Whisper attends to its spectrogram as a whole, silence included, as it did in training.
+        mask = None if "input_features" in inputs else bool_mask(inputs)
+        encoded = self.encode(self._main(inputs), mask, call.context)
+        # Padding behind the targets needs no mask: the causal mask hides it from all tokens before.
+        hidden = self.decode(inputs["decoder_input_ids"], encoded, call.context)  # [B, T, D]
+        if self.labels is None:
+            logits = self.head(hidden)  # [B, T, V]
+        else:
+            logits = self.classes(hidden, inputs=self._main(inputs))  # [B, labels]
+        loss: Outputs = {}
+        if "labels" in inputs:
+            # Labels of -100 are padding. The loss is a mean over all others.
+            labels = inputs["labels"].flatten().long()
+            loss = asides(loss=functional.cross_entropy(logits.flatten(0, 1), labels))
+        return {
+            **loss,
+            "logits": Output(logits),
+            "encoder_last_hidden_state": Output(encoded.hidden, encoded.padding_mask),
+        }
+
+    def step_by_step(self, inputs: Mapping[str, Tensor], split: Split) -> Outputs:
+        if self.labels is not None:  # it classifies instead of decoding
+            return {}
+        target = inputs["decoder_input_ids"]  # [B, T]
+        state = self.start(self.encode(self._main(inputs)), capacity=target.shape[1])
+        logits = [self.step(piece, state) for piece in split(target)]
+        return {"logits": Output(torch.cat(logits, dim=1))}
+
+    def check_values(self, inputs: Mapping[str, Tensor]) -> None:
+        """Left padding of targets, and a row without the end token at which a classifier reads."""
+        mask = inputs.get("decoder_attention_mask")
+        if mask is not None and bool((mask[:, 1:] > mask[:, :-1]).any()):
+            raise SettingError(
+                "decoder_attention_mask has padding on the left", "pad the targets on the right"
+            )
+        end = self.pool.end if self.pool is not None else None
+        if end is not None and not bool((self._main(inputs) == end).any(dim=1).all()):
+            raise SettingError(
+                f"a row of input_ids has no end token ({end}), where the class is predicted",
+                "end each row of input_ids with it",
+            )
+
+    def classes(
+        self, hidden: Tensor, padding_mask: Tensor | None = None, inputs: Tensor | None = None
+    ) -> Tensor:
+        """Logits of the labels [B, count] from the decoder's hidden states; `inputs` are the source
+        tokens, among which the pool looks for the end."""
+        assert self.pool is not None, "this model has no pool"
+        assert self.labels is not None, "this model has no labels"
+        return self.labels(self.pool(hidden, padding_mask, inputs))
+
+    def start(self, memory: EncoderOutput, *, width: int = 1, capacity: int) -> DecoderState:
+        """The state before the first token, for `width` rows (beams) a sentence."""
+        rows = len(memory.hidden) * width
+        caches = self.decoder.start(rows, capacity, memory)
+        return DecoderState(caches, width, memory.padding_mask, probe=memory.probe)
+
+    def step(self, tokens: Tensor, state: DecoderState) -> Tensor:
+        """tokens [rows, T], the next of each row → logits [rows, T, V]; advances the state."""
+        context = Context.decoding(state)
+        x = self.target(tokens, None, context)  # [rows, T, D]
+        # Keys and values of the encoder output are in the state's caches already.
+        x = self.decoder(x, None, context)
+        state.advance(tokens.shape[1])
+        return self.head(x)
