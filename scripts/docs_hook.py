@@ -8,6 +8,7 @@ pages.
 
 from __future__ import annotations
 
+import ast
 import html
 import importlib
 import inspect
@@ -261,9 +262,27 @@ def insert_studies(folder: str) -> str:
     return "\n\n".join(parts)
 
 
+def insert_map(_: str) -> str:
+    """Every file of the package, room by room, with the first sentence of its docstring."""
+    source = ROOT / "src" / "regard"
+    parts = []
+    for folder in sorted({path.parent for path in source.rglob("*.py")}):
+        rows = []
+        for path in sorted(folder.glob("*.py")):
+            docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+            sentence = " ".join(docstring.split("\n\n")[0].split())
+            if path.name == "__init__.py":
+                parts.append(f"## `{folder.relative_to(source.parent)}/`\n\n{sentence}\n")
+            else:
+                rows.append(f"| `{path.name}` | {sentence.replace('|', '&#124;')} |")
+        parts.append("\n".join(["| file | |", "|---|---|", *rows]) if rows else "")
+    return "\n\n".join(parts)
+
+
 INSERTS: dict[str, Callable[[str], str]] = {
     "commands": insert_commands,
     "file": insert_file,
+    "map": insert_map,
     "presets": insert_presets,
     "recipe": insert_recipe,
     "recipes": insert_recipes,
