@@ -141,4 +141,4 @@ def test_wrong_specs_are_refused_with_a_repair() -> None:
         with pytest.raises(ModelError, match=message):
             spec.from_dict({**good, **change})
     with pytest.raises(ModelError, match="incomplete"):
-        spec.from_dict({"kind": "Plain"})
+        spec.from_dict({"kind": "EncoderDecoder"})

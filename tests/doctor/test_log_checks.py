@@ -61,7 +61,7 @@ def test_divergence_is_against_the_best_so_far() -> None:
 def test_a_rate_is_not_too_low_where_its_schedule_ends() -> None:
     log = run_log([ENTROPY] * 30)
     assert [finding.check for finding in check_rate(1e-7, log, BASELINE)] == ["rate_too_low"]
-    log.add({"step": 310, "loss": ENTROPY, "learning_rate": 0.0})
+    log.add({"step": 310, "loss": ENTROPY, "nll": ENTROPY, "learning_rate": 0.0})
     assert list(check_rate(0.0, log, BASELINE)) == []
 
 

@@ -98,10 +98,10 @@ def rows_that_mix(monkeypatch: pytest.MonkeyPatch, model: Any) -> None:
 
 
 def padding_that_is_seen(monkeypatch: pytest.MonkeyPatch, model: Any) -> None:
-    from regard.core import stack
+    from regard.core.masks import attention_mask
     from regard.core.masks.mask import FullMask
 
-    monkeypatch.setattr(stack, "padding_pattern", lambda padding_mask: FullMask())
+    monkeypatch.setattr(attention_mask, "padding_pattern", lambda padding_mask: FullMask())
 
 
 def another_kernel(monkeypatch: pytest.MonkeyPatch, model: Any) -> None:
