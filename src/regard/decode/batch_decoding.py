@@ -30,8 +30,7 @@ from regard.decode.events import BeamStep, StepCallback, TokenCallback, TokenSte
 from regard.decode.strategy import BeamSearch, Hypothesis, Limit, Strategy
 from regard.decode.worker_count import default_workers
 from regard.system.errors import DataError, SettingError
-from regard.wirings.decoder import Decoder
-from regard.wirings.encoder_decoder import EncoderDecoder
+from regard.wirings.core_model import Generative
 
 Source = Sequence[int] | Tensor  # token ids, or the frames [mels, N] of a spectrogram
 
@@ -93,7 +92,7 @@ class DecodingSettings:
 
 
 def decode(
-    model: EncoderDecoder | Decoder,
+    model: Generative,
     sources: Sequence[Source],
     special_tokens: SpecialTokens,
     settings: DecodingSettings,
@@ -194,7 +193,7 @@ def batch_by_length(lengths: Sequence[int], batch_tokens: int, width: int = 1) -
 class _Batch:
     """Sources that are decoded together."""
 
-    model: EncoderDecoder | Decoder
+    model: Generative
     sources: list[Source]
     keys: list[int]
     special_tokens: SpecialTokens
@@ -212,7 +211,7 @@ class _Batch:
             padding_mask = padding_mask.to(device)
         constraints = self._constraints(tokens)
         if draft is not None:
-            if isinstance(strategy, BeamSearch) or not isinstance(model, Decoder):
+            if isinstance(strategy, BeamSearch) or model.reads_target:
                 raise SettingError(
                     "speculative decoding (a draft) needs a language model and no beam search",
                     "remove the beam or the draft",

@@ -25,8 +25,7 @@ from regard.decode.cuda_graphs import GraphedLoop
 from regard.decode.events import BeamStep, StepCallback
 from regard.decode.strategy import BeamSearch, Hypothesis
 from regard.decode.topk import top_tokens
-from regard.wirings.decoder import Decoder
-from regard.wirings.encoder_decoder import EncoderDecoder
+from regard.wirings.core_model import Generative
 
 
 @dataclass
@@ -96,7 +95,7 @@ class SearchState:
 
 
 def search(
-    model: EncoderDecoder | Decoder,
+    model: Generative,
     encoded: Any,
     strategy: BeamSearch,
     constraints: Constraints,
@@ -141,7 +140,7 @@ def search(
 
 
 def _first_state(
-    model: EncoderDecoder | Decoder, encoded: Any, strategy: BeamSearch, constraints: Constraints
+    model: Generative, encoded: Any, strategy: BeamSearch, constraints: Constraints
 ) -> SearchState:
     device = constraints.limits.device
     width = strategy.width
@@ -166,7 +165,7 @@ def _first_state(
 
 
 def _step(
-    model: EncoderDecoder | Decoder,
+    model: Generative,
     state: SearchState,
     strategy: BeamSearch,
     on_step: StepCallback | None,

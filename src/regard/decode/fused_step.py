@@ -32,9 +32,7 @@ from regard.core.projection import CrossProjection, SelfProjection
 from regard.core.residual import PostNorm, PreNorm
 from regard.core.side import Side
 from regard.core.stack import LayerInputs, Stack
-from regard.wirings.decoder import Decoder
-from regard.wirings.encoder_decoder import EncoderDecoder
-from regard.wirings.model_variants import RecomputingDecoder
+from regard.wirings.core_model import Generative
 
 if TYPE_CHECKING:
     from regard.core.caches.kv_cache import DecoderState
@@ -44,25 +42,17 @@ MAX_ROWS = 64
 _ACTIVATION_NAMES = {function: name for name, function in ACTIVATIONS.items()}
 
 
-def step(model: EncoderDecoder | Decoder, tokens: Tensor, state: DecoderState) -> Tensor:
+def step(model: Generative, tokens: Tensor, state: DecoderState) -> Tensor:
     """tokens [rows, 1] → logits [rows, 1, V], as `model.step`; each station takes its fused kernels
     where it can."""
-    plain = state.probe.active or isinstance(model, RecomputingDecoder)
-    if plain or not _is_single_token(tokens):
+    if state.probe.active or not _is_single_token(tokens) or not model.keeps_cache:
         return model.step(tokens, state)
     context = Context.decoding(state)
-    if isinstance(model, EncoderDecoder):
-        embedding = model.target
-        side: Side = model.decoder
-        row_padding = None
-        key_padding = None
-    else:
-        embedding = model.tokens
-        side = model.stack
-        row_padding = state.row_padding_mask()
-        key_padding = state.key_padding_mask(1)
+    embedding = model.front_ends()["decoder"]
+    assert isinstance(embedding, Embedding)
+    row_padding, key_padding = model.step_padding(state, 1)
     x = embed(embedding, tokens, row_padding, context)
-    x = _run_side(side, x, key_padding, context)
+    x = _run_side(model.stacks()["decoder"], x, key_padding, context)
     state.advance(1)
     return logits(model.head, x)
 

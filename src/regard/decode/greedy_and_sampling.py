@@ -24,8 +24,7 @@ from regard.decode.cuda_graphs import GraphedLoop
 from regard.decode.events import StepCallback, TokenCallback, TokenStep
 from regard.decode.strategy import Greedy, Hypothesis, Sampling
 from regard.decode.topk import has_greedy_kernel, top_tokens
-from regard.wirings.decoder import Decoder
-from regard.wirings.encoder_decoder import EncoderDecoder
+from regard.wirings.core_model import Generative
 
 
 @dataclass
@@ -57,7 +56,7 @@ class GenerationState:
 
 
 def generate(
-    model: EncoderDecoder | Decoder,
+    model: Generative,
     encoded: Any,
     strategy: Greedy | Sampling,
     constraints: Constraints,
@@ -166,13 +165,13 @@ def _stream_tokens(
             stream(sentence, token)
 
 
-def _prefill_is_capturable(model: EncoderDecoder | Decoder) -> bool:
+def _prefill_is_capturable(model: Generative) -> bool:
     """Whether reading the prompt can be captured in a CUDA graph.
 
     All parts must be of the kinds that never wait for the device, and their caches must become
     static, so that steps leave the structure of the captured state as it is.
     """
-    stack = model.stack if isinstance(model, Decoder) else model.decoder
+    stack = model.stacks()["decoder"]
     return (
         isinstance(stack, Stack)
         and stack.pattern == CausalMask()
@@ -182,7 +181,7 @@ def _prefill_is_capturable(model: EncoderDecoder | Decoder) -> bool:
 
 
 def generation_step(
-    model: EncoderDecoder | Decoder,
+    model: Generative,
     state: GenerationState,
     strategy: Greedy | Sampling,
     on_step: StepCallback | None,

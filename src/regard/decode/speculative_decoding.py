@@ -21,14 +21,14 @@ from regard.decode.constraints import Constraints
 from regard.decode.events import StepCallback, TokenCallback, TokenStep
 from regard.decode.greedy_and_sampling import filtered_distribution
 from regard.decode.strategy import Greedy, Hypothesis, Sampling
-from regard.wirings.decoder import Decoder
+from regard.wirings.core_model import Generative
 
 
 @dataclass(frozen=True)
 class DraftModel:
     """A draft model, and how many tokens it proposes before the target model reads them."""
 
-    model: Decoder
+    model: Generative
     proposals: int = 4
 
 
@@ -36,7 +36,7 @@ class DraftModel:
 class _Reader:
     """A model and its KV cache of the text so far, of which the newest tokens may be unread."""
 
-    model: Decoder
+    model: Generative
     cache: DecoderState
     strategy: Greedy | Sampling
     constraints: Constraints
@@ -76,7 +76,7 @@ class _Reader:
 
 
 def generate(
-    model: Decoder,
+    model: Generative,
     draft: DraftModel,
     prompt: Tensor,
     strategy: Greedy | Sampling,

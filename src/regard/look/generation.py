@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 from regard.core.positions.positional_encoding import AxialPosition, LearnedPosition
 from regard.core.probe import Probe
@@ -25,7 +25,7 @@ from regard.look.inspectable import (
 from regard.look.probe_names import Head, switched_off
 from regard.look.views import other_views
 from regard.system.errors import SettingError
-from regard.wirings.core_model import CoreModel
+from regard.wirings.core_model import CoreModel, Generative
 
 
 def translate(
@@ -44,7 +44,7 @@ def translate(
     settings = decoding_settings(settings, BeamSearch())
     text = read_input(model, text)
     special_tokens = special_tokens_for(model, text)
-    if not core.writes or special_tokens is None:
+    if not isinstance(core, Generative) or special_tokens is None:
         raise SettingError("this model does not generate text", other_views(model))
     source = _decoding_source(model, text)
     used = decoder_start(special_tokens) if core.reads_target else source
@@ -55,7 +55,7 @@ def translate(
     require_memory(settings.strategy, model.spec, settings.limit(len(source)))
     if off:
         settings = replace(settings, probe=Probe(edits=switched_off(core, off)))
-    return decode(cast(Any, core), [source], special_tokens, settings, on_step=watch)[0]
+    return decode(core, [source], special_tokens, settings, on_step=watch)[0]
 
 
 def decoding_settings(

@@ -28,6 +28,7 @@ from regard.look.inspectable import (
 from regard.look.result import AnalysisResult, Array
 from regard.look.views import require_view
 from regard.system.arguments import whole_number
+from regard.wirings.core_model import Generative
 
 
 @dataclass(frozen=True)
@@ -73,9 +74,10 @@ class KVCacheGrowth(AnalysisResult):
 
 def cache(model: Inspectable, text: Input, *, length: int = 16) -> KVCacheGrowth:
     """The growth of the KV cache over the first `length` tokens of a greedy output."""
-    core: Any = model.model
+    core = model.model
     whole_number("length", length, least=1)
     require_view(model, "cache")
+    assert isinstance(core, Generative), "others were refused"
     text = read_input(model, text)
     with evaluation_mode(core):
         inputs = _input_tensor(model, text)

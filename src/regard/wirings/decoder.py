@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-import torch
 from torch import Tensor, nn
 
 from regard.core.caches.kv_cache import DecoderState
@@ -17,7 +16,7 @@ from regard.core.heads.head import LMHead
 from regard.core.output import Call, Output, Outputs
 from regard.core.probe import NO_PROBE, NullProbe
 from regard.core.side import Side
-from regard.wirings.core_model import CoreModel, Split, bool_mask
+from regard.wirings.core_model import Generative, Split, bool_mask
 
 
 class Prompt(NamedTuple):
@@ -28,7 +27,7 @@ class Prompt(NamedTuple):
     probe: NullProbe = NO_PROBE  # that decoding from here goes on with
 
 
-class Decoder(CoreModel):
+class Decoder(Generative):
     """A language model: each position has seen what came before it."""
 
     padding_side = "left"  # so that all rows of a batch continue at the same position
@@ -48,10 +47,6 @@ class Decoder(CoreModel):
     def heads(self) -> dict[str, nn.Module]:
         return {"head": self.head}
 
-    @property
-    def lm_head(self) -> LMHead:
-        return self.head
-
     def forward(
         self, tokens: Tensor, padding_mask: Tensor | None = None, context: Context | None = None
     ) -> tuple[Tensor, AuxiliaryLosses]:
@@ -66,9 +61,6 @@ class Decoder(CoreModel):
         hidden, _ = self(inputs["input_ids"], bool_mask(inputs), context)
         return hidden
 
-    def head_output(self, hidden: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
-        return self.head(hidden)
-
     def outputs(self, inputs: Mapping[str, Tensor], call: Call) -> Outputs:
         mask = bool_mask(inputs)
         hidden = self.hidden_states(inputs, call.context)  # [B, T, D]
@@ -82,9 +74,7 @@ class Decoder(CoreModel):
     def step_by_step(self, inputs: Mapping[str, Tensor], split: Split) -> Outputs:
         tokens = inputs["input_ids"]  # [B, T]
         # `start` leaves out the last token of a prompt: with one token the cache is empty.
-        state = self.start(self.encode(tokens[:, :1]), capacity=tokens.shape[1])
-        logits = [self.step(piece, state) for piece in split(tokens)]
-        return {"logits": Output(torch.cat(logits, dim=1))}
+        return self._steps(self.encode(tokens[:, :1]), tokens, split)
 
     def encode(
         self, tokens: Tensor, padding_mask: Tensor | None = None, context: Context | None = None
@@ -107,15 +97,6 @@ class Decoder(CoreModel):
         state.widen(width, prompt.tokens.device)
         return state
 
-    def step(self, tokens: Tensor, state: DecoderState) -> Tensor:
-        """tokens [rows, T], the next of each row → logits [rows, T, V]; advances the state."""
-        return self.head(self.advance(tokens, state))
-
-    def advance(self, tokens: Tensor, state: DecoderState) -> Tensor:
-        """As `step`, without the head: nobody asks for the logits of a long prompt."""
-        context = Context.decoding(state)
+    def step_padding(self, state: DecoderState, new: int) -> tuple[Tensor | None, Tensor | None]:
         # Left padding: positions are counted from a row's first token.
-        x = self.tokens(tokens, state.row_padding_mask(), context)  # [rows, T, D]
-        hidden = self.stack(x, state.key_padding_mask(tokens.shape[1]), context)
-        state.advance(tokens.shape[1])
-        return hidden
+        return state.row_padding_mask(), state.key_padding_mask(new)

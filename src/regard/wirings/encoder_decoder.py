@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -21,10 +20,10 @@ from regard.core.heads.head import ClassifierHead, DistilledHead, LMHead, Pool
 from regard.core.output import Call, Output, Outputs, asides
 from regard.core.side import FrontEnd, Side
 from regard.system.errors import SettingError
-from regard.wirings.core_model import CoreModel, Split, bool_mask
+from regard.wirings.core_model import Generative, Split, bool_mask
 
 
-class EncoderDecoder(CoreModel):
+class EncoderDecoder(Generative):
     """Encoder–decoder (Figure 1 of the paper); its sides may also be recurrent or convolutional."""
 
     padding_side = "right"  # of the shorter rows in a batch of sources
@@ -56,10 +55,6 @@ class EncoderDecoder(CoreModel):
 
     def heads(self) -> dict[str, nn.Module]:
         return self._children("pool", "head", "labels")
-
-    @property
-    def lm_head(self) -> LMHead:
-        return self.head
 
     def encode(
         self, source: Tensor, padding_mask: Tensor | None = None, context: Context | None = None
@@ -101,9 +96,6 @@ class EncoderDecoder(CoreModel):
         memory = self.encode(self._main(inputs), bool_mask(inputs), context)
         return self.decode(inputs["decoder_input_ids"], memory, context)
 
-    def head_output(self, hidden: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
-        return self.head(hidden)
-
     def outputs(self, inputs: Mapping[str, Tensor], call: Call) -> Outputs:
         # Whisper attends to its spectrogram as a whole, silence included, as it did in training.
         mask = None if "input_features" in inputs else bool_mask(inputs)
@@ -128,10 +120,8 @@ class EncoderDecoder(CoreModel):
     def step_by_step(self, inputs: Mapping[str, Tensor], split: Split) -> Outputs:
         if self.labels is not None:  # it classifies instead of decoding
             return {}
-        target = inputs["decoder_input_ids"]  # [B, T]
-        state = self.start(self.encode(self._main(inputs)), capacity=target.shape[1])
-        logits = [self.step(piece, state) for piece in split(target)]
-        return {"logits": Output(torch.cat(logits, dim=1))}
+        encoded = self.encode(self._main(inputs))
+        return self._steps(encoded, inputs["decoder_input_ids"], split)
 
     def check_values(self, inputs: Mapping[str, Tensor]) -> None:
         """Left padding of targets, and a row without the end token at which a classifier reads."""
@@ -157,16 +147,6 @@ class EncoderDecoder(CoreModel):
         return self.labels(self.pool(hidden, padding_mask, inputs))
 
     def start(self, memory: EncoderOutput, *, width: int = 1, capacity: int) -> DecoderState:
-        """The state before the first token, for `width` rows (beams) a sentence."""
         rows = len(memory.hidden) * width
         caches = self.decoder.start(rows, capacity, memory)
         return DecoderState(caches, width, memory.padding_mask, probe=memory.probe)
-
-    def step(self, tokens: Tensor, state: DecoderState) -> Tensor:
-        """tokens [rows, T], the next of each row → logits [rows, T, V]; advances the state."""
-        context = Context.decoding(state)
-        x = self.target(tokens, None, context)  # [rows, T, D]
-        # Keys and values of the encoder output are in the state's caches already.
-        x = self.decoder(x, None, context)
-        state.advance(tokens.shape[1])
-        return self.head(x)

@@ -63,6 +63,8 @@ class RecomputingDecoder(Decoder):
     A text that grows is cut into chunks anew, so nothing of the last step stays valid.
     """
 
+    keeps_cache = False
+
     def step_by_step(self, inputs: Mapping[str, Tensor], split: Split) -> Outputs:
         return {}
 
