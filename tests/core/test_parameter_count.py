@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from regard import spec
 from regard.builder import build, trainable
 from regard.builder.parameter_count import parameter_count
-from regard.families.encoder_decoders.transformer import PRESETS, preset, transformer
+from regard.families.encoder_decoders.transformer import SIZES, preset, transformer
 from regard.system.errors import ModelError, SettingError
 
 # Table 3 of the paper: what each row changes, and its parameters in millions. The paper's own
@@ -98,7 +98,7 @@ def test_the_count_on_the_meta_device_is_that_of_the_built_model(
     assert spec.from_dict(spec.to_dict(description)) == description
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", SIZES)
 def test_presets_have_as_many_as_a_formula_says(name: str) -> None:
     """Section 3 of the paper: four maps in an attention, two in a feed-forward, a norm
     after each.

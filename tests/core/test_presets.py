@@ -20,7 +20,7 @@ from regard.system.errors import SettingError
 PUBLISHED: list[tuple[Any, str, float, float]] = [
     (gpt2, "small", 125, 0.01), (gpt2, "medium", 350, 0.02), (gpt2, "large", 774, 0.01), (gpt2, "xl", 1558, 0.01),
     (gpt3, "large", 760, 0.01), (gpt3, "xl", 1300, 0.02),
-    (gpt2, "2.7b", 2700, 0.02), (gpt2, "6.7b", 6700, 0.01), (gpt2, "13b", 13000, 0.02), (gpt2, "175b", 175000, 0.01),
+    (gpt3, "2.7b", 2700, 0.02), (gpt3, "6.7b", 6700, 0.01), (gpt3, "13b", 13000, 0.02), (gpt3, "175b", 175000, 0.01),
     (palm, "8b", 8630, 0.001), (palm, "62b", 62500, 0.001), (palm, "540b", 540350, 0.0001),
     (t5, "small", 60.5, 0.001), (t5, "base", 222.9, 0.001), (t5, "large", 737.7, 0.001), (t5, "3b", 2851.6, 0.001),
     (t5, "11b", 11307, 0.001), (bart, "base", 139.4, 0.001), (bart, "large", 406.3, 0.001), (bert, "tiny", 4.4, 0.01),
@@ -63,7 +63,7 @@ def test_formula_equals_model(family: Any) -> None:
     ],
 )
 def test_descriptions_are_those_of_files(family: Any, kind: str) -> None:
-    for name in family.PRESETS:
+    for name in family.SIZES:
         assert (
             folders.describe(main_spec(family.preset(name)), model_type=kind)["model_type"] == kind
         )

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from regard import spec
-from regard.families.preset_settings import transformer_settings
+from regard.families.preset_settings import PresetFamily, Size, transformer_settings
 
 # Of our own: small enough for graphs with few labels. Attention along edges, as GAT's.
-PRESETS: dict[str, dict[str, Any]] = {
-    "tiny": {"layers": 2, "d_model": 128, "heads": 4, "d_ff": 128},
-    "small": {"layers": 4, "d_model": 256, "heads": 8, "d_ff": 512},
+SIZES = {
+    "tiny": Size({"layers": 2, "d_model": 128, "heads": 4, "d_ff": 128}),
+    "small": Size({"layers": 4, "d_model": 256, "heads": 8, "d_ff": 512}),
 }
 DEFAULTS: dict[str, Any] = {
     "features": 1433,  # of a node
@@ -33,7 +33,7 @@ def preset(
 ) -> spec.Encoder:
     """A graph Transformer; the vocabulary are classes, and there is no context."""
     defaults = DEFAULTS if neighbours else DEFAULTS | GRAPHORMER
-    settings = transformer_settings("graph", PRESETS, name, defaults, changes)
+    settings = transformer_settings("graph", SIZES, name, defaults, changes)
     nodes = spec.NodeFeatures(
         settings["features"],
         input_dropout=settings["input_dropout"],
@@ -63,3 +63,13 @@ def preset(
     pool = None if settings["task"] == "tag" else spec.Pool("mean", None)
     head = spec.ClassifierHead(vocabulary, settings["task"])
     return spec.Encoder(settings["d_model"], nodes, stack, pool, labels=head)
+
+
+def _graphormer(size: str, vocabulary: int, context: int, **changes: Any) -> spec.Encoder:
+    return preset(size, vocabulary, context, neighbours=False, **changes)
+
+
+PRESETS = {
+    "graph": PresetFamily("graph", preset, SIZES, DEFAULTS, 7, 1, "tiny"),
+    "graphormer": PresetFamily("graph", _graphormer, SIZES, DEFAULTS, 7, 1, "tiny"),
+}

@@ -2,26 +2,91 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
+from regard import spec
 from regard.system.errors import ModelError, SettingError, did_you_mean
 
-Presets = Mapping[str, Mapping[str, Any]]
+Kind = Literal[
+    "encoder-decoder",  # text to text
+    "decoder",  # a language model
+    "encoder",  # a masked language model, or a detector of replaced tokens
+    "image",  # a classifier of images; the vocabulary are its classes, the context its side
+    "dual encoder",  # of texts and images
+    "speech",  # an encoder–decoder over spectrograms
+    "ctc",  # an encoder of sound that spells letters
+    "memory network",
+    "graph",  # a classifier of nodes or graphs; the vocabulary are its classes
+    "series",  # a forecaster; the vocabulary are its channels, the context its look-back
+]
+
+
+@dataclass(frozen=True)
+class Size:
+    """A named size of a family: its settings, and the parameter count that is published of it.
+
+    A count is what the paper prints, or the model card where the paper has none; where ours
+    differs by more than half a percent, the size has a reason.
+    """
+
+    settings: Mapping[str, Any]
+    published: float | None = None  # in millions; None where nobody printed one
+    reason: str = ""  # why ours is another number
+    # Where they are not the family's:
+    vocabulary: int | None = None
+    context: int | None = None
+
+
+# Reasons that several families have.
+ROUNDED = "rounded in the paper"
+NO_POOLER = "without the pooler, which the published number counts"
+
+
+@dataclass(frozen=True)
+class PresetFamily:
+    """The presets of a family: how a size becomes a spec, with the usual vocabulary and context."""
+
+    kind: Kind
+    make: Callable[..., spec.Model]  # of (size, vocabulary, context, **changes)
+    sizes: Mapping[str, Size]
+    defaults: Collection[str]  # what `make` can change beside the settings of the sizes
+    vocabulary: int
+    context: int
+    default: str  # the size of the bare name
+
+    @property
+    def options(self) -> set[str]:
+        """The changes that `make` knows; the others are made to the spec."""
+        return {*self.defaults, *(key for size in self.sizes.values() for key in size.settings)}
+
+
+def translation_family(
+    preset: Callable[..., spec.Model], sizes: Mapping[str, Size], options: Collection[str]
+) -> PresetFamily:
+    """The presets of an encoder–decoder whose languages have one vocabulary.
+
+    37,000 tokens are the joint vocabulary of English and German in 2017.
+    """
+
+    def make(size: str, vocabulary: int, context: int, **changes: Any) -> spec.Model:
+        return preset(size, vocabulary, vocabulary, max_length=context, **changes)
+
+    return PresetFamily("encoder-decoder", make, sizes, options, 37_000, 512, "base")
 
 
 def preset_settings(
     family: str,
-    presets: Presets,
+    sizes: Mapping[str, Size],
     name: str,
     defaults: Mapping[str, Any],
     changes: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """The settings of a preset: defaults, the preset's values over them, `changes` over both."""
-    if name not in presets:
-        raise SettingError(f"{family} has no preset {name!r}", did_you_mean(name, presets))
-    options = {**defaults, **presets[name]}
+    """The settings of a preset: defaults, the size's values over them, `changes` over both."""
+    if name not in sizes:
+        raise SettingError(f"{family} has no preset {name!r}", did_you_mean(name, sizes))
+    options = {**defaults, **sizes[name].settings}
     for key in changes:
         if key not in options:
             raise SettingError(f"{family} has no option {key!r}", did_you_mean(key, options))
@@ -30,13 +95,13 @@ def preset_settings(
 
 def transformer_settings(
     family: str,
-    presets: Presets,
+    sizes: Mapping[str, Size],
     name: str,
     defaults: Mapping[str, Any],
     changes: Mapping[str, Any],
 ) -> Any:
     """`preset_settings` of a Transformer, where d_k and d_ff follow from d_model unless set."""
-    settings = preset_settings(family, presets, name, defaults, changes)
+    settings = preset_settings(family, sizes, name, defaults, changes)
     d_model = settings["d_model"]
     heads = settings["heads"]
     if settings.get("d_k") is None and d_model % heads:
@@ -87,16 +152,20 @@ class ConfigPresets:
     So a preset is what `regard.load` would open, and is saved as a folder of that family.
     """
 
-    family: str
-    sizes: Presets
+    name: str
+    sizes: Mapping[str, Size]
     defaults: Mapping[str, Any]
     # From settings, with `vocabulary` and `context` among them, to a config, and on to a spec.
     config: Callable[[Mapping[str, Any]], Mapping[str, Any]]
     to_spec: Callable[[Mapping[str, Any]], Any]
 
+    def family(self, kind: Kind, vocabulary: int, context: int, default: str) -> PresetFamily:
+        """These presets in the list, with the usual vocabulary, context and size."""
+        return PresetFamily(kind, self, self.sizes, self.defaults, vocabulary, context, default)
+
     def __call__(self, name: str, vocabulary: int, context: int, **changes: Any) -> Any:
         """A named size, any of whose settings can be changed."""
-        settings = transformer_settings(self.family, self.sizes, name, self.defaults, changes)
+        settings = transformer_settings(self.name, self.sizes, name, self.defaults, changes)
         settings |= {"vocabulary": vocabulary, "context": context}
         try:
             return self.to_spec(self.config(settings))

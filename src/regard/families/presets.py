@@ -8,7 +8,8 @@ from typing import Any
 
 from regard import spec
 from regard.families.preset_changes import CHANGES, with_changes
-from regard.families.preset_list import ALIASES, PRESET_FAMILIES, Kind, PresetFamily
+from regard.families.preset_list import ALIASES, PRESET_FAMILIES
+from regard.families.preset_settings import Kind, PresetFamily
 from regard.system.errors import ModelError, SettingError, did_you_mean
 
 TOLERANCE = 0.005  # how far a parameter count may be from the published one without a reason

@@ -8,7 +8,7 @@ from typing import Any
 from regard.families.block_config import ACTIVATIONS
 from regard.families.decoders import llama
 from regard.families.decoders.llama import LlamaFamily
-from regard.families.preset_settings import ConfigPresets
+from regard.families.preset_settings import ConfigPresets, Size
 
 GEMMA = LlamaFamily(
     model_type="gemma",
@@ -39,10 +39,12 @@ GEMMA = LlamaFamily(
 # ------------------------------------------------------------------ presets
 
 # Gemma Team 2024, Table 1; the small one has a single key head.
-PRESETS: dict[str, dict[str, Any]] = {
-    "tiny": {"layers": 2, "d_model": 128, "heads": 4, "groups": 1, "d_ff": 512, "d_k": 32},
-    "2b": {"layers": 18, "d_model": 2048, "heads": 8, "groups": 1, "d_ff": 16384, "d_k": 256},
-    "7b": {"layers": 28, "d_model": 3072, "heads": 16, "d_ff": 24576, "d_k": 256},
+SIZES = {
+    "tiny": Size({"layers": 2, "d_model": 128, "heads": 4, "groups": 1, "d_ff": 512, "d_k": 32}),
+    "2b": Size(
+        {"layers": 18, "d_model": 2048, "heads": 8, "groups": 1, "d_ff": 16384, "d_k": 256}, 2506
+    ),
+    "7b": Size({"layers": 28, "d_model": 3072, "heads": 16, "d_ff": 24576, "d_k": 256}, 8538),
 }
 
 
@@ -55,8 +57,9 @@ def _config(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 preset = ConfigPresets(
     "gemma",
-    PRESETS,
+    SIZES,
     {**llama.PRESET_DEFAULTS, "activation": "gelu_tanh", "tied": True},
     _config,
     GEMMA.to_spec,
 )
+PRESETS = {"gemma": preset.family("decoder", 256_000, 8192, "2b")}

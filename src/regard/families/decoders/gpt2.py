@@ -21,7 +21,7 @@ from regard.families.block_config import (
 )
 from regard.families.config_schema import IGNORED_KEYS, NOT_ENCODER_DECODER, ConfigSchema
 from regard.families.decoders.gpt_decoder import PRESET_DEFAULTS, decoder
-from regard.families.preset_settings import transformer_settings
+from regard.families.preset_settings import PresetFamily, Size, transformer_settings
 from regard.families.tensor_table import (
     Constant,
     Rename,
@@ -34,17 +34,18 @@ from regard.families.tensor_table import (
 
 # ------------------------------------------------------------------ presets
 
-# The four sizes of Table 2. Those in billions are GPT-3's (`gpt3`), under the names of old recipes.
-PRESETS: dict[str, dict[str, Any]] = {
-    "tiny": {"layers": 4, "d_model": 128, "heads": 4},
-    "small": {"layers": 12, "d_model": 768, "heads": 12},
-    "medium": {"layers": 24, "d_model": 1024, "heads": 16},
-    "large": {"layers": 36, "d_model": 1280, "heads": 20},
-    "xl": {"layers": 48, "d_model": 1600, "heads": 25},
-    "2.7b": {"layers": 32, "d_model": 2560, "heads": 32},
-    "6.7b": {"layers": 32, "d_model": 4096, "heads": 32},
-    "13b": {"layers": 40, "d_model": 5120, "heads": 40},
-    "175b": {"layers": 96, "d_model": 12288, "heads": 96},
+
+def _corrected(millions: int) -> str:
+    return f"Table 2 of the paper miscounts; the authors' release says {millions:,} M"
+
+
+# The four sizes of Table 2.
+SIZES = {
+    "tiny": Size({"layers": 4, "d_model": 128, "heads": 4}),
+    "small": Size({"layers": 12, "d_model": 768, "heads": 12}, 117, _corrected(124)),
+    "medium": Size({"layers": 24, "d_model": 1024, "heads": 16}, 345, _corrected(355)),
+    "large": Size({"layers": 36, "d_model": 1280, "heads": 20}, 762, _corrected(774)),
+    "xl": Size({"layers": 48, "d_model": 1600, "heads": 25}, 1542, _corrected(1558)),
 }
 
 
@@ -54,8 +55,11 @@ def preset(name: str, vocabulary: int = 50257, context: int = 2048, **changes: A
     With a `memory`, the model reads segments of `context` tokens and has relative positions
     (Transformer-XL); `compressed` is an option for what leaves the memory (Rae et al. 2020).
     """
-    settings = transformer_settings("gpt2", PRESETS, name, PRESET_DEFAULTS, changes)
+    settings = transformer_settings("gpt2", SIZES, name, PRESET_DEFAULTS, changes)
     return decoder(settings, vocabulary, context)
+
+
+PRESETS = {"gpt2": PresetFamily("decoder", preset, SIZES, PRESET_DEFAULTS, 50_257, 1024, "small")}
 
 
 # ------------------------------------------------------------------ files

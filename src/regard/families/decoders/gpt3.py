@@ -9,20 +9,33 @@ from __future__ import annotations
 from typing import Any
 
 from regard import spec
-from regard.families.decoders import gpt2
 from regard.families.decoders.gpt_decoder import PRESET_DEFAULTS, decoder
-from regard.families.preset_settings import transformer_settings
+from regard.families.preset_settings import PresetFamily, Size, transformer_settings
+
+
+def _rounded(millions: int) -> str:
+    return f"Table 2.1 rounds; Table D.1 of the paper prints {millions:,} M"
+
 
 # The paper prints 24 heads for the fourth and a width of 5140 for the seventh; its own parameter
 # counts are those of the numbers here.
-PRESETS: dict[str, dict[str, Any]] = {
-    **gpt2.PRESETS,
-    "large": {"layers": 24, "d_model": 1536, "heads": 16},
-    "xl": {"layers": 24, "d_model": 2048, "heads": 16},
+SIZES = {
+    "tiny": Size({"layers": 4, "d_model": 128, "heads": 4}),
+    "small": Size({"layers": 12, "d_model": 768, "heads": 12}, 125),
+    "medium": Size({"layers": 24, "d_model": 1024, "heads": 16}, 350, _rounded(356)),
+    "large": Size({"layers": 24, "d_model": 1536, "heads": 16}, 760),
+    "xl": Size({"layers": 24, "d_model": 2048, "heads": 16}, 1300, _rounded(1320)),
+    "2.7b": Size({"layers": 32, "d_model": 2560, "heads": 32}, 2700, _rounded(2650)),
+    "6.7b": Size({"layers": 32, "d_model": 4096, "heads": 32}, 6700, _rounded(6660)),
+    "13b": Size({"layers": 40, "d_model": 5120, "heads": 40}, 13_000, _rounded(12_850)),
+    "175b": Size({"layers": 96, "d_model": 12288, "heads": 96}, 175_000),
 }
 
 
 def preset(name: str, vocabulary: int = 50257, context: int = 2048, **changes: Any) -> spec.Decoder:
     """A named size, whose settings are those of GPT-2."""
-    s = transformer_settings("gpt3", PRESETS, name, PRESET_DEFAULTS, changes)
+    s = transformer_settings("gpt3", SIZES, name, PRESET_DEFAULTS, changes)
     return decoder(s, vocabulary, context)
+
+
+PRESETS = {"gpt3": PresetFamily("decoder", preset, SIZES, PRESET_DEFAULTS, 50_257, 2048, "small")}

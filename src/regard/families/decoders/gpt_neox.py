@@ -15,7 +15,7 @@ from regard import spec
 from regard.families.block_config import DropoutKeys, block_from_config, stack_config
 from regard.families.config_schema import NOT_ENCODER_DECODER, ConfigSchema
 from regard.families.decoders.rope_config import inv_freq_rule, parse_rope, rope_config
-from regard.families.preset_settings import ENCODER_DEFAULTS, ConfigPresets, encoder_config
+from regard.families.preset_settings import ENCODER_DEFAULTS, ConfigPresets, Size, encoder_config
 from regard.families.tensor_table import (
     Constant,
     InterleavedQkv,
@@ -149,20 +149,20 @@ def _block_rules(model: spec.Decoder, positions: int) -> list[Rule]:
 # ------------------------------------------------------------------ presets
 
 # GPT-NeoX-20B (Black et al. 2022), and the sizes of Pythia (Biderman et al. 2023, Table 1).
-PRESETS: dict[str, dict[str, Any]] = {
-    "tiny": {"layers": 2, "d_model": 128, "heads": 4},
-    "20b": {"layers": 44, "d_model": 6144, "heads": 64},
+SIZES = {
+    "tiny": Size({"layers": 2, "d_model": 128, "heads": 4}),
+    "20b": Size({"layers": 44, "d_model": 6144, "heads": 64}, 20_555),
 }
-PYTHIA: dict[str, dict[str, Any]] = {
-    "tiny": PRESETS["tiny"],
-    "70m": {"layers": 6, "d_model": 512, "heads": 8},
-    "160m": {"layers": 12, "d_model": 768, "heads": 12},
-    "410m": {"layers": 24, "d_model": 1024, "heads": 16},
-    "1b": {"layers": 16, "d_model": 2048, "heads": 8},
-    "1.4b": {"layers": 24, "d_model": 2048, "heads": 16},
-    "2.8b": {"layers": 32, "d_model": 2560, "heads": 32},
-    "6.9b": {"layers": 32, "d_model": 4096, "heads": 32},
-    "12b": {"layers": 36, "d_model": 5120, "heads": 40},
+PYTHIA = {
+    "tiny": SIZES["tiny"],
+    "70m": Size({"layers": 6, "d_model": 512, "heads": 8}, 70.4),
+    "160m": Size({"layers": 12, "d_model": 768, "heads": 12}, 162.3),
+    "410m": Size({"layers": 24, "d_model": 1024, "heads": 16}, 405.3),
+    "1b": Size({"layers": 16, "d_model": 2048, "heads": 8}, 1011.8),
+    "1.4b": Size({"layers": 24, "d_model": 2048, "heads": 16}, 1414.6),
+    "2.8b": Size({"layers": 32, "d_model": 2560, "heads": 32}, 2775.2),
+    "6.9b": Size({"layers": 32, "d_model": 4096, "heads": 32}, 6857.3, vocabulary=50_432),
+    "12b": Size({"layers": 36, "d_model": 5120, "heads": 40}, 11_846.1, vocabulary=50_688),
 }
 PRESET_DEFAULTS = {**ENCODER_DEFAULTS, "dropout": 0.0, "attention_dropout": 0.0}
 
@@ -179,5 +179,9 @@ def _preset_config(settings: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-preset = ConfigPresets("gpt-neox", PRESETS, PRESET_DEFAULTS, _preset_config, to_spec)
+preset = ConfigPresets("gpt-neox", SIZES, PRESET_DEFAULTS, _preset_config, to_spec)
 pythia = ConfigPresets("pythia", PYTHIA, PRESET_DEFAULTS, _preset_config, to_spec)
+PRESETS = {
+    "gpt-neox": preset.family("decoder", 50_432, 2048, "20b"),
+    "pythia": pythia.family("decoder", 50_304, 2048, "160m"),
+}

@@ -13,7 +13,7 @@ from regard import spec
 from regard.families.block_config import ACTIVATIONS, activation_name, parse_activation
 from regard.families.config_schema import IGNORED_KEYS, NOT_ENCODER_DECODER, ConfigSchema
 from regard.families.decoders.rope_config import inv_freq_rule, parse_rope, rope_config
-from regard.families.preset_settings import ConfigPresets, config_activation
+from regard.families.preset_settings import ROUNDED, ConfigPresets, Size, config_activation
 from regard.families.tensor_table import (
     Rule,
     embedding_rules,
@@ -191,22 +191,26 @@ LLAMA = LlamaFamily("llama", "LlamaForCausalLM", {"attention_bias": False, "mlp_
 # ------------------------------------------------------------------ presets
 
 # LLaMA (Touvron et al. 2023a, Table 2), LLaMA 2 (2023b), and LLaMA 3 (Dubey et al. 2024).
-PRESETS: dict[str, dict[str, Any]] = {
-    "tiny": {"layers": 2, "d_model": 128, "heads": 4, "d_ff": 352},
-    "7b": {"layers": 32, "d_model": 4096, "heads": 32, "d_ff": 11008},
-    "13b": {"layers": 40, "d_model": 5120, "heads": 40, "d_ff": 13824},
-    "33b": {"layers": 60, "d_model": 6656, "heads": 52, "d_ff": 17920},
-    "65b": {"layers": 80, "d_model": 8192, "heads": 64, "d_ff": 22016},
+SIZES = {
+    "tiny": Size({"layers": 2, "d_model": 128, "heads": 4, "d_ff": 352}),
+    "7b": Size({"layers": 32, "d_model": 4096, "heads": 32, "d_ff": 11008}, 6700, ROUNDED),
+    "13b": Size({"layers": 40, "d_model": 5120, "heads": 40, "d_ff": 13824}, 13_000),
+    "33b": Size({"layers": 60, "d_model": 6656, "heads": 52, "d_ff": 17920}, 32_500),
+    "65b": Size({"layers": 80, "d_model": 8192, "heads": 64, "d_ff": 22016}, 65_200),
 }
-PRESETS_2: dict[str, dict[str, Any]] = {
-    **{size: PRESETS[size] for size in ("tiny", "7b", "13b")},
-    "70b": {"layers": 80, "d_model": 8192, "heads": 64, "groups": 8, "d_ff": 28672},
+SIZES_2 = {
+    "tiny": SIZES["tiny"],
+    "7b": Size(SIZES["7b"].settings, 6738),
+    "13b": Size(SIZES["13b"].settings, 13_016),
+    "70b": Size({"layers": 80, "d_model": 8192, "heads": 64, "groups": 8, "d_ff": 28672}, 68_977),
 }
-PRESETS_3: dict[str, dict[str, Any]] = {
-    "tiny": {**PRESETS["tiny"], "groups": 2},
-    "8b": {"layers": 32, "d_model": 4096, "heads": 32, "groups": 8, "d_ff": 14336},
-    "70b": PRESETS_2["70b"],
-    "405b": {"layers": 126, "d_model": 16384, "heads": 128, "groups": 8, "d_ff": 53248},
+SIZES_3 = {
+    "tiny": Size({**SIZES["tiny"].settings, "groups": 2}),
+    "8b": Size({"layers": 32, "d_model": 4096, "heads": 32, "groups": 8, "d_ff": 14336}, 8030),
+    "70b": Size(SIZES_2["70b"].settings, 70_554),
+    "405b": Size(
+        {"layers": 126, "d_model": 16384, "heads": 128, "groups": 8, "d_ff": 53248}, 405_853
+    ),
 }
 PRESET_DEFAULTS: dict[str, Any] = {
     "d_ff": None,  # 4 d_model
@@ -240,8 +244,13 @@ def preset_config(settings: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-preset = ConfigPresets("llama", PRESETS, PRESET_DEFAULTS, preset_config, LLAMA.to_spec)
-preset_2 = ConfigPresets("llama2", PRESETS_2, _DEFAULTS_2, preset_config, LLAMA.to_spec)
+preset = ConfigPresets("llama", SIZES, PRESET_DEFAULTS, preset_config, LLAMA.to_spec)
+preset_2 = ConfigPresets("llama2", SIZES_2, _DEFAULTS_2, preset_config, LLAMA.to_spec)
 preset_3 = ConfigPresets(
-    "llama3", PRESETS_3, {**_DEFAULTS_2, "base": 5e5}, preset_config, LLAMA.to_spec
+    "llama3", SIZES_3, {**_DEFAULTS_2, "base": 5e5}, preset_config, LLAMA.to_spec
 )
+PRESETS = {
+    "llama": preset.family("decoder", 32_000, 2048, "7b"),
+    "llama2": preset_2.family("decoder", 32_000, 4096, "7b"),
+    "llama3": preset_3.family("decoder", 128_256, 8192, "8b"),
+}

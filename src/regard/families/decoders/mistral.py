@@ -8,7 +8,7 @@ from typing import Any
 from regard.families.config_schema import SizeOrNull
 from regard.families.decoders import llama
 from regard.families.decoders.llama import LlamaFamily
-from regard.families.preset_settings import ConfigPresets
+from regard.families.preset_settings import ConfigPresets, Size
 
 MISTRAL = LlamaFamily(
     model_type="mistral",
@@ -24,9 +24,9 @@ MISTRAL = LlamaFamily(
 # ------------------------------------------------------------------ presets
 
 # Jiang et al. 2023, Table 1; a window of 4,096.
-PRESETS: dict[str, dict[str, Any]] = {
-    "tiny": {"layers": 2, "d_model": 128, "heads": 4, "groups": 2, "d_ff": 352, "window": 32},
-    "7b": {"layers": 32, "d_model": 4096, "heads": 32, "groups": 8, "d_ff": 14336},
+SIZES = {
+    "tiny": Size({"layers": 2, "d_model": 128, "heads": 4, "groups": 2, "d_ff": 352, "window": 32}),
+    "7b": Size({"layers": 32, "d_model": 4096, "heads": 32, "groups": 8, "d_ff": 14336}, 7242),
 }
 
 
@@ -36,8 +36,9 @@ def _config(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 preset = ConfigPresets(
     "mistral",
-    PRESETS,
+    SIZES,
     {**llama.PRESET_DEFAULTS, "eps": 1e-5, "window": 4096},
     _config,
     MISTRAL.to_spec,
 )
+PRESETS = {"mistral": preset.family("decoder", 32_000, 8192, "7b")}

@@ -11,12 +11,17 @@ from typing import Any
 
 from regard import spec
 from regard.families.decoders import llama
-from regard.families.preset_settings import ConfigPresets
+from regard.families.preset_settings import ConfigPresets, Size
 
-PRESETS: dict[str, dict[str, Any]] = {
-    "tiny": {"layers": 2, "d_model": 128, "heads": 4, "groups": 2, "d_ff": 256, "experts": 4},
-    "8x7b": {"layers": 32, "d_model": 4096, "heads": 32, "groups": 8, "d_ff": 14336},
-    "8x22b": {"layers": 56, "d_model": 6144, "heads": 48, "groups": 8, "d_ff": 16384},
+SIZES = {
+    "tiny": Size({"layers": 2, "d_model": 128, "heads": 4, "groups": 2, "d_ff": 256, "experts": 4}),
+    "8x7b": Size({"layers": 32, "d_model": 4096, "heads": 32, "groups": 8, "d_ff": 14336}, 46_700),
+    "8x22b": Size(
+        {"layers": 56, "d_model": 6144, "heads": 48, "groups": 8, "d_ff": 16384},
+        141_000,
+        vocabulary=32_768,
+        context=65_536,
+    ),
 }
 DEFAULTS: dict[str, Any] = {**llama.PRESET_DEFAULTS, "experts": 8, "top": 2, "base": 1e6}
 
@@ -36,4 +41,5 @@ def _config(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {**config, "experts": settings["experts"], "top": settings["top"]}
 
 
-preset = ConfigPresets("mixtral", PRESETS, DEFAULTS, _config, _to_spec)
+preset = ConfigPresets("mixtral", SIZES, DEFAULTS, _config, _to_spec)
+PRESETS = {"mixtral": preset.family("decoder", 32_000, 32_768, "8x7b")}

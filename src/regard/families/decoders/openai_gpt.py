@@ -8,7 +8,7 @@ from typing import Any
 from regard import spec
 from regard.families.config_schema import NOT_ENCODER_DECODER, ConfigSchema
 from regard.families.decoders.gpt2 import DEFAULTS, IGNORED, SYNONYMS, GptFamily
-from regard.families.preset_settings import ConfigPresets
+from regard.families.preset_settings import ConfigPresets, Size
 
 GPT = GptFamily(
     model_type="openai-gpt",
@@ -28,9 +28,9 @@ GPT = GptFamily(
 
 # ------------------------------------------------------------------ presets
 
-PRESETS: dict[str, dict[str, Any]] = {
-    "tiny": {"layers": 2, "d_model": 128, "heads": 4},
-    "base": {"layers": 12, "d_model": 768, "heads": 12},
+SIZES = {
+    "tiny": Size({"layers": 2, "d_model": 128, "heads": 4}),
+    "base": Size({"layers": 12, "d_model": 768, "heads": 12}, 117),
 }
 
 
@@ -49,4 +49,5 @@ def _config(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _PRESET_DEFAULTS = {"dropout": 0.1, "attention_dropout": 0.1, "activation": "gelu_tanh"}
-preset = ConfigPresets("gpt1", PRESETS, _PRESET_DEFAULTS, _config, GPT.to_spec)
+preset = ConfigPresets("gpt1", SIZES, _PRESET_DEFAULTS, _config, GPT.to_spec)
+PRESETS = {"gpt1": preset.family("decoder", 40_478, 512, "base")}

@@ -9,13 +9,13 @@ from __future__ import annotations
 from typing import Any
 
 from regard import spec
-from regard.families.preset_settings import transformer_settings
+from regard.families.preset_settings import PresetFamily, Size, transformer_settings
 
-PRESETS: dict[str, dict[str, Any]] = {
-    "tiny": {"layers": 4, "d_model": 128, "heads": 4, "d_k": 32},
-    "8b": {"layers": 32, "d_model": 4096, "heads": 16},
-    "62b": {"layers": 64, "d_model": 8192, "heads": 32},
-    "540b": {"layers": 118, "d_model": 18432, "heads": 48},
+SIZES = {
+    "tiny": Size({"layers": 4, "d_model": 128, "heads": 4, "d_k": 32}),
+    "8b": Size({"layers": 32, "d_model": 4096, "heads": 16}, 8630),
+    "62b": Size({"layers": 64, "d_model": 8192, "heads": 32}, 62_500),
+    "540b": Size({"layers": 118, "d_model": 18432, "heads": 48}, 540_350),
 }
 DEFAULTS = {"d_ff": None, "d_k": 256, "dropout": 0.0, "attention_dropout": 0.0}
 
@@ -27,7 +27,7 @@ def preset(
 
     The embeddings are shared with the output, whose logits are scaled by d_model^-½ (Section 2).
     """
-    s = transformer_settings("palm", PRESETS, name, DEFAULTS, changes)
+    s = transformer_settings("palm", SIZES, name, DEFAULTS, changes)
     norm = spec.LayerNorm(bias=False)
     attention = spec.Attention(
         s["heads"],
@@ -50,3 +50,6 @@ def preset(
         spec.Stack(s["layers"], block, spec.CausalMask(), spec.Rope(), norm),
         spec.LMHead(scale=s["d_model"] ** -0.5),
     )
+
+
+PRESETS = {"palm": PresetFamily("decoder", preset, SIZES, DEFAULTS, 256_000, 2048, "8b")}

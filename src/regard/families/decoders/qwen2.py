@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from regard.families.config_schema import SizeOrNull
 from regard.families.decoders import llama
 from regard.families.decoders.llama import LlamaFamily
-from regard.families.preset_settings import ConfigPresets
+from regard.families.preset_settings import ConfigPresets, Size
 
 QWEN2 = LlamaFamily(
     model_type="qwen2",
@@ -26,17 +24,30 @@ QWEN2 = LlamaFamily(
 # ------------------------------------------------------------------ presets
 
 # Yang et al. 2024, Table 1. The small ones are tied.
-PRESETS: dict[str, dict[str, Any]] = {
-    "tiny": {"layers": 2, "d_model": 128, "heads": 4, "groups": 2, "d_ff": 352, "tied": True},
-    "0.5b": {"layers": 24, "d_model": 896, "heads": 14, "groups": 2, "d_ff": 4864, "tied": True},
-    "1.5b": {"layers": 28, "d_model": 1536, "heads": 12, "groups": 2, "d_ff": 8960, "tied": True},
-    "7b": {"layers": 28, "d_model": 3584, "heads": 28, "groups": 4, "d_ff": 18944},
-    "72b": {"layers": 80, "d_model": 8192, "heads": 64, "groups": 8, "d_ff": 29568},
+SIZES = {
+    "tiny": Size({"layers": 2, "d_model": 128, "heads": 4, "groups": 2, "d_ff": 352, "tied": True}),
+    "0.5b": Size(
+        {"layers": 24, "d_model": 896, "heads": 14, "groups": 2, "d_ff": 4864, "tied": True}, 494
+    ),
+    "1.5b": Size(
+        {"layers": 28, "d_model": 1536, "heads": 12, "groups": 2, "d_ff": 8960, "tied": True}, 1544
+    ),
+    "7b": Size(
+        {"layers": 28, "d_model": 3584, "heads": 28, "groups": 4, "d_ff": 18944},
+        7616,
+        vocabulary=152_064,
+    ),
+    "72b": Size(
+        {"layers": 80, "d_model": 8192, "heads": 64, "groups": 8, "d_ff": 29568},
+        72_706,
+        vocabulary=152_064,
+    ),
 }
 preset = ConfigPresets(
     "qwen2",
-    PRESETS,
+    SIZES,
     {**llama.PRESET_DEFAULTS, "base": 1e6},
     llama.preset_config,
     QWEN2.to_spec,
 )
+PRESETS = {"qwen2": preset.family("decoder", 151_936, 32_768, "0.5b")}

@@ -12,15 +12,26 @@ from typing import Any
 
 from regard import spec
 from regard.families.decoders.gpt_decoder import PRESET_DEFAULTS, decoder
-from regard.families.preset_settings import transformer_settings
+from regard.families.preset_settings import PresetFamily, Size, transformer_settings
 
 # `memory` is that of training.
-PRESETS: dict[str, dict[str, Any]] = {
-    "tiny": {"layers": 2, "d_model": 128, "heads": 4, "memory": 32},
-    "base": {"layers": 16, "d_model": 410, "heads": 10, "d_ff": 2100, "memory": 150},
-    "large": {"layers": 18, "d_model": 1024, "heads": 16, "memory": 384},
-    "enwik8-12": {"layers": 12, "d_model": 512, "heads": 8, "memory": 512},
-    "enwik8-24": {"layers": 24, "d_model": 1024, "heads": 8, "d_ff": 3072, "memory": 768},
+SIZES = {
+    "tiny": Size({"layers": 2, "d_model": 128, "heads": 4, "memory": 32}),
+    "base": Size({"layers": 16, "d_model": 410, "heads": 10, "d_ff": 2100, "memory": 150}, 151),
+    "large": Size(
+        {"layers": 18, "d_model": 1024, "heads": 16, "memory": 384},
+        257,
+        "the paper's embeddings become narrower for rarer words; here all have d_model",
+    ),
+    "enwik8-12": Size(
+        {"layers": 12, "d_model": 512, "heads": 8, "memory": 512}, 41, vocabulary=204, context=512
+    ),
+    "enwik8-24": Size(
+        {"layers": 24, "d_model": 1024, "heads": 8, "d_ff": 3072, "memory": 768},
+        277,
+        vocabulary=204,
+        context=768,
+    ),
 }
 DEFAULTS: dict[str, Any] = {
     key: value for key, value in PRESET_DEFAULTS.items() if key not in ("attention", "memory")
@@ -29,7 +40,7 @@ DEFAULTS: dict[str, Any] = {
 
 def preset(name: str, vocabulary: int, context: int, **changes: Any) -> spec.Decoder:
     """A named size; positions are distances, so `context` is no part of the model."""
-    s = transformer_settings("transformer-xl", PRESETS, name, DEFAULTS, changes)
+    s = transformer_settings("transformer-xl", SIZES, name, DEFAULTS, changes)
     model = decoder({**s, "attention": "softmax"}, vocabulary, context)
     # Queries, keys and values have no biases but u and v, which all queries share (Section 3.3).
     block = model.stack.block
@@ -38,3 +49,6 @@ def preset(name: str, vocabulary: int, context: int, **changes: Any) -> spec.Dec
     tokens = replace(model.tokens, scale=True)
     stack = replace(model.stack, block=block, final=None)
     return replace(model, tokens=tokens, stack=stack, head=spec.LMHead(bias=True))
+
+
+PRESETS = {"transformer-xl": PresetFamily("decoder", preset, SIZES, DEFAULTS, 267_735, 150, "base")}

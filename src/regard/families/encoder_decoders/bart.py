@@ -25,7 +25,7 @@ from regard.families.encoder_decoders.fairseq_layout import (
     stack_keys,
     stack_rules,
 )
-from regard.families.preset_settings import transformer_settings
+from regard.families.preset_settings import ROUNDED, PresetFamily, Size, transformer_settings
 from regard.families.tensor_table import Rename, Rule, module_rules
 
 _POSITION_OFFSET = 2  # rows of the position table that belong to no position
@@ -35,10 +35,10 @@ _END = 2  # eos_token_id where config.json does not say it
 
 # ------------------------------------------------------------------ presets
 
-PRESETS: dict[str, dict[str, Any]] = {
-    "tiny": {"layers": 2, "d_model": 128, "heads": 4},
-    "base": {"layers": 6, "d_model": 768, "heads": 12},
-    "large": {"layers": 12, "d_model": 1024, "heads": 16},
+SIZES = {
+    "tiny": Size({"layers": 2, "d_model": 128, "heads": 4}),
+    "base": Size({"layers": 6, "d_model": 768, "heads": 12}, 140),
+    "large": Size({"layers": 12, "d_model": 1024, "heads": 16}, 400, ROUNDED),
 }
 PRESET_DEFAULTS = {
     "d_ff": None,  # 4 d_model
@@ -55,7 +55,7 @@ def preset(
     name: str, vocabulary: int = 50265, context: int = 1024, **changes: Any
 ) -> spec.EncoderDecoder:
     """A named size, any of whose settings can be changed."""
-    s = transformer_settings("bart", PRESETS, name, PRESET_DEFAULTS, changes)
+    s = transformer_settings("bart", SIZES, name, PRESET_DEFAULTS, changes)
     dropout = s["dropout"]
     attention = spec.Attention(
         s["heads"], s["d_k"], s["d_k"], mixer=spec.SoftmaxAttention(s["attention_dropout"])
@@ -72,6 +72,11 @@ def preset(
         spec.Stack(s["layers"], encoder),
         spec.Stack(s["decoder_layers"] or s["layers"], decoder, spec.CausalMask()),
     )
+
+
+PRESETS = {
+    "bart": PresetFamily("encoder-decoder", preset, SIZES, PRESET_DEFAULTS, 50_265, 1024, "base")
+}
 
 
 # ------------------------------------------------------------------ files

@@ -22,7 +22,7 @@ from regard.families.encoder_decoders.fairseq_layout import (
     stack_keys,
     stack_rules,
 )
-from regard.families.preset_settings import ConfigPresets
+from regard.families.preset_settings import ConfigPresets, Size
 from regard.families.tensor_table import Rename, Rule
 from regard.system.errors import ModelError
 
@@ -119,9 +119,9 @@ def _embedding_rules(share: str) -> list[Rule]:
 # ------------------------------------------------------------------ presets
 
 # The size of OPUS-MT's models (Tiedemann and Thottingal 2020).
-PRESETS: dict[str, dict[str, Any]] = {
-    "tiny": {"layers": 2, "d_model": 128, "heads": 4},
-    "base": {"layers": 6, "d_model": 512, "heads": 8},
+SIZES = {
+    "tiny": Size({"layers": 2, "d_model": 128, "heads": 4}),
+    "base": Size({"layers": 6, "d_model": 512, "heads": 8}),
 }
 
 
@@ -130,5 +130,6 @@ def _preset_config(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 preset = ConfigPresets(
-    "marian", PRESETS, {**PRESET_DEFAULTS, "activation": "silu"}, _preset_config, to_spec
+    "marian", SIZES, {**PRESET_DEFAULTS, "activation": "silu"}, _preset_config, to_spec
 )
+PRESETS = {"marian": preset.family("encoder-decoder", 58_101, 512, "base")}

@@ -8,16 +8,16 @@ from typing import Any
 from regard import spec
 from regard.families.encoder_decoders.bart import BartFamily
 from regard.families.encoder_decoders.fairseq_layout import PRESET_DEFAULTS, preset_config
-from regard.families.preset_settings import ConfigPresets
+from regard.families.preset_settings import ConfigPresets, Size
 
 MBART = BartFamily("mbart", "MBart", spec.PreNorm())
 
 # ------------------------------------------------------------------ presets
 
 # Liu et al. 2020, with sentencepieces of 25 languages.
-PRESETS: dict[str, dict[str, Any]] = {
-    "tiny": {"layers": 2, "d_model": 128, "heads": 4},
-    "large": {"layers": 12, "d_model": 1024, "heads": 16},
+SIZES = {
+    "tiny": Size({"layers": 2, "d_model": 128, "heads": 4}),
+    "large": Size({"layers": 12, "d_model": 1024, "heads": 16}, 610),
 }
 
 
@@ -30,4 +30,5 @@ def _config(settings: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-preset = ConfigPresets("mbart", PRESETS, PRESET_DEFAULTS, _config, MBART.to_spec)
+preset = ConfigPresets("mbart", SIZES, PRESET_DEFAULTS, _config, MBART.to_spec)
+PRESETS = {"mbart": preset.family("encoder-decoder", 250_027, 1024, "large")}

@@ -25,7 +25,7 @@ from regard.families.encoder_decoders.fairseq_layout import (
     stack_keys,
     stack_rules,
 )
-from regard.families.preset_settings import ConfigPresets
+from regard.families.preset_settings import ConfigPresets, Size
 from regard.families.tensor_table import Rename, Rule
 
 SPEC_TYPES = (spec.EncoderDecoder, spec.Tokens)
@@ -83,10 +83,10 @@ def tensor_table(model: spec.EncoderDecoder, positions: int) -> list[Rule]:
 # ------------------------------------------------------------------ presets
 
 # Zhang et al. 2020, Section 6.
-PRESETS: dict[str, dict[str, Any]] = {
-    "tiny": {"layers": 2, "d_model": 128, "heads": 4},
-    "base": {"layers": 12, "d_model": 768, "heads": 12},
-    "large": {"layers": 16, "d_model": 1024, "heads": 16},
+SIZES = {
+    "tiny": Size({"layers": 2, "d_model": 128, "heads": 4}),
+    "base": Size({"layers": 12, "d_model": 768, "heads": 12}, 223, vocabulary=32_000),
+    "large": Size({"layers": 16, "d_model": 1024, "heads": 16}, 568),
 }
 
 
@@ -95,5 +95,6 @@ def _preset_config(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 preset = ConfigPresets(
-    "pegasus", PRESETS, {**PRESET_DEFAULTS, "activation": "relu"}, _preset_config, to_spec
+    "pegasus", SIZES, {**PRESET_DEFAULTS, "activation": "relu"}, _preset_config, to_spec
 )
+PRESETS = {"pegasus": preset.family("encoder-decoder", 96_103, 512, "base")}

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal
 
 from regard import spec
-from regard.families.preset_settings import preset_settings
+from regard.families.preset_settings import PresetFamily, Size, preset_settings, translation_family
 from regard.system.errors import SettingError, did_you_mean
 
-PRESETS: dict[str, dict[str, Any]] = {
-    "tiny": {"d_model": 128, "layers": 1, "dropout": 0.3},
-    "small": {"d_model": 256, "layers": 2, "dropout": 0.1},
-    "base": {"d_model": 512, "layers": 4, "dropout": 0.1},
-    "big": {"d_model": 1024, "layers": 4, "dropout": 0.3},
+SIZES = {
+    "tiny": Size({"d_model": 128, "layers": 1, "dropout": 0.3}),
+    "small": Size({"d_model": 256, "layers": 2, "dropout": 0.1}),
+    "base": Size({"d_model": 512, "layers": 4, "dropout": 0.1}),
+    "big": Size({"d_model": 1024, "layers": 4, "dropout": 0.3}),
 }
 # A convolution reads few positions only, so one recurrent layer corresponds to this many.
 _CONVOLUTIONS_PER_LAYER = 5
@@ -64,7 +65,7 @@ FAMILIES: dict[str, Callable[[int, float], EncoderAndDecoder]] = {
 
 def language_model(cell: Cell, name: str, vocabulary: int, **changes: Any) -> spec.RecurrentDecoder:
     """A recurrent language model in a named size; `changes`: d_model, layers, dropout."""
-    s = preset_settings(cell, PRESETS, name, {}, changes)
+    s = preset_settings(cell, SIZES, name, {}, changes)
     tokens = spec.Tokens(vocabulary, None, dropout=s["dropout"])
     stack = spec.Recurrent(cell, s["layers"], dropout=s["dropout"])
     return spec.RecurrentDecoder(s["d_model"], tokens, stack)
@@ -79,7 +80,7 @@ def preset(
     """
     if family not in FAMILIES:
         raise SettingError(f"there is no model {family!r}", did_you_mean(family, FAMILIES))
-    s = preset_settings(family, PRESETS, name, {"share": "all", "max_length": 512}, changes)
+    s = preset_settings(family, SIZES, name, {"share": "all", "max_length": 512}, changes)
     encoder, decoder = FAMILIES[family](s["layers"], s["dropout"])
     # Recurrent cells, and ByteNet's dilated convolutions, need no positions.
     position = None
@@ -88,3 +89,20 @@ def preset(
     source = spec.Tokens(source_vocabulary, position, dropout=s["dropout"])
     target = spec.Tokens(target_vocabulary, position, dropout=s["dropout"])
     return spec.SequenceToSequence(s["d_model"], source, target, encoder, decoder, share=s["share"])
+
+
+def _language_model(cell: Cell) -> PresetFamily:
+    def make(size: str, vocabulary: int, context: int, **changes: Any) -> spec.RecurrentDecoder:
+        return language_model(cell, size, vocabulary, **changes)
+
+    return PresetFamily("decoder", make, SIZES, (), 37_000, 512, "base")
+
+
+# Their papers print no counts for these sizes.
+PRESETS = {
+    **{name: translation_family(partial(preset, name), SIZES, ()) for name in FAMILIES},
+    "rnn-lm": _language_model("rnn"),
+    "rnn_relu-lm": _language_model("rnn_relu"),
+    "gru-lm": _language_model("gru"),
+    "lstm-lm": _language_model("lstm"),
+}

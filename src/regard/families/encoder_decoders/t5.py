@@ -9,17 +9,31 @@ from typing import Any
 from regard import spec
 from regard.families.encoder_decoders import mt5
 from regard.families.encoder_decoders.t5_layout import SCHEMA, T5Family
-from regard.families.preset_settings import ConfigPresets, transformer_settings
+from regard.families.preset_settings import (
+    ROUNDED,
+    ConfigPresets,
+    PresetFamily,
+    Size,
+    transformer_settings,
+)
 
 # ------------------------------------------------------------------ presets
 
-PRESETS: dict[str, dict[str, Any]] = {
-    "tiny": {"layers": 2, "d_model": 128, "heads": 4, "d_k": 32},
-    "small": {"layers": 6, "d_model": 512, "heads": 8, "d_ff": 2048},
-    "base": {"layers": 12, "d_model": 768, "heads": 12, "d_ff": 3072},
-    "large": {"layers": 24, "d_model": 1024, "heads": 16, "d_ff": 4096},
-    "3b": {"layers": 24, "d_model": 1024, "heads": 32, "d_k": 128, "d_ff": 16384},
-    "11b": {"layers": 24, "d_model": 1024, "heads": 128, "d_k": 128, "d_ff": 65536},
+SIZES = {
+    "tiny": Size({"layers": 2, "d_model": 128, "heads": 4, "d_k": 32}),
+    "small": Size({"layers": 6, "d_model": 512, "heads": 8, "d_ff": 2048}, 60, ROUNDED),
+    "base": Size({"layers": 12, "d_model": 768, "heads": 12, "d_ff": 3072}, 220, ROUNDED),
+    "large": Size(
+        {"layers": 24, "d_model": 1024, "heads": 16, "d_ff": 4096},
+        770,
+        "the paper's number; its released model has 737.7 M",
+    ),
+    "3b": Size(
+        {"layers": 24, "d_model": 1024, "heads": 32, "d_k": 128, "d_ff": 16384}, 2800, ROUNDED
+    ),
+    "11b": Size(
+        {"layers": 24, "d_model": 1024, "heads": 128, "d_k": 128, "d_ff": 65536}, 11_000, ROUNDED
+    ),
 }
 PRESET_DEFAULTS = {
     "d_ff": None,  # 4 d_model
@@ -34,7 +48,7 @@ def preset(
     name: str, vocabulary: int = 32128, context: int = 512, **changes: Any
 ) -> spec.EncoderDecoder:
     """A named size of version 1.0. Positions are distances, so `context` is no part of it."""
-    s = transformer_settings("t5", PRESETS, name, PRESET_DEFAULTS, changes)
+    s = transformer_settings("t5", SIZES, name, PRESET_DEFAULTS, changes)
     d_model = s["d_model"]
     dropout = s["dropout"]
     norm = spec.RMSNorm()
@@ -70,5 +84,20 @@ def _config_1_1(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {**mt5.preset_config(settings), "feed_forward_proj": "gated-gelu"}
 
 
-# The sizes of mT5, which followed it: gated, and with an output matrix of its own.
-preset_1_1 = ConfigPresets("t5-v1.1", mt5.PRESETS, mt5.PRESET_DEFAULTS, _config_1_1, T5.to_spec)
+# The sizes of mT5, which followed it: gated, and with an output matrix of its own. The counts are
+# those of Chung et al. 2022 (Flan-T5), who trained it further.
+SIZES_1_1 = {
+    "tiny": mt5.SIZES["tiny"],
+    "small": Size(mt5.SIZES["small"].settings, 80, ROUNDED),
+    "base": Size(mt5.SIZES["base"].settings, 250, ROUNDED),
+    "large": Size(mt5.SIZES["large"].settings, 780),
+    "xl": Size(mt5.SIZES["xl"].settings, 3000, ROUNDED),
+    "xxl": Size(mt5.SIZES["xxl"].settings, 11_000, ROUNDED),
+}
+preset_1_1 = ConfigPresets("t5-v1.1", SIZES_1_1, mt5.PRESET_DEFAULTS, _config_1_1, T5.to_spec)
+
+
+PRESETS = {
+    "t5": PresetFamily("encoder-decoder", preset, SIZES, PRESET_DEFAULTS, 32_128, 512, "base"),
+    "t5-v1.1": preset_1_1.family("encoder-decoder", 32_128, 512, "base"),
+}

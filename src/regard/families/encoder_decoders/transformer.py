@@ -9,14 +9,23 @@ from typing import Any, Literal
 
 from regard import spec
 from regard.families.attention_options import self_attention
+from regard.families.preset_settings import Size, translation_family
 from regard.system.errors import SettingError, did_you_mean
 
 # The sizes of Table 3, and two small ones; `tiny` is that of the Multi30k literature.
-PRESETS: dict[str, dict[str, Any]] = {
-    "tiny": {"d_model": 128, "d_ff": 256, "heads": 4, "layers": 4, "dropout": 0.3},
-    "small": {"d_model": 256, "d_ff": 1024, "heads": 4, "layers": 3, "dropout": 0.1},
-    "base": {"d_model": 512, "d_ff": 2048, "heads": 8, "layers": 6, "dropout": 0.1},
-    "big": {"d_model": 1024, "d_ff": 4096, "heads": 16, "layers": 6, "dropout": 0.3},
+SIZES = {
+    "tiny": Size({"d_model": 128, "d_ff": 256, "heads": 4, "layers": 4, "dropout": 0.3}),
+    "small": Size({"d_model": 256, "d_ff": 1024, "heads": 4, "layers": 3, "dropout": 0.1}),
+    "base": Size(
+        {"d_model": 512, "d_ff": 2048, "heads": 8, "layers": 6, "dropout": 0.1},
+        65,
+        "37,000 shared tokens; the paper's 65 M take about 41,000",
+    ),
+    "big": Size(
+        {"d_model": 1024, "d_ff": 4096, "heads": 16, "layers": 6, "dropout": 0.3},
+        213,
+        "37,000 shared tokens; the paper's 213 M take about 35,800",
+    ),
 }
 # What the paper settles, and a recipe may change.
 _DETAILS: dict[str, Any] = {
@@ -39,9 +48,23 @@ def preset(
     name: str, source_vocabulary: int, target_vocabulary: int, **changes: Any
 ) -> spec.EncoderDecoder:
     """A named size, any of whose settings can be changed."""
-    if name not in PRESETS:
-        raise SettingError(f"there is no preset {name!r}", did_you_mean(name, PRESETS))
-    return transformer(source_vocabulary, target_vocabulary, **{**PRESETS[name], **changes})
+    if name not in SIZES:
+        raise SettingError(f"there is no preset {name!r}", did_you_mean(name, SIZES))
+    return transformer(source_vocabulary, target_vocabulary, **{**SIZES[name].settings, **changes})
+
+
+# What the list of presets can change, beside the settings of the sizes.
+OPTIONS = (
+    "d_k",
+    "d_v",
+    "decoder_layers",
+    "attention_dropout",
+    "feedforward_dropout",
+    "activation",
+    "attention",
+    "decoder_attention",
+)
+PRESETS = {"transformer": translation_family(preset, SIZES, OPTIONS)}
 
 
 def transformer(

@@ -11,13 +11,14 @@ from typing import Any
 
 from regard import spec
 from regard.families.encoder_decoders import transformer
+from regard.families.preset_settings import Size, translation_family
 from regard.system.errors import SettingError, did_you_mean
 
 # The authors' base and big; the block is wider than the Transformer's, as there is only one.
-PRESETS: dict[str, dict[str, Any]] = {
-    "tiny": {"d_model": 128, "d_ff": 256, "heads": 4, "layers": 4, "dropout": 0.1},
-    "base": {"d_model": 1024, "d_ff": 4096, "heads": 16, "layers": 6, "dropout": 0.3},
-    "big": {"d_model": 2048, "d_ff": 8192, "heads": 16, "layers": 6, "dropout": 0.3},
+SIZES = {
+    "tiny": Size({"d_model": 128, "d_ff": 256, "heads": 4, "layers": 4, "dropout": 0.1}),
+    "base": Size({"d_model": 1024, "d_ff": 4096, "heads": 16, "layers": 6, "dropout": 0.3}),
+    "big": Size({"d_model": 2048, "d_ff": 8192, "heads": 16, "layers": 6, "dropout": 0.3}),
 }
 
 
@@ -25,10 +26,10 @@ def preset(
     name: str, source_vocabulary: int, target_vocabulary: int, **changes: Any
 ) -> spec.EncoderDecoder:
     """A named size; `changes` are those of the Transformer, `layers` is the most steps."""
-    if name not in PRESETS:
-        raise SettingError(f"universal has no preset {name!r}", did_you_mean(name, PRESETS))
+    if name not in SIZES:
+        raise SettingError(f"universal has no preset {name!r}", did_you_mean(name, SIZES))
     # Positions are added at each step (Equation 4), and not once at the input.
-    settings = {**PRESETS[name], "position": None, **changes}
+    settings = {**SIZES[name].settings, "position": None, **changes}
     model = transformer.transformer(source_vocabulary, target_vocabulary, **settings)
     universal = spec.Universal()
     return replace(
@@ -36,3 +37,6 @@ def preset(
         encoder=replace(model.encoder, shared=True, universal=universal),
         decoder=replace(model.decoder, shared=True, universal=universal),
     )
+
+
+PRESETS = {"universal": translation_family(preset, SIZES, transformer.OPTIONS)}

@@ -22,7 +22,13 @@ from regard.families.encoders.bert_layout import (
     LMHeadNames,
 )
 from regard.families.encoders.encoder_tensor_names import LayerNames
-from regard.families.preset_settings import ENCODER_DEFAULTS, ConfigPresets, encoder_config
+from regard.families.preset_settings import (
+    ENCODER_DEFAULTS,
+    NO_POOLER,
+    ConfigPresets,
+    Size,
+    encoder_config,
+)
 
 ALBERT = BertFamily(
     model_type="albert",
@@ -75,12 +81,16 @@ ALBERT = BertFamily(
 # ------------------------------------------------------------------ presets
 
 # Lan et al. 2020, Table 1. Their last versions dropped nothing.
-PRESETS: dict[str, dict[str, Any]] = {
-    "tiny": {"layers": 4, "d_model": 128, "heads": 2, "width": 64},
-    "base": {"layers": 12, "d_model": 768, "heads": 12},
-    "large": {"layers": 24, "d_model": 1024, "heads": 16},
-    "xlarge": {"layers": 24, "d_model": 2048, "heads": 16},
-    "xxlarge": {"layers": 12, "d_model": 4096, "heads": 64},
+SIZES = {
+    "tiny": Size({"layers": 4, "d_model": 128, "heads": 2, "width": 64}),
+    "base": Size({"layers": 12, "d_model": 768, "heads": 12}, 12, NO_POOLER),
+    "large": Size({"layers": 24, "d_model": 1024, "heads": 16}, 18, NO_POOLER),
+    "xlarge": Size({"layers": 24, "d_model": 2048, "heads": 16}, 60, NO_POOLER),
+    "xxlarge": Size(
+        {"layers": 12, "d_model": 4096, "heads": 64},
+        235,
+        "without the pooler; with it 223 M, as its released model has",
+    ),
 }
 _PRESET_DEFAULTS: dict[str, Any] = {
     **ENCODER_DEFAULTS,
@@ -101,4 +111,5 @@ def _config(settings: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-preset = ConfigPresets("albert", PRESETS, _PRESET_DEFAULTS, _config, ALBERT.to_spec)
+preset = ConfigPresets("albert", SIZES, _PRESET_DEFAULTS, _config, ALBERT.to_spec)
+PRESETS = {"albert": preset.family("encoder", 30_000, 512, "base")}

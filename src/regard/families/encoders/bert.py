@@ -17,18 +17,22 @@ from regard.families.encoders.bert_layout import (
     Heads,
     LMHeadNames,
 )
-from regard.families.preset_settings import transformer_settings
+from regard.families.preset_settings import NO_POOLER, PresetFamily, Size, transformer_settings
 
 # ------------------------------------------------------------------ presets
 
 # The paper's two sizes, and the small ones of Turc et al. 2019.
-PRESETS: dict[str, dict[str, Any]] = {
-    "tiny": {"layers": 2, "d_model": 128, "heads": 2},
-    "mini": {"layers": 4, "d_model": 256, "heads": 4},
-    "small": {"layers": 4, "d_model": 512, "heads": 8},
-    "medium": {"layers": 8, "d_model": 512, "heads": 8},
-    "base": {"layers": 12, "d_model": 768, "heads": 12},
-    "large": {"layers": 24, "d_model": 1024, "heads": 16},
+SIZES = {
+    "tiny": Size({"layers": 2, "d_model": 128, "heads": 2}, 4.4),
+    "mini": Size({"layers": 4, "d_model": 256, "heads": 4}, 11.3, NO_POOLER),
+    "small": Size({"layers": 4, "d_model": 512, "heads": 8}, 29.1, NO_POOLER),
+    "medium": Size({"layers": 8, "d_model": 512, "heads": 8}, 41.7, NO_POOLER),
+    "base": Size({"layers": 12, "d_model": 768, "heads": 12}, 110),
+    "large": Size(
+        {"layers": 24, "d_model": 1024, "heads": 16},
+        340,
+        "the paper's number; its released model has 335 M",
+    ),
 }
 DEFAULTS: dict[str, Any] = {
     "d_ff": None,  # 4 d_model
@@ -50,7 +54,7 @@ def preset(
     **changes: Any,
 ) -> spec.Encoder:
     """A named size with the masked-language-model head, and that of next-sentence prediction."""
-    s = transformer_settings("bert", PRESETS, name, DEFAULTS, changes)
+    s = transformer_settings("bert", SIZES, name, DEFAULTS, changes)
     transform = spec.HeadTransform(s["d_model"], s["activation"], NORM)
     head = spec.LMHead(True, transform=transform)
     if not next_sentence:
@@ -59,11 +63,18 @@ def preset(
     return encoder(s, vocabulary, context, pool=spec.Pool(), head=head, labels=labels)
 
 
+PRESETS = {
+    "bert": PresetFamily(
+        "encoder", preset, SIZES, {*DEFAULTS, "next_sentence"}, 30_522, 512, "base"
+    )
+}
+
+
 def classifier(
     name: str, vocabulary: int, context: int, count: int, **changes: Any
 ) -> spec.Encoder:
     """A named size that classifies a text by its first token into `count` classes."""
-    s = transformer_settings("bert", PRESETS, name, DEFAULTS, changes)
+    s = transformer_settings("bert", SIZES, name, DEFAULTS, changes)
     labels = spec.ClassifierHead(count, dropout=s["dropout"])
     return encoder(s, vocabulary, context, pool=spec.Pool(), labels=labels)
 

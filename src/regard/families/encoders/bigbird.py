@@ -26,7 +26,7 @@ from regard.families.encoders.bert_layout import (
     ClassifierDense,
     Heads,
 )
-from regard.families.preset_settings import ENCODER_DEFAULTS, ConfigPresets, encoder_config
+from regard.families.preset_settings import ENCODER_DEFAULTS, ConfigPresets, Size, encoder_config
 from regard.families.tensor_table import Rule, Unused
 from regard.system.errors import ModelError
 
@@ -146,10 +146,10 @@ def tensor_table(model: spec.Encoder, positions: int) -> list[Rule]:
 # ------------------------------------------------------------------ presets
 
 # Zaheer et al. 2020: RoBERTa's sizes.
-PRESETS: dict[str, dict[str, Any]] = {
-    "tiny": {"layers": 2, "d_model": 128, "heads": 2, "block": 16},
-    "base": {"layers": 12, "d_model": 768, "heads": 12},
-    "large": {"layers": 24, "d_model": 1024, "heads": 16},
+SIZES = {
+    "tiny": Size({"layers": 2, "d_model": 128, "heads": 2, "block": 16}),
+    "base": Size({"layers": 12, "d_model": 768, "heads": 12}),
+    "large": Size({"layers": 24, "d_model": 1024, "heads": 16}),
 }
 _PRESET_DEFAULTS: dict[str, Any] = {
     **ENCODER_DEFAULTS,
@@ -170,4 +170,5 @@ def _preset_config(settings: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-preset = ConfigPresets("bigbird", PRESETS, _PRESET_DEFAULTS, _preset_config, to_spec)
+preset = ConfigPresets("bigbird", SIZES, _PRESET_DEFAULTS, _preset_config, to_spec)
+PRESETS = {"bigbird": preset.family("encoder", 50_358, 4096, "base")}

@@ -24,6 +24,13 @@ from regard.families.encoders.bert_layout import (
     learned_positions,
 )
 from regard.families.encoders.encoder_tensor_names import LayerNames
+from regard.families.preset_settings import (
+    ENCODER_DEFAULTS,
+    ROUNDED,
+    ConfigPresets,
+    Size,
+    encoder_config,
+)
 from regard.families.tensor_table import Rename, Rule, Unused, module_rules
 from regard.system.errors import ModelError
 
@@ -230,3 +237,46 @@ def with_new_name(rule: Rule) -> Rule:
     new_name = rule.hf.replace(f"{_LM_HEAD}.transform", _NEW_LM_HEAD)
     new_name = new_name.replace(_LM_HEAD, _NEW_LM_HEAD)
     return replace(rule, aliases=(*rule.aliases, new_name))
+
+
+# ------------------------------------------------------------------ presets
+
+# `conv` is the width of the convolution next to the first layer, which version 3 does not have.
+SIZES_V2 = {
+    "tiny": Size({"layers": 2, "d_model": 128, "heads": 2, "conv": 3}),
+    "xlarge": Size({"layers": 24, "d_model": 1536, "heads": 24, "conv": 3}, 900, ROUNDED),
+    "xxlarge": Size({"layers": 48, "d_model": 1536, "heads": 24, "conv": 3}, 1500, ROUNDED),
+}
+SIZES_V3 = {
+    "tiny": Size({"layers": 2, "d_model": 128, "heads": 2}),
+    "xsmall": Size({"layers": 12, "d_model": 384, "heads": 6}, 70, ROUNDED),
+    "small": Size({"layers": 6, "d_model": 768, "heads": 12}, 142),
+    "base": Size({"layers": 12, "d_model": 768, "heads": 12}, 184),
+    "large": Size({"layers": 24, "d_model": 1024, "heads": 16}, 435),
+}
+_DEFAULTS: dict[str, Any] = {**ENCODER_DEFAULTS, "conv": None}
+
+
+def _config(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "architectures": ["DebertaV2ForMaskedLM"],
+        **encoder_config(settings),
+        "vocab_size": settings["vocabulary"],
+        "max_position_embeddings": settings["context"],
+        "position_biased_input": False,
+        "relative_attention": True,
+        "share_att_key": True,
+        "pos_att_type": ["p2c", "c2p"],
+        "position_buckets": 256,
+        "norm_rel_ebd": "layer_norm",
+        "conv_kernel_size": settings["conv"],
+        "conv_act": "gelu",
+    }
+
+
+preset_v2 = ConfigPresets("deberta-v2", SIZES_V2, _DEFAULTS, _config, to_spec)
+preset_v3 = ConfigPresets("deberta-v3", SIZES_V3, _DEFAULTS, _config, to_spec)
+PRESETS = {
+    "deberta-v2": preset_v2.family("encoder", 128_100, 512, "xlarge"),
+    "deberta-v3": preset_v3.family("encoder", 128_100, 512, "base"),
+}

@@ -16,7 +16,7 @@ from regard.families.block_config import activation_name, parse_activation
 from regard.families.config_schema import ConfigSchema
 from regard.families.encoders import deberta
 from regard.families.encoders.bert_layout import DEFAULTS, FIXED, IGNORED
-from regard.families.preset_settings import ENCODER_DEFAULTS, ConfigPresets, encoder_config
+from regard.families.preset_settings import ENCODER_DEFAULTS, ConfigPresets, Size, encoder_config
 from regard.families.tensor_table import (
     Concat,
     InterleavedQkv,
@@ -155,11 +155,11 @@ def _attention_rules(model: spec.Encoder, layer: str) -> list[ParameterRule]:
 
 # ------------------------------------------------------------------ presets
 
-PRESETS: dict[str, dict[str, Any]] = {
-    "tiny": {"layers": 2, "d_model": 128, "heads": 2},
-    "base": {"layers": 12, "d_model": 768, "heads": 12},
-    "large": {"layers": 24, "d_model": 1024, "heads": 16},
-    "xlarge": {"layers": 48, "d_model": 1024, "heads": 16},
+SIZES = {
+    "tiny": Size({"layers": 2, "d_model": 128, "heads": 2}),
+    "base": Size({"layers": 12, "d_model": 768, "heads": 12}),
+    "large": Size({"layers": 24, "d_model": 1024, "heads": 16}),
+    "xlarge": Size({"layers": 48, "d_model": 1024, "heads": 16}),
 }
 
 
@@ -175,4 +175,5 @@ def _preset_config(settings: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-preset = ConfigPresets("deberta", PRESETS, ENCODER_DEFAULTS, _preset_config, to_spec)
+preset = ConfigPresets("deberta", SIZES, ENCODER_DEFAULTS, _preset_config, to_spec)
+PRESETS = {"deberta": preset.family("encoder", 50_265, 512, "base")}

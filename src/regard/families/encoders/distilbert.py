@@ -19,7 +19,7 @@ from regard.families.encoders.bert_layout import (
     LMHeadNames,
 )
 from regard.families.encoders.encoder_tensor_names import LayerNames
-from regard.families.preset_settings import ENCODER_DEFAULTS, ConfigPresets, encoder_config
+from regard.families.preset_settings import ENCODER_DEFAULTS, ConfigPresets, Size, encoder_config
 
 _KEY_NAMES = {
     "hidden_size": "dim",
@@ -73,9 +73,13 @@ DISTILBERT = BertFamily(
 # ------------------------------------------------------------------ presets
 
 # Sanh et al. 2019: every second layer of BERT.
-PRESETS: dict[str, dict[str, Any]] = {
-    "tiny": {"layers": 2, "d_model": 128, "heads": 2},
-    "base": {"layers": 6, "d_model": 768, "heads": 12},
+SIZES = {
+    "tiny": Size({"layers": 2, "d_model": 128, "heads": 2}),
+    "base": Size(
+        {"layers": 6, "d_model": 768, "heads": 12},
+        66,
+        "with the masked-language-model head, of 0.6 M",
+    ),
 }
 
 
@@ -89,4 +93,5 @@ def _config(settings: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-preset = ConfigPresets("distilbert", PRESETS, ENCODER_DEFAULTS, _config, DISTILBERT.to_spec)
+preset = ConfigPresets("distilbert", SIZES, ENCODER_DEFAULTS, _config, DISTILBERT.to_spec)
+PRESETS = {"distilbert": preset.family("encoder", 30_522, 512, "base")}

@@ -22,17 +22,23 @@ from regard.families.encoders.bert_layout import (
     Heads,
     LMHeadNames,
 )
-from regard.families.preset_settings import transformer_settings
+from regard.families.preset_settings import ROUNDED, PresetFamily, Size, transformer_settings
 
 # ------------------------------------------------------------------ presets
 
 # `width` is that of the embeddings; `generator` the generator's size relative to the
 # discriminator's (Table 6).
-PRESETS: dict[str, dict[str, Any]] = {
-    "tiny": {"layers": 2, "d_model": 128, "heads": 4, "width": 64, "generator": 0.5},
-    "small": {"layers": 12, "d_model": 256, "heads": 4, "width": 128, "generator": 0.25},
-    "base": {"layers": 12, "d_model": 768, "heads": 12, "width": 768, "generator": 1 / 3},
-    "large": {"layers": 24, "d_model": 1024, "heads": 16, "width": 1024, "generator": 0.25},
+SIZES = {
+    "tiny": Size({"layers": 2, "d_model": 128, "heads": 4, "width": 64, "generator": 0.5}),
+    "small": Size(
+        {"layers": 12, "d_model": 256, "heads": 4, "width": 128, "generator": 0.25}, 14, ROUNDED
+    ),
+    "base": Size(
+        {"layers": 12, "d_model": 768, "heads": 12, "width": 768, "generator": 1 / 3}, 110
+    ),
+    "large": Size(
+        {"layers": 24, "d_model": 1024, "heads": 16, "width": 1024, "generator": 0.25}, 335
+    ),
 }
 
 
@@ -43,7 +49,7 @@ def preset(
 
     Their embeddings have one width, so that they can be shared.
     """
-    s = transformer_settings("electra", PRESETS, name, DEFAULTS, changes)
+    s = transformer_settings("electra", SIZES, name, DEFAULTS, changes)
     width = s["width"]
     detection = spec.ClassifierHead(1, "detect", "gelu")
     discriminator = encoder(s, vocabulary, context, width, labels=detection)
@@ -55,6 +61,14 @@ def preset(
     lm_head = spec.LMHead(True, transform=spec.HeadTransform(width, "gelu", NORM))
     generator = encoder(small, vocabulary, context, width, head=lm_head)
     return discriminator, generator
+
+
+def discriminator(size: str, vocabulary: int, context: int, **changes: Any) -> spec.Encoder:
+    """The one of the two models that fine-tuning keeps."""
+    return preset(size, vocabulary, context, **changes)[0]
+
+
+PRESETS = {"electra": PresetFamily("encoder", discriminator, SIZES, DEFAULTS, 30_522, 512, "base")}
 
 
 # ------------------------------------------------------------------ files

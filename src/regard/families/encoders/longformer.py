@@ -15,7 +15,7 @@ from regard import spec
 from regard.families.config_schema import ConfigSchema, token_id
 from regard.families.encoders.bert_layout import DEFAULTS, FIXED, IGNORED
 from regard.families.encoders.roberta import ROBERTA
-from regard.families.preset_settings import ENCODER_DEFAULTS, ConfigPresets, encoder_config
+from regard.families.preset_settings import ENCODER_DEFAULTS, ConfigPresets, Size, encoder_config
 from regard.families.tensor_table import ParameterRule, Rule, fused_module_rules, per_layer
 from regard.system.arguments import is_whole
 from regard.system.errors import ModelError
@@ -115,10 +115,10 @@ def tensor_table(model: spec.Encoder, positions: int) -> list[Rule]:
 # ------------------------------------------------------------------ presets
 
 # Beltagy et al. 2020: RoBERTa's sizes; `window` counts both sides.
-PRESETS: dict[str, dict[str, Any]] = {
-    "tiny": {"layers": 2, "d_model": 128, "heads": 2, "window": 32},
-    "base": {"layers": 12, "d_model": 768, "heads": 12},
-    "large": {"layers": 24, "d_model": 1024, "heads": 16},
+SIZES = {
+    "tiny": Size({"layers": 2, "d_model": 128, "heads": 2, "window": 32}),
+    "base": Size({"layers": 12, "d_model": 768, "heads": 12}, 149),
+    "large": Size({"layers": 24, "d_model": 1024, "heads": 16}, 435),
 }
 
 
@@ -136,5 +136,6 @@ def _preset_config(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 preset = ConfigPresets(
-    "longformer", PRESETS, {**ENCODER_DEFAULTS, "window": 512}, _preset_config, to_spec
+    "longformer", SIZES, {**ENCODER_DEFAULTS, "window": 512}, _preset_config, to_spec
 )
+PRESETS = {"longformer": preset.family("encoder", 50_265, 4096, "base")}

@@ -17,7 +17,7 @@ from regard.families.encoders.bert_layout import (
 )
 from regard.families.encoders.encoder_tensor_names import LayerNames
 from regard.families.encoders.roberta import LM_HEAD
-from regard.families.preset_settings import ENCODER_DEFAULTS, ConfigPresets, encoder_config
+from regard.families.preset_settings import ENCODER_DEFAULTS, ConfigPresets, Size, encoder_config
 
 MPNET = BertFamily(
     model_type="mpnet",
@@ -46,9 +46,9 @@ MPNET = BertFamily(
 # ------------------------------------------------------------------ presets
 
 # Song et al. 2020, in the size of BERT's base.
-PRESETS: dict[str, dict[str, Any]] = {
-    "tiny": {"layers": 2, "d_model": 128, "heads": 2},
-    "base": {"layers": 12, "d_model": 768, "heads": 12},
+SIZES = {
+    "tiny": Size({"layers": 2, "d_model": 128, "heads": 2}),
+    "base": Size({"layers": 12, "d_model": 768, "heads": 12}, 110),
 }
 
 
@@ -63,4 +63,5 @@ def _config(settings: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-preset = ConfigPresets("mpnet", PRESETS, ENCODER_DEFAULTS, _config, MPNET.to_spec)
+preset = ConfigPresets("mpnet", SIZES, ENCODER_DEFAULTS, _config, MPNET.to_spec)
+PRESETS = {"mpnet": preset.family("encoder", 30_527, 512, "base")}

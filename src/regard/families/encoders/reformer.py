@@ -6,6 +6,7 @@ is kept but not added, as in transformers 5.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,6 +18,7 @@ from regard.families.config_schema import ConfigSchema
 from regard.families.encoders import chunked_layers
 from regard.families.encoders.bert_layout import FIXED, IGNORED
 from regard.families.encoders.encoder_tensor_names import LayerNames
+from regard.families.preset_settings import ENCODER_DEFAULTS, ConfigPresets, Size, config_activation
 from regard.families.tensor_table import Rename, Reshape, Rule, Unused, module_rules
 from regard.system.errors import ModelError
 
@@ -247,3 +249,71 @@ def _embedding_rules(model: spec.Decoder | spec.Encoder, prefix: str) -> list[Ru
             )
         )
     return rules
+
+
+# ------------------------------------------------------------------ presets
+
+# The two released models: of the novel, in sentencepieces, and of enwik8, in bytes. `kinds` repeat
+# over the layers; `rows` is the first axis of the positions' grid.
+SIZES = {
+    "tiny": Size({"layers": 2, "d_model": 128, "heads": 2, "d_ff": 256, "chunk": 16, "rows": 16}),
+    "crime-and-punishment": Size(
+        {"layers": 6, "d_model": 256, "heads": 2, "d_ff": 512, "rows": 512, "buckets": (64, 128)},
+        vocabulary=320,
+        context=524_288,
+    ),
+    "enwik8": Size(
+        {"layers": 12, "d_model": 1024, "heads": 8, "d_k": 128, "d_ff": 4096, "rows": 128,
+         "kinds": ("local", "local", "lsh", "local"), "chunk": 128, "lsh_chunk": 256,
+         "hashes": 4, "buckets": (512,), "dropout": 0.2},
+        149, context=65_536,
+    ),
+}  # fmt: skip
+_DEFAULTS: dict[str, Any] = {
+    **ENCODER_DEFAULTS,
+    "d_k": 64,
+    "dropout": 0.05,
+    "attention_dropout": 0.05,
+    "activation": "relu",
+    "kinds": ("local", "lsh"),
+    "chunk": 64,  # positions in a chunk of local attention
+    "lsh_chunk": None,  # as `chunk`
+    "hashes": 1,
+    "buckets": None,  # from the length
+    "rows": 64,
+}
+
+
+def _config(settings: Mapping[str, Any]) -> dict[str, Any]:
+    d_model = settings["d_model"]
+    kinds = settings["kinds"]
+    layers = [kinds[i % len(kinds)] for i in range(settings["layers"])]
+    rows = settings["rows"]
+    columns = math.ceil(settings["context"] / rows)
+    # The first axis has a quarter of the width, as in both released models.
+    first = d_model // 4
+    buckets = settings["buckets"]
+    return {
+        "architectures": ["ReformerModelWithLMHead"],
+        "vocab_size": settings["vocabulary"],
+        "hidden_size": d_model,
+        "feed_forward_size": settings["d_ff"],
+        "num_attention_heads": settings["heads"],
+        "attention_head_size": settings["d_k"],
+        "attn_layers": layers,
+        "hidden_act": config_activation(settings["activation"]),
+        "hidden_dropout_prob": settings["dropout"],
+        "local_attention_probs_dropout_prob": settings["attention_dropout"],
+        "local_attn_chunk_length": settings["chunk"],
+        "lsh_attn_chunk_length": settings["lsh_chunk"] or settings["chunk"],
+        "num_hashes": settings["hashes"],
+        "num_buckets": list(buckets) if buckets else None,
+        "axial_pos_shape": [rows, columns],
+        "axial_pos_embds_dim": [first, d_model - first],
+        "max_position_embeddings": settings["context"],
+        "is_decoder": True,
+    }
+
+
+preset = ConfigPresets("reformer", SIZES, _DEFAULTS, _config, to_spec)
+PRESETS = {"reformer": preset.family("decoder", 258, 4096, "enwik8")}

@@ -20,7 +20,14 @@ from regard.families.encoders.bert_layout import (
     ClassifierDense,
     LMHeadNames,
 )
-from regard.families.preset_settings import ENCODER_DEFAULTS, ConfigPresets, encoder_config
+from regard.families.preset_settings import (
+    ENCODER_DEFAULTS,
+    ROUNDED,
+    ConfigPresets,
+    PresetFamily,
+    Size,
+    encoder_config,
+)
 
 LM_HEAD = LMHeadNames(
     dense="lm_head.dense",
@@ -51,14 +58,12 @@ XLM_ROBERTA = replace(CAMEMBERT, model_type="xlm-roberta", class_prefix="XLMRobe
 # ------------------------------------------------------------------ presets
 
 # Liu et al. 2019; Martin et al. 2020; Conneau et al. 2020. All have the same layers.
-PRESETS: dict[str, dict[str, Any]] = {
-    "tiny": {"layers": 2, "d_model": 128, "heads": 2},
-    "base": {"layers": 12, "d_model": 768, "heads": 12},
-    "large": {"layers": 24, "d_model": 1024, "heads": 16},
-}
+_TINY = Size({"layers": 2, "d_model": 128, "heads": 2})
+_BASE = {"layers": 12, "d_model": 768, "heads": 12}
+_LARGE = {"layers": 24, "d_model": 1024, "heads": 16}
 
 
-def _presets(family: BertFamily) -> ConfigPresets:
+def _family(family: BertFamily, vocabulary: int, base: Size, large: Size) -> PresetFamily:
     def config(settings: Mapping[str, Any]) -> dict[str, Any]:
         return {
             "architectures": [f"{family.class_prefix}ForMaskedLM"],
@@ -71,9 +76,22 @@ def _presets(family: BertFamily) -> ConfigPresets:
             "max_position_embeddings": settings["context"] + 2,
         }
 
-    return ConfigPresets(family.model_type, PRESETS, ENCODER_DEFAULTS, config, family.to_spec)
+    sizes = {"tiny": _TINY, "base": base, "large": large}
+    preset = ConfigPresets(family.model_type, sizes, ENCODER_DEFAULTS, config, family.to_spec)
+    return preset.family("encoder", vocabulary, 512, "base")
 
 
-preset = _presets(ROBERTA)
-camembert_preset = _presets(CAMEMBERT)
-xlm_roberta_preset = _presets(XLM_ROBERTA)
+def _released(millions: int) -> str:
+    return f"the paper's number; its released model has {millions} M"
+
+
+PRESETS = {
+    "roberta": _family(ROBERTA, 50_265, Size(_BASE, 125), Size(_LARGE, 355)),
+    "camembert": _family(CAMEMBERT, 32_005, Size(_BASE, 110, ROUNDED), Size(_LARGE, 335, ROUNDED)),
+    "xlm-roberta": _family(
+        XLM_ROBERTA,
+        250_002,
+        Size(_BASE, 270, _released(278)),
+        Size(_LARGE, 550, _released(560)),
+    ),
+}

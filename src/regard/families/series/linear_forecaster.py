@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from regard import spec
+from regard.families.preset_settings import PresetFamily, Size
 
-OPTIONS = ("horizon", "channels")
 _MOVING_AVERAGE = 25  # steps, as in the paper
 
 
@@ -26,3 +26,14 @@ def preset(
         horizon,
         moving_average=_MOVING_AVERAGE if name == "dlinear" else None,
     )
+
+
+def _family(name: Literal["dlinear", "nlinear"]) -> PresetFamily:
+    def make(size: str, vocabulary: int, context: int, **changes: Any) -> spec.LinearForecaster:
+        return preset(name, vocabulary, context, **changes)
+
+    options = ("horizon", "channels")
+    return PresetFamily("series", make, {"tiny": Size({})}, options, 7, 336, "tiny")
+
+
+PRESETS = {"dlinear": _family("dlinear"), "nlinear": _family("nlinear")}

@@ -19,7 +19,7 @@ from regard.families.encoder_decoders.fairseq_layout import (
     both_sides_config,
     side_rules,
 )
-from regard.families.preset_settings import ConfigPresets, config_activation
+from regard.families.preset_settings import ConfigPresets, Size, config_activation
 from regard.families.series.forecast_options import parse_distribution, parse_lags, parse_scaler
 from regard.families.tensor_table import Rename, Rule, module_rules
 from regard.system.arguments import is_whole
@@ -207,9 +207,9 @@ def tensor_table(model: spec.SeriesEncoderDecoder, positions: int) -> list[Rule]
 
 # `base` has the widths of Informer's encoder–decoder (Zhou et al. 2021, Appendix E); `tiny` is
 # half as wide as transformers' default.
-PRESETS: dict[str, dict[str, Any]] = {
-    "tiny": {"layers": 2, "d_model": 32, "heads": 2, "d_ff": 64},
-    "base": {"layers": 2, "d_model": 512, "heads": 8, "d_ff": 2048},
+SIZES = {
+    "tiny": Size({"layers": 2, "d_model": 32, "heads": 2, "d_ff": 64}),
+    "base": Size({"layers": 2, "d_model": 512, "heads": 8, "d_ff": 2048}),
 }
 _DEFAULTS: dict[str, Any] = {
     "decoder_layers": None,  # as many as the encoder has
@@ -251,4 +251,5 @@ def _config(settings: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-preset = ConfigPresets("time_series_transformer", PRESETS, _DEFAULTS, _config, to_spec)
+preset = ConfigPresets("time_series_transformer", SIZES, _DEFAULTS, _config, to_spec)
+PRESETS = {"time-series-transformer": preset.family("series", 7, 96, "tiny")}

@@ -6,9 +6,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from regard.families.preset_settings import ConfigPresets
-from regard.families.speech.wav2vec2 import SpeechEncoderFamily
-from regard.families.speech.wav2vec2_presets import PRESET_DEFAULTS, preset_config
+from regard.families.preset_settings import ConfigPresets, Size
+from regard.families.speech.wav2vec2 import PRESET_DEFAULTS, SpeechEncoderFamily, preset_config
 from regard.families.speech.waveform_config import SCHEMA
 
 HUBERT = SpeechEncoderFamily(
@@ -24,11 +23,13 @@ HUBERT = SpeechEncoderFamily(
 )
 
 # Table 1 of the paper. `pre_norm`: the larger two have their norms before the sublayers.
-PRESETS: dict[str, dict[str, Any]] = {
-    "tiny": {"layers": 2, "d_model": 128, "heads": 2, "channels": 64, "kernel": 16},
-    "base": {"layers": 12, "d_model": 768, "heads": 12},
-    "large": {"layers": 24, "d_model": 1024, "heads": 16, "pre_norm": True},
-    "xlarge": {"layers": 48, "d_model": 1280, "heads": 16, "pre_norm": True},
+SIZES = {
+    "tiny": Size({"layers": 2, "d_model": 128, "heads": 2, "channels": 64, "kernel": 16}),
+    "base": Size(
+        {"layers": 12, "d_model": 768, "heads": 12}, 95, "with the norms and the letters of CTC"
+    ),
+    "large": Size({"layers": 24, "d_model": 1024, "heads": 16, "pre_norm": True}, 317),
+    "xlarge": Size({"layers": 48, "d_model": 1280, "heads": 16, "pre_norm": True}, 964),
 }
 
 
@@ -41,4 +42,5 @@ def _config(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _DEFAULTS = {**PRESET_DEFAULTS, "pre_norm": False}
-preset = ConfigPresets("hubert", PRESETS, _DEFAULTS, _config, HUBERT.to_spec)
+preset = ConfigPresets("hubert", SIZES, _DEFAULTS, _config, HUBERT.to_spec)
+PRESETS = {"hubert": preset.family("ctc", 32, 480_000, "base")}

@@ -22,6 +22,7 @@ from regard.families.block_config import (
 from regard.families.classifier_labels import classifier_head, label_count, label_names
 from regard.families.config_schema import ConfigSchema
 from regard.families.encoders.encoder_tensor_names import LayerNames
+from regard.families.preset_settings import ENCODER_DEFAULTS, ConfigPresets, Size, encoder_config
 from regard.families.speech.waveform_config import (
     SCHEMA,
     convolution_rules,
@@ -245,3 +246,44 @@ def _contrastive_rules(head: spec.ContrastiveHead) -> list[Rule]:
         *module_rules("contrastive.project_states", "project_hid"),
         *module_rules("contrastive.project_targets", "project_q"),
     ]
+
+
+# ------------------------------------------------------------------ presets
+
+# Section 4.2. `channels` are those of the seven convolutions.
+SIZES = {
+    "tiny": Size({"layers": 2, "d_model": 128, "heads": 2, "channels": 64, "kernel": 16}),
+    "base": Size(
+        {"layers": 12, "d_model": 768, "heads": 12},
+        95,
+        "the paper counts the quantizer of pretraining too",
+    ),
+    "large": Size({"layers": 24, "d_model": 1024, "heads": 16}, 317),
+}
+PRESET_DEFAULTS: dict[str, Any] = {
+    **ENCODER_DEFAULTS,
+    "feedforward_dropout": 0.1,
+    "channels": 512,
+    "kernel": 128,  # of the convolution that tells positions
+}
+
+
+def preset_config(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The config of an encoder that spells letters."""
+    config = encoder_config(settings)
+    # wav2vec 2.0's names of BERT's keys.
+    config["hidden_dropout"] = config.pop("hidden_dropout_prob")
+    config["attention_dropout"] = config.pop("attention_probs_dropout_prob")
+    return {
+        "architectures": ["Wav2Vec2ForCTC"],
+        **config,
+        "activation_dropout": settings["feedforward_dropout"],
+        "final_dropout": settings["dropout"],
+        "vocab_size": settings["vocabulary"],
+        "conv_dim": [settings["channels"]] * 7,
+        "num_conv_pos_embeddings": settings["kernel"],
+    }
+
+
+preset = ConfigPresets("wav2vec2", SIZES, PRESET_DEFAULTS, preset_config, WAV2VEC2.to_spec)
+PRESETS = {"wav2vec2": preset.family("ctc", 32, 480_000, "base")}

@@ -22,7 +22,7 @@ from regard.families.encoder_decoders.fairseq_layout import (
     stack_keys,
     stack_rules,
 )
-from regard.families.preset_settings import ConfigPresets
+from regard.families.preset_settings import ConfigPresets, Size
 from regard.families.speech.whisper_classifier import (
     classifier_config,
     classifier_rules,
@@ -155,13 +155,20 @@ def tensor_table(model: spec.EncoderDecoder | spec.Encoder, positions: int) -> l
 
 # ------------------------------------------------------------------ presets
 
+
+def _fixed_positions(fixed: float, released: float) -> str:
+    return f"{fixed} M of fixed positions are not trained; the released model has {released:,} M"
+
+
 # Radford et al. 2022, Table 1.
-PRESETS: dict[str, dict[str, Any]] = {
-    "tiny": {"layers": 4, "d_model": 384, "heads": 6},
-    "base": {"layers": 6, "d_model": 512, "heads": 8},
-    "small": {"layers": 12, "d_model": 768, "heads": 12},
-    "medium": {"layers": 24, "d_model": 1024, "heads": 16},
-    "large": {"layers": 32, "d_model": 1280, "heads": 20},
+SIZES = {
+    "tiny": Size({"layers": 4, "d_model": 384, "heads": 6}, 39, _fixed_positions(0.6, 37.8)),
+    "base": Size({"layers": 6, "d_model": 512, "heads": 8}, 74, _fixed_positions(0.8, 72.6)),
+    "small": Size({"layers": 12, "d_model": 768, "heads": 12}, 244, _fixed_positions(1.2, 241.7)),
+    "medium": Size({"layers": 24, "d_model": 1024, "heads": 16}, 769, _fixed_positions(1.5, 763.9)),
+    "large": Size(
+        {"layers": 32, "d_model": 1280, "heads": 20}, 1550, _fixed_positions(1.9, 1543.3)
+    ),
 }
 _PRESET_DEFAULTS: dict[str, Any] = {
     **PRESET_DEFAULTS,
@@ -180,4 +187,5 @@ def _preset_config(settings: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-preset = ConfigPresets("whisper", PRESETS, _PRESET_DEFAULTS, _preset_config, to_spec)
+preset = ConfigPresets("whisper", SIZES, _PRESET_DEFAULTS, _preset_config, to_spec)
+PRESETS = {"whisper": preset.family("speech", 51_865, 448, "tiny")}

@@ -5,12 +5,18 @@ Each tower is a family of its own as well, with its projection or without.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from regard import spec
 from regard.families.config_schema import ConfigSchema
-from regard.families.preset_settings import ConfigPresets, config_activation
+from regard.families.preset_settings import (
+    ConfigPresets,
+    Kind,
+    PresetFamily,
+    Size,
+    config_activation,
+)
 from regard.families.tensor_table import Rename, Rule
 from regard.families.vision.clip_text import TEXT
 from regard.families.vision.clip_tower import projection_dim
@@ -81,16 +87,25 @@ def tensor_table(model: spec.DualEncoder, positions: int) -> list[Rule]:
 # ------------------------------------------------------------------ presets
 
 # Radford et al. 2021, Table 20, by the names of the image towers. `d_model`, `layers` and `heads`
-# are the image tower's, `text` the text tower's width, whose heads are 64 wide.
-PRESETS: dict[str, dict[str, Any]] = {
-    "tiny": {"layers": 2, "d_model": 128, "heads": 2, "text": 128, "text_layers": 2, "width": 64},
-    "vit-b/32": {"layers": 12, "d_model": 768, "heads": 12, "text": 512, "width": 512},
-    "vit-b/16": {
-        "layers": 12, "d_model": 768, "heads": 12, "text": 512, "width": 512, "patch": 16,
-    },
-    "vit-l/14": {
-        "layers": 24, "d_model": 1024, "heads": 16, "text": 768, "width": 768, "patch": 14,
-    },
+# are the image tower's, `text` the text tower's width, whose heads are 64 wide. Then the millions
+# of parameters of the model, of its text tower, and of its image tower.
+_SIZES: dict[str, tuple[dict[str, Any], float | None, float | None, float | None]] = {
+    "tiny": (
+        {"layers": 2, "d_model": 128, "heads": 2, "text": 128, "text_layers": 2, "width": 64},
+        None, None, None,
+    ),
+    "vit-b/32": (
+        {"layers": 12, "d_model": 768, "heads": 12, "text": 512, "width": 512},
+        151.3, 63.4, 87.8,
+    ),
+    "vit-b/16": (
+        {"layers": 12, "d_model": 768, "heads": 12, "text": 512, "width": 512, "patch": 16},
+        149.6, 63.4, 86.2,
+    ),
+    "vit-l/14": (
+        {"layers": 24, "d_model": 1024, "heads": 16, "text": 768, "width": 768, "patch": 14},
+        427.6, 123.7, 304,
+    ),
 }  # fmt: skip
 _PRESET_DEFAULTS: dict[str, Any] = {
     "d_ff": None,  # of the image tower: 4 d_model
@@ -131,14 +146,16 @@ def _preset_config(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {"projection_dim": settings["width"], "text_config": text, "vision_config": image}
 
 
-def _text_tower(config: Mapping[str, Any]) -> spec.Encoder:
-    return to_spec(config).text
+def _family(
+    name: str, kind: Kind, part: int, to_spec: Callable[[Mapping[str, Any]], spec.Model]
+) -> PresetFamily:
+    sizes = {size: Size(settings, counts[part]) for size, (settings, *counts) in _SIZES.items()}
+    preset = ConfigPresets(name, sizes, _PRESET_DEFAULTS, _preset_config, to_spec)
+    return preset.family(kind, 49_408, 77, "vit-b/32")
 
 
-def _image_tower(config: Mapping[str, Any]) -> spec.Encoder:
-    return to_spec(config).image
-
-
-preset = ConfigPresets("clip", PRESETS, _PRESET_DEFAULTS, _preset_config, to_spec)
-text_preset = ConfigPresets("clip-text", PRESETS, _PRESET_DEFAULTS, _preset_config, _text_tower)
-image_preset = ConfigPresets("clip-image", PRESETS, _PRESET_DEFAULTS, _preset_config, _image_tower)
+PRESETS = {
+    "clip": _family("clip", "dual encoder", 0, to_spec),
+    "clip-text": _family("clip-text", "encoder", 1, lambda config: to_spec(config).text),
+    "clip-image": _family("clip-image", "image", 2, lambda config: to_spec(config).image),
+}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from regard.families.preset_settings import ConfigPresets
+from regard.families.preset_settings import ROUNDED, ConfigPresets, Size
 from regard.families.vision import vit
 from regard.families.vision.vit import VitFamily
 
@@ -14,10 +14,10 @@ DEIT = VitFamily("deit", "DeiT", ("cls", "distillation"))
 # ------------------------------------------------------------------ presets
 
 # Touvron et al. 2021, Table 1, with the distillation token.
-PRESETS: dict[str, dict[str, Any]] = {
-    "tiny": vit.PRESETS["tiny"],
-    "small": vit.PRESETS["small/16"],
-    "base": vit.PRESETS["base/16"],
+SIZES = {
+    "tiny": Size(vit.SIZES["tiny"].settings, 6, ROUNDED),
+    "small": Size(vit.SIZES["small/16"].settings, 22, ROUNDED),
+    "base": Size(vit.SIZES["base/16"].settings, 87),
 }
 
 
@@ -26,4 +26,5 @@ def _config(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {**config, "architectures": ["DeiTForImageClassificationWithTeacher"]}
 
 
-preset = ConfigPresets("deit", PRESETS, vit.PRESET_DEFAULTS, _config, DEIT.to_spec)
+preset = ConfigPresets("deit", SIZES, vit.PRESET_DEFAULTS, _config, DEIT.to_spec)
+PRESETS = {"deit": preset.family("image", 1000, 224, "base")}

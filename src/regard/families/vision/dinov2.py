@@ -18,6 +18,7 @@ from regard.families.block_config import (
 from regard.families.classifier_labels import label_count, label_names
 from regard.families.config_schema import IGNORED_KEYS, NOT_ENCODER_DECODER, ConfigSchema
 from regard.families.encoders.encoder_tensor_names import LayerNames
+from regard.families.preset_settings import ENCODER_DEFAULTS, ConfigPresets, Size, config_activation
 from regard.families.tensor_table import Rename, Reshape, Rule, module_rules, per_layer
 from regard.families.vision.vit import patch_rules
 from regard.system.errors import ModelError
@@ -205,3 +206,68 @@ def tensor_table(model: spec.Encoder, positions: int) -> list[Rule]:
     if model.labels:
         rules += module_rules("labels.output", "classifier")
     return rules
+
+
+# ------------------------------------------------------------------ presets
+
+_LINEAR_HEAD = "rounded, and without the head of 1,000 classes"
+# Oquab et al. 2024, their ViT-S, B, L and g; the tiny one is of the size of DeiT's.
+SIZES = {
+    "tiny": Size({"layers": 12, "d_model": 192, "heads": 3}),
+    "small": Size({"layers": 12, "d_model": 384, "heads": 6}, 21, _LINEAR_HEAD),
+    "base": Size({"layers": 12, "d_model": 768, "heads": 12}, 86, _LINEAR_HEAD),
+    "large": Size({"layers": 24, "d_model": 1024, "heads": 16}, 300, _LINEAR_HEAD),
+    "giant": Size({"layers": 40, "d_model": 1536, "heads": 24, "swiglu": True}, 1100, _LINEAR_HEAD),
+}
+PRESET_DEFAULTS: dict[str, Any] = {
+    **ENCODER_DEFAULTS,
+    "dropout": 0.0,
+    "attention_dropout": 0.0,
+    "patch": 14,  # side, in pixels
+    "image_size": None,  # side, in pixels; None: the context
+    "channels": 3,
+    "swiglu": False,
+    "layer_scale": 1.0,
+    "drop_path": 0.0,
+}
+
+
+def _preset_config(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The config of a preset: the vocabulary are classes, the context is the image's side."""
+    d_model = settings["d_model"]
+    return {
+        "architectures": ["Dinov2ForImageClassification"],
+        "hidden_size": d_model,
+        "num_hidden_layers": settings["layers"],
+        "num_attention_heads": settings["heads"],
+        "mlp_ratio": max(1, settings["d_ff"] // d_model),
+        "intermediate_size": settings["d_ff"],
+        "hidden_act": config_activation(settings["activation"]),
+        "hidden_dropout_prob": settings["dropout"],
+        "attention_probs_dropout_prob": settings["attention_dropout"],
+        "image_size": settings["image_size"] or settings["context"],
+        "patch_size": settings["patch"],
+        "num_channels": settings["channels"],
+        "layerscale_value": settings["layer_scale"],
+        "drop_path_rate": settings["drop_path"],
+        "use_swiglu_ffn": settings["swiglu"],
+        # Nothing is masked when classes are learnt: a mask token would keep its initial value.
+        "use_mask_token": False,
+        **label_names(settings["vocabulary"]),
+    }
+
+
+def _preset_spec(config: Mapping[str, Any]) -> spec.Encoder:
+    """The spec of a preset, whose d_ff may be any: one that no ratio gives is stored natively."""
+    d_ff = config["intermediate_size"]
+    model = to_spec({key: value for key, value in config.items() if key != "intermediate_size"})
+    block = model.stack.block
+    feedforward = block.feedforward
+    assert isinstance(feedforward, spec.FeedForward | spec.GatedFeedForward)
+    width = swiglu_width(d_ff) if config["use_swiglu_ffn"] else d_ff
+    block = replace(block, feedforward=replace(feedforward, d_ff=width))
+    return replace(model, stack=replace(model.stack, block=block))
+
+
+preset = ConfigPresets("dinov2", SIZES, PRESET_DEFAULTS, _preset_config, _preset_spec)
+PRESETS = {"dinov2": preset.family("image", 1000, 224, "base")}

@@ -20,7 +20,7 @@ from regard.families.block_config import (
 from regard.families.classifier_labels import label_count, label_names
 from regard.families.config_schema import NOT_ENCODER_DECODER, ConfigSchema
 from regard.families.encoders.encoder_tensor_names import LayerNames
-from regard.families.preset_settings import ENCODER_DEFAULTS, ConfigPresets, encoder_config
+from regard.families.preset_settings import ENCODER_DEFAULTS, ConfigPresets, Size, encoder_config
 from regard.families.tensor_table import Rename, Reshape, Rule, module_rules, per_layer
 from regard.families.vision import masked_images
 from regard.system.errors import ModelError
@@ -215,14 +215,20 @@ VIT = VitFamily("vit", "ViT", ("cls",))
 # ------------------------------------------------------------------ presets
 
 # Dosovitskiy et al. 2021, Table 1; the two smallest are those of Touvron et al. 2021 (DeiT).
-PRESETS: dict[str, dict[str, Any]] = {
-    "tiny": {"layers": 12, "d_model": 192, "heads": 3},
-    "small/16": {"layers": 12, "d_model": 384, "heads": 6},
-    "base/16": {"layers": 12, "d_model": 768, "heads": 12},
-    "base/32": {"layers": 12, "d_model": 768, "heads": 12, "patch": 32},
-    "large/16": {"layers": 24, "d_model": 1024, "heads": 16},
-    "large/32": {"layers": 24, "d_model": 1024, "heads": 16, "patch": 32},
-    "huge/14": {"layers": 32, "d_model": 1280, "heads": 16, "patch": 14},
+SIZES = {
+    "tiny": Size({"layers": 12, "d_model": 192, "heads": 3}, 5.7),
+    "small/16": Size({"layers": 12, "d_model": 384, "heads": 6}, 22),
+    "base/16": Size(
+        {"layers": 12, "d_model": 768, "heads": 12}, 86, "with the head of 1,000 classes, of 0.8 M"
+    ),
+    "base/32": Size({"layers": 12, "d_model": 768, "heads": 12, "patch": 32}, 88.2),
+    "large/16": Size(
+        {"layers": 24, "d_model": 1024, "heads": 16},
+        307,
+        "the paper's one number for large, which large/32 has",
+    ),
+    "large/32": Size({"layers": 24, "d_model": 1024, "heads": 16, "patch": 32}, 307),
+    "huge/14": Size({"layers": 32, "d_model": 1280, "heads": 16, "patch": 14}, 632),
 }
 PRESET_DEFAULTS: dict[str, Any] = {
     **ENCODER_DEFAULTS,
@@ -246,4 +252,5 @@ def preset_config(settings: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-preset = ConfigPresets("vit", PRESETS, PRESET_DEFAULTS, preset_config, VIT.to_spec)
+preset = ConfigPresets("vit", SIZES, PRESET_DEFAULTS, preset_config, VIT.to_spec)
+PRESETS = {"vit": preset.family("image", 1000, 224, "base/16")}

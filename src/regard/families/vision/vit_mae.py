@@ -12,7 +12,7 @@ from typing import Any
 from regard import spec
 from regard.families.block_config import block_from_config, stack_config
 from regard.families.config_schema import NOT_ENCODER_DECODER, ConfigSchema
-from regard.families.preset_settings import ENCODER_DEFAULTS, ConfigPresets, encoder_config
+from regard.families.preset_settings import ENCODER_DEFAULTS, ConfigPresets, Size, encoder_config
 from regard.families.tensor_table import (
     FormerPrefix,
     Reshape,
@@ -154,18 +154,20 @@ def _position_rule(name: str, hf: str, model: spec.Encoder, width: int) -> Resha
 # ------------------------------------------------------------------ presets
 
 # He et al. 2022: the encoders of ViT, and one decoder for all (Section 4.1).
-PRESETS: dict[str, dict[str, Any]] = {
-    "tiny": {
-        "layers": 4,
-        "d_model": 128,
-        "heads": 4,
-        "decoder_layers": 2,
-        "decoder_d_model": None,
-        "decoder_heads": None,
-    },
-    "base/16": {"layers": 12, "d_model": 768, "heads": 12},
-    "large/16": {"layers": 24, "d_model": 1024, "heads": 16},
-    "huge/14": {"layers": 32, "d_model": 1280, "heads": 16, "patch": 14},
+SIZES = {
+    "tiny": Size(
+        {
+            "layers": 4,
+            "d_model": 128,
+            "heads": 4,
+            "decoder_layers": 2,
+            "decoder_d_model": None,
+            "decoder_heads": None,
+        }
+    ),
+    "base/16": Size({"layers": 12, "d_model": 768, "heads": 12}),
+    "large/16": Size({"layers": 24, "d_model": 1024, "heads": 16}),
+    "huge/14": Size({"layers": 32, "d_model": 1280, "heads": 16, "patch": 14}),
 }
 PRESET_DEFAULTS: dict[str, Any] = {
     **ENCODER_DEFAULTS,
@@ -200,4 +202,5 @@ def _preset_config(settings: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-preset = ConfigPresets("vit-mae", PRESETS, PRESET_DEFAULTS, _preset_config, to_spec)
+preset = ConfigPresets("vit-mae", SIZES, PRESET_DEFAULTS, _preset_config, to_spec)
+PRESETS = {"vit-mae": preset.family("image", 1000, 224, "base/16")}

@@ -40,7 +40,7 @@ class ObjectiveSettings:
     implementation: str  # module:class, below regard.training.objectives
     data: DataKind
     model: str  # the default of --model
-    kinds: tuple[str, ...]  # of models, as `families.preset_list` calls them
+    kinds: tuple[str, ...]  # of models, as `families.preset_settings` calls them
     size: str = "tiny"  # the default of --preset
     metrics: tuple[str, ...] = ("loss",)  # that early stopping can look at
     finetuning_metric: str = "loss"  # the default of --metric in fine-tuning
@@ -246,7 +246,7 @@ CELLS = ("rnn", "rnn_relu", "gru", "lstm")
 def objective_of(name: str, kind: str, has_text: bool) -> str:
     """The objective of a run that names none: that of its model and of its data.
 
-    `name` is that of the model without its size, `kind` that of `families.preset_list`.
+    `name` is that of the model without its size, `kind` that of `families.preset_settings`.
     """
     if kind == "encoder-decoder" and not has_text:
         return "translate"
