@@ -623,7 +623,7 @@ class MaskedPaddingCounts(MaskedLM):
     """Counts all positions that are padded besides the masked ones."""
 
     def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        hidden, _, _ = self._forward(tensors)
+        hidden, _ = self.model(tensors["tokens"], tensors["padding_mask"])
         assert self.model.head is not None
         logits = self.model.head(hidden)
         labels = tensors["labels"].masked_fill(~tensors["padding_mask"], self.pad_id)

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 from click.testing import CliRunner
+from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -23,7 +24,7 @@ from regard.builder.parameter_count import parameter_count
 from regard.cli.plan import command
 from regard.families import presets
 from regard.lab.compare.cost import _NoModules
-from regard.lab.plan import planner, report
+from regard.lab.plan import measurement, planner, report
 from regard.lab.plan.accelerators import ACCELERATORS, roofline_seconds
 from regard.lab.plan.compute_optimal import REFITTED, compute_optimal
 from regard.lab.plan.failures import checkpoint_plan, daly_interval, young_interval
@@ -32,10 +33,15 @@ from regard.lab.plan.planner import find_device, make_plan
 from regard.lab.plan.recommendation import _WIRINGS, recommend
 from regard.lab.plan.sharding import hybrid_plan, parallel_plans
 from regard.lab.plan.step_trace import StepSettings, StepTrace, trace_step
-from regard.lab.plan.subject import Request, Subject, resolve
-from regard.lab.plan.workload import modules
+from regard.lab.plan.subject import Request, Subject, of_recipe, resolve
+from regard.lab.plan.workload import Sizes, modules
 from regard.system.errors import ModelError, SettingError
+from regard.training.assembly import assemble
+from regard.training.objectives.objective import Objective
+from regard.training.recipe import loading
 from regard.training.recipe.objectives import OBJECTIVES
+from regard.training.run_folder import begin
+from regard.training.setup import Setup
 
 CPU = torch.device("cpu")
 # One of each wiring, with few parameters beside the embeddings.
@@ -140,6 +146,63 @@ def test_predicted_peak_memory_is_what_the_allocator_counts(name: str) -> None:
     predicted = trace(subject).memory.total
     step = MeasuredStep(subject.description, subject.workload, StepSettings(), CPU)
     assert predicted == pytest.approx(step.memory, rel=0.02)
+
+
+class RealBatch:
+    """A batch of an objective with data, and its own loss, in the place of a planned workload."""
+
+    def __init__(self, objective: Objective) -> None:
+        self.objective = objective
+        _, self.batch = next(objective.batches(0, 0))
+        self.labels = self.batch.tokens
+
+    def create(self, device: torch.device) -> dict[str, Tensor]:
+        return {**self.batch.tensors}
+
+    def loss(self, core: nn.Module, tensors: dict[str, Tensor]) -> Tensor:
+        return self.objective.loss(tensors)[0]
+
+
+@pytest.mark.parametrize(
+    ("objective", "model"),
+    [("masked", "bert"), ("replaced", "electra"), ("causal", "gpt2"), ("span", "t5")],
+)
+def test_the_planned_memory_is_that_of_training_with_data(
+    objective: str, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the planner traces is the loss that training uses."""
+    text = tmp_path / "tales.txt"
+    # Many different words: logits are most of the memory of so small a model.
+    syllables = [a + b for a in "bdfgklmnprst" for b in "aeiou"]
+    words = [one + other for one in syllables for other in syllables]
+    text.write_text("".join(f"the {word} saw a {word}.\n" for word in words))
+    values = {
+        "objective": objective,
+        "model": model,
+        "preset": "tiny",
+        "text": str(text),
+        "vocabulary": 4000,
+        "context": 128,
+        "batch_tokens": 1024,
+        "steps": 1,
+        "threads": 1,
+        "device": "cpu",
+    }
+    recipe = loading.load(None, values)
+    task = assemble(Setup(begin(recipe, tmp_path / "run", "test"), recipe, lambda _: None))
+    real = RealBatch(task)
+    monkeypatch.setattr(measurement, "modules", lambda *_, **__: task.model)
+    subject = of_recipe(recipe, "test", Request())
+    rows, length = real.batch.tensors["labels"].shape
+    source = real.batch.tensors.get("source", real.batch.tensors["labels"]).shape[1]
+    subject = replace(
+        subject, description=task.trained_model.spec, sizes=Sizes(rows, length, source)
+    )
+    if subject.generator is not None:
+        generator: Any = task
+        subject = replace(subject, generator=generator.generator_model.spec)
+    step = MeasuredStep(subject.description, real, StepSettings(), CPU)  # type: ignore[arg-type]
+    assert trace(subject).memory.total == pytest.approx(step.memory, rel=0.1)
 
 
 def test_a_tensor_saved_for_backward_is_counted_once_and_only_while_it_lives() -> None:

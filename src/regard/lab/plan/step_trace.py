@@ -27,9 +27,12 @@ from regard.lab.plan.accelerator_kernels import (
     accelerator_kernels,
     use_accelerator_dropout,
 )
-from regard.lab.plan.workload import TokenLoss, Workload, modules, set_activation_checkpointing
+from regard.lab.plan.workload import Workload, modules, set_activation_checkpointing
 from regard.spec import Model
-from regard.training.objectives.label_smoothed_cross_entropy import linear_cross_entropy
+from regard.training.objectives.label_smoothed_cross_entropy import (
+    TokenLoss,
+    linear_cross_entropy,
+)
 
 _CPU = torch.device("cpu")
 _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}

@@ -8,6 +8,7 @@ table of shapes, filled with random numbers. Batches have no padding.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -22,21 +23,20 @@ from regard.builder import build, outline
 from regard.core.caches.kv_cache import DecoderState
 from regard.core.context import Context
 from regard.core.stack import Stack
+from regard.data.padding import IGNORED
 from regard.system.errors import ModelError, SettingError
+from regard.training.objectives.corrupted_text import CorruptedText
 from regard.training.objectives.label_smoothed_cross_entropy import (
+    TokenLoss,
     add_auxiliary_losses,
     cross_entropy,
     linear_cross_entropy,
 )
-from regard.training.objectives.replaced_token_detection import (
-    DISCRIMINATOR_WEIGHT,
-    share_embeddings,
-)
+from regard.training.objectives.masked_lm import masked_loss
+from regard.training.objectives.replaced_token_detection import replaced_loss, share_embeddings
 from regard.wirings.baselines.memory_network import MemoryNetwork
 
 Tensors = Mapping[str, Tensor]
-# The LM head, hidden states and labels → the loss and −log p, summed over the labels.
-TokenLoss = Callable[[Any, Tensor, Tensor], tuple[Tensor, Tensor]]
 # The modules that are trained and the tensors of a batch → the loss, summed over the labels.
 Loss = Callable[[Any, Tensors, TokenLoss], Tensor]
 
@@ -44,7 +44,6 @@ STORY_SENTENCES = 20  # of a bAbI story, and the words of each
 STORY_WORDS = 8
 CTC_LABELS_PER_SECOND = 14  # characters of English speech
 SAMPLES_PER_SECOND = 16_000
-MASKED_SHARE = 0.15  # of the tokens, in masked language modelling
 RETRIEVAL_TEMPERATURE = 0.05
 
 
@@ -68,13 +67,23 @@ class Input:
     shape: tuple[int, ...]
     limit: int | None = None  # None: floating-point numbers
     is_mask: bool = False
+    share: float = 1.0  # of the positions, that have a label; the others are ignored
+
+    @property
+    def count(self) -> int:
+        """How many labels it has."""
+        return max(1, round(self.share * math.prod(self.shape)))
 
     def create(self, device: torch.device, generator: torch.Generator) -> Tensor:
         if self.is_mask:
             return torch.ones(self.shape, dtype=torch.bool, device=device)
         if self.limit is None:
             return torch.randn(self.shape, generator=generator).to(device)
-        return torch.randint(0, self.limit, self.shape, generator=generator).to(device)
+        values = torch.randint(0, self.limit, self.shape, generator=generator)
+        if self.share < 1:
+            ignored = torch.randperm(values.numel(), generator=generator)[self.count :]
+            values.view(-1)[ignored] = IGNORED
+        return values.to(device)
 
 
 @dataclass(frozen=True)
@@ -145,30 +154,12 @@ def _causal(core: Any, tensors: Tensors, token_loss: TokenLoss, d_model: int) ->
     return add_auxiliary_losses(loss, auxiliary, labels.numel())
 
 
-def _masked(core: Any, tensors: Tensors, _unused: TokenLoss) -> Tensor:
-    hidden, auxiliary = core(tensors["tokens"], tensors["padding_mask"])
-    # The logits of all positions, as in training: which are masked is known to the device only.
-    loss, _ = cross_entropy(core.head(hidden), tensors["labels"])
-    return add_auxiliary_losses(loss, auxiliary, tensors["labels"].numel())
+def _masked(core: Any, tensors: Tensors, token_loss: TokenLoss) -> Tensor:
+    return masked_loss(core, tensors, token_loss).total()
 
 
 def _replaced(core: Any, tensors: Tensors, _unused: TokenLoss) -> Tensor:
-    tokens = tensors["tokens"]
-    padding_mask = tensors["padding_mask"]
-    labels = tensors["labels"]
-    hidden, generator_auxiliary = core["generator"](tokens, padding_mask)
-    logits = core["generator"].head(hidden)  # [B, T, V]
-    loss, _ = cross_entropy(logits, labels)
-    with torch.no_grad():
-        noise = torch.rand_like(logits, dtype=torch.float32).clamp_(1e-9, 1 - 1e-7)
-        sampled = (logits.float() - torch.log(-torch.log(noise))).argmax(dim=-1)  # [B, T]
-        replaced = sampled != labels
-    hidden, auxiliary = core["discriminator"](tokens, padding_mask)
-    scores = core["discriminator"].classes(hidden, padding_mask)[..., 0]  # [B, T]
-    detection = functional.binary_cross_entropy_with_logits(scores.float(), replaced.float())
-    named = {f"generator {name}": part for name, part in generator_auxiliary.items()}
-    named |= {**auxiliary, "detection": DISCRIMINATOR_WEIGHT * detection}
-    return add_auxiliary_losses(loss, named, labels.numel())
+    return replaced_loss(core, tensors).total()
 
 
 def _labelled(core: Any, tensors: Tensors, _unused: TokenLoss) -> Tensor:
@@ -289,20 +280,20 @@ def _text(model: Any, sizes: Sizes) -> Made:
 
 
 def _masked_text(model: Any, sizes: Sizes) -> Made:
-    inputs = _with_mask(model, sizes)
-    return inputs, max(1, round(MASKED_SHARE * sizes.positions)), _masked
+    inputs = _with_mask(model, sizes, CorruptedText.default_share)
+    return inputs, inputs["labels"].count, _masked
 
 
 def _replaced_text(model: Any, sizes: Sizes) -> Made:
-    inputs = _with_mask(model, sizes)
-    return inputs, max(1, round(MASKED_SHARE * sizes.positions)), _replaced
+    inputs = _with_mask(model, sizes, CorruptedText.default_share)
+    return inputs, inputs["labels"].count, _replaced
 
 
-def _with_mask(model: Any, sizes: Sizes) -> dict[str, Input]:
+def _with_mask(model: Any, sizes: Sizes, share: float = 1.0) -> dict[str, Input]:
     shape = (sizes.rows, sizes.length)
     return {
         "tokens": Input(shape, model.vocab_size),
-        "labels": Input(shape, model.vocab_size),
+        "labels": Input(shape, model.vocab_size, share=share),
         "padding_mask": Input(shape, is_mask=True),
     }
 

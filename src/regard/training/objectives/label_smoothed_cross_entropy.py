@@ -6,7 +6,8 @@ gradient accumulation equals one large batch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,6 +17,24 @@ from regard.core.heads.head import LMHead
 from regard.core.mixers.scaled_dot_product_attention import HAS_TRITON
 from regard.data.padding import IGNORED
 from regard.training.objectives.r_drop import r_drop
+
+# The LM head, hidden states and labels → what `linear_cross_entropy` gives: the planner counts
+# with that of another device.
+TokenLoss = Callable[..., tuple[Tensor, Tensor]]
+
+
+@dataclass(frozen=True)
+class LossTerms:
+    """The loss of a batch and −log p, summed over `count` labels, and auxiliary losses, means."""
+
+    loss: Tensor
+    nll: Tensor
+    auxiliary: Mapping[str, Tensor]
+    count: int | Tensor
+
+    def total(self) -> Tensor:
+        return add_auxiliary_losses(self.loss, self.auxiliary, self.count)
+
 
 # --- label smoothing ------------------------------------------------------------------------------
 

@@ -28,6 +28,8 @@ from regard.training.data.source import Position
 from regard.training.engine.attention_entropy import ROWS, attention_entropy
 from regard.training.objectives.corrupted_text import CorruptedText
 from regard.training.objectives.label_smoothed_cross_entropy import (
+    LossTerms,
+    TokenLoss,
     cross_entropy,
     linear_cross_entropy,
 )
@@ -162,31 +164,8 @@ class MaskedLM(MaskedText):
         assert isinstance(self.model.head, LMHead), "checked before"
         return self.model.head
 
-    def _forward(
-        self, tensors: Mapping[str, Tensor], probe: NullProbe = NO_PROBE
-    ) -> tuple[Tensor, Tensor | None, dict[str, Tensor]]:
-        """Hidden states [B, T, D], logits of the next sentence [B, 2] or None, auxiliary losses."""
-        segments = {"segments": tensors["segments"]} if "segments" in tensors else {}
-        padding_mask = tensors["padding_mask"]
-        hidden, auxiliary = self.model(
-            tensors["tokens"], padding_mask, Context(probe=probe), **segments
-        )
-        next_sentence = None
-        if "next_sentence_labels" in tensors:
-            next_sentence = self.model.classes(hidden, padding_mask)
-        return hidden, next_sentence, auxiliary
-
     def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """The mean over masked tokens plus the mean over pairs, times the number of tokens."""
-        hidden, next_sentence, auxiliary = self._forward(tensors)
-        # Labels are IGNORED but at masked tokens: the mean is over these (BERT, Appendix A.2).
-        loss, nll = linear_cross_entropy(self._head, hidden, tensors["labels"])
-        if next_sentence is not None:
-            pairs = functional.cross_entropy(next_sentence.float(), tensors["next_sentence_labels"])
-            # A mean over pairs, which `add_auxiliary_losses` scales up to the sum over tokens.
-            auxiliary = {**auxiliary, "pairs": pairs}
-        masked = (tensors["labels"] >= 0).sum()
-        return self.with_auxiliary(loss, auxiliary, masked), nll
+        return self.total(masked_loss(self.model, tensors))
 
     @torch.inference_mode()
     def validate(self, autocast: AbstractContextManager[Any]) -> dict[str, Any]:
@@ -200,7 +179,7 @@ class MaskedLM(MaskedText):
         samples: list[dict[str, Any]] = []
         for batch in self.evaluation_batches("valid"):
             with autocast:
-                hidden, next_sentence, _ = self._forward(batch.tensors)
+                hidden, next_sentence, _ = _forward(self.model, batch.tensors)
                 logits = self._head(hidden)  # [B, T, V]
             labels = batch.tensors["labels"]
             predicted = logits.argmax(dim=-1)  # [B, T]
@@ -238,6 +217,33 @@ class MaskedLM(MaskedText):
         batch = next(self.evaluation_batches("valid"))
         tensors = {name: tensor[:ROWS] for name, tensor in batch.tensors.items()}
         return attention_entropy(
-            lambda probe: self._forward(tensors, probe),
+            lambda probe: _forward(self.model, tensors, probe),
             padding_masks={"encoder": tensors["padding_mask"]},
         )
+
+
+def masked_loss(
+    model: Any, tensors: Mapping[str, Tensor], token_loss: TokenLoss = linear_cross_entropy
+) -> LossTerms:
+    """The mean over masked tokens plus the mean over pairs, times the number of tokens."""
+    hidden, next_sentence, auxiliary = _forward(model, tensors)
+    # Labels are IGNORED but at masked tokens: the mean is over these (BERT, Appendix A.2).
+    loss, nll = token_loss(model.head, hidden, tensors["labels"])
+    if next_sentence is not None:
+        pairs = functional.cross_entropy(next_sentence.float(), tensors["next_sentence_labels"])
+        # A mean over pairs, which `add_auxiliary_losses` scales up to the sum over tokens.
+        auxiliary = {**auxiliary, "pairs": pairs}
+    return LossTerms(loss, nll, auxiliary, (tensors["labels"] >= 0).sum())
+
+
+def _forward(
+    model: Any, tensors: Mapping[str, Tensor], probe: NullProbe = NO_PROBE
+) -> tuple[Tensor, Tensor | None, dict[str, Tensor]]:
+    """Hidden states [B, T, D], logits of the next sentence [B, 2] or None, auxiliary losses."""
+    segments = {"segments": tensors["segments"]} if "segments" in tensors else {}
+    padding_mask = tensors["padding_mask"]
+    hidden, auxiliary = model(tensors["tokens"], padding_mask, Context(probe=probe), **segments)
+    next_sentence = None
+    if "next_sentence_labels" in tensors:
+        next_sentence = model.classes(hidden, padding_mask)
+    return hidden, next_sentence, auxiliary

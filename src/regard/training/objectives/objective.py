@@ -25,7 +25,7 @@ from regard.models import Model
 from regard.system.errors import ModelError, SettingError
 from regard.training import model_spec
 from regard.training.data.source import Position, Source
-from regard.training.objectives.label_smoothed_cross_entropy import add_auxiliary_losses
+from regard.training.objectives.label_smoothed_cross_entropy import LossTerms, add_auxiliary_losses
 from regard.training.recipe.sections import TrainSettings
 from regard.training.setup import Setup
 
@@ -198,6 +198,10 @@ class Objective(ABC):
             )
         loss, nll = result
         return loss, nll
+
+    def total(self, terms: LossTerms) -> tuple[Tensor, Tensor]:
+        """What `loss` returns of them."""
+        return self.with_auxiliary(terms.loss, terms.auxiliary, terms.count), terms.nll
 
     def with_auxiliary(
         self, loss: Tensor, auxiliary: Mapping[str, Tensor], count: int | Tensor

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +27,7 @@ from regard.system import disk
 from regard.system.errors import ModelError, SettingError
 from regard.training import model_spec
 from regard.training.data.plain_text import TextCorpora
-from regard.training.objectives.label_smoothed_cross_entropy import (
-    add_auxiliary_losses,
-    cross_entropy,
-)
+from regard.training.objectives.label_smoothed_cross_entropy import LossTerms, cross_entropy
 from regard.training.objectives.masked_lm import MaskedText
 from regard.training.objectives.text_model_files import special_token_ids, text_model_files
 from regard.training.setup import Setup
@@ -113,39 +110,9 @@ class ReplacedTokenDetection(MaskedText):
         return {GENERATOR: self.generator_model}
 
     def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """The generator's loss + λ · the discriminator's, means, times the masked tokens."""
-        output = self._forward(tensors)
-        discriminator_loss = _binary_loss(output, tensors["padding_mask"])
-        auxiliary = {"discriminator": DISCRIMINATOR_WEIGHT * discriminator_loss} | output.auxiliary
-        masked = (tensors["labels"] >= 0).sum()
-        count = self.auxiliary_count(masked, tensors["padding_mask"].sum())
-        loss = add_auxiliary_losses(output.generator_loss, auxiliary, count)
-        return loss, output.generator_nll
-
-    def _forward(self, tensors: Mapping[str, Tensor]) -> _Output:
-        tokens = tensors["tokens"]
-        labels = tensors["labels"]
-        padding_mask = tensors["padding_mask"]
-        hidden, generator_auxiliary = self.generator(tokens, padding_mask)  # [B, T, D]
-        assert self.generator.head is not None
-        logits = self.generator.head(hidden)  # [B, T, V]
-        generator_loss, generator_nll = cross_entropy(logits, labels)
-        with torch.no_grad():
-            # Sampled, not the likeliest: the discriminator would see too few kinds of mistakes.
-            sampled = _sample(logits)
-            corrupted = torch.where(labels >= 0, sampled, tokens)  # [B, T]
-            # A token that was sampled right counts as original (Section 2 of the paper).
-            replaced = (labels >= 0) & (sampled != labels)
-        hidden, auxiliary = self.discriminator(corrupted, padding_mask)
-        # Both stacks may have auxiliary losses of the same name.
-        named = {f"generator {name}": part for name, part in generator_auxiliary.items()}
-        return _Output(
-            generator_loss,
-            generator_nll,
-            self.discriminator.classes(hidden, padding_mask)[..., 0],
-            replaced,
-            named | auxiliary,
-        )
+        terms = replaced_loss(self.both, tensors)
+        count = self.auxiliary_count(torch.as_tensor(terms.count), tensors["padding_mask"].sum())
+        return replace(terms, count=count).total(), terms.nll
 
     @torch.inference_mode()
     def validate(self, autocast: AbstractContextManager[Any]) -> dict[str, Any]:
@@ -163,7 +130,7 @@ class ReplacedTokenDetection(MaskedText):
         for batch in self.evaluation_batches("valid"):
             padding_mask = batch.tensors["padding_mask"]
             with autocast:
-                output = self._forward(batch.tensors)
+                output = _forward(self.both, batch.tensors)
             batch_loss = _binary_loss(output, padding_mask) * padding_mask.sum()
             discriminator_loss += batch_loss.item()
             generator_nll += output.generator_nll.item()
@@ -222,6 +189,42 @@ def share_embeddings(generator: Encoder, discriminator: Encoder) -> None:
     ours.segments = theirs.segments
     ours.norm = theirs.norm
     generator.head.table = theirs.table
+
+
+def replaced_loss(models: Any, tensors: Mapping[str, Tensor]) -> LossTerms:
+    """The generator's loss + λ · the discriminator's, means, times the masked tokens."""
+    output = _forward(models, tensors)
+    discriminator_loss = _binary_loss(output, tensors["padding_mask"])
+    auxiliary = {"discriminator": DISCRIMINATOR_WEIGHT * discriminator_loss} | output.auxiliary
+    masked = (tensors["labels"] >= 0).sum()
+    return LossTerms(output.generator_loss, output.generator_nll, auxiliary, masked)
+
+
+def _forward(models: Any, tensors: Mapping[str, Tensor]) -> _Output:
+    generator = models["generator"]
+    discriminator = models["discriminator"]
+    tokens = tensors["tokens"]
+    labels = tensors["labels"]
+    padding_mask = tensors["padding_mask"]
+    hidden, generator_auxiliary = generator(tokens, padding_mask)  # [B, T, D]
+    logits = generator.head(hidden)  # [B, T, V]
+    generator_loss, generator_nll = cross_entropy(logits, labels)
+    with torch.no_grad():
+        # Sampled, not the likeliest: the discriminator would see too few kinds of mistakes.
+        sampled = _sample(logits)
+        corrupted = torch.where(labels >= 0, sampled, tokens)  # [B, T]
+        # A token that was sampled right counts as original (Section 2 of the paper).
+        replaced = (labels >= 0) & (sampled != labels)
+    hidden, auxiliary = discriminator(corrupted, padding_mask)
+    # Both stacks may have auxiliary losses of the same name.
+    named = {f"generator {name}": part for name, part in generator_auxiliary.items()}
+    return _Output(
+        generator_loss,
+        generator_nll,
+        discriminator.classes(hidden, padding_mask)[..., 0],
+        replaced,
+        named | auxiliary,
+    )
 
 
 def _sample(logits: Tensor) -> Tensor:
