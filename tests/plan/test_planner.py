@@ -205,6 +205,19 @@ def test_the_planned_memory_is_that_of_training_with_data(
     assert trace(subject).memory.total == pytest.approx(step.memory, rel=0.1)
 
 
+def test_a_trace_draws_no_dropout_and_no_step_is_measured_that_does_not_fit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Millions of positions are planned without the memory of their masks."""
+    before = torch.get_rng_state()
+    trace(small("transformer:tiny", batch=64, length=512))
+    assert torch.equal(torch.get_rng_state(), before)
+    monkeypatch.setattr("regard.system.memory.available", lambda: 1e6)
+    arguments = ["gpt2:tiny", "--device", "cpu", "--batch", "2", "--length", "16", "--measure"]
+    with pytest.raises(SettingError, match="--batch"):
+        CliRunner().invoke(command, arguments, catch_exceptions=False, standalone_mode=False)
+
+
 def test_a_tensor_saved_for_backward_is_counted_once_and_only_while_it_lives() -> None:
     one = trace(small("gpt2:tiny", batch=4, length=64))
     recomputed = trace(small("gpt2:tiny", batch=4, length=64), recompute=True)

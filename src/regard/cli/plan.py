@@ -11,6 +11,7 @@ from regard.cli.completion import Suggested, preset_names, recipe_names
 from regard.cli.options.number_types import COUNT, FLOPS, Number, WholeNumber
 from regard.cli.options.unread_flags import refuse_flags, refuse_other_flags
 from regard.system.errors import SettingError
+from regard.system.memory import amount
 
 EXAMPLES = """\b
 Examples:
@@ -113,7 +114,12 @@ def _print_plan(model: str, options: dict[str, Any], as_json: bool) -> None:
         price=options["price"],
         utilization=options["utilization"],
     )
-    # After the plan, which refuses what cannot be planned.
+    # Before a step that the system would end for its memory.
+    if options["measure"] and plan.fits is False:
+        raise SettingError(
+            f"a step needs {amount(plan.needed)}, which {device.name} does not have",
+            "reduce --batch, or leave --measure out",
+        )
     measured = _measure(subject, device) if options["measure"] else None
     if as_json:
         content = report.data(plan)

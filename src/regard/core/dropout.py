@@ -87,7 +87,8 @@ class _CpuDropout(torch.autograd.Function):
             ctx.save_for_backward(torch.zeros_like(x, dtype=torch.bool))
             ctx.scale = 0.0
             return torch.zeros_like(x)
-        draws = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
+        # new_empty: where x is fake (the planner's trace), so are the draws.
+        draws = x.new_empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
         numbers = draws.view(torch.int16)[: x.numel()]  # uniform over −2¹⁵ … 2¹⁵ − 1
         survives = (numbers >= dropped - _LEVELS // 2).view(x.shape)
         ctx.save_for_backward(survives)
