@@ -112,7 +112,7 @@ def test_a_character_of_several_tokens_is_written_at_once(home: Path) -> None:
         (["generate", "runs/tales", "a", "--temperature", "0"], "greedy"),
         (["generate", "runs/tales", ""], "prompt"),
         (["generate", "runs/tales", "a", "--beam", "10000000"], "hypotheses"),
-        (["translate", "runs/tales"], "does not translate"),
+        (["translate", "runs/tales"], "not a Translator"),
         (["train", "--objective", "causal"], "--text"),
         (["train", "shakespeare"], "REGARD_DATA"),
     ],

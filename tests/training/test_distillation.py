@@ -263,9 +263,9 @@ def test_teachers_of_another_kind_are_refused(
     text: dict[str, str], teacher: Path, writer: Path, tmp_path: Path
 ) -> None:
     other = {"tokenizer": str(teacher / "tokenizer.json")}
-    with pytest.raises(ModelError, match="not a model that translates"):
+    with pytest.raises(ModelError, match="not a Translator"):
         start(text, tmp_path / "one", teacher=str(writer), **other)
-    with pytest.raises(ModelError, match="not a model that writes"):
+    with pytest.raises(ModelError, match="not a LanguageModel"):
         start({"text": text["source"]}, tmp_path / "two", **CAUSAL | {"teacher": str(teacher)})
 
 

@@ -17,8 +17,8 @@ from regard.system import disk
 from regard.system.errors import ModelError, SettingError
 
 if TYPE_CHECKING:
+    from regard.data.text.tokenizer import Tokenizer
     from regard.look.head_importance import Importance
-    from regard.models import LanguageModel, Model
 
 EXAMPLES = """\b
 Examples:
@@ -79,7 +79,7 @@ def command(
     the original, on the same text.
     """
     from regard.look.head_importance import importance
-    from regard.models import LanguageModel, Translator, load
+    from regard.models import load
     from regard.models.head_pruning import choose_heads, count_heads, prune_heads
 
     if files["pairs"]:
@@ -96,12 +96,13 @@ def command(
     original = load(model, device=device)
     count_heads(original, heads)  # refused before the importance of all heads is computed
     pairs: list[tuple[str, str]] = []
-    if isinstance(original, Translator):
+    if "translate" in original.tasks:
         # Importance is that for translating with teacher forcing: sources and targets.
         pairs = _validation_pairs(model, files, lines)
         texts = [[source for source, _ in pairs], [target for _, target in pairs]]
-    elif isinstance(original, LanguageModel):
-        texts = [_validation_texts(model, original, files, lines)]
+    elif "generate" in original.tasks:
+        width = min(WINDOW, original.spec.max_length or WINDOW)
+        texts = [_validation_texts(model, original.input_tokenizer, width, files, lines)]
     else:
         # Other kinds have no loss here to rank heads by.
         raise ModelError(
@@ -113,9 +114,7 @@ def command(
     heads_off = choose_heads(original, ranking, heads)
     prune_heads(original, heads_off).save(folder)
     # Both are opened from their folders: measuring packs the weights of a model.
-    reports = {
-        name: _measure(load(name, device=device), pairs, texts[0]) for name in (model, str(folder))
-    }
+    reports = {name: _measure(name, device, pairs, texts[0]) for name in (model, str(folder))}
     if as_json:
         result = {"importance": _as_json(ranking), "removed": heads_off, "models": reports}
         click.echo(json.dumps(result))
@@ -126,18 +125,20 @@ def command(
 # ------------------------------------------------------------------ measuring and printing
 
 
-def _measure(model: Model, pairs: list[tuple[str, str]], texts: list[str]) -> dict[str, Any]:
-    """Score, size and speed of a model."""
+def _measure(
+    folder: str, device: str, pairs: list[tuple[str, str]], texts: list[str]
+) -> dict[str, Any]:
+    """Score, size and speed of a model: of a translator on pairs, otherwise on texts."""
     from regard.evaluation.evaluation import evaluate
     from regard.evaluation.task import DecodingOptions, Settings
     from regard.lab.compare.size_and_speed import evaluate_language_model
-    from regard.models import LanguageModel, Translator
+    from regard.models import load, load_language_model
 
-    if isinstance(model, Translator):
+    if pairs:
         packed = Settings(DecodingOptions(precision="float32"))
+        model = load(folder, device=device)
         return evaluate(model, pairs, task="translate", settings=packed).report()
-    assert isinstance(model, LanguageModel)
-    return evaluate_language_model(model, texts)
+    return evaluate_language_model(load_language_model(folder, device=device), texts)
 
 
 def _as_json(ranking: Importance) -> dict[str, list[float]]:
@@ -196,9 +197,9 @@ def _validation_pairs(model: str, files: dict[str, Any], lines: int) -> list[tup
 
 
 def _validation_texts(
-    model: str, language_model: LanguageModel, files: dict[str, Any], lines: int
+    model: str, tokenizer: Tokenizer, width: int, files: dict[str, Any], lines: int
 ) -> list[str]:
-    """Texts to score heads by, of a context window each: a file, or the run's validation text."""
+    """Texts of up to `width` tokens to score heads by: a file, or the run's validation text."""
     from regard.data import text_files
     from regard.data.corpus import Corpus
     from regard.training.run_folder import RunFolder
@@ -208,7 +209,6 @@ def _validation_texts(
         "a language model is scored on one text",
         "leave it out, and give --text",
     )
-    tokenizer = language_model.tokenizer
     validation_set = RunFolder(Path(model)).data / "valid"
     ids: list[int] = []
     if files["text"]:
@@ -220,7 +220,6 @@ def _validation_texts(
     else:
         raise SettingError(f"{model} has no validation text", "give --text")
     # Windows do not overlap; the last one may be shorter.
-    width = min(WINDOW, language_model.positions or WINDOW)
     starts = range(0, len(ids) - 1, width)
     texts = [tokenizer.decode(ids[i : i + width]) for i in islice(starts, lines)]
     if not texts:

@@ -306,7 +306,7 @@ class LanguageModel(TokenizerModel):
 
     def _draft_model(self, other: LanguageModel) -> DraftModel:
         """The draft of speculative decoding, which must read what this model reads."""
-        if not isinstance(other, LanguageModel):
+        if not isinstance(other, type(self)):
             raise ModelError(
                 f"`draft` must be a language model, not {type(other).__name__}",
                 "load it: draft=regard.load(folder)",

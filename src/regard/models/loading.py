@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 
@@ -37,14 +37,11 @@ from regard.models.translator import Translator
 from regard.models.waveform_model import WaveformModel
 from regard.system.checkpoint import Checkpoints
 from regard.system.errors import CheckpointError, ModelError, UnknownKeyWarning
-from regard.wirings.baselines.linear_forecaster import LinearForecaster
-from regard.wirings.baselines.memory_network import MemoryNetwork
 from regard.wirings.core_model import CoreModel
 from regard.wirings.decoder import Decoder
-from regard.wirings.dual_encoder import DualEncoder
-from regard.wirings.encoder import Encoder
 from regard.wirings.encoder_decoder import EncoderDecoder
-from regard.wirings.series_encoder_decoder import SeriesEncoderDecoder
+
+M = TypeVar("M", bound=Model)
 
 
 def load(
@@ -134,18 +131,7 @@ def load_translator(
     say: Callable[[str], None] | None = None,
 ) -> Translator:
     """Opens a model that translates; `ModelError` if the folder holds another one."""
-    model = load(folder, device=device, download=download, say=say)
-    if isinstance(model, Translator):
-        return model
-    if model.spec.is_encoder_decoder and model.spec.main_input_name == "input_ids":
-        assert model.folder is not None
-        # The right kind of model, so that only its tokenizer can be missing.
-        open_translation_tokenizers(model.folder)  # raises an error that names the missing file
-    raise ModelError(
-        f"{folder} contains a model that does not translate ({model.family})",
-        f"it can: {', '.join(model.tasks) or 'be called with tensors'}; try `regard predict`, or "
-        "use an encoder–decoder over text",
-    )
+    return load_kind(folder, Translator, device=device, download=download, say=say)
 
 
 def load_language_model(
@@ -156,14 +142,30 @@ def load_language_model(
     say: Callable[[str], None] | None = None,
 ) -> LanguageModel:
     """Opens a language model; `ModelError` if the folder holds another one."""
+    return load_kind(folder, LanguageModel, device=device, download=download, say=say)
+
+
+def load_kind(
+    folder: str | Path,
+    kind: type[M],
+    *,
+    device: str = "auto",
+    download: bool = False,
+    say: Callable[[str], None] | None = None,
+) -> M:
+    """Opens a model of this class; `ModelError` if the folder holds another one."""
     model = load(folder, device=device, download=download, say=say)
-    if not isinstance(model, LanguageModel):
-        raise ModelError(
-            f"{folder} contains a model that does not generate text ({model.family})",
-            f"it can: {', '.join(model.tasks) or 'be called with tensors'}; try `regard predict`, "
-            "or use a language model, such as GPT-2",
-        )
-    return model
+    if isinstance(model, kind):
+        return model
+    if type(model) is Model and model.model.reads_target:
+        assert model.folder is not None
+        # The right kind of model, so that only its tokenizer can be missing.
+        open_translation_tokenizers(model.folder)  # raises an error that names the missing file
+    raise ModelError(
+        f"{folder} contains a {type(model).__name__} ({model.family}), not a {kind.__name__}",
+        f"it can: {', '.join(model.tasks) or 'be called with tensors'}; try `regard predict`, or "
+        "use another folder",
+    )
 
 
 def find_folder(folder: str | Path, download: bool, say: Callable[[str], None]) -> Path:
@@ -182,31 +184,26 @@ def find_folder(folder: str | Path, download: bool, say: Callable[[str], None]) 
 
 
 def _wrap(
-    folder: Path, model: CoreModel, opened: folders.ModelFolder, say: Callable[[str], None]
+    folder: Path, core: CoreModel, opened: folders.ModelFolder, say: Callable[[str], None]
 ) -> Model:
-    """The user's model of a core model, by its class and the input that it takes."""
-    spec: Any = opened.spec  # of the kind that belongs to the core model's class
+    """The user's model of a core model, by what it reads and writes."""
+    if not core.writes:
+        return _reader(core, opened.spec, opened.config)
+    model: Any = core  # of the class that belongs to what it reads
+    spec: Any = opened.spec
     config = opened.config
-    match model:
-        case EncoderDecoder() if opened.ids is not None:
-            if spec.main_input_name == "input_features":
-                return SpeechToText(model, spec, opened.ids, None, config)
-            if spec.task is not None:
-                return SequenceClassifier(model, spec, opened.ids.start, config)
-            if holds_tokenizer(folder):
-                return _translator(folder, model, spec, opened.ids, config)
-            # Not an error: whoever calls it with ids needs no tokenizer.
-            say(f"{folder} has no tokenizer: the model accepts token ids, but not text")
-        case Decoder():
-            return _language_model(folder, model, spec, config)
-        case Encoder():
-            return _encoder(model, spec, config)
-        case MemoryNetwork():
-            return MemoryNetworkModel(model, spec, None, config)
-        case DualEncoder():
-            return DualEncoderModel(model, spec, None, config)
-        case LinearForecaster() | SeriesEncoderDecoder():
-            return SeriesModel(model, spec, config)
+    if not core.reads_target:
+        return _language_model(folder, model, spec, config)
+    if opened.ids is None:
+        return Model(model, spec, config)
+    if spec.main_input_name == "input_features":
+        return SpeechToText(model, spec, opened.ids, None, config)
+    if spec.task is not None:
+        return SequenceClassifier(model, spec, opened.ids.start, config)
+    if holds_tokenizer(folder):
+        return _translator(folder, model, spec, opened.ids, config)
+    # Not an error: whoever calls it with ids needs no tokenizer.
+    say(f"{folder} has no tokenizer: the model accepts token ids, but not text")
     return Model(model, spec, config)
 
 
@@ -256,13 +253,13 @@ def _language_model(
     return language_model
 
 
-def _encoder(
-    model: Encoder, spec: kinds.Encoder | kinds.RecurrentEncoder, config: dict[str, Any]
-) -> Model:
-    """An encoder of text, images or speech, by its front end."""
-    if isinstance(spec, kinds.RecurrentEncoder):
-        return TextEncoder(model, spec, None, config)
+def _reader(model: Any, spec: Any, config: dict[str, Any]) -> Model:
+    """A model that writes no text, by what it reads; of two towers, the second reads images."""
     match spec.main_input_name:
+        case "story":
+            return MemoryNetworkModel(model, spec, None, config)
+        case "input_ids" if "image.encoder" in model.stacks():
+            return DualEncoderModel(model, spec, None, config)
         case "input_ids":
             return TextEncoder(model, spec, None, config)
         case "pixel_values":

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from regard import spec
-from regard.models import LanguageModel, Translator, choose_device, load
-from regard.models.base import Model
+from regard.models import LanguageModel, Translator, choose_device
+from regard.models.loading import M, load_kind
 from regard.models.text_encoder import TextEncoder
 from regard.system.errors import ModelError, SettingError
 from regard.training.objectives.distillation_loss import distillation_loss
@@ -51,11 +51,9 @@ class Teacher:
 
 
 def translation_teacher(recipe: Recipe, student: Translator) -> Teacher | None:
-    teacher = _load_teacher(recipe)
+    teacher = _load_teacher(recipe, student)
     if teacher is None:
         return None
-    if not isinstance(teacher, Translator):
-        raise _wrong_kind(recipe, "translates")
     same_source = teacher.source_tokenizer.same_vocabulary(student.source_tokenizer)
     same_target = teacher.target_tokenizer.same_vocabulary(student.target_tokenizer)
     _check_vocabulary(recipe, same_source and same_target)
@@ -83,11 +81,9 @@ def translation_teacher(recipe: Recipe, student: Translator) -> Teacher | None:
 
 
 def language_model_teacher(recipe: Recipe, student: LanguageModel) -> Teacher | None:
-    teacher = _load_teacher(recipe)
+    teacher = _load_teacher(recipe, student)
     if teacher is None:
         return None
-    if not isinstance(teacher, LanguageModel):
-        raise _wrong_kind(recipe, "writes")
     _check_vocabulary(recipe, teacher.tokenizer.same_vocabulary(student.tokenizer))
     _check_positions(teacher.spec.tokens, student.spec.tokens, recipe.data.context, "--context")
     model = teacher.model
@@ -101,11 +97,13 @@ def language_model_teacher(recipe: Recipe, student: LanguageModel) -> Teacher | 
 
 def classification_teacher(recipe: Recipe, student: TextEncoder) -> Teacher | None:
     """The teacher of a classifier, of texts or of tokens."""
-    teacher = _load_teacher(recipe)
+    teacher = _load_teacher(recipe, student)
     if teacher is None:
         return None
-    if not isinstance(teacher, TextEncoder) or teacher.model.labels is None:
-        raise _wrong_kind(recipe, "has labels")
+    if teacher.model.labels is None:
+        raise ModelError(
+            f"the teacher {recipe.train.teacher} has no labels", "fine-tune the teacher first"
+        )
     _check_vocabulary(recipe, teacher.tokenizer.same_vocabulary(student.tokenizer))
     if list(teacher.labels) != list(student.labels):
         raise ModelError(
@@ -144,23 +142,17 @@ def teacher_folder(recipe: Recipe) -> Path:
     return folder
 
 
-def _load_teacher(recipe: Recipe) -> Model | None:
-    """The frozen teacher on the run's device; None if its distributions are not asked for."""
+def _load_teacher(recipe: Recipe, student: M) -> M | None:
+    """The frozen teacher, of the student's kind, on the run's device; None if its distributions are
+    not asked for."""
     if not recipe.distillation_weight:
         return None
     # Not the student's: a sharded one is on no device yet.
     device = rank_device(choose_device(recipe.train.device))
-    teacher = load(teacher_folder(recipe), device=str(device))
+    teacher = load_kind(teacher_folder(recipe), type(student), device=str(device))
     teacher.prepare_for_inference()
     teacher.model.requires_grad_(False)  # no graph is built for it
     return teacher
-
-
-def _wrong_kind(recipe: Recipe, ability: str) -> ModelError:
-    return ModelError(
-        f"the teacher {recipe.train.teacher} is not a model that {ability}",
-        "take one of the student's kind",
-    )
 
 
 def _check_vocabulary(recipe: Recipe, same: bool) -> None:

@@ -22,9 +22,10 @@ from regard.data.text_corruption import MaskingRates
 from regard.evaluation.metrics.perplexity import perplexity
 from regard.evaluation.replaced_tokens import GENERATOR
 from regard.families import folder as folders
-from regard.models import Model, TextEncoder, load
+from regard.models import Model, TextEncoder
+from regard.models.loading import load_kind
 from regard.system import disk
-from regard.system.errors import ModelError, SettingError
+from regard.system.errors import SettingError
 from regard.training import model_spec
 from regard.training.data.plain_text import TextCorpora
 from regard.training.objectives.label_smoothed_cross_entropy import LossTerms, cross_entropy
@@ -156,11 +157,9 @@ def _generator(discriminator: TextEncoder, data: TextCorpora, setup: Setup) -> T
     folder = setup.run_folder.folder / GENERATOR
     folder.mkdir(exist_ok=True)  # a resumed run finds it
     if discriminator.folder is not None:
-        generator = load(discriminator.folder / GENERATOR, device=str(setup.device))
-        if not isinstance(generator, TextEncoder):
-            raise ModelError(
-                f"{generator.folder} holds no text encoder", "give ELECTRA's generator"
-            )
+        generator = load_kind(
+            discriminator.folder / GENERATOR, TextEncoder, device=str(setup.device)
+        )
     else:
         description = _generator_spec(folder, data, setup)
         core = model_spec.build_initialized(description, setup.recipe).to(setup.device)

@@ -22,7 +22,7 @@ from regard.core.context import Context
 from regard.data.batching import Batch
 from regard.data.training_coverage import InputStatistics
 from regard.evaluation.metrics.perplexity import corpus_nll
-from regard.models import LanguageModel, Model
+from regard.models import LanguageModel
 from regard.system.errors import CheckpointError, DataError, SettingError
 from regard.training.data.plain_text import TextCorpora
 from regard.training.objectives.causal_lm import CausalLM, token_stream, windows
@@ -153,8 +153,7 @@ class LanguageModelling(CausalLM):
     otherwise a CausalLM. Here because `causal_lm` cannot import its own subclass."""
 
     @classmethod
-    def create(cls, model: Model, data: TextCorpora, setup: Setup) -> Objective:
-        assert isinstance(model, LanguageModel), "checked before"
+    def create(cls, model: Any, data: TextCorpora, setup: Setup) -> Objective:
         if model.model.stack.carries_state:
             return SegmentLM(model, data, setup)
         return CausalLM(model, data, setup)
