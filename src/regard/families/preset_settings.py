@@ -39,6 +39,10 @@ class Size:
     context: int | None = None
 
 
+# The sizes of BERT's layers (Devlin et al. 2019, Turc et al. 2019), which many families have.
+TINY_LAYERS = {"layers": 2, "d_model": 128, "heads": 2}
+BASE_LAYERS = {"layers": 12, "d_model": 768, "heads": 12}
+LARGE_LAYERS = {"layers": 24, "d_model": 1024, "heads": 16}
 # Reasons that several families have.
 ROUNDED = "rounded in the paper"
 NO_POOLER = "without the pooler, which the published number counts"

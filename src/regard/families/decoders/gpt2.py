@@ -21,7 +21,13 @@ from regard.families.block_config import (
 )
 from regard.families.config_schema import IGNORED_KEYS, NOT_ENCODER_DECODER, ConfigSchema
 from regard.families.decoders.gpt_decoder import PRESET_DEFAULTS, decoder
-from regard.families.preset_settings import PresetFamily, Size, transformer_settings
+from regard.families.preset_settings import (
+    BASE_LAYERS,
+    LARGE_LAYERS,
+    PresetFamily,
+    Size,
+    transformer_settings,
+)
 from regard.families.tensor_table import (
     Constant,
     Rename,
@@ -42,14 +48,14 @@ def _corrected(millions: int) -> str:
 # The four sizes of Table 2.
 SIZES = {
     "tiny": Size({"layers": 4, "d_model": 128, "heads": 4}),
-    "small": Size({"layers": 12, "d_model": 768, "heads": 12}, 117, _corrected(124)),
-    "medium": Size({"layers": 24, "d_model": 1024, "heads": 16}, 345, _corrected(355)),
+    "small": Size(BASE_LAYERS, 117, _corrected(124)),
+    "medium": Size(LARGE_LAYERS, 345, _corrected(355)),
     "large": Size({"layers": 36, "d_model": 1280, "heads": 20}, 762, _corrected(774)),
     "xl": Size({"layers": 48, "d_model": 1600, "heads": 25}, 1542, _corrected(1558)),
 }
 
 
-def preset(name: str, vocabulary: int = 50257, context: int = 2048, **changes: Any) -> spec.Decoder:
+def preset(name: str, vocabulary: int, context: int, **changes: Any) -> spec.Decoder:
     """A named size. `attention` is an attention option.
 
     With a `memory`, the model reads segments of `context` tokens and has relative positions

@@ -10,7 +10,13 @@ from typing import Any
 
 from regard import spec
 from regard.families.decoders.gpt_decoder import PRESET_DEFAULTS, decoder
-from regard.families.preset_settings import PresetFamily, Size, transformer_settings
+from regard.families.preset_settings import (
+    BASE_LAYERS,
+    LARGE_LAYERS,
+    PresetFamily,
+    Size,
+    transformer_settings,
+)
 
 
 def _rounded(millions: int) -> str:
@@ -21,8 +27,8 @@ def _rounded(millions: int) -> str:
 # counts are those of the numbers here.
 SIZES = {
     "tiny": Size({"layers": 4, "d_model": 128, "heads": 4}),
-    "small": Size({"layers": 12, "d_model": 768, "heads": 12}, 125),
-    "medium": Size({"layers": 24, "d_model": 1024, "heads": 16}, 350, _rounded(356)),
+    "small": Size(BASE_LAYERS, 125),
+    "medium": Size(LARGE_LAYERS, 350, _rounded(356)),
     "large": Size({"layers": 24, "d_model": 1536, "heads": 16}, 760),
     "xl": Size({"layers": 24, "d_model": 2048, "heads": 16}, 1300, _rounded(1320)),
     "2.7b": Size({"layers": 32, "d_model": 2560, "heads": 32}, 2700, _rounded(2650)),
@@ -32,7 +38,7 @@ SIZES = {
 }
 
 
-def preset(name: str, vocabulary: int = 50257, context: int = 2048, **changes: Any) -> spec.Decoder:
+def preset(name: str, vocabulary: int, context: int, **changes: Any) -> spec.Decoder:
     """A named size, whose settings are those of GPT-2."""
     s = transformer_settings("gpt3", SIZES, name, PRESET_DEFAULTS, changes)
     return decoder(s, vocabulary, context)

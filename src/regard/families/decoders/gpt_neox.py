@@ -15,7 +15,14 @@ from regard import spec
 from regard.families.block_config import DropoutKeys, block_from_config, stack_config
 from regard.families.config_schema import NOT_ENCODER_DECODER, ConfigSchema
 from regard.families.decoders.rope_config import inv_freq_rule, parse_rope, rope_config
-from regard.families.preset_settings import ENCODER_DEFAULTS, ConfigPresets, Size, encoder_config
+from regard.families.preset_settings import (
+    BASE_LAYERS,
+    ENCODER_DEFAULTS,
+    LARGE_LAYERS,
+    ConfigPresets,
+    Size,
+    encoder_config,
+)
 from regard.families.tensor_table import (
     Constant,
     InterleavedQkv,
@@ -156,8 +163,8 @@ SIZES = {
 PYTHIA = {
     "tiny": SIZES["tiny"],
     "70m": Size({"layers": 6, "d_model": 512, "heads": 8}, 70.4),
-    "160m": Size({"layers": 12, "d_model": 768, "heads": 12}, 162.3),
-    "410m": Size({"layers": 24, "d_model": 1024, "heads": 16}, 405.3),
+    "160m": Size(BASE_LAYERS, 162.3),
+    "410m": Size(LARGE_LAYERS, 405.3),
     "1b": Size({"layers": 16, "d_model": 2048, "heads": 8}, 1011.8),
     "1.4b": Size({"layers": 24, "d_model": 2048, "heads": 16}, 1414.6),
     "2.8b": Size({"layers": 32, "d_model": 2560, "heads": 32}, 2775.2),

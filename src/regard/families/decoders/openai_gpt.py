@@ -8,7 +8,7 @@ from typing import Any
 from regard import spec
 from regard.families.config_schema import NOT_ENCODER_DECODER, ConfigSchema
 from regard.families.decoders.gpt2 import DEFAULTS, IGNORED, SYNONYMS, GptFamily
-from regard.families.preset_settings import ConfigPresets, Size
+from regard.families.preset_settings import BASE_LAYERS, ConfigPresets, Size
 
 GPT = GptFamily(
     model_type="openai-gpt",
@@ -30,7 +30,7 @@ GPT = GptFamily(
 
 SIZES = {
     "tiny": Size({"layers": 2, "d_model": 128, "heads": 4}),
-    "base": Size({"layers": 12, "d_model": 768, "heads": 12}, 117),
+    "base": Size(BASE_LAYERS, 117),
 }
 
 

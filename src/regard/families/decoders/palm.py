@@ -20,9 +20,7 @@ SIZES = {
 DEFAULTS = {"d_ff": None, "d_k": 256, "dropout": 0.0, "attention_dropout": 0.0}
 
 
-def preset(
-    name: str, vocabulary: int = 256_000, context: int = 2048, **changes: Any
-) -> spec.Decoder:
+def preset(name: str, vocabulary: int, context: int, **changes: Any) -> spec.Decoder:
     """A named size. Positions are rotations, so `context` is no part of the model.
 
     The embeddings are shared with the output, whose logits are scaled by d_model^-½ (Section 2).

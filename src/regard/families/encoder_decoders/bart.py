@@ -51,9 +51,7 @@ PRESET_DEFAULTS = {
 }
 
 
-def preset(
-    name: str, vocabulary: int = 50265, context: int = 1024, **changes: Any
-) -> spec.EncoderDecoder:
+def preset(name: str, vocabulary: int, context: int, **changes: Any) -> spec.EncoderDecoder:
     """A named size, any of whose settings can be changed."""
     s = transformer_settings("bart", SIZES, name, PRESET_DEFAULTS, changes)
     dropout = s["dropout"]

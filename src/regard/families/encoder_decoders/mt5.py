@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from regard.families.encoder_decoders.t5_layout import SCHEMA, T5Family
-from regard.families.preset_settings import ROUNDED, ConfigPresets, Size
+from regard.families.preset_settings import BASE_LAYERS, LARGE_LAYERS, ROUNDED, ConfigPresets, Size
 
 # What transformers assumes for absent keys, where it differs from T5.
 _DEFAULTS = {
@@ -30,8 +30,8 @@ MT5 = T5Family(
 SIZES = {
     "tiny": Size({"layers": 2, "d_model": 128, "heads": 4, "d_k": 32, "d_ff": 256}),
     "small": Size({"layers": 8, "d_model": 512, "heads": 6, "d_ff": 1024}, 300),
-    "base": Size({"layers": 12, "d_model": 768, "heads": 12, "d_ff": 2048}, 580),
-    "large": Size({"layers": 24, "d_model": 1024, "heads": 16, "d_ff": 2816}, 1200, ROUNDED),
+    "base": Size({**BASE_LAYERS, "d_ff": 2048}, 580),
+    "large": Size({**LARGE_LAYERS, "d_ff": 2816}, 1200, ROUNDED),
     "xl": Size({"layers": 24, "d_model": 2048, "heads": 32, "d_ff": 5120}, 3700, ROUNDED),
     "xxl": Size({"layers": 24, "d_model": 4096, "heads": 64, "d_ff": 10240}, 13_000, ROUNDED),
 }

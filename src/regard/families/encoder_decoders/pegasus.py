@@ -25,7 +25,7 @@ from regard.families.encoder_decoders.fairseq_layout import (
     stack_keys,
     stack_rules,
 )
-from regard.families.preset_settings import ConfigPresets, Size
+from regard.families.preset_settings import BASE_LAYERS, ConfigPresets, Size
 from regard.families.tensor_table import Rename, Rule
 
 SPEC_TYPES = (spec.EncoderDecoder, spec.Tokens)
@@ -85,7 +85,7 @@ def tensor_table(model: spec.EncoderDecoder, positions: int) -> list[Rule]:
 # Zhang et al. 2020, Section 6.
 SIZES = {
     "tiny": Size({"layers": 2, "d_model": 128, "heads": 4}),
-    "base": Size({"layers": 12, "d_model": 768, "heads": 12}, 223, vocabulary=32_000),
+    "base": Size(BASE_LAYERS, 223, vocabulary=32_000),
     "large": Size({"layers": 16, "d_model": 1024, "heads": 16}, 568),
 }
 

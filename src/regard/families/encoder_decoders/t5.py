@@ -10,6 +10,8 @@ from regard import spec
 from regard.families.encoder_decoders import mt5
 from regard.families.encoder_decoders.t5_layout import SCHEMA, T5Family
 from regard.families.preset_settings import (
+    BASE_LAYERS,
+    LARGE_LAYERS,
     ROUNDED,
     ConfigPresets,
     PresetFamily,
@@ -22,9 +24,9 @@ from regard.families.preset_settings import (
 SIZES = {
     "tiny": Size({"layers": 2, "d_model": 128, "heads": 4, "d_k": 32}),
     "small": Size({"layers": 6, "d_model": 512, "heads": 8, "d_ff": 2048}, 60, ROUNDED),
-    "base": Size({"layers": 12, "d_model": 768, "heads": 12, "d_ff": 3072}, 220, ROUNDED),
+    "base": Size({**BASE_LAYERS, "d_ff": 3072}, 220, ROUNDED),
     "large": Size(
-        {"layers": 24, "d_model": 1024, "heads": 16, "d_ff": 4096},
+        {**LARGE_LAYERS, "d_ff": 4096},
         770,
         "the paper's number; its released model has 737.7 M",
     ),
@@ -44,9 +46,7 @@ PRESET_DEFAULTS = {
 }
 
 
-def preset(
-    name: str, vocabulary: int = 32128, context: int = 512, **changes: Any
-) -> spec.EncoderDecoder:
+def preset(name: str, vocabulary: int, context: int, **changes: Any) -> spec.EncoderDecoder:
     """A named size of version 1.0. Positions are distances, so `context` is no part of it."""
     s = transformer_settings("t5", SIZES, name, PRESET_DEFAULTS, changes)
     d_model = s["d_model"]

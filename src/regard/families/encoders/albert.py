@@ -23,7 +23,9 @@ from regard.families.encoders.bert_layout import (
 )
 from regard.families.encoders.encoder_tensor_names import LayerNames
 from regard.families.preset_settings import (
+    BASE_LAYERS,
     ENCODER_DEFAULTS,
+    LARGE_LAYERS,
     NO_POOLER,
     ConfigPresets,
     Size,
@@ -83,8 +85,8 @@ ALBERT = BertFamily(
 # Lan et al. 2020, Table 1. Their last versions dropped nothing.
 SIZES = {
     "tiny": Size({"layers": 4, "d_model": 128, "heads": 2, "width": 64}),
-    "base": Size({"layers": 12, "d_model": 768, "heads": 12}, 12, NO_POOLER),
-    "large": Size({"layers": 24, "d_model": 1024, "heads": 16}, 18, NO_POOLER),
+    "base": Size(BASE_LAYERS, 12, NO_POOLER),
+    "large": Size(LARGE_LAYERS, 18, NO_POOLER),
     "xlarge": Size({"layers": 24, "d_model": 2048, "heads": 16}, 60, NO_POOLER),
     "xxlarge": Size(
         {"layers": 12, "d_model": 4096, "heads": 64},

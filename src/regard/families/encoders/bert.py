@@ -17,19 +17,27 @@ from regard.families.encoders.bert_layout import (
     Heads,
     LMHeadNames,
 )
-from regard.families.preset_settings import NO_POOLER, PresetFamily, Size, transformer_settings
+from regard.families.preset_settings import (
+    BASE_LAYERS,
+    LARGE_LAYERS,
+    NO_POOLER,
+    TINY_LAYERS,
+    PresetFamily,
+    Size,
+    transformer_settings,
+)
 
 # ------------------------------------------------------------------ presets
 
 # The paper's two sizes, and the small ones of Turc et al. 2019.
 SIZES = {
-    "tiny": Size({"layers": 2, "d_model": 128, "heads": 2}, 4.4),
+    "tiny": Size(TINY_LAYERS, 4.4),
     "mini": Size({"layers": 4, "d_model": 256, "heads": 4}, 11.3, NO_POOLER),
     "small": Size({"layers": 4, "d_model": 512, "heads": 8}, 29.1, NO_POOLER),
     "medium": Size({"layers": 8, "d_model": 512, "heads": 8}, 41.7, NO_POOLER),
-    "base": Size({"layers": 12, "d_model": 768, "heads": 12}, 110),
+    "base": Size(BASE_LAYERS, 110),
     "large": Size(
-        {"layers": 24, "d_model": 1024, "heads": 16},
+        LARGE_LAYERS,
         340,
         "the paper's number; its released model has 335 M",
     ),
@@ -47,8 +55,8 @@ NORM = spec.LayerNorm(1e-12)
 
 def preset(
     name: str,
-    vocabulary: int = 30522,
-    context: int = 512,
+    vocabulary: int,
+    context: int,
     *,
     next_sentence: bool = False,
     **changes: Any,

@@ -26,7 +26,15 @@ from regard.families.encoders.bert_layout import (
     ClassifierDense,
     Heads,
 )
-from regard.families.preset_settings import ENCODER_DEFAULTS, ConfigPresets, Size, encoder_config
+from regard.families.preset_settings import (
+    BASE_LAYERS,
+    ENCODER_DEFAULTS,
+    LARGE_LAYERS,
+    TINY_LAYERS,
+    ConfigPresets,
+    Size,
+    encoder_config,
+)
 from regard.families.tensor_table import Rule, Unused
 from regard.system.errors import ModelError
 
@@ -147,9 +155,9 @@ def tensor_table(model: spec.Encoder, positions: int) -> list[Rule]:
 
 # Zaheer et al. 2020: RoBERTa's sizes.
 SIZES = {
-    "tiny": Size({"layers": 2, "d_model": 128, "heads": 2, "block": 16}),
-    "base": Size({"layers": 12, "d_model": 768, "heads": 12}),
-    "large": Size({"layers": 24, "d_model": 1024, "heads": 16}),
+    "tiny": Size({**TINY_LAYERS, "block": 16}),
+    "base": Size(BASE_LAYERS),
+    "large": Size(LARGE_LAYERS),
 }
 _PRESET_DEFAULTS: dict[str, Any] = {
     **ENCODER_DEFAULTS,

@@ -25,8 +25,11 @@ from regard.families.encoders.bert_layout import (
 )
 from regard.families.encoders.encoder_tensor_names import LayerNames
 from regard.families.preset_settings import (
+    BASE_LAYERS,
     ENCODER_DEFAULTS,
+    LARGE_LAYERS,
     ROUNDED,
+    TINY_LAYERS,
     ConfigPresets,
     Size,
     encoder_config,
@@ -243,16 +246,16 @@ def with_new_name(rule: Rule) -> Rule:
 
 # `conv` is the width of the convolution next to the first layer, which version 3 does not have.
 SIZES_V2 = {
-    "tiny": Size({"layers": 2, "d_model": 128, "heads": 2, "conv": 3}),
+    "tiny": Size({**TINY_LAYERS, "conv": 3}),
     "xlarge": Size({"layers": 24, "d_model": 1536, "heads": 24, "conv": 3}, 900, ROUNDED),
     "xxlarge": Size({"layers": 48, "d_model": 1536, "heads": 24, "conv": 3}, 1500, ROUNDED),
 }
 SIZES_V3 = {
-    "tiny": Size({"layers": 2, "d_model": 128, "heads": 2}),
+    "tiny": Size(TINY_LAYERS),
     "xsmall": Size({"layers": 12, "d_model": 384, "heads": 6}, 70, ROUNDED),
     "small": Size({"layers": 6, "d_model": 768, "heads": 12}, 142),
-    "base": Size({"layers": 12, "d_model": 768, "heads": 12}, 184),
-    "large": Size({"layers": 24, "d_model": 1024, "heads": 16}, 435),
+    "base": Size(BASE_LAYERS, 184),
+    "large": Size(LARGE_LAYERS, 435),
 }
 _DEFAULTS: dict[str, Any] = {**ENCODER_DEFAULTS, "conv": None}
 

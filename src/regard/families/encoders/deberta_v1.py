@@ -16,7 +16,15 @@ from regard.families.block_config import activation_name, parse_activation
 from regard.families.config_schema import ConfigSchema
 from regard.families.encoders import deberta
 from regard.families.encoders.bert_layout import DEFAULTS, FIXED, IGNORED
-from regard.families.preset_settings import ENCODER_DEFAULTS, ConfigPresets, Size, encoder_config
+from regard.families.preset_settings import (
+    BASE_LAYERS,
+    ENCODER_DEFAULTS,
+    LARGE_LAYERS,
+    TINY_LAYERS,
+    ConfigPresets,
+    Size,
+    encoder_config,
+)
 from regard.families.tensor_table import (
     Concat,
     InterleavedQkv,
@@ -156,9 +164,9 @@ def _attention_rules(model: spec.Encoder, layer: str) -> list[ParameterRule]:
 # ------------------------------------------------------------------ presets
 
 SIZES = {
-    "tiny": Size({"layers": 2, "d_model": 128, "heads": 2}),
-    "base": Size({"layers": 12, "d_model": 768, "heads": 12}),
-    "large": Size({"layers": 24, "d_model": 1024, "heads": 16}),
+    "tiny": Size(TINY_LAYERS),
+    "base": Size(BASE_LAYERS),
+    "large": Size(LARGE_LAYERS),
     "xlarge": Size({"layers": 48, "d_model": 1024, "heads": 16}),
 }
 

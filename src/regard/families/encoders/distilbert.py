@@ -19,7 +19,13 @@ from regard.families.encoders.bert_layout import (
     LMHeadNames,
 )
 from regard.families.encoders.encoder_tensor_names import LayerNames
-from regard.families.preset_settings import ENCODER_DEFAULTS, ConfigPresets, Size, encoder_config
+from regard.families.preset_settings import (
+    ENCODER_DEFAULTS,
+    TINY_LAYERS,
+    ConfigPresets,
+    Size,
+    encoder_config,
+)
 
 _KEY_NAMES = {
     "hidden_size": "dim",
@@ -74,7 +80,7 @@ DISTILBERT = BertFamily(
 
 # Sanh et al. 2019: every second layer of BERT.
 SIZES = {
-    "tiny": Size({"layers": 2, "d_model": 128, "heads": 2}),
+    "tiny": Size(TINY_LAYERS),
     "base": Size(
         {"layers": 6, "d_model": 768, "heads": 12},
         66,

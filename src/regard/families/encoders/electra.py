@@ -22,7 +22,14 @@ from regard.families.encoders.bert_layout import (
     Heads,
     LMHeadNames,
 )
-from regard.families.preset_settings import ROUNDED, PresetFamily, Size, transformer_settings
+from regard.families.preset_settings import (
+    BASE_LAYERS,
+    LARGE_LAYERS,
+    ROUNDED,
+    PresetFamily,
+    Size,
+    transformer_settings,
+)
 
 # ------------------------------------------------------------------ presets
 
@@ -33,17 +40,13 @@ SIZES = {
     "small": Size(
         {"layers": 12, "d_model": 256, "heads": 4, "width": 128, "generator": 0.25}, 14, ROUNDED
     ),
-    "base": Size(
-        {"layers": 12, "d_model": 768, "heads": 12, "width": 768, "generator": 1 / 3}, 110
-    ),
-    "large": Size(
-        {"layers": 24, "d_model": 1024, "heads": 16, "width": 1024, "generator": 0.25}, 335
-    ),
+    "base": Size({**BASE_LAYERS, "width": 768, "generator": 1 / 3}, 110),
+    "large": Size({**LARGE_LAYERS, "width": 1024, "generator": 0.25}, 335),
 }
 
 
 def preset(
-    name: str, vocabulary: int = 30522, context: int = 512, **changes: Any
+    name: str, vocabulary: int, context: int, **changes: Any
 ) -> tuple[spec.Encoder, spec.Encoder]:
     """The discriminator and the generator of a named size.
 

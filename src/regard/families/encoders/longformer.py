@@ -15,7 +15,15 @@ from regard import spec
 from regard.families.config_schema import ConfigSchema, token_id
 from regard.families.encoders.bert_layout import DEFAULTS, FIXED, IGNORED
 from regard.families.encoders.roberta import ROBERTA
-from regard.families.preset_settings import ENCODER_DEFAULTS, ConfigPresets, Size, encoder_config
+from regard.families.preset_settings import (
+    BASE_LAYERS,
+    ENCODER_DEFAULTS,
+    LARGE_LAYERS,
+    TINY_LAYERS,
+    ConfigPresets,
+    Size,
+    encoder_config,
+)
 from regard.families.tensor_table import ParameterRule, Rule, fused_module_rules, per_layer
 from regard.system.arguments import is_whole
 from regard.system.errors import ModelError
@@ -116,9 +124,9 @@ def tensor_table(model: spec.Encoder, positions: int) -> list[Rule]:
 
 # Beltagy et al. 2020: RoBERTa's sizes; `window` counts both sides.
 SIZES = {
-    "tiny": Size({"layers": 2, "d_model": 128, "heads": 2, "window": 32}),
-    "base": Size({"layers": 12, "d_model": 768, "heads": 12}, 149),
-    "large": Size({"layers": 24, "d_model": 1024, "heads": 16}, 435),
+    "tiny": Size({**TINY_LAYERS, "window": 32}),
+    "base": Size(BASE_LAYERS, 149),
+    "large": Size(LARGE_LAYERS, 435),
 }
 
 

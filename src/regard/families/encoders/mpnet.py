@@ -17,7 +17,14 @@ from regard.families.encoders.bert_layout import (
 )
 from regard.families.encoders.encoder_tensor_names import LayerNames
 from regard.families.encoders.roberta import LM_HEAD
-from regard.families.preset_settings import ENCODER_DEFAULTS, ConfigPresets, Size, encoder_config
+from regard.families.preset_settings import (
+    BASE_LAYERS,
+    ENCODER_DEFAULTS,
+    TINY_LAYERS,
+    ConfigPresets,
+    Size,
+    encoder_config,
+)
 
 MPNET = BertFamily(
     model_type="mpnet",
@@ -47,8 +54,8 @@ MPNET = BertFamily(
 
 # Song et al. 2020, in the size of BERT's base.
 SIZES = {
-    "tiny": Size({"layers": 2, "d_model": 128, "heads": 2}),
-    "base": Size({"layers": 12, "d_model": 768, "heads": 12}, 110),
+    "tiny": Size(TINY_LAYERS),
+    "base": Size(BASE_LAYERS, 110),
 }
 
 

@@ -18,7 +18,13 @@ from regard.families.config_schema import ConfigSchema
 from regard.families.encoders import chunked_layers
 from regard.families.encoders.bert_layout import FIXED, IGNORED
 from regard.families.encoders.encoder_tensor_names import LayerNames
-from regard.families.preset_settings import ENCODER_DEFAULTS, ConfigPresets, Size, config_activation
+from regard.families.preset_settings import (
+    ENCODER_DEFAULTS,
+    TINY_LAYERS,
+    ConfigPresets,
+    Size,
+    config_activation,
+)
 from regard.families.tensor_table import Rename, Reshape, Rule, Unused, module_rules
 from regard.system.errors import ModelError
 
@@ -256,7 +262,7 @@ def _embedding_rules(model: spec.Decoder | spec.Encoder, prefix: str) -> list[Ru
 # The two released models: of the novel, in sentencepieces, and of enwik8, in bytes. `kinds` repeat
 # over the layers; `rows` is the first axis of the positions' grid.
 SIZES = {
-    "tiny": Size({"layers": 2, "d_model": 128, "heads": 2, "d_ff": 256, "chunk": 16, "rows": 16}),
+    "tiny": Size({**TINY_LAYERS, "d_ff": 256, "chunk": 16, "rows": 16}),
     "crime-and-punishment": Size(
         {"layers": 6, "d_model": 256, "heads": 2, "d_ff": 512, "rows": 512, "buckets": (64, 128)},
         vocabulary=320,

@@ -21,8 +21,11 @@ from regard.families.encoders.bert_layout import (
     LMHeadNames,
 )
 from regard.families.preset_settings import (
+    BASE_LAYERS,
     ENCODER_DEFAULTS,
+    LARGE_LAYERS,
     ROUNDED,
+    TINY_LAYERS,
     ConfigPresets,
     PresetFamily,
     Size,
@@ -58,9 +61,6 @@ XLM_ROBERTA = replace(CAMEMBERT, model_type="xlm-roberta", class_prefix="XLMRobe
 # ------------------------------------------------------------------ presets
 
 # Liu et al. 2019; Martin et al. 2020; Conneau et al. 2020. All have the same layers.
-_TINY = Size({"layers": 2, "d_model": 128, "heads": 2})
-_BASE = {"layers": 12, "d_model": 768, "heads": 12}
-_LARGE = {"layers": 24, "d_model": 1024, "heads": 16}
 
 
 def _family(family: BertFamily, vocabulary: int, base: Size, large: Size) -> PresetFamily:
@@ -76,7 +76,7 @@ def _family(family: BertFamily, vocabulary: int, base: Size, large: Size) -> Pre
             "max_position_embeddings": settings["context"] + 2,
         }
 
-    sizes = {"tiny": _TINY, "base": base, "large": large}
+    sizes = {"tiny": Size(TINY_LAYERS), "base": base, "large": large}
     preset = ConfigPresets(family.model_type, sizes, ENCODER_DEFAULTS, config, family.to_spec)
     return preset.family("encoder", vocabulary, 512, "base")
 
@@ -86,12 +86,14 @@ def _released(millions: int) -> str:
 
 
 PRESETS = {
-    "roberta": _family(ROBERTA, 50_265, Size(_BASE, 125), Size(_LARGE, 355)),
-    "camembert": _family(CAMEMBERT, 32_005, Size(_BASE, 110, ROUNDED), Size(_LARGE, 335, ROUNDED)),
+    "roberta": _family(ROBERTA, 50_265, Size(BASE_LAYERS, 125), Size(LARGE_LAYERS, 355)),
+    "camembert": _family(
+        CAMEMBERT, 32_005, Size(BASE_LAYERS, 110, ROUNDED), Size(LARGE_LAYERS, 335, ROUNDED)
+    ),
     "xlm-roberta": _family(
         XLM_ROBERTA,
         250_002,
-        Size(_BASE, 270, _released(278)),
-        Size(_LARGE, 550, _released(560)),
+        Size(BASE_LAYERS, 270, _released(278)),
+        Size(LARGE_LAYERS, 550, _released(560)),
     ),
 }

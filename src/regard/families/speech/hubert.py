@@ -6,7 +6,13 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from regard.families.preset_settings import ConfigPresets, Size
+from regard.families.preset_settings import (
+    BASE_LAYERS,
+    LARGE_LAYERS,
+    TINY_LAYERS,
+    ConfigPresets,
+    Size,
+)
 from regard.families.speech.wav2vec2 import PRESET_DEFAULTS, SpeechEncoderFamily, preset_config
 from regard.families.speech.waveform_config import SCHEMA
 
@@ -24,11 +30,9 @@ HUBERT = SpeechEncoderFamily(
 
 # Table 1 of the paper. `pre_norm`: the larger two have their norms before the sublayers.
 SIZES = {
-    "tiny": Size({"layers": 2, "d_model": 128, "heads": 2, "channels": 64, "kernel": 16}),
-    "base": Size(
-        {"layers": 12, "d_model": 768, "heads": 12}, 95, "with the norms and the letters of CTC"
-    ),
-    "large": Size({"layers": 24, "d_model": 1024, "heads": 16, "pre_norm": True}, 317),
+    "tiny": Size({**TINY_LAYERS, "channels": 64, "kernel": 16}),
+    "base": Size(BASE_LAYERS, 95, "with the norms and the letters of CTC"),
+    "large": Size({**LARGE_LAYERS, "pre_norm": True}, 317),
     "xlarge": Size({"layers": 48, "d_model": 1280, "heads": 16, "pre_norm": True}, 964),
 }
 

@@ -22,7 +22,15 @@ from regard.families.block_config import (
 from regard.families.classifier_labels import classifier_head, label_count, label_names
 from regard.families.config_schema import ConfigSchema
 from regard.families.encoders.encoder_tensor_names import LayerNames
-from regard.families.preset_settings import ENCODER_DEFAULTS, ConfigPresets, Size, encoder_config
+from regard.families.preset_settings import (
+    BASE_LAYERS,
+    ENCODER_DEFAULTS,
+    LARGE_LAYERS,
+    TINY_LAYERS,
+    ConfigPresets,
+    Size,
+    encoder_config,
+)
 from regard.families.speech.waveform_config import (
     SCHEMA,
     convolution_rules,
@@ -252,13 +260,13 @@ def _contrastive_rules(head: spec.ContrastiveHead) -> list[Rule]:
 
 # Section 4.2. `channels` are those of the seven convolutions.
 SIZES = {
-    "tiny": Size({"layers": 2, "d_model": 128, "heads": 2, "channels": 64, "kernel": 16}),
+    "tiny": Size({**TINY_LAYERS, "channels": 64, "kernel": 16}),
     "base": Size(
-        {"layers": 12, "d_model": 768, "heads": 12},
+        BASE_LAYERS,
         95,
         "the paper counts the quantizer of pretraining too",
     ),
-    "large": Size({"layers": 24, "d_model": 1024, "heads": 16}, 317),
+    "large": Size(LARGE_LAYERS, 317),
 }
 PRESET_DEFAULTS: dict[str, Any] = {
     **ENCODER_DEFAULTS,

@@ -22,7 +22,7 @@ from regard.families.encoder_decoders.fairseq_layout import (
     stack_keys,
     stack_rules,
 )
-from regard.families.preset_settings import ConfigPresets, Size
+from regard.families.preset_settings import BASE_LAYERS, LARGE_LAYERS, ConfigPresets, Size
 from regard.families.speech.whisper_classifier import (
     classifier_config,
     classifier_rules,
@@ -164,8 +164,8 @@ def _fixed_positions(fixed: float, released: float) -> str:
 SIZES = {
     "tiny": Size({"layers": 4, "d_model": 384, "heads": 6}, 39, _fixed_positions(0.6, 37.8)),
     "base": Size({"layers": 6, "d_model": 512, "heads": 8}, 74, _fixed_positions(0.8, 72.6)),
-    "small": Size({"layers": 12, "d_model": 768, "heads": 12}, 244, _fixed_positions(1.2, 241.7)),
-    "medium": Size({"layers": 24, "d_model": 1024, "heads": 16}, 769, _fixed_positions(1.5, 763.9)),
+    "small": Size(BASE_LAYERS, 244, _fixed_positions(1.2, 241.7)),
+    "medium": Size(LARGE_LAYERS, 769, _fixed_positions(1.5, 763.9)),
     "large": Size(
         {"layers": 32, "d_model": 1280, "heads": 20}, 1550, _fixed_positions(1.9, 1543.3)
     ),

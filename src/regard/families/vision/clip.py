@@ -11,6 +11,9 @@ from typing import Any
 from regard import spec
 from regard.families.config_schema import ConfigSchema
 from regard.families.preset_settings import (
+    BASE_LAYERS,
+    LARGE_LAYERS,
+    TINY_LAYERS,
     ConfigPresets,
     Kind,
     PresetFamily,
@@ -91,19 +94,19 @@ def tensor_table(model: spec.DualEncoder, positions: int) -> list[Rule]:
 # of parameters of the model, of its text tower, and of its image tower.
 _SIZES: dict[str, tuple[dict[str, Any], float | None, float | None, float | None]] = {
     "tiny": (
-        {"layers": 2, "d_model": 128, "heads": 2, "text": 128, "text_layers": 2, "width": 64},
+        {**TINY_LAYERS, "text": 128, "text_layers": 2, "width": 64},
         None, None, None,
     ),
     "vit-b/32": (
-        {"layers": 12, "d_model": 768, "heads": 12, "text": 512, "width": 512},
+        {**BASE_LAYERS, "text": 512, "width": 512},
         151.3, 63.4, 87.8,
     ),
     "vit-b/16": (
-        {"layers": 12, "d_model": 768, "heads": 12, "text": 512, "width": 512, "patch": 16},
+        {**BASE_LAYERS, "text": 512, "width": 512, "patch": 16},
         149.6, 63.4, 86.2,
     ),
     "vit-l/14": (
-        {"layers": 24, "d_model": 1024, "heads": 16, "text": 768, "width": 768, "patch": 14},
+        {**LARGE_LAYERS, "text": 768, "width": 768, "patch": 14},
         427.6, 123.7, 304,
     ),
 }  # fmt: skip

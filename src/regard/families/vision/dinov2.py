@@ -18,7 +18,14 @@ from regard.families.block_config import (
 from regard.families.classifier_labels import label_count, label_names
 from regard.families.config_schema import IGNORED_KEYS, NOT_ENCODER_DECODER, ConfigSchema
 from regard.families.encoders.encoder_tensor_names import LayerNames
-from regard.families.preset_settings import ENCODER_DEFAULTS, ConfigPresets, Size, config_activation
+from regard.families.preset_settings import (
+    BASE_LAYERS,
+    ENCODER_DEFAULTS,
+    LARGE_LAYERS,
+    ConfigPresets,
+    Size,
+    config_activation,
+)
 from regard.families.tensor_table import Rename, Reshape, Rule, module_rules, per_layer
 from regard.families.vision.vit import patch_rules
 from regard.system.errors import ModelError
@@ -215,8 +222,8 @@ _LINEAR_HEAD = "rounded, and without the head of 1,000 classes"
 SIZES = {
     "tiny": Size({"layers": 12, "d_model": 192, "heads": 3}),
     "small": Size({"layers": 12, "d_model": 384, "heads": 6}, 21, _LINEAR_HEAD),
-    "base": Size({"layers": 12, "d_model": 768, "heads": 12}, 86, _LINEAR_HEAD),
-    "large": Size({"layers": 24, "d_model": 1024, "heads": 16}, 300, _LINEAR_HEAD),
+    "base": Size(BASE_LAYERS, 86, _LINEAR_HEAD),
+    "large": Size(LARGE_LAYERS, 300, _LINEAR_HEAD),
     "giant": Size({"layers": 40, "d_model": 1536, "heads": 24, "swiglu": True}, 1100, _LINEAR_HEAD),
 }
 PRESET_DEFAULTS: dict[str, Any] = {

@@ -14,7 +14,14 @@ from typing import Any
 from regard import spec
 from regard.families.classifier_labels import classifier_head, label_count, label_names
 from regard.families.config_schema import ConfigSchema
-from regard.families.preset_settings import ConfigPresets, Size, config_activation
+from regard.families.preset_settings import (
+    BASE_LAYERS,
+    LARGE_LAYERS,
+    TINY_LAYERS,
+    ConfigPresets,
+    Size,
+    config_activation,
+)
 from regard.families.tensor_table import Reshape, Rule, module_rules
 from regard.families.vision.siglip_tower import TEXT, VISION
 from regard.system.errors import ModelError
@@ -100,9 +107,9 @@ def tensor_table(model: spec.DualEncoder | spec.Encoder, positions: int) -> list
 # Both towers have the width, layers and heads of the named ViT. The last is the shape-optimized
 # one of Alabdulmohsin et al. 2023.
 SIZES = {
-    "tiny": Size({"layers": 2, "d_model": 128, "heads": 2, "patch": 32}),
-    "base/16": Size({"layers": 12, "d_model": 768, "heads": 12}, 203),
-    "large/16": Size({"layers": 24, "d_model": 1024, "heads": 16, "image_size": 256}, 652),
+    "tiny": Size({**TINY_LAYERS, "patch": 32}),
+    "base/16": Size(BASE_LAYERS, 203),
+    "large/16": Size({**LARGE_LAYERS, "image_size": 256}, 652),
     "so400m/14": Size(
         {"layers": 27, "d_model": 1152, "heads": 16, "d_ff": 4304, "patch": 14, "image_size": 384},
         878,

@@ -20,7 +20,14 @@ from regard.families.block_config import (
 from regard.families.classifier_labels import label_count, label_names
 from regard.families.config_schema import NOT_ENCODER_DECODER, ConfigSchema
 from regard.families.encoders.encoder_tensor_names import LayerNames
-from regard.families.preset_settings import ENCODER_DEFAULTS, ConfigPresets, Size, encoder_config
+from regard.families.preset_settings import (
+    BASE_LAYERS,
+    ENCODER_DEFAULTS,
+    LARGE_LAYERS,
+    ConfigPresets,
+    Size,
+    encoder_config,
+)
 from regard.families.tensor_table import Rename, Reshape, Rule, module_rules, per_layer
 from regard.families.vision import masked_images
 from regard.system.errors import ModelError
@@ -218,16 +225,14 @@ VIT = VitFamily("vit", "ViT", ("cls",))
 SIZES = {
     "tiny": Size({"layers": 12, "d_model": 192, "heads": 3}, 5.7),
     "small/16": Size({"layers": 12, "d_model": 384, "heads": 6}, 22),
-    "base/16": Size(
-        {"layers": 12, "d_model": 768, "heads": 12}, 86, "with the head of 1,000 classes, of 0.8 M"
-    ),
-    "base/32": Size({"layers": 12, "d_model": 768, "heads": 12, "patch": 32}, 88.2),
+    "base/16": Size(BASE_LAYERS, 86, "with the head of 1,000 classes, of 0.8 M"),
+    "base/32": Size({**BASE_LAYERS, "patch": 32}, 88.2),
     "large/16": Size(
-        {"layers": 24, "d_model": 1024, "heads": 16},
+        LARGE_LAYERS,
         307,
         "the paper's one number for large, which large/32 has",
     ),
-    "large/32": Size({"layers": 24, "d_model": 1024, "heads": 16, "patch": 32}, 307),
+    "large/32": Size({**LARGE_LAYERS, "patch": 32}, 307),
     "huge/14": Size({"layers": 32, "d_model": 1280, "heads": 16, "patch": 14}, 632),
 }
 PRESET_DEFAULTS: dict[str, Any] = {

@@ -12,7 +12,14 @@ from typing import Any
 from regard import spec
 from regard.families.block_config import block_from_config, stack_config
 from regard.families.config_schema import NOT_ENCODER_DECODER, ConfigSchema
-from regard.families.preset_settings import ENCODER_DEFAULTS, ConfigPresets, Size, encoder_config
+from regard.families.preset_settings import (
+    BASE_LAYERS,
+    ENCODER_DEFAULTS,
+    LARGE_LAYERS,
+    ConfigPresets,
+    Size,
+    encoder_config,
+)
 from regard.families.tensor_table import (
     FormerPrefix,
     Reshape,
@@ -165,8 +172,8 @@ SIZES = {
             "decoder_heads": None,
         }
     ),
-    "base/16": Size({"layers": 12, "d_model": 768, "heads": 12}),
-    "large/16": Size({"layers": 24, "d_model": 1024, "heads": 16}),
+    "base/16": Size(BASE_LAYERS),
+    "large/16": Size(LARGE_LAYERS),
     "huge/14": Size({"layers": 32, "d_model": 1280, "heads": 16, "patch": 14}),
 }
 PRESET_DEFAULTS: dict[str, Any] = {

@@ -42,7 +42,7 @@ SPECS: dict[str, Callable[[], spec.Model]] = {
     "gpt2": lambda: gpt2.preset("small", 50257, 1024, dropout=0.0),  # as nanoGPT trains it
     "gpt2-tiny": lambda: gpt2.preset("tiny", 500, 128),
     "llama-7b": lambda: folders.FAMILIES["llama"].to_spec(_LLAMA_7B),
-    "bert-base": lambda: bert.preset("base"),
+    "bert-base": lambda: bert.preset("base", 30_522, 512),
     "bert-tiny": lambda: bert.preset("tiny", 500, 128),
 }
 IDS = folders.SpecialTokenIds(0, 1, 2, 3)  # pad, start, end, unknown

@@ -108,7 +108,9 @@ def _of_preset(name: str, request: Request) -> Subject:
     generator = None
     if objective == "replaced":
         size = about.name.partition(":")[2]
-        description, generator = electra.preset(size, request.vocabulary or about.vocabulary)
+        description, generator = electra.preset(
+            size, request.vocabulary or about.vocabulary, about.context
+        )
     objective = _with_heads(objective, description)
     _require_effect(request, about.name, objective, has_vocabulary=False)
     return _subject(about.name, description, objective, request, about.context, generator)
