@@ -16,8 +16,8 @@ SOURCE = Path(__file__).parents[2] / "src" / "regard"
 FILES = sorted(SOURCE.rglob("*.py"))
 
 # Lower them when you can.
-TOKENS = 643_500  # of code, without comments, docstrings and line ends
-RAISES = 1_168
+TOKENS = 642_000  # of code, without comments, docstrings and line ends
+RAISES = 1_166
 FILES_THAT_ASK = 5
 MODULES_OF_THE_ENCODER_DECODER = 35
 ENTRIES_AT_THE_TOP = 18

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from regard import spec
-from regard.system.errors import ModelError, SettingError, did_you_mean
+from regard.system.errors import SettingError, did_you_mean
 
 Kind = Literal[
     "encoder-decoder",  # text to text
@@ -171,8 +171,4 @@ class ConfigPresets:
         """A named size, any of whose settings can be changed."""
         settings = transformer_settings(self.name, self.sizes, name, self.defaults, changes)
         settings |= {"vocabulary": vocabulary, "context": context}
-        try:
-            return self.to_spec(self.config(settings))
-        except ModelError as error:
-            # A setting of the user's is at fault: the config is ours.
-            raise SettingError(error.problem, error.repair) from None
+        return self.to_spec(self.config(settings))
