@@ -18,7 +18,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 # Lower them when you can.
 TOKENS = 642_000  # of code, without comments, docstrings and line ends
 RAISES = 1_166
-FILES_THAT_ASK = 5
+FILES_THAT_ASK = 4
 MODULES_OF_THE_ENCODER_DECODER = 35
 ENTRIES_AT_THE_TOP = 18
 FILES_IN_A_FOLDER = 30

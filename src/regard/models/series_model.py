@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import torch
@@ -17,10 +17,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from regard import spec as kinds
+from regard.core.context import Context
 from regard.core.finite_outputs import require_finite
-from regard.core.frontends.lagged_values import Covariates
-from regard.core.frontends.series_patches import Scaling, SeriesPatches
-from regard.core.heads.series_head import distribution, distribution_mean
 from regard.data.series import (
     Series,
     SeriesProcessor,
@@ -68,31 +66,17 @@ class SeriesModel(Model):
     @property
     def length(self) -> int:
         """The steps of a window: the look-back."""
-        match self.spec:
-            case kinds.LinearForecaster():
-                return self.spec.length
-            case kinds.SeriesEncoderDecoder():
-                return self.spec.input.past
-            case kinds.Encoder():
-                return self.spec.windows.length
+        return self.spec.series_window.length
 
     @property
     def channels(self) -> int:
         """How many channels a window has."""
-        match self.spec:
-            case kinds.LinearForecaster():
-                return self.spec.channels
-            case kinds.SeriesEncoderDecoder():
-                return self.spec.input.channels
-            case kinds.Encoder():
-                return self.spec.windows.channels
+        return self.spec.series_window.channels
 
     @property
     def forecasts_steps(self) -> bool:
         """Whether it forecasts, and does not only encode, classify or reconstruct."""
-        if isinstance(self.spec, kinds.Encoder):
-            return isinstance(self.spec.series, kinds.ForecastHead)
-        return self.spec.output is not None
+        return self.spec.series_window.output is not None
 
     @property
     def evaluations(self) -> tuple[str, ...]:
@@ -101,19 +85,12 @@ class SeriesModel(Model):
     @property
     def horizon(self) -> int:
         """The steps that are forecast."""
-        if not isinstance(self.spec, kinds.Encoder):
-            return self.spec.horizon
-        if not isinstance(self.spec.series, kinds.ForecastHead):
-            raise _no_forecaster()
-        return self.spec.series.horizon
+        return self.spec.series_window.horizon or _refuse()
 
     @property
     def output(self) -> kinds.Forecast:
         """What is forecast for each step: a point, quantiles, or a distribution."""
-        part = self.spec.series if isinstance(self.spec, kinds.Encoder) else self.spec
-        if isinstance(part, kinds.PatchHead | kinds.ChannelHead | None) or part.output is None:
-            raise _no_forecaster()
-        return part.output
+        return self.spec.series_window.output or _refuse()
 
     @cached_property
     def processor(self) -> SeriesProcessor | None:
@@ -141,31 +118,25 @@ class SeriesModel(Model):
         Attention over patches is that of the first channel: each is read by itself.
         """
         values = self.standardized(text)[-self.length :]
-        names = ["class token"] if self._has_class_token else []
-        for begin, end in self._spans():
-            names.append(f"{begin}–{end - 1}" if end - begin > 1 else str(begin))
+        names = []
+        for begin, end in self.spec.series_window.spans:
+            steps = f"{begin}–{end - 1}" if end - begin > 1 else str(begin)
+            names.append(steps if end else "class token")
         # 0 is the mean of standardized values: the best guess for one that is missing.
         return torch.from_numpy(np.nan_to_num(values))[None], tuple(names)
 
     def side_inputs(self, text: str) -> dict[str, Tensor]:
         """The time features of the window and of what follows it, if the model reads any."""
         features = self._last_window(text)[1] if self.forecasts_steps else None
-        covariates = self._covariates(features)
-        if covariates.past is None or covariates.future is None:
-            return {}
-        return {
-            "past_time_features": covariates.past,
-            "future_time_features": covariates.future,
-        }
+        return self._time_inputs(features)
 
     def backdrop(self, text: str) -> Backdrop:
         """The last window of a CSV file: its first channel, and the steps of each patch."""
         from regard.look.backdrop import SeriesBackdrop
 
         values = self.standardized(text)[-self.length :, :1]  # [L, 1]
-        spans = [(0, 0)] if self._has_class_token else []
-        spans += self._spans()
-        return SeriesBackdrop(self._in_units(values)[:, 0], tuple(spans), self.channel_names[0])
+        spans = self.spec.series_window.spans
+        return SeriesBackdrop(self._in_units(values)[:, 0], spans, self.channel_names[0])
 
     def with_answer(self, backdrop: Backdrop, logits: Tensor) -> Backdrop:
         """The backdrop with the forecast of its channel; of quantiles, the middle one."""
@@ -183,25 +154,6 @@ class SeriesModel(Model):
         if self.processor is None:
             return channel
         return channel * self.processor.std[0] + self.processor.mean[0]
-
-    def _spans(self) -> list[tuple[int, int]]:
-        """The first step of each position and the one after its last, scale after scale."""
-        if isinstance(self.spec, kinds.LinearForecaster):
-            return []
-        if isinstance(self.spec, kinds.SeriesEncoderDecoder):
-            # What comes before is read as lagged values only.
-            first = self.length - self.spec.input.length
-            return [(step, step + 1) for step in range(first, self.length)]
-        spans = []
-        for scale in self.spec.windows.scales:
-            first = (self.length - scale.length) % scale.stride
-            for begin in range(first, self.length - scale.length + 1, scale.stride):
-                spans.append((begin, begin + scale.length))
-        return spans
-
-    @property
-    def _has_class_token(self) -> bool:
-        return isinstance(self.spec, kinds.Encoder) and self.spec.windows.class_token
 
     # ------------------------------------------------------------------ forecasting
 
@@ -228,18 +180,19 @@ class SeriesModel(Model):
 
         `count` is by default `num_parallel_samples` of config.json. The same seed draws the same.
         """
+        self._require_distribution()
         count = self._sample_count if count is None else whole_number("count", count, least=1)
         seed = whole_number("seed", seed, least=0, most=LARGEST_SEED)
         self._require_memory(count)
         window, features = self._last_window(series)
         values, mask = self._tensors(window)
-        covariates = self._covariates(features)
+        covariates = covariates_by_name(self._time_inputs(features))
         # Distributions draw from the default generators, which are as before afterwards.
         devices = [self.device] if self.device.type == "cuda" else []
         self.model.eval()
         with torch.random.fork_rng(devices):
             torch.manual_seed(seed)
-            drawn = self._sample_tensor(values, mask, covariates, count)
+            drawn = self.model.sample(values, mask, covariates, count=count)
         samples = require_finite(drawn[0].float().cpu(), self.model).numpy()
         if self.processor is None:
             return samples.astype(np.float64)
@@ -253,6 +206,7 @@ class SeriesModel(Model):
 
         The other arguments are those of a call without the future's values.
         """
+        self._require_distribution()
         tensors = self._arguments(**inputs)
         count = self._sample_count
         if num_parallel_samples is not None:
@@ -263,7 +217,7 @@ class SeriesModel(Model):
         covariates = covariates_by_name(tensors)
         with torch.inference_mode():
             values = with_channels(tensors["past_values"])
-            drawn = self._sample_tensor(values, mask, covariates, count)
+            drawn = self.model.sample(values, mask, covariates, count=count)
         if tensors["past_values"].ndim == 2:
             drawn = drawn.squeeze(-1)
         return ModelOutput(sequences=drawn)
@@ -309,9 +263,9 @@ class SeriesModel(Model):
 
         None if the model reads none.
         """
-        if not isinstance(self.spec, kinds.SeriesEncoderDecoder):
+        part = self.spec.front_ends.get("encoder")
+        if not isinstance(part, kinds.LaggedValues):
             return None
-        part = self.spec.input
         names = self.processor.time_features if self.processor else ()
         if part.categories or part.static_features or part.covariates != len(names):
             raise DataError(
@@ -382,13 +336,13 @@ class SeriesModel(Model):
         """Forecasts of windows [B, L, C] with NaN where a value is missing: [B, H, C], or
         [B, H, C, Q] for quantiles; of distributions, their means."""
         values, mask = self._tensors(values)
-        if isinstance(self.model, SeriesEncoderDecoder):
-            return self.model.forecast(values, mask, self._covariates(features))
-        hidden, _ = self.model(values, mask)
-        output = self.model.predict(hidden, values, mask)
-        if isinstance(output, Tensor):
-            return output
-        return distribution_mean(self._distribution.name, output, self._scaling(values, mask))
+        inputs = {"past_values": values, **self._time_inputs(features)}
+        if mask is not None:
+            inputs["past_observed_mask"] = mask
+        forecast = self.model.own_forecast(values, inputs, Context())
+        if forecast is not None:
+            return forecast
+        return self.model.head_output(self.model.hidden_states(inputs, Context()), inputs)
 
     def _tensors(self, values: Tensor | Values) -> tuple[Tensor, Tensor | None]:
         """Windows as the model reads them, and which values there are, if not all."""
@@ -398,31 +352,20 @@ class SeriesModel(Model):
         mask = None if bool(observed.all()) else observed
         return tensor.nan_to_num().to(self.dtype), mask
 
-    def _covariates(self, features: Tensor | Values | None) -> Covariates:
+    def _time_inputs(self, features: Tensor | Values | None) -> dict[str, Tensor]:
         """Time features [B, L + H, F] as those of the window and of what follows."""
         if features is None:
-            return Covariates()
+            return {}
         tensor = torch.as_tensor(features, device=self.device, dtype=self.dtype)
-        return Covariates(past=tensor[:, : self.length], future=tensor[:, self.length :])
-
-    def _sample_tensor(
-        self, values: Tensor, mask: Tensor | None, covariates: Covariates, count: int
-    ) -> Tensor:
-        """Sample trajectories of windows: [B, count, H, C]."""
-        kind = self._distribution.name
-        if isinstance(self.model, SeriesEncoderDecoder):
-            return self.model.sample(values, mask, covariates, count=count)
-        hidden, _ = self.model(values, mask)
-        parameters = self.model.predict(hidden, values, mask)
-        assert isinstance(parameters, tuple), "of a distribution"
-        # The steps of an encoder's forecast do not depend on each other.
-        steps = distribution(kind, parameters, self._scaling(values, mask))
-        return torch.stack([steps.sample() for _ in range(count)], dim=1)
+        return {
+            "past_time_features": tensor[:, : self.length],
+            "future_time_features": tensor[:, self.length :],
+        }
 
     def _require_memory(self, count: int) -> None:
         """Raises `ModelError` if so many trajectories do not fit into memory."""
         values = count * self.horizon * self.channels
-        if isinstance(self.spec, kinds.SeriesEncoderDecoder):
+        if self.spec.is_encoder_decoder:
             # The states of all steps are remembered for each trajectory.
             values += count * (self.length + self.horizon) * self.spec.d_model
         memory.require_bytes(
@@ -431,19 +374,12 @@ class SeriesModel(Model):
             "draw fewer samples: a hundred are enough for quantiles",
         )
 
-    def _scaling(self, values: Tensor, mask: Tensor | None) -> Scaling:
-        assert isinstance(self.model, Encoder), "linear forecasters have no distributions"
-        assert isinstance(self.model.input, SeriesPatches), "it reads time series"
-        return self.model.input.scaling(values, mask)
-
-    @property
-    def _distribution(self) -> kinds.Distribution:
+    def _require_distribution(self) -> None:
         if not isinstance(self.output, kinds.Distribution):
             raise ModelError(
                 "this model does not forecast a distribution, so it has no samples",
                 "train one with --forecast student_t",
             )
-        return self.output
 
     @property
     def _sample_count(self) -> int:
@@ -451,8 +387,8 @@ class SeriesModel(Model):
         return count if is_whole(count, 1) else _SAMPLES
 
 
-def _no_forecaster() -> ModelError:
-    return ModelError(
+def _refuse() -> NoReturn:
+    raise ModelError(
         "this model does not forecast",
         "use a model with a forecasting head, such as PatchTSTForPrediction",
     )

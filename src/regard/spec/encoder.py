@@ -22,11 +22,13 @@ from regard.spec.head import (
     ClassifierHead,
     ContrastiveHead,
     DistilledHead,
+    ForecastHead,
     HeadTask,
     LMHead,
     PatchHead,
     Pool,
     SeriesHead,
+    SeriesWindow,
 )
 from regard.spec.inputs import Input, arguments
 from regard.spec.mask import NeighbourMask
@@ -179,6 +181,15 @@ class Encoder(ModelSpec):
         """The front end of an encoder of time series."""
         assert isinstance(self.input, SeriesPatches)
         return self.input
+
+    @property
+    def series_window(self) -> SeriesWindow:
+        """What an encoder of time series reads and forecasts."""
+        part = self.windows
+        head = self.series
+        if not isinstance(head, ForecastHead):
+            return SeriesWindow(part.length, part.channels, spans=part.spans)
+        return SeriesWindow(part.length, part.channels, head.horizon, head.output, part.spans)
 
     @property
     def spectrogram(self) -> Spectrogram:

@@ -10,7 +10,7 @@ from typing import Literal, Self
 from regard.spec.attention import ChunkedAttention, LshAttention
 from regard.spec.baselines import Convolutional, Recurrent
 from regard.spec.frontend import FrontEnd, LaggedValues, Spectrogram, Tokens
-from regard.spec.head import ClassifierHead, Distribution, HeadTask, LMHead, Pool
+from regard.spec.head import ClassifierHead, Distribution, HeadTask, LMHead, Pool, SeriesWindow
 from regard.spec.inputs import Input, arguments
 from regard.spec.model_spec import (
     ModelSpec,
@@ -251,6 +251,13 @@ class SeriesEncoderDecoder(ModelSpec):
             *arguments("", "future_values future_time_features future_observed_mask"),
             Input("decoder_attention_mask", required=False),
         )
+
+    @property
+    def series_window(self) -> SeriesWindow:
+        part = self.input
+        # What comes before is read as lagged values only.
+        spans = tuple((step, step + 1) for step in range(part.past - part.length, part.past))
+        return SeriesWindow(part.past, part.channels, self.horizon, self.output, spans)
 
     @property
     def is_encoder_decoder(self) -> bool:

@@ -257,6 +257,16 @@ class SeriesPatches(Part):
         return self.patches + int(self.class_token)
 
     @property
+    def spans(self) -> tuple[tuple[int, int], ...]:
+        """The first step of each position and the one after its last, scale after scale."""
+        spans = [(0, 0)] if self.class_token else []
+        for scale in self.scales:
+            first = (self.length - scale.length) % scale.stride
+            for begin in range(first, self.length - scale.length + 1, scale.stride):
+                spans.append((begin, begin + scale.length))
+        return tuple(spans)
+
+    @property
     def main_input_name(self) -> str:
         """The argument for windows [B, length, channels]."""
         return "past_values"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from regard.spec.feedforward import Activation
 from regard.spec.global_tokens import QuestionTokens
@@ -212,6 +212,19 @@ class Distribution(Part):
 
 
 Forecast = Points | Quantiles | Distribution
+
+
+class SeriesWindow(NamedTuple):
+    """What a model of time series reads, and what it forecasts."""
+
+    length: int  # steps that it reads: the look-back
+    channels: int
+    horizon: int = 0  # steps that are forecast
+    output: Forecast | None = None  # what is forecast for each of them
+    # The first step of each position and the one after its last; none of a class token.
+    spans: tuple[tuple[int, int], ...] = ()
+
+
 ChannelPool = Literal["mean", "max", "first"]
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from regard.spec.decoder import Decoder, RecurrentDecoder
 from regard.spec.encoder import DualEncoder, Encoder, RecurrentEncoder
 from regard.spec.encoder_decoder import EncoderDecoder, SequenceToSequence, SeriesEncoderDecoder
-from regard.spec.head import Points, Quantiles
+from regard.spec.head import Points, Quantiles, SeriesWindow
 from regard.spec.inputs import Input, arguments
 from regard.spec.model_spec import ModelSpec
 from regard.spec.validation import Depth, Size
@@ -55,6 +55,10 @@ class LinearForecaster(ModelSpec):
     @property
     def widths(self) -> dict[str, int]:
         return {"": self.length}
+
+    @property
+    def series_window(self) -> SeriesWindow:
+        return SeriesWindow(self.length, self.channels, self.horizon, self.output)
 
 
 Model = (

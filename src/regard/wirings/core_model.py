@@ -18,6 +18,7 @@ from regard.core.side import Side
 
 if TYPE_CHECKING:
     from regard.core.caches.kv_cache import DecoderState
+    from regard.core.frontends.lagged_values import Covariates
     from regard.core.heads.head import LMHead
     from regard.spec.inputs import Input
 
@@ -70,6 +71,12 @@ class CoreModel(nn.Module, ABC):
     ) -> Tensor | None:
         """What its decoder reads where no target is given, if that needs no search: a forecast."""
         return None
+
+    def sample(
+        self, values: Tensor, observed: Tensor | None, covariates: Covariates, *, count: int
+    ) -> Tensor:
+        """Trajectories [B, count, H, C] that are drawn from the distributions of a forecast."""
+        raise NotImplementedError
 
     @abstractmethod
     def hidden_states(self, inputs: Mapping[str, Tensor], context: Context) -> Tensor:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from regard.core.context import AuxiliaryLosses, Context
 from regard.core.frontends.embedding import Embedding
+from regard.core.frontends.lagged_values import Covariates
 from regard.core.frontends.patch_embedding import Patches, VisiblePatches
 from regard.core.frontends.series_patches import SeriesPatches
 from regard.core.frontends.waveform_frontend import Waveform
@@ -31,7 +32,7 @@ from regard.core.heads.head import (
     without_question,
 )
 from regard.core.heads.pixel_decoder import MaskedImageDecoder, PixelShuffleHead
-from regard.core.heads.series_head import SeriesHead, Window
+from regard.core.heads.series_head import ForecastHead, SeriesHead, Window
 from regard.core.output import Call, Output, Outputs, asides
 from regard.core.side import FrontEnd, Side
 from regard.system.errors import ModelError
@@ -311,6 +312,15 @@ class Encoder(CoreModel):
         assert self.series is not None, "this model has no head of time series"
         scaling = cast(SeriesPatches, self.input).scaling(values, observed)
         return self.series(hidden, scaling)
+
+    def sample(
+        self, values: Tensor, observed: Tensor | None, covariates: Covariates, *, count: int
+    ) -> Tensor:
+        hidden, _ = self(values, observed)
+        scaling = cast(SeriesPatches, self.input).scaling(values, observed)
+        # The steps of an encoder's forecast do not depend on each other.
+        steps = cast(ForecastHead, self.series).distribution(hidden, scaling)
+        return torch.stack([steps.sample() for _ in range(count)], dim=1)
 
     def contrast(
         self,

@@ -77,7 +77,8 @@ class SeriesEncoderDecoder(CoreModel):
     def own_forecast(
         self, inputs: Tensor, side_inputs: Mapping[str, Tensor], context: Context
     ) -> Tensor:
-        return self.forecast(inputs, None, covariates_by_name(side_inputs), context)
+        observed = side_inputs.get("past_observed_mask")
+        return self.forecast(inputs, observed, covariates_by_name(side_inputs), context)
 
     def encode(
         self,

@@ -150,6 +150,11 @@ class ForecastHead(nn.Module):
         forecasts = Output(self(hidden, window.scaling))
         return {"prediction_outputs": forecasts, **asides(**window.scaling._asdict())}
 
+    def distribution(self, hidden: Tensor, scaling: Scaling) -> distributions.Distribution:
+        """The distribution of the forecasts, where that is what they are."""
+        assert isinstance(self.output, DistributionParameters)
+        return distribution(self.output.kind, self(hidden, scaling), scaling)
+
     def mean(self, hidden: Tensor, scaling: Scaling) -> Tensor:
         """Point forecasts, of a distribution its mean."""
         predicted = self(hidden, scaling)
