@@ -130,7 +130,7 @@ def test_look_takes_pictures_and_sound(command: Command, places: Path) -> None:
     assert done.out.startswith("encoder.1.self")
     done = command("look", places / "wav2vec2", places / "speech.wav")
     assert done.code == 0, done.err
-    command("look", places / "vit", "no.png").refused("cannot read no.png")
+    command("look", places / "vit", "no.png").refused("no.png")
 
 
 @pytest.fixture

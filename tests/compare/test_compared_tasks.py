@@ -18,7 +18,6 @@ from regard.lab.compare.contenders import Contender, parse_budget, parse_contend
 from regard.lab.compare.cost import with_length
 from regard.lab.compare.experiment import compare
 from regard.lab.compare.report import Comparison, lines, scene
-from regard.lab.compare.results import Run
 from regard.look import drawing
 from regard.system.errors import SettingError
 from regard.training.model_spec import describe, describe_with_head
@@ -162,31 +161,6 @@ def test_the_first_model_decides_the_objective_of_other_data(tmp_path: Path) -> 
     settings = json.loads((run / "state" / "recipe.json").read_text())["train"]
     assert settings["warmup_steps"] == 1
     assert settings["learning_rate"] < 0.01
-
-
-def test_results_of_earlier_versions_are_read(tmp_path: Path) -> None:
-    file = tmp_path / "study.json"
-    bucket = {
-        "shortest": 2, "longest": 5, "sentences": 9, "loss": 1.5, "bleu": 20.0, "exact_match": 10.0,
-    }  # fmt: skip
-    file.write_text(
-        json.dumps(
-            {
-                "seed": 1,
-                "loss": 1.25,
-                "bleu": 30.0,
-                "exact_match": 12.5,
-                "train_rate": 100.0,
-                "decode_rate": 50.0,
-                "seconds": 3.0,
-                "losses": [[5, 1.25]],
-                "buckets": [bucket],
-            }
-        )
-    )
-    run = Run.read(file)
-    assert run.scores == {"test": {"bleu": 30.0, "exact_match": 12.5}}
-    assert run.buckets[0].longest == 5
 
 
 def test_what_follows_the_colon_is_a_size_or_an_attention() -> None:

@@ -103,6 +103,6 @@ def test_an_unknown_study_is_named() -> None:
 
 
 def test_listing_imports_no_torch() -> None:
-    script = "import sys; from regard.study import listing; print('torch' in sys.modules)"
+    script = "import sys; from regard.lab.study import listing; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.stdout.strip() == "False"

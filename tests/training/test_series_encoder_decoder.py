@@ -262,11 +262,10 @@ def test_missing_values_and_missing_dates(table: str, tmp_path: Path) -> None:
 # ------------------------------------------------------------------ specs and what is refused
 
 
-def test_a_distribution_is_stored_and_files_of_before_are_read() -> None:
+def test_a_distribution_is_stored() -> None:
     for name in ("student_t", "normal", "negative_binomial"):
         part = spec.Distribution(name)  # type: ignore[arg-type]
         assert spec.from_dict(spec.to_dict(part)) == part
-        assert spec.from_dict({"kind": name}) == part
 
 
 @pytest.mark.parametrize(
