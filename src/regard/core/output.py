@@ -40,8 +40,8 @@ Outputs = dict[str, Output]
 
 
 @dataclass
-class Call:
-    """One call of a model."""
+class OutputOptions:
+    """Which outputs of a model a call wants, and the context that it is computed in."""
 
     context: Context = field(default_factory=Context)
     # The class of transformers whose outputs are wanted: one file of weights may hold more heads.

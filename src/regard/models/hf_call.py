@@ -16,7 +16,7 @@ from torch.nn import functional
 from regard import spec as kinds
 from regard.core.context import Context
 from regard.core.frontends.series_patches import SeriesPatches
-from regard.core.output import Call
+from regard.core.output import OutputOptions
 from regard.core.probe import NO_PROBE, AttentionCall, HasWeights, NullProbe, Probe
 from regard.core.stack import Stack
 from regard.core.stacks.reversible import ReversibleStack
@@ -126,7 +126,7 @@ def call(
             tensors[one.name] = shift_right(source, folders.start_token_id(config))
     # config.json lists one architecture: the class that the weights were saved from.
     architecture = str((config.get("architectures") or [""])[0])
-    options = Call(Context(recorded.probe), architecture, config.get("pad_token_id"))
+    options = OutputOptions(Context(recorded.probe), architecture, config.get("pad_token_id"))
     outputs = {name: output.value for name, output in model.outputs(tensors, options).items()}
     return ModelOutput(recorded.among(outputs))
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.core.context import Context
-from regard.core.output import Call, Output, Outputs
+from regard.core.output import Output, OutputOptions, Outputs
 from regard.core.side import Side
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class CoreModel(nn.Module, ABC):
         return hidden
 
     @abstractmethod
-    def outputs(self, inputs: Mapping[str, Tensor], call: Call) -> Outputs:
+    def outputs(self, inputs: Mapping[str, Tensor], options: OutputOptions) -> Outputs:
         """The outputs of inputs by name, under the names and in the order of transformers."""
 
     def step_by_step(self, inputs: Mapping[str, Tensor], split: Split) -> Outputs:

@@ -13,7 +13,7 @@ from regard.core.caches.kv_cache import DecoderState
 from regard.core.context import AuxiliaryLosses, Context
 from regard.core.frontends.embedding import Embedding
 from regard.core.heads.head import LMHead
-from regard.core.output import Call, Output, Outputs
+from regard.core.output import Output, OutputOptions, Outputs
 from regard.core.probe import NO_PROBE, NullProbe
 from regard.core.side import Side
 from regard.wirings.core_model import Generative, Split, bool_mask
@@ -61,13 +61,13 @@ class Decoder(Generative):
         hidden, _ = self(inputs["input_ids"], bool_mask(inputs), context)
         return hidden
 
-    def outputs(self, inputs: Mapping[str, Tensor], call: Call) -> Outputs:
+    def outputs(self, inputs: Mapping[str, Tensor], options: OutputOptions) -> Outputs:
         mask = bool_mask(inputs)
-        hidden = self.hidden_states(inputs, call.context)  # [B, T, D]
+        hidden = self.hidden_states(inputs, options.context)  # [B, T, D]
         outputs = {"logits": Output(self.head(hidden), mask)}
         # GPT2Model gives hidden states; its files may be used with the head all the same.
-        bare = call.ends_with("Model") and not call.ends_with("HeadModel")
-        if bare or call.everything:
+        bare = options.ends_with("Model") and not options.ends_with("HeadModel")
+        if bare or options.everything:
             return {"last_hidden_state": Output(hidden, mask), **outputs}
         return outputs
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.core.context import AuxiliaryLosses, Context
-from regard.core.output import Call, Output, Outputs
+from regard.core.output import Output, OutputOptions, Outputs
 from regard.core.side import Side
 from regard.wirings.core_model import CoreModel, bool_mask
 from regard.wirings.encoder import Encoder
@@ -68,9 +68,9 @@ class DualEncoder(CoreModel):
             return self.images(inputs["pixel_values"], context)
         return self.texts(inputs["input_ids"], bool_mask(inputs), context)
 
-    def outputs(self, inputs: Mapping[str, Tensor], call: Call) -> Outputs:
-        texts = self.texts(inputs["input_ids"], bool_mask(inputs), call.context)  # [N, D]
-        images = self.images(inputs["pixel_values"], call.context)  # [M, D]
+    def outputs(self, inputs: Mapping[str, Tensor], options: OutputOptions) -> Outputs:
+        texts = self.texts(inputs["input_ids"], bool_mask(inputs), options.context)  # [N, D]
+        images = self.images(inputs["pixel_values"], options.context)  # [M, D]
         logits = self.logits(texts, images)  # [N, M]
         return {
             "logits_per_image": Output(logits.mT),

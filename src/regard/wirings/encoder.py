@@ -33,7 +33,7 @@ from regard.core.heads.head import (
 )
 from regard.core.heads.pixel_decoder import MaskedImageDecoder, PixelShuffleHead
 from regard.core.heads.series_head import ForecastHead, SeriesHead, Window
-from regard.core.output import Call, Output, Outputs, asides
+from regard.core.output import Output, OutputOptions, Outputs, asides
 from regard.core.side import FrontEnd, Side
 from regard.system.errors import ModelError
 from regard.wirings.core_model import CoreModel, bool_mask
@@ -117,26 +117,26 @@ class Encoder(CoreModel):
             return self.pool(hidden, self.input.output_padding_mask(mask), main)
         return hidden
 
-    def outputs(self, inputs: Mapping[str, Tensor], call: Call) -> Outputs:
+    def outputs(self, inputs: Mapping[str, Tensor], options: OutputOptions) -> Outputs:
         main = self._main(inputs)
         mask = self._mask(inputs)
         if isinstance(self.input, SeriesPatches):
-            return self._series_outputs(self.input, main, mask, call)
+            return self._series_outputs(self.input, main, mask, options)
         if mask is None and self.pool is not None and self.pool.which == "last":
-            mask = call.unpadded(main)
+            mask = options.unpadded(main)
         global_tokens = bool_mask(inputs, "global_attention_mask")
-        context = dataclasses.replace(call.context, global_tokens=global_tokens)
+        context = dataclasses.replace(options.context, global_tokens=global_tokens)
         more = self._arguments(inputs)
-        order = self._random_masking(inputs, call)
+        order = self._random_masking(inputs, options)
         if order is not None:
             more |= cast(Patches, self.input).encoder_inputs(order)
         if self.contrastive is not None:
             more["latents"] = cast(Waveform, self.input).latents(main)
         hidden, _ = self(main, mask, context, **more)  # [B, T, D]
         outputs = self._pretraining_outputs(hidden, inputs, more, order)
-        if outputs and not call.everything:
+        if outputs and not options.everything:
             return outputs
-        return self._hidden_outputs(hidden, mask, main, call) | outputs
+        return self._hidden_outputs(hidden, mask, main, options) | outputs
 
     def check_values(self, inputs: Mapping[str, Tensor]) -> None:
         """A question that nothing tells apart from its context (BigBird)."""
@@ -180,7 +180,9 @@ class Encoder(CoreModel):
         segments = cast(Embedding, self.input).segments
         return segments is not None and len(segments.weight) > 1
 
-    def _random_masking(self, inputs: Mapping[str, Tensor], call: Call) -> VisiblePatches | None:
+    def _random_masking(
+        self, inputs: Mapping[str, Tensor], options: OutputOptions
+    ) -> VisiblePatches | None:
         """The patches that are hidden in MAE's pre-training, in every call, by the noise given."""
         front = self.input
         if not isinstance(front, Patches) or isinstance(self.pixels, PixelShuffleHead):
@@ -188,26 +190,26 @@ class Encoder(CoreModel):
         if not front.masked_share and self.pixels is None:
             return None
         noise = inputs.get("noise")
-        if noise is None and not call.everything:
+        if noise is None and not options.everything:
             pixels = self._main(inputs)
             noise = torch.rand(len(pixels), front.side**2, device=pixels.device)
         return None if noise is None else front.random_masking(noise)
 
     def _series_outputs(
-        self, front: SeriesPatches, values: Tensor, observed: Tensor | None, call: Call
+        self, front: SeriesPatches, values: Tensor, observed: Tensor | None, options: OutputOptions
     ) -> Outputs:
         patches = front.patches(values, observed)[0]
         masked = None
-        if front.masking is not None and not call.everything:
+        if front.masking is not None and not options.everything:
             # Drawn as transformers draws them: under the same seed, the same patches are masked.
             size = (len(values), front.channels, patches.shape[2])
             masked = front.masking.draw(*size, values.device)
-        hidden, _ = self(values, observed, call.context, masked=masked)  # [B·C, N, D]
+        hidden, _ = self(values, observed, options.context, masked=masked)  # [B·C, N, D]
         window = Window(front.scaling(values, observed), patches, masked)
         last = {"last_hidden_state": Output(hidden.unflatten(0, (-1, front.channels)))}
         if self.series is not None:
             outputs = self.series.outputs(hidden, window)
-            return outputs | last if call.everything else outputs
+            return outputs | last if options.everything else outputs
         outputs = last | asides(**window.scaling._asdict(), patch_input=patches)
         return outputs if masked is None else outputs | asides(mask=masked)
 
@@ -237,22 +239,22 @@ class Encoder(CoreModel):
         return self.pixels.outputs(hidden, patches, order) | masks
 
     def _hidden_outputs(
-        self, hidden: Tensor, mask: Tensor | None, main: Tensor, call: Call
+        self, hidden: Tensor, mask: Tensor | None, main: Tensor, options: OutputOptions
     ) -> Outputs:
         """Hidden states and the pooled vector, or what the heads of an architecture say of them."""
         # Positions are not always those of the input: convolutions shorten sound.
         positions = self.input.output_padding_mask(mask)
         outputs: Outputs = {}
         without_head = self.head is None and self.labels is None
-        bare = without_head or call.ends_with("Model", "WithProjection")
-        if bare or call.everything:
+        bare = without_head or options.ends_with("Model", "WithProjection")
+        if bare or options.everything:
             outputs["last_hidden_state"] = Output(hidden, positions)
             if self.pool is not None:
                 vector = Output(self.pool(hidden, positions, main))  # [B, D]
                 outputs = self.pool.named(vector, outputs, self.inputs[0].kind)
-        if bare and not call.everything:
+        if bare and not options.everything:
             return outputs
-        head, labels = self._heads_of(call)
+        head, labels = self._heads_of(options)
         if head is not None:
             name = "logits" if labels is None else "prediction_logits"
             outputs[name] = Output(head(hidden), positions)
@@ -262,19 +264,21 @@ class Encoder(CoreModel):
                 named = labels.by_name(logits, hidden)
             else:
                 # ALBERT predicts the order of two sentences, and its output has a name of its own.
-                is_order = (call.architecture or "").startswith("Albert")
+                is_order = (options.architecture or "").startswith("Albert")
                 named = {"sop_logits" if is_order else "seq_relationship_logits": logits}
             each = positions if logits.ndim == 3 else None
             outputs |= {name: Output(value, each) for name, value in named.items()}
         return outputs
 
-    def _heads_of(self, call: Call) -> tuple[LMHead | None, ClassifierHead | DistilledHead | None]:
+    def _heads_of(
+        self, options: OutputOptions
+    ) -> tuple[LMHead | None, ClassifierHead | DistilledHead | None]:
         """The heads of an architecture: BERT's pre-training has masked tokens and next sentence."""
-        if self.head is None or self.labels is None or call.everything:
+        if self.head is None or self.labels is None or options.everything:
             return self.head, self.labels
-        if self.labels.task != "next" or call.ends_with("ForNextSentencePrediction"):
+        if self.labels.task != "next" or options.ends_with("ForNextSentencePrediction"):
             return None, self.labels
-        return self.head, None if call.ends_with("ForMaskedLM") else self.labels
+        return self.head, None if options.ends_with("ForMaskedLM") else self.labels
 
     # ------------------------------------------------------------------ what stands on top
 

@@ -17,7 +17,7 @@ from regard.core.context import AuxiliaryLosses, Context
 from regard.core.encoder_output import EncoderOutput
 from regard.core.frontends.embedding import Embedding
 from regard.core.heads.head import ClassifierHead, DistilledHead, LMHead, Pool
-from regard.core.output import Call, Output, Outputs, asides
+from regard.core.output import Output, OutputOptions, Outputs, asides
 from regard.core.side import FrontEnd, Side
 from regard.system.errors import SettingError
 from regard.wirings.core_model import Generative, Split, bool_mask
@@ -96,12 +96,12 @@ class EncoderDecoder(Generative):
         memory = self.encode(self._main(inputs), bool_mask(inputs), context)
         return self.decode(inputs["decoder_input_ids"], memory, context)
 
-    def outputs(self, inputs: Mapping[str, Tensor], call: Call) -> Outputs:
+    def outputs(self, inputs: Mapping[str, Tensor], options: OutputOptions) -> Outputs:
         # Whisper attends to its spectrogram as a whole, silence included, as it did in training.
         mask = None if "input_features" in inputs else bool_mask(inputs)
-        encoded = self.encode(self._main(inputs), mask, call.context)
+        encoded = self.encode(self._main(inputs), mask, options.context)
         # Padding behind the targets needs no mask: the causal mask hides it from all tokens before.
-        hidden = self.decode(inputs["decoder_input_ids"], encoded, call.context)  # [B, T, D]
+        hidden = self.decode(inputs["decoder_input_ids"], encoded, options.context)  # [B, T, D]
         if self.labels is None:
             logits = self.head(hidden)  # [B, T, V]
         else:

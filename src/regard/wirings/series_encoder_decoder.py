@@ -17,7 +17,7 @@ from regard.core.frontends.lagged_values import Covariates, LaggedValues, Series
 from regard.core.frontends.series_patches import Scaling
 from regard.core.heads.forecast_loss import negative_log_likelihood
 from regard.core.heads.series_head import DistributionParameters, distribution, distribution_mean
-from regard.core.output import Call, Output, Outputs, asides
+from regard.core.output import Output, OutputOptions, Outputs, asides
 from regard.core.side import Side
 from regard.core.stack import Stack
 from regard.system.errors import DataError
@@ -155,7 +155,7 @@ class SeriesEncoderDecoder(CoreModel):
         scaling = self.input.scaling(values, inputs.get("past_observed_mask"))
         return distribution_mean(self.series.kind, self.predict(hidden, values), scaling)
 
-    def outputs(self, inputs: Mapping[str, Tensor], call: Call) -> Outputs:
+    def outputs(self, inputs: Mapping[str, Tensor], options: OutputOptions) -> Outputs:
         """With teacher forcing, if the future is given."""
         # transformers has no dimension of channels where there is one channel.
         flat = inputs["past_values"].ndim == 2
@@ -164,16 +164,16 @@ class SeriesEncoderDecoder(CoreModel):
         covariates = covariates_by_name(inputs)
         values = series["past_values"]
         observed = series.get("past_observed_mask")
-        encoded = self.encode(values, observed, covariates, call.context)
+        encoded = self.encode(values, observed, covariates, options.context)
         scaling = encoded.state.scaling
         future = series.get("future_values")
         if future is None:
-            hidden = self._first_hidden_state(encoded, call.context)
+            hidden = self._first_hidden_state(encoded, options.context)
         else:
             mask = bool_mask(inputs, "decoder_attention_mask")
-            hidden = self.decode(future, encoded, covariates, call.context, mask)
+            hidden = self.decode(future, encoded, covariates, options.context, mask)
         outputs: Outputs = {}
-        if self.series is None or call.everything:
+        if self.series is None or options.everything:
             outputs["last_hidden_state"] = Output(hidden)
         if self.series is not None and future is not None:
             kind = self.series.kind

@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_leaves
 from regard import spec
 from regard.builder import make_fake, outline
 from regard.core.dropout import Dropout, DropPath
-from regard.core.output import Call
+from regard.core.output import OutputOptions
 from regard.lab.verify.random_inputs import ROWS, random_batch
 from regard.wirings.core_model import CoreModel
 
@@ -95,7 +95,7 @@ def output_shapes(core: CoreModel, model: spec.Model) -> Shapes:
     hooks = [module.register_forward_hook(record) for module in core.modules()]
     # A mixture of experts asks which tokens there are: what comes after it has no shape.
     with contextlib.suppress(RuntimeError), fake, torch.no_grad():
-        core.outputs(batch.inputs, Call())
+        core.outputs(batch.inputs, OutputOptions())
     for hook in hooks:
         hook.remove()
     return shapes

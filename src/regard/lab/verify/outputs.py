@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from regard.core.output import Call, Outputs
+from regard.core.output import OutputOptions, Outputs
 from regard.lab.verify.random_inputs import RandomBatch
 from regard.wirings.core_model import CoreModel
 
@@ -20,7 +20,7 @@ def run(model: CoreModel, batch: RandomBatch) -> Outputs:
 
 def forward(model: CoreModel, inputs: Mapping[str, Tensor]) -> Outputs:
     """The main outputs of a model, without losses and what is drawn at random."""
-    outputs = model.outputs(inputs, Call())
+    outputs = model.outputs(inputs, OutputOptions())
     return {name: output for name, output in outputs.items() if not output.aside}
 
 

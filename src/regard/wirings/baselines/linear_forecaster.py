@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from regard.core.context import AuxiliaryLosses, Context
 from regard.core.linear import Linear
-from regard.core.output import Call, Output, Outputs
+from regard.core.output import Output, OutputOptions, Outputs
 from regard.core.side import Side
 from regard.wirings.core_model import CoreModel
 
@@ -62,8 +62,8 @@ class LinearForecaster(CoreModel):
         forecasts, _ = self(inputs["past_values"], None, context)
         return forecasts
 
-    def outputs(self, inputs: Mapping[str, Tensor], call: Call) -> Outputs:
-        return {"prediction_outputs": Output(self.hidden_states(inputs, call.context))}
+    def outputs(self, inputs: Mapping[str, Tensor], options: OutputOptions) -> Outputs:
+        return {"prediction_outputs": Output(self.hidden_states(inputs, options.context))}
 
     def predict(
         self, hidden: Tensor, values: Tensor, observed: Tensor | None = None

@@ -17,7 +17,7 @@ from regard.core.linear import normal
 from regard.core.masks.attention_mask import AttentionMask
 from regard.core.masks.mask import PaddingMask
 from regard.core.mixers.scaled_dot_product_attention import SoftmaxAttention
-from regard.core.output import Call, Output, Outputs
+from regard.core.output import Output, OutputOptions, Outputs
 from regard.core.probe import HasHeads
 from regard.core.side import Side
 from regard.wirings.core_model import CoreModel, bool_mask
@@ -153,8 +153,8 @@ class MemoryNetwork(CoreModel):
     def head_output(self, hidden: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
         return self.head(hidden)
 
-    def outputs(self, inputs: Mapping[str, Tensor], call: Call) -> Outputs:
-        return {"logits": Output(self.head(self.hidden_states(inputs, call.context)))}
+    def outputs(self, inputs: Mapping[str, Tensor], options: OutputOptions) -> Outputs:
+        return {"logits": Output(self.head(self.hidden_states(inputs, options.context)))}
 
     @staticmethod
     def split_inputs(joined: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
