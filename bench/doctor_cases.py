@@ -600,7 +600,7 @@ class PaddingCounts(SequenceToSequence):
     """Learns to predict padding."""
 
     def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        hidden, _ = self._forward(tensors)
+        hidden, _ = self.model(tensors["source"], tensors["target"], tensors.get("padding_mask"))
         pad = self.translator.target_tokenizer.required_token_id("pad")
         labels = tensors["labels"].masked_fill(tensors["labels"] == IGNORED, pad)
         logits = self.model.head(hidden).float().flatten(0, 1)

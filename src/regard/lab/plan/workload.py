@@ -1,7 +1,7 @@
 """The workload of a training step: a batch of given sizes, and the loss of an objective on it.
 
-The losses are those of `training/objectives`, without data, tokenizers and teachers: a batch is a
-table of shapes, filled with random numbers. Batches have no padding.
+The losses are the functions of `training/objectives`, without data, tokenizers and teachers: a
+batch is a table of shapes, filled with random numbers. Batches have no padding.
 """
 
 # Letters of shapes: B rows, S source and T target positions, D d_model, V vocabulary.
@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from regard import spec as specs
 from regard.builder import build, outline
@@ -24,27 +23,35 @@ from regard.core.caches.kv_cache import DecoderState
 from regard.core.context import Context
 from regard.core.stack import Stack
 from regard.data.padding import IGNORED
+from regard.models.sentence_transformers import SentencePooling
 from regard.system.errors import ModelError, SettingError
+from regard.training.objectives.causal_lm import next_token_loss
+from regard.training.objectives.contrastive import pair_loss, pair_vectors
 from regard.training.objectives.corrupted_text import CorruptedText
+from regard.training.objectives.head_objective import answer_loss, label_logits, squared_error
+from regard.training.objectives.image_text_contrastive import image_text_loss
 from regard.training.objectives.label_smoothed_cross_entropy import (
+    LossTerms,
     TokenLoss,
-    add_auxiliary_losses,
     cross_entropy,
     linear_cross_entropy,
 )
+from regard.training.objectives.masked_images import reconstruction_loss
 from regard.training.objectives.masked_lm import masked_loss
+from regard.training.objectives.memory_network import answer_logits
 from regard.training.objectives.replaced_token_detection import replaced_loss, share_embeddings
-from regard.wirings.baselines.memory_network import MemoryNetwork
+from regard.training.objectives.teacher_forcing import teacher_forced_loss
+from regard.training.objectives.transcription import alignment_loss
 
 Tensors = Mapping[str, Tensor]
-# The modules that are trained and the tensors of a batch → the loss, summed over the labels.
-Loss = Callable[[Any, Tensors, TokenLoss], Tensor]
+# The modules that are trained and the tensors of a batch → the loss.
+Loss = Callable[[Any, Tensors, TokenLoss], LossTerms]
+HeadLoss = Callable[[Tensor, Tensors], tuple[Tensor, Tensor]]
 
 STORY_SENTENCES = 20  # of a bAbI story, and the words of each
 STORY_WORDS = 8
 CTC_LABELS_PER_SECOND = 14  # characters of English speech
 SAMPLES_PER_SECOND = 16_000
-RETRIEVAL_TEMPERATURE = 0.05
 
 
 @dataclass(frozen=True)
@@ -100,7 +107,7 @@ class Workload:
         self, core: nn.Module, tensors: Tensors, token_loss: TokenLoss = linear_cross_entropy
     ) -> Tensor:
         """The loss of a batch, summed over its labels."""
-        return self._loss(core, tensors, token_loss)
+        return self._loss(core, tensors, token_loss).total()
 
     def create(self, device: torch.device, seed: int = 0) -> dict[str, Tensor]:
         """Random tensors of these shapes."""
@@ -132,109 +139,67 @@ def set_activation_checkpointing(model: nn.Module, value: bool) -> None:
             module.activation_checkpointing = value
 
 
-# --- losses ---------------------------------------------------------------------------------------
+# --- losses: those of training, of a model and tensors --------------------------------------------
 
 
-def _sequence_to_sequence(core: Any, tensors: Tensors, token_loss: TokenLoss) -> Tensor:
-    hidden, auxiliary = core(tensors["source"], tensors["target"], tensors.get("padding_mask"))
-    labels = tensors["labels"]
-    loss, _ = token_loss(core.head, hidden, labels)
-    return add_auxiliary_losses(loss, auxiliary, labels.numel())
+def _teacher_forced(core: Any, tensors: Tensors, token_loss: TokenLoss) -> LossTerms:
+    return teacher_forced_loss(core, tensors["source"], tensors, token_loss)
 
 
-def _causal(core: Any, tensors: Tensors, token_loss: TokenLoss, d_model: int) -> Tensor:
-    tokens = tensors["tokens"]
+def _causal(core: Any, tensors: Tensors, token_loss: TokenLoss, d_model: int) -> LossTerms:
     context = None
     if core.stack.carries_state:  # Transformer-XL and recurrent models read segments
-        states = core.stack.start_segments(len(tokens), d_model)
+        states = core.stack.start_segments(len(tensors["tokens"]), d_model)
         context = Context(state=DecoderState(states))
-    hidden, auxiliary = core(tokens, None, context)  # [B, T, D]
-    labels = tensors["labels"]
-    loss, _ = token_loss(core.head, hidden, labels)
-    return add_auxiliary_losses(loss, auxiliary, labels.numel())
+    return next_token_loss(core, tensors, context, token_loss)
 
 
-def _masked(core: Any, tensors: Tensors, token_loss: TokenLoss) -> Tensor:
-    return masked_loss(core, tensors, token_loss).total()
+def _replaced(core: Any, tensors: Tensors, _unused: TokenLoss) -> LossTerms:
+    return replaced_loss(core, tensors)
 
 
-def _replaced(core: Any, tensors: Tensors, _unused: TokenLoss) -> Tensor:
-    return replaced_loss(core, tensors).total()
+def _labelled(core: Any, tensors: Tensors, _unused: TokenLoss, loss: HeadLoss) -> LossTerms:
+    logits, auxiliary = label_logits(core, tensors["inputs"], tensors.get("padding_mask"))
+    return LossTerms(*loss(logits, tensors), auxiliary, tensors["labels"].numel())
 
 
-def _labelled(core: Any, tensors: Tensors, _unused: TokenLoss) -> Tensor:
-    tokens = tensors["tokens"]
-    padding_mask = tensors["padding_mask"]
-    hidden, auxiliary = core(tokens, padding_mask)
-    logits = core.classes(hidden, padding_mask, tokens)  # [B, count] or [B, T, count]
-    labels = tensors["labels"]
-    loss, _ = cross_entropy(logits, labels)
-    return add_auxiliary_losses(loss, auxiliary, labels.numel())
+def _classes(logits: Tensor, tensors: Tensors) -> tuple[Tensor, Tensor]:
+    return cross_entropy(logits, tensors["labels"])
 
 
-def _vectors(core: Any, tensors: Tensors, _unused: TokenLoss) -> Tensor:
-    hidden, _ = core(tensors["tokens"], tensors["padding_mask"])  # [2 B, T, D]
-    pooled = functional.normalize(hidden.float().mean(dim=1), dim=-1)
-    first, second = pooled.chunk(2)
-    return _contrast(first @ second.T / RETRIEVAL_TEMPERATURE)
+def _vectors(core: Any, tensors: Tensors, _unused: TokenLoss) -> LossTerms:
+    first, second = pair_vectors(core, SentencePooling(), tensors)
+    return _alone(pair_loss(first, second))
 
 
-def _image_classes(core: Any, tensors: Tensors, _unused: TokenLoss) -> Tensor:
-    hidden, auxiliary = core(tensors["pixels"])
-    loss, _ = cross_entropy(core.classes(hidden), tensors["labels"])
-    return add_auxiliary_losses(loss, auxiliary, len(tensors["labels"]))
-
-
-def _masked_patches(core: Any, tensors: Tensors, _unused: TokenLoss) -> Tensor:
-    pixels = tensors["pixels"]
+def _masked_patches(core: Any, tensors: Tensors, _unused: TokenLoss) -> LossTerms:
     order = core.input.random_masking(tensors["noise"])
-    predicted = core.reconstruct(pixels, order)
-    loss: Tensor = core.pixels.error(predicted, core.input.unfold(pixels), order.masked).sum()
-    return loss
+    return reconstruction_loss(core, tensors["pixels"], order)
 
 
-def _image_vectors(core: Any, tensors: Tensors, _unused: TokenLoss) -> Tensor:
+def _image_vectors(core: Any, tensors: Tensors, _unused: TokenLoss) -> LossTerms:
     """An image encoder without classes (CLIP's): the norm of its vectors stands for a loss."""
-    vectors: Tensor = core.vector(tensors["pixels"])
-    return vectors.float().square().sum()
+    return _alone(core.vector(tensors["inputs"]).float().square().sum())
 
 
-def _image_text(core: Any, tensors: Tensors, _unused: TokenLoss) -> Tensor:
-    texts = core.texts(tensors["tokens"], tensors["padding_mask"])  # [B, D]
-    images = core.images(tensors["pixels"])
-    return _contrast(core.logits(texts.float(), images.float()))
+def _image_text(core: Any, tensors: Tensors, _unused: TokenLoss) -> LossTerms:
+    return _alone(image_text_loss(core, tensors, tensors["pixels"]))
 
 
-def _contrast(logits: Tensor) -> Tensor:
-    """The mean of both directions: logits [B, B], whose diagonal are the pairs."""
-    labels = torch.arange(len(logits), device=logits.device)
-    there = functional.cross_entropy(logits, labels, reduction="sum")
-    back = functional.cross_entropy(logits.T, labels, reduction="sum")
-    return (there + back) / 2
+def _alone(loss: Tensor) -> LossTerms:
+    return LossTerms(loss, loss.detach(), {}, 1)
 
 
-def _ctc(core: Any, tensors: Tensors, _unused: TokenLoss) -> Tensor:
-    waves = tensors["waves"]
-    hidden, auxiliary = core(waves, tensors["padding_mask"])  # [B, T, D]
-    log_probs = core.classes(hidden).float().log_softmax(dim=-1).transpose(0, 1)  # [T, B, V]
+def _ctc(core: Any, tensors: Tensors, _unused: TokenLoss) -> LossTerms:
+    rows, characters = tensors["labels"].shape
+    lengths = torch.full((rows,), characters, device=tensors["labels"].device)
     labels = tensors["labels"] + 1  # 0 is the blank
-    # As numbers, not as tensors: nothing is padded.
-    frames = (log_probs.shape[0],) * len(waves)
-    lengths = (labels.shape[1],) * len(waves)
-    loss = functional.ctc_loss(  # PyTorch takes numbers here, but its annotations do not say so
-        log_probs,
-        labels,
-        frames,  # type: ignore[arg-type]
-        lengths,  # type: ignore[arg-type]
-        reduction="sum",
-    )
-    return add_auxiliary_losses(loss, auxiliary, labels.numel())
+    return alignment_loss(core, {**tensors, "labels": labels, "label_lengths": lengths}, blank=0)
 
 
-def _stories(core: Any, tensors: Tensors, _unused: TokenLoss) -> Tensor:
-    hidden, auxiliary = core(*MemoryNetwork.split_inputs(tensors["text"]))
-    loss, _ = cross_entropy(core.head(hidden), tensors["labels"])
-    return add_auxiliary_losses(loss, auxiliary, len(tensors["labels"]))
+def _stories(core: Any, tensors: Tensors, _unused: TokenLoss) -> LossTerms:
+    logits, auxiliary = answer_logits(core, tensors["text"])
+    return LossTerms(*_classes(logits, tensors), auxiliary, len(tensors["labels"]))
 
 
 # --- batches --------------------------------------------------------------------------------------
@@ -264,7 +229,7 @@ def _pairs(model: Any, sizes: Sizes) -> Made:
     }
     if model.main_input_name == "input_ids":
         inputs["padding_mask"] = Input((sizes.rows, sizes.source_length), is_mask=True)
-    return inputs, sizes.positions, _sequence_to_sequence
+    return inputs, sizes.positions, _teacher_forced
 
 
 def _source(model: Any, sizes: Sizes) -> Input:
@@ -281,7 +246,7 @@ def _text(model: Any, sizes: Sizes) -> Made:
 
 def _masked_text(model: Any, sizes: Sizes) -> Made:
     inputs = _with_mask(model, sizes, CorruptedText.default_share)
-    return inputs, inputs["labels"].count, _masked
+    return inputs, inputs["labels"].count, masked_loss
 
 
 def _replaced_text(model: Any, sizes: Sizes) -> Made:
@@ -298,29 +263,41 @@ def _with_mask(model: Any, sizes: Sizes, share: float = 1.0) -> dict[str, Input]
     }
 
 
-def _labelled_text(model: Any, sizes: Sizes) -> Made:
-    count = model.labels.count
-    each = model.labels.each
-    shape = (sizes.rows, sizes.length) if each else (sizes.rows,)
-    inputs = {**_with_mask(model, sizes), "labels": Input(shape, count)}
-    return inputs, sizes.positions if each else sizes.rows, _labelled
+def _labelled_text(model: Any, sizes: Sizes, loss: HeadLoss = _classes) -> Made:
+    shape = (sizes.rows, sizes.length)
+    labels = Input(shape if model.labels.each else shape[:1], model.labels.count)
+    inputs = {
+        "inputs": Input(shape, model.vocab_size),
+        "padding_mask": Input(shape, is_mask=True),
+        "labels": labels,
+    }
+    return inputs, labels.count, partial(_labelled, loss=loss)
+
+
+def _answers(model: Any, sizes: Sizes) -> Made:
+    inputs, _, _ = _labelled_text(model, sizes)
+    labels = {"labels": Input((sizes.rows, 2), sizes.length)}  # the first and the last token
+    return inputs | labels, sizes.rows, partial(_labelled, loss=answer_loss)
+
+
+def _ratings(model: Any, sizes: Sizes) -> Made:
+    inputs, _, _ = _labelled_text(model, sizes)
+    labels = {"labels": Input((sizes.rows, model.labels.count))}
+    return inputs | labels, sizes.rows, partial(_labelled, loss=squared_error)
 
 
 def _text_pairs(model: Any, sizes: Sizes) -> Made:
-    shape = (2 * sizes.rows, sizes.length)
+    shape = (sizes.rows, 2, sizes.length)
     inputs = {"tokens": Input(shape, model.vocab_size), "padding_mask": Input(shape, is_mask=True)}
     return inputs, sizes.rows, _vectors
 
 
 def _images(model: Any, sizes: Sizes) -> Made:
-    inputs = {"pixels": _pixels(model.patches, sizes.rows)}
+    inputs = {"inputs": _pixels(model.patches, sizes.rows)}
     if model.labels is None:
         return inputs, sizes.rows, _image_vectors
-    return (
-        {**inputs, "labels": Input((sizes.rows,), model.labels.count)},
-        sizes.rows,
-        (_image_classes),
-    )
+    labels = Input((sizes.rows,), model.labels.count)
+    return {**inputs, "labels": labels}, sizes.rows, partial(_labelled, loss=_classes)
 
 
 def _masked_images(model: Any, sizes: Sizes) -> Made:
@@ -380,8 +357,8 @@ _BATCHES: dict[str, Callable[[Any, Sizes], Made]] = {
     "replaced": _replaced_text,
     "classify": _labelled_text,
     "tag": _labelled_text,
-    "answer": _labelled_text,
-    "regress": _labelled_text,
+    "answer": _answers,
+    "regress": _ratings,
     "contrastive": _text_pairs,
     "images": _images,
     "masked_images": _masked_images,

@@ -29,7 +29,11 @@ from regard.training.data.generated_examples import LINE_END
 from regard.training.data.plain_text import TextCorpora, text_corpora
 from regard.training.engine.attention_entropy import ROWS, attention_entropy
 from regard.training.objectives.distillation import language_model_teacher
-from regard.training.objectives.label_smoothed_cross_entropy import linear_cross_entropy
+from regard.training.objectives.label_smoothed_cross_entropy import (
+    LossTerms,
+    TokenLoss,
+    linear_cross_entropy,
+)
 from regard.training.objectives.objective import Objective
 from regard.training.objectives.text_model_files import special_token_ids, text_model_files
 from regard.training.setup import Setup
@@ -125,14 +129,15 @@ class CausalLM(Objective):
                 self.data.train.release_pages()
 
     def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        hidden, auxiliary = self.model(tensors["tokens"])  # [B, T, D]
-        labels = tensors["labels"]
+        teacher = self.teacher
         # Validation measures the labels alone, without the teacher.
-        if self.teacher is None or not self.model.training:
-            loss, nll = linear_cross_entropy(self.model.head, hidden, labels)
-        else:
-            loss, nll = self.teacher.loss(self.model.head(hidden), labels, tensors)
-        return self.with_auxiliary(loss, auxiliary, labels.numel()), nll
+        if teacher is None or not self.model.training:
+            return self.total(next_token_loss(self.model, tensors))
+
+        def taught(head: Any, hidden: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+            return teacher.loss(head(hidden), labels, tensors)
+
+        return self.total(next_token_loss(self.model, tensors, token_loss=taught))
 
     def examples(self, rows: Sequence[int]) -> list[dict[str, Any]]:
         examples = []
@@ -224,6 +229,19 @@ class CausalLM(Objective):
             lambda probe: self.model(tokens, None, Context(probe=probe)),
             padding_masks={"decoder": None},
         )
+
+
+def next_token_loss(
+    model: Any,
+    tensors: Mapping[str, Tensor],
+    context: Context | None = None,
+    token_loss: TokenLoss = linear_cross_entropy,
+) -> LossTerms:
+    """The loss of the next token at every position; a `context` has the state that is carried."""
+    hidden, auxiliary = model(tensors["tokens"], None, context)  # [B, T, D]
+    labels = tensors["labels"]
+    loss, nll = token_loss(model.head, hidden, labels)
+    return LossTerms(loss, nll, auxiliary, labels.numel())
 
 
 def windows(tokens: Any, starts: Any, length: int) -> Batch:

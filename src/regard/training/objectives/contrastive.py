@@ -26,6 +26,7 @@ from regard.data.training_coverage import InputStatistics, row_statistics
 from regard.evaluation.scores import Score
 from regard.models import Model, TextEncoder
 from regard.models.saving import config_json
+from regard.models.sentence_transformers import SentencePooling
 from regard.training import model_spec
 from regard.training.data.labelled_text import encoder_tokenizer, labelled_splits
 from regard.training.data.source import Position, Source
@@ -33,6 +34,7 @@ from regard.training.data.text_sources import LabelledData, TextSource
 from regard.training.objectives.contrastive_loss import info_nce
 from regard.training.objectives.heads import rebuilt
 from regard.training.objectives.objective import ScoredObjective
+from regard.training.parallel.ranks import ONE_RANK, Ranks
 from regard.training.setup import Setup
 
 TEMPERATURE = 0.05  # cosines are divided by it (SimCSE, Gao et al. 2021)
@@ -103,6 +105,31 @@ class TextPairs(Source):
         return row_statistics(texts, len(self.data.tokenizer))
 
 
+def pair_vectors(
+    model: Any, pool: SentencePooling, tensors: Mapping[str, Tensor]
+) -> tuple[Tensor, Tensor]:
+    """Sentence vectors of length 1 of the first and the second texts, [B, D] each."""
+    # All first texts, then all second ones: [2 B, T]
+    tokens = tensors["tokens"].transpose(0, 1).flatten(0, 1)
+    padding_mask = tensors["padding_mask"].transpose(0, 1).flatten(0, 1)
+    hidden, _ = model(tokens, padding_mask)  # [2 B, T, D]
+    pooled = pool(hidden.float(), padding_mask)  # [2 B, D]
+    # Of length 1, so that a dot product is a cosine.
+    first, second = functional.normalize(pooled, dim=-1).chunk(2)
+    return first, second
+
+
+def pair_loss(first: Tensor, second: Tensor, ranks: Ranks = ONE_RANK) -> Tensor:
+    """The mean of both directions: which second text belongs to a first one, and back."""
+    # Row i, column j: first text of pair i, second of pair j. Off the diagonal: negatives,
+    # those of other ranks too.
+    logits = first @ ranks.gather(second).T / TEMPERATURE  # [B, pairs of all ranks]
+    transposed = logits.T
+    if ranks.shares_batch:
+        transposed = second @ ranks.gather(first).T / TEMPERATURE
+    return info_nce(logits, transposed, ranks.first_row)
+
+
 class ContrastivePairs(ScoredObjective):
     """The vectors of a pair are to be nearer than those of any other pair of the batch."""
 
@@ -134,27 +161,10 @@ class ContrastivePairs(ScoredObjective):
     # --- training ---------------------------------------------------------------------------------
 
     def vectors(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """Sentence vectors of length 1 of the first and the second texts, [B, D] each."""
-        # All first texts, then all second ones: [2 B, T]
-        tokens = tensors["tokens"].transpose(0, 1).flatten(0, 1)
-        padding_mask = tensors["padding_mask"].transpose(0, 1).flatten(0, 1)
-        hidden, _ = self.model(tokens, padding_mask)  # [2 B, T, D]
-        pooled = self.trained_model.sentence(hidden.float(), padding_mask)  # [2 B, D]
-        # Of length 1, so that a dot product is a cosine.
-        first, second = functional.normalize(pooled, dim=-1).chunk(2)
-        return first, second
+        return pair_vectors(self.model, self.trained_model.sentence, tensors)
 
     def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """The mean of both directions: which second text belongs to a first one, and back."""
-        first, second = self.vectors(tensors)
-        ranks = self.setup.ranks
-        # Row i, column j: first text of pair i, second of pair j. Off the diagonal: negatives,
-        # those of other ranks too.
-        logits = first @ ranks.gather(second).T / TEMPERATURE  # [B, pairs of all ranks]
-        transposed = logits.T
-        if ranks.shares_batch:
-            transposed = second @ ranks.gather(first).T / TEMPERATURE
-        loss = info_nce(logits, transposed, ranks.first_row)
+        loss = pair_loss(*self.vectors(tensors), self.setup.ranks)
         return loss, loss.detach()
 
     # --- evaluation -------------------------------------------------------------------------------

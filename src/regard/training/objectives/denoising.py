@@ -25,8 +25,7 @@ from regard.training import model_spec
 from regard.training.data.plain_text import TextCorpora
 from regard.training.data.source import Position
 from regard.training.objectives.corrupted_text import CorruptedText
-from regard.training.objectives.label_smoothed_cross_entropy import linear_cross_entropy
-from regard.training.objectives.target_padding import target_context
+from regard.training.objectives.teacher_forcing import teacher_forced_loss
 from regard.training.setup import Setup
 
 SENTINELS = 100  # T5 has <extra_id_0> to <extra_id_99>
@@ -133,14 +132,7 @@ class Denoising(CorruptedText):
         return source, target
 
     def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        # [B, T, D]
-        labels = tensors["labels"]
-        context = target_context(self.model, labels)
-        hidden, auxiliary = self.model(
-            tensors["source"], tensors["target"], tensors["padding_mask"], context
-        )
-        loss, nll = linear_cross_entropy(self.model.head, hidden, labels)
-        return self.with_auxiliary(loss, auxiliary, (labels >= 0).sum()), nll
+        return self.total(teacher_forced_loss(self.model, tensors["source"], tensors))
 
     @torch.inference_mode()
     def validate(self, autocast: AbstractContextManager[Any]) -> dict[str, Any]:

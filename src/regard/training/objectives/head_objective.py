@@ -35,6 +35,29 @@ from regard.training.objectives.objective import ScoredObjective
 from regard.training.setup import Setup
 
 
+def label_logits(
+    model: Any, inputs: Tensor, padding_mask: Tensor | None = None, more: Mapping[str, Any] = {}
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """The logits of an encoder's head of labels, and the auxiliary losses."""
+    hidden, auxiliary = model(inputs, padding_mask, **more)  # [B, T, D]
+    return model.classes(hidden, padding_mask, inputs), auxiliary
+
+
+def squared_error(logits: Tensor, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """The squared error; there is no −log p, so that it stands for both."""
+    loss = (logits.float() - tensors["labels"]).square().sum()
+    return loss, loss.detach()
+
+
+def answer_loss(logits: Tensor, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """The mean of −log p of the first and of the last token, each a softmax over the row."""
+    padding = ~tensors["padding_mask"][..., None]
+    logits = logits.float().masked_fill(padding, float("-inf"))  # [B, T, 2]
+    # Over dimension 1, the positions; labels [B, 2].
+    loss = functional.cross_entropy(logits, tensors["labels"], reduction="sum") / 2
+    return loss, loss.detach()
+
+
 class HeadObjective(ScoredObjective):
     """A head of labels on an encoder, whatever it reads; a subclass says what the loss is."""
 
@@ -71,9 +94,7 @@ class HeadObjective(ScoredObjective):
 
     def logits(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         """The head's logits, and the auxiliary losses."""
-        inputs, padding_mask, more = self.source.model_inputs(tensors)
-        hidden, auxiliary = self.model(inputs, padding_mask, **more)  # [B, T, D]
-        return self.model.classes(hidden, padding_mask, inputs), auxiliary
+        return label_logits(self.model, *self.source.model_inputs(tensors))
 
     @abstractmethod
     def head_loss(self, logits: Tensor, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
@@ -156,9 +177,7 @@ class Regression(TextHead):
         return super().head_config(data) | {"problem_type": "regression"}
 
     def head_loss(self, logits: Tensor, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """The squared error; there is no −log p, so that it stands for both."""
-        loss = (logits.float() - tensors["labels"]).square().sum()
-        return loss, loss.detach()
+        return squared_error(logits, tensors)
 
     def score(self, split: str, autocast: AbstractContextManager[Any]) -> Score:
         predictions = self.predictions(
@@ -211,12 +230,7 @@ class QuestionAnswering(TextHead):
         return {}  # a span has no label
 
     def head_loss(self, logits: Tensor, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """The mean of −log p of the first and of the last token, each a softmax over the row."""
-        padding = ~tensors["padding_mask"][..., None]
-        logits = logits.float().masked_fill(padding, float("-inf"))  # [B, T, 2]
-        # Over dimension 1, the positions; labels [B, 2].
-        loss = functional.cross_entropy(logits, tensors["labels"], reduction="sum") / 2
-        return loss, loss.detach()
+        return answer_loss(logits, tensors)
 
     def score(self, split: str, autocast: AbstractContextManager[Any]) -> Score:
         examples = self.data.sets[split]

@@ -22,6 +22,7 @@ from regard.training import model_spec
 from regard.training.data.image_sources import CaptionedImages, ImageData
 from regard.training.objectives.contrastive_loss import info_nce, sigmoid_loss
 from regard.training.objectives.objective import ScoredObjective
+from regard.training.parallel.ranks import ONE_RANK, Ranks
 from regard.training.setup import Setup
 
 # Section 2.5 of the paper: cosines are multiplied by at most 100. The scale is a logarithm.
@@ -59,26 +60,9 @@ class ImageTextContrastive(ScoredObjective):
     # --- training ---------------------------------------------------------------------------------
 
     def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """The mean of both directions; with a bias, the sum over all pairs."""
-        # The batch is the set of negatives: its size changes the task, not only the noise.
-        texts = self.model.texts(tensors["tokens"], tensors["padding_mask"])  # [B, D], unit vectors
-        images = self.model.images(self.source.pixel_values(tensors))  # [B, D]
-        texts = texts.float()
-        images = images.float()
-        ranks = self.setup.ranks
-        if self.model.bias is not None:
-            logits = self.model.logits(texts, ranks.gather(images))  # [B, images of all ranks]
-            loss = sigmoid_loss(logits, ranks.first_row)
-            return loss, loss.detach()
-        if self.model.training:
-            # The parameter itself, as in the paper: a clamp in the loss would stop its gradient.
-            with torch.no_grad():
-                self.model.scale.clamp_(max=MAX_SCALE)
-        to_text = self.model.logits(ranks.gather(texts), images).mT  # [B, texts of all ranks]
-        to_image = to_text.mT
-        if ranks.shares_batch:
-            to_image = self.model.logits(texts, ranks.gather(images))
-        loss = info_nce(to_text, to_image, ranks.first_row)
+        loss = image_text_loss(
+            self.model, tensors, self.source.pixel_values(tensors), self.setup.ranks
+        )
         return loss, loss.detach()
 
     # --- evaluation -------------------------------------------------------------------------------
@@ -99,3 +83,24 @@ class ImageTextContrastive(ScoredObjective):
         ranked = (queries @ candidates.mT).argsort(dim=-1, descending=True, stable=True)
         rankings = [[captions[i] for i in row] for row in ranked[:, :5].tolist()]
         return scored("image_text", rankings, expected, "ranking")
+
+
+def image_text_loss(
+    model: Any, tensors: Mapping[str, Tensor], pixels: Tensor, ranks: Ranks = ONE_RANK
+) -> Tensor:
+    """The mean of both directions; with a bias, the sum over all pairs."""
+    # The batch is the set of negatives: its size changes the task, not only the noise.
+    texts = model.texts(tensors["tokens"], tensors["padding_mask"]).float()  # [B, D], unit vectors
+    images = model.images(pixels).float()  # [B, D]
+    if model.bias is not None:
+        logits = model.logits(texts, ranks.gather(images))  # [B, images of all ranks]
+        return sigmoid_loss(logits, ranks.first_row)
+    if model.training:
+        # The parameter itself, as in the paper: a clamp in the loss would stop its gradient.
+        with torch.no_grad():
+            model.scale.clamp_(max=MAX_SCALE)
+    to_text = model.logits(ranks.gather(texts), images).mT  # [B, texts of all ranks]
+    to_image = to_text.mT
+    if ranks.shares_batch:
+        to_image = model.logits(texts, ranks.gather(images))
+    return info_nce(to_text, to_image, ranks.first_row)

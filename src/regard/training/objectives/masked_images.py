@@ -27,6 +27,7 @@ from regard.training import model_spec
 from regard.training.data.image_sources import ImageData, Images
 from regard.training.data.source import Position
 from regard.training.objectives.heads import rebuilt
+from regard.training.objectives.label_smoothed_cross_entropy import LossTerms
 from regard.training.objectives.objective import ScoredObjective
 from regard.training.setup import Setup
 
@@ -93,15 +94,9 @@ class MaskedImages(ScoredObjective):
 
     def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """There is no −log p of pixels: the loss, a mean of each image, stands for both."""
-        decoder = self.model.pixels
-        assert decoder is not None, "checked when the model was described"
         order = VisiblePatches(tensors["visible"], tensors["restore"], tensors["masked"])
         pixels = self.source.pixel_values(tensors)  # [B, 3, H, W]
-        predicted = self.model.reconstruct(pixels, order)
-        errors = decoder.error(predicted, self.patches.unfold(pixels), order.masked)  # [B, N]
-        # Every image has equally many masked patches.
-        loss = errors.sum() / order.masked[0].sum()
-        return loss, loss.detach()
+        return self.total(reconstruction_loss(self.model, pixels, order))
 
     # --- evaluation -------------------------------------------------------------------------------
 
@@ -117,3 +112,12 @@ class MaskedImages(ScoredObjective):
         if isinstance(self.model.pixels, PixelShuffleHead):
             return Score(mae=loss / count, examples=count)
         return Score(mse=loss / count, examples=count)
+
+
+def reconstruction_loss(model: Any, pixels: Tensor, order: VisiblePatches) -> LossTerms:
+    """The error of hidden patches, a mean of each image, summed over images [B, 3, H, W]."""
+    predicted = model.reconstruct(pixels, order)
+    errors = model.pixels.error(predicted, model.input.unfold(pixels), order.masked)  # [B, N]
+    # Every image has equally many masked patches.
+    loss = errors.sum() / order.masked[0].sum()
+    return LossTerms(loss, loss.detach(), {}, len(pixels))

@@ -134,6 +134,10 @@ class StoryQuestions(AgainstMajority):
 
     def logits(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         """Of the answer, [B, V], and the auxiliary losses."""
-        model: Any = self.trained_model.model
-        hidden, auxiliary = model(*MemoryNetwork.split_inputs(tensors["text"]))
-        return model.head(hidden), auxiliary
+        return answer_logits(self.trained_model.model, tensors["text"])
+
+
+def answer_logits(model: Any, text: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    """Logits of the answers to stories [B, N + 1, S], whose last sentence is the question."""
+    hidden, auxiliary = model(*MemoryNetwork.split_inputs(text))
+    return model.head(hidden), auxiliary

@@ -25,8 +25,7 @@ from regard.evaluation.metrics.perplexity import corpus_nll
 from regard.models import LanguageModel
 from regard.system.errors import CheckpointError, DataError, SettingError
 from regard.training.data.plain_text import TextCorpora
-from regard.training.objectives.causal_lm import CausalLM, token_stream, windows
-from regard.training.objectives.label_smoothed_cross_entropy import linear_cross_entropy
+from regard.training.objectives.causal_lm import CausalLM, next_token_loss, token_stream, windows
 from regard.training.objectives.objective import Objective
 from regard.training.setup import Setup
 
@@ -111,12 +110,10 @@ class SegmentLM(CausalLM):
             }
             state.self_attention = replace(state.self_attention, **restored)  # type: ignore[type-var]
         context = Context(state=DecoderState(states))
-        hidden, auxiliary = self.model(tensors["tokens"], None, context)
-        labels = tensors["labels"]
-        loss, nll = linear_cross_entropy(self.model.head, hidden, labels)
+        loss, nll = self.total(next_token_loss(self.model, tensors, context))
         # detach: gradients stay inside the segment.
         after = {name: tensor.detach() for name, tensor in _state_tensors(states).items()}
-        return self.with_auxiliary(loss, auxiliary, labels.numel()), nll, after
+        return loss, nll, after
 
     @torch.inference_mode()
     def nll(self, autocast: AbstractContextManager[Any]) -> tuple[float, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -41,7 +42,7 @@ from regard.training.objectives.label_smoothed_cross_entropy import (
     linear_cross_entropy,
 )
 from regard.training.objectives.objective import Objective
-from regard.training.objectives.target_padding import target_context
+from regard.training.objectives.teacher_forcing import teacher_forced_loss
 from regard.training.setup import Setup
 from regard.wirings.encoder_decoder import EncoderDecoder
 
@@ -174,22 +175,17 @@ class SequenceToSequence(Objective):
             # R-Drop: the batch twice in one forward, with other dropout masks.
             passes = 2
             tensors = {name: torch.cat([tensor, tensor]) for name, tensor in tensors.items()}
-        hidden, auxiliary = self._forward(tensors)  # [B, T, D]
-        labels = tensors["labels"]
         smoothing = self.settings.label_smoothing
-        head = self.model.head
-        if self.teacher is None:
-            loss, nll = linear_cross_entropy(head, hidden, labels, smoothing, r_drop_weight)
-        else:
-            loss, nll = self.teacher.loss(head(hidden), labels, tensors, smoothing)
-        # Two passes count their tokens once: the loss is the mean of both.
-        tokens = (labels >= 0).sum() / passes
-        return self.with_auxiliary(loss, auxiliary, tokens), nll
+        teacher = self.teacher
 
-    def _forward(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        source_mask = tensors.get("padding_mask")
-        context = target_context(self.model, tensors["labels"])
-        return self.model(tensors["source"], tensors["target"], source_mask, context)
+        def token_loss(head: Any, hidden: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+            if teacher is None:
+                return linear_cross_entropy(head, hidden, labels, smoothing, r_drop_weight)
+            return teacher.loss(head(hidden), labels, tensors, smoothing)
+
+        terms = teacher_forced_loss(self.model, tensors["source"], tensors, token_loss)
+        # Two passes count their tokens once: the loss is the mean of both.
+        return self.total(replace(terms, count=torch.as_tensor(terms.count) / passes))
 
     def examples(self, rows: Sequence[int]) -> list[dict[str, Any]]:
         source = self.translator.source_tokenizer
@@ -246,13 +242,15 @@ class SequenceToSequence(Objective):
     def _nll(self, corpus: Corpus, autocast: AbstractContextManager[Any]) -> tuple[float, int]:
         self.model.eval()
 
+        def logits_loss(head: Any, hidden: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+            return cross_entropy(head(hidden), labels)
+
         def batch_nll(rows: Any) -> tuple[Tensor, int]:
             batch = self.collate(corpus, rows).to(self.device)
             with autocast:
-                hidden, _ = self._forward(batch.tensors)
-                logits = self.model.head(hidden)  # [B, T, V]
-            _, nll = cross_entropy(logits, batch.tensors["labels"])
-            return nll, batch.tokens
+                tensors = batch.tensors
+                terms = teacher_forced_loss(self.model, tensors["source"], tensors, logits_loss)
+            return terms.nll, batch.tokens
 
         budget = self.settings.batch_tokens
         # Not shuffled: batches of similar lengths, the same at every validation.

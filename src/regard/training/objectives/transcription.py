@@ -37,9 +37,12 @@ from regard.training.data.sound_sources import (
     SpelledTranscripts,
 )
 from regard.training.objectives.heads import rebuilt
-from regard.training.objectives.label_smoothed_cross_entropy import linear_cross_entropy
+from regard.training.objectives.label_smoothed_cross_entropy import (
+    LossTerms,
+    linear_cross_entropy,
+)
 from regard.training.objectives.objective import ScoredObjective
-from regard.training.objectives.target_padding import target_context
+from regard.training.objectives.teacher_forcing import teacher_forced_loss
 from regard.training.setup import Setup
 
 _TRANSCRIBED_AT_ONCE = 64  # recordings whose samples are in memory
@@ -152,28 +155,34 @@ class ConnectionistTemporalClassification(SpeechObjective):
     # --- loss -------------------------------------------------------------------------------------
 
     def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        model: Any = self.trained_model.model
-        front_end: Waveform = model.input
-        padding_mask = tensors["padding_mask"]
-        hidden, auxiliary = model(tensors["waves"], padding_mask)  # [B, T, D]
-        logits = model.classes(hidden)  # [B, T, characters]
-        # Of all frames of the longest recording; those of padding are beyond the lengths.
-        log_probs = logits.float().log_softmax(dim=-1).transpose(0, 1)  # [T, B, characters]
-        lengths = tensors["label_lengths"]
-        nll = functional.ctc_loss(
-            log_probs,
-            tensors["labels"],
-            front_end.output_lengths(padding_mask.sum(dim=1)),
-            lengths,
-            blank=self.data.vocabulary.blank,
-            reduction="sum",
+        return self.total(
+            alignment_loss(self.trained_model.model, tensors, self.data.vocabulary.blank)
         )
-        return self.with_auxiliary(nll, auxiliary, lengths.sum()), nll.detach()
 
     def transcribe(self, recordings: list[Samples], strategy: Strategy) -> list[str]:
         # The best label of each frame, whatever the strategy: frames do not depend on each other.
         texts: list[str] = self.trained_model.transcribe([*recordings])
         return texts
+
+
+def alignment_loss(model: Any, tensors: Mapping[str, Tensor], blank: int) -> LossTerms:
+    """−log p of transcripts, summed over all alignments to the frames."""
+    front_end: Waveform = model.input
+    padding_mask = tensors["padding_mask"]
+    hidden, auxiliary = model(tensors["waves"], padding_mask)  # [B, T, D]
+    logits = model.classes(hidden)  # [B, T, characters]
+    # Of all frames of the longest recording; those of padding are beyond the lengths.
+    log_probs = logits.float().log_softmax(dim=-1).transpose(0, 1)  # [T, B, characters]
+    lengths = tensors["label_lengths"]
+    nll = functional.ctc_loss(
+        log_probs,
+        tensors["labels"],
+        front_end.output_lengths(padding_mask.sum(dim=1)),
+        lengths,
+        blank=blank,
+        reduction="sum",
+    )
+    return LossTerms(nll, nll.detach(), auxiliary, lengths.sum())
 
 
 def _character_head(description: spec.Encoder, count: int) -> spec.ClassifierHead:
@@ -213,13 +222,9 @@ class Transcription(SpeechObjective):
         return cls.source_class.wrap(model, description, config, data)
 
     def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        model: Any = self.trained_model.model
-        labels = tensors["labels"]
-        context = target_context(model, labels)
-        # [B, T, D]
-        hidden, auxiliary = model(tensors["features"], tensors["target"], None, context)
-        loss, nll = linear_cross_entropy(model.head, hidden, labels, self.settings.label_smoothing)
-        return self.with_auxiliary(loss, auxiliary, (labels >= 0).sum()), nll
+        token_loss = partial(linear_cross_entropy, smoothing=self.settings.label_smoothing)
+        model = self.trained_model.model
+        return self.total(teacher_forced_loss(model, tensors["features"], tensors, token_loss))
 
     def transcribe(self, recordings: list[Samples], strategy: Strategy) -> list[str]:
         texts: list[str] = self.trained_model.transcribe(
