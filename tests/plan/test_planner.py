@@ -140,11 +140,16 @@ def test_the_trace_counts_what_a_real_step_computes(name: str) -> None:
     assert counted <= traced.flops <= 1.1 * counted
 
 
-@pytest.mark.parametrize("name", ["transformer:tiny", "gpt2:tiny", "bert:tiny"])
+@pytest.mark.parametrize(
+    "name",
+    ["transformer:tiny", "gpt2:tiny", "bert:tiny", "electra:tiny", "clip:tiny", "memory:tiny"],
+)
 def test_predicted_peak_memory_is_what_the_allocator_counts(name: str) -> None:
     subject = small(name, batch=4)
     predicted = trace(subject).memory.total
-    step = MeasuredStep(subject.description, subject.workload, StepSettings(), CPU)
+    step = MeasuredStep(
+        subject.description, subject.workload, StepSettings(), CPU, subject.generator
+    )
     assert predicted == pytest.approx(step.memory, rel=0.02)
 
 
