@@ -16,7 +16,7 @@ SOURCE = Path(__file__).parents[2] / "src" / "regard"
 FILES = sorted(SOURCE.rglob("*.py"))
 
 # Lower them when you can.
-TOKENS = 642_000  # of code, without comments, docstrings and line ends
+TOKENS = 641_500  # of code, without comments, docstrings and line ends
 RAISES = 1_166
 FILES_THAT_ASK = 4
 MODULES_OF_THE_ENCODER_DECODER = 35
