@@ -17,6 +17,8 @@ from regard.lab.bench.timing import time_in_turns
 from regard.system.allocator import keep_large_blocks
 from regard.system.errors import SettingError
 
+pytestmark = pytest.mark.thorough
+
 CPU = torch.device("cpu")
 
 

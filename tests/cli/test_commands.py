@@ -15,6 +15,8 @@ import pytest
 from forked_command import run_command
 from regard.evaluation.scores import scored
 
+pytestmark = pytest.mark.thorough
+
 ROOT = Path(__file__).parents[2]
 MODEL = [
     "--preset",

@@ -19,6 +19,8 @@ from regard.evaluation import prediction
 from regard.system.errors import DataError, SettingError
 from regard.training.recipe import loading
 
+pytestmark = pytest.mark.thorough
+
 Command = Callable[..., Any]
 DEMO = Path(regard.__file__).parent / "studio/demo"
 QUICK: dict[str, Any] = {

@@ -15,6 +15,8 @@ import regard
 from command_line import Command
 from regard.system import memory
 
+pytestmark = pytest.mark.thorough
+
 _SIZES = {"--d-model": 16, "--d-ff": 32, "--heads": 2, "--layers": 1}
 _QUICK = {"--steps": 2, "--samples": 0, "--threads": 1, "--device": "cpu"}
 

@@ -28,6 +28,8 @@ from regard.training.model_spec import describe
 from regard.training.objectives.label_smoothed_cross_entropy import cross_entropy
 from regard.training.recipe import loading, schema
 
+pytestmark = pytest.mark.thorough
+
 TINY: dict[str, Any] = {
     "preset": "tiny", "d_model": 36, "d_ff": 40, "heads": 2, "layers": 1, "batch_tokens": 256, "warmup_steps": 2,
     "tokenizer": "words", "vocabulary": 300, "beam": 1, "threads": 1, "max_length": 60,

@@ -23,6 +23,8 @@ from regard.system.errors import SettingError
 from regard.training.model_spec import describe, describe_with_head
 from regard.training.recipe import loading, schema
 
+pytestmark = pytest.mark.thorough
+
 TINY: dict[str, Any] = {
     "preset": "tiny", "layers": 1, "batch_tokens": 128, "warmup_steps": 2, "builtin_lines": 100, "test_lines": 12, "context": 32,
     "learning_rate": 0.001, "device": "cpu", "threads": 1, "beam": 1, "metric": "loss",

@@ -31,6 +31,8 @@ from regard.system import disk
 from regard.system.errors import DataError, DiskError, ModelError, SettingError
 from zoo import ZOO, save
 
+pytestmark = pytest.mark.thorough
+
 transformers = pytest.importorskip("transformers")
 
 

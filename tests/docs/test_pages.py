@@ -21,7 +21,10 @@ import docs_pages  # noqa: E402
 from regard.lab.study import listing  # noqa: E402
 
 # Pages train on a few sentences: that words are unknown then is rightly said, and no error.
-pytestmark = pytest.mark.filterwarnings("default::UserWarning:regard")
+pytestmark = [
+    pytest.mark.thorough,
+    pytest.mark.filterwarnings("default::UserWarning:regard"),
+]
 
 DOCS = ROOT / "docs"
 # Pages with `execute: true` are executed where the site is built.

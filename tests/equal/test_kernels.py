@@ -8,6 +8,8 @@ import pytest
 
 from kernel_programs import PROGRAMS, start_program, wait_for
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
 def test_kernels_compute_the_same(program: Path) -> None:

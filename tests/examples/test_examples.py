@@ -15,6 +15,8 @@ from regard.core.masks.attention_mask import AttentionMask
 from regard.core.masks.mask import FullMask
 from regard.core.mixers.scaled_dot_product_attention import attention_weights, fused
 
+pytestmark = pytest.mark.thorough
+
 EXAMPLES = sorted(
     path
     for path in (Path(__file__).parents[2] / "examples").glob("*.py")

@@ -13,6 +13,8 @@ import pytest
 
 from doctor_bench import load
 
+pytestmark = pytest.mark.thorough
+
 fuzz: Any = load("fuzz")
 
 

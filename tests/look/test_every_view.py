@@ -19,6 +19,8 @@ from regard.look import fitting_views, patching, roles
 from regard.look.views import VIEWS
 from regard.system.errors import DataError, RegardError, SettingError
 
+pytestmark = pytest.mark.thorough
+
 # Views that fit a model and yet depend on what it has learnt, or on the texts.
 OF_WHAT_IS_LEARNT = ("roles", "patching")
 OF_THE_ENCODER = ("attention", "rollout")  # which reads no target

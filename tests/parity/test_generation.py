@@ -23,6 +23,8 @@ from regard.families import folder as folders
 from seeds import SEEDS
 from zoo import perturb
 
+pytestmark = pytest.mark.thorough
+
 transformers = pytest.importorskip("transformers")
 
 STEPS, VOCABULARY = 9, 31

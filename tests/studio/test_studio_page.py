@@ -24,7 +24,10 @@ import tokenizers
 pytest.importorskip("starlette")
 playwright = pytest.importorskip("playwright.sync_api")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
+pytestmark = [
+    pytest.mark.thorough,
+    pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed"),
+]
 
 DEMO = Path(__file__).parents[2] / "src" / "regard" / "studio" / "demo"
 HOSTILE = "<img src=x onerror=window.broken=1>"

@@ -23,6 +23,8 @@ from regard.training.recipe import loading
 from regard.training.run import resume, run
 from regard.training.run_folder import begin
 
+pytestmark = pytest.mark.thorough
+
 TINY: dict[str, Any] = {
     "preset": "tiny", "d_model": 16, "layers": 1, "dropout": 0.1, "batch_tokens": 256, "steps": 4, "warmup_steps": 2,
     "save_every": 2, "validate_every": 9, "samples": 0, "tokenizer": "words", "vocabulary": 300, "beam": 2, "threads": 1,

@@ -22,6 +22,8 @@ from regard.lab.compare.contenders import Contender, parse_budget
 from regard.lab.compare.experiment import compare
 from regard.training.recipe import loading, schema
 
+pytestmark = pytest.mark.thorough
+
 TEXT = "".join(
     f"The {noun} {verb} the {thing}.\n"
     for noun in ("dog", "cat", "owl")

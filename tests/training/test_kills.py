@@ -17,6 +17,8 @@ from safetensors.torch import load_file
 
 from faults import process_environment
 
+pytestmark = pytest.mark.thorough
+
 WORKER = Path(__file__).parent / "crash_worker.py"
 MOST_OPERATIONS = 60  # more than one save has
 

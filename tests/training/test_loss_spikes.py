@@ -23,6 +23,8 @@ from regard.training.objectives.causal_lm import CausalLM
 from regard.training.run import resume
 from regard.training.run_folder import RunFolder
 
+pytestmark = pytest.mark.thorough
+
 SETTINGS: dict[str, Any] = {
     "preset": "tiny", "d_model": 16, "d_ff": 24, "heads": 2, "layers": 1, "dropout": 0.1,
     "batch_tokens": 64, "context": 16, "tokenizer": "characters", "steps": 60, "warmup_steps": 10,

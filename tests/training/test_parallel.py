@@ -30,6 +30,8 @@ from regard.system.checkpoint_shards import Layout
 from regard.system.errors import SettingError
 from regard.training.parallel.ranks import Ranks
 
+pytestmark = pytest.mark.thorough
+
 SMALL: dict[str, Any] = {
     "steps": 4, "warmup_steps": 1, "batch_tokens": 128, "context": 32, "samples": 0,
     "tokenizer": "characters", "validate_every": 4, "save_every": 2, "log_every": 1, "threads": 1,

@@ -25,6 +25,8 @@ from regard.training.recipe.options import Scaled
 from regard.training.run import resume, run
 from regard.training.run_folder import RunFolder, begin
 
+pytestmark = pytest.mark.thorough
+
 TEXT = (
     "".join(
         f"The {a} dog {v} the {b} cat.\n" for a in "abcd" for b in "efgh" for v in ("sees", "hears")

@@ -33,6 +33,8 @@ from regard.training.run import resume
 from regard.training.run_folder import begin
 from regard.training.setup import Setup
 
+pytestmark = pytest.mark.thorough
+
 WORDS = {"low": 300.0, "high": 1500.0}  # each word is a tone of so many Hz
 QUICK: dict[str, Any] = {
     "steps": 2, "warmup_steps": 1, "batch_tokens": 120, "validate_every": 2, "save_every": 2,
